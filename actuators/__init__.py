@@ -1,0 +1,1 @@
+"""What trimtab acts through: one file an outside thing."""

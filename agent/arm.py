@@ -1,0 +1,76 @@
+"""What a server's requests did, as counts that add up: the judge's evidence."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent.reading import Request
+
+EDGES_S: tuple[float, ...] = tuple(round(0.001 * 2 ** (i / 4), 6) for i in range(4 * 20 + 1))
+"""Log-spaced, 1 ms to 1,049 s, four to the octave: a quantile is read to within 19 %."""
+
+EMPTY: tuple[int, ...] = (0,) * (len(EDGES_S) + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """Counts of attempts at one server. The latency tuples count by EDGES_S, the last is above all edges."""
+
+    total: int = 0  # answered or failed; without those whose client gave up
+    errors: int = 0  # failed, truncated, aborted or stalled
+    gave_up: int = 0
+    ttft: tuple[int, ...] = EMPTY
+    itl: tuple[int, ...] = EMPTY
+    e2e: tuple[int, ...] = EMPTY
+
+    def __add__(self, other: "Arm") -> "Arm":
+        return Arm(
+            total=self.total + other.total,
+            errors=self.errors + other.errors,
+            gave_up=self.gave_up + other.gave_up,
+            ttft=_add(self.ttft, other.ttft),
+            itl=_add(self.itl, other.itl),
+            e2e=_add(self.e2e, other.e2e),
+        )
+
+
+def _add(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(one, other, strict=True))
+
+
+def arm_of(requests: Iterable[Request]) -> Arm:
+    """Count requests of one server. A stalled one counts in `ttft` above its age so far."""
+    total = errors = gave_up = 0
+    ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
+    for request in requests:
+        if request.outcome == "gave_up":
+            gave_up += 1
+            continue
+        total += 1
+        errors += request.outcome != "ok"
+        first_s = request.duration_s if request.outcome == "stalled" else request.ttft_s
+        if first_s is not None:
+            ttft[bisect_left(EDGES_S, first_s)] += 1
+        if request.outcome != "ok":
+            continue
+        e2e[bisect_left(EDGES_S, request.duration_s)] += 1
+        if request.tokens and request.tokens > 1 and request.ttft_s is not None:
+            gap_s = (request.duration_s - request.ttft_s) / (request.tokens - 1)
+            itl[bisect_left(EDGES_S, gap_s)] += 1
+    return Arm(total=total, errors=errors, gave_up=gave_up, ttft=tuple(ttft), itl=tuple(itl), e2e=tuple(e2e))
+
+
+def over(counts: tuple[int, ...], edge_s: float) -> tuple[int, int]:
+    """(how many lie above `edge_s`, how many in all); the edge is rounded up to the next of EDGES_S."""
+    return sum(counts[bisect_left(EDGES_S, edge_s) + 1 :]), sum(counts)
+
+
+def quantile(counts: tuple[int, ...], share: float) -> float | None:
+    """The upper edge, in seconds, of the bucket that holds the quantile; None when there are no counts."""
+    wanted = share * sum(counts)
+    seen = 0
+    for edge_s, count in zip((*EDGES_S, EDGES_S[-1] * 2), counts, strict=True):
+        seen += count
+        if count and seen >= wanted:
+            return edge_s
+    return None

@@ -1,0 +1,11 @@
+"""Digests that two people can compare: SHA-256 over canonical JSON (RFC 8785)."""
+
+import hashlib
+from typing import Any
+
+import rfc8785
+
+
+def digest(value: Any) -> str:  # noqa: ANN401
+    """`sha256:<hex>` of a JSON value. Raises rfc8785.CanonicalizationError for NaN and ints above 2**53."""
+    return "sha256:" + hashlib.sha256(rfc8785.dumps(value)).hexdigest()

@@ -1,0 +1,144 @@
+"""What happened. Past tense, frozen, stamped where it entered the process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from agent.arm import Arm
+from agent.model import Knob, Mode, Server, Value
+from agent.reading import Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStarted:
+    """The first event of every process, so that recovery is an ordinary transition."""
+
+    at: datetime
+    epoch: int
+    mode: Mode
+    servers: tuple[Server, ...]  # found running
+    weights: Mapping[str, int] | None = None  # found at the proxy; None: there is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Once a second: blue's reading over the window, and what each server's requests did in this second."""
+
+    at: datetime
+    reading: Reading | None = None
+    arms: Mapping[str, Arm] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    at: datetime
+    number: int
+    server: Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmed:
+    at: datetime
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    at: datetime
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    at: datetime
+    number: int
+    lost: int  # requests still open when the deadline passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    at: datetime
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectFailed:
+    at: datetime
+    number: int
+    why: str
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLost:
+    """A server exited, or no longer answers /health."""
+
+    at: datetime
+    server: str
+    why: str
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeAsked:
+    """A person asks for a change; it becomes a suggestion like any other and waits for its approval."""
+
+    at: datetime
+    actor: str
+    to: Mapping[Knob, Value]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approved:
+    at: datetime
+    actor: str
+    suggestion: str
+    digest: str
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denied:
+    at: datetime
+    actor: str
+    suggestion: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    at: datetime
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    at: datetime
+    actor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    at: datetime
+    actor: str
+
+
+Event = (
+    AgentStarted
+    | Observed
+    | Launched
+    | Warmed
+    | Routed
+    | Drained
+    | Retired
+    | EffectFailed
+    | ServerLost
+    | ChangeAsked
+    | Approved
+    | Denied
+    | Aborted
+    | Paused
+    | Resumed
+)

@@ -1,0 +1,114 @@
+"""Values that every part of the project speaks in. Nothing here does anything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+Knob = str
+"""A vLLM flag by its canonical name: `max_num_seqs`, never `--max-num-seqs`."""
+
+Value = bool | int | float | str | None
+"""None: the flag is not given, vLLM's own default holds."""
+
+Setting = Mapping[Knob, Value]
+
+Mode = Literal["advise", "approve", "auto"]
+ChangeClass = Literal["auto", "gated", "note"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One vLLM server, running or to be started."""
+
+    name: str  # one incarnation, never reused: "chat-r3"; also Envoy's cluster name
+    setting: Setting
+    address: str = ""  # "127.0.0.1:8101"; empty until it is launched
+    ours: bool = True  # False: somebody else started it, trimtab adopted it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """`share` of the requests stay under `under_s` seconds."""
+
+    under_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What the target promises. An objective that is None is not promised and not judged."""
+
+    ttft: Objective | None = None
+    itl: Objective | None = None  # mean gap between tokens of one request
+    e2e: Objective | None = None
+    errors: float = 0.999  # share of requests that are neither failed, cut nor answered `abort`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One number a suggestion or a verdict rests on."""
+
+    metric: str
+    value: float
+    unit: str
+    window_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a policy asks for: one concern, mostly one knob."""
+
+    rule: str  # id in the rulebook: "Q1"
+    to: Mapping[Knob, Value]  # only the knobs that change
+    why: str  # one sentence with the numbers in it
+    expects: str
+    risks: str
+    source: str  # who says so: rulebook row, vLLM documentation
+    evidence: tuple[Evidence, ...] = ()
+    klass: ChangeClass = "auto"
+    mitigation: bool = False  # answers a problem of now: need only be not worse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What the operator allows for one knob. `octaves`: the largest single step, in doublings."""
+
+    min: float | None = None
+    max: float | None = None
+    allowed: tuple[Value, ...] = ()
+    octaves: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One share of traffic and the evidence it takes to leave it."""
+
+    weight: int  # percent of the traffic that green gets
+    requests: int  # green must have answered at least so many
+    at_least_s: float
+    at_most_s: float  # no verdict by then: take back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a rollout proceeds; frozen when it starts. The last step is the hold-back: all traffic on green,
+    blue kept warm at weight 0."""
+
+    steps: tuple[Step, ...]
+    start_s: float  # deadline from launch to healthy
+    warm_up_requests: int
+    warm_up_s: float
+    drain_s: float  # how long requests in flight may take before a server is retired over them
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a change: the machine's memory of values that were tried."""
+
+    at: datetime
+    result: Literal["promoted", "rolled_back", "failed", "denied"]
+    to: Mapping[Knob, Value]
+    before: Mapping[Knob, Value] = field(default_factory=dict)
+    why: str = ""

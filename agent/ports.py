@@ -1,0 +1,159 @@
+"""What the core asks of the world. Adapters satisfy these by shape; nobody inherits.
+
+Every module `sensors/NAME.py`, `policies/NAME.py`, `actuators/NAME.py` ends with `plugin = TheClass`, a
+frozen dataclass whose fields are the options of its config table.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, Protocol
+
+from agent.arm import Arm
+from agent.effects import Route
+from agent.events import ServerLost
+from agent.model import Bound, Outcome, Proposal, Server, Setting, Slo, Step
+from agent.reading import Reading, Sample
+
+Now = Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a policy may know besides the reading."""
+
+    setting: Setting  # in force
+    slo: Slo
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+    outcomes: Sequence[Outcome] = ()  # oldest first
+
+
+class Policy(Protocol):
+    """Says what it would change, in order of urgency. Pure: the same arguments give the same answer."""
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`fail`: green is proved worse. `pass`: proved not worse. `wait`: neither, yet."""
+
+    kind: Literal["pass", "fail", "wait"]
+    why: str
+
+
+class Judge(Protocol):
+    """Compares green with blue. Pure; all that it needs is in its arguments."""
+
+    def verdict(
+        self, *, step: Step, slo: Slo, green: Arm, blue: Arm, record: Arm, elapsed_s: float
+    ) -> Verdict:
+        """`blue` ran beside green in this step; `record` is blue alone under full load, before the canary."""
+        ...
+
+
+class View(Protocol):
+    """What a sensor may know of its target while it runs."""
+
+    @property
+    def target(self) -> str: ...
+    @property
+    def state_dir(self) -> Path: ...
+    def servers(self) -> Sequence[Server]:
+        """The servers that have an address now; changes while a rollout goes on."""
+        ...
+
+
+class Sensor(Protocol):
+    """Turns the world into samples until cancelled. A lost source is a SourceState, not an exception."""
+
+    async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where an actuator works: given once, by the daemon."""
+
+    target: str
+    state_dir: Path  # of the target; survives the daemon
+    epoch: int  # grows at every start of a daemon; an actuator refuses to act under a newer one
+
+
+class Engine(Protocol):
+    """Starts and stops vLLM servers. They outlive the daemon. Every call may be repeated."""
+
+    def bind(self, site: Site) -> "Engine":
+        """The same engine at this site; no I/O."""
+        ...
+
+    async def problems(self) -> Sequence[str]:
+        """Why this engine cannot work here, one sentence with the fix each; empty when it can."""
+        ...
+
+    async def observe(self) -> Sequence[Server]:
+        """The target's servers that run now, found by mark or configured address; starts nothing."""
+        ...
+
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        """Start `server` (or find it started) and return it with its address once /health answers 200.
+
+        Raises ActError, with the log's last lines, when it exits, or is not healthy within `deadline_s`;
+        what was started is then gone. On cancellation too.
+        """
+        ...
+
+    async def warm_up(self, server: Server, requests: int, deadline_s: float) -> None:
+        """Send requests of several lengths straight to the server. Raises ActError if too many fail."""
+        ...
+
+    async def busy(self, server: Server) -> int | None:
+        """Requests running and waiting in the engine; None when it does not answer."""
+        ...
+
+    async def retire(self, server: Server) -> None:
+        """Stop it (SIGTERM, then SIGKILL of the whole group); returns when it is gone. Fine if it is gone."""
+        ...
+
+    async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
+        """Until cancelled: say once when the server exits, or stops answering /health."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficSeen:
+    """What the proxy is told to do now. `weights` as in force without the lease."""
+
+    weights: Mapping[str, int]
+    addresses: Mapping[str, str]
+    epoch: int
+    leased: str | None = None
+    listening: bool = True
+
+
+class Traffic(Protocol):
+    """Splits the target's traffic over its servers. The proxy outlives the daemon."""
+
+    def bind(self, site: Site) -> "Traffic": ...
+
+    async def problems(self) -> Sequence[str]: ...
+
+    async def observe(self) -> TrafficSeen | None:
+        """None: no proxy was ever configured here."""
+        ...
+
+    async def route(self, route: Route) -> None:
+        """Make the split so, starting the proxy if it does not run; returns when it is in force.
+
+        Raises ActError when the proxy refuses or does not confirm, FencedError under a newer epoch, and
+        writes nothing unless every weight is in 0..100 and they sum to 100.
+        """
+        ...
+
+    async def keep_alive(self, route: Route) -> None:
+        """Renew the lease of a route in force, and see that the proxy runs. Cheap: called every second."""
+        ...
+
+    async def in_flight(self, server: str) -> int | None:
+        """Requests the proxy has open to the server; None when it cannot say."""
+        ...

@@ -1,0 +1,1 @@
+"""What an expert would change: one file a policy, each pure."""

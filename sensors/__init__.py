@@ -1,0 +1,1 @@
+"""What trimtab hears: one file a source."""
