@@ -5,6 +5,7 @@ Numbered, idempotent ("make it so"), and performed only after the journal has th
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from agent.model import Server
 
@@ -14,6 +15,7 @@ class Launch:
     number: int
     server: Server
     deadline_s: float
+    kind: Literal["launch"] = "launch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,7 @@ class WarmUp:
     server: Server
     requests: int
     deadline_s: float
+    kind: Literal["warm_up"] = "warm_up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class Route:
     fallback: str  # the server that retries and an expired lease go to
     leased: str | None = None  # the server whose weight ends with the lease
     lease_s: float = 0.0
+    kind: Literal["route"] = "route"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class KeepAlive:
     """Renew the lease of the route that the journal already has; changes nothing, so it is not journalled."""
 
     route: Route
+    kind: Literal["keep_alive"] = "keep_alive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +55,14 @@ class Drain:
     number: int
     server: Server
     deadline_s: float
+    kind: Literal["drain"] = "drain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
     number: int
     server: Server
+    kind: Literal["retire"] = "retire"
 
 
 Effect = Launch | WarmUp | Route | KeepAlive | Drain | Retire

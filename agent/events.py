@@ -71,11 +71,12 @@ class EffectFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLost:
-    """A server exited, or no longer answers /health."""
+    """A server exited (`gone`), or no longer answers /health."""
 
     at: datetime
     server: str
     why: str
+    gone: bool = True
     log: tuple[str, ...] = ()
 
 

@@ -6,8 +6,11 @@ from enum import Enum
 from typing import Literal
 
 from agent.arm import Arm
-from agent.effects import Route
+from agent.effects import Drain, Launch, Retire, Route, WarmUp
 from agent.model import Mode, Outcome, Plan, Proposal, Server, Setting
+
+
+Awaited = Launch | WarmUp | Route | Drain | Retire
 
 
 class Phase(Enum):
@@ -74,7 +77,7 @@ class State:
     blue: Server | None = None
     green: Server | None = None
     route: Route | None = None  # the last one asked for
-    awaits: int = 0  # number of the effect whose outcome is awaited; 0: none
+    awaiting: Awaited | None = None  # the effect whose outcome decides how it goes on
     effects: int = 0  # number of the last effect
     servers: int = 0  # number of the last server named
     suggestions: int = 0
