@@ -9,7 +9,6 @@ from agent.arm import Arm
 from agent.effects import Drain, Launch, Retire, Route, WarmUp
 from agent.model import Mode, Outcome, Plan, Proposal, Server, Setting
 
-
 Awaited = Launch | WarmUp | Route | Drain | Retire
 
 
@@ -63,6 +62,7 @@ class Rollout:
     outcome: Literal["running", "promoted", "rolled_back"] = "running"
     why: str = ""
     log: tuple[str, ...] = ()  # the lost server's own last lines
+    hung: bool = False  # green no longer answers: its open requests are not waited for long
     lost: int = 0  # requests that a retired server still had open
     ended_at: datetime | None = None
 
@@ -83,7 +83,8 @@ class State:
     suggestions: int = 0
     suggestion: Suggestion | None = None  # the latest
     rollout: Rollout | None = None  # the latest
-    until: datetime | None = None  # end of a cool-down, or time of the next try
+    until: datetime | None = None  # end of a cool-down
+    retry_at: datetime | None = None  # when the awaited effect, which failed, is asked for again
     tries: int = 0
     outcomes: tuple[Outcome, ...] = ()
     note: str = ""  # why it is as it is, for people

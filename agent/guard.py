@@ -1,0 +1,155 @@
+"""What no policy may pass: between a proposal and a suggestion. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+
+from agent.digest import digest
+from agent.model import Bound, Knob, Outcome, Plan, Proposal, Setting, Value
+from agent.reading import Reading
+from agent.state import State, Suggestion
+
+DENIED_FOR = timedelta(hours=24)  # a person's no is not asked again the same day
+MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """The operator's limits. `admit` says no with a reason, or yes with what it changed."""
+
+    bounds: Mapping[Knob, Bound] = field(default_factory=dict)
+    cooldown_s: float = 600.0
+    suggestion_ttl_s: float = 3600.0
+    changes_per_day: int = 8
+
+    def admit(
+        self,
+        state: State,
+        proposal: Proposal,
+        *,
+        policy: str,
+        at: datetime,
+        plan: Plan,
+        reading: Reading | None,
+    ) -> Suggestion | Refusal:
+        """Turn a policy's proposal into a suggestion, or say why not."""
+        if why := self._not_now(state, at, reading):
+            return Refusal(why=why)
+        if why := _tried_before(state.outcomes, proposal.to, at):
+            return Refusal(why=why)
+        return self._suggestion(state, proposal, policy=policy, at=at, plan=plan, stepwise=True)
+
+    def admit_asked(
+        self, state: State, proposal: Proposal, *, actor: str, at: datetime, plan: Plan
+    ) -> Suggestion | Refusal:
+        """The same for a person's wish: the bounds hold, the pace (octaves, cool-down, memory) does not."""
+        return self._suggestion(state, proposal, policy=actor, at=at, plan=plan, stepwise=False)
+
+    def _not_now(self, state: State, at: datetime, reading: Reading | None) -> str:
+        if reading is None or reading.coverage < MIN_COVERAGE:
+            return "no fresh metrics: nothing is suggested on stale or missing numbers"
+        if reading.running.high == 0 and reading.waiting.high == 0:
+            return "the server is idle: nothing can be learned from it now"
+        made = [o for o in state.outcomes if o.result != "denied"]
+        if made and at < made[-1].at + timedelta(seconds=self.cooldown_s):
+            return f"cooling down until {made[-1].at + timedelta(seconds=self.cooldown_s):%H:%M:%S}"
+        today = [o for o in made if o.at > at - timedelta(days=1)]
+        if len(today) >= self.changes_per_day:
+            return f"{len(today)} changes in the last 24 h, {self.changes_per_day} are allowed"
+        return ""
+
+    def _suggestion(
+        self, state: State, proposal: Proposal, *, policy: str, at: datetime, plan: Plan, stepwise: bool
+    ) -> Suggestion | Refusal:
+        blue = state.blue
+        if blue is None:
+            return Refusal(why="no server is known to run: nothing can be changed")
+        to: dict[Knob, Value] = {}
+        notes: list[str] = []
+        for knob, wanted in proposal.to.items():
+            value, note = self._bounded(knob, wanted, blue.setting.get(knob), stepwise=stepwise)
+            if note:
+                notes.append(note)
+            if value != blue.setting.get(knob):
+                to[knob] = value
+        if not to:
+            asked = ", ".join(f"{k}={v}" for k, v in proposal.to.items())
+            return Refusal(why="; ".join([f"{asked} changes nothing", *notes]))
+        least_s = sum(step.at_least_s for step in plan.steps)
+        notes.append(f"a rollout takes at least {least_s:.0f} s after green is up")
+        return _sealed(
+            Suggestion(
+                id=f"{state.target}-s{state.suggestions + 1}",
+                target=state.target,
+                policy=policy,
+                proposal=replace(proposal, to=to),
+                before={knob: blue.setting.get(knob) for knob in to},
+                base=base_digest(blue.setting),
+                notes=tuple(notes),
+                made_at=at,
+                expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
+                digest="",
+            )
+        )
+
+    def _bounded(self, knob: Knob, wanted: Value, now: Value, *, stepwise: bool) -> tuple[Value, str]:
+        """The value nearest to the wanted one that is allowed, and a sentence if it is another."""
+        bound = self.bounds.get(knob, Bound())
+        if bound.allowed and wanted not in bound.allowed:
+            return now, f"{knob}={wanted} is not one of the allowed {list(bound.allowed)}"
+        number, current = _number(wanted), _number(now)
+        if number is None:
+            return wanted, ""
+        why = f"the bounds are {bound.min} to {bound.max}"
+        clamped = _between(number, bound.min, bound.max)
+        if stepwise and current:
+            near = _between(clamped, current / 2**bound.octaves, current * 2**bound.octaves)
+            if near != clamped:
+                clamped, why = near, f"one step is at most {bound.octaves:g} octave(s) from {now}"
+        if clamped == number:
+            return wanted, ""
+        if current is not None and (clamped - current) * (number - current) <= 0:
+            return now, f"{knob}={wanted} is out of reach from {now}: {why}"
+        value = int(clamped) if isinstance(wanted, int) else clamped
+        return value, f"{knob}={wanted} was clamped to {value}: {why}"
+
+
+def base_digest(setting: Setting) -> str:
+    """The digest that ties a suggestion to the setting it was made for."""
+    return digest({knob: value for knob, value in setting.items() if value is not None})
+
+
+def _number(value: Value) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _between(value: float, low: float | None, high: float | None) -> float:
+    raised = value if low is None else max(value, low)
+    return raised if high is None else min(raised, high)
+
+
+def _tried_before(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> str:
+    """Why these values must not be tried again; empty when they may."""
+    for outcome in reversed(outcomes):
+        if outcome.result == "promoted" or not any(to.get(k) == v for k, v in outcome.to.items()):
+            continue
+        tried = ", ".join(f"{k}={v}" for k, v in outcome.to.items())
+        if outcome.result != "denied":
+            return f"{tried} was tried and {outcome.result.replace('_', ' ')}: {outcome.why}"
+        if at < outcome.at + DENIED_FOR:
+            return f"{tried} was denied: {outcome.why}"
+    return ""
+
+
+def _sealed(suggestion: Suggestion) -> Suggestion:
+    """With the digest of everything that a person is shown."""
+    shown = asdict(suggestion)
+    for late in ("digest", "status", "decided_by"):
+        del shown[late]
+    shown["made_at"], shown["expires_at"] = suggestion.made_at.isoformat(), suggestion.expires_at.isoformat()
+    return replace(suggestion, digest=digest(shown))

@@ -1,0 +1,95 @@
+"""The whole decision logic of one target, as one pure function over a small state.
+
+OBSERVING ─suggest─▶ PROPOSED ─approve─▶ LAUNCHING ─▶ WARMING ─▶ CANARY(step) ─pass─▶ PROMOTING ─▶ OBSERVING
+                        │ deny, expire       │ any failure, abort, breach   │           │ while there
+                        ▼                    ▼                              ▼           ▼ is a way back
+                    OBSERVING            ROLLING_BACK ─green gone─▶ COOLDOWN ─▶ OBSERVING
+A server of ours that exits: RESTORING ─▶ OBSERVING, or HALTED when none can be started.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent import events as e
+from agent.arm import Arm
+from agent.effects import Effect, KeepAlive
+from agent.machine import deciding, ending, recovering, rolling_out, serving
+from agent.machine.moves import Moved, Rules, stay
+from agent.state import Phase, State
+
+Handler = Callable[[Rules, State, Any], Moved]
+
+IDLE = (Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
+ENDING = (Phase.PROMOTING, Phase.ROLLING_BACK)
+
+
+def _keep_alive(_: Rules, state: State, event: e.Observed) -> Moved:
+    return serving.keep_alive(state, event.at)
+
+
+HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
+    **{(phase, e.AgentStarted): recovering.start for phase in Phase},
+    **{(phase, e.Paused): deciding.pause for phase in Phase},
+    **{(phase, e.Resumed): deciding.resume for phase in Phase},
+    **{(phase, e.ChangeAsked): deciding.ask_for for phase in IDLE},
+    **{(phase, e.ServerLost): deciding.blue_lost for phase in IDLE},
+    **{(phase, e.Routed): serving.routed for phase in IDLE},
+    **{(phase, e.EffectFailed): serving.try_again for phase in IDLE},
+    (Phase.OBSERVING, e.Observed): deciding.observe,
+    (Phase.PROPOSED, e.Observed): deciding.wait,
+    (Phase.PROPOSED, e.Approved): deciding.approve,
+    (Phase.PROPOSED, e.Denied): deciding.deny,
+    (Phase.COOLDOWN, e.Observed): deciding.cool_down,
+    (Phase.LAUNCHING, e.Observed): rolling_out.prepare,
+    (Phase.LAUNCHING, e.Launched): rolling_out.launched,
+    (Phase.LAUNCHING, e.EffectFailed): rolling_out.failed,
+    (Phase.LAUNCHING, e.ServerLost): rolling_out.lost_early,
+    (Phase.LAUNCHING, e.Aborted): rolling_out.abort,
+    (Phase.WARMING, e.Observed): rolling_out.prepare,
+    (Phase.WARMING, e.Warmed): rolling_out.warmed,
+    (Phase.WARMING, e.EffectFailed): rolling_out.failed,
+    (Phase.WARMING, e.ServerLost): rolling_out.lost_early,
+    (Phase.WARMING, e.Aborted): rolling_out.abort,
+    (Phase.CANARY, e.Observed): rolling_out.judge,
+    (Phase.CANARY, e.Routed): rolling_out.step_routed,
+    (Phase.CANARY, e.EffectFailed): rolling_out.failed,
+    (Phase.CANARY, e.ServerLost): rolling_out.lost_in_canary,
+    (Phase.CANARY, e.Aborted): rolling_out.abort,
+    **{(phase, e.Observed): ending.count for phase in ENDING},
+    **{(phase, e.Routed): ending.routed for phase in ENDING},
+    **{(phase, e.Drained): ending.drained for phase in ENDING},
+    **{(phase, e.Retired): ending.retired for phase in ENDING},
+    **{(phase, e.EffectFailed): ending.failed for phase in ENDING},
+    (Phase.PROMOTING, e.Aborted): ending.abort,
+    (Phase.PROMOTING, e.ServerLost): ending.lost_while_promoting,
+    (Phase.ROLLING_BACK, e.ServerLost): ending.lost_while_rolling_back,
+    (Phase.RESTORING, e.Observed): _keep_alive,
+    (Phase.RESTORING, e.Launched): ending.restarted,
+    (Phase.RESTORING, e.Routed): ending.restored,
+    (Phase.RESTORING, e.EffectFailed): ending.not_restored,
+}
+"""Every pair that is handled; tests/agent/test_machine_table.py lists each of the others with its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    rules: Rules
+
+    def step(self, state: State, event: e.Event) -> tuple[State, tuple[Effect, ...]]:
+        """Say what follows from the event. No clock, no randomness, no I/O."""
+        handler = HANDLERS.get((state.phase, type(event)))
+        return handler(self.rules, state, event) if handler else stay(state)
+
+
+def material(state: State) -> State:
+    """The state without the counts that grow every second: when this changes, the journal must know."""
+    if state.rollout is None:
+        return state
+    bare = replace(state.rollout, green=Arm(), blue=Arm(), record=Arm(), exposed=Arm())
+    return replace(state, rollout=bare)
+
+
+def numbered(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+    """Those that must be journalled before they are performed; a KeepAlive repeats what already is."""
+    return tuple(effect for effect in effects if not isinstance(effect, KeepAlive))

@@ -1,0 +1,156 @@
+"""OBSERVING and PROPOSED: from a reading to a suggestion, from an approval to a rollout."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from agent.effects import Launch
+from agent.events import Approved, ChangeAsked, Denied, Observed, Paused, Resumed, ServerLost
+from agent.guard import Refusal, base_digest
+from agent.machine.moves import (
+    Moved,
+    Rules,
+    ask,
+    close,
+    enter,
+    lost_blue,
+    name_next,
+    remember,
+    restore,
+    stay,
+)
+from agent.machine.serving import keep_alive
+from agent.model import Proposal, Server
+from agent.state import Phase, Rollout, State, Suggestion
+
+
+def observe(rules: Rules, state: State, event: Observed) -> Moved:
+    """Ask the policies in order; the first proposal that the guard admits is the suggestion."""
+    if state.paused or event.reading is None:
+        return keep_alive(state, event.at)
+    context = rules.context(state)
+    refused = ""
+    for name, policy in rules.policies:
+        for proposal in policy.propose(event.reading, context) if context else ():
+            if proposal.klass == "note" or not proposal.to:
+                refused = refused or f"{proposal.rule} (advice): {proposal.expects}"
+                continue
+            found = rules.guard.admit(
+                state, proposal, policy=name, at=event.at, plan=rules.plan, reading=event.reading
+            )
+            if isinstance(found, Suggestion):
+                return suggest(rules, state, found, event.at)
+            refused = refused or f"{proposal.rule} is held back: {found.why}"
+    return keep_alive(replace(state, note=refused or state.note), event.at)
+
+
+def suggest(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Moved:
+    """Put it before a person; in `auto` mode an auto-class change inside its bounds approves itself."""
+    proposed = replace(
+        enter(state, Phase.PROPOSED, at, suggestion.proposal.why),
+        suggestions=state.suggestions + 1,
+        suggestion=suggestion,
+    )
+    bounds = [rules.guard.bounds.get(knob) for knob in suggestion.proposal.to]
+    if state.mode != "auto" or suggestion.proposal.klass != "auto" or None in bounds or state.paused:
+        return stay(proposed)
+    allowed = "; ".join(
+        f"{k} in {b.min}..{b.max}" for k, b in zip(suggestion.proposal.to, bounds, strict=True) if b
+    )
+    return start_rollout(rules, proposed, at, f"auto mode, inside the bounds {allowed}")
+
+
+def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:
+    """A person's wish becomes a suggestion; it takes the place of one that was open."""
+    asked = Proposal(
+        rule="person",
+        to=event.to,
+        why=event.reason or f"{event.actor} asks for it",
+        expects="what the person expects",
+        risks="not known to trimtab; the canary judges it as any other",
+        source=event.actor,
+        klass="gated",
+    )
+    found = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at, plan=rules.plan)
+    if isinstance(found, Refusal):
+        return stay(replace(state, note=found.why))
+    return suggest(rules, replace(state, suggestion=close(state.suggestion, "superseded")), found, event.at)
+
+
+def wait(_: Rules, state: State, event: Observed) -> Moved:
+    """A suggestion ends by itself when its time is over or the setting it was made for is gone."""
+    suggestion = state.suggestion
+    if suggestion is None or state.blue is None or suggestion.base != base_digest(state.blue.setting):
+        gone = replace(state, suggestion=close(suggestion, "superseded"))
+        return stay(enter(gone, Phase.OBSERVING, event.at, "the setting in force changed"))
+    if event.at >= suggestion.expires_at:
+        gone = replace(state, suggestion=close(suggestion, "expired"))
+        return stay(enter(gone, Phase.OBSERVING, event.at, f"nobody decided on {suggestion.id} in time"))
+    return keep_alive(state, event.at)
+
+
+def approve(rules: Rules, state: State, event: Approved) -> Moved:
+    """Start only what was shown: same digest, still open, still in time, and never in advise mode."""
+    suggestion = state.suggestion
+    if (
+        suggestion is None
+        or state.mode == "advise"
+        or state.paused
+        or (suggestion.id, suggestion.digest, suggestion.status) != (event.suggestion, event.digest, "open")
+        or event.at >= suggestion.expires_at
+    ):
+        return stay(state)
+    return start_rollout(rules, state, event.at, event.actor)
+
+
+def start_rollout(rules: Rules, state: State, at: datetime, by: str) -> Moved:
+    suggestion, blue = state.suggestion, state.blue
+    if suggestion is None or blue is None:
+        return stay(state)
+    state, name = name_next(state)
+    green = Server(name=name, setting={**blue.setting, **suggestion.proposal.to})
+    rollout = Rollout(
+        id=f"{state.target}-{state.suggestions}",
+        suggestion=suggestion.id,
+        plan=rules.plan,
+        started_at=at,
+        phase_since=at,
+    )
+    approved = replace(suggestion, status="approved", decided_by=by)
+    state = replace(state, green=green, rollout=rollout, suggestion=approved)
+    state = enter(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")
+    return ask(state, Launch(number=0, server=green, deadline_s=rules.plan.start_s))
+
+
+def deny(_: Rules, state: State, event: Denied) -> Moved:
+    suggestion = state.suggestion
+    if suggestion is None or (suggestion.id, suggestion.status) != (event.suggestion, "open"):
+        return stay(state)
+    denied = replace(suggestion, status="denied", decided_by=event.actor)
+    state = remember(replace(state, suggestion=denied), event.at, "denied", denied, event.reason)
+    return stay(
+        enter(state, Phase.OBSERVING, event.at, f"{event.actor} denied {suggestion.id}: {event.reason}")
+    )
+
+
+def cool_down(_: Rules, state: State, event: Observed) -> Moved:
+    if state.until is None or event.at >= state.until:
+        return stay(enter(state, Phase.OBSERVING, event.at, ""))
+    return keep_alive(state, event.at)
+
+
+def pause(_: Rules, state: State, event: Paused) -> Moved:
+    """Nothing new is suggested or started; a rollout on its way goes on."""
+    return stay(replace(state, paused=True, note=f"paused by {event.actor}"))
+
+
+def resume(_: Rules, state: State, event: Resumed) -> Moved:
+    return stay(replace(state, paused=False, note=f"resumed by {event.actor}"))
+
+
+def blue_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+    """Replace an exited server that trimtab started. What somebody else started is theirs to start again."""
+    if state.blue is None or event.server != state.blue.name:
+        return stay(state)
+    if not lost_blue(state, event) or not state.blue.ours or state.mode == "advise":
+        return stay(replace(state, note=f"{event.server}: {event.why}"))
+    return restore(state, event.at, f"{event.server}: {event.why}", rules.plan.start_s)

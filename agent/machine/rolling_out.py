@@ -1,0 +1,145 @@
+"""LAUNCHING, WARMING and CANARY: green comes up, takes its shares, and is judged."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from agent.arm import Arm
+from agent.effects import KeepAlive, WarmUp
+from agent.events import Aborted, EffectFailed, Launched, Observed, Routed, ServerLost, Warmed
+from agent.machine.moves import (
+    Moved,
+    Rules,
+    all_to,
+    also_retire,
+    ask,
+    awaited,
+    enter,
+    lost_blue,
+    lost_green,
+    restore,
+    roll_back,
+    split,
+    stay,
+)
+from agent.machine.serving import keep_alive
+from agent.state import Phase, State
+
+GRACE_S = 60.0  # beyond the actuator's own deadline: it should have answered by then
+
+
+def prepare(_: Rules, state: State, event: Observed) -> Moved:
+    """While green starts: blue's record under full load, and a deadline in case no answer comes."""
+    rollout = state.rollout
+    if rollout is None or state.blue is None:
+        return stay(state)
+    rollout = replace(rollout, record=rollout.record + event.arms.get(state.blue.name, Arm()))
+    state = replace(state, rollout=rollout)
+    limit_s = rollout.plan.start_s if state.phase is Phase.LAUNCHING else rollout.plan.warm_up_s
+    if event.at > rollout.phase_since + timedelta(seconds=limit_s + GRACE_S):
+        return roll_back(state, event.at, f"{state.phase.value} took longer than {limit_s:.0f} s")
+    if state.route is None:
+        return stay(state)
+    return state, (KeepAlive(route=state.route),)
+
+
+def launched(_: Rules, state: State, event: Launched) -> Moved:
+    rollout = state.rollout
+    if rollout is None or not awaited(state, event.number):
+        return stay(state)
+    state = enter(
+        replace(state, green=event.server), Phase.WARMING, event.at, f"{event.server.name} is healthy"
+    )
+    plan = rollout.plan
+    return ask(
+        state,
+        WarmUp(number=0, server=event.server, requests=plan.warm_up_requests, deadline_s=plan.warm_up_s),
+    )
+
+
+def warmed(_: Rules, state: State, event: Warmed) -> Moved:
+    if state.rollout is None or not awaited(state, event.number):
+        return stay(state)
+    return take_step(enter(state, Phase.CANARY, event.at, "green is warm"), 0)
+
+
+def take_step(state: State, step: int) -> Moved:
+    """Ask for the step's split; its evidence counts from the moment it is in force."""
+    blue, green, rollout = state.blue, state.green, state.rollout
+    if blue is None or green is None or rollout is None:
+        return stay(state)
+    rollout = replace(rollout, step=step, step_since=None, green=Arm(), blue=Arm())
+    state = replace(state, rollout=rollout)
+    return ask(state, split(blue, green, rollout.plan.steps[step].weight, rollout.plan.lease_s))
+
+
+def step_routed(_: Rules, state: State, event: Routed) -> Moved:
+    if state.rollout is None or not awaited(state, event.number):
+        return stay(state)
+    rollout = replace(state.rollout, step_since=event.at)
+    weight = rollout.plan.steps[rollout.step].weight
+    return stay(replace(state, awaiting=None, rollout=rollout, note=f"green has {weight} % of the traffic"))
+
+
+def judge(rules: Rules, state: State, event: Observed) -> Moved:
+    """Count this second's requests, then ask the judge: back, on, or wait."""
+    blue, green, rollout = state.blue, state.green, state.rollout
+    if blue is None or green is None or rollout is None:
+        return stay(state)
+    new_green, new_blue = event.arms.get(green.name, Arm()), event.arms.get(blue.name, Arm())
+    rollout = replace(rollout, exposed=rollout.exposed + new_green)
+    if rollout.step_since is None:
+        return keep_alive(replace(state, rollout=rollout), event.at)
+    rollout = replace(rollout, green=rollout.green + new_green, blue=rollout.blue + new_blue)
+    state = replace(state, rollout=rollout)
+    step = rollout.plan.steps[rollout.step]
+    elapsed_s = (event.at - (rollout.step_since or event.at)).total_seconds()
+    verdict = rules.judge.verdict(
+        step=step,
+        slo=rules.slo,
+        green=rollout.green,
+        blue=rollout.blue,
+        record=rollout.record,
+        elapsed_s=elapsed_s,
+    )
+    if verdict.kind == "fail":
+        return roll_back(state, event.at, f"at {step.weight} %: {verdict.why}")
+    if verdict.kind == "pass" and rollout.step + 1 < len(rollout.plan.steps):
+        return take_step(replace(state, note=f"{step.weight} % passed: {verdict.why}"), rollout.step + 1)
+    if verdict.kind == "pass":
+        state = enter(state, Phase.PROMOTING, event.at, f"{step.weight} % passed: {verdict.why}")
+        return ask(state, all_to(green, blue))
+    if elapsed_s > step.at_most_s:
+        return roll_back(
+            state, event.at, f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.why}"
+        )
+    return keep_alive(state, event.at)
+
+
+def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
+    if not awaited(state, event.number):
+        return stay(state)
+    return roll_back(state, event.at, event.why, event.log)
+
+
+def abort(_: Rules, state: State, event: Aborted) -> Moved:
+    return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}")
+
+
+def lost_early(rules: Rules, state: State, event: ServerLost) -> Moved:
+    """A server is lost before green had traffic."""
+    if lost_green(state, event):
+        return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
+    if lost_blue(state, event):
+        return restore(state, event.at, f"blue was lost: {event.why}", rules.plan.start_s)
+    return stay(state)
+
+
+def lost_in_canary(_: Rules, state: State, event: ServerLost) -> Moved:
+    """Green lost: back to blue. Blue lost: green, healthy and warm, is all there is."""
+    if lost_green(state, event):
+        return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
+    if lost_blue(state, event) and state.green is not None and state.blue is not None:
+        why = f"blue was lost ({event.why}): green is the only healthy server"
+        alone = ask(enter(state, Phase.PROMOTING, event.at, why), all_to(state.green))
+        return also_retire(alone, state.blue)
+    return stay(state)
