@@ -1,0 +1,282 @@
+"""Read a vLLM command line into a setting, and edit it without touching what was not asked for.
+
+What two servers of one setting may differ in, their address and their secrets, is no part of a setting.
+A `--config` file is left as it is: the flags inside it are not seen.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from agent.errors import FlagError
+from agent.flag_table import ALIASES, NO_SWITCHES, ONE_WAY, SEVERAL, SHORT, SIZES, SWITCHES, TEXTS
+
+Value = bool | int | float | str | None  # as in agent.model, which stands above this module
+
+PLACE = frozenset({"host", "port", "uds"})
+SECRETS = frozenset({"api_key", "hf_token"})
+
+_SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
+_WRAPPERS = frozenset(
+    {"dumb-init", "env", "ionice", "nice", "nohup", "numactl", "stdbuf", "taskset", "tini", "uv"}
+)
+_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*")
+_KNOB = re.compile(r"[a-z][a-z0-9_]*(\.[\w.-]+)?")
+_NAMED = re.compile(r"--?[A-Za-z]")
+_NUMBER = re.compile(r"-\.?[0-9]")
+_INT = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]{1,3})?")
+_SIZE = re.compile(
+    r"(?P<number>[0-9]{1,12}(\.[0-9]{1,6})?(?=[kmgt])|[0-9]{1,6}(?=[KMGT]))(?P<suffix>[kmgtKMGT])"
+)
+_SECRET_ASSIGNMENT = re.compile(r"\w*(KEY|TOKEN|SECRET|PASSWORD)\w*=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flag:
+    """One flag as it stands in argv[start:stop]. A positional model is spelled ""."""
+
+    knob: str
+    spelled: str
+    value: Value
+    start: int
+    stop: int
+    joined: bool = False  # --knob=value, -O3
+
+
+def setting_of(argv: Sequence[str]) -> dict[str, Value]:
+    """The knobs that the command line gives, typed; without its address and secrets. Raises FlagError."""
+    return {flag.knob: flag.value for flag in _flags(argv) if flag.knob not in PLACE | SECRETS}
+
+
+def place_of(argv: Sequence[str]) -> tuple[str, int]:
+    """Host ("" where none is given: every interface) and port that the command line listens on."""
+    place = {flag.knob: flag.value for flag in _flags(argv) if flag.knob in PLACE}
+    port = place.get("port", 8000)
+    if isinstance(port, bool) or not isinstance(port, int):
+        raise FlagError("--port is not followed by a number")
+    return str(place.get("host", "")), port
+
+
+def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
+    """`argv` with these knobs as asked, the rest word for word as it was.
+
+    None, and False for the switches in ONE_WAY, take the flag out. Of a repeated flag the last place is kept.
+    Raises FlagError when that cannot be done safely.
+    """
+    flags = _flags(argv)
+    edits: dict[int, tuple[int, list[str]]] = {}
+    appended: list[str] = []
+    for knob, value in changes.items():
+        if knob in SECRETS or not _KNOB.fullmatch(knob):
+            raise FlagError(f"{knob!r} is not a knob that can be set")
+        own = [flag for flag in flags if flag.knob == knob]
+        if own and _same(own[-1].value, value):
+            continue
+        edits |= {flag.start: (flag.stop, []) for flag in own}
+        if value is None or (value is False and knob in ONE_WAY):
+            continue
+        if own:
+            edits[own[-1].start] = (own[-1].stop, _words(knob, value, own[-1]))
+        else:
+            appended += _words(knob, value, None)
+    edited: list[str] = []
+    at = 0
+    for start, (stop, words) in sorted(edits.items()):
+        edited += [*argv[at:start], *words]
+        at = stop
+    return [*edited, *argv[at:], *appended]
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """`argv` fit to be shown: secrets are "***". Never raises."""
+    hidden = set(secrets_of(argv)) - {""}
+    return [_hide(word, hidden) for word in argv]
+
+
+def secrets_of(argv: Sequence[str]) -> tuple[str, ...]:
+    """The words that must not be shown. Never raises, whatever the command line is."""
+    found: list[str] = []
+    secret = False
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if _is_flag(word):
+            secret = _knob(name) in SECRETS
+            found += [value] if secret and equals else []
+        elif secret:
+            found.append(word)
+        elif _SECRET_ASSIGNMENT.match(word):
+            found.append(value)
+    return tuple(found)
+
+
+def _hide(word: str, hidden: set[str]) -> str:
+    name, equals, value = word.partition("=")
+    if word in hidden:
+        return "***"
+    return f"{name}=***" if equals and value in hidden else word
+
+
+def _flags(argv: Sequence[str]) -> list[_Flag]:
+    at, positional = _head(argv)
+    flags: list[_Flag] = []
+    model: _Flag | None = None
+    while at < len(argv):
+        if _is_flag(argv[at]):
+            flags.append(_flag(argv, at))
+            at = flags[-1].stop
+            continue
+        if model or not positional:
+            after = flags[-1].spelled if flags else argv[0]
+            raise FlagError(
+                f"a word after {after} belongs to no flag: write one value per flag, as --flag=value"
+            )
+        model = _Flag(knob="model", spelled="", value=argv[at], start=at, stop=at + 1)
+        at += 1
+    return [*flags, model] if model else flags  # last: vLLM lets the positional model win over --model
+
+
+def _head(argv: Sequence[str]) -> tuple[int, bool]:
+    """Where the flags start, and whether a model may stand among them."""
+    for at, word in enumerate(argv):
+        program = word.rpartition("/")[2]
+        if program in _SHELLS:
+            raise FlagError(
+                f"the command starts a shell ({program}): give the server's own words as a list instead"
+            )
+        if program == "vllm":
+            return _after_serve(argv, at + 1, required=True), True
+        if _PYTHON.fullmatch(program):
+            return _after_python(argv, at + 1), True
+        if at == 0 and program not in _WRAPPERS:
+            after = _after_serve(argv, 1, required=False)
+            return after, after == len(("program", "serve"))
+    raise FlagError("no server is named: start with `vllm serve MODEL` or `python -m MODULE`")
+
+
+def _after_serve(argv: Sequence[str], at: int, *, required: bool) -> int:
+    if list(argv[at : at + 1]) == ["serve"]:
+        return at + 1
+    if required:
+        raise FlagError("`vllm` without `serve` right after it does not start a server")
+    return at
+
+
+def _after_python(argv: Sequence[str], at: int) -> int:
+    while at < len(argv):
+        word = argv[at]
+        if word == "-m" and at + 1 < len(argv):
+            return _after_serve(argv, at + 2, required=argv[at + 1] in {"vllm", "vllm.entrypoints.cli.main"})
+        if word.startswith("-c"):
+            raise FlagError("the command runs `python -c`: name a module or a file instead")
+        if not word.startswith("-"):
+            return _after_serve(argv, at + 1, required=word.rpartition("/")[2] == "vllm")
+        at += 2 if word in {"-W", "-X"} else 1
+    raise FlagError("python is given neither a module nor a file to run")
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and word != "-" and not _NUMBER.match(word)
+
+
+def _flag(argv: Sequence[str], at: int) -> _Flag:
+    word = argv[at]
+    if not _NAMED.match(word):
+        raise FlagError(f"{word.partition('=')[0]!r} among the flags cannot be read")
+    name, equals, text = word.partition("=")
+    if not name.startswith("--") and name[1] in "Onqr" and len(name) > len("-O") and name[1:] not in SHORT:
+        name, equals, text = word[:2], "=", word[2:].removeprefix("=")
+    knob = _knob(name)
+    off = name.startswith(("--no-", "--no_"))
+    if off or _is_switch(knob):
+        if equals:
+            raise FlagError(
+                f"{name} takes no value: write --{'no-' * off}{knob.replace('_', '-')} or leave it out"
+            )
+        return _Flag(knob=knob, spelled=name, value=not off, start=at, stop=at + 1)
+    if equals:
+        return _Flag(knob=knob, spelled=name, value=_typed(knob, text), start=at, stop=at + 1, joined=True)
+    stop = at + 1
+    most = len(argv) if knob in SEVERAL else at + 2
+    while stop < min(most, len(argv)) and not _is_flag(argv[stop]):
+        stop += 1
+    words = argv[at + 1 : stop]
+    value: Value = True  # a switch that is not in the table
+    if words:
+        value = _typed(knob, words[0]) if len(words) == 1 else shlex.join(words)
+    return _Flag(knob=knob, spelled=name, value=value, start=at, stop=stop)
+
+
+def _knob(name: str) -> str:
+    """The canonical name of `--max_num-seqs`, `--no-enforce-eager`, `-tp`, `-cc.mode`."""
+    first, dot, rest = name.lstrip("-").partition(".")
+    first = first.replace("-", "_") if name.startswith("--") else SHORT.get(first, first.replace("-", "_"))
+    first = first.removeprefix("no_")
+    return ALIASES.get(first, first) + dot + rest
+
+
+def _is_switch(knob: str) -> bool:
+    return knob in SWITCHES or (knob.startswith(("enable_", "disable_")) and knob not in NO_SWITCHES)
+
+
+def _typed(knob: str, word: str) -> Value:
+    if knob in SEVERAL and shlex.quote(word) != word:
+        return shlex.quote(word)
+    if knob in TEXTS:
+        return word
+    if knob in SIZES and (size := _SIZE.fullmatch(word)):
+        return int(float(size["number"]) * _FACTORS[size["suffix"]])
+    if _INT.fullmatch(word):
+        return int(word)
+    if _FLOAT.fullmatch(word) and isfinite(number := float(word)):
+        return number
+    return word
+
+
+def _same(have: Value, want: Value) -> bool:
+    return have == want and isinstance(have, bool) == isinstance(want, bool)  # True == 1
+
+
+def _words(knob: str, value: Value, like: _Flag | None) -> list[str]:
+    """The knob spelled as it was (`like`), or in vLLM's own way."""
+    first, dot, rest = knob.partition(".")
+    plain = "--" + first.replace("_", "-") + dot + rest
+    name = like.spelled if like else plain
+    if name.startswith(("--no-", "--no_")):
+        name = "--" + name[len("--no-") :]
+    if value is True:
+        return [name or plain]
+    if value is False:
+        underscored = "_" in name.partition(".")[0]
+        return [f"--no_{knob}" if underscored else "--no-" + plain.removeprefix("--")]
+    texts = _texts(knob, value)
+    if not name:
+        if len(texts) != 1 or _is_flag(texts[0]):
+            raise FlagError(f"{knob} = {value!r} cannot stand where the model is named")
+        return texts
+    if len(texts) > 1:
+        if any(map(_is_flag, texts)):
+            raise FlagError(f"{knob} = {value!r}: a value that starts with - cannot be one of several")
+        return [name, *texts]
+    if name == "-O":
+        return [f"-O{texts[0]}"]
+    if (like and like.joined) or _is_flag(texts[0]):
+        return [f"{name}={texts[0]}"]
+    return [name, *texts]
+
+
+def _texts(knob: str, value: Value) -> list[str]:
+    if isinstance(value, float) and not isfinite(value):
+        raise FlagError(f"{knob} = {value} is not a number vLLM can be given")
+    if knob not in SEVERAL or not isinstance(value, str):
+        return [repr(value) if isinstance(value, float) else str(value)]
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise FlagError(f"{knob} = {value!r}: {error}") from error
+    if not words:
+        raise FlagError(f"{knob} needs at least one value")
+    return words
