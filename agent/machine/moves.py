@@ -87,7 +87,7 @@ def split(blue: Server, green: Server, weight: int, lease_s: float) -> Route:
 
 def enter(state: State, phase: Phase, at: datetime, note: str) -> State:
     rollout = replace(state.rollout, phase_since=at) if state.rollout else None
-    return replace(state, phase=phase, rollout=rollout, until=None, retry_at=None, tries=0, note=note)
+    return replace(state, phase=phase, rollout=rollout, until=None, tries=0, note=note)
 
 
 def later(state: State, at: datetime, why: str) -> State:

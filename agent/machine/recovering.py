@@ -1,4 +1,4 @@
-"""AgentStarted: what is found running, against the journal. The world wins on facts, the journal on intent."""
+"""AgentStarted: what is found running, against the journal. The world wins on facts, it on intent."""
 
 from dataclasses import replace
 

@@ -13,7 +13,7 @@ def keep_alive(state: State, at: datetime) -> Moved:
     """Once a second: try again what is due, renew what is in force. In advise mode nothing is written."""
     if state.mode == "advise":
         return stay(state)
-    if state.retry_at is not None and at >= state.retry_at:
+    if state.awaiting is not None and state.retry_at is not None and at >= state.retry_at:
         return ask_again(state)
     if state.route is not None and not isinstance(state.awaiting, Route):
         return state, (KeepAlive(route=state.route),)

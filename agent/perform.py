@@ -1,0 +1,94 @@
+"""Carrying effects out: each ends in exactly one event, whatever happens."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agent.effects import Drain, Effect, KeepAlive, Launch, Retire, Route, WarmUp
+from agent.errors import ActError, FencedError
+from agent.events import Drained, EffectFailed, Event, Launched, Retired, Routed, Warmed
+from agent.model import Server
+from agent.ports import Engine, Now, Traffic
+
+POLL_S = 0.25  # of a drain
+QUIET_POLLS = 2  # in a row with nothing open: a request between the two counters is seen by one of them
+ROUTE_S = 20.0  # a split that is not confirmed by then counts as failed
+
+
+@dataclass(slots=True)
+class Performer:
+    """One target's effects. A Retire first stops a Launch or WarmUp of its server that is still at work."""
+
+    engine: Engine
+    traffic: Traffic
+    emit: Callable[[Event], None]
+    now: Now
+    _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def perform(self, effect: Effect) -> None:
+        """Act, then report. Raises FencedError only: another daemon acts here, so this one must end."""
+        try:
+            event = await self._act(effect)
+        except FencedError:
+            raise
+        except ActError as error:
+            event = self._failed(effect, error.why, error.log)
+        except TimeoutError:
+            event = self._failed(effect, f"{effect.kind} got no answer in time")
+        except OSError as error:
+            event = self._failed(effect, f"{effect.kind}: {error}")
+        if event is not None:
+            self.emit(event)
+
+    async def _act(self, effect: Effect) -> Event | None:
+        match effect:
+            case Launch(number=number):
+                self._started(effect.server)
+                server = await self.engine.launch(effect.server, effect.deadline_s)
+                return Launched(at=self.now(), number=number, server=server)
+            case WarmUp(number=number):
+                self._started(effect.server)
+                await self.engine.warm_up(effect.server, effect.requests, effect.deadline_s)
+                return Warmed(at=self.now(), number=number)
+            case Route(number=number):
+                async with asyncio.timeout(ROUTE_S):
+                    await self.traffic.route(effect)
+                return Routed(at=self.now(), number=number)
+            case KeepAlive():
+                await self.traffic.keep_alive(effect.route)
+                return None
+            case Drain(number=number):
+                return Drained(at=self.now(), number=number, lost=await self._drain(effect))
+            case Retire(number=number):
+                await self._stop_starting(effect.server)
+                await self.engine.retire(effect.server)
+                return Retired(at=self.now(), number=number)
+
+    def _failed(self, effect: Effect, why: str, log: tuple[str, ...] = ()) -> EffectFailed:
+        number = 0 if isinstance(effect, KeepAlive) else effect.number
+        return EffectFailed(at=self.now(), number=number, why=why, log=log)
+
+    def _started(self, server: Server) -> None:
+        if task := asyncio.current_task():
+            self._starting[server.name] = task
+
+    async def _stop_starting(self, server: Server) -> None:
+        task = self._starting.pop(server.name, None)
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _drain(self, effect: Drain) -> int:
+        """Requests still open when the deadline passed; 0 when all had ended."""
+        quiet, left = 0, 0
+        deadline = asyncio.get_running_loop().time() + effect.deadline_s
+        while quiet < QUIET_POLLS:
+            at_proxy = await self.traffic.in_flight(effect.server.name)
+            in_engine = await self.engine.busy(effect.server)
+            unknown = at_proxy is None and in_engine is None
+            left = max(at_proxy or 0, in_engine or 0)
+            quiet = 0 if left or unknown else quiet + 1
+            if asyncio.get_running_loop().time() >= deadline:
+                return left
+            await asyncio.sleep(POLL_S)
+        return 0

@@ -1,0 +1,145 @@
+"""What may become a suggestion, and what is said when it may not."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.guard import Guard, Refusal
+from agent.model import Bound, Outcome, Proposal, Value
+from agent.reading import Reading
+from agent.state import State, Suggestion
+from tests.stories import BLUE, NOON, PLAN, reading
+
+GUARD = Guard(bounds={"max_num_seqs": Bound(min=2, max=64, octaves=1)}, cooldown_s=600, changes_per_day=2)
+STATE = State(target="chat", blue=BLUE)
+
+
+def proposal(value: Value = 8, knob: str = "max_num_seqs") -> Proposal:
+    return Proposal(rule="Q1", to={knob: value}, why="12 wait", expects="less", risks="KV", source="test")
+
+
+def admit(
+    to: Proposal, state: State = STATE, guard: Guard = GUARD, seen: Reading | None = reading(NOON)
+) -> Suggestion | Refusal:
+    return guard.admit(state, to, policy="admission", at=NOON, plan=PLAN, reading=seen)
+
+
+def test_a_step_inside_the_bounds_passes_as_it_is() -> None:
+    found = admit(proposal(8))
+
+    assert isinstance(found, Suggestion)
+    assert found.proposal.to == {"max_num_seqs": 8}
+    assert found.before == {"max_num_seqs": 4}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bound", "value", "said"),
+    [
+        (32, Bound(min=2, max=64, octaves=1), 8, "one step is at most 1 octave(s) from 4"),
+        (32, Bound(min=2, max=64, octaves=3), 32, ""),
+        (32, Bound(min=2, max=12, octaves=3), 12, "the bounds are 2 to 12"),
+        (1, Bound(min=2, max=64, octaves=3), 2, "the bounds are 2 to 64"),
+        (1, Bound(min=1, max=64, octaves=1), 2, "one step is at most 1 octave(s) from 4"),
+    ],
+)
+def test_a_value_is_clamped_and_that_is_said(wanted: int, bound: Bound, value: int, said: str) -> None:
+    found = admit(proposal(wanted), guard=replace(GUARD, bounds={"max_num_seqs": bound}))
+
+    assert isinstance(found, Suggestion)
+    assert found.proposal.to == {"max_num_seqs": value}
+    assert said in " ".join(found.notes)
+
+
+def test_a_bound_on_the_other_side_never_turns_a_raise_into_a_cut() -> None:
+    found = admit(proposal(8), guard=replace(GUARD, bounds={"max_num_seqs": Bound(min=1, max=2)}))
+
+    assert isinstance(found, Refusal)
+    assert "out of reach" in found.why
+
+
+def test_a_value_outside_the_allowed_ones_is_refused() -> None:
+    guard = Guard(bounds={"kv_cache_dtype": Bound(allowed=("auto", "fp8"))})
+
+    found = admit(proposal("int4", knob="kv_cache_dtype"), guard=guard)
+
+    assert isinstance(found, Refusal)
+    assert "not one of the allowed" in found.why
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (None, "no fresh metrics"),
+        (reading(NOON, coverage=0.5), "no fresh metrics"),
+        (reading(NOON, waiting=0, running=0), "idle"),
+    ],
+    ids=["none", "stale", "idle"],
+)
+def test_nothing_is_suggested_on_stale_missing_or_idle_metrics(seen: Reading | None, said: str) -> None:
+    found = admit(proposal(), seen=seen)
+
+    assert isinstance(found, Refusal)
+    assert said in found.why
+
+
+@pytest.mark.parametrize(
+    ("result", "hours_ago", "said"),
+    [
+        ("promoted", 0.1, "cooling down until 12:04:00"),
+        ("rolled_back", 200, "was tried and rolled back: worse"),
+        ("failed", 200, "was tried and failed: worse"),
+        ("denied", 1, "was denied: worse"),
+        ("denied", 25, ""),
+        ("promoted", 1, ""),
+    ],
+)
+def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str) -> None:
+    at = NOON - timedelta(hours=hours_ago)
+    past = Outcome(at=at, result=result, to={"max_num_seqs": 8}, why="worse")  # type: ignore[arg-type]
+
+    found = admit(proposal(8), replace(STATE, outcomes=(past,)))
+
+    assert isinstance(found, Suggestion) if not said else isinstance(found, Refusal) and said in found.why
+
+
+def test_the_days_changes_are_counted() -> None:
+    past = [Outcome(at=NOON - timedelta(hours=h), result="promoted", to={"x": h}) for h in (5, 3)]
+
+    found = admit(proposal(8), replace(STATE, outcomes=tuple(past)))
+
+    assert isinstance(found, Refusal)
+    assert found.why == "2 changes in the last 24 h, 2 are allowed"
+
+
+def test_the_digest_covers_everything_that_is_shown() -> None:
+    one, other = admit(proposal(8)), admit(replace(proposal(8), why="13 wait"))
+
+    assert isinstance(one, Suggestion)
+    assert isinstance(other, Suggestion)
+    assert one.digest != other.digest
+
+
+@given(
+    wanted=st.integers(min_value=-100, max_value=10_000),
+    now=st.integers(min_value=1, max_value=4096),
+    low=st.integers(min_value=1, max_value=64),
+    high=st.integers(min_value=64, max_value=4096),
+    octaves=st.sampled_from([0.5, 1.0, 2.0, 3.0]),
+)
+def test_what_is_admitted_is_inside_the_bounds_or_nearer_to_them(
+    wanted: int, now: int, low: int, high: int, octaves: float
+) -> None:
+    blue = replace(BLUE, setting={"max_num_seqs": now})
+    guard = replace(GUARD, bounds={"max_num_seqs": Bound(min=low, max=high, octaves=octaves)})
+
+    found = admit(proposal(wanted), replace(STATE, blue=blue), guard)
+
+    if isinstance(found, Suggestion):
+        value = found.proposal.to["max_num_seqs"]
+        assert isinstance(value, int)
+        assert now / 2**octaves - 1 <= value <= now * 2**octaves
+        if low <= now <= high:
+            assert low <= value <= high

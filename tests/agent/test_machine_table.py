@@ -1,0 +1,44 @@
+"""No pair of phase and event is forgotten: each is handled, or stands here with the reason why it is not."""
+
+from typing import get_args
+
+from agent import events as e
+from agent.machine import HANDLERS
+from agent.state import Phase
+
+IDLE = {Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN}
+MOVING = {Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
+
+IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
+    ("nothing is open that could be decided", e.Approved): set(Phase) - {Phase.PROPOSED},
+    ("nothing is open that could be denied", e.Denied): set(Phase) - {Phase.PROPOSED},
+    ("one rollout at a time: ask again when it has ended", e.ChangeAsked): set(Phase) - IDLE,
+    ("there is no rollout, or it is already on its way back", e.Aborted): {
+        *IDLE,
+        Phase.ROLLING_BACK,
+        Phase.RESTORING,
+        Phase.HALTED,
+    },
+    ("the outcome of a launch that is no longer wanted", e.Launched): set(Phase)
+    - {Phase.LAUNCHING, Phase.RESTORING},
+    ("the outcome of a warm-up that is no longer wanted", e.Warmed): set(Phase) - {Phase.WARMING},
+    ("the outcome of a drain that is no longer wanted", e.Drained): set(Phase)
+    - {Phase.PROMOTING, Phase.ROLLING_BACK},
+    ("the outcome of a retirement on the side", e.Retired): set(Phase)
+    - {Phase.PROMOTING, Phase.ROLLING_BACK},
+    ("no split is awaited", e.Routed): {Phase.LAUNCHING, Phase.WARMING, Phase.HALTED},
+    ("an operator must look first", e.Observed): {Phase.HALTED},
+    ("an operator must look first; nothing is awaited", e.EffectFailed): {Phase.HALTED},
+    ("the launch of its successor is under way, or an operator must look", e.ServerLost): {
+        Phase.RESTORING,
+        Phase.HALTED,
+    },
+}
+
+
+def test_every_pair_is_handled_or_ignored_for_a_reason() -> None:
+    every = {(phase, kind) for phase in Phase for kind in get_args(e.Event)}
+    ignored = {(phase, kind) for (_, kind), phases in IGNORED.items() for phase in phases}
+
+    assert not every - set(HANDLERS) - ignored
+    assert not set(HANDLERS) & ignored

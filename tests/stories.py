@@ -1,0 +1,186 @@
+"""The machine with plain rules, and a world that answers its effects: for tests that tell stories."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from agent import effects as fx
+from agent import events as e
+from agent.arm import Arm, arm_of
+from agent.guard import Guard
+from agent.machine import Machine
+from agent.machine.moves import Rules
+from agent.model import Bound, Mode, Plan, Proposal, Server, Setting, Slo, Step
+from agent.ports import Context, Verdict
+from agent.reading import Reading, Request, Trend
+from agent.state import State
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+BLUE = Server(name="chat-r0", setting={"model": "m", "max_num_seqs": 4}, address="127.0.0.1:8000", ours=False)
+PLAN = Plan(
+    steps=(
+        Step(weight=5, requests=5, at_least_s=2, at_most_s=60),
+        Step(weight=50, requests=20, at_least_s=2, at_most_s=60),
+        Step(weight=100, requests=20, at_least_s=4, at_most_s=60),
+    ),
+    start_s=600,
+    warm_up_requests=4,
+    warm_up_s=60,
+    drain_s=30,
+    lease_s=15,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseSeqs:
+    """Proposes 16 while fewer are allowed."""
+
+    to: int = 16
+
+    def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+        if context.setting.get("max_num_seqs") == self.to or not reading.waiting.low:
+            return ()
+        return (
+            Proposal(
+                rule="Q1",
+                to={"max_num_seqs": self.to},
+                why="12 wait",
+                expects="less",
+                risks="KV",
+                source="test",
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CountingJudge:
+    """Fails on the first bad request of green; passes when the step's counts and time are reached."""
+
+    def verdict(
+        self, *, step: Step, slo: Slo, green: Arm, blue: Arm, record: Arm, elapsed_s: float
+    ) -> Verdict:
+        del slo, blue, record
+        if green.errors:
+            return Verdict(kind="fail", why=f"{green.errors} of {green.total} requests failed")
+        if green.total >= step.requests and elapsed_s >= step.at_least_s:
+            return Verdict(kind="pass", why=f"{green.total} requests, none failed")
+        return Verdict(kind="wait", why=f"{green.total} of {step.requests} requests")
+
+
+def rules(**changes: object) -> Rules:
+    guard = Guard(bounds={"max_num_seqs": Bound(min=1, max=64, octaves=3)}, cooldown_s=60)
+    plain = Rules(plan=PLAN, judge=CountingJudge(), guard=guard, policies=(("admission", RaiseSeqs()),))
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def reading(at: datetime, *, waiting: float = 12, coverage: float = 1.0, running: float = 4) -> Reading:
+    def flat(value: float) -> Trend:
+        return Trend(mean=value, low=value, high=value, early=value, late=value)
+
+    return Reading(
+        at=at, server="chat-r0", span_s=30, coverage=coverage, running=flat(running), waiting=flat(waiting)
+    )
+
+
+def arm(server: str, *, ok: int = 0, failed: int = 0) -> Arm:
+    good = [Request(server=server, outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)] * ok
+    bad = [Request(server=server, outcome="failed", status=500, duration_s=0.1)] * failed
+    return arm_of([*good, *bad])
+
+
+@dataclass
+class World:
+    """Performs effects as a healthy world would, one second at a time; `bad` says how green answers."""
+
+    machine: Machine = field(default_factory=lambda: Machine(rules()))
+    state: State = field(default_factory=lambda: State(target="chat"))
+    mode: Mode = "approve"
+    at: datetime = NOON
+    epoch: int = 0
+    running: dict[str, Server] = field(default_factory=lambda: {BLUE.name: BLUE})
+    weights: dict[str, int] = field(default_factory=dict)
+    performed: list[fx.Effect] = field(default_factory=list)
+    pending: list[fx.Effect] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    green_fails: int = 0
+    waiting: float = 12
+    silent: bool = False  # no requests come
+    refuses: set[str] = field(default_factory=set)  # kinds of effects that fail
+
+    def feed(self, *events: e.Event) -> "World":
+        for event in events:
+            before = self.state
+            self.state, effects = self.machine.step(self.state, event)
+            if self.state != before or effects:
+                self.states.append(self.state)
+            self.pending.extend(effects)
+        return self
+
+    def start(self) -> "World":
+        self.epoch += 1
+        self.pending = []
+        return self.feed(
+            e.AgentStarted(
+                at=self.at,
+                epoch=self.epoch,
+                mode=self.mode,
+                servers=tuple(self.running.values()),
+                weights=dict(self.weights) or None,
+            )
+        )
+
+    def tick(self, seconds: int = 1) -> "World":
+        """Perform what is pending, then let a second pass."""
+        for _ in range(seconds):
+            pending, self.pending = self.pending, []
+            for effect in pending:
+                self.feed(*self.perform(effect))
+            self.at += timedelta(seconds=1)
+            arms = {
+                name: arm(name, ok=10, failed=self.green_fails if name != BLUE.name else 0)
+                for name, weight in self.weights.items()
+                if weight and not self.silent
+            }
+            self.feed(e.Observed(at=self.at, reading=reading(self.at, waiting=self.waiting), arms=arms))
+        return self
+
+    def perform(self, effect: fx.Effect) -> Iterable[e.Event]:
+        self.performed.append(effect)
+        if isinstance(effect, fx.KeepAlive):
+            return ()
+        if effect.kind in self.refuses:
+            return (
+                e.EffectFailed(at=self.at, number=effect.number, why=f"{effect.kind} refused", log=("last",)),
+            )
+        match effect:
+            case fx.Launch(server=server):
+                up = replace(server, address=f"127.0.0.1:{8100 + int(server.name.rsplit('r', 1)[1])}")
+                self.running[up.name] = up
+                return (e.Launched(at=self.at, number=effect.number, server=up),)
+            case fx.WarmUp():
+                return (e.Warmed(at=self.at, number=effect.number),)
+            case fx.Route(weights=weights):
+                self.weights = dict(weights)
+                return (e.Routed(at=self.at, number=effect.number),)
+            case fx.Drain():
+                return (e.Drained(at=self.at, number=effect.number, lost=0),)
+            case fx.Retire(server=server):
+                self.running.pop(server.name, None)
+                return (e.Retired(at=self.at, number=effect.number),)
+
+    def approve(self, actor: str = "alice") -> "World":
+        suggestion = self.state.suggestion
+        assert suggestion is not None
+        return self.feed(
+            e.Approved(at=self.at, actor=actor, suggestion=suggestion.id, digest=suggestion.digest)
+        )
+
+    def until(self, phase: str, limit_s: int = 200) -> "World":
+        for _ in range(limit_s):
+            if self.state.phase.value == phase:
+                return self
+            self.tick()
+        raise AssertionError(f"{phase} was not reached in {limit_s} s: {self.state.phase}, {self.state.note}")
+
+    def settings(self) -> dict[str, Setting]:
+        return {name: dict(server.setting) for name, server in self.running.items()}
