@@ -1,0 +1,67 @@
+"""What the API asks of the daemon: everything it may see, and the one way to say something."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from agent.events import Event
+from agent.model import Slo
+from agent.reading import Reading, SourceState
+from agent.state import Rollout, State, Suggestion
+
+
+class Desk(Protocol):
+    """The daemon as the API sees it. Everything but `submit` and `follow` answers at once, from memory."""
+
+    def states(self) -> Mapping[str, State]:
+        """By target."""
+        ...
+
+    def readings(self) -> Mapping[str, Reading | None]:
+        """Blue's latest, by target; None or absent: there is none yet."""
+        ...
+
+    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
+        """By target, then by source."""
+        ...
+
+    def slos(self) -> Mapping[str, Slo]:
+        """By target."""
+        ...
+
+    async def submit(self, target: str, event: Event) -> State:
+        """Hand the event to the target's machine; journalled when it returns, with the state it led to.
+
+        Raises JournalError when the audit cannot be written: then nothing happened.
+        """
+        ...
+
+    def suggestions(self) -> Sequence[Suggestion]:
+        """The latest version of each, newest first."""
+        ...
+
+    def rollouts(self) -> Sequence[tuple[str, Rollout]]:
+        """(target, rollout), newest first."""
+        ...
+
+    def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
+        """The audit records with `seq` > `after`, in order, at most `limit`. Each has an int `seq`."""
+        ...
+
+    def follow(self) -> AsyncIterator[Mapping[str, object]]:
+        """New audit records until the iterator is closed; subscribed at the latest by the first `anext`."""
+        ...
+
+    def ready(self) -> bool:
+        """The lock is held, recovery is done, the loop makes progress."""
+        ...
+
+    def now(self) -> datetime: ...
+
+    def counters(self) -> Mapping[str, float]:
+        """Numbers of the daemon itself for /metrics, where `trimtab_` is put before each name.
+
+        A name ends in `_total` when it only grows (then it is a counter), else in its base unit:
+        `events_total`, `effects_total`, `loop_lag_seconds`, `audit_head_seq`.
+        """
+        ...

@@ -1,0 +1,216 @@
+"""The JSON documents that the API gives: what a person needs of the core's values, and no more."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.api.desk import Desk
+from agent.arm import Arm, quantile
+from agent.model import ChangeClass, Evidence, Mode, Outcome, Plan, Server, Slo, Value
+from agent.reading import Reading
+from agent.state import Phase, Rollout, State, Suggestion
+
+P95 = 0.95
+
+
+class Document(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ServerDocument(Document):
+    name: str
+    color: Literal["blue", "green"]
+    address: str
+    weight: int | None = Field(description="percent of the traffic; null: no split was asked for yet")
+    ours: bool
+    setting: Mapping[str, Value]
+
+
+class SourceDocument(Document):
+    source: str
+    available: bool
+    at: datetime
+    why: str
+
+
+class TargetDocument(Document):
+    name: str
+    phase: Phase
+    mode: Mode
+    paused: bool
+    note: str = Field(description="why it is as it is")
+    until: datetime | None = Field(description="end of a cool-down, or time of the next try")
+    slo: Slo | None
+    servers: list[ServerDocument]
+    goodput_rps: float | None
+    ttft_p95_s: float | None
+    reading: Reading | None
+    sources: list[SourceDocument]
+    suggestion: str | None = Field(description="id of the suggestion that waits for a person")
+    rollout: str | None = Field(description="id of the latest rollout")
+    outcomes: list[Outcome] = Field(description="what became of earlier changes, oldest first")
+
+
+class SuggestionDocument(Document):
+    id: str
+    target: str
+    policy: str
+    rule: str
+    klass: ChangeClass = Field(serialization_alias="class")
+    before: Mapping[str, Value] = Field(serialization_alias="from")
+    to: Mapping[str, Value]
+    why: str
+    expects: str
+    risks: str
+    source: str
+    evidence: list[Evidence]
+    mitigation: bool
+    notes: list[str] = Field(description="what the guard changed about it")
+    base: str = Field(description="digest of the whole setting in force")
+    made_at: datetime
+    expires_at: datetime
+    digest: str = Field(description="what an approval must name")
+    status: Literal["open", "approved", "denied", "expired", "superseded"]
+    decided_by: str
+
+
+class ArmDocument(Document):
+    """Counts of attempts; latencies in seconds."""
+
+    total: int
+    errors: int
+    gave_up: int
+    ttft_p95_s: float | None
+    itl_p95_s: float | None
+    e2e_p95_s: float | None
+
+
+class RolloutDocument(Document):
+    id: str
+    target: str
+    suggestion: str
+    outcome: Literal["running", "promoted", "rolled_back"]
+    phase: Phase | None = Field(description="of the target while the rollout runs, else null")
+    why: str
+    plan: Plan
+    step: int
+    started_at: datetime
+    phase_since: datetime
+    step_since: datetime | None
+    ended_at: datetime | None
+    green: ArmDocument = Field(description="this step")
+    blue: ArmDocument = Field(description="this step")
+    record: ArmDocument = Field(description="blue alone, before the canary")
+    exposed: ArmDocument = Field(description="green, all steps")
+    restarts: int
+    lost: int
+    log: list[str] = Field(description="the lost server's own last lines")
+
+
+def target_of(desk: Desk, state: State) -> TargetDocument:
+    reading = desk.readings().get(state.target)
+    suggestion = state.suggestion
+    ttft = reading.ttft if reading else None
+    return TargetDocument(
+        name=state.target,
+        phase=state.phase,
+        mode=state.mode,
+        paused=state.paused,
+        note=state.note,
+        until=state.until,
+        slo=desk.slos().get(state.target),
+        servers=_servers(state),
+        goodput_rps=reading.goodput_rps if reading else None,
+        ttft_p95_s=ttft.p95 if ttft else None,
+        reading=reading,
+        sources=[
+            SourceDocument(source=name, available=source.available, at=source.at, why=source.why)
+            for name, source in sorted(desk.sources().get(state.target, {}).items())
+        ],
+        suggestion=suggestion.id if suggestion and suggestion.status == "open" else None,
+        rollout=state.rollout.id if state.rollout else None,
+        outcomes=list(state.outcomes),
+    )
+
+
+def _servers(state: State) -> list[ServerDocument]:
+    weights = state.route.weights if state.route else {}
+    colored: tuple[tuple[Literal["blue", "green"], Server | None], ...] = (
+        ("blue", state.blue),
+        ("green", state.green),
+    )
+    return [
+        ServerDocument(
+            name=server.name,
+            color=color,
+            address=server.address,
+            weight=weights.get(server.name),
+            ours=server.ours,
+            setting=server.setting,
+        )
+        for color, server in colored
+        if server is not None
+    ]
+
+
+def suggestion_of(suggestion: Suggestion) -> SuggestionDocument:
+    proposal = suggestion.proposal
+    return SuggestionDocument(
+        id=suggestion.id,
+        target=suggestion.target,
+        policy=suggestion.policy,
+        rule=proposal.rule,
+        klass=proposal.klass,
+        before=suggestion.before,
+        to=proposal.to,
+        why=proposal.why,
+        expects=proposal.expects,
+        risks=proposal.risks,
+        source=proposal.source,
+        evidence=list(proposal.evidence),
+        mitigation=proposal.mitigation,
+        notes=list(suggestion.notes),
+        base=suggestion.base,
+        made_at=suggestion.made_at,
+        expires_at=suggestion.expires_at,
+        digest=suggestion.digest,
+        status=suggestion.status,
+        decided_by=suggestion.decided_by,
+    )
+
+
+def rollout_of(state: State | None, target: str, rollout: Rollout) -> RolloutDocument:
+    return RolloutDocument(
+        id=rollout.id,
+        target=target,
+        suggestion=rollout.suggestion,
+        outcome=rollout.outcome,
+        phase=state.phase if state and rollout.outcome == "running" else None,
+        why=rollout.why,
+        plan=rollout.plan,
+        step=rollout.step,
+        started_at=rollout.started_at,
+        phase_since=rollout.phase_since,
+        step_since=rollout.step_since,
+        ended_at=rollout.ended_at,
+        green=_arm(rollout.green),
+        blue=_arm(rollout.blue),
+        record=_arm(rollout.record),
+        exposed=_arm(rollout.exposed),
+        restarts=rollout.restarts,
+        lost=rollout.lost,
+        log=list(rollout.log),
+    )
+
+
+def _arm(arm: Arm) -> ArmDocument:
+    return ArmDocument(
+        total=arm.total,
+        errors=arm.errors,
+        gave_up=arm.gave_up,
+        ttft_p95_s=quantile(arm.ttft, P95),
+        itl_p95_s=quantile(arm.itl, P95),
+        e2e_p95_s=quantile(arm.e2e, P95),
+    )

@@ -1,0 +1,90 @@
+"""One operation of the API as data: the routes and the OpenAPI document are both made of these."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict
+
+from agent.api.desk import Desk
+from agent.api.problems import Refusal
+from agent.api.tokens import Role, Token
+from agent.errors import JournalError
+from agent.events import Event
+from agent.state import State
+
+Asked = TypeVar("Asked", bound=BaseModel)
+
+
+class NoQuery(BaseModel):
+    """An operation that takes no query parameters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request that was let in: its holder has the role, its query and body are valid."""
+
+    request: web.Request
+    desk: Desk
+    holder: Token | None  # None only where the operation needs no role
+    query: BaseModel
+    body: BaseModel | None
+
+    def asked(self, kind: type[Asked]) -> Asked:
+        """The body or the query, whichever is of this kind."""
+        for part in (self.body, self.query):
+            if isinstance(part, kind):
+                return part
+        raise TypeError(f"{self.request.path} was not declared with {kind.__name__}")
+
+    @property
+    def actor(self) -> str:
+        if self.holder is None:
+            raise TypeError(f"{self.request.path} needs no token, so there is no actor")
+        return self.holder.principal
+
+    def part(self, name: str) -> str:
+        """A variable part of the path."""
+        return self.request.match_info[name]
+
+    async def submit(self, target: str, event: Event) -> State:
+        """Journalled when it returns; a refusal of status 503 when the audit cannot be written."""
+        try:
+            return await self.desk.submit(target, event)
+        except JournalError as error:
+            raise Refusal(
+                503,
+                f"Nothing was changed: the audit journal cannot be written ({error}). Free the disk or mend"
+                " its permissions, then ask again.",
+                kind="audit-unwritable",
+                headers={"Retry-After": "10"},
+            ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A value of the operation's type, where headers go with it."""
+
+    value: object
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    name: str  # operationId
+    method: Literal["GET", "POST"]
+    path: str
+    role: Role | None  # None: loopback needs no token
+    summary: str
+    answer: Callable[[Call], Awaitable[BaseModel | Answer | web.StreamResponse]]
+    gives: Any  # type of the JSON answer; str for text of the media type `media`
+    media: str = "application/json"
+    status: int = 200
+    query: type[BaseModel] = NoQuery
+    body: type[BaseModel] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)  # of the answer: name and what it says
+    takes: Mapping[str, str] = field(default_factory=dict)  # optional request headers
+    refuses: Mapping[int, str] = field(default_factory=dict)  # besides what every operation refuses

@@ -1,0 +1,83 @@
+"""The daemon itself: alive, ready, its metrics, and the description of this API."""
+
+from typing import Any, Literal
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from agent.api.metrics import MEDIA, exposition
+from agent.api.operations import Call, Operation
+from agent.api.problems import Refusal
+
+DESCRIPTION: web.AppKey[bytes] = web.AppKey("description", bytes)
+
+
+class HealthDocument(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class ReadyDocument(BaseModel):
+    status: Literal["ready"] = "ready"
+
+
+async def _health(_: Call) -> HealthDocument:
+    return HealthDocument()
+
+
+async def _ready(call: Call) -> ReadyDocument:
+    if not call.desk.ready():
+        detail = (
+            "The daemon is not ready: it has not recovered yet, or its loop makes no progress; see its log."
+        )
+        raise Refusal(503, detail, kind="not-ready", headers={"Retry-After": "5"})
+    return ReadyDocument()
+
+
+async def _metrics(call: Call) -> web.Response:
+    return web.Response(body=exposition(call.desk).encode(), headers={"Content-Type": MEDIA})
+
+
+async def _description(call: Call) -> web.Response:
+    return web.Response(body=call.request.app[DESCRIPTION], content_type="application/json")
+
+
+OPERATIONS = (
+    Operation(
+        name="health",
+        method="GET",
+        path="/healthz",
+        role=None,
+        summary="The process answers; from loopback without a token",
+        answer=_health,
+        gives=HealthDocument,
+    ),
+    Operation(
+        name="ready",
+        method="GET",
+        path="/readyz",
+        role="viewer",
+        summary="Recovery is done and the loop makes progress",
+        answer=_ready,
+        gives=ReadyDocument,
+        refuses={503: "Not ready."},
+    ),
+    Operation(
+        name="metrics",
+        method="GET",
+        path="/metrics",
+        role="viewer",
+        summary="The daemon's own metrics as Prometheus text",
+        answer=_metrics,
+        gives=str,
+        media="text/plain",
+    ),
+    Operation(
+        name="describe",
+        method="GET",
+        path="/openapi.json",
+        role="viewer",
+        summary="This description",
+        answer=_description,
+        gives=dict[str, Any],
+    ),
+)

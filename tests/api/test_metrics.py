@@ -1,0 +1,95 @@
+"""What /metrics says, and that Prometheus can read it."""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.api.metrics import Family, exposition
+from agent.effects import Route
+from agent.model import Server
+from tests.api.conftest import Client
+from tests.fake_desk import FakeDesk
+
+LINE = re.compile(
+    r'(trimtab_[a-z0-9_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\})? (NaN|[+-]Inf|-?[0-9.e+-]+)'
+)
+
+
+def samples(text: str) -> Mapping[str, float]:
+    """By name and labels; every line must be a comment or a sample."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line.startswith(("# HELP ", "# TYPE ")):
+            continue
+        match = LINE.fullmatch(line)
+        assert match is not None, line
+        name = f"{match[1]}{{{match[2]}}}" if match[2] else match[1]
+        assert name not in found
+        found[name] = float(match[3])
+    return found
+
+
+def test_the_target_is_told_in_base_units() -> None:
+    desk = FakeDesk()
+    server = Server(name="chat-r0", setting={})
+    route = Route(number=1, servers=(server,), weights={"chat-r0": 100}, fallback="chat-r0")
+    desk.set(replace(desk.states()["chat"], route=route))
+
+    found = samples(exposition(desk))
+
+    assert found['trimtab_target_phase{target="chat",phase="observing"}'] == 1
+    assert found['trimtab_target_phase{target="chat",phase="canary"}'] == 0
+    assert found['trimtab_target_goodput_rps{target="chat"}'] == 7.5
+    assert found['trimtab_target_ttft_p95_seconds{target="chat"}'] == 0.42
+    assert found['trimtab_server_weight_ratio{target="chat",server="chat-r0"}'] == 1
+    assert found['trimtab_source_up{target="chat",source="nvidia_smi"}'] == 0
+    assert found['trimtab_source_up{target="chat",source="vllm_metrics chat-r0"}'] == 1
+    assert found['trimtab_rollouts_total{target="chat",outcome="promoted"}'] == 0
+    assert found["trimtab_audit_head_seq"] == 0
+    assert found["trimtab_events_total"] == 7
+    assert found["trimtab_loop_lag_seconds"] == 0.002
+    assert found["trimtab_ready"] == 1
+
+
+async def test_ended_rollouts_are_counted_by_outcome(client: Client, desk: FakeDesk) -> None:
+    for promoted in (True, False, False):
+        made = desk.suggest({"max_num_seqs": 128})
+        async with client.post(
+            f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}
+        ) as response:
+            assert response.status == 200
+        desk.settle(promoted=promoted)
+
+    async with client.get("/metrics") as response:
+        found = samples(await response.text())
+
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert found['trimtab_rollouts_total{target="chat",outcome="promoted"}'] == 1
+    assert found['trimtab_rollouts_total{target="chat",outcome="rolled_back"}'] == 2
+
+
+def test_labels_are_escaped() -> None:
+    family = Family("ready", "a\nb \\", ("target",), {('a"b\\c\nd',): float("nan")})
+
+    assert list(family.lines()) == [
+        "# HELP trimtab_ready a\\nb \\\\",
+        "# TYPE trimtab_ready gauge",
+        'trimtab_ready{target="a\\"b\\\\c\\nd"} NaN',
+    ]
+
+
+@pytest.mark.real_prometheus
+def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    path.write_text(exposition(FakeDesk()))
+
+    with path.open() as text:
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], stdin=text, capture_output=True, text=True, check=False
+        )
+
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")

@@ -1,0 +1,123 @@
+"""The audit by page, and as events that a reader can take up where it left off."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientResponse
+
+from agent.api import routes_audit
+from agent.api.tokens import Tokens
+from tests.api.conftest import Client
+from tests.fake_desk import FakeDesk
+
+
+async def events(response: ClientResponse, count: int) -> list[tuple[int, str]]:
+    """(id, event of the record) of the next `count` events; heartbeats are left out."""
+    found: list[tuple[int, str]] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            line = (await response.content.readline()).decode().rstrip("\n")
+            if line.startswith("id: "):
+                data = (await response.content.readline()).decode().removeprefix("data: ")
+                found.append((int(line.removeprefix("id: ")), json.loads(data)["event"]))
+    return found
+
+
+async def until_followed(desk: FakeDesk, followers: int = 1) -> None:
+    async with asyncio.timeout(20):
+        while desk.followers != followers:  # noqa: ASYNC110 - the fake daemon has no event for this
+            await asyncio.sleep(0.01)
+
+
+async def test_pages_follow_each_other(client: Client, desk: FakeDesk) -> None:
+    for number in range(5):
+        desk.record(f"e{number}")
+
+    async with client.get("/v1/audit?after=1&limit=2") as response:
+        page = await response.json()
+    async with client.get(f"/v1/audit?after={page['next']}") as response:
+        rest = await response.json()
+
+    assert [record["seq"] for record in page["records"]] == [2, 3]
+    assert [record["seq"] for record in rest["records"]] == [4, 5]
+
+
+async def test_a_new_reader_sees_what_happens_from_now_on(client: Client, desk: FakeDesk) -> None:
+    desk.record("old")
+    async with client.get("/v1/events") as response:
+        await until_followed(desk)
+        desk.record("new")
+
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        assert await events(response, 1) == [(2, "new")]
+
+
+async def test_a_reader_that_comes_back_gets_what_it_missed_once(client: Client, desk: FakeDesk) -> None:
+    for number in range(1, 4):
+        desk.record(f"e{number}")
+    async with client.get("/v1/events", headers={"Last-Event-ID": "1"}) as response:
+        await until_followed(desk)
+        desk.record("e4")
+        desk.record("e5")
+
+        assert await events(response, 4) == [(2, "e2"), (3, "e3"), (4, "e4"), (5, "e5")]
+
+
+async def test_more_than_a_page_can_be_missed(client: Client, desk: FakeDesk) -> None:
+    count = routes_audit.PAGE * 2 + 1
+    for number in range(count):
+        desk.record(f"e{number}")
+
+    async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response:
+        assert [seq for seq, _ in await events(response, count)] == list(range(1, count + 1))
+
+
+async def test_a_silent_stream_beats(client: Client) -> None:
+    async with client.get("/v1/events") as response, asyncio.timeout(20):
+        while not (await response.content.readline()).startswith(b": "):
+            pass
+
+
+async def test_a_reader_that_goes_away_is_forgotten(client: Client, desk: FakeDesk) -> None:
+    async with client.get("/v1/events"):
+        await until_followed(desk)
+
+    await until_followed(desk, 0)
+
+
+async def test_a_stream_ends_when_its_token_is_revoked(
+    client: Client, tokens: Tokens, tmp_path: Path
+) -> None:
+    async with client.get("/v1/events") as response, asyncio.timeout(20):
+        (tmp_path / "tokens").write_text("")
+        tokens.reload()
+
+        assert (await response.content.read()).endswith(b"\n\n")
+
+
+async def test_streams_end_when_the_daemon_stops(client: Client, desk: FakeDesk) -> None:
+    async with client.get("/v1/events") as response, asyncio.timeout(20):
+        await until_followed(desk)
+        closing = asyncio.create_task(client.server.close())
+
+        await response.content.read()
+        await closing
+    assert desk.followers == 0
+
+
+async def test_no_more_streams_are_kept_than_can_be_served(client: Client, desk: FakeDesk) -> None:
+    opened = [await client.get("/v1/events") for _ in range(routes_audit.STREAMS)]
+    await until_followed(desk, routes_audit.STREAMS)
+
+    async with client.get("/v1/events") as response:
+        assert response.status == 503
+    for stream in opened:
+        stream.close()
+
+
+@pytest.mark.parametrize("sent", ["x", "-1", "1.5", "9" * 30, "٣"])
+async def test_a_strange_last_event_is_refused(client: Client, sent: str) -> None:
+    async with client.get("/v1/events", headers={"Last-Event-ID": sent}) as response:
+        assert response.status == 422
