@@ -29,7 +29,7 @@ async def body_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:
     except TimeoutError as error:
         detail = f"The body did not arrive within {BODY_TIMEOUT_S:g} s; send it at once."
         raise Refusal(408, detail, headers={"Connection": "close"}) from error
-    except web.RequestPayloadError as error:
+    except (web.RequestPayloadError, ConnectionError) as error:
         raise Refusal(
             400, "The body ended early or is badly framed.", headers={"Connection": "close"}
         ) from error
