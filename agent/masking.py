@@ -59,6 +59,8 @@ def masked(value: object, *, name: str = "") -> Any:  # noqa: ANN401 - any JSON 
     that the value stands under.
     """
     match value:
+        case None | int() | float() | str():  # first, for speed: a state holds a thousand counts
+            return _masked_scalar(value, name)
         case Mapping():
             inherited = name if secret_name(name) else ""
             return {str(key): masked(item, name=inherited or str(key)) for key, item in value.items()}
@@ -80,13 +82,13 @@ def _masked_scalar(value: object, name: str) -> bool | float | str | None:
             return value
         case Enum():
             return _masked_scalar(value.value, name)
+        case int():
+            return value if -_SAFE_INTEGER <= value <= _SAFE_INTEGER else str(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
         case str():
             text = value if value.isascii() else value.encode("utf-8", "replace").decode()
             return MASK if name and text and secret_name(name) else mask(text)
-        case int():
-            return value if abs(value) <= _SAFE_INTEGER else str(value)
-        case float():
-            return value if math.isfinite(value) else str(value)
         case datetime():
             return value.isoformat()
         case _:

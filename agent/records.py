@@ -102,10 +102,15 @@ def line_of(entry: Entry, *, seq: int, prev: str, boot_id: str, host: str) -> by
     body["ts"] = entry.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     body["boot_id"], body["host"] = boot_id, host
     body["prev"] = prev
-    body["hash"] = hashlib.sha256(rfc8785.dumps(body)).hexdigest()
-    line = rfc8785.dumps(body)
+    members = {name: rfc8785.dumps(name) + b":" + rfc8785.dumps(value) for name, value in body.items()}
+    members["hash"] = b'"hash":"%s"' % hashlib.sha256(_object(members)).hexdigest().encode()
+    line = _object(members)
     state_of(parse(line))
     return line + b"\n"
+
+
+def _object(members: Mapping[str, bytes]) -> bytes:
+    return b"{" + b",".join(members[name] for name in sorted(members)) + b"}"
 
 
 def parse(line: bytes) -> Record:

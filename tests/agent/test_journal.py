@@ -202,13 +202,14 @@ def test_any_state_comes_back_equal(
     again.close()
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     after=st.dictionaries(
         st.text(max_size=5),
         st.recursive(
             scalars | st.integers() | st.floats(),
             lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=6,
         ),
     )
 )

@@ -1,0 +1,117 @@
+"""How long one entry takes to reach the disk, and how long a restart takes to read them back.
+
+    python bench/journal_append.py [--entries N] [--dir DIR]
+
+Writes bench/results/journal_append.json. Put DIR on the disk that will hold the state directory.
+"""
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import quantiles
+
+from agent.arm import Arm
+from agent.journal import DAEMON, Entry, Journal, verify
+from agent.model import Evidence, Plan, Server, Step
+from agent.state import Phase, Rollout, State
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ARM = Arm(total=500, ttft=tuple(range(82)), e2e=tuple(range(82)))
+PLAN = Plan(
+    steps=(Step(weight=5, requests=20, at_least_s=30.0, at_most_s=600.0),),
+    start_s=900.0,
+    warm_up_requests=20,
+    warm_up_s=300.0,
+    drain_s=120.0,
+    lease_s=15.0,
+)
+ENTRY = Entry(
+    at=NOON,
+    actor=DAEMON,
+    action="rollout.step",
+    target="chat",
+    op_id="chat-1",
+    why="step 1 of 3 passed: 212 requests, TTFT over 500 ms 1.2 % against 1.4 %",
+    evidence=(Evidence(metric="ttft", value=0.31, unit="s", window_s=60.0),),
+    epoch=3,
+    state=State(
+        target="chat",
+        phase=Phase.CANARY,
+        blue=Server(name="chat-r0", setting={"max_num_seqs": 4}, address="127.0.0.1:8101"),
+        green=Server(name="chat-r1", setting={"max_num_seqs": 8}, address="127.0.0.1:8102"),
+        rollout=Rollout(
+            id="chat-1",
+            suggestion="chat-s1",
+            plan=PLAN,
+            started_at=NOON,
+            phase_since=NOON,
+            green=ARM,
+            blue=ARM,
+            record=ARM,
+            exposed=ARM,
+        ),
+    ),
+)
+
+
+def percentiles_ms(seconds: list[float]) -> dict[str, float]:
+    cuts = quantiles(seconds, n=100, method="inclusive")
+    return {
+        "p50": round(cuts[49] * 1e3, 3),
+        "p99": round(cuts[98] * 1e3, 3),
+        "max": round(max(seconds) * 1e3, 3),
+    }
+
+
+def append_all(path: Path, entries: int, sync: Callable[[int], None]) -> list[float]:
+    journal = Journal.open(path, now=lambda: NOON, sync=sync)
+    took = []
+    for number in range(entries):
+        start = time.perf_counter()
+        journal.append(replace(ENTRY, op_id=f"chat-{number}"))
+        took.append(time.perf_counter() - start)
+    journal.close()
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=1000)
+    parser.add_argument("--dir", type=Path, default=None)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=args.dir) as directory:
+        durable = Path(directory) / "durable.jsonl"
+        with_sync = append_all(durable, args.entries, os.fdatasync)
+        without = append_all(Path(directory) / "fast.jsonl", args.entries, lambda _: None)
+        start = time.perf_counter()
+        found = verify(durable)
+        verified_s = time.perf_counter() - start
+        start = time.perf_counter()
+        Journal.open(durable, now=lambda: NOON).close()
+        opened_s = time.perf_counter() - start
+        size = durable.stat().st_size
+    result = {
+        "entries": args.entries,
+        "bytes_per_entry": size // args.entries,
+        "append_ms": percentiles_ms(with_sync),
+        "append_without_fdatasync_ms": percentiles_ms(without),
+        "verify_entries_per_s": round(found.entries / verified_s),
+        "open_entries_per_s": round(args.entries / opened_s),
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+    }
+    results = Path(__file__).parent / "results"
+    results.mkdir(exist_ok=True)
+    (results / "journal_append.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
