@@ -1,0 +1,114 @@
+"""The daemon: all targets' loops in one process, and the desk at which the API asks."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import structlog
+
+from agent.events import Event
+from agent.history import History
+from agent.journal import Journal
+from agent.loop import TargetLoop
+from agent.model import Slo
+from agent.reading import Reading, SourceState
+from agent.sdnotify import Notifier, notifier, watchdog_s
+from agent.state import Rollout, State, Suggestion
+
+STUCK_S = 10.0  # no step of a loop for so long, at one tick a second: the loop hangs
+log = structlog.get_logger()
+
+
+def utc_now() -> datetime:
+    """The one wall clock of the process."""
+    return datetime.now(UTC)  # noqa: TID251 - the injected Now itself
+
+
+@dataclass(slots=True)
+class Daemon:
+    """Runs the loops; answers the API from memory (agent.api.desk.Desk)."""
+
+    loops: Mapping[str, TargetLoop]
+    journal: Journal
+    history: History
+    systemd: Notifier = field(default_factory=notifier)
+    _started: set[str] = field(default_factory=set)
+
+    async def run(self, epoch: int, ready: Callable[[], None], reload: Callable[[], None]) -> None:
+        """Run until SIGTERM or SIGINT; what is unfinished is in the journal."""
+        root = asyncio.current_task()
+        running = asyncio.get_running_loop()
+        for stop in (signal.SIGTERM, signal.SIGINT):
+            running.add_signal_handler(stop, lambda: root and root.cancel())
+        running.add_signal_handler(signal.SIGHUP, reload)
+        with suppress(asyncio.CancelledError):
+            async with asyncio.TaskGroup() as tasks:
+                for name, loop in self.loops.items():
+                    tasks.create_task(loop.run(epoch, partial(self._started.add, name)), name=name)
+                tasks.create_task(self._watch_over(ready), name="watchdog")
+        self.systemd.stopping("what is unfinished is in the journal")
+
+    async def _watch_over(self, ready: Callable[[], None]) -> None:
+        """Say READY once every loop has recovered; then feed systemd's watchdog from their progress."""
+        every_s = min((watchdog_s() or STUCK_S) / 3, 1.0)
+        said = False
+        while True:
+            if self.ready():
+                if not said:
+                    ready()
+                    self.systemd.ready()
+                    said = True
+                self.systemd.watchdog()
+                self.systemd.status(self._summary())
+            await asyncio.sleep(every_s)
+
+    def _summary(self) -> str:
+        return ", ".join(f"{name} {loop.state.phase.value}" for name, loop in self.loops.items())
+
+    def states(self) -> Mapping[str, State]:
+        return {name: loop.state for name, loop in self.loops.items()}
+
+    def readings(self) -> Mapping[str, Reading | None]:
+        return {name: loop.reading for name, loop in self.loops.items()}
+
+    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
+        return {name: loop.fold.sources() for name, loop in self.loops.items()}
+
+    def slos(self) -> Mapping[str, Slo]:
+        return {name: loop.machine.rules.slo for name, loop in self.loops.items()}
+
+    async def submit(self, target: str, event: Event) -> State:
+        return await self.loops[target].submit(event)
+
+    def suggestions(self) -> Sequence[Suggestion]:
+        return self.history.suggestions()
+
+    def rollouts(self) -> Sequence[tuple[str, Rollout]]:
+        """The running one with this second's counts."""
+        now = {s.rollout.id: s.rollout for s in self.states().values() if s.rollout is not None}
+        return [(target, now.get(rollout.id, rollout)) for target, rollout in self.history.rollouts()]
+
+    def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
+        return self.journal.after(after, limit)
+
+    def follow(self) -> AsyncIterator[Mapping[str, object]]:
+        return self.journal.subscribe()
+
+    def ready(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return self._started == set(self.loops) and all(
+            now - loop.last_step < STUCK_S for loop in self.loops.values()
+        )
+
+    def now(self) -> datetime:
+        return utc_now()
+
+    def counters(self) -> Mapping[str, float]:
+        return {
+            "events_total": sum(loop.events for loop in self.loops.values()),
+            "audit_head_seq": self.journal.head.seq,
+        }

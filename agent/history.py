@@ -1,0 +1,51 @@
+"""Every suggestion and rollout there was, latest version of each: read from the journal once, then kept."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from agent.journal import Journal
+from agent.records import Record, state_of
+from agent.state import Rollout, State, Suggestion
+
+KEPT = 1000  # of each kind; the journal has them all
+PAGE = 500
+
+
+@dataclass(slots=True)
+class History:
+    _suggestions: dict[str, Suggestion] = field(default_factory=dict)
+    _rollouts: dict[str, tuple[str, Rollout]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, journal: Journal) -> "History":
+        history = cls()
+        for record in _pages(journal):
+            state = state_of(record)
+            if state is not None:
+                history.hear(state)
+        return history
+
+    def hear(self, state: State) -> None:
+        """Take a state that was written down."""
+        if state.suggestion is not None:
+            self._suggestions[state.suggestion.id] = state.suggestion
+        if state.rollout is not None:
+            self._rollouts[state.rollout.id] = (state.target, state.rollout)
+        for kept in (self._suggestions, self._rollouts):
+            while len(kept) > KEPT:
+                kept.pop(next(iter(kept)))
+
+    def suggestions(self) -> Sequence[Suggestion]:
+        """Newest first."""
+        return list(reversed(self._suggestions.values()))
+
+    def rollouts(self) -> Sequence[tuple[str, Rollout]]:
+        """(target, rollout), newest first."""
+        return list(reversed(self._rollouts.values()))
+
+
+def _pages(journal: Journal) -> Iterator[Record]:
+    seq = 0
+    while records := journal.after(seq, PAGE):
+        yield from records
+        seq = records[-1]["seq"]

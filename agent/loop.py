@@ -1,0 +1,153 @@
+"""One target's loop, the only place that waits: take an event, step, write it down, act."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from agent.effects import Effect, KeepAlive
+from agent.errors import JournalError
+from agent.events import AgentStarted, EffectFailed, Event, Observed
+from agent.fold import Fold
+from agent.journal import Journal
+from agent.machine import Machine, material, numbered
+from agent.minutes import entry_of
+from agent.model import Server
+from agent.perform import Performer
+from agent.ports import Engine, Now, Sensor, Traffic
+from agent.reading import Reading, Sample
+from agent.state import State
+
+COUNTS_EVERY = timedelta(seconds=10)  # how much of a canary's counts a crash may forget
+log = structlog.get_logger()
+
+Inbox = asyncio.Queue[tuple[Event, asyncio.Future[State] | None]]
+
+
+@dataclass(slots=True, kw_only=True)
+class TargetLoop:
+    """Carries one target's events to its machine, and effects to its actuators. `state` is in force."""
+
+    state: State
+    machine: Machine
+    journal: Journal
+    engine: Engine
+    traffic: Traffic
+    sensors: Sequence[Sensor]
+    state_dir: Path
+    now: Now
+    heard: Callable[[State], None] = lambda _: None  # every state that was written down
+    fold: Fold = field(default_factory=Fold)
+    reading: Reading | None = None
+    last_step: float = 0.0  # loop time; the watchdog asks for progress here
+    events: int = 0
+    _inbox: Inbox = field(default_factory=asyncio.Queue)
+    _written: State | None = None
+    _written_at: datetime | None = None
+    _watched: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    @property
+    def target(self) -> str:
+        return self.state.target
+
+    def servers(self) -> Sequence[Server]:
+        """Blue and green, as far as they have an address (the sensors' View)."""
+        return [s for s in (self.state.blue, self.state.green) if s is not None and s.address]
+
+    def emit(self, event: Event) -> None:
+        self._inbox.put_nowait((event, None))
+
+    async def submit(self, event: Event) -> State:
+        """Hand in an event and wait until it is written down. Raises JournalError if it cannot be."""
+        done: asyncio.Future[State] = asyncio.get_running_loop().create_future()
+        self._inbox.put_nowait((event, done))
+        return await done
+
+    async def run(self, epoch: int, started: Callable[[], None]) -> None:
+        """Run until cancelled. Any task that fails takes the others down with it."""
+        performer = Performer(engine=self.engine, traffic=self.traffic, emit=self.emit, now=self.now)
+        self.emit(await self._look_around(epoch))
+        async with asyncio.TaskGroup() as tasks:
+            for sensor in self.sensors:
+                tasks.create_task(sensor.run(self, self.hear, self.now), name=f"{self.target} {sensor}")
+            tasks.create_task(self._tick(), name=f"{self.target} tick")
+            renewing: asyncio.Task[None] | None = None
+            while True:
+                event, done = await self._inbox.get()
+                for effect in self._step(event, done):
+                    if isinstance(effect, KeepAlive):
+                        if renewing is None or renewing.done():
+                            renewing = tasks.create_task(performer.perform(effect))
+                    else:
+                        tasks.create_task(performer.perform(effect), name=f"{self.target} {effect.kind}")
+                if isinstance(event, AgentStarted):
+                    started()
+                self._watch_servers(tasks)
+
+    def hear(self, sample: Sample) -> None:
+        self.fold.add(sample)
+
+    async def _look_around(self, epoch: int) -> AgentStarted:
+        """What runs and where its traffic goes, before anything is decided."""
+        seen = await self.traffic.observe()
+        servers = tuple(await self.engine.observe())
+        weights = seen.weights if seen else None
+        return AgentStarted(
+            at=self.now(), epoch=epoch, mode=self.state.mode, servers=servers, weights=weights
+        )
+
+    async def _tick(self) -> None:
+        """Once a second: fold what the sensors said into one event."""
+        while True:
+            await asyncio.sleep(1.0)
+            at, blue = self.now(), self.state.blue
+            slo = self.machine.rules.slo
+            self.reading = self.fold.reading(blue.name, at, slo) if blue is not None else None
+            self.emit(Observed(at=at, reading=self.reading, arms=self.fold.arms(at)))
+
+    def _step(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...]:
+        """Decide, write down, and only then say what is to be done."""
+        after, effects = self.machine.step(self.state, event)
+        try:
+            if self._worth_writing(after, effects, event):
+                self._write(after, event, effects)
+        except JournalError as error:
+            if done is None:
+                raise
+            done.set_exception(error)
+            return ()
+        self.state = after
+        self.events += 1
+        self.last_step = asyncio.get_running_loop().time()
+        if isinstance(event, EffectFailed):
+            log.warning("effect failed", target=self.target, why=event.why)
+        if done is not None and not done.done():
+            done.set_result(after)
+        return effects
+
+    def _worth_writing(self, after: State, effects: tuple[Effect, ...], event: Event) -> bool:
+        if self._written is None or numbered(effects) or material(after) != material(self._written):
+            return True
+        due = self._written_at is None or event.at - self._written_at >= COUNTS_EVERY
+        return due and after != self._written
+
+    def _write(self, after: State, event: Event, effects: tuple[Effect, ...]) -> None:
+        entry = entry_of(self.state, after, event, numbered(effects))
+        self.journal.append(entry)
+        self._written, self._written_at = after, event.at
+        self.heard(after)
+        if material(after) != material(self.state):
+            log.info(entry.action, target=self.target, rollout=entry.op_id, why=entry.why, by=entry.actor.id)
+
+    def _watch_servers(self, tasks: asyncio.TaskGroup) -> None:
+        """One watcher for each server that has an address, none for those that left."""
+        now = {server.name: server for server in self.servers()}
+        for name in set(self._watched) - set(now):
+            self._watched.pop(name).cancel()
+            self.fold.forget(name)
+        for name in set(now) - set(self._watched):
+            watch = self.engine.watch(now[name], self.emit, self.now)
+            self._watched[name] = tasks.create_task(watch, name=f"{self.target} watch {name}")

@@ -1,0 +1,152 @@
+"""From a transition to its journal entry: what happened, who did it, why, and what the numbers were. Pure."""
+
+from typing import Any
+
+from agent import events as e
+from agent.arm import Arm, quantile
+from agent.effects import Effect
+from agent.model import Evidence
+from agent.records import DAEMON, Actor, Entry
+from agent.state import Phase, Rollout, State, Suggestion
+
+ENTERED = {
+    Phase.PROPOSED: "suggestion.made",
+    Phase.LAUNCHING: "suggestion.approved",
+    Phase.WARMING: "server.launched",
+    Phase.CANARY: "rollout.canary_started",
+    Phase.PROMOTING: "rollout.promoting",
+    Phase.ROLLING_BACK: "rollout.rolling_back",
+    Phase.COOLDOWN: "rollout.rolled_back",
+    Phase.RESTORING: "server.restoring",
+    Phase.HALTED: "target.halted",
+}
+HAPPENED: dict[type[e.Event], str] = {
+    e.AgentStarted: "daemon.started",
+    e.Observed: "target.observed",
+    e.Launched: "server.launched",
+    e.Warmed: "server.warmed",
+    e.Routed: "traffic.routed",
+    e.Drained: "server.drained",
+    e.Retired: "server.retired",
+    e.EffectFailed: "effect.failed",
+    e.ServerLost: "server.lost",
+    e.ChangeAsked: "change.asked",
+    e.Approved: "suggestion.approved",
+    e.Denied: "suggestion.denied",
+    e.Aborted: "rollout.aborted",
+    e.Paused: "target.paused",
+    e.Resumed: "target.resumed",
+}
+
+
+def entry_of(before: State, after: State, event: e.Event, effects: tuple[Effect, ...]) -> Entry:
+    """One entry for one transition; `state` is what recovery goes on from."""
+    suggestion, rollout = after.suggestion, after.rollout
+    running = rollout is not None and (after.green is not None or before.green is not None)
+    changed = suggestion if suggestion and (running or suggestion != before.suggestion) else None
+    return Entry(
+        at=event.at,
+        actor=actor_of(before, after, event),
+        action=action_of(before, after, event),
+        target=after.target,
+        op_id=rollout.id if rollout and running else "",
+        why=after.note,
+        evidence=evidence_of(changed, rollout if running else None),
+        before={"phase": before.phase.value, **({"setting": dict(changed.before)} if changed else {})},
+        after=_after(after, changed, rollout if running else None),
+        risk=changed.proposal.risks if changed else "",
+        result=rollout.outcome if rollout and running else "",
+        error=_error(event, after),
+        epoch=after.epoch,
+        effects=effects,
+        state=after,
+    )
+
+
+def actor_of(before: State, after: State, event: e.Event) -> Actor:
+    match event:
+        case (
+            e.Approved(actor=who)
+            | e.Denied(actor=who)
+            | e.Aborted(actor=who)
+            | e.Paused(actor=who)
+            | e.Resumed(actor=who)
+            | e.ChangeAsked(actor=who)
+        ):
+            return Actor(kind="person", id=who)
+        case e.Observed() if after.suggestion is not None and after.suggestion != before.suggestion:
+            if after.phase is Phase.LAUNCHING:
+                return Actor(kind="auto", id=after.suggestion.decided_by)
+            return Actor(kind="policy", id=after.suggestion.policy)
+    return DAEMON
+
+
+def action_of(before: State, after: State, event: e.Event) -> str:
+    if isinstance(event, e.AgentStarted):
+        return "daemon.started"
+    if after.phase is before.phase:
+        if after.rollout and before.rollout and after.rollout.step > before.rollout.step:
+            return "rollout.advanced"
+        if after.suggestion != before.suggestion and after.phase is Phase.PROPOSED:
+            return "suggestion.made"
+        return HAPPENED[type(event)]
+    if after.phase is Phase.OBSERVING:
+        return _settled(before, after)
+    return ENTERED[after.phase]
+
+
+def _settled(before: State, after: State) -> str:
+    match before.phase:
+        case Phase.PROMOTING:
+            return "rollout.promoted"
+        case Phase.RESTORING:
+            return "server.restored"
+        case Phase.PROPOSED if after.suggestion is not None:
+            return f"suggestion.{after.suggestion.status}"
+    return "target.observing"
+
+
+def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple[Evidence, ...]:
+    """What the suggestion rested on, and how the two sides have done so far."""
+    shown = suggestion.proposal.evidence if suggestion else ()
+    if rollout is None or rollout.step_since is None:
+        return shown
+    return (*shown, *_arm("green", rollout.green), *_arm("blue", rollout.blue))
+
+
+def _arm(side: str, arm: Arm) -> tuple[Evidence, ...]:
+    """An Arm as a person reads it."""
+    p95 = quantile(arm.ttft, 0.95)
+    numbers = {"requests": (float(arm.total), ""), "errors": (float(arm.errors), "")}
+    if p95 is not None:
+        numbers["ttft_p95"] = (p95, "s")
+    return tuple(
+        Evidence(metric=f"{side}_{name}", value=value, unit=unit, window_s=0.0)
+        for name, (value, unit) in numbers.items()
+    )
+
+
+def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"phase": after.phase.value}
+    if changed is not None:
+        shown |= {"suggestion": changed.id, "digest": changed.digest, "setting": dict(changed.proposal.to)}
+    if rollout is not None:
+        shown |= {
+            "exposed": rollout.exposed.total,
+            "bad_exposed": rollout.exposed.errors,
+            "lost": rollout.lost,
+        }
+    if after.route is not None:
+        shown["weights"] = dict(after.route.weights)
+    return shown
+
+
+def _error(event: e.Event, after: State) -> str:
+    match event:
+        case e.EffectFailed(why=why, log=log) | e.ServerLost(why=why, log=log):
+            return "\n".join((why, *log))
+        case _:
+            pass
+    if after.phase is Phase.ROLLING_BACK and after.rollout is not None:
+        return after.rollout.why
+    return ""
