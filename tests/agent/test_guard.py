@@ -15,6 +15,7 @@ from tests.stories import BLUE, NOON, PLAN, reading
 
 GUARD = Guard(bounds={"max_num_seqs": Bound(min=2, max=64, octaves=1)}, cooldown_s=600, changes_per_day=2)
 STATE = State(target="chat", blue=BLUE)
+SEEN = reading(NOON)
 
 
 def proposal(value: Value = 8, knob: str = "max_num_seqs") -> Proposal:
@@ -22,7 +23,7 @@ def proposal(value: Value = 8, knob: str = "max_num_seqs") -> Proposal:
 
 
 def admit(
-    to: Proposal, state: State = STATE, guard: Guard = GUARD, seen: Reading | None = reading(NOON)
+    to: Proposal, state: State = STATE, guard: Guard = GUARD, seen: Reading | None = SEEN
 ) -> Suggestion | Refusal:
     return guard.admit(state, to, policy="admission", at=NOON, plan=PLAN, reading=seen)
 

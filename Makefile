@@ -1,0 +1,42 @@
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format lint layers types unit clean
+ENGINE ?= sim
+RUN := .venv/bin/
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+demo:  ## the whole story on this machine: ENGINE=sim (default) or ENGINE=vllm (real vLLM on the CPU)
+	@scripts/bootstrap $(ENGINE)
+	@$(RUN)trimtab demo --engine $(ENGINE) --json demo.json
+
+test:  ## every test, with real Envoy, Prometheus and vLLM
+	@scripts/bootstrap test
+	@$(RUN)pytest --cov
+
+check: lint layers types test  ## what CI runs
+
+lint:  ## format and lint
+	@scripts/bootstrap
+	@$(RUN)ruff format --check
+	@$(RUN)ruff check
+
+layers:  ## who may import whom
+	@scripts/bootstrap
+	@$(RUN)lint-imports
+
+types:  ## mypy, strict
+	@scripts/bootstrap
+	@$(RUN)mypy agent policies sensors actuators simulator tests bench
+
+unit:  ## only the tests that need no real vLLM
+	@scripts/bootstrap
+	@$(RUN)pytest -m 'not real_vllm and not real_prometheus'
+
+format:  ## rewrite the code in the house style
+	@scripts/bootstrap
+	@$(RUN)ruff format
+	@$(RUN)ruff check --fix
+
+clean:  ## forget everything that was installed or measured here
+	rm -rf .venv .cache demo.json bench/results
