@@ -1,0 +1,86 @@
+"""What folding costs: 200 servers, one scrape and one reading of each a second, ten requests a second each.
+
+python bench/fold_cost.py [SERVERS] prints the share of one core and writes bench/results/fold_cost.json.
+"""
+
+import json
+import resource
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from time import perf_counter, process_time
+
+from agent.fold import Fold
+from agent.model import Objective, Slo
+from agent.reading import Buckets, EngineSample, Request, RequestSample
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SECONDS, REQUESTS_PER_S = 60, 10
+BUCKETS = Buckets(edges=tuple(0.01 * 1.5**i for i in range(20)), counts=(3.0,) * 21, sum=9.0)
+SCRAPE = EngineSample(
+    at=NOON,
+    server="r0",
+    interval_s=1.0,
+    running=40.0,
+    waiting=3.0,
+    kv_usage=0.5,
+    prompt_tokens=900.0,
+    generation_tokens=700.0,
+    prefix_queries=900.0,
+    prefix_hits=300.0,
+    ttft=BUCKETS,
+    itl=BUCKETS,
+    e2e=BUCKETS,
+)
+REQUEST = Request(server="r0", outcome="ok", status=200, duration_s=1.5, ttft_s=0.1, tokens=70)
+SLO = Slo(
+    ttft=Objective(under_s=0.5, share=0.95),
+    itl=Objective(under_s=0.05, share=0.95),
+    e2e=Objective(under_s=5.0, share=0.95),
+)
+
+
+def cost(servers: int, *, proxied: bool) -> float:
+    """CPU milliseconds a second, once the windows are full."""
+    folds = [Fold() for _ in range(servers)]
+    requests = tuple(replace(REQUEST, ttft_s=0.01 * number) for number in range(REQUESTS_PER_S))
+    spent_s = 0.0
+    for second in range(SECONDS):
+        at = NOON + timedelta(seconds=second)
+        scrape, served = replace(SCRAPE, at=at), RequestSample(at=at, requests=requests)
+        begun_s = process_time()
+        for fold in folds:
+            fold.add(scrape)
+            if proxied:
+                fold.add(served)
+            fold.arms(at)
+            fold.reading("r0", at, SLO)
+        if second >= SECONDS // 2:
+            spent_s += process_time() - begun_s
+    return 1000 * spent_s / (SECONDS - SECONDS // 2)
+
+
+def main() -> None:
+    servers = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    begun_s = perf_counter()
+    proxied_ms, scraped_ms = cost(servers, proxied=True), cost(servers, proxied=False)
+    result = {
+        "servers": servers,
+        "requests_per_server_per_s": REQUESTS_PER_S,
+        "cpu_ms_per_s": {"with_requests": round(proxied_ms, 1), "histograms_only": round(scraped_ms, 1)},
+        "share_of_a_core": {
+            "with_requests": round(proxied_ms / 1000, 4),
+            "histograms_only": round(scraped_ms / 1000, 4),
+        },
+        "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "wall_s": round(perf_counter() - begun_s, 1),
+    }
+    path = Path(__file__).parent / "results" / "fold_cost.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
