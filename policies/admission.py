@@ -1,0 +1,215 @@
+"""How many requests run at once: more while a queue waits and KV cache is free, fewer while it thrashes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+
+from agent.model import Evidence, Proposal
+from agent.ports import Context
+from agent.reading import Reading
+from policies.defaults import whole
+from policies.knobs import KNOBS
+from policies.sequence_cap import ACTIVE, SEQS, SequenceCap, cap_of, lowered, raised
+from policies.steps import inside, turned_lately
+
+WATERMARK = "watermark"
+WATERMARKS = (0.02, 0.05)
+MORE_KV = "more sequences would make it worse; more KV cache or another replica would help"
+TRIAGE = "production triage guide and vLLM 0.32 config/scheduler.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Rules Q1, Q2, K1, K2 and K3: pressure on the KV cache outranks the length of the queue.
+
+    Between `kv_free_below_ratio` and `kv_full_above_ratio` neither direction is taken.
+    """
+
+    queue_at_least: float = 1.0  # requests that wait, in both halves of the window
+    cap_reached_ratio: float = 0.9  # running over the cap, in both halves
+    kv_free_below_ratio: float = 0.6  # Q1: highest KV usage of the window
+    kv_target_ratio: float = 0.8  # highest KV usage after a step, in proportion (S4 P3: peaks at 50-80 %)
+    kv_idle_below_ratio: float = 0.3  # K3: highest KV usage of the window
+    kv_full_above_ratio: float = 0.95  # K2: in both halves of the window
+    preemptions_at_least_per_s: float = 0.1  # K1: mean of the window
+    load_rises_ratio: float = 1.25  # K3: late over early half
+    gpu_idle_below_ratio: float = 0.2  # K3's note: utilisation
+    coverage_at_least_ratio: float = 0.8
+    settle_s: float = 600.0  # no step back the other way so soon after a promotion
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if not isfinite(value) or value < 0:
+                raise ValueError(f"{option.name} must be a number from 0, not {value}")
+        if not self.kv_idle_below_ratio <= self.kv_free_below_ratio < self.kv_full_above_ratio <= 1:
+            raise ValueError(
+                "kv_idle_below_ratio <= kv_free_below_ratio < kv_full_above_ratio <= 1 must hold, not "
+                f"{self.kv_idle_below_ratio}, {self.kv_free_below_ratio}, {self.kv_full_above_ratio}"
+            )
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        idle = reading.running.high <= 0 and reading.waiting.high <= 0
+        if idle or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        preempts = reading.preemptions_per_s is not None and reading.preemptions_per_s.mean > 0
+        if preempts or self._full(reading):
+            return self._relief(reading, context)
+        answer = self._more(reading, context) or self._spare(reading, context)
+        return (answer,) if answer else ()
+
+    def _full(self, reading: Reading) -> bool:
+        usage = reading.kv_usage
+        return usage is not None and min(usage.early, usage.late) > self.kv_full_above_ratio
+
+    def _waits(self, reading: Reading) -> bool:
+        waiting = reading.waiting
+        return waiting.low > 0 and min(waiting.early, waiting.late) >= self.queue_at_least
+
+    def _relief(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        preemptions, full = reading.preemptions_per_s, self._full(reading)
+        enough = preemptions is not None and preemptions.mean >= self.preemptions_at_least_per_s
+        # Two halves of a steady rate differ by rounding alone.
+        rises = preemptions is not None and preemptions.late >= 0.99 * preemptions.early
+        answers: list[Proposal | None] = []
+        if preemptions is not None and preemptions.mean > 0 and enough and (rises or full):
+            rule = "K1" if rises else "K2"
+            answers = [self._watermark(rule, reading, context), self._fewer(rule, reading, context)]
+        if full or (any(answers) and self._waits(reading)):
+            answers.append(self._warning(reading))
+        return tuple(answer for answer in answers if answer)
+
+    def _watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
+        """The gentlest remedy: keep a little of the cache free when admitting."""
+        value = context.setting.get(WATERMARK)
+        known = KNOBS[WATERMARK].in_version(reading.facts.get("version"))
+        current = float(value) if isinstance(value, (int, float)) else 0.0
+        bound = context.bounds.get(WATERMARK)
+        higher = next((step for step in WATERMARKS if step > current and inside(bound, step)), None)
+        if higher is None or not (known or (known is None and value is not None)):
+            return None
+        if turned_lately(reading, context, (WATERMARK,), upwards=True, settle_s=self.settle_s):
+            return None
+        return Proposal(
+            rule=rule,
+            to={WATERMARK: higher},
+            why=f"{_thrash(reading)}: keep {higher:.0%} of it free on admission instead of {current:.0%}",
+            expects="fewer preemptions, so fewer prompts computed twice",
+            risks="requests start a little later; the cap may have to fall as well",
+            source=f"rulebook {rule}; {TRIAGE} (watermark)",
+            evidence=_evidence(reading),
+            mitigation=True,
+        )
+
+    def _fewer(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
+        cap = cap_of(reading, context)
+        to = lowered(reading, context, cap)
+        turned = turned_lately(reading, context, (SEQS, ACTIVE), upwards=False, settle_s=self.settle_s)
+        if not to or turned:
+            return None
+        told = cap.told if cap else f"{SEQS} is not given"
+        values = " and ".join(f"{knob} {value}" for knob, value in to.items())
+        return Proposal(
+            rule=rule,
+            to=to,
+            why=f"{_thrash(reading)}, up to {reading.running.high:.0f} running ({told}): lower to {values}",
+            expects="the running sequences fit the KV cache; preemptions stop",
+            risks="a longer queue: TTFT rises where it was not preemption that made requests late",
+            source=f"rulebook {rule}; {TRIAGE}",
+            evidence=_evidence(reading),
+            mitigation=True,
+        )
+
+    def _warning(self, reading: Reading) -> Proposal:
+        rule = "Q2" if self._waits(reading) else "K2"
+        why = f"{_thrash(reading)}, {reading.waiting.mean:.1f} requests wait"
+        return _note(rule, reading, why, MORE_KV, TRIAGE)
+
+    def _more(self, reading: Reading, context: Context) -> Proposal | None:
+        usage, cap = reading.kv_usage, cap_of(reading, context)
+        if usage is None or cap is None or usage.high >= self.kv_free_below_ratio:
+            return None
+        rule = self._rule(reading, cap, usage.high)
+        turned = turned_lately(reading, context, (SEQS, ACTIVE), upwards=True, settle_s=self.settle_s)
+        to = raised(reading, context, cap, kv_target=self.kv_target_ratio)
+        if rule is None or turned or not to:
+            return None
+        values = " and ".join(f"{knob} {value}" for knob, value in to.items())
+        return Proposal(
+            rule=rule,
+            to=to,
+            why=(
+                f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited (never fewer than "
+                f"{reading.waiting.low:.0f}) while {reading.running.mean:.1f} ran ({cap.told}) and the KV "
+                f"cache was at most {usage.high:.0%} full: raise to {values}"
+            ),
+            expects="the queue empties: TTFT falls, throughput rises until the KV cache is the limit",
+            risks="ITL rises with the batch; preemptions if requests are longer than those seen",
+            source=f"rulebook {rule}; {TRIAGE}",
+            evidence=_evidence(reading),
+            mitigation=True,
+        )
+
+    def _rule(self, reading: Reading, cap: SequenceCap, kv_high: float) -> str | None:
+        running = reading.running
+        reached = self.cap_reached_ratio * cap.value
+        if self._waits(reading) and min(running.early, running.late) >= reached:
+            return "Q1"
+        rises = running.late >= self.load_rises_ratio * running.early and running.early > 0
+        waits = reading.waiting.late > 0
+        if kv_high < self.kv_idle_below_ratio and running.high >= reached and (waits or rises):
+            return "K3"
+        return None
+
+    def _spare(self, reading: Reading, context: Context) -> Proposal | None:
+        usage, cap = reading.kv_usage, whole(context.setting, SEQS)
+        if usage is None or cap is None or usage.high >= self.kv_idle_below_ratio or reading.waiting.high > 0:
+            return None
+        loads = [gpu.utilization for gpu in reading.gpus if gpu.utilization is not None]
+        if not loads or max(loads) >= self.gpu_idle_below_ratio or reading.running.high > cap / 4:
+            return None
+        why = (
+            f"over-provisioned: over {reading.span_s:.0f} s nothing waited, at most "
+            f"{reading.running.high:.0f} of {cap} sequences ran, the KV cache was at most {usage.high:.0%} "
+            f"full and the GPU {max(loads):.0%} busy"
+        )
+        advice = "nothing changes: fewer replicas or a smaller GPU would do"
+        return _note("K3", reading, why, advice, "parallelism guide, KV usage")
+
+
+def _note(rule: str, reading: Reading, why: str, advice: str, source: str) -> Proposal:
+    return Proposal(
+        rule=rule,
+        to={},
+        why=why,
+        expects=advice,
+        risks="none",
+        source=f"rulebook {rule}; {source}",
+        evidence=_evidence(reading),
+        klass="note",
+    )
+
+
+def _thrash(reading: Reading) -> str:
+    per_s = reading.preemptions_per_s.mean if reading.preemptions_per_s else 0.0
+    full = f", KV cache {reading.kv_usage.mean:.0%} full" if reading.kv_usage else " for want of KV cache"
+    return f"{per_s:.2f} preemptions/s over {reading.span_s:.0f} s{full}"
+
+
+def _evidence(reading: Reading) -> tuple[Evidence, ...]:
+    window_s = reading.span_s
+    said = [
+        Evidence(metric="running", value=reading.running.mean, unit="requests", window_s=window_s),
+        Evidence(metric="waiting", value=reading.waiting.mean, unit="requests", window_s=window_s),
+    ]
+    if reading.kv_usage:
+        said.append(
+            Evidence(metric="kv_usage_high", value=reading.kv_usage.high, unit="ratio", window_s=window_s)
+        )
+    if reading.preemptions_per_s:
+        per_s = reading.preemptions_per_s.mean
+        said.append(Evidence(metric="preemptions", value=per_s, unit="1/s", window_s=window_s))
+    return tuple(said)
+
+
+plugin = Admission

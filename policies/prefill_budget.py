@@ -1,0 +1,187 @@
+"""Size the token budget of a step between TTFT, which wants it large, and ITL, which wants it small."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+
+from agent.model import Evidence, Knob, Objective, Proposal
+from agent.ports import Context
+from agent.reading import Latency, Reading
+from policies.defaults import token_budget, whole
+from policies.steps import down, turned_lately, up
+
+BATCHED, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
+TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: where a tail of TTFT or ITL sends the budget
+LEAST = 256
+SOURCE = "vLLM optimization guide (chunked prefill): small budgets favour ITL, large ones TTFT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillBudget:
+    """Rules P1, P2 and P3. They pull against each other, so one policy owns them.
+
+    A latency is *over* when more requests are late than its objective allows, and *fine* when at most
+    `fine_ratio` of those are: in between it neither asks for a step nor lets one be taken at its cost.
+    """
+
+    requests_at_least: int = 20  # behind each latency
+    queue_empty_below: float = 0.5  # requests that wait, mean of both halves of the window
+    fine_ratio: float = 0.5
+    tail_ratio: float = 5.0  # p99 over p50
+    kv_full_above_ratio: float = 0.9  # preemptions make requests late, not the budget
+    coverage_at_least_ratio: float = 0.8
+    settle_s: float = 600.0  # no step back the other way so soon after a promotion
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if not isfinite(value) or value < 0:
+                raise ValueError(f"{option.name} must be a number from 0, not {value}")
+        if self.requests_at_least < 1 or self.tail_ratio <= 1 or self.fine_ratio > 1:
+            raise ValueError(
+                "requests_at_least must be at least 1, tail_ratio above 1 and fine_ratio at most 1, not "
+                f"{self.requests_at_least}, {self.tail_ratio}, {self.fine_ratio}"
+            )
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        if reading.coverage < self.coverage_at_least_ratio or self._short_of_kv(reading):
+            return ()
+        slo = context.slo
+        ttft, itl = self._counted(reading.ttft), self._counted(reading.itl)
+        queue_empty = max(reading.waiting.early, reading.waiting.late) < self.queue_empty_below
+        prefills = reading.prompt_tokens_per_s is None or reading.prompt_tokens_per_s.mean > 0
+        itl_fine, ttft_fine = self._fine(itl, slo.itl), self._fine(ttft, slo.ttft)
+        answer: Proposal | None = None
+        if ttft and slo.ttft and _over(ttft, slo.ttft) and queue_empty and itl_fine:
+            answer = self._raise("P1", reading, context, _late("TTFT", ttft, slo.ttft))
+        elif itl and slo.itl and _over(itl, slo.itl) and ttft_fine and prefills:
+            answer = self._lower("P2", reading, context, _late("ITL", itl, slo.itl))
+        elif (
+            ttft
+            and self._tail(ttft, slo.ttft)
+            and queue_empty
+            and itl_fine
+            and not _tails(itl, self.tail_ratio)
+        ):
+            answer = self._into_band(reading, context, upwards=True, why=_tail("TTFT", ttft))
+        elif itl and self._tail(itl, slo.itl) and ttft_fine and prefills:
+            answer = self._into_band(reading, context, upwards=False, why=_tail("ITL", itl))
+        return (answer,) if answer else ()
+
+    def _short_of_kv(self, reading: Reading) -> bool:
+        preempts = reading.preemptions_per_s is not None and reading.preemptions_per_s.mean > 0
+        full = reading.kv_usage is not None and reading.kv_usage.high > self.kv_full_above_ratio
+        return preempts or full
+
+    def _counted(self, latency: Latency | None) -> Latency | None:
+        return latency if latency and latency.count >= self.requests_at_least else None
+
+    def _fine(self, latency: Latency | None, objective: Objective | None) -> bool:
+        """Nothing promised is nothing at stake; promised and not measured is not fine."""
+        if objective is None:
+            return True
+        late = latency.over_slo if latency else None
+        return late is not None and late <= self.fine_ratio * (1 - objective.share)
+
+    def _tail(self, latency: Latency, objective: Objective | None) -> bool:
+        """A tail that stays under the objective is nobody's problem."""
+        harmless = objective is not None and latency.p99 <= objective.under_s
+        return _tails(latency, self.tail_ratio) and not harmless
+
+    def _into_band(self, reading: Reading, context: Context, *, upwards: bool, why: str) -> Proposal | None:
+        _, current, _ = _budget(reading, context)
+        if upwards and current < TAIL_LOW:
+            return self._raise("P3", reading, context, why, to=TAIL_LOW)
+        if not upwards and current > TAIL_HIGH:
+            return self._lower("P3", reading, context, why, to=TAIL_HIGH)
+        return None
+
+    def _raise(
+        self, rule: str, reading: Reading, context: Context, why: str, to: int | None = None
+    ) -> Proposal | None:
+        knob, current, ceiling = _budget(reading, context)
+        wanted = to or current * 2
+        value = up(context.bounds.get(knob), current=current, wanted=wanted, limit=min(wanted, ceiling))
+        if value is None or self._turned(reading, context, upwards=True):
+            return None
+        return Proposal(
+            rule=rule,
+            to={knob: value},
+            why=f"{why} and {reading.waiting.mean:.1f} waited: raise {knob} from {current} to {value}",
+            expects="prompts take fewer steps: TTFT falls",
+            risks="ITL rises where prompts and answers share steps; activations take KV cache",
+            source=f"rulebook {rule}; {SOURCE}",
+            evidence=_evidence(reading),
+            mitigation=rule == "P1",
+        )
+
+    def _lower(
+        self, rule: str, reading: Reading, context: Context, why: str, to: int | None = None
+    ) -> Proposal | None:
+        knob, current, _ = _budget(reading, context)
+        seqs = whole(context.setting, "max_num_seqs") or 0
+        least = max(LEAST, seqs)  # vLLM refuses fewer tokens than sequences
+        wanted = to or current // 2
+        value = down(context.bounds.get(knob), current=current, at_most=wanted, least=least)
+        if value is None or self._turned(reading, context, upwards=False):
+            return None
+        return Proposal(
+            rule=rule,
+            to={knob: value},
+            why=f"{why} while prompts are mixed in: lower {knob} from {current} to {value}",
+            expects="prompts take less of each step: ITL falls",
+            risks="long prompts take more steps: TTFT rises",
+            source=f"rulebook {rule}; {SOURCE}",
+            evidence=_evidence(reading),
+            mitigation=rule == "P2",
+        )
+
+    def _turned(self, reading: Reading, context: Context, *, upwards: bool) -> bool:
+        knobs = (BATCHED, SCHEDULED)
+        return turned_lately(reading, context, knobs, upwards=upwards, settle_s=self.settle_s)
+
+
+def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
+    """The flag that binds, its value, and how far it may rise: scheduled tokens stay within batched."""
+    batched = token_budget(context.setting, reading)
+    scheduled = whole(context.setting, SCHEDULED)
+    if scheduled is not None and scheduled < batched:
+        return SCHEDULED, scheduled, batched
+    return BATCHED, batched, float("inf")
+
+
+def _over(latency: Latency, objective: Objective) -> bool:
+    return latency.over_slo is not None and latency.over_slo > 1 - objective.share
+
+
+def _tails(latency: Latency | None, ratio: float) -> bool:
+    return latency is not None and latency.p50 > 0 and latency.p99 >= ratio * latency.p50
+
+
+def _late(name: str, latency: Latency, objective: Objective) -> str:
+    return (
+        f"{latency.over_slo or 0:.1%} of {latency.count:.0f} requests had {name} above "
+        f"{objective.under_s:g} s ({1 - objective.share:.1%} may)"
+    )
+
+
+def _tail(name: str, latency: Latency) -> str:
+    return (
+        f"{name} p99 {latency.p99:.3f} s is {latency.p99 / latency.p50:.1f} times its p50 {latency.p50:.3f} s"
+    )
+
+
+def _evidence(reading: Reading) -> tuple[Evidence, ...]:
+    window_s = reading.span_s
+    said = [Evidence(metric="waiting", value=reading.waiting.mean, unit="requests", window_s=window_s)]
+    for name, latency in (("ttft", reading.ttft), ("itl", reading.itl)):
+        if latency is None:
+            continue
+        said.append(Evidence(metric=f"{name}_p99", value=latency.p99, unit="s", window_s=window_s))
+        if latency.over_slo is not None:
+            late = latency.over_slo
+            said.append(Evidence(metric=f"{name}_over_slo", value=late, unit="ratio", window_s=window_s))
+    return tuple(said)
+
+
+plugin = PrefillBudget

@@ -1,0 +1,73 @@
+"""What caps the running sequences, and where that cap may go: max_num_seqs or, warm, max_num_active_seqs."""
+
+from dataclasses import dataclass
+from math import ceil, inf
+
+from agent.model import Knob
+from agent.ports import Context
+from agent.reading import Reading
+from policies.defaults import chosen_seqs, token_budget, whole
+from policies.knobs import KNOBS
+from policies.steps import down, inside, up
+
+SEQS, ACTIVE = "max_num_seqs", "max_num_active_seqs"
+PLATEAU_RATIO = 0.9  # lowest over highest running of a window that looks like a cap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceCap:
+    """The flag that binds, its value, and how that is known."""
+
+    knob: Knob
+    value: int
+    told: str
+
+
+def cap_of(reading: Reading, context: Context) -> SequenceCap | None:
+    """As given; else the level at which running stays while requests wait; None when that is no plateau."""
+    active, seqs = whole(context.setting, ACTIVE), whole(context.setting, SEQS)
+    if active is not None and active <= (seqs or active) and has_active(reading, context):
+        return SequenceCap(knob=ACTIVE, value=active, told=f"{ACTIVE} is {active}")
+    if seqs is not None:
+        return SequenceCap(knob=SEQS, value=seqs, told=f"{SEQS} is {seqs}")
+    low, high = reading.running.low, reading.running.high
+    if high >= 1 and low >= PLATEAU_RATIO * high and reading.waiting.low > 0:
+        told = f"{SEQS} is not given, a cap of {high:.0f} is inferred from the level at which running stays"
+        return SequenceCap(knob=SEQS, value=round(high), told=told)
+    return None
+
+
+def has_active(reading: Reading, context: Context) -> bool:
+    """A server of unknown version that runs with the flag has it."""
+    known = KNOBS[ACTIVE].in_version(reading.facts.get("version"))
+    return known or (known is None and whole(context.setting, ACTIVE) is not None)
+
+
+def raised(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: float) -> dict[Knob, int]:
+    """Enough for what ran and waited at most, as far as KV usage stays under `kv_target` in proportion.
+
+    First `max_num_active_seqs` up to `max_num_seqs`, then that. Empty: no step is possible.
+    """
+    usage = reading.kv_usage.high if reading.kv_usage else 1.0
+    limit = cap.value * kv_target / usage if usage > 0 else inf
+    wanted = ceil(reading.running.high + reading.waiting.high)
+    active_bound, seqs_bound = context.bounds.get(ACTIVE), context.bounds.get(SEQS)
+    if cap.knob == ACTIVE and cap.value < (ceiling := chosen_seqs(context.setting, reading)):
+        active = up(active_bound, current=cap.value, wanted=wanted, limit=min(limit, ceiling))
+        return {} if active is None else {ACTIVE: active}
+    limit = min(limit, token_budget(context.setting, reading))  # vLLM refuses more sequences than tokens
+    seqs = up(seqs_bound, current=cap.value, wanted=wanted, limit=limit)
+    if seqs is None:
+        return {}
+    if cap.knob == SEQS:
+        return {SEQS: seqs}
+    return {SEQS: seqs, ACTIVE: seqs} if inside(active_bound, seqs) else {}
+
+
+def lowered(reading: Reading, context: Context, cap: SequenceCap | None) -> dict[Knob, int]:
+    """A quarter to a half fewer than ran at most: the cap itself may be far above what the cache carries."""
+    peak = max(1, ceil(reading.running.high))
+    base = min(cap.value, peak) if cap else peak
+    knob = ACTIVE if has_active(reading, context) else SEQS
+    value = down(context.bounds.get(knob), current=base, at_most=0.75 * base)
+    return {} if value is None else {knob: value}
