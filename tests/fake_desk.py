@@ -33,7 +33,7 @@ class FakeDesk:
 
     target: str = "chat"
     bounds: Mapping[str, float] = field(default_factory=lambda: {"max_num_seqs": 512})
-    next_error: TrimtabError | None = None  # raised once, by the next `submit`
+    next_error: TrimtabError | None = None  # raised once, by the next `submit` or `records`
     is_ready: bool = True
     at: datetime = NOON
 
@@ -82,6 +82,7 @@ class FakeDesk:
         return [(self.target, rollout) for rollout in reversed(self._rollouts.values())]
 
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
+        self._fail_once()
         return self._records[after : after + limit]
 
     async def follow(self) -> AsyncIterator[Mapping[str, object]]:
@@ -104,13 +105,16 @@ class FakeDesk:
 
     async def submit(self, target: str, event: Event) -> State:
         await asyncio.sleep(0)
-        if self.next_error is not None:
-            error, self.next_error = self.next_error, None
-            raise error
+        self._fail_once()
         state = self._after(self._states[target], event)
         self.set(state)
         self.record(type(event).__name__, getattr(event, "actor", ""))
         return state
+
+    def _fail_once(self) -> None:
+        if self.next_error is not None:
+            error, self.next_error = self.next_error, None
+            raise error
 
     def set(self, state: State) -> None:
         self._states[state.target] = state

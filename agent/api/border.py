@@ -10,8 +10,10 @@ from aiohttp import web
 
 from agent.api.problems import Refusal, of_exception
 from agent.api.tokens import Token, Tokens
+from agent.errors import JournalError
 
 HOLDER: web.RequestKey[Token] = web.RequestKey("holder", Token)
+STARTED: web.RequestKey[bool] = web.RequestKey("started", bool)  # the answer's head is sent
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.IGNORECASE)
 SAFE_HEADERS = {
@@ -47,7 +49,15 @@ class Border:
             return refusal.response()
         except web.HTTPException as error:
             return of_exception(error).response()
+        except JournalError as error:
+            if request.get(STARTED):
+                raise
+            return Refusal(
+                503, f"The audit journal cannot be read: {error}", kind="audit-unreadable"
+            ).response()
         except Exception:  # ends this request only; the log has it whole
+            if request.get(STARTED):
+                raise  # too late for another answer: aiohttp logs it and closes the connection
             log.exception("api.failed", method=request.method, path=request.path)
             return Refusal(500, "This is a bug in trimtab; the daemon's log has the details.").response()
 
@@ -101,8 +111,9 @@ class Border:
         raise Refusal(401, detail, headers={"WWW-Authenticate": challenge})
 
 
-async def stamp(_: web.Request, response: web.StreamResponse) -> None:
+async def stamp(request: web.Request, response: web.StreamResponse) -> None:
     """Put the safe headers on every response, streams too; what a handler has set itself stays."""
+    request[STARTED] = True
     for name, value in SAFE_HEADERS.items():
         response.headers.setdefault(name, value)
 

@@ -45,7 +45,10 @@ class Desk(Protocol):
         ...
 
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
-        """The audit records with `seq` > `after`, in order, at most `limit`. Each has an int `seq`."""
+        """The audit records with `seq` > `after`, in order, at most `limit`. Each has an int `seq`.
+
+        Raises JournalError when they cannot be read.
+        """
         ...
 
     def follow(self) -> AsyncIterator[Mapping[str, object]]:

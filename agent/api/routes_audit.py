@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
+import structlog
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,11 +13,14 @@ from agent.api.border import Border
 from agent.api.desk import Desk
 from agent.api.operations import Call, Operation
 from agent.api.problems import Refusal
+from agent.errors import JournalError
 
 HEARTBEAT_S = 15.0  # proxies cut a silent stream after 30 to 60 s
 WRITE_TIMEOUT_S = 30.0  # a reader that takes nothing for so long is gone
 PAGE = 500  # records
 STREAMS = 32  # open at once
+
+log = structlog.get_logger(__name__)
 
 BORDER: web.AppKey[Border] = web.AppKey("border", Border)
 CLOSING: web.AppKey[asyncio.Event] = web.AppKey("closing", asyncio.Event)
@@ -107,6 +111,8 @@ class _Stream:
                     await self._send(": nothing new\n\n")
         except (ConnectionError, TimeoutError, StopAsyncIteration):
             pass  # the reader went away, or the journal is closed: it comes back with Last-Event-ID
+        except JournalError as error:
+            log.warning("api.stream_ended", why=str(error))
         finally:
             await _end(following, closing, records)
         return self._response
@@ -158,6 +164,7 @@ OPERATIONS = (
         answer=_list,
         gives=AuditDocument,
         query=AuditQuery,
+        refuses={503: "The audit journal cannot be read."},
     ),
     Operation(
         name="followAudit",

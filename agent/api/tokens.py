@@ -94,6 +94,8 @@ def store(path: Path, tokens: Sequence[Token]) -> None:
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            if os.geteuid() == 0 and path.exists():  # root mends it, the daemon's own user goes on reading it
+                os.fchown(descriptor, path.stat().st_uid, path.stat().st_gid)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

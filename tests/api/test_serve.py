@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, UnixConnector
+from structlog.testing import capture_logs
 
 from agent.api.app import build_app, serve
 from agent.api.tokens import Tokens
@@ -82,3 +83,11 @@ async def test_what_is_not_ready_says_so(desk: FakeDesk, client: Client) -> None
         assert response.status == 503
     async with client.get("/healthz") as response:
         assert response.status == 200
+
+
+async def test_an_address_that_others_can_reach_is_warned_about(desk: FakeDesk, tokens: Tokens) -> None:
+    with capture_logs() as logged:
+        runner = await serve(build_app(desk, tokens), "0.0.0.0:0")
+        await runner.cleanup()
+
+    assert [entry["event"] for entry in logged] == ["api.exposed"]

@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientResponse
+from aiohttp import ClientPayloadError, ClientResponse
 
 from agent.api import routes_audit
 from agent.api.tokens import Tokens
+from agent.errors import JournalError
 from tests.api.conftest import Client
 from tests.fake_desk import FakeDesk
 
@@ -105,6 +106,28 @@ async def test_streams_end_when_the_daemon_stops(client: Client, desk: FakeDesk)
         await response.content.read()
         await closing
     assert desk.followers == 0
+
+
+async def test_a_journal_that_cannot_be_read_is_told(client: Client, desk: FakeDesk) -> None:
+    desk.record("e1")
+    desk.next_error = JournalError("audit.jsonl: Input/output error")
+    async with client.get("/v1/audit") as response:
+        assert response.status == 503
+        assert "Input/output error" in await response.text()
+
+    desk.next_error = JournalError("audit.jsonl: Input/output error")
+    async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response, asyncio.timeout(20):
+        assert (response.status, await response.content.read()) == (200, b"retry: 2000\n\n")
+
+
+async def test_a_bug_in_a_stream_closes_it(client: Client, desk: FakeDesk) -> None:
+    async with client.get("/v1/events") as response, asyncio.timeout(20):
+        await until_followed(desk)
+        for queue in desk._followers:
+            queue.put_nowait({"no": "seq"})
+
+        with pytest.raises(ClientPayloadError):
+            await response.content.read()
 
 
 async def test_no_more_streams_are_kept_than_can_be_served(client: Client, desk: FakeDesk) -> None:
