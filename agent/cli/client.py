@@ -1,0 +1,176 @@
+"""The commands that talk to a running daemon: what it does, and what a person says to it."""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from urllib.parse import quote, urlencode
+
+from agent.cli import Subparsers
+from agent.cli.link import DEFAULT_URL, Json, Link, RefusedError, link
+from agent.cli.tables import change, safe, status_text, suggestion_text, suggestions_text
+
+OK, REFUSED, USAGE = 0, 1, 2
+STATUSES = ("open", "approved", "denied", "expired", "superseded")
+
+Command = Callable[[argparse.Namespace, Link], int]
+
+
+def register(subparsers: Subparsers) -> None:
+    status = _add(subparsers, "status", _status, "every target and how it is")
+    status.add_argument("target", nargs="?", help="only this one")
+
+    suggestions = _add(subparsers, "suggestions", _suggestions, "what is suggested, newest first")
+    suggestions.add_argument("--status", choices=STATUSES, help="only these")
+    suggestions.add_argument("--target", help="only of this target")
+
+    approve = _add(subparsers, "approve", _approve, "approve a suggestion, after looking at it")
+    approve.add_argument("id")
+    approve.add_argument("--digest", help="approve only what has this digest; without it you are asked")
+    approve.add_argument("--comment", default="", help="is kept in the audit")
+
+    deny = _add(subparsers, "deny", _deny, "deny a suggestion")
+    deny.add_argument("id")
+    deny.add_argument("--reason", required=True, help="is kept in the audit")
+
+    propose = _add(
+        subparsers, "propose", _propose, "ask for a change; it waits for its approval like any other"
+    )
+    propose.add_argument("target")
+    propose.add_argument(
+        "knobs", nargs="+", type=_knob, metavar="KNOB=VALUE", help="null: vLLM's own default"
+    )
+    propose.add_argument("--reason", required=True, help="is kept in the audit")
+
+    abort = _add(subparsers, "abort", _abort, "take the target's rollout back")
+    abort.add_argument("target")
+    abort.add_argument("--reason", default="aborted from the command line", help="is kept in the audit")
+
+    for verb, says in (("pause", "start nothing new on a target"), ("resume", "end a pause")):
+        _add(subparsers, verb, _pause_or_resume, says).add_argument("target")
+
+
+def _add(subparsers: Subparsers, name: str, command: Command, says: str) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(name, help=says, description=says)
+    parser.add_argument("--json", action="store_true", help="the daemon's own answer")
+    parser.add_argument("--url", help=f"TRIMTAB_URL, else {DEFAULT_URL}; unix:/path too")
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="holds the token; else TRIMTAB_TOKEN or TRIMTAB_TOKEN_FILE"
+    )
+
+    def run(args: argparse.Namespace) -> int:
+        try:
+            return command(args, link(args.url, args.token_file))
+        except RefusedError as refusal:
+            if args.json:
+                _json(refusal.problem)
+            sys.stderr.write(f"trimtab: {safe(refusal)}\n")
+            return REFUSED
+
+    parser.set_defaults(run=run, command=name)
+    return parser
+
+
+def _knob(text: str) -> tuple[str, object]:
+    """`max_num_seqs=128`, and as vLLM writes it: `--max-num-seqs=128`."""
+    knob, equals, given = text.partition("=")
+    knob = knob.strip().removeprefix("--").replace("-", "_")
+    if not equals or re.fullmatch(r"[a-z][a-z0-9_]*", knob) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KNOB=VALUE, such as max_num_seqs=128")
+    try:
+        value = json.loads(given, parse_constant=str)
+    except (ValueError, RecursionError):
+        value = given
+    return knob, value if value is None or isinstance(value, bool | int | float) else given
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def _json(answer: Json) -> None:
+    _say(json.dumps(answer, indent=2))
+
+
+def _show(args: argparse.Namespace, answer: Json, text: str) -> int:
+    if args.json:
+        _json(answer)
+    else:
+        _say(text)
+    return OK
+
+
+def _path(kind: str, name: str, *verb: str) -> str:
+    return "/".join(("/v1", kind, quote(name, safe=""), *verb))
+
+
+def _status(args: argparse.Namespace, daemon: Link) -> int:
+    if args.target is not None:
+        target = daemon.get(_path("targets", args.target))
+        return _show(args, target, status_text([target]))
+    answer = daemon.get("/v1/targets")
+    return _show(args, answer, status_text(answer["targets"]))
+
+
+def _suggestions(args: argparse.Namespace, daemon: Link) -> int:
+    chosen = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
+    answer = daemon.get("/v1/suggestions" + (f"?{urlencode(chosen)}" if chosen else ""))
+    return _show(args, answer, suggestions_text(answer["suggestions"]))
+
+
+def _approve(args: argparse.Namespace, daemon: Link) -> int:
+    digest = args.digest
+    if digest is None:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            sys.stderr.write(
+                "trimtab: nobody is at this terminal to look at the suggestion; name what was looked at with"
+                f" --digest (`trimtab suggestions --json` tells it for {safe(args.id)})\n"
+            )
+            return USAGE
+        suggestion = daemon.get(_path("suggestions", args.id))
+        sys.stderr.write(suggestion_text(suggestion))
+        if not _is_yes("Approve this change? [y/N] "):
+            sys.stderr.write("trimtab: nothing was approved\n")
+            return REFUSED
+        digest = suggestion["digest"]
+    body = {"digest": digest, "comment": args.comment}
+    answer = daemon.post(_path("suggestions", args.id, "approve"), body)
+    return _show(args, answer, f"{safe(answer['id'])} is approved: {change(answer)}")
+
+
+def _is_yes(question: str) -> bool:
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _deny(args: argparse.Namespace, daemon: Link) -> int:
+    answer = daemon.post(_path("suggestions", args.id, "deny"), {"reason": args.reason})
+    return _show(args, answer, f"{safe(answer['id'])} is denied")
+
+
+def _propose(args: argparse.Namespace, daemon: Link) -> int:
+    to = dict(args.knobs)
+    if len(to) < len(args.knobs):
+        sys.stderr.write("trimtab: a knob is named more than once; name it once\n")
+        return USAGE
+    answer = daemon.post(_path("targets", args.target, "suggestions"), {"to": to, "reason": args.reason})
+    name = safe(answer["id"])
+    return _show(
+        args, answer, suggestion_text(answer) + f"It waits for its approval: `trimtab approve {name}`"
+    )
+
+
+def _abort(args: argparse.Namespace, daemon: Link) -> int:
+    rollout = daemon.get(_path("targets", args.target))["rollout"]
+    if rollout is None:
+        raise RefusedError({"status": 409, "detail": f"{args.target} has no rollout to abort"})
+    answer = daemon.post(_path("rollouts", rollout, "abort"), {"reason": args.reason})
+    is_over = answer["outcome"] == "rolled_back"
+    return _show(args, answer, f"{safe(answer['id'])} {'is' if is_over else 'is being'} taken back")
+
+
+def _pause_or_resume(args: argparse.Namespace, daemon: Link) -> int:
+    answer = daemon.post(_path("targets", args.target, args.command))
+    return _show(args, answer, f"{safe(answer['name'])} is {'paused' if answer['paused'] else 'not paused'}")

@@ -1,0 +1,106 @@
+"""The daemon's JSON as text for people; nothing that a server or a person wrote can steer the terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+def safe(text: object) -> str:
+    """One line of printable characters; any other is shown as its escape."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in str(text)
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns as wide as they need; the last one is as long as it is."""
+    lines = [tuple(head), *(tuple(safe(cell) for cell in row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
+        for line in lines
+    )
+
+
+def value(given: object) -> str:
+    """A knob's value as one writes it; null is vLLM's own default."""
+    if given is None:
+        return "default"
+    return str(given).lower() if isinstance(given, bool) else safe(given)
+
+
+def change(suggestion: Json) -> str:
+    return ", ".join(
+        f"{safe(knob)} {value(suggestion['from'].get(knob))} -> {value(new)}"
+        for knob, new in suggestion["to"].items()
+    )
+
+
+def moment(stamp: str | None) -> str:
+    """2026-11-20 12:00:00 UTC, from what the API says."""
+    return "never" if stamp is None else safe(stamp)[:19].replace("T", " ") + " UTC"
+
+
+def status_text(targets: Sequence[Json]) -> str:
+    if not targets:
+        return "no targets\n"
+    rows = [
+        (
+            target["name"],
+            target["phase"] + (" (paused)" if target["paused"] else ""),
+            target["mode"],
+            "-" if target["goodput_rps"] is None else f"{target['goodput_rps']:.1f}/s",
+            "-" if target["ttft_p95_s"] is None else f"{target['ttft_p95_s'] * 1000:.0f} ms",
+            ", ".join(map(_server, target["servers"])) or "-",
+            target["note"],
+        )
+        for target in targets
+    ]
+    text = table(("TARGET", "PHASE", "MODE", "GOODPUT", "TTFT P95", "SERVERS", "NOTE"), rows)
+    for target in targets:
+        if target["suggestion"] is not None:
+            name = safe(target["suggestion"])
+            text += f"\n{safe(target['name'])}: {name} waits for a person: `trimtab approve {name}`"
+        for source in target["sources"]:
+            if not source["available"]:
+                text += f"\n{safe(target['name'])}: {safe(source['source'])} is lost: {safe(source['why'])}"
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _server(server: Json) -> str:
+    share = "" if server["weight"] is None else f" {server['weight']} %"
+    return f"{server['name']} {server['color']}{share}"
+
+
+def suggestions_text(suggestions: Sequence[Json]) -> str:
+    if not suggestions:
+        return "no suggestions\n"
+    rows = [
+        (found["id"], found["target"], found["status"], found["class"], change(found), found["why"])
+        for found in suggestions
+    ]
+    return table(("ID", "TARGET", "STATUS", "CLASS", "CHANGE", "WHY"), rows)
+
+
+def suggestion_text(found: Json) -> str:
+    """All that a person must see before an approval."""
+    lines = [
+        ("change", change(found)),
+        ("target", safe(found["target"])),
+        ("class", f"{safe(found['class'])}  (rule {safe(found['rule'])}, by {safe(found['policy'])})"),
+        ("why", safe(found["why"])),
+        ("expects", safe(found["expects"])),
+        ("risks", safe(found["risks"])),
+        ("source", safe(found["source"])),
+        *(("evidence", _evidence(evidence)) for evidence in found["evidence"]),
+        *(("guard", safe(note)) for note in found["notes"]),
+        ("expires", moment(found["expires_at"])),
+        ("status", safe(found["status"])),
+        ("digest", safe(found["digest"])),
+    ]
+    return f"{safe(found['id'])}\n" + "".join(f"  {label:9}{text}\n" for label, text in lines)
+
+
+def _evidence(found: Json) -> str:
+    return safe(f"{found['metric']} {found['value']:g} {found['unit']} over {found['window_s']:g} s")

@@ -1,0 +1,124 @@
+"""`trimtab token`: make, list and revoke the tokens of the API, in the file that the daemon reads."""
+
+import argparse
+import json
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import get_args
+
+from agent.api.tokens import SHAPE, Role, Token, load, mint, store
+from agent.cli import Subparsers
+from agent.cli.tables import moment, safe, table
+from agent.errors import ConfigError
+
+DAYS = {"h": 1 / 24, "d": 1, "w": 7}
+LONGEST_DAYS = 3650
+IN_FORCE = "The daemon heeds it once it has read the file again (SIGHUP, or a restart)."
+
+
+def register(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser("token", help="make, list and revoke tokens of the API")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    new = verbs.add_parser("new", help="make a token; it is shown once and only its hash is kept")
+    new.add_argument("--role", required=True, choices=get_args(Role))
+    new.add_argument("--name", required=True, type=_name, help="who uses it; stands in the audit")
+    new.add_argument("--expires", type=_lifetime, metavar="90d", help="hours, days or weeks: 12h, 90d, 4w")
+    new.set_defaults(run=_new)
+
+    listing = verbs.add_parser("list", help="what tokens there are")
+    listing.set_defaults(run=_list)
+
+    revoke = verbs.add_parser("revoke", help="make a token worthless")
+    revoke.add_argument("id", help="as `trimtab token list` shows it")
+    revoke.set_defaults(run=_revoke)
+
+    for verb in (new, listing, revoke):
+        verb.add_argument("--tokens-file", required=True, type=Path, metavar="FILE", help="[api] tokens_file")
+        verb.add_argument("--json", action="store_true")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - a command has no loop that could inject it
+
+
+def _name(text: str) -> str:
+    if not text.strip() or not text.isprintable() or len(text) > 100:  # noqa: PLR2004
+        raise argparse.ArgumentTypeError("must be 1 to 100 printable characters")
+    return text.strip()
+
+
+def _lifetime(text: str) -> timedelta:
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([hdw])", text)
+    days = int(match[1]) * DAYS[match[2]] if match else 0
+    if not 0 < days <= LONGEST_DAYS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no lifetime of up to ten years, such as 12h, 90d or 4w"
+        )
+    return timedelta(days=days)
+
+
+def _new(args: argparse.Namespace) -> int:
+    now = _now().replace(microsecond=0)
+    known = load(args.tokens_file) if args.tokens_file.exists() else {}
+    expires = now + args.expires if args.expires else None
+    text, token = mint(role=args.role, principal=args.name, made_at=now, expires=expires)
+    _store(args.tokens_file, [*known.values(), token])
+    if args.json:
+        kept = token.model_dump(mode="json", exclude={"sha256"})
+        sys.stdout.write(json.dumps({"token": text, **kept}) + "\n")
+    else:
+        sys.stdout.write(f"{text}\n")
+        until = f"until {moment(expires.isoformat())}" if expires else "until it is revoked"
+        sys.stderr.write(
+            f"Keep it now, it is not shown again: {token.role} for {token.principal}, {until}. {IN_FORCE}\n"
+        )
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    tokens, now = load(args.tokens_file).values(), _now()
+    if args.json:
+        kept = [token.model_dump(mode="json", exclude={"sha256"}) for token in tokens]
+        sys.stdout.write(json.dumps({"tokens": kept}, indent=2) + "\n")
+        return 0
+    rows = [
+        (
+            token.id,
+            token.role,
+            token.principal,
+            moment(token.made_at.isoformat() if token.made_at else None),
+            moment(token.expires.isoformat() if token.expires else None)
+            + (" (over)" if token.expires and token.expires <= now else ""),
+        )
+        for token in tokens
+    ]
+    sys.stdout.write(table(("ID", "ROLE", "NAME", "MADE", "EXPIRES"), rows) if rows else "no tokens\n")
+    return 0
+
+
+def _revoke(args: argparse.Namespace) -> int:
+    whole = SHAPE.fullmatch(args.id)
+    name = whole[1] if whole else args.id
+    tokens = load(args.tokens_file)
+    if name not in tokens:
+        sys.stderr.write(
+            f"trimtab: there is no token {safe(name)}; `trimtab token list` shows those there are\n"
+        )
+        return 1
+    gone = tokens.pop(name)
+    _store(args.tokens_file, list(tokens.values()))
+    if args.json:
+        sys.stdout.write(json.dumps({"revoked": gone.id}) + "\n")
+    else:
+        sys.stdout.write(f"{gone.id} ({gone.role} for {gone.principal}) is revoked. {IN_FORCE}\n")
+    return 0
+
+
+def _store(path: Path, tokens: list[Token]) -> None:
+    try:
+        store(path, tokens)
+    except OSError as error:
+        raise ConfigError(f"--tokens-file {path}: cannot be written: {error.strerror or error}") from error
