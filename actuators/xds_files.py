@@ -1,0 +1,154 @@
+"""The files that Envoy reads: replaced whole, by one writer at a time, never by an older daemon."""
+
+import asyncio
+import fcntl
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from actuators.split import Carried, Json, carried_by
+from agent.errors import ActError, FencedError
+
+LOCKED_FOR_S = 2.0  # a write holds the lock for milliseconds
+
+
+class BrokenFileError(ActError):
+    """A file holds something that we did not write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Version:
+    """`version_info`: who wrote it, for which effect, and the how-manieth write of all it is."""
+
+    epoch: int = 0
+    number: int = 0
+    serial: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Version":
+        """Raises ValueError."""
+        epoch, number, serial = (int(part) for part in text.split("."))
+        return cls(epoch=epoch, number=number, serial=serial)
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.number}.{self.serial}"
+
+
+@dataclass(frozen=True, slots=True)
+class XdsFiles:
+    home: Path
+
+    def path(self, kind: str) -> Path:
+        """`kind`: cds (clusters), rds (routes) or lds (the listener)."""
+        return self.home / "xds" / f"{kind}.json"
+
+    def exist(self) -> bool:
+        return any(self.path(kind).exists() for kind in ("cds", "rds", "lds"))
+
+    def read(self, kind: str) -> tuple[str, tuple[Json, ...]] | None:
+        """version_info and resources; None: there is no such file. Raises BrokenFileError."""
+        path = self.path(kind)
+        try:
+            content = json.loads(path.read_bytes())
+            return str(content["version_info"]), tuple(dict(resource) for resource in content["resources"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BrokenFileError(f"{path} cannot be read ({error!r}); the next route replaces it") from error
+
+    def is_usable(self, kind: str) -> bool:
+        try:
+            return self.read(kind) is not None
+        except BrokenFileError:
+            return False
+
+    def carried(self) -> Carried | None:
+        """Raises BrokenFileError."""
+        found = self.read("rds")
+        try:
+            return carried_by(found[1]) if found else None
+        except ValueError as error:
+            raise BrokenFileError(f"{self.path('rds')}: {error}; the next route replaces it") from error
+
+    def clusters(self) -> dict[str, Json]:
+        """By name. Raises BrokenFileError."""
+        found = self.read("cds")
+        try:
+            return {str(cluster["name"]): cluster for cluster in found[1]} if found else {}
+        except KeyError as error:
+            raise BrokenFileError(f"{self.path('cds')} has a cluster without a name") from error
+
+    def versions(self) -> list[Version]:
+        """Of the files that can be read."""
+        versions = []
+        for kind in ("cds", "rds"):
+            try:
+                found = self.read(kind)
+                versions += [Version.parse(found[0])] if found else []
+            except (BrokenFileError, ValueError):
+                continue  # who wrote it cannot be told; the other file can
+        return versions
+
+    def next_version(self, *, epoch: int, number: int) -> Version:
+        """Never one that Envoy may have had, so that its answer is about this write."""
+        serial = max((version.serial for version in self.versions()), default=0)
+        return Version(epoch=epoch, number=number, serial=serial + 1)
+
+    def refuse_under_newer(self, epoch: int) -> None:
+        """Raises FencedError."""
+        newest = max((version.epoch for version in self.versions()), default=0)
+        if newest > epoch:
+            raise FencedError(
+                f"the proxy's files are of epoch {newest}, this daemon is {epoch}: a newer one has taken over"
+            )
+
+    async def put(self, kind: str, content: bytes | None, *, epoch: int) -> bytes | None:
+        """Replace a file, or remove it (None); returns what it held. Raises ActError, FencedError."""
+        return await asyncio.to_thread(self._put, kind, content, epoch)
+
+    def _put(self, kind: str, content: bytes | None, epoch: int) -> bytes | None:
+        path = self.path(kind)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with (self.home / "lock").open("a") as lock:
+                self._lock(lock.fileno())
+                self.refuse_under_newer(epoch)
+                previous = path.read_bytes() if path.exists() else None
+                if content is None:
+                    path.unlink(missing_ok=True)
+                else:
+                    _replace(path, content)
+        except OSError as error:
+            raise ActError(f"cannot write {path}: {error}") from error
+        return previous
+
+    def _lock(self, fd: int) -> None:
+        end_s = time.monotonic() + LOCKED_FOR_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > end_s:
+                    raise ActError(
+                        f"another process holds {self.home / 'lock'}: is a daemon stopped?"
+                    ) from error
+                time.sleep(0.01)
+            else:
+                return
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """By rename: Envoy must never read half a file, nor find one after a power cut."""
+    fresh = path.with_name(f".{path.name}")
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

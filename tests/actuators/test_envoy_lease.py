@@ -1,0 +1,163 @@
+import asyncio
+from collections import Counter
+
+import aiohttp
+import pytest
+
+from actuators.envoy import EnvoyTraffic
+from agent.effects import Route
+from tests.sse_backend import Backend, ask, asked
+
+pytestmark = pytest.mark.real_envoy
+
+
+def leased(blue: Backend, green: Backend, weight: int, lease_s: float) -> Route:
+    return Route(
+        number=5,
+        servers=(blue.server, green.server),
+        weights={blue.name: 100 - weight, green.name: weight},
+        fallback=blue.name,
+        leased=green.name,
+        lease_s=lease_s,
+    )
+
+
+async def until_only(client: aiohttp.ClientSession, traffic: EnvoyTraffic, name: str) -> Counter[str]:
+    """Everything that was answered until twenty in a row came from `name`."""
+    everything: Counter[str] = Counter()
+    while True:
+        served = await asked(client, traffic.listen, 20)
+        everything += served
+        if served == {name: 20}:
+            return everything
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("weight", [30, 100])
+async def test_a_lease_that_nobody_renews_sends_all_to_the_fallback(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession, weight: int
+) -> None:
+    await traffic.route(leased(blue, green, weight, lease_s=1.0))
+    sessions = [{"x-session-id": str(number)} for number in range(30)]
+    before = [await ask(client, traffic.listen, headers=session) for session in sessions[:10]]
+
+    everything = await until_only(client, traffic, blue.name)
+    after = [await ask(client, traffic.listen, headers=session) for session in sessions]
+    seen = await traffic.observe()
+
+    assert green.name in {answer.server for answer in before}
+    assert set(everything) <= {blue.name, green.name}
+    assert {answer.server for answer in after} == {blue.name}
+    assert seen is not None
+    assert seen.weights == {blue.name: 100 - weight, green.name: weight}  # as in force without the lease
+
+
+async def test_a_stream_that_runs_when_the_lease_ends_is_not_cut(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    green.chunks, green.gap_s = 20, 0.1
+    await traffic.route(leased(blue, green, 100, lease_s=0.5))
+    running = [asyncio.create_task(ask(client, traffic.listen)) for _ in range(5)]
+
+    await until_only(client, traffic, blue.name)
+    answers = await asyncio.gather(*running)
+
+    assert [answer.good for answer in answers] == [True] * 5
+    assert {answer.server for answer in answers} == {green.name}
+
+
+async def test_a_renewed_lease_keeps_its_server(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    route = leased(blue, green, 100, lease_s=3.0)
+    await traffic.route(route)
+    over = asyncio.get_running_loop().time() + 4.5
+
+    served: Counter[str] = Counter()
+    while asyncio.get_running_loop().time() < over:
+        await traffic.keep_alive(route)
+        served += await asked(client, traffic.listen, 5)
+        await asyncio.sleep(0.05)
+
+    assert set(served) == {green.name}
+
+
+async def test_a_lease_is_renewed_no_sooner_than_a_third_of_it_is_spent(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend
+) -> None:
+    route = leased(blue, green, 100, lease_s=60.0)
+    await traffic.route(route)
+    before = (traffic.home / "xds" / "rds.json").stat().st_mtime_ns
+
+    for _ in range(20):
+        await traffic.keep_alive(route)
+
+    assert (traffic.home / "xds" / "rds.json").stat().st_mtime_ns == before
+
+
+async def test_a_spent_lease_comes_back_when_it_is_renewed(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    short = leased(blue, green, 100, lease_s=0.2)
+    await traffic.route(short)
+    await until_only(client, traffic, blue.name)
+
+    await traffic.route(leased(blue, green, 100, lease_s=30.0))
+
+    assert await asked(client, traffic.listen, 20) == {green.name: 20}
+
+
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("mode", ["503", "reset"])
+async def test_a_failing_green_is_tried_again_on_blue_with_the_lease_and_without(
+    traffic: EnvoyTraffic,
+    blue: Backend,
+    green: Backend,
+    client: aiohttp.ClientSession,
+    mode: str,
+    expired: bool,
+) -> None:
+    green.mode = "503" if mode == "503" else "reset"
+    await traffic.route(leased(blue, green, 100, lease_s=0.1 if expired else 30.0))
+    await asyncio.sleep(0.3 if expired else 0)
+
+    served = await asked(client, traffic.listen, 30, stream=True)
+
+    assert served == {blue.name: 30}
+    assert bool(green.served[mode]) is not expired
+
+
+async def test_a_server_that_refuses_connections_costs_no_request(
+    traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
+) -> None:
+    async with Backend("chat-r2") as green:
+        route = leased(blue, green, 50, lease_s=30.0)
+    await traffic.route(route)
+
+    assert await asked(client, traffic.listen, 60, stream=True) == {blue.name: 60}
+
+
+async def test_a_fallback_that_fails_is_not_spread_over_the_canary(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    blue.mode = "503"
+    await traffic.route(leased(blue, green, 10, lease_s=30.0))
+
+    served = await asked(client, traffic.listen, 200)
+
+    assert served[green.name] < 50  # 10 % of 200, 7 standard deviations
+    assert served["503"] == 200 - served[green.name]
+
+
+async def test_clients_cannot_spend_the_lease(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    await traffic.route(leased(blue, green, 100, lease_s=30.0))
+
+    answers = [
+        await ask(client, traffic.listen, headers={"x-trimtab-lease": "expired", "x-trimtab-request": "mine"})
+        for _ in range(5)
+    ]
+
+    assert {answer.server for answer in answers} == {green.name}
+    assert "mine" not in {headers["x-trimtab-request"] for headers in green.headers}

@@ -1,0 +1,167 @@
+"""What every proxy promises, the real one and the fake that stands in for it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actuators.envoy import EnvoyTraffic
+from agent.effects import Route
+from agent.errors import ActError, FencedError
+from agent.model import Server
+from agent.ports import Site, Traffic
+from tests.fake_traffic import FakeTraffic
+from tests.sse_backend import free_port
+
+BLUE = Server(name="chat-r1", setting={"max_num_seqs": 4}, address="127.0.0.1:9")
+GREEN = Server(name="chat-r2", setting={"max_num_seqs": 16}, address="127.0.0.1:19")
+ALONE = Route(number=1, servers=(BLUE,), weights={BLUE.name: 100}, fallback=BLUE.name)
+CANARY = Route(
+    number=2,
+    servers=(BLUE, GREEN),
+    weights={BLUE.name: 95, GREEN.name: 5},
+    fallback=BLUE.name,
+    leased=GREEN.name,
+    lease_s=30.0,
+)
+
+Bind = Callable[[int], Traffic]  # by epoch
+Act = Callable[[Route], Awaitable[None]]
+
+
+@pytest.fixture(params=["fake", pytest.param("envoy", marks=pytest.mark.real_envoy)])
+async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bind]:
+    proxy: FakeTraffic | EnvoyTraffic
+    proxy = FakeTraffic() if request.param == "fake" else EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
+    yield lambda epoch: proxy.bind(Site(target="chat", state_dir=tmp_path, epoch=epoch))
+    await proxy.bind(Site(target="chat", state_dir=tmp_path, epoch=0)).stop()
+
+
+async def test_a_proxy_that_was_never_configured_says_so(bind: Bind) -> None:
+    traffic = bind(1)
+
+    assert not await traffic.problems()
+    assert await traffic.observe() is None
+    assert await traffic.in_flight(BLUE.name) is None
+
+
+async def test_what_is_routed_is_observed(bind: Bind) -> None:
+    traffic = bind(1)
+
+    await traffic.route(ALONE)
+    await traffic.route(CANARY)
+    seen = await traffic.observe()
+
+    assert seen is not None
+    assert seen.weights == {BLUE.name: 95, GREEN.name: 5}
+    assert seen.addresses == {BLUE.name: BLUE.address, GREEN.name: GREEN.address}
+    assert (seen.epoch, seen.leased, seen.listening) == (1, GREEN.name, True)
+    assert await traffic.in_flight(GREEN.name) == 0
+
+
+async def test_a_route_may_be_repeated(bind: Bind) -> None:
+    traffic = bind(1)
+    await traffic.route(CANARY)
+    once = await traffic.observe()
+
+    await traffic.route(CANARY)
+    await traffic.keep_alive(CANARY)
+
+    assert await traffic.observe() == once
+
+
+async def test_a_server_of_weight_zero_stays_known_and_one_that_is_not_named_goes(bind: Bind) -> None:
+    traffic = bind(1)
+    resting = replace(CANARY, weights={BLUE.name: 100, GREEN.name: 0}, leased=None)
+
+    await traffic.route(resting)
+    rests = await traffic.observe()
+    await traffic.route(replace(ALONE, number=3))
+    gone = await traffic.observe()
+
+    assert rests is not None
+    assert gone is not None
+    assert set(rests.addresses) == {BLUE.name, GREEN.name}
+    assert set(gone.addresses) == {BLUE.name}
+
+
+async def test_the_proxy_outlives_its_daemon(bind: Bind) -> None:
+    await bind(1).route(CANARY)
+    next_daemon = bind(2)
+
+    seen = await next_daemon.observe()
+    await next_daemon.keep_alive(CANARY)
+    await next_daemon.route(replace(ALONE, number=3))
+    later = await next_daemon.observe()
+
+    assert seen is not None
+    assert later is not None
+    assert (seen.epoch, seen.weights) == (1, CANARY.weights)
+    assert (later.epoch, later.weights) == (2, ALONE.weights)
+
+
+async def test_an_older_daemon_is_fenced(bind: Bind) -> None:
+    older, newer = bind(1), bind(2)
+    await older.route(ALONE)
+    await newer.route(replace(ALONE, number=2))
+    before = await newer.observe()
+
+    acts: list[Act] = [older.route, older.keep_alive]
+    for act in acts:
+        with pytest.raises(FencedError):
+            await act(replace(CANARY, number=3))
+
+    assert await newer.observe() == before
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        replace(CANARY, weights={BLUE.name: 95, GREEN.name: 6}),
+        replace(CANARY, weights={BLUE.name: 125, GREEN.name: -25}),
+        replace(CANARY, weights={BLUE.name: 95.0, GREEN.name: 5.0}),  # type: ignore[dict-item]
+        replace(CANARY, weights={BLUE.name: 95, "chat-r3": 5}),
+        replace(CANARY, weights={}),
+        replace(CANARY, fallback="chat-r3"),
+        replace(CANARY, leased=BLUE.name),
+        replace(CANARY, lease_s=0),
+    ],
+    ids=lambda route: f"{route.weights} {route.fallback} {route.leased} {route.lease_s}",
+)
+async def test_a_refused_route_changes_nothing(bind: Bind, refused: Route) -> None:
+    traffic = bind(1)
+    await traffic.route(ALONE)
+    before = await traffic.observe()
+
+    acts: list[Act] = [traffic.route, traffic.keep_alive]
+    for act in acts:
+        with pytest.raises(ActError):
+            await act(replace(refused, number=9))
+
+    assert await traffic.observe() == before
+
+
+async def test_keep_alive_carries_out_a_route_that_is_missing_but_undoes_no_later_one(bind: Bind) -> None:
+    traffic = bind(1)
+
+    await traffic.keep_alive(ALONE)
+    await traffic.route(CANARY)
+    await traffic.keep_alive(ALONE)
+    seen = await traffic.observe()
+
+    assert seen is not None
+    assert seen.weights == CANARY.weights
+
+
+async def test_the_fake_fails_once_on_demand_and_spends_its_lease(tmp_path: Path) -> None:
+    fake = FakeTraffic()
+    traffic = fake.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    fake.next_error = ActError("as told")
+
+    with pytest.raises(ActError, match="as told"):
+        await traffic.route(ALONE)
+    await traffic.route(replace(CANARY, lease_s=1e-9))
+
+    assert traffic.weights_in_force == {BLUE.name: 100}
+    assert [name for name, _ in fake.calls] == ["route", "route"]
