@@ -15,7 +15,7 @@ from agent.flag_table import ALIASES, NO_SWITCHES, ONE_WAY, SEVERAL, SHORT, SIZE
 
 Value = bool | int | float | str | None  # as in agent.model, which stands above this module
 
-PLACE = frozenset({"host", "port", "uds"})
+PLACE = frozenset({"host", "port"})
 SECRETS = frozenset({"api_key", "hf_token"})
 
 _SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
@@ -89,6 +89,11 @@ def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]
         edited += [*argv[at:start], *words]
         at = stop
     return [*edited, *argv[at:], *appended]
+
+
+def api_key_of(argv: Sequence[str]) -> str:
+    """What the server wants to see of its clients; empty when it does not ask."""
+    return next((str(flag.value) for flag in reversed(_flags(argv)) if flag.knob == "api_key"), "")
 
 
 def masked(argv: Sequence[str]) -> list[str]:

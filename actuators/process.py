@@ -1,0 +1,336 @@
+"""Run vLLM servers as plain processes of this host, each in a session of its own that outlives the daemon."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from actuators import proc_table, server_marks, server_origin
+from actuators.openai_probe import OpenAiProbe
+from actuators.proc_table import Process
+from actuators.process_group import end, exit_code, group_of, how_it_ended, spawn
+from actuators.server_log import log_cause, log_tail
+from actuators.server_marks import Marked, Note
+from actuators.server_origin import Origin
+from actuators.server_watch import lost
+from agent.errors import ActError, FencedError, FlagError
+from agent.events import ServerLost
+from agent.flags import place_of, setting_of
+from agent.model import Server, Setting
+from agent.ports import Now, Site
+
+_HERE = "127.0.0.1"
+_EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - read, not bound
+_LAST_PORT = 65535
+_POLL_S = 0.25
+_NOT_SPOKEN = (
+    "uds",
+    "ssl_certfile",
+    "ssl_keyfile",
+)  # flags of servers that do not speak plain HTTP on a port
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessEngine:
+    """The fields without an underscore are the options of `[targets.engine]`."""
+
+    command: tuple[str, ...] = field(
+        default=(), repr=False
+    )  # how a server is started; empty: as the adopted one was
+    serving: str = ""  # "http://127.0.0.1:8000": a server that runs already and is to be adopted
+    ports: tuple[int, int] = (8101, 8199)  # where new servers listen: first and last
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # on top of the daemon's own
+    cwd: str = ""  # where servers work; empty: where the daemon does
+    stop_s: float = 20.0  # from SIGTERM to SIGKILL
+    health_every_s: float = 1.0
+    lost_after: int = 5  # missed health probes in a row
+    _site: Site | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "command", tuple(self.command))  # TOML knows lists only
+        object.__setattr__(self, "ports", tuple(self.ports))
+        if not self.command and not self.serving:
+            raise ValueError(
+                "say what is served: command = ['vllm', 'serve', 'MODEL'], or serving = 'http://…'"
+            )
+        if self.serving:
+            _address_of(self.serving)
+        if len(self.ports) != len(("first", "last")) or not 0 < self.ports[0] <= self.ports[1] <= _LAST_PORT:
+            raise ValueError(f"ports must be [first, last] within 1..{_LAST_PORT}, not {list(self.ports)}")
+        if self.stop_s < 0 or self.health_every_s <= 0 or self.lost_after < 1:
+            raise ValueError("stop_s must be at least 0, health_every_s above 0, lost_after at least 1")
+
+    def bind(self, site: Site) -> Self:
+        bound = replace(self)
+        object.__setattr__(bound, "_site", site)
+        return bound
+
+    async def problems(self) -> Sequence[str]:
+        found = await asyncio.to_thread(self._unstartable)
+        if self.serving and not await self.observe():
+            why = await OpenAiProbe(address=_address_of(self.serving)).health()
+            found.append(
+                f"serving = {self.serving!r}: {why or 'is no server to adopt'}; start it, or correct the URL"
+            )
+        return found
+
+    async def observe(self) -> Sequence[Server]:
+        running = await asyncio.to_thread(server_marks.marked, self._bound)
+        ours = [
+            Server(name=name, setting=_setting(one.argv), address=_listens(one.argv))
+            for name, one in sorted(running.items())
+        ]
+        return [*ours, *await self._stranger()]
+
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        one = (await self._unfenced()).get(server.name)
+        try:
+            one = one or self._start(server)
+            address = _listens(one.argv)
+            async with asyncio.timeout(deadline_s):
+                await self._healthy(one, address)
+        except TimeoutError as error:
+            tail = self._tail(server)
+            await self._end(server.name, one, 0)
+            raise ActError(f"{server.name} was not healthy within {deadline_s:g} s", tail) from error
+        except (OSError, FlagError) as error:
+            await self._end(server.name, one, 0)
+            raise ActError(f"{server.name} cannot be started: {error}") from error
+        except BaseException:
+            await self._end(server.name, one, 0)
+            raise
+        return replace(server, setting=server.setting or _setting(one.argv), address=address, ours=True)
+
+    async def warm_up(self, server: Server, requests: int, deadline_s: float) -> None:
+        if not server.address:
+            raise ActError(f"{server.name} has no address: it was never launched")
+        key = await asyncio.to_thread(self._api_key)
+        await OpenAiProbe(address=server.address, api_key=key).warm_up(requests, deadline_s)
+
+    async def busy(self, server: Server) -> int | None:
+        return await OpenAiProbe(address=server.address).busy()
+
+    async def retire(self, server: Server) -> None:
+        running = await self._unfenced()
+        if server.ours:
+            await self._end(server.name, running.get(server.name), self.stop_s)
+            return
+        leader = await asyncio.to_thread(_unmarked_listener, server.address)
+        if leader:
+            await end(leader, await asyncio.to_thread(group_of, leader), self.stop_s)
+        elif server.address not in {_listens(one.argv) for one in running.values()}:
+            await self._gone_unseen(server)
+
+    async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
+        """Returns once it has said that the server is lost."""
+        if server.ours:
+            one = (await asyncio.to_thread(server_marks.marked, self._bound)).get(server.name)
+            why = await self._lost(server, one.process) if one else "is not there any more"
+        else:
+            why = await self._lost(server, await asyncio.to_thread(_unmarked_listener, server.address))
+        emit(
+            ServerLost(
+                at=now(), server=server.name, why=self._with_cause(server, why), log=self._tail(server)
+            )
+        )
+
+    # What it is started from.
+
+    @property
+    def _bound(self) -> Site:
+        if self._site is None:
+            raise RuntimeError("bind the engine to a site first")
+        return self._site
+
+    def _origin(self) -> Origin:
+        if self.command:
+            return server_origin.configured(self.command, self.env, self.cwd)
+        running = _unmarked_listener(_address_of(self.serving))
+        origin = server_origin.adopted(running) if running else None
+        origin = origin or server_origin.remembered(self._bound.state_dir)
+        if origin is None:
+            raise ActError(
+                f"no command is configured, and what serves {self.serving} cannot be read: write command"
+            )
+        return replace(origin, env={**origin.env, **self.env}, cwd=self.cwd or origin.cwd)
+
+    def _api_key(self) -> str:
+        with suppress(ActError, FlagError):
+            return self._origin().api_key
+        return ""
+
+    def _unstartable(self) -> list[str]:
+        try:
+            origin = self._origin()
+            setting = setting_of(origin.argv)
+            self._free_port()
+        except FlagError as error:
+            return [f"command: {error}"]
+        except ActError as error:
+            return [error.why]
+        found = [
+            f"command: --{knob}: only plain HTTP on a port is spoken"
+            for knob in _NOT_SPOKEN
+            if knob in setting
+        ]
+        if not Path(origin.cwd).is_dir():
+            found.append(f"cwd: there is no folder {origin.cwd!r}")
+        elif not origin.program():
+            found.append(f"command: {origin.argv[0]!r} is not there or not executable: write its full path")
+        return found
+
+    # Starting and ending.
+
+    async def _unfenced(self) -> Mapping[str, Marked]:
+        site = self._bound
+        running = await asyncio.to_thread(server_marks.marked, site)
+        newest = server_marks.newest_epoch(site, running)
+        if newest > site.epoch:
+            raise FencedError(
+                f"a newer daemon (epoch {newest}) runs servers here; this one has epoch {site.epoch}"
+            )
+        return running
+
+    def _start(self, server: Server) -> Marked:
+        """Nothing awaits between choosing a port and starting: no other launch here can choose the same."""
+        site = self._bound
+        if "/" in server.name:
+            raise ActError(f"{server.name!r} cannot be the name of a server")
+        server_marks.make_room(site)
+        origin = self._origin()
+        port = self._free_port()
+        argv = tuple(origin.command(server.setting, port))
+        log = server_marks.log_of(site, server.name)
+        log_from = log.stat().st_size if log.exists() else 0
+        env = {**origin.env, **server_marks.marks(site, server.name)}
+        started = spawn(argv, env=env, cwd=origin.cwd, log=log)
+        note = Note(
+            pid=started.pid,
+            started=started.started,
+            argv=argv,
+            port=port,
+            epoch=site.epoch,
+            log_from=log_from,
+        )
+        server_marks.write_note(site, server.name, note)
+        return Marked(name=server.name, process=started, argv=argv, epoch=site.epoch)
+
+    def _free_port(self) -> int:
+        first, last = self.ports
+        taken = {_port(_listens(proc_table.words(one.pid))) for one, _ in server_marks.any_marked()}
+        free = [port for port in range(first, last + 1) if port not in taken]
+        for again in (False, True):  # rather one that no old connection lingers on
+            for port in free:
+                with socket.socket() as probe, suppress(OSError):
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, again)
+                    probe.bind(("", port))
+                    return port
+        raise ActError(f"ports: none of {first}..{last} is free: give a wider range")
+
+    async def _healthy(self, one: Marked, address: str) -> None:
+        probe = OpenAiProbe(address=address)
+        while True:
+            why = await probe.health()
+            if not proc_table.runs(one.process):
+                server = Server(name=one.name, setting={})
+                how = self._with_cause(server, how_it_ended(exit_code(one.process)))
+                raise ActError(how, self._tail(server))
+            if not why:
+                return
+            await asyncio.sleep(min(_POLL_S, self.health_every_s))
+
+    async def _end(self, name: str, one: Marked | None, grace_s: float) -> None:
+        site = self._bound
+        await end(one.process if one else None, lambda: server_marks.members(site, name), grace_s)
+        server_marks.drop_note(site, name)
+
+    # The server that somebody else started.
+
+    async def _stranger(self) -> Sequence[Server]:
+        if not self.serving:
+            return ()
+        address = _address_of(self.serving)
+        if await OpenAiProbe(address=address).health():
+            return ()
+        return await asyncio.to_thread(self._adopted, address)
+
+    def _adopted(self, address: str) -> Sequence[Server]:
+        listener = proc_table.listener(_port(address))
+        if listener and server_marks.is_marked(listener):
+            return ()
+        origin = server_origin.adopted(listener) if listener else None
+        if origin:
+            server_origin.remember(self._bound.state_dir, origin)  # it may be gone when it is needed
+        argv = origin.argv if origin else ()
+        setting = _setting(argv) or _setting(self.command)
+        return (Server(name=f"{self._bound.target}-r0", setting=setting, address=address, ours=False),)
+
+    async def _gone_unseen(self, server: Server) -> None:
+        if not await OpenAiProbe(address=server.address).health():
+            raise ActError(
+                f"{server.name} at {server.address} still serves, and its process cannot be seen: "
+                "stop it yourself, or run the daemon as its user"
+            )
+
+    async def _lost(self, server: Server, known: Process | None) -> str:
+        probe = OpenAiProbe(address=server.address)
+        return await lost(probe, known, every_s=self.health_every_s, misses=self.lost_after)
+
+    # Its log.
+
+    def _with_cause(self, server: Server, why: str) -> str:
+        cause = log_cause(*self._log(server))
+        return f"{server.name} {why}" + (f": {cause}" if cause else "")
+
+    def _tail(self, server: Server) -> tuple[str, ...]:
+        return log_tail(*self._log(server))
+
+    def _log(self, server: Server) -> tuple[Path, int, frozenset[str]]:
+        site = self._bound
+        note = server_marks.read_note(site, server.name)
+        hidden: frozenset[str] = frozenset()
+        with suppress(ActError):
+            hidden = self._origin().secrets
+        return server_marks.log_of(site, server.name), note.log_from if note else 0, hidden
+
+
+plugin = ProcessEngine
+
+
+def _address_of(url: str) -> str:
+    """Host and port of `http://127.0.0.1:8000`. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname or not parts.port or parts.path.strip("/"):
+        raise ValueError(f"serving must look like http://127.0.0.1:8000, not {url!r}")
+    return f"[{parts.hostname}]:{parts.port}" if ":" in parts.hostname else f"{parts.hostname}:{parts.port}"
+
+
+def _listens(argv: Sequence[str]) -> str:
+    """Where this command line can be reached from here; empty when it cannot be read."""
+    try:
+        host, port = place_of(argv)
+    except FlagError:
+        return ""
+    host = _HERE if host in _EVERY_INTERFACE else host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2] or 0)
+
+
+def _setting(argv: Sequence[str]) -> Setting:
+    try:
+        return setting_of(argv)
+    except FlagError:
+        return {}
+
+
+def _unmarked_listener(address: str) -> Process | None:
+    """Who listens there, unless it is a server of ours."""
+    found = proc_table.listener(_port(address))
+    return None if found and server_marks.is_marked(found) else found

@@ -1,0 +1,61 @@
+"""What a server's own log says about why it ended."""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+_READ_BYTES = 256 * 1024
+_TAIL = 30
+_LONGEST = 500  # characters of one line that anybody reads
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_PREFIX = re.compile(r"^(\([A-Za-z0-9_ =]+\) )?((ERROR|CRITICAL|WARNING|INFO) [0-9: -]+ \[[^\]]+\] )?\s*")
+
+# Most telling first; of each kind the last line. vLLM's own closing line only points back to the cause.
+_CAUSES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?i)out of memory|OutOfMemoryError",
+        r"\berror: .*",  # argparse
+        r"No available memory for the cache blocks|KV cache is needed|less than desired GPU memory",
+        r"^[\w.]*(Error|Exception|Interrupt)\b(?!: Engine core initialization failed)",
+        r"^[\w.]*Error: ",
+    )
+)
+_PYDANTIC = re.compile(r"(\d{1,4}) validation errors? for ")
+_PYDANTIC_LINES = 3  # of each error: the field, the reason, and where to read more
+
+
+def log_tail(log: Path, start: int = 0, hidden: Collection[str] = ()) -> tuple[str, ...]:
+    """The last lines from byte `start` on, fit to be shown: no colours, no progress bars, no secrets."""
+    return _lines(log, start, hidden)[-_TAIL:]
+
+
+def log_cause(log: Path, start: int = 0, hidden: Collection[str] = ()) -> str:
+    """The line that names the cause; empty when none does."""
+    lines = [_PREFIX.sub("", line) for line in _lines(log, start, hidden)]
+    for cause in _CAUSES:
+        for at in reversed(range(len(lines))):
+            if cause.search(lines[at]):
+                return _whole(lines, at)
+    return ""
+
+
+def _whole(lines: Sequence[str], at: int) -> str:
+    pydantic = _PYDANTIC.search(lines[at])
+    more = int(pydantic[1]) * _PYDANTIC_LINES if pydantic else 0
+    told = (line.strip() for line in lines[at : at + more + 1] if "For further information" not in line)
+    return " ".join(told)[:_LONGEST]
+
+
+def _lines(log: Path, start: int, hidden: Collection[str]) -> tuple[str, ...]:
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(start, size - _READ_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ()
+    for secret in sorted(filter(None, hidden), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    whole = (line.rpartition("\r")[2] for line in _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n"))
+    return tuple(line[:_LONGEST] for line in whole if line.strip())

@@ -1,0 +1,170 @@
+"""A server that somebody else started: found, copied, watched, and ended when it has been replaced."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from actuators import proc_table, process_group
+from actuators.process import ProcessEngine
+from agent.errors import ActError
+from agent.events import ServerLost
+from agent.model import Server
+from agent.ports import Site
+from tests.actuators.process_rig import STUB, free_ports
+
+
+class Stranger:
+    """A stub that was started by hand, with a child and an environment of its own."""
+
+    def __init__(self, *, leads: bool) -> None:
+        self.port = free_ports()[0]
+        self.url = f"http://127.0.0.1:{self.port}"
+        flags = ("--max-num-seqs", "2", "--engine-core", "--port", str(self.port))
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "NOTIFY_SOCKET": "/run/x"}
+        self.process = subprocess.Popen([*STUB, *flags], start_new_session=leads, env=env)
+        while not proc_table.listener(self.port):
+            self.process.poll()
+        known = proc_table.process(self.process.pid)
+        assert known
+        self.family = proc_table.with_descendants([known])
+
+    def left(self) -> list[proc_table.Process]:
+        self.process.poll()
+        return [one for one in self.family if proc_table.runs(one)]
+
+    def end(self) -> None:
+        for one in self.left():
+            os.kill(one.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(params=[True, False], ids=["leads its group", "in our group"])
+def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
+    stranger = Stranger(leads=request.param)
+    yield stranger
+    stranger.end()
+
+
+def engine(url: str, state_dir: Path, command: tuple[str, ...] = ()) -> ProcessEngine:
+    options = ProcessEngine(
+        command=command, serving=url, ports=free_ports(), health_every_s=0.1, lost_after=2, stop_s=5.0
+    )
+    return options.bind(Site(target="chat", state_dir=state_dir, epoch=1))
+
+
+async def test_a_running_server_is_adopted_with_its_setting(stranger: Stranger, tmp_path: Path) -> None:
+    adopting = engine(stranger.url, tmp_path)
+
+    assert list(await adopting.problems()) == []
+    [found] = await adopting.observe()
+
+    setting = {"max_num_seqs": 2, "engine_core": True}
+    address = f"127.0.0.1:{stranger.port}"
+    assert found == Server(name="chat-r0", setting=setting, address=address, ours=False)
+    assert await adopting.busy(found) == 1
+
+
+async def test_new_servers_are_started_as_it_was_even_when_it_is_gone(
+    stranger: Stranger, tmp_path: Path
+) -> None:
+    adopting = engine(stranger.url, tmp_path)
+    [blue] = await adopting.observe()
+    await adopting.retire(blue)
+    green = Server(name="chat-r1", setting={**blue.setting, "max_num_seqs": 4, "engine_core": None})
+
+    launched = await engine(stranger.url, tmp_path).launch(green, 60)
+
+    [found] = await adopting.observe()
+    assert (found.name, found.setting, found.ours) == ("chat-r1", {"max_num_seqs": 4}, True)
+    listener = proc_table.listener(int(launched.address.rpartition(":")[2]))
+    assert listener
+    env = proc_table.environment(listener.pid)
+    assert env["HF_HUB_OFFLINE"] == "1"
+    assert "NOTIFY_SOCKET" not in env
+    assert list(await adopting.problems()) == []
+    await adopting.retire(launched)
+
+
+async def test_it_is_ended_with_all_that_it_started_but_nothing_else(
+    stranger: Stranger, tmp_path: Path
+) -> None:
+    adopting = engine(stranger.url, tmp_path)
+    [found] = await adopting.observe()
+    assert len(stranger.left()) == 2
+
+    await adopting.retire(found)
+    await adopting.retire(found)
+
+    assert stranger.left() == []
+    assert list(await adopting.observe()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [(signal.SIGKILL, "exited"), (signal.SIGSTOP, "is lost: /health")]
+)
+async def test_its_loss_is_told(stranger: Stranger, tmp_path: Path, number: signal.Signals, why: str) -> None:
+    adopting = engine(stranger.url, tmp_path)
+    [found] = await adopting.observe()
+    said: list[ServerLost] = []
+    watch = asyncio.create_task(
+        adopting.watch(found, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
+    )
+    await asyncio.sleep(0.2)
+
+    os.kill(stranger.process.pid, number)
+    await asyncio.wait_for(watch, 60)
+
+    [lost] = said
+    assert lost.server == "chat-r0"
+    assert lost.why.startswith(f"chat-r0 {why}")
+
+
+async def test_nothing_to_adopt_is_a_problem(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_ports()[0]}"
+
+    with_command = await engine(url, tmp_path, STUB).problems()
+    without = await engine(url, tmp_path).problems()
+
+    assert [url in problem for problem in with_command] == [True]
+    assert len(without) == 2
+    with pytest.raises(ActError, match="write command"):
+        await engine(url, tmp_path).launch(Server(name="chat-r1", setting={}), 60)
+
+
+async def test_a_server_of_ours_is_not_adopted_as_somebody_elses(tmp_path: Path) -> None:
+    first = ProcessEngine(command=STUB, ports=free_ports()).bind(
+        Site(target="chat", state_dir=tmp_path, epoch=1)
+    )
+    launched = await first.launch(Server(name="chat-r1", setting={}), 60)
+
+    found = await engine(f"http://{launched.address}", tmp_path).observe()
+
+    assert [(server.name, server.ours) for server in found] == [("chat-r1", True)]
+    await first.retire(launched)
+
+
+def test_a_process_is_known_by_its_words_while_it_lives(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import time; time.sleep(600)", "a b", ""]
+    known = process_group.spawn(argv, env={"A": "b=c"}, cwd="", log=tmp_path / "log")
+
+    assert known.parent == os.getpid()
+    assert known.pid == known.group == known.session
+    assert proc_table.runs(known)
+    assert proc_table.words(known.pid)[-2:] == ["a b", ""]
+    assert proc_table.environment(known.pid) == {"A": "b=c"}
+
+    os.kill(known.pid, signal.SIGKILL)
+    while (code := process_group.exit_code(known)) is None:
+        time.sleep(0.01)
+    assert code == -signal.SIGKILL
+    assert proc_table.process(known.pid) is None
+    assert not proc_table.runs(known)
+    assert proc_table.words(known.pid) == []

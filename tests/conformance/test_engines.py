@@ -1,0 +1,226 @@
+"""What every engine keeps to, the fake one too: one suite for all of them."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from actuators import server_marks
+from actuators.process import ProcessEngine
+from agent.errors import ActError
+from agent.events import ServerLost
+from agent.model import Server
+from agent.ports import Engine, Site
+from tests.actuators.process_rig import STUB, free_ports
+from tests.fake_engine import FakeEngine
+
+SETTING = {"max_num_seqs": 8, "enforce_eager": True}
+
+
+def noon() -> datetime:
+    return datetime(2025, 11, 21, 12, tzinfo=UTC)
+
+
+class Rig(Protocol):
+    """An engine, and what can go wrong with it."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def restarted(self) -> Engine:
+        """The engine as a new daemon binds it."""
+        ...
+
+    def slow(self) -> Engine:
+        """The engine whose servers never get ready."""
+        ...
+
+    def failing(self) -> Engine:
+        """The engine whose servers exit as they start."""
+        ...
+
+    def die(self, name: str) -> None: ...
+
+    def hang(self, name: str) -> None: ...
+
+
+class FakeRig:
+    def __init__(self) -> None:
+        self.engine = FakeEngine()
+        self.die = self.engine.die
+        self.hang = self.engine.hang
+
+    def restarted(self) -> FakeEngine:
+        return self.engine
+
+    def slow(self) -> FakeEngine:
+        self.engine.takes_s = 3600
+        return self.engine
+
+    def failing(self) -> FakeEngine:
+        self.engine.next_error = ActError("exited with code 1", ("its last line",))
+        return self.engine
+
+
+class ProcessRig:
+    def __init__(self, state_dir: Path) -> None:
+        self.site = Site(target="chat", state_dir=state_dir, epoch=1)
+        self.engine = self._bound(1)
+
+    def restarted(self) -> ProcessEngine:
+        return self._bound(2)
+
+    def slow(self) -> ProcessEngine:
+        return self._bound(1, "--never-ready")
+
+    def failing(self) -> ProcessEngine:
+        return self._bound(1, "--no-such-flag")
+
+    def die(self, name: str) -> None:
+        os.kill(server_marks.marked(self.site)[name].process.pid, signal.SIGKILL)
+
+    def hang(self, name: str) -> None:
+        os.kill(server_marks.marked(self.site)[name].process.pid, signal.SIGSTOP)
+
+    def _bound(self, epoch: int, *flags: str) -> ProcessEngine:
+        engine = ProcessEngine(
+            command=(*STUB, *flags), ports=free_ports(), health_every_s=0.1, lost_after=2, stop_s=5.0
+        )
+        return engine.bind(Site(target="chat", state_dir=self.site.state_dir, epoch=epoch))
+
+
+@pytest.fixture(params=["fake", "process"])
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    rig: Rig = FakeRig() if request.param == "fake" else ProcessRig(tmp_path)
+    yield rig
+    for server in await rig.engine.observe():
+        await rig.restarted().retire(server)
+
+
+async def test_an_engine_that_can_work_has_no_problems(rig: Rig) -> None:
+    assert list(await rig.engine.problems()) == []
+    assert list(await rig.engine.observe()) == []
+
+
+async def test_a_launched_server_is_found_as_it_was_asked_for(rig: Rig) -> None:
+    launched = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    assert launched.address
+    assert (launched.name, launched.setting, launched.ours) == ("chat-r1", SETTING, True)
+    assert list(await rig.engine.observe()) == [launched]
+    assert list(await rig.restarted().observe()) == [launched]
+
+
+async def test_a_launch_repeated_gives_the_same_server(rig: Rig) -> None:
+    server = Server(name="chat-r1", setting=SETTING)
+
+    first = await rig.engine.launch(server, 60)
+    again = await rig.engine.launch(server, 60)
+    after_a_restart = await rig.restarted().launch(server, 60)
+
+    assert first == again == after_a_restart
+    assert len(await rig.engine.observe()) == 1
+
+
+async def test_two_servers_have_two_addresses(rig: Rig) -> None:
+    async with asyncio.TaskGroup() as group:
+        blue = group.create_task(rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60))
+        green = group.create_task(rig.engine.launch(Server(name="chat-r2", setting=SETTING), 60))
+
+    assert blue.result().address != green.result().address
+    assert {server.name for server in await rig.engine.observe()} == {"chat-r1", "chat-r2"}
+
+
+async def test_a_knob_that_is_none_is_not_given(rig: Rig) -> None:
+    await rig.engine.launch(Server(name="chat-r1", setting={**SETTING, "max_model_len": None}), 60)
+
+    [found] = await rig.engine.observe()
+    assert found.setting == SETTING
+
+
+async def test_a_retired_server_is_gone_and_may_be_retired_again(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    await rig.engine.retire(server)
+    await rig.engine.retire(server)
+
+    assert list(await rig.engine.observe()) == []
+    assert await rig.engine.busy(server) is None
+
+
+async def test_a_server_that_exits_as_it_starts_is_an_error_and_leaves_nothing(rig: Rig) -> None:
+    with pytest.raises(ActError) as failure:
+        await rig.failing().launch(Server(name="chat-r1", setting={}), 60)
+
+    assert "exited with code" in failure.value.why
+    assert failure.value.log
+    assert list(await rig.engine.observe()) == []
+
+
+async def test_a_server_that_is_late_is_an_error_and_leaves_nothing(rig: Rig) -> None:
+    with pytest.raises(ActError):
+        await rig.slow().launch(Server(name="chat-r1", setting={}), 0.5)
+
+    assert list(await rig.engine.observe()) == []
+
+
+async def test_a_cancelled_launch_leaves_nothing(rig: Rig) -> None:
+    launch = asyncio.create_task(rig.slow().launch(Server(name="chat-r1", setting={}), 600))
+    await asyncio.sleep(0.5)
+
+    launch.cancel()
+    await asyncio.wait([launch])
+
+    assert launch.cancelled()
+    assert list(await rig.engine.observe()) == []
+
+
+async def test_a_server_is_warmed_up_and_says_how_busy_it_is(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    await rig.engine.warm_up(server, 5, 60)
+
+    assert await rig.engine.busy(server) is not None
+
+
+@pytest.mark.parametrize("lose", ["die", "hang"])
+async def test_a_lost_server_is_said_once(rig: Rig, lose: str) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    said: list[ServerLost] = []
+    watch = asyncio.create_task(rig.engine.watch(server, said.append, noon))
+    await asyncio.sleep(0.3)
+    assert said == []
+
+    loss: Callable[[str], None] = getattr(rig, lose)
+    loss("chat-r1")
+    await asyncio.wait_for(watch, 60)
+
+    [lost] = said
+    assert (lost.server, lost.at) == ("chat-r1", noon())
+    assert lost.why.startswith("chat-r1 ")
+
+
+async def test_a_dead_server_cannot_be_warmed_up(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    rig.die("chat-r1")
+
+    with pytest.raises(ActError):
+        await rig.engine.warm_up(server, 3, 60)
+
+
+async def test_watching_ends_quietly_when_it_is_cancelled(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    said: list[ServerLost] = []
+    watch = asyncio.create_task(rig.engine.watch(server, said.append, noon))
+    await asyncio.sleep(0.2)
+
+    watch.cancel()
+    await asyncio.wait([watch])
+
+    assert watch.cancelled()
+    assert said == []

@@ -1,0 +1,102 @@
+"""An engine without processes: keeps its servers in memory, and fails, dies or hangs when it is told to."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from agent.errors import ActError
+from agent.events import ServerLost
+from agent.model import Server
+from agent.ports import Now, Site
+
+
+class FakeEngine:
+    """Every bound engine is this same one: the servers outlive the daemon that started them.
+
+    next_error: raised once, by the next launch, warm-up or retirement.
+    takes_s: how long each of those takes, in the loop's time.
+    requests: what `busy` says, by server name.
+    calls: (what, server's name), in order.
+    """
+
+    def __init__(self, *running: Server, takes_s: float = 0.0, target: str = "chat") -> None:
+        self.servers = {server.name: server for server in running}
+        self.requests: dict[str, int] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.next_error: ActError | None = None
+        self.takes_s = takes_s
+        self.site: Site | None = None
+        self.target = target
+        self.wrong: list[str] = []  # what `problems` says
+        self._ports = iter(range(8101, 9999))
+        self._hanging: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def die(self, name: str) -> None:
+        """The server's process ends, behind everybody's back."""
+        del self.servers[name]
+        self._tell()
+
+    def hang(self, name: str) -> None:
+        """The server stays, but answers nothing any more."""
+        self._hanging.add(name)
+        self._tell()
+
+    def bind(self, site: Site) -> "FakeEngine":
+        self.site = site
+        return self
+
+    async def problems(self) -> Sequence[str]:
+        return list(self.wrong)
+
+    async def observe(self) -> Sequence[Server]:
+        return list(self.servers.values())
+
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        if server.name in self.servers:
+            self.calls.append(("launch", server.name))
+            return self.servers[server.name]
+        await self._act("launch", server, deadline_s)
+        setting = {knob: value for knob, value in server.setting.items() if value is not None}
+        address = f"127.0.0.1:{next(self._ports)}"
+        self.servers[server.name] = replace(server, setting=setting, address=address, ours=True)
+        return replace(server, address=address, ours=True)
+
+    async def warm_up(self, server: Server, requests: int, deadline_s: float) -> None:
+        await self._act("warm_up", server, deadline_s)
+        if not self._answers(server):
+            raise ActError(f"{server.name}: {requests} of {requests} warm-up requests failed")
+
+    async def busy(self, server: Server) -> int | None:
+        return self.requests.get(server.name, 0) if self._answers(server) else None
+
+    async def retire(self, server: Server) -> None:
+        await self._act("retire", server, None)
+        self.servers.pop(server.name, None)
+        self._tell()
+
+    async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
+        """Returns once it has said that the server is lost."""
+        while self._answers(server):
+            await self._changed.wait()
+        why = "is lost: /health does not answer" if server.name in self.servers else "exited with code 0"
+        emit(ServerLost(at=now(), server=server.name, why=f"{server.name} {why}", log=("its last line",)))
+
+    def _answers(self, server: Server) -> bool:
+        return server.name in self.servers and server.name not in self._hanging
+
+    async def _act(self, what: str, server: Server, deadline_s: float | None) -> None:
+        self.calls.append((what, server.name))
+        error, self.next_error = self.next_error, None
+        try:
+            async with asyncio.timeout(deadline_s):
+                await asyncio.sleep(self.takes_s)
+        except TimeoutError as late:
+            raise ActError(f"{server.name} took longer than {deadline_s:g} s") from late
+        if error:
+            raise error
+
+    def _tell(self) -> None:
+        """Wake those who watch; each wait is for the next change."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
