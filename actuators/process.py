@@ -24,7 +24,7 @@ from agent.model import Server, Setting
 from agent.ports import Now, Site
 
 _HERE = "127.0.0.1"
-_EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - read, not bound
+_REACHED_HERE = frozenset({"", "0.0.0.0", "::", "localhost"})  # noqa: S104 - read, not bound
 _LAST_PORT = 65535
 _POLL_S = 0.25
 _NOT_SPOKEN = (
@@ -306,7 +306,7 @@ def _address_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname or not parts.port or parts.path.strip("/"):
         raise ValueError(f"serving must look like http://127.0.0.1:8000, not {url!r}")
-    return f"[{parts.hostname}]:{parts.port}" if ":" in parts.hostname else f"{parts.hostname}:{parts.port}"
+    return _at(parts.hostname, parts.port)
 
 
 def _listens(argv: Sequence[str]) -> str:
@@ -315,7 +315,11 @@ def _listens(argv: Sequence[str]) -> str:
         host, port = place_of(argv)
     except FlagError:
         return ""
-    host = _HERE if host in _EVERY_INTERFACE else host
+    return _at(host, port)
+
+
+def _at(host: str, port: int) -> str:
+    host = _HERE if host in _REACHED_HERE else host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

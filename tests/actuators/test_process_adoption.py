@@ -26,7 +26,7 @@ class Stranger:
 
     def __init__(self, *, leads: bool) -> None:
         self.port = free_ports()[0]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://localhost:{self.port}"
         flags = ("--max-num-seqs", "2", "--engine-core", "--port", str(self.port))
         env = {**os.environ, "HF_HUB_OFFLINE": "1", "NOTIFY_SOCKET": "/run/x"}
         self.process = subprocess.Popen([*STUB, *flags], start_new_session=leads, env=env)
