@@ -1,0 +1,110 @@
+"""The pairs of GPU and model that the simulator knows, each coefficient with where it was measured.
+
+Sources, by their mark in a preset:
+[L] fit of the kernel profiles of RTX 4090 and RTX PRO 6000 in casys-kaist/LLMServingSim (profiler/perf, MIT);
+    replaying its 300-request trace against recorded vLLM 0.19 runs lands within 3 % on TTFT, TPOT and E2E.
+[V] fit of microsoft/vidur's mlp.csv for Llama-2-7B and Llama-3-8B.
+[T] three public measurements of an 8B AWQ model on a T4: 42, 158, 476 tokens/s at 1, 4, 16 users.
+[P] physics: bytes over 0.85 of the bandwidth, FLOP over half of the peak. A prior, not a measurement.
+"""
+
+from dataclasses import dataclass
+
+GIB = 1 << 30
+LLAMA_3_8B_KV_BYTES = 131_072  # a token: 32 layers x 8 KV heads x 128 x 2 (K and V) x 2 bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One model on one GPU. Times in microseconds, memory in bytes."""
+
+    name: str
+    gpu: str
+    weights_us: float  # reading every weight once: the floor of a step
+    tokens_from_us: float = 0.0  # intercept of the compute line
+    token_us: float  # slope of the compute line, per token in the batch
+    head_us: float = 0.0  # language-model head and the constant part of attention
+    kv_read_us: float  # per token of KV cache that decoding reads
+    prefill_attention_us: float = 0.0  # per prompt token and token of context it attends to
+    host_step_us: float = 800.0  # h0: scheduling and sampling, per step [L]
+    host_sequence_us: float = 40.0  # h1: per sequence of the batch [L]
+    layers: int = 32
+    launch_us: float = (
+        260.0  # per layer without CUDA graphs: H100 8B at batch 1, 8.4 ms eager, 5.1 with graphs
+    )
+    memory: int
+    weights: int
+    kv_token_bytes: int = LLAMA_3_8B_KV_BYTES
+    context: int = 600 << 20  # CUDA context, NCCL, the allocator's waste
+    activation_token_bytes: int = 32 << 10  # per token of the batch budget
+    sequence_bytes: int = 2 << 20  # per sequence: sampler buffers; H200 70B lost 3.7 MiB a sequence
+    graph_bytes: int = 2 << 20  # per captured size
+    oom_above: float = 0.95  # gpu_memory_utilization beyond which start-up runs out of memory
+    max_model_len: int = 8192
+
+
+PRESETS: dict[str, Hardware] = {
+    preset.name: preset
+    for preset in (
+        Hardware(  # [L]
+            name="4090-8b",
+            gpu="NVIDIA GeForce RTX 4090",
+            weights_us=15_675,
+            tokens_from_us=5_940,
+            token_us=87.6,
+            head_us=1_190 + 366,
+            kv_read_us=0.1415,
+            prefill_attention_us=0.00456,
+            memory=int(23.64 * GIB),
+            weights=int(14.96 * GIB),
+        ),
+        Hardware(  # [L]
+            name="pro6000-8b",
+            gpu="NVIDIA RTX PRO 6000 Blackwell",
+            weights_us=10_042,
+            tokens_from_us=5_354,
+            token_us=35.24,
+            head_us=715 + 370,
+            kv_read_us=0.0914,
+            prefill_attention_us=0.00259,
+            memory=int(94.97 * GIB),
+            weights=int(14.96 * GIB),
+        ),
+        Hardware(  # line [V] of Llama-2-7B, scaled by weights 8.03/6.74; KV read and prefill attention [P]
+            name="h100-8b",
+            gpu="NVIDIA H100 80GB HBM3",
+            weights_us=6_670,
+            tokens_from_us=3_350,
+            token_us=24.4,
+            head_us=400,
+            kv_read_us=0.046,
+            prefill_attention_us=0.0010,
+            memory=int(79.11 * GIB),
+            weights=int(14.96 * GIB),
+        ),
+        Hardware(  # [V]; KV read [P]
+            name="a100-8b",
+            gpu="NVIDIA A100-SXM4-80GB",
+            weights_us=10_100,
+            tokens_from_us=6_470,
+            token_us=67.2,
+            head_us=600,
+            kv_read_us=0.076,
+            prefill_attention_us=0.0020,
+            memory=int(79.15 * GIB),
+            weights=int(14.96 * GIB),
+        ),
+        Hardware(  # floor and cost of a sequence [T], slope and KV read [P]; slow enough to watch
+            name="t4-8b-awq",
+            gpu="Tesla T4",
+            weights_us=22_400,
+            tokens_from_us=8_000,
+            token_us=490.0,
+            kv_read_us=0.48,
+            prefill_attention_us=0.008,
+            host_sequence_us=650.0,
+            memory=int(14.56 * GIB),
+            weights=int(5.7 * GIB),
+        ),
+    )
+}

@@ -1,0 +1,50 @@
+"""A whole run in virtual time: requests in, timestamps out, as fast as the arithmetic goes."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from simulator.scheduler import Request, Scheduler
+from simulator.step_time import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What became of the requests; each carries its own times."""
+
+    requests: tuple[Request, ...]
+    seconds: float
+    steps: int
+    peak_kv_share: float
+    peak_running: int
+
+
+def replay(requests: Iterable[Request], scheduler: Scheduler, seconds: Callable[[Work], float]) -> Run:
+    """Feed the requests at their `arrived_at` and step until all ended. `seconds` is the law of step time.
+
+    RuntimeError when the queue can never move: chunked prefill off and a prompt above the budget.
+    """
+    served = tuple(sorted(requests, key=lambda request: request.arrived_at))
+    coming = deque(served)
+    now = 0.0
+    steps = peak_running = 0
+    peak_kv = 0.0
+    while coming or scheduler.waiting or scheduler.running:
+        while coming and coming[0].arrived_at <= now:
+            scheduler.add(coming.popleft())
+        step = scheduler.plan()
+        if step is None:
+            if not coming:
+                raise RuntimeError(f"{len(scheduler.waiting)} requests wait and none can ever be admitted")
+            now = coming[0].arrived_at
+            continue
+        for request in step.admitted:
+            request.scheduled_at = now if request.scheduled_at is None else request.scheduled_at
+        peak_kv = max(peak_kv, scheduler.cache.used_share)
+        peak_running = max(peak_running, len(scheduler.running))
+        now += seconds(step.work)
+        steps += 1
+        for request in scheduler.finish(step):
+            request.first_at = now if request.first_at is None else request.first_at
+            request.last_at = now
+    return Run(requests=served, seconds=now, steps=steps, peak_kv_share=peak_kv, peak_running=peak_running)

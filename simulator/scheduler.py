@@ -1,0 +1,219 @@
+"""vLLM's V1 scheduler as arithmetic: which request computes how many tokens in the next step.
+
+The rules and their order are those of vLLM 0.32 (v1/core/sched/scheduler.py, v1/core/kv_cache_manager.py)
+for one engine without speculative decoding, LoRA or connectors, first come first served.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from simulator.kv_cache import KvCache
+from simulator.step_time import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The knobs of the scheduler, by vLLM's names; None takes what the flag's default takes."""
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_num_active_seqs: int | None = None
+    max_num_scheduled_tokens: int | None = None
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    watermark: float = 0.0
+    scheduler_reserve_full_isl: bool = True
+    enable_chunked_prefill: bool = True
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    """One sequence. `at` times are set by whoever owns the clock."""
+
+    name: str
+    prompt: int  # tokens
+    wanted: int  # tokens to produce, at least 1
+    hashes: list[int] = field(default_factory=list)  # of its full blocks; may grow as it produces
+    arrived_at: float = 0.0
+    scheduled_at: float | None = None
+    first_at: float | None = None
+    last_at: float | None = None
+    computed: int = 0
+    produced: int = 0
+    cached: int = 0  # prompt tokens found in the cache when first admitted
+    preemptions: int = 0
+    blocks: list[int] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.produced
+
+    @property
+    def decoding(self) -> bool:
+        """Only the token it produced last is not computed yet."""
+        return self.produced > 0 and self.computed == self.tokens - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What the engine computes next: so many tokens of each request, in order of admission."""
+
+    chunks: tuple[tuple[Request, int], ...]
+    admitted: tuple[Request, ...]
+    work: Work
+
+
+class Scheduler:
+    """Call `plan`, let the step's time pass, then `finish`. Requests may be added or aborted in between."""
+
+    def __init__(self, limits: Limits, cache: KvCache) -> None:
+        self.limits = limits
+        self.cache = cache
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.preemptions = 0
+        self.prefix_queries = 0  # tokens
+        self.prefix_hits = 0
+        self._cap = limits.max_num_active_seqs or limits.max_num_seqs
+        self._budget = min(
+            limits.max_num_batched_tokens, limits.max_num_scheduled_tokens or limits.max_num_batched_tokens
+        )
+        self._watermark = int(limits.watermark * cache.blocks)
+
+    def add(self, request: Request) -> None:
+        """Queue it. ValueError when the whole cache could not hold it: it would preempt itself for ever."""
+        if request.prompt < 1 or request.wanted < 1:
+            raise ValueError(f"{request.name}: a request has at least one token to read and one to write")
+        if self.cache.needed(request.prompt + request.wanted) > self.cache.blocks:
+            raise ValueError(
+                f"{request.name} needs {request.prompt + request.wanted} tokens of KV cache, there are "
+                f"{self.cache.blocks * self.cache.block_size}"
+            )
+        self.waiting.append(request)
+
+    def abort(self, request: Request) -> None:
+        """Forget it wherever it is; a step in progress goes on without its token."""
+        if request.ended:
+            return
+        self._end(request)
+        if request in self.running:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+
+    def plan(self) -> Step | None:
+        """Give this step's tokens out, running requests first; None when nothing can run."""
+        chunks: list[tuple[Request, int]] = []
+        longest = self._longest_chunk()
+        left, preempted = self._plan_running(chunks, self._budget, longest)
+        admitted = [] if preempted else self._admit(chunks, left, longest)
+        if not chunks:
+            return None
+        return Step(chunks=tuple(chunks), admitted=tuple(admitted), work=_work(chunks))
+
+    def finish(self, step: Step) -> list[Request]:
+        """Account for a computed step; returns the requests that produced a token, the ended among them."""
+        produced: list[Request] = []
+        for request, count in step.chunks:
+            if request.ended:
+                continue
+            since = request.computed
+            request.computed += count
+            self.cache.register(request.blocks, request.hashes, since, request.computed)
+            if request.computed < request.tokens:
+                continue
+            request.produced += 1
+            produced.append(request)
+            if request.produced >= request.wanted:
+                self._end(request)
+        if any(request.ended for request in produced):
+            self.running = [request for request in self.running if not request.ended]
+        return produced
+
+    def _longest_chunk(self) -> int:
+        """long_prefill_token_threshold: it protects others, so it does not bind a request that is alone."""
+        limits, present = self.limits, len(self.running) + len(self.waiting)
+        if present <= 1 or limits.long_prefill_token_threshold == 0:
+            return self._budget
+        if limits.long_prefill_token_threshold_adaptive:
+            fair = limits.max_num_batched_tokens // present
+            return max(limits.long_prefill_token_threshold, fair)
+        return limits.long_prefill_token_threshold
+
+    def _plan_running(self, chunks: list[tuple[Request, int]], left: int, longest: int) -> tuple[int, bool]:
+        """Serve the running in order of admission; the last admitted make room. Returns (left, preempted)."""
+        preempted = False
+        at = 0
+        while at < len(self.running) and left > 0:
+            request = self.running[at]
+            count = min(request.tokens - request.computed, longest, left)
+            need = self.cache.needed(request.computed + count) - len(request.blocks)
+            while need > self.cache.free:
+                preempted = True
+                if self._preempt() is request:
+                    return left, True
+            if need > 0:
+                request.blocks += self.cache.take(need)
+            chunks.append((request, count))
+            left -= count
+            at += 1
+        return left, preempted
+
+    def _preempt(self) -> Request:
+        """Recompute later what was admitted last: it goes to the front of the queue without its blocks."""
+        victim = self.running.pop()
+        self.cache.release(victim.blocks)
+        victim.blocks = []
+        victim.computed = 0
+        victim.preemptions += 1
+        self.preemptions += 1
+        self.waiting.appendleft(victim)
+        return victim
+
+    def _admit(self, chunks: list[tuple[Request, int]], left: int, longest: int) -> list[Request]:
+        """Admit from the front of the queue; the first that does not fit holds up all behind it."""
+        admitted: list[Request] = []
+        while self.waiting and left > 0 and len(self.running) < self._cap:
+            request = self.waiting[0]
+            known = self.cache.cached(request.hashes, request.tokens)
+            computed = len(known) * self.cache.block_size
+            count = min(request.tokens - computed, longest)
+            if count > left and not self.limits.enable_chunked_prefill:
+                break
+            count = min(count, left)
+            reserve = self._watermark if self.running else 0
+            whole = request.tokens if self.limits.scheduler_reserve_full_isl else computed + count
+            room = self.cache.free - self.cache.idle(known) - reserve
+            if self.cache.needed(whole) - len(known) > room:
+                break
+            self.waiting.popleft()
+            self.cache.share(known)
+            request.blocks = known + self.cache.take(self.cache.needed(computed + count) - len(known))
+            request.computed = computed
+            if not request.preemptions:
+                request.cached = computed
+                if self.cache.caching:
+                    self.prefix_queries += request.prompt
+                    self.prefix_hits += computed
+            self.running.append(request)
+            admitted.append(request)
+            chunks.append((request, count))
+            left -= count
+        return admitted
+
+    def _end(self, request: Request) -> None:
+        request.ended = True
+        self.cache.release(request.blocks)
+        request.blocks = []
+
+
+def _work(chunks: list[tuple[Request, int]]) -> Work:
+    prefills = [(request, count) for request, count in chunks if not request.decoding]
+    return Work(
+        tokens=sum(count for _, count in chunks),
+        sequences=len(chunks),
+        prefills=len(prefills),
+        kv_read=sum(request.computed + 1 for request, _ in chunks if request.decoding),
+        prefill_area=sum(count * (request.computed + count / 2) for request, count in prefills),
+    )

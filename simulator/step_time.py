@@ -1,0 +1,62 @@
+"""How long one step of the engine takes on a given GPU: a roofline with a hinge, plus the host."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from simulator.hardware import Hardware
+
+MAX_CAPTURE = 512  # vLLM captures CUDA graphs up to min(2 x max_num_seqs, 512)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one step computes, in tokens and sequences."""
+
+    tokens: int  # of all sequences
+    sequences: int
+    prefills: int = 0  # sequences that still compute their prompt
+    kv_read: int = 0  # tokens of context read by the sequences that decode
+    prefill_area: float = 0.0  # sum of chunk x (context before it + half the chunk)
+
+
+@cache
+def capture_sizes(largest: int) -> tuple[int, ...]:
+    """The batch sizes vLLM captures: 1, 2, 4, every 8 up to 256, every 16 above."""
+    sizes: Iterable[int] = (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16))
+    return tuple(size for size in sizes if size <= largest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """T = max(T_gpu, T_launch) + h0 + h1 x sequences.
+
+    T_gpu = max(weights, t0 + b x tokens) + head + d x kv_read + e x prefill_area: below the ridge a step
+    costs the reading of the weights whatever its size, above it each token costs. Launching kernels one by
+    one overlaps with the GPU, so eager mode costs only what exceeds T_gpu.
+    """
+
+    hardware: Hardware
+    eager: bool = False
+    largest_graph: int = MAX_CAPTURE
+
+    def graph_size(self, work: Work) -> int | None:
+        """The captured size the step runs at; None without a graph."""
+        sizes = () if self.eager else capture_sizes(self.largest_graph)
+        at = bisect_left(sizes, work.tokens)
+        return sizes[at] if at < len(sizes) else None
+
+    def seconds(self, work: Work) -> float:
+        gpu = self.hardware
+        size = self.graph_size(work)
+        padded = size if size is not None and not work.prefills else work.tokens
+        busy_us = (
+            max(gpu.weights_us, gpu.tokens_from_us + gpu.token_us * padded)
+            + gpu.head_us
+            + gpu.kv_read_us * work.kv_read
+            + gpu.prefill_attention_us * work.prefill_area
+        )
+        launch_us = gpu.layers * gpu.launch_us if size is None else 0.0
+        host_us = gpu.host_step_us + gpu.host_sequence_us * work.sequences
+        return (max(busy_us, launch_us) + host_us) / 1e6
