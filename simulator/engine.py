@@ -1,0 +1,133 @@
+"""The scheduler on the event loop's clock: requests in, tokens out, at a pace computed, not suffered."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+
+from simulator.metrics import Metrics
+from simulator.scheduler import Request, Scheduler, Step
+from simulator.step_time import Work
+from simulator.text import Transcript
+
+_MAY_LAG_S = 0.25  # a busy machine delays wake-ups: so much is caught up, more is lost
+
+
+class Stream:
+    """One request's answer, token by token."""
+
+    def __init__(self, request: Request, text: Transcript, *, natural: bool) -> None:
+        self.request = request
+        self.text = text
+        self.finish_reason = "stop" if natural else "length"
+        self._tokens: asyncio.Queue[tuple[str, str | None]] = asyncio.Queue()
+
+    def put(self, token: str, finish_reason: str | None) -> None:
+        self._tokens.put_nowait((token, finish_reason))
+
+    async def token(self) -> tuple[str, str | None]:
+        """The next token; the last comes with why it is the last."""
+        return await self._tokens.get()
+
+
+class Engine:
+    """Runs the scheduler until cancelled. Step times are divided by `speed`; all else is the loop's time."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        seconds: Callable[[Work], float],
+        metrics: Metrics,
+        *,
+        speed: float = 1.0,
+        jitter: float = 0.0,
+        random: Random,
+        seed: int = 0,
+    ) -> None:
+        self.scheduler = scheduler
+        self.metrics = metrics
+        self.hangs_from: float | None = None  # loop time from which no step ends any more
+        self._seconds = seconds
+        self._speed = speed
+        self._jitter = jitter
+        self._random = random
+        self._seed = seed
+        self._streams: dict[Request, Stream] = {}
+        self._work_came = asyncio.Event()
+        self._count = 0
+
+    @property
+    def requests(self) -> int:
+        """Running and waiting."""
+        return len(self._streams)
+
+    @property
+    def prefill_backlog(self) -> int:
+        """Prompt tokens of the requests that have no token yet."""
+        return sum(request.prompt for request in self._streams if request.first_at is None)
+
+    def read(self, prompt: str | Sequence[int]) -> Transcript:
+        """Count and hash a prompt."""
+        return Transcript(prompt, self.scheduler.cache.block_size, self._seed)
+
+    def submit(self, text: Transcript, wanted: int, *, ignore_eos: bool) -> Stream:
+        """Queue a request for at most `wanted` tokens."""
+        natural = not ignore_eos and text.natural_length <= wanted
+        self._count += 1
+        request = Request(
+            name=f"{self._count}",
+            prompt=text.prompt_tokens,
+            wanted=text.natural_length if natural else wanted,
+            hashes=text.hashes,
+            arrived_at=asyncio.get_running_loop().time(),
+        )
+        stream = Stream(request, text, natural=natural)
+        self.scheduler.add(request)
+        self._streams[request] = stream
+        self._work_came.set()
+        return stream
+
+    def abort(self, stream: Stream) -> None:
+        """Take a request out, if it has not ended: its client went away."""
+        if self._streams.pop(stream.request, None) is not None:
+            self.scheduler.abort(stream.request)
+            stream.put("", "abort")
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            step = self.scheduler.plan()
+            if step is None:
+                self._work_came.clear()
+                await self._work_came.wait()
+                due = loop.time()
+                continue
+            now = loop.time()
+            due = max(due, now - _MAY_LAG_S)
+            for request in step.admitted:
+                request.scheduled_at = now if request.scheduled_at is None else request.scheduled_at
+            noise = self._random.lognormvariate(0.0, self._jitter) if self._jitter else 1.0
+            due += self._seconds(step.work) * noise / self._speed
+            await asyncio.sleep(due - loop.time())
+            if self.hangs_from is not None and loop.time() >= self.hangs_from:
+                await asyncio.Event().wait()
+            self._deliver(step, loop.time())
+
+    def _deliver(self, step: Step, now: float) -> None:
+        tokens = prompts = 0
+        for request in self.scheduler.finish(step):
+            stream = self._streams[request]
+            tokens += 1
+            if request.first_at is None or request.last_at is None:
+                request.first_at = now
+                prompts += request.prompt - request.cached
+                self.metrics.prefilled(request, now)
+            else:
+                self.metrics.observe("inter_token_latency_seconds", now - request.last_at)
+            request.last_at = now
+            stream.put(stream.text.produce(), stream.finish_reason if request.ended else None)
+            if request.ended:
+                del self._streams[request]
+                self.metrics.ended(request, stream.finish_reason)
+        self.metrics.generation_tokens += tokens
+        self.metrics.observe("iteration_tokens_total", prompts + tokens)

@@ -1,0 +1,277 @@
+"""vLLM's command line, as far as a simulation of it can tell the difference.
+
+Unknown flags end like vLLM's: usage on stderr, exit 2. A bad value or combination raises FlagError (exit 1).
+"""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from simulator.faults import Faults, faults_for
+from simulator.hardware import GIB, PRESETS, Hardware
+from simulator.memory import Demand
+from simulator.scheduler import Limits
+from simulator.step_time import MAX_CAPTURE
+
+_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SUFFIXES |= {key.upper(): 1 << 10 * power for power, key in enumerate(_SUFFIXES) if key}
+_KV_BYTES = {"auto": 1.0, "float16": 1.0, "bfloat16": 1.0, "fp8": 0.5, "fp8_e4m3": 0.5, "fp8_e5m2": 0.5}
+_NO_EFFECT = """
+api-server-count attention-backend chat-template compilation-config cudagraph-capture-sizes
+custom-histogram-buckets data-parallel-size download-dir dtype generation-config hf-overrides hf-token
+kv-cache-metrics-sample kv-offloading-size load-format max-log-len max-logprobs moe-backend
+optimization-level pipeline-parallel-size prefill-schedule-interval prefix-caching-hash-algo quantization
+reasoning-parser revision speculative-config tensor-parallel-size tokenizer tokenizer-mode tool-call-parser
+uvicorn-log-level
+"""
+_NO_EFFECT_SWITCHES = """
+async-scheduling disable-custom-all-reduce enable-auto-tool-choice enable-log-requests
+enable-logging-iteration-details enable-mfu-metrics enable-server-load-tracking enable-sleep-mode
+kv-cache-metrics trust-remote-code disable-uvicorn-access-log
+"""
+
+
+class FlagError(Exception):
+    """A value or combination that vLLM refuses; the message reads like its ValidationError."""
+
+    def __init__(self, config: str, problem: str) -> None:
+        super().__init__(
+            f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {config}\n"
+            f"  Value error, {problem} [type=value_error]"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What vLLM has no flag for."""
+
+    hardware: Hardware
+    speed: float  # seconds of the engine per second of the clock
+    start_s: float
+    jitter: float  # sigma of the lognormal noise on step times
+    oom_above: float | None
+    faults: Faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """A command line with vLLM's defaults filled in for this GPU."""
+
+    model: str
+    names: tuple[str, ...]  # the model is served as; the first is the metrics' label
+    host: str
+    port: int
+    seed: int
+    api_key: str | None
+    shutdown_timeout: int
+    stream_interval: int
+    log_stats: bool
+    enforce_eager: bool
+    enable_prefix_caching: bool
+    kv_cache_dtype: str
+    max_num_queued_reqs: int | None
+    max_num_queued_tokens: int | None
+    limits: Limits
+    memory: Demand
+    given: Mapping[str, object]  # what differs from the parser's defaults
+    simulation: Simulation
+
+
+def parse(argv: Sequence[str]) -> Flags:
+    """Read a command line. SystemExit(2) for what argparse refuses, FlagError for what vLLM refuses."""
+    parser = _parser()
+    options = parser.parse_args([_dashes(word) for word in argv])
+    given = {
+        name: value
+        for name, value in vars(options).items()
+        if value != parser.get_default(name) and not name.startswith("sim_")
+    }
+    return _resolve(options, given)
+
+
+def _dashes(word: str) -> str:
+    """`--max_num_seqs=8` is `--max-num-seqs=8`."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _human(text: str) -> int:
+    """`8k` is 8,000, `8K` 8,192."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
+    return int(float(match[1]) * _SUFFIXES[match[2]])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="simulator.server", description="A vLLM server without a model.")
+    parser.add_argument("model_tag", nargs="?")
+    parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
+    parser.add_argument("--served-model-name", nargs="+", default=[])
+    parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 - as vLLM; the demo passes loopback
+    parser.add_argument("--api-key", default=None)
+    for name, default in (("port", 8000), ("seed", 0), ("shutdown-timeout", 0), ("stream-interval", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name in ("max-num-seqs", "max-num-active-seqs", "max-num-queued-reqs", "max-cudagraph-capture-size"):
+        parser.add_argument(f"--{name}", type=int)
+    for name in ("num-gpu-blocks-override", "block-size"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--long-prefill-token-threshold", type=int, default=0)
+    for name in ("max-num-batched-tokens", "max-num-scheduled-tokens", "max-num-queued-tokens"):
+        parser.add_argument(f"--{name}", type=_human)
+    for name in ("max-model-len", "kv-cache-memory-bytes"):
+        parser.add_argument(f"--{name}", type=_human)
+    parser.add_argument("--gpu-memory-utilization", type=float, default=0.92)
+    parser.add_argument("--watermark", type=float, default=0.0)
+    parser.add_argument("--kv-cache-dtype", choices=sorted(_KV_BYTES), default="auto")
+    parser.add_argument("--scheduling-policy", choices=["fcfs"], default="fcfs")
+    modes = ["balanced", "interactivity", "throughput"]
+    parser.add_argument("--performance-mode", choices=modes, default="balanced")
+    for name, on in (
+        ("enable-prefix-caching", True),
+        ("enable-chunked-prefill", True),
+        ("scheduler-reserve-full-isl", True),
+        ("long-prefill-token-threshold-adaptive", False),
+        ("enforce-eager", False),
+        ("disable-log-stats", False),
+    ):
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=on)
+    for name in _NO_EFFECT.split():
+        parser.add_argument(f"--{name}")
+    for name in _NO_EFFECT_SWITCHES.split():
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
+    own = parser.add_argument_group("simulation")
+    own.add_argument("--sim-hardware", choices=sorted(PRESETS), default="t4-8b-awq")
+    own.add_argument("--sim-speed", type=float, default=1.0, help="engine seconds per second")
+    own.add_argument("--sim-start-s", type=float, default=1.0, help="seconds until the port opens")
+    own.add_argument("--sim-jitter", type=float, default=0.03, help="sigma of lognormal step noise")
+    own.add_argument("--sim-oom-above", type=float, help="gpu_memory_utilization beyond which start fails")
+    own.add_argument("--sim-fault", action="append", default=[], metavar="KNOB=VALUE:KIND[=NUMBER]")
+    return parser
+
+
+def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
+    gpu = PRESETS[options.sim_hardware]
+    double = 2 if options.performance_mode == "throughput" else 1
+    big = gpu.memory >= 70 * GIB and "a100" not in gpu.gpu.lower()
+    batched = options.max_num_batched_tokens
+    batched = (8192 if big else 2048) * double if batched is None else batched
+    seqs = options.max_num_seqs
+    seqs = min((1024 if big else 256) * double, batched) if seqs is None else seqs
+    length = gpu.max_model_len if options.max_model_len is None else options.max_model_len
+    if not options.enable_chunked_prefill and options.max_num_batched_tokens is None:
+        batched = max(batched, length)
+    block_size = 16 if options.block_size is None else options.block_size
+    _check(options, batched, seqs, length, block_size)
+    graph = options.max_cudagraph_capture_size
+    graph = min(2 * seqs, MAX_CAPTURE, batched) if graph is None else min(graph, batched)
+    graph = 0 if options.enforce_eager else graph
+    setting = {name: value for name, value in vars(options).items() if not name.startswith("sim_")} | {
+        "max_num_batched_tokens": batched,
+        "max_num_seqs": seqs,
+        "max_model_len": length,
+    }
+    try:
+        faults = faults_for(options.sim_fault, setting)
+    except ValueError as error:
+        raise FlagError("Simulation", str(error)) from error
+    return Flags(
+        model=options.model_tag or options.model,
+        names=tuple(options.served_model_name) or (options.model_tag or options.model,),
+        host=options.host,
+        port=options.port,
+        seed=options.seed,
+        api_key=options.api_key,
+        shutdown_timeout=options.shutdown_timeout,
+        stream_interval=options.stream_interval,
+        log_stats=not options.disable_log_stats,
+        enforce_eager=options.enforce_eager,
+        enable_prefix_caching=options.enable_prefix_caching,
+        kv_cache_dtype=options.kv_cache_dtype,
+        max_num_queued_reqs=options.max_num_queued_reqs,
+        max_num_queued_tokens=options.max_num_queued_tokens,
+        limits=Limits(
+            max_num_seqs=seqs,
+            max_num_batched_tokens=batched,
+            max_num_active_seqs=options.max_num_active_seqs,
+            max_num_scheduled_tokens=options.max_num_scheduled_tokens,
+            long_prefill_token_threshold=options.long_prefill_token_threshold,
+            long_prefill_token_threshold_adaptive=options.long_prefill_token_threshold_adaptive,
+            watermark=options.watermark,
+            scheduler_reserve_full_isl=options.scheduler_reserve_full_isl,
+            enable_chunked_prefill=options.enable_chunked_prefill,
+        ),
+        memory=Demand(
+            gpu_memory_utilization=options.gpu_memory_utilization,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=batched,
+            max_model_len=length,
+            block_size=block_size,
+            largest_graph=graph,
+            kv_dtype_bytes=_KV_BYTES[options.kv_cache_dtype],
+            kv_cache_memory_bytes=options.kv_cache_memory_bytes,
+            num_gpu_blocks_override=options.num_gpu_blocks_override,
+        ),
+        given=given,
+        simulation=Simulation(
+            hardware=gpu,
+            speed=options.sim_speed,
+            start_s=options.sim_start_s,
+            jitter=options.sim_jitter,
+            oom_above=options.sim_oom_above,
+            faults=faults,
+        ),
+    )
+
+
+def _check(options: argparse.Namespace, batched: int, seqs: int, length: int, block_size: int) -> None:
+    """What vLLM 0.32 checks of the flags that are simulated, in its words."""
+    at_least_one = {
+        "max_num_seqs": seqs,
+        "max_num_batched_tokens": batched,
+        "max_num_active_seqs": options.max_num_active_seqs,
+        "max_num_scheduled_tokens": options.max_num_scheduled_tokens,
+        "max_model_len": length,
+        "block_size": block_size,
+        "stream_interval": options.stream_interval,
+        "num_gpu_blocks_override": options.num_gpu_blocks_override,
+    }
+    for name, value in at_least_one.items():
+        if value is not None and value < 1:
+            raise FlagError("SchedulerConfig", f"{name} should be greater than or equal to 1, got {value}")
+    if not 0 < options.gpu_memory_utilization <= 1:
+        raise FlagError(
+            "CacheConfig", f"gpu_memory_utilization should be in (0, 1], got {options.gpu_memory_utilization}"
+        )
+    if not 0 <= options.watermark < 1:
+        raise FlagError("SchedulerConfig", f"watermark should be in [0, 1), got {options.watermark}")
+    if options.sim_speed <= 0 or options.sim_start_s < 0 or options.sim_jitter < 0:
+        raise FlagError(
+            "Simulation", "--sim-speed must be positive, --sim-start-s and --sim-jitter not negative"
+        )
+    if batched < seqs:
+        raise FlagError(
+            "SchedulerConfig",
+            f"max_num_batched_tokens ({batched}) must be greater than or equal to max_num_seqs ({seqs}).",
+        )
+    if batched < length and not options.enable_chunked_prefill:
+        raise FlagError(
+            "SchedulerConfig",
+            f"max_num_batched_tokens ({batched}) is smaller than max_model_len ({length}). This effectively "
+            "limits the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer "
+            "sequences.",
+        )
+    if (options.max_num_active_seqs or 0) > seqs:
+        raise FlagError(
+            "SchedulerConfig",
+            f"max_num_active_seqs ({options.max_num_active_seqs}) must be <= max_num_seqs ({seqs}).",
+        )
+    if not 0 <= options.long_prefill_token_threshold <= length:
+        raise FlagError(
+            "SchedulerConfig",
+            f"long_prefill_token_threshold ({options.long_prefill_token_threshold}) cannot be greater than "
+            f"the max_model_len ({length}).",
+        )

@@ -1,0 +1,216 @@
+"""The HTTP side of the simulated server: vLLM's endpoints over the engine."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from aiohttp import web
+
+from simulator.completions import Kind, Refusal, Reply, fit, read
+from simulator.engine import Engine, Stream
+from simulator.flags import Flags
+from simulator.text import draws
+
+VERSION = "0.32.0"
+_BUSY = "The engine is currently busy and cannot accept new requests. Please try again later."
+_BACKLOG = "The engine has reached its prefill token backlog limit. Please try again later."
+_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Frontend:
+    """Answers requests; faults that show in answers happen here. `now` gives unix seconds."""
+
+    def __init__(self, flags: Flags, engine: Engine, now: Callable[[], float]) -> None:
+        self.draining = False
+        self._flags = flags
+        self._engine = engine
+        self._now = now
+        self._faults = flags.simulation.faults
+        self._luck = draws(flags.seed, "faults")
+        self._names = draws(flags.seed, "names", now())
+        self._since = int(now())
+        self._used = False
+        self._open = 0
+        self.idle = asyncio.Event()  # no completion is being answered
+        self.idle.set()
+
+    @property
+    def open(self) -> int:
+        """Completions that are being answered."""
+        return self._open
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._count], client_max_size=64 << 20)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/ping", self._health),
+                web.get("/version", self._version),
+                web.get("/load", self._load),
+                web.get("/metrics", self._metrics),
+                web.get("/v1/models", self._models),
+                web.post("/v1/completions", self._completions),
+                web.post("/v1/chat/completions", self._chat),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        key = self._flags.api_key
+        try:
+            if (
+                key
+                and request.path.startswith("/v1")
+                and request.headers.get("Authorization") != f"Bearer {key}"
+            ):
+                response: web.StreamResponse = web.json_response({"error": "Unauthorized"}, status=401)
+            else:
+                response = await handler(request)
+        except Refusal as refusal:
+            response = web.json_response(refusal.body, status=refusal.status)
+        seen = (request.path, request.method, f"{response.status // 100}xx")
+        self._engine.metrics.responses[seen] += 1
+        return response
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _version(self, _request: web.Request) -> web.Response:
+        return web.json_response({"version": VERSION})
+
+    async def _load(self, _request: web.Request) -> web.Response:
+        return web.json_response({"server_load": self._open})
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        text = self._engine.metrics.text(self._engine.scheduler, log_stats=self._flags.log_stats)
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=text.encode(), headers={"Content-Type": kind})
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        about = {
+            "object": "model",
+            "created": self._since,
+            "owned_by": "vllm",
+            "root": self._flags.model,
+            "parent": None,
+            "max_model_len": self._flags.memory.max_model_len,
+        }
+        return web.json_response(
+            {"object": "list", "data": [{"id": name, **about} for name in self._flags.names]}
+        )
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, "completion")
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, "chat")
+
+    async def _answer(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+        self._open += 1
+        self.idle.clear()
+        try:
+            return await self._complete(request, kind)
+        finally:
+            self._open -= 1
+            if not self._open:
+                self.idle.set()
+
+    async def _complete(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+        self._first_use()
+        asked = read(kind, await request.read(), self._flags.names)
+        reply = Reply(
+            asked=asked,
+            name=f"{'cmpl' if kind == 'completion' else 'chatcmpl'}-{self._names.getrandbits(64):016x}",
+            created=int(self._now()),
+            fingerprint=f"vllm-{VERSION}-simulated",
+        )
+        if self._luck.random() < self._faults.errors:
+            raise Refusal(500, _DEAD, kind="InternalServerError")
+        if self.draining or self._luck.random() < self._faults.abort:
+            return await _aborted(request, reply)
+        cut = self._luck.random() < self._faults.truncate
+        self._admit()
+        text = self._engine.read(asked.prompt)
+        wanted = fit(asked, text.prompt_tokens, self._flags.memory.max_model_len)
+        stream = self._engine.submit(text, wanted, ignore_eos=asked.ignore_eos)
+        try:
+            if asked.stream:
+                return await self._stream(request, reply, stream, cut_after=wanted // 2 if cut else None)
+            return await self._whole(request, reply, stream, cut=cut)
+        finally:
+            self._engine.abort(stream)
+
+    def _first_use(self) -> None:
+        """The clock of `die_after` and `hang_after` starts with the first completion that is asked for."""
+        if self._used:
+            return
+        self._used = True
+        loop = asyncio.get_running_loop()
+        if self._faults.hang_after is not None:
+            self._engine.hangs_from = loop.time() + self._faults.hang_after
+        if self._faults.die_after is not None:
+            loop.call_later(self._faults.die_after, os._exit, 1)
+
+    def _admit(self) -> None:
+        """Admission control of vLLM; it has no Retry-After."""
+        most, backlog = self._flags.max_num_queued_reqs, self._flags.max_num_queued_tokens
+        if most is not None and self._engine.requests >= most:
+            self._engine.metrics.rejected["max_num_queued_reqs"] += 1
+            raise Refusal(503, _BUSY, kind="Service Unavailable")
+        if backlog is not None and self._engine.prefill_backlog >= backlog:
+            self._engine.metrics.rejected["max_num_queued_tokens"] += 1
+            raise Refusal(503, _BACKLOG, kind="Service Unavailable")
+
+    async def _stream(
+        self, request: web.Request, reply: Reply, stream: Stream, *, cut_after: int | None
+    ) -> web.StreamResponse:
+        """Headers at once, as vLLM; tokens as they come, `stream_interval` to an event after the first."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        with suppress(ConnectionResetError):  # the client went away; `_complete` takes the request out
+            await response.prepare(request)
+            pending, count, reason = "", 0, None
+            while reason is None:
+                token, reason = await stream.token()
+                pending += token
+                count += bool(token)
+                if cut_after is not None and count > cut_after:
+                    _hang_up(request)
+                    break
+                if reason is None and count > 1 and count % self._flags.stream_interval:
+                    continue
+                opening = reply.opening() if count == 1 else b""
+                await response.write(opening + reply.chunk(pending, reason))
+                pending = ""
+            else:
+                await response.write(reply.closing(stream.request.prompt, count))
+        return response
+
+    async def _whole(self, request: web.Request, reply: Reply, stream: Stream, *, cut: bool) -> web.Response:
+        tokens: list[str] = []
+        reason = None
+        while reason is None:
+            token, reason = await stream.token()
+            tokens.append(token)
+        if cut:
+            _hang_up(request)
+        return web.json_response(reply.whole("".join(tokens), reason, stream.request.prompt, len(tokens)))
+
+
+async def _aborted(request: web.Request, reply: Reply) -> web.StreamResponse:
+    """200 with no text and finish_reason abort: how vLLM answers new requests while it drains."""
+    if not reply.asked.stream:
+        return web.json_response(reply.whole("", "abort", 0, 0))
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    with suppress(ConnectionResetError):
+        await response.prepare(request)
+        await response.write(reply.opening() + reply.chunk("", "abort") + reply.closing(0, 0))
+    return response
+
+
+def _hang_up(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()

@@ -1,0 +1,197 @@
+"""`python -m simulator.server`: starts, serves and stops like a vLLM server, without a model.
+
+Exit codes are vLLM's: 2 for a flag it does not know, 1 for a start that fails, 0 after SIGTERM.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from aiohttp import web
+
+from simulator.engine import Engine
+from simulator.flags import FlagError, Flags, parse
+from simulator.frontend import VERSION, Frontend
+from simulator.kv_cache import KvCache
+from simulator.memory import StartError, kv_blocks
+from simulator.metrics import CacheFacts, Metrics
+from simulator.scheduler import Scheduler
+from simulator.step_time import StepTime, Work
+from simulator.text import draws
+
+Now = Callable[[], float]
+"""Unix seconds."""
+
+_log = logging.getLogger("vllm")
+
+
+def build(flags: Flags, now: Now) -> tuple[Engine, Frontend]:
+    """The server's parts, nothing running yet. Raises StartError when the model does not fit."""
+    simulation, memory = flags.simulation, flags.memory
+    blocks = kv_blocks(simulation.hardware, memory, simulation.oom_above)
+    cache = KvCache(blocks, block_size=memory.block_size, caching=flags.enable_prefix_caching)
+    law = StepTime(
+        hardware=simulation.hardware, eager=flags.enforce_eager, largest_graph=memory.largest_graph
+    )
+    slow = simulation.faults.slow
+
+    def seconds(work: Work) -> float:
+        return law.seconds(work) * slow
+
+    facts = CacheFacts(
+        blocks=blocks,
+        block_size=memory.block_size,
+        max_model_len=memory.max_model_len,
+        gpu_memory_utilization=memory.gpu_memory_utilization,
+        cache_dtype=flags.kv_cache_dtype,
+        prefix_caching=flags.enable_prefix_caching,
+        blocks_override=memory.num_gpu_blocks_override,
+        memory_bytes=memory.kv_cache_memory_bytes,
+    )
+    engine = Engine(
+        Scheduler(flags.limits, cache),
+        seconds,
+        Metrics(flags.names[0], facts, now()),
+        speed=simulation.speed,
+        jitter=simulation.jitter,
+        random=draws(flags.seed, "jitter"),
+        seed=flags.seed,
+    )
+    return engine, Frontend(flags, engine, now)
+
+
+async def serve(flags: Flags, now: Now) -> int:
+    """Start, answer until SIGTERM or SIGINT, stop; returns the exit code."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with _bound(flags) as listener:
+        _say("non-default args: %s", dict(flags.given))
+        _say("Using max model len %d", flags.memory.max_model_len)
+        _say(
+            "Initializing a V1 LLM engine (v%s) with config: model='%s'",
+            VERSION,
+            flags.model,
+            role="EngineCore",
+        )
+        if await _within(stop, flags.simulation.start_s / 2):
+            return 0
+        if flags.simulation.faults.exit:
+            raise StartError("the simulated fault of this setting")
+        engine, frontend = build(flags, now)
+        _say_memory(flags, engine.scheduler.cache)
+        waits = None if flags.simulation.faults.never_ready else flags.simulation.start_s / 2
+        if await _within(stop, waits):
+            return 0
+        await _answer(flags, engine, frontend, listener, stop)
+    return 0
+
+
+async def _answer(
+    flags: Flags, engine: Engine, frontend: Frontend, listener: socket.socket, stop: asyncio.Event
+) -> None:
+    runner = web.AppRunner(
+        frontend.app(),
+        handler_cancellation=True,  # a client that leaves takes its request out of the scheduler
+        shutdown_timeout=0.01,  # aiohttp takes 0 for no limit
+        access_log=None,
+    )
+    await runner.setup()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            steps = tasks.create_task(engine.run(), name="engine")
+            await web.SockSite(runner, listener, backlog=2048).start()
+            host, port = listener.getsockname()[:2]
+            _say("Starting vLLM server on http://%s:%d", host, port)
+            _say("Application startup complete.", plain=True)
+            await stop.wait()
+            mode = "drain" if flags.shutdown_timeout else "abort"
+            _say("[shutdown] API server: shutdown triggered")
+            _say(
+                "[shutdown] API server: stopping engine client mode=%s timeout=%ds",
+                mode,
+                flags.shutdown_timeout,
+            )
+            await _drain(frontend, flags.shutdown_timeout)
+            steps.cancel()
+    finally:
+        await runner.cleanup()  # cuts what is still being answered
+
+
+async def _drain(frontend: Frontend, seconds: float) -> None:
+    """Answer new requests with `abort`; give those that run `seconds` to end."""
+    frontend.draining = True
+    if not seconds:
+        return
+    _say("[shutdown] EngineCore: draining in-flight requests count=%d", frontend.open, role="EngineCore")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await frontend.idle.wait()
+
+
+async def _within(stop: asyncio.Event, seconds: float | None) -> bool:
+    """Wait so long (None: for ever) unless told to stop; True if told."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    return stop.is_set()
+
+
+def _bound(flags: Flags) -> socket.socket:
+    """The port is taken at once and refuses connections until the model is loaded, as vLLM's."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((flags.host, flags.port))
+    return listener
+
+
+def _say(message: str, *values: object, role: str = "APIServer", plain: bool = False) -> None:
+    _log.info(message, *values, extra={"role": role, "plain": plain})
+
+
+def _say_memory(flags: Flags, cache: KvCache) -> None:
+    tokens, longest = cache.blocks * cache.block_size, flags.memory.max_model_len
+    message = "GPU KV cache size: %s tokens, Maximum concurrency for %s tokens per request: %.2fx"
+    _say(message, f"{tokens:,}", f"{longest:,}", tokens / longest, role="EngineCore")
+
+
+class _Lines(logging.Formatter):
+    """vLLM's log format; uvicorn's for the lines that are uvicorn's."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if getattr(record, "plain", False):
+            return f"{record.levelname}:     {record.getMessage()}"
+        at = self.formatTime(record, "%m-%d %H:%M:%S")
+        role = getattr(record, "role", "APIServer")
+        return f"({role} pid={os.getpid()}) {record.levelname} {at} [server.py:1] {record.getMessage()}"
+
+
+def main(argv: Sequence[str] | None = None, now: Now = time.time) -> int:  # noqa: TID251 - where the clock enters
+    try:
+        flags = parse(sys.argv[1:] if argv is None else argv)
+    except FlagError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Lines())
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    try:
+        return asyncio.run(serve(flags, now))
+    except (StartError, OSError) as error:
+        kind = "OSError" if isinstance(error, OSError) else "RuntimeError"
+        sys.stderr.write(
+            f"EngineCore failed to start.\n{kind}: {error}\nRuntimeError: Engine core initialization failed. "
+            "See root cause above. Failed core proc(s): {}\n"
+        )
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
