@@ -1,0 +1,67 @@
+"""A streamed answer as its client sees it: when its tokens came, and how it ended."""
+
+import json
+from typing import Any
+
+from simulator.tally import Outcome
+
+
+class Answer:
+    """A stream of server-sent events as it comes in."""
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self.text: list[str] = []
+        self.tokens = 0
+        self._first: float | None = None
+        self._last = at
+        self._reason: str | None = None
+        self._error: str | None = None
+        self._done = False
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self._first is None else self._first - self.at
+
+    @property
+    def itl_s(self) -> float | None:
+        """Mean gap between tokens; None below two."""
+        gaps = self.tokens - 1
+        return None if self._first is None or gaps < 1 else (self._last - self._first) / gaps
+
+    def take(self, line: bytes, now: float) -> None:
+        """One line; ValueError when it is data but not JSON."""
+        if not line.startswith(b"data:"):
+            return
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            self._done = True
+            return
+        event: dict[str, Any] = json.loads(data)
+        if "error" in event:
+            self._error = str(event["error"])
+            return
+        if usage := event.get("usage"):
+            self.tokens = usage["completion_tokens"]
+        for choice in event.get("choices", ()):
+            self._reason = choice.get("finish_reason") or self._reason
+            piece = (choice.get("delta") or {}).get("content") or choice.get("text")
+            if piece:
+                self.text.append(piece)
+                self.tokens += 1
+                self._first = now if self._first is None else self._first
+                self._last = now
+
+    def verdict(self) -> tuple[Outcome, str]:
+        """What a 200 that ended without a break was."""
+        if self._error is not None:
+            return "failed", f"error in the stream: {self._error[:80]}"
+        if self._reason == "abort":
+            return "aborted", "finish_reason abort"
+        if self._reason is None or not self._done:
+            return "truncated", "ended without finish_reason or [DONE]"
+        return "ok", ""
+
+    def cut(self, why: str) -> tuple[Outcome, str]:
+        """What a request was whose connection broke: truncated once something had come."""
+        return ("failed", why) if self._first is None else ("truncated", why)
