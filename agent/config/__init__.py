@@ -1,0 +1,147 @@
+"""The operator's wishes: one TOML file, read whole, with every error in it named by its key."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from agent import plugins
+from agent.config.checks import clashes, complaints, of_target, unknown_knobs
+from agent.config.parts import POLICIES, SENSORS, Build, Part, Workshop
+from agent.config.tables import DEFAULT_LISTEN, FileTable, TargetTable
+from agent.config.terms import BOUNDS, bound, plan, slo
+from agent.errors import ConfigError
+from agent.model import Bound, Knob, Mode, Plan, Slo
+
+LARGEST_FILE = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    name: str
+    profile: str
+    slo: Slo
+    engine: Part
+    strategy: Literal["surge", "replace"]
+    traffic: Part
+    listen: str  # where the traffic part takes the clients' requests
+    sensors: tuple[Part, ...]
+    bounds: Mapping[Knob, Bound]
+    plan: Plan
+    cooldown_s: float
+    suggestion_ttl_s: float
+    changes_per_day: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    state_dir: Path
+    mode: Mode
+    listen: str
+    tokens_file: Path | None
+    targets: tuple[Target, ...]
+    policies: tuple[Part, ...]  # in the order they are asked
+
+
+def load(path: Path, *, build: Build = plugins.build) -> Config:
+    """Read and check the file. ConfigError lists every problem, one a line."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > LARGEST_FILE:
+        raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes: this is not a trimtab config")
+    try:
+        return parse(content.decode("utf-8"), here=path.absolute().parent, build=build)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}:\n{error}") from None
+
+
+def parse(text: str, *, here: Path, build: Build = plugins.build) -> Config:
+    """The config of a TOML text. `here`: what its relative paths are relative to."""
+    try:
+        document = plugins.frozen(tomllib.loads(text))
+        return _checked(document, here, build)
+    except RecursionError:
+        raise ConfigError("not a trimtab config: it is nested too deep") from None
+    except ValueError as error:
+        raise ConfigError(f"not TOML: {error}") from error
+
+
+def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
+    problems: list[str] = []
+    tables = None
+    try:
+        tables = FileTable.model_validate(document)
+    except ValidationError as error:
+        problems += complaints(error, document)
+    problems += clashes(document)
+    problems += unknown_knobs(document, plugins.knobs())
+    workshop = Workshop(build)
+    policies = workshop.many("policies", document.get("policies"), "policies", POLICIES)
+    raw_targets = document.get("targets")
+    parts = [
+        _parts_of(workshop, target, of_target(document, index))
+        for index, target in enumerate(raw_targets if isinstance(raw_targets, tuple) else ())
+        if isinstance(target, dict)
+    ]
+    keys = {problem.split(": ")[0] for problem in problems}
+    problems += (problem for problem in workshop.problems if problem.split(": ")[0] not in keys)
+    if problems or tables is None:
+        raise ConfigError("\n".join(problems))
+    tokens_file = tables.api.tokens_file
+    return Config(
+        state_dir=_path(here, tables.agent.state_dir),
+        mode=tables.agent.mode,
+        listen=tables.api.listen,
+        tokens_file=_path(here, tokens_file) if tokens_file else None,
+        targets=tuple(_target(target, *made) for target, made in zip(tables.targets, parts, strict=True)),
+        policies=policies,
+    )
+
+
+def _parts_of(
+    workshop: Workshop, target: dict[str, Any], of: str
+) -> tuple[Part | None, Part | None, tuple[Part, ...]]:
+    traffic = {"kind": "envoy", "listen": DEFAULT_LISTEN}
+    return (
+        workshop.one(target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy")),
+        workshop.one(target.get("traffic"), f"targets.traffic{of}", traffic, ("kind",)),
+        workshop.many("sensors", target.get("sensors"), f"targets.sensors{of}", SENSORS),
+    )
+
+
+def _target(
+    table: TargetTable, engine: Part | None, traffic: Part | None, sensors: tuple[Part, ...]
+) -> Target:
+    if engine is None or traffic is None:
+        raise ConfigError(f"[[targets]] {table.name}: has no engine or no traffic part")
+    return Target(
+        name=table.name,
+        profile=table.profile,
+        slo=slo(table.slo),
+        engine=engine,
+        strategy=table.engine.strategy,
+        traffic=traffic,
+        listen=table.traffic.listen,
+        sensors=sensors,
+        bounds={**BOUNDS, **{knob: bound(knob, asked) for knob, asked in table.bounds.items()}},
+        plan=plan(table.rollout),
+        cooldown_s=table.rollout.cooldown,
+        suggestion_ttl_s=table.rollout.suggestion_ttl,
+        changes_per_day=table.rollout.changes_per_day,
+    )
+
+
+def _path(here: Path, written: str) -> Path:
+    """Relative to the config file; `~` is the home of who runs trimtab."""
+    try:
+        return here / Path(written).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{written}: {error}") from error

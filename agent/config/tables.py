@@ -1,0 +1,195 @@
+"""The tables of the config file: keys, types, defaults, and what must hold inside one table."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from agent.config.values import (
+    Address,
+    KnobValue,
+    PathText,
+    Seconds,
+    SomeSeconds,
+    Switch,
+    TargetName,
+    loopback,
+)
+from agent.model import Knob, Mode
+
+DEFAULT_LISTEN = "127.0.0.1:8080"
+MOST_VALUES = 10_000
+MOST_STEPS = 20
+LEASE_S = (5.0, 60.0)
+"""Renewed once a second. Patroni's rule: two renewals and a write fit in a lease; with 2 s for Envoy to put a
+file in force and 1 s to spare that is 5 s. Above 60 s nobody wants an unwatched green to keep its share."""
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+def wrong(key: str, what: str) -> PydanticCustomError:
+    """A complaint about one key of a table that several keys together give rise to."""
+    return PydanticCustomError("wrong_key", "{what}", {"key": key, "what": what})
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class PluginTable(BaseModel):
+    """The keys that are trimtab's own; the rest goes to the plugin."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+
+class AgentTable(Table):
+    state_dir: PathText = "/var/lib/trimtab"
+    mode: Mode = "advise"
+
+
+class ApiTable(Table):
+    listen: Address = "127.0.0.1:8090"
+    tokens_file: PathText | None = None
+
+    @model_validator(mode="after")
+    def _stays_here(self) -> Self:
+        if not loopback(self.listen):
+            raise wrong(
+                "listen",
+                f"{self.listen} is not a loopback address, and the API speaks plain HTTP: anybody on the way "
+                f'reads the tokens. Listen on "127.0.0.1:8090" and put a proxy that does TLS in front of it',
+            )
+        return self
+
+
+class ObjectiveTable(Table):
+    under: SomeSeconds
+    share: Share = 0.95
+
+
+class ErrorsTable(Table):
+    share: Share = 0.999
+
+
+class SloTable(Table):
+    ttft: ObjectiveTable | None = None
+    itl: ObjectiveTable | None = None
+    e2e: ObjectiveTable | None = None
+    errors: ErrorsTable = ErrorsTable()
+
+
+class EngineTable(PluginTable):
+    kind: str
+    strategy: Literal["surge", "replace"] = "surge"
+
+
+class TrafficTable(PluginTable):
+    kind: str = "envoy"
+    listen: Address = DEFAULT_LISTEN
+
+
+class BoundTable(Table):
+    min: Number | None = None
+    max: Number | None = None
+    step: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    allowed: tuple[KnobValue, ...] = ()
+    octaves: Annotated[float, Field(gt=0, le=10)] | None = None
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise wrong("min", f"{self.min:g} is above max {self.max:g}")
+        if self.step is None:
+            return self
+        if self.min is None or self.max is None:
+            raise wrong("step", "needs min and max beside it: the values are min, min + step, ... up to max")
+        if self.allowed:
+            raise wrong("step", "cannot stand beside allowed: give one of them")
+        if (self.max - self.min) / self.step > MOST_VALUES:
+            raise wrong("step", f"makes more than {MOST_VALUES} values between min and max")
+        return self
+
+
+class StepTable(Table):
+    weight: Annotated[int, Field(ge=1, le=99)]
+    requests: Count
+    at_least: Seconds
+    at_most: SomeSeconds
+
+    @model_validator(mode="after")
+    def _has_time(self) -> Self:
+        if self.at_least >= self.at_most:
+            raise wrong("at_most", "must be longer than at_least, or the step is over before it may pass")
+        return self
+
+
+SMOKE = StepTable(weight=5, requests=20, at_least=30.0, at_most=600.0)
+PARITY = StepTable(weight=50, requests=100, at_least=60.0, at_most=1800.0)
+
+
+def _growing(steps: tuple[StepTable, ...]) -> tuple[StepTable, ...]:
+    weights = [step.weight for step in steps]
+    if not 1 <= len(steps) <= MOST_STEPS:
+        raise ValueError(
+            f"must be 1 to {MOST_STEPS} steps, not {len(steps)}; the hold follows them by itself"
+        )
+    if weights != sorted(set(weights)):
+        raise ValueError(f"the weights must grow from step to step, not {weights}")
+    return steps
+
+
+def _renewable(lease_s: float) -> float:
+    low, high = LEASE_S
+    if not low <= lease_s <= high:
+        raise ValueError(
+            f"must be {low:g} to {high:g} s, not {lease_s:g}: it is renewed once a second, and must outlast "
+            f"two renewals and a write to the proxy, yet end soon when nobody watches green"
+        )
+    return lease_s
+
+
+class RolloutTable(Table):
+    steps: Annotated[tuple[StepTable, ...], AfterValidator(_growing)] = (SMOKE, PARITY)
+    hold: Seconds = 1800.0
+    hold_at_most: SomeSeconds | None = None  # None: four times `hold`, and an hour at least
+    hold_requests: Count = 200
+    start: SomeSeconds = 900.0
+    warm_up_requests: Annotated[int, Field(ge=0, le=10_000)] = 20
+    warm_up: SomeSeconds = 300.0
+    drain: SomeSeconds = 120.0
+    lease: Annotated[Seconds, AfterValidator(_renewable)] = 15.0
+    cooldown: Seconds = 600.0
+    suggestion_ttl: SomeSeconds = 3600.0
+    changes_per_day: Annotated[int, Field(ge=0, le=1000)] = 8
+
+    @model_validator(mode="after")
+    def _can_pass(self) -> Self:
+        if self.hold_at_most is not None and self.hold_at_most <= self.hold:
+            raise wrong("hold_at_most", "must be longer than hold, or green is taken back before it may pass")
+        return self
+
+
+class TargetTable(Table):
+    name: TargetName
+    profile: Annotated[str, Field(min_length=1)] = "chat"
+    slo: SloTable = SloTable()
+    engine: EngineTable
+    traffic: TrafficTable = TrafficTable()
+    sensors: dict[str, Switch] = {}
+    bounds: dict[Knob, BoundTable] = {}
+    rollout: RolloutTable = RolloutTable()
+
+
+def _some(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:
+    if not targets:
+        raise ValueError("there must be one at least")
+    return targets
+
+
+class FileTable(Table):
+    agent: AgentTable = AgentTable()
+    api: ApiTable = ApiTable()
+    targets: Annotated[tuple[TargetTable, ...], AfterValidator(_some)]
+    policies: dict[str, Switch] = {}

@@ -1,0 +1,102 @@
+"""The values of the config file that TOML has no type for: durations, addresses, names, switches."""
+
+import ipaddress
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from agent.complaints import shown
+from agent.model import Value
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)")
+_NAME = re.compile(r"[a-z0-9-]{1,63}")
+_LAST_PORT = 65535
+_LONGEST_S = 366 * 86400
+
+
+def seconds(value: object) -> float:
+    """Seconds of "500ms", "30s", "10m", "1h", "2d", or of a number of seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        found = value
+    elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        found = float(match[1]) * _UNITS_S[match[2]]
+    else:
+        raise ValueError(f'must be a duration like "500ms", "30s", "10m" or "1h", not {shown(value)}')
+    if not 0 <= found <= _LONGEST_S:  # also for NaN
+        raise ValueError(f"must be a duration of 0 s to 366 d, not {shown(value)}")
+    return float(found)
+
+
+def some_seconds(value: object) -> float:
+    found = seconds(value)
+    if found == 0:
+        raise ValueError("must be longer than 0 s")
+    return found
+
+
+def address(value: object) -> str:
+    """A `host:port` with an IP address or `localhost`; IPv6 as `[::1]:8080`."""
+    if not isinstance(value, str):
+        raise ValueError(f'must be an address like "127.0.0.1:8080", not {shown(value)}')  # noqa: TRY004
+    host, port = split_address(value)
+    if host != "localhost":
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise ValueError(
+                f'must be an IP address and a port like "127.0.0.1:8080", not {shown(value)}'
+            ) from None
+    if not (port.isascii() and port.isdecimal() and int(port[:6]) <= _LAST_PORT):
+        raise ValueError(f"must end in a port of at most {_LAST_PORT}, not {shown(value)}")
+    return value
+
+
+def split_address(value: str) -> tuple[str, str]:
+    """Host and port as they were written; the host without brackets."""
+    host, _, port = value.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    return (host[1:-1] if bracketed else host.replace(":", "?")), port
+
+
+def loopback(value: str) -> bool:
+    """Whether only this host can reach the address."""
+    host, _ = split_address(value)
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+
+
+def path_text(value: object) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError(f"must be a path, not {shown(value)}")
+    return value
+
+
+def target_name(value: object) -> str:
+    """Also the first part of its servers' and rollouts' names."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"must be lower-case letters, digits and hyphens, at most 63, not {shown(value)}")
+    return value
+
+
+def switch(value: object) -> dict[str, Any] | bool:
+    """A plugin's options, or `false` to do without it."""
+    if not isinstance(value, dict | bool):
+        raise ValueError(f"must be a table of options, or false, not {shown(value)}")  # noqa: TRY004
+    return value
+
+
+def knob_value(value: object) -> Value:
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise ValueError(f"must be a number, a string, true or false, not {shown(value)}")
+    return value
+
+
+Options = dict[str, Any]
+Seconds = Annotated[float, BeforeValidator(seconds)]
+SomeSeconds = Annotated[float, BeforeValidator(some_seconds)]
+Address = Annotated[str, BeforeValidator(address)]
+PathText = Annotated[str, BeforeValidator(path_text)]
+TargetName = Annotated[str, BeforeValidator(target_name)]
+Switch = Annotated[Any, BeforeValidator(switch)]
+KnobValue = Annotated[Any, BeforeValidator(knob_value)]

@@ -1,0 +1,100 @@
+"""Finding and building what the config names: the file `kind/name.py` that ends in `plugin = TheClass`."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from agent.complaints import meant, problem
+from agent.errors import ConfigError
+
+_SAYS_PLUGIN = re.compile(r"^plugin\b.*=", re.MULTILINE)
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """The plugins there are of a kind ("policies", "sensors", "actuators"), found without importing them."""
+    package = import_module(kind)
+    modules = (module.name for module in iter_modules(package.__path__) if not module.ispkg)
+    return tuple(sorted(name for name in modules if _SAYS_PLUGIN.search(_source(f"{kind}.{name}"))))
+
+
+def load(kind: str, name: str, *, table: str = "") -> type:
+    """The class that `kind`/`name`.py gives as its plugin. `table` is where the config names it."""
+    table = table or f"{kind}.{name}"
+    if name not in names(kind):
+        raise ConfigError(f"[{table}] {name}: no such plugin {kind}/{name}.py{meant(name, names(kind))}")
+    try:
+        plugin = import_module(f"{kind}.{name}").plugin
+    except ImportError as error:
+        raise ConfigError(f"[{table}] {name}: {kind}/{name}.py cannot be loaded: {error}") from error
+    if not isinstance(plugin, type) or not is_dataclass(plugin):
+        raise ConfigError(f"[{table}] {name}: the plugin of {kind}/{name}.py is not a dataclass")
+    return plugin
+
+
+def build(kind: str, name: str, options: Mapping[str, Any], *, table: str = "") -> object:
+    """Build `kind`/`name`.py with its options. ConfigError names every bad option, one a line."""
+    table = table or f"{kind}.{name}"
+    plugin = load(kind, name, table=table)
+    known = options_of(plugin)
+    given = {key: frozen(value) for key, value in options.items()}
+    problems = [f"[{table}] {key}: unknown key{meant(key, known)}" for key in given if key not in known]
+    problems += [
+        f"[{table}] {key}: missing; it is required"
+        for key, option in known.items()
+        if key not in given and option.default is MISSING and option.default_factory is MISSING
+    ]
+    hints = get_type_hints(plugin)
+    for key in known.keys() & given.keys():
+        problems += (f"[{table}] {key}{misfit}" for misfit in _misfits(key, hints[key], given[key]))
+    if problems:
+        raise ConfigError("\n".join(sorted(problems)))
+    try:
+        built: object = plugin(**given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"[{table}]: {error}") from error
+    return built
+
+
+def options_of(plugin: type) -> dict[str, Field[Any]]:
+    """The fields that are options of its config table, by name."""
+    return {field.name: field for field in fields(plugin) if field.init and not field.name.startswith("_")}
+
+
+def knobs() -> Mapping[str, object]:
+    """The catalogue of knobs, by name: dataclasses. Empty when there is none."""
+    if find_spec("policies.knobs") is None:
+        return {}
+    catalogue: Mapping[str, object] = import_module("policies.knobs").KNOBS
+    return catalogue
+
+
+def frozen(value: Any) -> Any:  # noqa: ANN401 - any TOML value
+    """A TOML value with tuples for its lists."""
+    match value:
+        case list() | tuple():
+            return tuple(frozen(item) for item in value)
+        case Mapping():
+            return {key: frozen(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _misfits(key: str, annotation: Any, value: object) -> Iterator[str]:  # noqa: ANN401 - a type form
+    try:
+        TypeAdapter(annotation).validate_python(value, strict=True)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in details["loc"])
+            yield f"{where}: {problem(details, key)}"
+
+
+def _source(module: str) -> str:
+    spec = find_spec(module)
+    get_source = getattr(spec.loader, "get_source", None) if spec else None
+    return (get_source(module) or "") if get_source else ""
