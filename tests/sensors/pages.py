@@ -118,3 +118,5 @@ async def page_server(page: bytes = PAGE) -> AsyncIterator[PageServer]:
         server.close()
         for writer in pages.silent:
             writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()

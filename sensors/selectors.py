@@ -1,0 +1,81 @@
+"""Finds the series that a PromQL expression reads, so that their age can be asked for.
+
+Prometheus answers with samples of up to 5 minutes ago (its look-back) when a series has merely ceased to come
+and carries no mark of its end, as after a crash of Prometheus itself.
+"""
+
+import re
+from dataclasses import dataclass
+
+_STRING = r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|`[^`]*`'
+_TOKEN = re.compile(
+    rf"""(?P<skipped>\s+|\#[^\n]*)
+    |(?P<string>{_STRING})
+    |(?P<braces>\{{(?:[^{{}}"'`]|{_STRING})*\}})
+    |(?P<range>\[[^\]]*\])
+    |(?P<number>\d[\w.]*)
+    |(?P<name>[a-zA-Z_:][\w:]*)
+    |(?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_LABEL_LISTS = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
+_OPERATORS = frozenset({"and", "or", "unless", "atan2", "bool", "offset", "inf", "nan"}) | _LABEL_LISTS
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """`window` is what a range selector spans, as written: "30s"; None for an instant one."""
+
+    series: str
+    window: str | None = None
+
+
+def selectors(promql: str) -> tuple[Selector, ...]:
+    """Each once, without `offset` and `@`. A metric named like a keyword ("by") is not seen."""
+    tokens = [(str(m.lastgroup), m[0]) for m in _TOKEN.finditer(promql) if m.lastgroup != "skipped"]
+    tokens += [("end", "")] * 2
+    found: dict[Selector, None] = {}
+    labels = False  # inside `by (...)` and the like
+    for place, (kind, text) in enumerate(tokens[:-2]):
+        following, after = tokens[place + 1], tokens[place + 2]
+        if labels:
+            labels = text != ")"
+        elif kind == "name" and text.lower() in _LABEL_LISTS and following[1] == "(":
+            labels = True
+        elif kind == "name" and _reads(text, following[1]):
+            braces = following[1] if following[0] == "braces" else ""
+            found[Selector(text + braces, _window(after if braces else following))] = None
+        elif kind == "braces" and (place == 0 or not _names_series(tokens[place - 1], following)):
+            found[Selector(text, _window(following))] = None
+    return tuple(found)
+
+
+def _reads(name: str, following: str) -> bool:
+    """Whether it is a metric: no function, no operator, no aggregation with its labels in front."""
+    return following != "(" and name.lower() not in _OPERATORS and following.lower() not in {"by", "without"}
+
+
+def _names_series(before: tuple[str, str], following: tuple[str, str]) -> bool:
+    return before[0] == "name" and _reads(before[1], following[1])
+
+
+def _window(token: tuple[str, str]) -> str | None:
+    return token[1][1:-1].partition(":")[0].strip() if token[0] == "range" else None
+
+
+def age_query(promql: str) -> str | None:
+    """PromQL for the age in seconds of the oldest sample that `promql` reads; None when it reads no series.
+
+    +Inf: a window holds samples of series that have all ended. An instant selector that finds nothing has no
+    age: what is not there cannot be stale.
+    """
+    ages = [_age(selector) for selector in selectors(promql)]
+    named = (f'label_replace({age}, "selector", "{place}", "", "")' for place, age in enumerate(ages))
+    return f"max({' or '.join(named)})" if ages else None
+
+
+def _age(selector: Selector) -> str:
+    newest = f"max(time() - timestamp({selector.series}))"
+    if selector.window is None:
+        return newest
+    return f"({newest} or (0 * count(last_over_time({selector.series}[{selector.window}])) + Inf))"
