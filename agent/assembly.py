@@ -1,0 +1,130 @@
+"""From a config to a running daemon: the one place that gives actuators, sensors and policies to the core."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from agent.api.app import build_app, serve
+from agent.api.tokens import Tokens
+from agent.config import Config, Target
+from agent.daemon import Daemon, utc_now
+from agent.errors import ConfigError
+from agent.fold import Fold
+from agent.guard import Guard
+from agent.history import History
+from agent.journal import Journal
+from agent.judge import PlainJudge
+from agent.lock import held
+from agent.loop import TargetLoop
+from agent.machine import Machine
+from agent.machine.moves import Rules
+from agent.model import Mode
+from agent.ports import Engine, Site, Traffic
+from agent.state import State
+
+log = structlog.get_logger()
+
+
+def site_of(config: Config, target: Target, epoch: int) -> Site:
+    """Each target has a directory of its own below the state directory."""
+    return Site(target=target.name, state_dir=config.state_dir / target.name, epoch=epoch)
+
+
+def actuators(config: Config, target: Target, epoch: int) -> tuple[Engine, Traffic]:
+    """The target's engine and traffic, at their site."""
+    site = site_of(config, target, epoch)
+    engine: Engine = target.engine.plugin.bind(site)
+    traffic: Traffic = target.traffic.plugin.bind(site)
+    return engine, traffic
+
+
+def rules_of(config: Config, target: Target) -> Rules:
+    guard = Guard(
+        bounds=target.bounds,
+        cooldown_s=target.cooldown_s,
+        suggestion_ttl_s=target.suggestion_ttl_s,
+        changes_per_day=target.changes_per_day,
+    )
+    policies = tuple((part.name, part.plugin) for part in config.policies)
+    return Rules(plan=target.plan, judge=PlainJudge(), slo=target.slo, guard=guard, policies=policies)
+
+
+@contextmanager
+def assembled(config: Config, mode: Mode) -> Iterator[tuple[Daemon, int]]:
+    """The daemon and its epoch, with the lock held and the journal open.
+
+    Raises JournalError when another daemon works here or the journal is not whole.
+    """
+    with held(config.state_dir):
+        journal = Journal.open(config.state_dir / "audit.jsonl", now=utc_now)
+        epoch, history, states = journal.epoch() + 1, History.of(journal), journal.states()
+        loops = {}
+        for target in config.targets:
+            directory = config.state_dir / target.name
+            directory.mkdir(mode=0o700, exist_ok=True)
+            engine, traffic = actuators(config, target, epoch)
+            loops[target.name] = TargetLoop(
+                state=replace(states.get(target.name, State(target=target.name)), mode=mode),
+                machine=Machine(rules_of(config, target)),
+                journal=journal,
+                engine=engine,
+                traffic=traffic,
+                sensors=tuple(part.plugin for part in target.sensors),
+                state_dir=directory,
+                now=utc_now,
+                heard=history.hear,
+                fold=Fold(),
+            )
+        try:
+            yield Daemon(loops=loops, journal=journal, history=history), epoch
+        finally:
+            journal.close()
+
+
+async def run(config: Config, mode: Mode) -> None:
+    """Be the daemon until a signal ends it. What must work before anything is decided is checked first."""
+    tokens = Tokens(config.tokens_file, utc_now)
+    if mode != "advise":
+        await refuse_what_cannot_work(config)
+    with assembled(config, mode) as (daemon, epoch):
+        log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.listen)
+        runner = await serve(build_app(daemon, tokens, hosts=set()), config.listen)
+        try:
+            await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=tokens.reload)
+        finally:
+            await runner.cleanup()
+            log.info("daemon.stopped", head=daemon.journal.head.seq)
+
+
+async def refuse_what_cannot_work(config: Config) -> None:
+    """A traffic part that cannot split makes every rollout fail: say so at the start."""
+    for target in config.targets:
+        _, traffic = actuators(config, target, epoch=0)
+        if found := await traffic.problems():
+            raise ConfigError("\n".join(f"[targets.traffic] {target.name}: {what}" for what in found))
+
+
+async def problems(config: Config) -> list[str]:
+    """Why this config cannot work here, one line each with its key; empty when it can."""
+    found = []
+    for target in config.targets:
+        engine, traffic = actuators(config, target, epoch=0)
+        of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())
+        found += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
+        found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
+    return found + [why for why in [unwritable(config.state_dir)] if why]
+
+
+def unwritable(state_dir: Path) -> str:
+    nearest = next(path for path in (state_dir, *state_dir.parents) if path.exists())
+    try:
+        probe = nearest / ".trimtab-check"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return f"[agent] state_dir: {nearest} cannot be written: {error.strerror}; choose one that you own"
+    return ""

@@ -1,0 +1,46 @@
+"""`trimtab run` and `trimtab check`: the daemon, and whether it could work."""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from agent import logs
+from agent.assembly import problems, run
+from agent.cli import Subparsers
+from agent.config import load
+from agent.errors import ConfigError
+
+
+def register(subparsers: Subparsers) -> None:
+    daemon = subparsers.add_parser("run", help="the daemon")
+    daemon.add_argument("-c", "--config", type=Path, required=True, metavar="FILE")
+    daemon.add_argument("--dry-run", action="store_true", help="advise only, whatever the config says")
+    daemon.add_argument("--log-level", choices=logs.LEVELS, default="info")
+    daemon.set_defaults(run=_run)
+    check = subparsers.add_parser("check", help="is this config right, and would it work here?")
+    check.add_argument("config", type=Path, metavar="FILE")
+    check.add_argument("--json", action="store_true")
+    check.set_defaults(run=_check)
+
+
+def _run(args: argparse.Namespace) -> int:
+    logs.configure(args.log_level)
+    config = load(args.config)
+    asyncio.run(run(config, "advise" if args.dry_run else config.mode))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    """Exit 0: it would work. 1: it would not; every reason is listed with its key."""
+    try:
+        config = load(args.config)
+        found = asyncio.run(problems(config))
+    except ConfigError as error:
+        found = str(error).splitlines()
+    if args.json:
+        sys.stdout.write(json.dumps({"ok": not found, "problems": found}) + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in found or [f"{args.config}: ready to run"])
+    return 1 if found else 0
