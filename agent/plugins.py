@@ -20,7 +20,7 @@ def names(kind: str) -> tuple[str, ...]:
     """The plugins there are of a kind ("policies", "sensors", "actuators"), found without importing them."""
     package = import_module(kind)
     modules = (module.name for module in iter_modules(package.__path__) if not module.ispkg)
-    return tuple(sorted(name for name in modules if _SAYS_PLUGIN.search(_source(f"{kind}.{name}"))))
+    return tuple(sorted(name for name in modules if _SAYS_PLUGIN.search(source_of(f"{kind}.{name}"))))
 
 
 def load(kind: str, name: str, *, table: str = "") -> type:
@@ -94,7 +94,8 @@ def _misfits(key: str, annotation: Any, value: object) -> Iterator[str]:  # noqa
             yield f"{where}: {problem(details, key)}"
 
 
-def _source(module: str) -> str:
+def source_of(module: str) -> str:
+    """The text of a module, without importing it; empty where it has none."""
     spec = find_spec(module)
     get_source = getattr(spec.loader, "get_source", None) if spec else None
     return (get_source(module) or "") if get_source else ""

@@ -1,36 +1,60 @@
-"""Tell systemd how the daemon is. Outside systemd (no $NOTIFY_SOCKET) every call does nothing."""
+"""Tell systemd how the daemon is: ready, its status in a line, reloading, stopping, still alive.
+
+Outside systemd ($NOTIFY_SOCKET is not set) every call does nothing.
+"""
 
 import os
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 
-def notify(message: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Say `READY=1`, `STATUS=text`, `STOPPING=1` or `WATCHDOG=1`; several lines are one message.
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """`address` as in $NOTIFY_SOCKET: a path, or `@name` in the abstract namespace."""
 
-    Feed the watchdog from the loop's own progress, never from a task that lives on when the loop hangs.
-    """
-    address = environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = f"\0{address[1:]}"  # the abstract namespace
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as datagram:
-        try:
-            datagram.connect(address)
-            datagram.send(message.encode(), socket.MSG_DONTWAIT)
-        except OSError:
-            return  # systemd is gone or its queue is full: the next message says as much
+    address: str = ""
+
+    def ready(self, status: str = "") -> None:
+        self._send("READY=1", *_status(status))
+
+    def status(self, status: str) -> None:
+        self._send(*_status(status))
+
+    def reloading(self) -> None:
+        """To be followed by `ready`. systemd wants the time of the reload's start, in microseconds."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self, status: str = "") -> None:
+        self._send("STOPPING=1", *_status(status))
+
+    def watchdog(self) -> None:
+        """To be called from the loop's own progress, never from a task that lives on when the loop hangs."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if not self.address or not lines:
+            return
+        address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as datagram:
+            try:
+                datagram.connect(address)
+                datagram.send("\n".join(lines).encode(), socket.MSG_DONTWAIT)
+            except OSError:
+                return  # systemd is gone or its queue is full: the next ping says the same
 
 
-def reloading(environ: Mapping[str, str] = os.environ) -> None:
-    """To be followed by `READY=1`. systemd wants the time at which the reload began, in microseconds."""
-    notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}", environ)
+def notifier(environ: Mapping[str, str] = os.environ) -> Notifier:
+    return Notifier(environ.get("NOTIFY_SOCKET", ""))
 
 
 def watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Seconds after which systemd kills a silent daemon (feed it twice as often); None: it does not watch."""
+    """Seconds after which systemd kills a silent daemon (ping twice as often); None: it does not watch."""
     usec, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     meant = pid in ("", str(os.getpid()))
     return int(usec) / 1e6 if usec.isdecimal() and int(usec) > 0 and meant else None
+
+
+def _status(text: str) -> tuple[str, ...]:
+    return (f"STATUS={' '.join(text.split())}",) if text else ()

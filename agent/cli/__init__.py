@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         status: int = args.run(args)
+        sys.stdout.flush()
     except TrimtabError as error:
         print(f"trimtab: {error}", file=sys.stderr)  # noqa: T201 - this is the command line's output
         return 2

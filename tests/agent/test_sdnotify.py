@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.sdnotify import notify, reloading, watchdog_s
+from agent.sdnotify import Notifier, notifier, watchdog_s
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -21,25 +21,35 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
 
 def test_systemd_hears_every_word(systemd: tuple[socket.socket, str]) -> None:
     listener, address = systemd
-    environ = {"NOTIFY_SOCKET": address}
+    daemon = notifier({"NOTIFY_SOCKET": address})
 
-    notify("READY=1\nSTATUS=watching 2 targets", environ)
-    notify("WATCHDOG=1", environ)
-    reloading(environ)
-    notify("STOPPING=1", environ)
+    daemon.ready("watching 2 targets")
+    daemon.status("line one\nREADY=0")
+    daemon.watchdog()
+    daemon.reloading()
+    daemon.stopping()
 
-    said = [listener.recv(4096).decode() for _ in range(4)]
+    said = [listener.recv(4096).decode() for _ in range(5)]
     assert said[0] == "READY=1\nSTATUS=watching 2 targets"
-    assert said[1] == "WATCHDOG=1"
-    assert said[2].startswith("RELOADING=1\nMONOTONIC_USEC=")
-    assert said[2].rpartition("=")[2].isdecimal()
-    assert said[3] == "STOPPING=1"
+    assert said[1] == "STATUS=line one READY=0"
+    assert said[2] == "WATCHDOG=1"
+    assert said[3].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert said[3].rpartition("=")[2].isdecimal()
+    assert said[4] == "STOPPING=1"
 
 
-@pytest.mark.parametrize("address", ["", "/nonexistent/notify", "x" * 500, "@nobody-listens"])
-def test_without_a_listening_systemd_nothing_happens(address: str) -> None:
-    notify("WATCHDOG=1", {"NOTIFY_SOCKET": address})
-    notify("WATCHDOG=1", {})
+def test_without_systemd_nothing_is_said() -> None:
+    daemon = notifier({})
+
+    daemon.ready("fine")
+    daemon.watchdog()
+
+    assert daemon == Notifier("")
+
+
+def test_a_systemd_that_went_away_disturbs_nobody(tmp_path: Path) -> None:
+    Notifier(str(tmp_path / "gone")).watchdog()
+    Notifier("x" * 500).watchdog()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""`trimtab policies` and `trimtab knobs`: what is known, what can be set, and who says so."""
+
+import argparse
+import ast
+import inspect
+import json
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, TypeGuard
+
+from agent import plugins
+from agent.cli import Subparsers
+from agent.cli.tables import table, value
+from agent.complaints import meant
+from agent.errors import ConfigError
+
+
+def register(subparsers: Subparsers) -> None:
+    for name, run, says in (
+        ("policies", _policies, "what each policy does, its options and its sources"),
+        ("knobs", _knobs, "the vLLM flags that trimtab knows, what they cost and since when they are"),
+    ):
+        parser = subparsers.add_parser(name, help=says, description=says)
+        parser.add_argument("name", nargs="?", help="only this one, in full")
+        parser.add_argument("--json", action="store_true", help="as JSON")
+        parser.set_defaults(run=run)
+
+
+def _policies(args: argparse.Namespace) -> int:
+    found = [_policy(name) for name in _chosen(args.name, plugins.names("policies"))]
+    text = f"{json.dumps(found, indent=2)}\n" if args.json else "\n".join(map(_told, found))
+    sys.stdout.write(text)
+    return 0
+
+
+def _policy(name: str) -> dict[str, Any]:
+    plugin = plugins.load("policies", name)
+    module, source = sys.modules[plugin.__module__], plugins.source_of(plugin.__module__)
+    return {
+        "name": name,
+        "does": inspect.getdoc(module) or "",
+        "details": inspect.getdoc(plugin) or "",
+        "options": [_option(option, source) for option in plugins.options_of(plugin).values()],
+        "sources": sorted(set(_sources(source, vars(module)))),
+    }
+
+
+def _option(option: Field[Any], source: str) -> dict[str, Any]:
+    """Its meaning is the comment behind the field."""
+    comment = re.search(rf"^ +{re.escape(option.name)}: .*?# *(.+)$", source, re.MULTILINE)
+    default = option.default_factory() if option.default_factory is not MISSING else option.default
+    return {
+        "name": option.name,
+        "type": inspect.formatannotation(option.type),
+        "required": default is MISSING,
+        "default": None if default is MISSING else default,
+        "meaning": comment[1] if comment else "",
+    }
+
+
+def _sources(source: str, names: Mapping[str, object]) -> Iterator[str]:
+    """What the proposals of a policy give as their `source`: a string, or one that names the module's own."""
+    given = (node.value for node in ast.walk(ast.parse(source)) if _is_source(node))
+    for value_given in given:
+        if isinstance(value_given, ast.Constant):
+            yield str(value_given.value)
+        for node in ast.walk(value_given):
+            said = names.get(node.id) if isinstance(node, ast.Name) else None
+            if isinstance(said, str):
+                yield said
+
+
+def _is_source(node: ast.AST) -> TypeGuard[ast.keyword]:
+    return isinstance(node, ast.keyword) and node.arg == "source"
+
+
+def _told(policy: dict[str, Any]) -> str:
+    text = f"{policy['name']}: {policy['does']}\n"
+    text += "".join(f"  {line}".rstrip() + "\n" for line in policy["details"].splitlines())
+    rows = [
+        (f"  {o['name']}", o["type"], "(required)" if o["required"] else value(o["default"]), o["meaning"])
+        for o in policy["options"]
+    ]
+    if rows:
+        text += table(("  OPTION", "TYPE", "DEFAULT", "MEANING"), rows)
+    return text + "".join(f"  source: {said}\n" for said in policy["sources"])
+
+
+def _knobs(args: argparse.Namespace) -> int:
+    catalogue = plugins.knobs()
+    found = [_facts(catalogue[name]) for name in _chosen(args.name, catalogue)]
+    if args.json:
+        text = f"{json.dumps(found, indent=2)}\n"
+    elif args.name:
+        text = table(
+            ("FACT", "VALUE"), [(name, value(fact)) for name, fact in found[0].items() if _says(fact)]
+        )
+    else:
+        shown = ("name", "klass", "start", "meaning")
+        text = table(
+            ("KNOB", "CLASS", "START", "MEANING"),
+            [[facts.get(fact, "") for fact in shown] for facts in found],
+        )
+    sys.stdout.write(text)
+    return 0
+
+
+def _says(fact: object) -> bool:
+    return fact is not None and fact not in ("", [], ())
+
+
+def _facts(facts: object) -> dict[str, Any]:
+    if isinstance(facts, type) or not is_dataclass(facts):
+        raise ConfigError(f"policies/knobs.py: KNOBS holds {facts!r}, which is not a dataclass")
+    return {field.name: getattr(facts, field.name) for field in fields(facts)}
+
+
+def _chosen(name: str | None, known: Collection[str]) -> list[str]:
+    if name is None:
+        return list(known)
+    plain = name.lstrip("-").replace("-", "_")
+    if plain not in known:
+        raise ConfigError(f"{name}: is not known{meant(name, known)}")
+    return [plain]
