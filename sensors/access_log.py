@@ -6,6 +6,7 @@ for each request, and more while it runs: only that knows that the client went a
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from agent.errors import SensorError
@@ -58,6 +59,7 @@ def record_of(tag: str, fields: Mapping[str, Any]) -> Record:
     """Raises SensorError on what is not a record of ours."""
     try:
         ttft_us, tokens = fields.get("ttft_us"), fields.get("tokens")
+        duration_s = _seconds(fields["duration_ms"] or 0, 1e3)
         of_attempt = {"us": True, "ds": False}[tag]
         return Record(
             of_attempt=of_attempt,
@@ -67,8 +69,8 @@ def record_of(tag: str, fields: Mapping[str, Any]) -> Record:
             code=int(fields["code"] or 0),
             flags=frozenset(str(fields["flags"] or "-").split(",")) - {"-"},
             attempt=int(fields["attempt" if of_attempt else "attempts"] or 0),
-            duration_s=float(fields["duration_ms"] or 0) / 1e3,
-            ttft_s=None if ttft_us is None else float(ttft_us) / 1e6,
+            duration_s=duration_s,
+            ttft_s=None if ttft_us is None else _seconds(ttft_us, 1e6),
             ended=of_attempt or fields["type"] == "DownstreamEnd",
             stream=fields.get("stream") is True,
             events=fields.get("events") is True,
@@ -79,6 +81,13 @@ def record_of(tag: str, fields: Mapping[str, Any]) -> Record:
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise SensorError(f"a record that is not ours: {error!r}") from error
+
+
+def _seconds(value: Any, per_s: float) -> float:  # noqa: ANN401  whatever the socket brought
+    seconds = float(value) / per_s
+    if not isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{value!r} is no time")
+    return seconds
 
 
 def outcome_of(attempt: Record, end: Record | None) -> RequestOutcome:

@@ -1,6 +1,7 @@
 """A small OpenAI-like server that fails as it is told, and a client that says how it was served."""
 
 import asyncio
+import json
 import secrets
 import socket
 from collections import Counter
@@ -15,7 +16,7 @@ from aiohttp import web
 
 from agent.model import Server
 
-Mode = Literal["ok", "503", "500", "400", "reset", "cut", "unfinished", "error", "abort", "hang"]
+Mode = Literal["ok", "503", "500", "400", "reset", "cut", "unfinished", "error", "abort", "hang", "crumbs"]
 
 
 def free_port() -> int:
@@ -89,6 +90,9 @@ class Backend:
     async def _stream(self, mode: str, request: web.Request, response: web.StreamResponse) -> None:
         if mode == "hang":
             await asyncio.sleep(3600)
+        if mode == "crumbs":
+            await self._crumble(response)
+            return
         for _ in range(self.chunks):
             await response.write(b'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n')
             await asyncio.sleep(self.gap_s)
@@ -101,6 +105,15 @@ class Backend:
             await response.write(b'data: {"choices": [{"text": "", "finish_reason":"abort"}]}\n\n')
         if mode != "unfinished":
             await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+
+    async def _crumble(self, response: web.StreamResponse) -> None:
+        """Byte by byte, and every text pretends to be an end."""
+        text = '\ndata: [DONE] data: {"error": 1} "finish_reason":"abort"'
+        event = f"data: {json.dumps({'text': text, 'finish_reason': None})}\n\n"
+        for byte in (event * self.chunks + "data: [DONE]\n\n").encode():
+            await response.write(bytes([byte]))
+            await asyncio.sleep(0)
         await response.write_eof()
 
 
@@ -133,7 +146,7 @@ async def ask(
                 body = await response.read()
             except aiohttp.ClientError:
                 return Answer(response.status, name)
-            events = body.count(b"data: {")
+            events = body.count(b"\n\n") - 1
             return Answer(response.status, name, not stream or body.endswith(b"data: [DONE]\n\n"), events)
     except aiohttp.ClientError:
         return Answer(0)

@@ -1,4 +1,5 @@
 import asyncio
+import json
 from collections import Counter
 
 import aiohttp
@@ -161,3 +162,23 @@ async def test_clients_cannot_spend_the_lease(
 
     assert {answer.server for answer in answers} == {green.name}
     assert "mine" not in {headers["x-trimtab-request"] for headers in green.headers}
+
+
+async def test_a_clock_that_was_set_back_does_not_lengthen_the_lease(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    route = leased(blue, green, 100, lease_s=30.0)
+    await traffic.route(route)
+    file = traffic.home / "xds" / "rds.json"
+    content = json.loads(file.read_bytes())
+    for one in content["resources"][0]["virtual_hosts"][0]["routes"]:
+        for metadata in one.get("metadata", {}).get("filter_metadata", {}).values():
+            metadata["lease_expires_ms"] += 3_600_000  # as it would look an hour earlier
+    content["version_info"] = "3.5.99"
+    (fresh := file.with_name(".fresh")).write_text(json.dumps(content))
+    fresh.rename(file)
+
+    await until_only(client, traffic, blue.name)
+    await traffic.keep_alive(route)
+
+    assert await asked(client, traffic.listen, 20) == {green.name: 20}

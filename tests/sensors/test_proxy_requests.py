@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators.envoy import EnvoyTraffic
+from actuators.envoy_admin import Admin
 from agent.effects import Route
 from agent.model import Server
 from agent.ports import Site
@@ -156,7 +157,7 @@ async def test_every_attempt_counts_for_the_server_that_made_it(
 
     await asyncio.gather(*(ask(client, traffic.listen, stream=stream) for _ in range(12)))
     await heard.until_counted(expected.total())
-    await asyncio.sleep(0.7)  # all is written by then: nothing is counted twice
+    await asyncio.sleep(0.4)  # all is written by then: nothing is counted twice
 
     assert heard.counts == expected
     assert heard.states == [("proxy_requests", True)]
@@ -199,6 +200,24 @@ async def test_tokens_and_times_are_of_the_attempt(
     assert request.ttft_s is not None
     assert 0 < request.ttft_s < request.duration_s
     assert request.duration_s > 24 * 0.02
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+async def test_an_answer_in_crumbs_is_read_as_well_and_text_is_not_taken_for_an_end(
+    heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    green.mode = "crumbs"
+
+    answers = await asyncio.gather(*(ask(client, traffic.listen) for _ in range(5)))
+    await heard.until_counted(5)
+    errors = await Admin(traffic.home / "admin.sock").stats("lua.*errors")
+
+    assert {answer.good for answer in answers} == {True}
+    assert heard.counts == {(green.name, "ok"): 5}
+    assert {request.tokens for request in heard.requests} == {green.chunks}
+    assert errors
+    assert set(errors.values()) == {0}
 
 
 @pytest.mark.real_envoy
@@ -254,7 +273,7 @@ async def test_a_stream_without_a_first_byte_is_stalled_once_and_its_end_is_not_
     for task in (*asking, unstreamed):
         task.cancel()
     await heard.until_counted(5)
-    await asyncio.sleep(0.7)
+    await asyncio.sleep(0.4)
 
     assert [request.outcome for request in stalled] == ["stalled"] * 4
     assert min(request.duration_s for request in stalled) >= 1.0
@@ -271,7 +290,7 @@ async def test_only_inference_counts(
         await ask(client, traffic.listen, path=path)
 
     await heard.until_counted(1)
-    await asyncio.sleep(0.7)
+    await asyncio.sleep(0.4)
 
     assert len(heard.requests) == 1
 
