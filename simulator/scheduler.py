@@ -75,7 +75,7 @@ class Scheduler:
         self.preemptions = 0
         self.prefix_queries = 0  # tokens
         self.prefix_hits = 0
-        self._cap = limits.max_num_active_seqs or limits.max_num_seqs
+        self._cap = min(limits.max_num_active_seqs or limits.max_num_seqs, limits.max_num_seqs)
         self._budget = min(
             limits.max_num_batched_tokens, limits.max_num_scheduled_tokens or limits.max_num_batched_tokens
         )
@@ -135,7 +135,7 @@ class Scheduler:
         """long_prefill_token_threshold: it protects others, so it does not bind a request that is alone."""
         limits, present = self.limits, len(self.running) + len(self.waiting)
         if present <= 1 or limits.long_prefill_token_threshold == 0:
-            return self._budget
+            return self.cache.blocks * self.cache.block_size
         if limits.long_prefill_token_threshold_adaptive:
             fair = limits.max_num_batched_tokens // present
             return max(limits.long_prefill_token_threshold, fair)

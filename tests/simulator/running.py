@@ -1,0 +1,104 @@
+"""Simulated servers for tests: in this process when time is all that matters, as a process when exits do."""
+
+import asyncio
+import re
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from aiohttp import ClientSession, web
+
+from simulator.engine import Engine
+from simulator.flags import parse
+from simulator.server import build
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    url: str
+    engine: Engine
+
+
+@asynccontextmanager
+async def running(*argv: str) -> AsyncIterator[Running]:
+    """A server in this process, twenty times as fast as its GPU."""
+    flags = parse(["--model", "tiny", "--sim-jitter", "0", "--sim-speed", "20", *argv])
+    engine, frontend = build(flags, now=lambda: 1_800_000_000.0)
+    runner = web.AppRunner(frontend.app(), handler_cancellation=True, shutdown_timeout=0.01)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    steps = asyncio.create_task(engine.run())
+    host, port = runner.addresses[0][:2]
+    try:
+        yield Running(url=f"http://{host}:{port}", engine=engine)
+    finally:
+        steps.cancel()
+        with suppress(asyncio.CancelledError):
+            await steps
+        await runner.cleanup()
+
+
+@dataclass(slots=True, kw_only=True)
+class Process:
+    process: asyncio.subprocess.Process
+    lines: list[str] = field(default_factory=list)
+    url: str = ""
+
+    async def said(self, pattern: str) -> re.Match[str]:
+        """Read its log up to a line like this; AssertionError when it ends first."""
+        assert self.process.stdout is not None
+        while line := (await self.process.stdout.readline()).decode():
+            self.lines.append(line)
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"no line like {pattern!r} in:\n{''.join(self.lines)}")
+
+
+@asynccontextmanager
+async def process(*argv: str, ready: bool = True) -> AsyncIterator[Process]:
+    """`python -m simulator.server` on a free port; killed at the end if it still runs."""
+    command: Sequence[str] = (
+        *(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1", "--port", "0"),
+        *("--sim-start-s", "0.1", *argv),
+    )
+    started = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    server = Process(process=started)
+    try:
+        if ready:
+            server.url = (await server.said(r"server on (http://\S+)"))[1]
+            await server.said("Application startup complete")
+        yield server
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def scrape(url: str) -> dict[str, float]:
+    """Samples by name and labels, as in the text."""
+    async with ClientSession() as session, session.get(f"{url}/metrics") as response:
+        assert response.status == 200
+        lines = (await response.text()).splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
+async def until(condition: object, *, within_s: float = 20.0) -> None:
+    """Poll a callable until it is true."""
+    assert callable(condition)
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        await asyncio.sleep(0.02)

@@ -1,0 +1,89 @@
+"""Each way a simulated server can fail, seen from its clients."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from aiohttp import ClientConnectorError, ClientSession
+
+from simulator.traffic import Load, Traffic
+from simulator.workload import Shape, lengths
+from tests.simulator.running import free_port, process, running, until
+
+SHORT = Shape(prompt=lengths("8"), output=lengths("6"))
+
+
+async def outcomes(*argv: str, requests: int = 30) -> dict[str, int]:
+    async with running(*argv) as server:
+        traffic = Traffic(server.url, "tiny", Load(rate=200), shape=SHORT, seed=3)
+        await traffic.start()
+        await until(lambda: traffic.tally.sent >= requests)
+        await traffic.stop()
+    return traffic.tally.counts()
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"), [("errors", "failed"), ("abort", "aborted"), ("truncate", "truncated")]
+)
+async def test_a_share_of_the_answers_goes_wrong(fault: str, outcome: str) -> None:
+    always = await outcomes("--sim-fault", f"max_num_seqs=7:{fault}=1", "--max-num-seqs", "7")
+    some = await outcomes("--sim-fault", f"max_num_seqs=7:{fault}=0.5", "--max-num-seqs", "7")
+    spared = await outcomes("--sim-fault", f"max_num_seqs=7:{fault}=1", "--max-num-seqs", "8")
+
+    assert always[outcome] == always["sent"] >= 30
+    assert 0 < some[outcome] < some["sent"]
+    assert some["ok"] + some[outcome] == some["sent"]
+    assert spared["ok"] == spared["sent"]
+
+
+async def test_slow_multiplies_step_times() -> None:
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 30, "ignore_eos": True}
+
+    async def seconds(*argv: str) -> float:
+        async with running(*argv) as server, ClientSession() as session:
+            started = asyncio.get_running_loop().time()
+            async with session.post(f"{server.url}/v1/completions", json=body) as got:
+                await got.read()
+            return asyncio.get_running_loop().time() - started
+
+    assert await seconds("--sim-fault", "*:slow=10") > 10 * 30 * 0.0238 / 20
+
+
+async def test_a_hung_engine_produces_nothing_and_stays_healthy() -> None:
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    async with running("--sim-fault", "*:hang_after=0.2") as server, ClientSession() as session:
+        async with session.post(f"{server.url}/v1/completions", json=body) as got:
+            await got.content.readline()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.5):
+                    await got.read()
+        for path in ("/health", "/metrics"):
+            async with session.get(server.url + path) as got:
+                assert got.status == 200
+
+
+async def test_a_server_dies_after_its_first_request_not_before() -> None:
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    async with process("--sim-fault", "*:die_after=0.3") as server, ClientSession() as session:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(server.process.wait(), 1.0)
+        with suppress(Exception):
+            async with session.post(f"{server.url}/v1/completions", json=body) as got:
+                await got.read()
+
+        assert await asyncio.wait_for(server.process.wait(), 20) == 1
+
+
+async def test_a_server_that_is_never_ready_refuses_connections_and_still_obeys_sigterm() -> None:
+    port = free_port()
+    argv = ("--sim-fault", "*:never_ready", "--port", str(port))
+    async with process(*argv, ready=False) as server, ClientSession() as session:
+        await server.said("GPU KV cache size")
+        with pytest.raises((TimeoutError, AssertionError)):
+            async with asyncio.timeout(1.0):
+                await server.said("Application startup complete")
+        with pytest.raises(ClientConnectorError):
+            await session.get(f"http://127.0.0.1:{port}/health")
+        server.process.terminate()
+
+        assert await asyncio.wait_for(server.process.wait(), 20) == 0

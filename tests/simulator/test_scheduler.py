@@ -1,0 +1,226 @@
+"""The scheduler's promises: nothing over budget, no block lost, everybody served, the same every time."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.hardware import PRESETS
+from simulator.kv_cache import KvCache
+from simulator.replay import Run, replay
+from simulator.scheduler import Limits, Request, Scheduler
+from simulator.step_time import StepTime
+from simulator.text import draws
+
+LAW = StepTime(hardware=PRESETS["4090-8b"])
+
+
+def requests(
+    seed: int, count: int, *, prompt: int = 200, wanted: int = 60, gap_s: float = 0.02
+) -> list[Request]:
+    random = draws(seed, "requests")
+    at, made = 0.0, []
+    for number in range(count):
+        at += random.expovariate(1 / gap_s)
+        made.append(
+            Request(
+                name=str(number),
+                prompt=random.randint(1, prompt),
+                wanted=random.randint(1, wanted),
+                hashes=[hash((number % 3, block)) for block in range(40)],  # three prefixes are shared
+                arrived_at=at,
+            )
+        )
+    return made
+
+
+def run(limits: Limits, blocks: int, coming: list[Request], *, caching: bool = True) -> tuple[Run, Scheduler]:
+    scheduler = Scheduler(limits, KvCache(blocks, caching=caching))
+    return replay(coming, scheduler, LAW.seconds), scheduler
+
+
+LIMITS = st.builds(
+    Limits,
+    max_num_seqs=st.integers(1, 12),
+    max_num_batched_tokens=st.integers(16, 300),
+    max_num_active_seqs=st.none() | st.integers(1, 12),
+    max_num_scheduled_tokens=st.none() | st.integers(1, 300),
+    long_prefill_token_threshold=st.sampled_from([0, 8, 64]),
+    long_prefill_token_threshold_adaptive=st.booleans(),
+    watermark=st.sampled_from([0.0, 0.05, 0.3]),
+    scheduler_reserve_full_isl=st.booleans(),
+)
+
+
+@given(limits=LIMITS, blocks=st.integers(18, 60), seed=st.integers(0, 10_000), caching=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_everybody_is_served_within_the_limits(limits: Limits, blocks: int, seed: int, caching: bool) -> None:
+    cache = KvCache(blocks, caching=caching)
+    scheduler = Scheduler(limits, cache)
+    coming = requests(seed, 15)
+    for request in coming:
+        scheduler.add(request)
+    cap = min(limits.max_num_active_seqs or 99, limits.max_num_seqs)
+    budget = min(limits.max_num_batched_tokens, limits.max_num_scheduled_tokens or 99_999)
+    for _ in range(100_000):
+        step = scheduler.plan()
+        if step is None:
+            break
+        assert 0 < step.work.tokens <= budget
+        assert len(scheduler.running) <= cap
+        held = {block for request in scheduler.running for block in request.blocks}
+        assert len(held) + cache.free == blocks
+        for request, count in step.chunks:
+            assert request.computed + count <= len(request.blocks) * cache.block_size
+        scheduler.finish(step)
+
+    assert not scheduler.waiting
+    assert not scheduler.running
+    assert cache.free == blocks
+    assert [request.produced for request in coming] == [request.wanted for request in coming]
+
+
+@given(limits=LIMITS, seed=st.integers(0, 1000))
+@settings(max_examples=15, deadline=None)
+def test_the_same_requests_meet_the_same_fate(limits: Limits, seed: int) -> None:
+    first, _ = run(limits, 40, requests(seed, 12))
+    again, _ = run(limits, 40, requests(seed, 12))
+
+    assert [request.last_at for request in first.requests] == [request.last_at for request in again.requests]
+    assert first.steps == again.steps
+
+
+@given(seed=st.integers(0, 1000), every=st.integers(1, 5))
+@settings(max_examples=25, deadline=None)
+def test_aborting_at_any_moment_gives_the_blocks_back(seed: int, every: int) -> None:
+    cache = KvCache(30)
+    scheduler = Scheduler(Limits(max_num_seqs=5, max_num_batched_tokens=64), cache)
+    coming = requests(seed, 12)
+    for request in coming:
+        scheduler.add(request)
+    for number in range(10_000):
+        step = scheduler.plan()
+        if step is None:
+            break
+        if number % every == 0 and (alive := [request for request in coming if not request.ended]):
+            scheduler.abort(alive[number % len(alive)])
+        scheduler.finish(step)
+
+    assert cache.free == 30
+    assert all(request.ended for request in coming)
+
+
+def test_a_small_cache_preempts_and_still_serves_everybody() -> None:
+    limits = Limits(max_num_seqs=16, scheduler_reserve_full_isl=False)
+    short, scheduler = run(limits, 40, requests(1, 30, wanted=200, gap_s=0.001), caching=False)
+    _, roomy = run(limits, 4000, requests(1, 30, wanted=200, gap_s=0.001), caching=False)
+
+    assert scheduler.preemptions > 0
+    assert roomy.preemptions == 0
+    assert all(request.produced == request.wanted for request in short.requests)
+    assert short.peak_kv_share > 0.9
+
+
+def test_the_preempted_go_to_the_front_of_the_queue() -> None:
+    scheduler = Scheduler(Limits(max_num_batched_tokens=2048), KvCache(8, caching=False))
+    first, second, third = (Request(name=name, prompt=48, wanted=40) for name in ("a", "b", "c"))
+    for request in (first, second, third):
+        scheduler.add(request)
+    while not scheduler.preemptions:
+        step = scheduler.plan()
+        assert step is not None
+        scheduler.finish(step)
+
+    assert scheduler.running == [first]
+    assert list(scheduler.waiting) == [second, third]
+    assert second.computed == 0
+
+
+def test_a_watermark_leaves_room_and_spares_preemptions() -> None:
+    def preemptions(watermark: float) -> int:
+        limits = Limits(max_num_seqs=16, watermark=watermark)
+        return run(limits, 60, requests(5, 60, wanted=200, gap_s=0.001), caching=False)[1].preemptions
+
+    assert preemptions(0.3) < preemptions(0.0)
+
+
+def test_a_request_too_big_for_what_is_free_holds_up_the_small_ones_behind_it() -> None:
+    scheduler = Scheduler(Limits(), KvCache(10, caching=False))
+    for name, prompt in (("running", 80), ("big", 120), ("small", 10)):
+        scheduler.add(Request(name=name, prompt=prompt, wanted=5))
+    scheduler.plan()
+
+    assert [request.name for request in scheduler.running] == ["running"]
+    assert [request.name for request in scheduler.waiting] == ["big", "small"]
+
+
+def test_without_reserving_the_whole_prompt_the_first_chunk_is_enough() -> None:
+    limits = Limits(max_num_batched_tokens=96, scheduler_reserve_full_isl=False)
+    scheduler = Scheduler(limits, KvCache(10, caching=False))
+    for name, prompt in (("running", 80), ("big", 120)):
+        scheduler.add(Request(name=name, prompt=prompt, wanted=5))
+    scheduler.plan()
+
+    assert [request.name for request in scheduler.running] == ["running", "big"]
+
+
+def test_a_long_prompt_alone_may_use_the_whole_budget() -> None:
+    limits = Limits(max_num_batched_tokens=512, long_prefill_token_threshold=64)
+    scheduler = Scheduler(limits, KvCache(200))
+    scheduler.add(Request(name="long", prompt=1000, wanted=1))
+    alone = scheduler.plan()
+    assert alone is not None
+    scheduler.finish(alone)
+    scheduler.add(Request(name="other", prompt=10, wanted=1))
+    together = scheduler.plan()
+    assert together is not None
+
+    assert [count for _, count in alone.chunks] == [512]
+    assert [count for _, count in together.chunks] == [64, 10]
+
+
+def test_a_shared_prefix_is_computed_once() -> None:
+    scheduler = Scheduler(Limits(), KvCache(100))
+    shared = [11, 12, 13, 14]
+    first = Request(name="first", prompt=70, wanted=1, hashes=[*shared])
+    second = Request(name="second", prompt=64, wanted=1, hashes=[*shared])
+    other = Request(name="other", prompt=64, wanted=1, hashes=[21, 22, 23, 24])
+    work = []
+    for request in (first, second, other):
+        scheduler.add(request)
+        step = scheduler.plan()
+        assert step is not None
+        work.append(step.work.tokens)
+        scheduler.finish(step)
+
+    assert work == [70, 16, 64]  # of 64 cached tokens the last block is computed again
+    assert (scheduler.prefix_queries, scheduler.prefix_hits) == (198, 48)
+
+
+def test_a_low_cap_makes_requests_queue() -> None:
+    def worst_ttft(cap: int) -> float:
+        served, _ = run(Limits(max_num_seqs=cap), 2588, requests(3, 80, wanted=80, gap_s=0.15))
+        return max((request.first_at or 0) - request.arrived_at for request in served.requests)
+
+    assert worst_ttft(4) > 4 * worst_ttft(16)
+
+
+def test_max_num_active_seqs_caps_like_max_num_seqs() -> None:
+    active, _ = run(Limits(max_num_seqs=64, max_num_active_seqs=4), 2588, requests(3, 40, gap_s=0.01))
+    plain, _ = run(Limits(max_num_seqs=4), 2588, requests(3, 40, gap_s=0.01))
+
+    assert active.peak_running == plain.peak_running == 4
+    assert active.seconds == plain.seconds
+
+
+def test_a_request_that_can_never_fit_is_refused() -> None:
+    scheduler = Scheduler(Limits(), KvCache(4))
+
+    with pytest.raises(ValueError, match="80 tokens of KV cache, there are 64"):
+        scheduler.add(Request(name="huge", prompt=70, wanted=10))
+
+
+def test_a_queue_that_can_never_move_is_told() -> None:
+    limits = Limits(max_num_batched_tokens=32, enable_chunked_prefill=False)
+
+    with pytest.raises(RuntimeError, match="1 requests wait"):
+        run(limits, 100, [Request(name="long", prompt=100, wanted=1)])
