@@ -102,8 +102,9 @@ class Journal:
         self._take(record, self._size)
         self._remember(entry.state)
         self._size += len(line)
-        for loop, heard in self._followers:
-            loop.call_soon_threadsafe(heard.set)
+        for loop, heard in tuple(self._followers):  # a copy: they come and go in another thread
+            with suppress(RuntimeError):  # its loop was closed before the iterator was
+                loop.call_soon_threadsafe(heard.set)
         return record
 
     def after(self, seq: int, limit: int) -> list[Record]:

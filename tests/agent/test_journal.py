@@ -289,6 +289,17 @@ async def test_a_follower_hears_every_entry_once_and_in_order(path: Path) -> Non
     assert not journal._followers
 
 
+def test_a_follower_whose_loop_is_gone_does_not_stop_the_writer(path: Path) -> None:
+    journal = opened(path)
+    journal.append(ENTRY)
+    loop = asyncio.new_event_loop()
+    records = journal.subscribe(0)
+    loop.run_until_complete(cast("Any", anext(records)))
+    loop.close()
+
+    assert journal.append(ENTRY)["seq"] == 2
+
+
 async def test_a_follower_without_a_number_hears_only_what_is_new(path: Path) -> None:
     journal = opened(path)
     journal.append(ENTRY)
