@@ -385,7 +385,7 @@ def test_no_bytes_end_the_sensor(tmp_path_factory: pytest.TempPathFactory, garba
         heard = Heard(tmp_path_factory.mktemp("s"))
         async with listening(ProxyRequests(every_s=0.1), heard):
             path = heard.state_dir / "envoy" / "records.sock"
-            while not path.is_socket():  # noqa: ASYNC110  a file has no event
+            while not path.is_socket():
                 await asyncio.sleep(0)
             _, writer = await asyncio.open_unix_connection(path)
             writer.write(garbage)
