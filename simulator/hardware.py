@@ -2,9 +2,10 @@
 
 Sources, by their mark in a preset:
 [L] fit of the kernel profiles of RTX 4090 and RTX PRO 6000 in casys-kaist/LLMServingSim (profiler/perf, MIT);
-    replaying its 300-request trace against recorded vLLM 0.19 runs lands within 3 % on TTFT, TPOT and E2E.
+    a prototype with this law, without graph padding and with h1 per decoding sequence only, came within 3 %
+    of recorded vLLM 0.19 runs on TTFT, TPOT and E2E, h0 and h1 tuned on those same two runs.
 [V] fit of microsoft/vidur's mlp.csv for Llama-2-7B and Llama-3-8B.
-[T] three public measurements of an 8B AWQ model on a T4: 42, 158, 476 tokens/s at 1, 4, 16 users.
+[T] fitted to three public measurements of an 8B AWQ model on a T4: 42, 158, 476 tokens/s at 1, 4, 16 users.
 [P] physics: bytes over 0.85 of the bandwidth, FLOP over half of the peak. A prior, not a measurement.
 """
 
