@@ -4,12 +4,14 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from agent.model import Slo
 from agent.reading import Request
 
 EDGES_S: tuple[float, ...] = tuple(round(0.001 * 2 ** (i / 4), 6) for i in range(4 * 20 + 1))
 """Log-spaced, 1 ms to 1,049 s, four to the octave: a quantile is read to within 19 %."""
 
 EMPTY: tuple[int, ...] = (0,) * (len(EDGES_S) + 1)
+NO_SLO = Slo()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,7 @@ class Arm:
 
     total: int = 0  # answered or failed; without those whose client gave up
     errors: int = 0  # failed, truncated, aborted or stalled
+    late: int = 0  # answered well, but not within what the SLO promises
     gave_up: int = 0
     ttft: tuple[int, ...] = EMPTY
     itl: tuple[int, ...] = EMPTY
@@ -27,6 +30,7 @@ class Arm:
         return Arm(
             total=self.total + other.total,
             errors=self.errors + other.errors,
+            late=self.late + other.late,
             gave_up=self.gave_up + other.gave_up,
             ttft=_add(self.ttft, other.ttft),
             itl=_add(self.itl, other.itl),
@@ -38,9 +42,27 @@ def _add(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
-def arm_of(requests: Iterable[Request]) -> Arm:
+def gap_s(request: Request) -> float | None:
+    """Mean seconds between the tokens of one request; None where the proxy could not count them."""
+    if request.ttft_s is None or not request.tokens or request.tokens <= 1:
+        return None
+    return (request.duration_s - request.ttft_s) / (request.tokens - 1)
+
+
+def met(request: Request, slo: Slo) -> bool:
+    """An objective that the proxy could not measure for this request does not count against it."""
+    if request.outcome != "ok":
+        return False
+    measured = ((slo.ttft, request.ttft_s), (slo.itl, gap_s(request)), (slo.e2e, request.duration_s))
+    return all(
+        value_s is None or objective is None or value_s <= objective.under_s
+        for objective, value_s in measured
+    )
+
+
+def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> Arm:
     """Count requests of one server. A stalled one counts in `ttft` above its age so far."""
-    total = errors = gave_up = 0
+    total = errors = late = gave_up = 0
     ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
     for request in requests:
         if request.outcome == "gave_up":
@@ -53,11 +75,19 @@ def arm_of(requests: Iterable[Request]) -> Arm:
             ttft[bisect_left(EDGES_S, first_s)] += 1
         if request.outcome != "ok":
             continue
+        late += not met(request, slo)
         e2e[bisect_left(EDGES_S, request.duration_s)] += 1
-        if request.tokens and request.tokens > 1 and request.ttft_s is not None:
-            gap_s = (request.duration_s - request.ttft_s) / (request.tokens - 1)
-            itl[bisect_left(EDGES_S, gap_s)] += 1
-    return Arm(total=total, errors=errors, gave_up=gave_up, ttft=tuple(ttft), itl=tuple(itl), e2e=tuple(e2e))
+        if (gap := gap_s(request)) is not None:
+            itl[bisect_left(EDGES_S, gap)] += 1
+    return Arm(
+        total=total,
+        errors=errors,
+        late=late,
+        gave_up=gave_up,
+        ttft=tuple(ttft),
+        itl=tuple(itl),
+        e2e=tuple(e2e),
+    )
 
 
 def over(counts: tuple[int, ...], edge_s: float) -> tuple[int, int]:

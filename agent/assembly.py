@@ -77,7 +77,7 @@ def assembled(config: Config, mode: Mode) -> Iterator[tuple[Daemon, int]]:
                 state_dir=directory,
                 now=utc_now,
                 heard=history.hear,
-                fold=Fold(),
+                fold=Fold(slo=target.slo),
             )
         try:
             yield Daemon(loops=loops, journal=journal, history=history), epoch

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import isfinite
 
-from agent.arm import Arm, arm_of
+from agent.arm import Arm, arm_of, gap_s, met
 from agent.model import Slo
 from agent.reading import (
     Buckets,
@@ -41,8 +41,8 @@ class _Server:
     pending: list[Request] = field(default_factory=list)
     counted: Arm = field(default_factory=Arm)
 
-    def fetch(self) -> Arm:
-        arm, self.counted = self.counted + arm_of(self.pending), Arm()
+    def fetch(self, slo: Slo) -> Arm:
+        arm, self.counted = self.counted + arm_of(self.pending, slo), Arm()
         self.pending = []
         return arm
 
@@ -55,6 +55,7 @@ class Fold:
     that is not finite is left out. Of more than `most` scrapes or requests in a span the latest are kept.
     """
 
+    slo: Slo = field(default_factory=Slo)
     span_s: float = 30.0
     fresh_s: float = 5.0  # a scrape speaks for at most so many seconds before it
     most: int = 20_000
@@ -103,9 +104,9 @@ class Fold:
         waiting = [
             name for name, server in self._servers.items() if server.pending or server.counted != Arm()
         ]
-        return {name: self._servers[name].fetch() for name in waiting}
+        return {name: self._servers[name].fetch(self.slo) for name in waiting}
 
-    def reading(self, server: str, at: datetime, slo: Slo) -> Reading | None:
+    def reading(self, server: str, at: datetime) -> Reading | None:
         """The server over the window that ends at `at`; None when no scrape of it lies in there."""
         known = self._servers.get(server)
         if known is None:
@@ -136,12 +137,14 @@ class Fold:
                 window, "generation_tokens", [s.generation_tokens for s in samples]
             ),
             prefix_hit_ratio=sum(sample.prefix_hits for sample in samples) / queries if queries else None,
-            ttft=latency_of(_firsts(requests), slo.ttft) or latency_in((s.ttft for s in samples), slo.ttft),
-            itl=latency_of(_gaps(requests), slo.itl) or latency_in((s.itl for s in samples), slo.itl),
-            e2e=latency_of([r.duration_s for r in requests if r.outcome == "ok"], slo.e2e)
-            or latency_in((s.e2e for s in samples), slo.e2e),
+            ttft=latency_of(_firsts(requests), self.slo.ttft)
+            or latency_in((s.ttft for s in samples), self.slo.ttft),
+            itl=latency_of(_gaps(requests), self.slo.itl)
+            or latency_in((s.itl for s in samples), self.slo.itl),
+            e2e=latency_of([r.duration_s for r in requests if r.outcome == "ok"], self.slo.e2e)
+            or latency_in((s.e2e for s in samples), self.slo.e2e),
             requests=_by_outcome(requests),
-            goodput_rps=self._goodput(known, requests, at, slo),
+            goodput_rps=self._goodput(known, requests, at),
             gpus=self._fresh_gpus(since, at),
             series=dict(self._series.values) if self._series and since < self._series.at <= at else {},
             facts=dict(known.facts),
@@ -177,17 +180,17 @@ class Fold:
             known.requests.append((sample.at, request))
             known.pending.append(request)
             if len(known.pending) >= PENDING:
-                known.counted = known.fetch()
+                known.counted = known.fetch(self.slo)
             while known.requests[0][0] < old:
                 known.requests.popleft()
 
-    def _goodput(self, known: _Server, requests: Sequence[Request], at: datetime, slo: Slo) -> float | None:
+    def _goodput(self, known: _Server, requests: Sequence[Request], at: datetime) -> float | None:
         """None where no request was recorded: vLLM's histograms cannot say which request met them all."""
         if not requests:
             return None
         held = known.requests[0][0] if len(known.requests) == self.most else known.first
         seconds = max(1.0, min(self.span_s, (at - held).total_seconds()))
-        return sum(_met(request, slo) for request in requests) / seconds
+        return sum(met(request, self.slo) for request in requests) / seconds
 
     def _fresh_gpus(self, since: datetime, at: datetime) -> tuple[Gpu, ...]:
         return self._gpus.gpus if self._gpus and since < self._gpus.at <= at else ()
@@ -214,26 +217,9 @@ def _firsts(requests: Iterable[Request]) -> list[float]:
     ]
 
 
-def _gap_s(request: Request) -> float | None:
-    if request.ttft_s is None or not request.tokens or request.tokens <= 1:
-        return None
-    return (request.duration_s - request.ttft_s) / (request.tokens - 1)
-
-
 def _gaps(requests: Iterable[Request]) -> list[float]:
-    gaps = (_gap_s(request) for request in requests if request.outcome == "ok")
-    return [gap_s for gap_s in gaps if gap_s is not None]
-
-
-def _met(request: Request, slo: Slo) -> bool:
-    """An objective that the proxy could not measure for this request does not count against it."""
-    if request.outcome != "ok":
-        return False
-    measured = ((slo.ttft, request.ttft_s), (slo.itl, _gap_s(request)), (slo.e2e, request.duration_s))
-    return all(
-        value_s is None or objective is None or value_s <= objective.under_s
-        for objective, value_s in measured
-    )
+    gaps = (gap_s(request) for request in requests if request.outcome == "ok")
+    return [gap for gap in gaps if gap is not None]
 
 
 def _readable(sample: EngineSample) -> bool:

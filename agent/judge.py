@@ -92,17 +92,17 @@ class PlainJudge:
         shares = [*_answers(slo, green, control, margin)]
         if step.weight >= self.parity_weight:
             shares += self._latencies(slo, green, control, margin, excuse=step.weight >= HOLD_BACK)
+        bad = max(share.bad for share in shares)
         for share in shares:
             why = self._broken(share) or self._worse(share)
             if why:
-                return Verdict(kind="fail", why=f"green is worse: {share}; {why}")
+                return Verdict(kind="fail", why=f"green is worse: {share}; {why}", bad=bad)
         missing = self._missing(step, green, blue, shares, elapsed_s)
         said = ", ".join(str(share) for share in shares)
         if missing:
-            return Verdict(kind="wait", why=f"{missing}: {said}")
-        return Verdict(
-            kind="pass", why=f"green is not worse after {green.total} requests in {elapsed_s:.0f} s: {said}"
-        )
+            return Verdict(kind="wait", why=f"{missing}: {said}", bad=bad)
+        why = f"green is not worse after {green.total} requests in {elapsed_s:.0f} s: {said}"
+        return Verdict(kind="pass", why=why, bad=bad)
 
     def _latencies(
         self, slo: Slo, green: Arm, control: Arm, margin: float, *, excuse: bool

@@ -104,8 +104,7 @@ class TargetLoop:
         while True:
             await asyncio.sleep(1.0)
             at, blue = self.now(), self.state.blue
-            slo = self.machine.rules.slo
-            self.reading = self.fold.reading(blue.name, at, slo) if blue is not None else None
+            self.reading = self.fold.reading(blue.name, at) if blue is not None else None
             self.emit(Observed(at=at, reading=self.reading, arms=self.fold.arms(at)))
 
     def _step(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...]:

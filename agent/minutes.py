@@ -133,7 +133,7 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
     if rollout is not None:
         shown |= {
             "exposed": rollout.exposed.total,
-            "bad_exposed": rollout.exposed.errors,
+            "bad_exposed": rollout.bad_exposed,
             "lost": rollout.lost,
         }
     if after.route is not None:

@@ -41,6 +41,7 @@ class Verdict:
 
     kind: Literal["pass", "fail", "wait"]
     why: str
+    bad: int = 0  # green's requests of this step that failed or were late by the judge's own edges
 
 
 class Judge(Protocol):

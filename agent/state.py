@@ -58,6 +58,8 @@ class Rollout:
     blue: Arm = field(default_factory=Arm)  # this step
     record: Arm = field(default_factory=Arm)  # blue alone, before the canary
     exposed: Arm = field(default_factory=Arm)  # green, all steps
+    bad: int = 0  # of the steps that ended, by the judge's own edges
+    step_bad: int = 0  # of this step
     restarts: int = 0
     outcome: Literal["running", "promoted", "rolled_back"] = "running"
     why: str = ""
@@ -65,6 +67,11 @@ class Rollout:
     hung: bool = False  # green no longer answers: its open requests are not waited for long
     lost: int = 0  # requests that a retired server still had open
     ended_at: datetime | None = None
+
+    @property
+    def bad_exposed(self) -> int:
+        """Requests that green failed or answered late: by the SLO, or by the judge, who may be stricter."""
+        return max(self.exposed.errors + self.exposed.late, self.bad + self.step_bad)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ SLO = Slo(
 
 def cost(servers: int, *, proxied: bool) -> float:
     """CPU milliseconds a second, once the windows are full."""
-    folds = [Fold() for _ in range(servers)]
+    folds = [Fold(slo=SLO) for _ in range(servers)]
     requests = tuple(replace(REQUEST, ttft_s=0.01 * number) for number in range(REQUESTS_PER_S))
     spent_s = 0.0
     for second in range(SECONDS):
@@ -55,7 +55,7 @@ def cost(servers: int, *, proxied: bool) -> float:
             if proxied:
                 fold.add(served)
             fold.arms(at)
-            fold.reading("r0", at, SLO)
+            fold.reading("r0", at)
         if second >= SECONDS // 2:
             spent_s += process_time() - begun_s
     return 1000 * spent_s / (SECONDS - SECONDS // 2)

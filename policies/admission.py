@@ -155,8 +155,8 @@ class Admission:
         reached = self.cap_reached_ratio * cap.value
         if self._waits(reading) and min(running.early, running.late) >= reached:
             return "Q1"
-        rises = running.late >= self.load_rises_ratio * running.early and running.early > 0
-        waits = reading.waiting.late > 0
+        rises = running.late >= max(reached, self.load_rises_ratio * running.early) and running.early > 0
+        waits = reading.waiting.late >= self.queue_at_least
         if kv_high < self.kv_idle_below_ratio and running.high >= reached and (waits or rises):
             return "K3"
         return None

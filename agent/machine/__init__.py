@@ -86,7 +86,7 @@ def material(state: State) -> State:
     """The state without the counts that grow every second: when this changes, the journal must know."""
     if state.rollout is None:
         return state
-    bare = replace(state.rollout, green=Arm(), blue=Arm(), record=Arm(), exposed=Arm())
+    bare = replace(state.rollout, green=Arm(), blue=Arm(), record=Arm(), exposed=Arm(), step_bad=0)
     return replace(state, rollout=bare)
 
 

@@ -67,7 +67,8 @@ def take_step(state: State, step: int) -> Moved:
     blue, green, rollout = state.blue, state.green, state.rollout
     if blue is None or green is None or rollout is None:
         return stay(state)
-    rollout = replace(rollout, step=step, step_since=None, green=Arm(), blue=Arm())
+    bad = rollout.bad + rollout.step_bad
+    rollout = replace(rollout, step=step, step_since=None, green=Arm(), blue=Arm(), bad=bad, step_bad=0)
     state = replace(state, rollout=rollout)
     return ask(state, split(blue, green, rollout.plan.steps[step].weight, rollout.plan.lease_s))
 
@@ -90,7 +91,6 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
     if rollout.step_since is None:
         return keep_alive(replace(state, rollout=rollout), event.at)
     rollout = replace(rollout, green=rollout.green + new_green, blue=rollout.blue + new_blue)
-    state = replace(state, rollout=rollout)
     step = rollout.plan.steps[rollout.step]
     elapsed_s = (event.at - (rollout.step_since or event.at)).total_seconds()
     verdict = rules.judge.verdict(
@@ -101,6 +101,7 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
         record=rollout.record,
         elapsed_s=elapsed_s,
     )
+    state = replace(state, rollout=replace(rollout, step_bad=verdict.bad))
     if verdict.kind == "fail":
         return roll_back(state, event.at, f"at {step.weight} %: {verdict.why}")
     if verdict.kind == "pass" and rollout.step + 1 < len(rollout.plan.steps):

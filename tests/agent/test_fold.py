@@ -54,7 +54,8 @@ def request(
 
 
 def read(fold: Fold, at_s: float = 30, slo: Slo = SLO) -> Reading:
-    reading = fold.reading("r0", second(at_s), slo)
+    fold.slo = slo
+    reading = fold.reading("r0", second(at_s))
     assert reading is not None
     return reading
 
@@ -106,8 +107,8 @@ def test_a_scrape_after_a_long_silence_speaks_only_for_its_last_seconds() -> Non
 
 @pytest.mark.parametrize("at_s", [31, 0.5], ids=["too old", "not yet"])
 def test_nothing_fresh_is_no_reading(at_s: float) -> None:
-    assert folded(scrape(1)).reading("r0", second(at_s), SLO) is None
-    assert folded(scrape(1)).reading("r1", second(1), SLO) is None
+    assert folded(scrape(1)).reading("r0", second(at_s)) is None
+    assert folded(scrape(1)).reading("r1", second(1)) is None
 
 
 def test_a_first_scrape_alone_tells_the_gauges_and_no_rate() -> None:
@@ -372,9 +373,9 @@ scrapes = st.builds(
 def test_any_scrapes_make_a_reading_that_holds_together(samples: list[EngineSample], at_s: float) -> None:
     fold, again = folded(*samples), folded(*samples)
 
-    reading = fold.reading("r0", second(at_s), SLO)
+    reading = fold.reading("r0", second(at_s))
 
-    assert reading == again.reading("r0", second(at_s), SLO)
+    assert reading == again.reading("r0", second(at_s))
     if reading is not None:
         assert 0 <= reading.coverage <= 1
         for trend in (reading.running, reading.waiting):
