@@ -158,3 +158,7 @@ class Traffic(Protocol):
     async def in_flight(self, server: str) -> int | None:
         """Requests the proxy has open to the server; None when it cannot say."""
         ...
+
+    async def stop(self) -> None:
+        """Cut every request and end the proxy: for demos and tests, never asked by the machine."""
+        ...

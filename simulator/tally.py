@@ -56,6 +56,7 @@ class Tally:
         self.in_flight = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.records: list[Record] = []  # in order of their end
+        self.tell: Callable[[Record], None] = lambda _: None  # hears each record as it is closed
 
     def opened(self) -> None:
         self.sent += 1
@@ -65,6 +66,7 @@ class Tally:
         self.in_flight -= 1
         self.outcomes[record.outcome] += 1
         self.records.append(record)
+        self.tell(record)
 
     def counts(self) -> dict[str, int]:
         """Sent, and each outcome."""

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import process_time
 from typing import Any
 
@@ -195,6 +195,8 @@ async def drive(options: argparse.Namespace) -> dict[str, Any]:
     traffic = Traffic(
         options.url, options.model, load, shape=shape, seed=options.seed, timeout_s=options.timeout
     )
+    if options.follow:
+        traffic.tally.tell = lambda record: print(json.dumps(asdict(record)), flush=True)  # noqa: T201
     loop = asyncio.get_running_loop()
     enough = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -233,6 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--slo-ttft", type=float, help="seconds")
     parser.add_argument("--slo-itl", type=float, help="seconds")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--follow", action="store_true", help="a JSON line for each request as it ends")
     options = parser.parse_args(argv)
     summary = asyncio.run(drive(options))
     if options.json:

@@ -104,6 +104,7 @@ class RolloutDocument(Document):
     blue: ArmDocument = Field(description="this step")
     record: ArmDocument = Field(description="blue alone, before the canary")
     exposed: ArmDocument = Field(description="green, all steps")
+    bad_exposed: int = Field(description="of the exposed: failed, or later than promised or than blue")
     restarts: int
     lost: int
     log: list[str] = Field(description="the lost server's own last lines")
@@ -199,6 +200,7 @@ def rollout_of(state: State | None, target: str, rollout: Rollout) -> RolloutDoc
         blue=_arm(rollout.blue),
         record=_arm(rollout.record),
         exposed=_arm(rollout.exposed),
+        bad_exposed=rollout.bad_exposed,
         restarts=rollout.restarts,
         lost=rollout.lost,
         log=list(rollout.log),
