@@ -51,9 +51,9 @@ def routed(rules: Rules, state: State, event: Routed) -> Moved:
         return stay(state)
     if gone is not None and isinstance(state.awaiting, Route) and gone in state.awaiting.servers:
         hurry = state.phase is Phase.ROLLING_BACK and rollout.hung
-        return ask(
-            state, Drain(number=0, server=gone, deadline_s=HUNG_DRAIN_S if hurry else rollout.plan.drain_s)
-        )
+        draining = replace(state, note=f"{gone.name} gets no new request; those it has may end")
+        deadline_s = HUNG_DRAIN_S if hurry else rollout.plan.drain_s
+        return ask(draining, Drain(number=0, server=gone, deadline_s=deadline_s))
     return done(rules, state, event)
 
 
@@ -62,7 +62,8 @@ def drained(_: Rules, state: State, event: Drained) -> Moved:
     if gone is None or state.rollout is None or not awaited(state, event.number):
         return stay(state)
     rollout = replace(state.rollout, lost=state.rollout.lost + event.lost)
-    return ask(replace(state, rollout=rollout), Retire(number=0, server=gone))
+    note = f"{gone.name} is drained, {event.lost} requests lost"
+    return ask(replace(state, rollout=rollout, note=note), Retire(number=0, server=gone))
 
 
 def retired(rules: Rules, state: State, event: Retired) -> Moved:
@@ -71,7 +72,7 @@ def retired(rules: Rules, state: State, event: Retired) -> Moved:
     if kept is None or not awaited(state, event.number):
         return stay(state)
     if state.route is not None and gone is not None and gone.name in state.route.weights:
-        return ask(state, all_to(kept))
+        return ask(replace(state, note=f"{gone.name} is gone"), all_to(kept))
     return done(rules, state, event)
 
 
@@ -83,8 +84,8 @@ def done(rules: Rules, state: State, event: Routed | Retired) -> Moved:
         state = replace(state, green=None, awaiting=None, rollout=replace(rollout, ended_at=event.at))
         cooling = enter(state, Phase.COOLDOWN, event.at, f"rolled back: {rollout.why}")
         return stay(replace(cooling, until=event.at + timedelta(seconds=rules.guard.cooldown_s)))
-    why = f"promoted: {state.note}"
-    promoted = replace(rollout, outcome="promoted", why=why, ended_at=event.at)
+    why = rollout.why
+    promoted = replace(rollout, outcome="promoted", ended_at=event.at)
     state = replace(state, blue=state.green, green=None, awaiting=None, rollout=promoted)
     state = remember(state, event.at, "promoted", suggestion, why)
     return stay(enter(state, Phase.OBSERVING, event.at, why))

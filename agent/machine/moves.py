@@ -90,6 +90,12 @@ def enter(state: State, phase: Phase, at: datetime, note: str) -> State:
     return replace(state, phase=phase, rollout=rollout, until=None, tries=0, note=note)
 
 
+def promoting(state: State, at: datetime, why: str) -> State:
+    """From here on green is what stays; why it was promoted is part of the rollout."""
+    rollout = replace(state.rollout, why=why) if state.rollout else None
+    return enter(replace(state, rollout=rollout), Phase.PROMOTING, at, why)
+
+
 def later(state: State, at: datetime, why: str) -> State:
     """Try the awaited effect again after a pause that doubles, 30 s at most."""
     pause = timedelta(seconds=min(2**state.tries, 30))

@@ -13,6 +13,7 @@ from agent.machine.moves import (
     ask_again,
     close,
     enter,
+    promoting,
     restore,
     roll_back,
     stay,
@@ -96,7 +97,7 @@ def without_blue(state: State, event: AgentStarted, green: Server | None, start_
         state = replace(state, green=green)
         if state.phase is Phase.PROMOTING and not isinstance(state.awaiting, Route):
             return ask_again(state)
-        return ask(enter(state, Phase.PROMOTING, event.at, why), all_to(green))
+        return ask(promoting(state, event.at, why), all_to(green))
     if state.phase is Phase.PROMOTING and state.green is not None:
         state = replace(state, blue=state.green, green=None)
     if state.blue is not None and not state.blue.ours and state.phase not in MOVING:

@@ -16,6 +16,7 @@ from agent.machine.moves import (
     enter,
     lost_blue,
     lost_green,
+    promoting,
     restore,
     roll_back,
     split,
@@ -107,8 +108,8 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
     if verdict.kind == "pass" and rollout.step + 1 < len(rollout.plan.steps):
         return take_step(replace(state, note=f"{step.weight} % passed: {verdict.why}"), rollout.step + 1)
     if verdict.kind == "pass":
-        state = enter(state, Phase.PROMOTING, event.at, f"{step.weight} % passed: {verdict.why}")
-        return ask(state, all_to(green, blue))
+        passed = promoting(state, event.at, f"{step.weight} % passed: {verdict.why}")
+        return ask(passed, all_to(green, blue))
     if elapsed_s > step.at_most_s:
         return roll_back(
             state, event.at, f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.why}"
@@ -141,6 +142,6 @@ def lost_in_canary(_: Rules, state: State, event: ServerLost) -> Moved:
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
     if lost_blue(state, event) and state.green is not None and state.blue is not None:
         why = f"blue was lost ({event.why}): green is the only healthy server"
-        alone = ask(enter(state, Phase.PROMOTING, event.at, why), all_to(state.green))
+        alone = ask(promoting(state, event.at, why), all_to(state.green))
         return also_retire(alone, state.blue)
     return stay(state)
