@@ -49,12 +49,15 @@ class ProxyRequests:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                server = await loop.create_unix_server(lambda: _Connection(inbox), sock=_bind(path))
+                server = await loop.create_unix_server(
+                    lambda: _Connection(inbox), sock=_bind(path), start_serving=False
+                )
             except OSError as error:
                 said.say(SOURCE, False, f"cannot listen on {path}: {error}")
                 await asyncio.sleep(RETRY_S)
                 continue
             try:
+                await server.start_serving()  # here: a cancellation in it must close the socket
                 while True:
                     await asyncio.sleep(self.every_s)
                     _report(inbox, said, loop.time())

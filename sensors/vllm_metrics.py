@@ -51,7 +51,7 @@ class VllmMetrics:
                     watched.pop(gone).cancel()
                 new = [key for key in there if key not in watched]
                 for place, (name, address) in enumerate(new):
-                    source = _Source(name, f"http://{address}", session, emit, now)
+                    source = _Source(name, f"http://{address}", session, view, emit, now)
                     watched[name, address] = scrapes.create_task(
                         source.follow(self.every_s, after_s=self.every_s * place / len(new)),
                         name=f"scrape {name}",
@@ -63,11 +63,18 @@ class _Source:
     """One server: what it said last, and whether it answers."""
 
     def __init__(
-        self, server: str, url: str, session: aiohttp.ClientSession, emit: Callable[[Sample], None], now: Now
+        self,
+        server: str,
+        url: str,
+        session: aiohttp.ClientSession,
+        view: View,
+        emit: Callable[[Sample], None],
+        now: Now,
     ) -> None:
         self._server = server
         self._url = url
         self._session = session
+        self._view = view
         self._emit = emit
         self._now = now
         self._lost = False
@@ -131,7 +138,8 @@ class _Source:
             self._version, self._version_tries = _version(body), 0
 
     def _say_lost(self, why: str) -> None:
-        if not self._lost:
+        expected = any(server.name == self._server for server in self._view.servers())
+        if expected and not self._lost:  # one that was retired is not lost
             self._say(available=False, why=why)
 
     def _say(self, *, available: bool, why: str = "") -> None:

@@ -1,8 +1,10 @@
 """What every sensor keeps to: each module of `sensors/` that has a `plugin`, found by itself."""
 
 import asyncio
+import gc
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from importlib import import_module
 from math import inf, nan
@@ -17,7 +19,7 @@ from agent.errors import ConfigError
 from agent.plugins import build, load, names, options_of
 from agent.ports import Sensor
 from agent.reading import Sample
-from tests.sensors.listening import Fleet, listening
+from tests.sensors.listening import NOON, Fleet, listening
 
 NAMES = names("sensors")
 MODULES = [module.name for module in iter_modules(sensors.__path__)]
@@ -137,6 +139,23 @@ async def test_with_nothing_to_hear_it_says_only_samples_and_can_be_cancelled(
         not available and state.why for state, (_, available) in zip(heard.states(), sources, strict=True)
     )
     assert asyncio.all_tasks() == before
+
+
+@sensor_names
+@pytest.mark.parametrize("turns", range(4))
+async def test_cancelled_within_its_first_turns_it_leaves_nothing_open(
+    name: str, turns: int, tmp_path: Path
+) -> None:
+    fleet = Fleet({"chat-r0": "127.0.0.1:1"}, state_dir=tmp_path)
+    task = asyncio.create_task(built(name).run(fleet, lambda _: None, lambda: NOON))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+
+    with suppress(asyncio.CancelledError):
+        await task
+
+    gc.collect()  # a socket that was left open says so now, and a warning is an error
 
 
 def test_the_minimal_options_are_of_sensors_that_exist() -> None:
