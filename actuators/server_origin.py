@@ -19,6 +19,9 @@ _NOT_INHERITED = frozenset(
 _KEPT = frozenset({"config", "model", "served_model_name"})  # no change of a setting changes what is served
 _SECRET_NAME = re.compile(r"(?i)key|token(?!s|izer)|secret|passw|credential")
 _SHORTEST_SECRET = 4
+# vLLM for the CPU pins its threads to the same cores in every server: the second one hardly ever runs while
+# the first is busy (seen: 1 s of CPU in 4 min on 2 cores). Unpinned, the kernel shares. Only that build reads it.
+_SHARES_THE_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,8 @@ def adopted(one: Process) -> Origin | None:
 
 
 def inherited(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name not in _NOT_INHERITED}
+    kept = {name: value for name, value in env.items() if name not in _NOT_INHERITED}
+    return {**_SHARES_THE_HOST, **kept}
 
 
 def remember(state_dir: Path, origin: Origin) -> None:

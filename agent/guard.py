@@ -100,10 +100,10 @@ class Guard:
     def _bounded(self, knob: Knob, wanted: Value, now: Value, *, stepwise: bool) -> tuple[Value, str]:
         """The value nearest to the wanted one that is allowed, and a sentence if it is another."""
         bound = self.bounds.get(knob, Bound())
-        if bound.allowed and wanted not in bound.allowed:
-            return now, f"{knob}={wanted} is not one of the allowed {list(bound.allowed)}"
         number, current = _number(wanted), _number(now)
         if number is None:
+            if bound.allowed and wanted not in bound.allowed:
+                return now, f"{knob}={wanted} is not one of the allowed {list(bound.allowed)}"
             return wanted, ""
         why = f"the bounds are {bound.min} to {bound.max}"
         clamped = _between(number, bound.min, bound.max)
@@ -111,6 +111,8 @@ class Guard:
             near = _between(clamped, current / 2**bound.octaves, current * 2**bound.octaves)
             if near != clamped:
                 clamped, why = near, f"one step is at most {bound.octaves:g} octave(s) from {now}"
+        if bound.allowed and clamped not in bound.allowed:
+            clamped, why = _towards(clamped, current, bound.allowed), f"the allowed are {list(bound.allowed)}"
         if clamped == number:
             return wanted, ""
         if current is not None and (clamped - current) * (number - current) <= 0:
@@ -126,6 +128,15 @@ def base_digest(setting: Setting) -> str:
 
 def _number(value: Value) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _towards(value: float, current: float | None, allowed: tuple[Value, ...]) -> float:
+    """The allowed number nearest to the value that is no further away than it; the current one if none is."""
+    numbers = [number for number in map(_number, allowed) if number is not None]
+    if current is None:
+        return min(numbers, key=lambda number: abs(number - value), default=value)
+    low, high = min(value, current), max(value, current)
+    return min((n for n in numbers if low <= n <= high), key=lambda n: abs(n - value), default=current)
 
 
 def _between(value: float, low: float | None, high: float | None) -> float:

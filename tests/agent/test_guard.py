@@ -71,6 +71,21 @@ def test_a_value_outside_the_allowed_ones_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wanted", "value"),
+    [(24, 16), (16, 16), (200, 32), (5, None)],
+    ids=["between", "on", "beyond", "none near"],
+)
+def test_of_allowed_numbers_the_nearest_on_the_way_is_taken(wanted: int, value: int | None) -> None:
+    guard = replace(GUARD, bounds={"max_num_seqs": Bound(allowed=(8, 16, 32), octaves=3)})
+
+    found = admit(proposal(wanted), guard=guard)
+
+    assert (found.proposal.to if isinstance(found, Suggestion) else None) == (
+        {"max_num_seqs": value} if value else None
+    )
+
+
+@pytest.mark.parametrize(
     ("seen", "said"),
     [
         (None, "no fresh metrics"),
