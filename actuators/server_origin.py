@@ -20,7 +20,7 @@ _KEPT = frozenset({"config", "model", "served_model_name"})  # no change of a se
 _SECRET_NAME = re.compile(r"(?i)key|token(?!s|izer)|secret|passw|credential")
 _SHORTEST_SECRET = 4
 # vLLM for the CPU pins its threads to the same cores in every server: the second one hardly ever runs while
-# the first is busy (seen: 1 s of CPU in 4 min on 2 cores). Unpinned, the kernel shares. Only that build reads it.
+# the first is busy (seen: 1 s of CPU in 4 min on 2 cores). Unpinned, the kernel shares. Others ignore it.
 _SHARES_THE_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 

@@ -62,7 +62,8 @@ class PlainJudge:
     with twice the margin because it is of another time. A latency is late above its objective, or above the
     control's own 90th percentile where that is higher: an already late blue excuses an equally late green.
     Without an objective, late is `unpromised_ratio` times that percentile: nothing was promised, so only a
-    green that much slower is worse.
+    green that much slower is worse. An ITL that was not promised is not judged: larger batches trade it for
+    TTFT, and what it costs a request as a whole shows in e2e.
     """
 
     margin: float = 0.05
@@ -113,7 +114,7 @@ class PlainJudge:
             counts, beside = getattr(green, name), getattr(control, name)
             if sum(beside) < self.control_at_least:
                 beside = Arm().ttft
-            edge_s = self._edge_s(beside, objective)
+            edge_s = None if name == "itl" and objective is None else self._edge_s(beside, objective)
             if edge_s is None or (excuse and objective and _kept(counts, objective)):
                 continue
             (bad, of), (control_bad, control_of) = over(counts, edge_s), over(beside, edge_s)

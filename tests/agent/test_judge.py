@@ -145,6 +145,13 @@ def test_without_a_promise_only_a_much_slower_green_is_worse(ttft_s: float, kind
     assert judged(PARITY, served(60, ttft_s=ttft_s), GOOD, slo=Slo()).kind == kind
 
 
+def test_larger_batches_may_cost_an_itl_that_nobody_promised() -> None:
+    fast = [Request(server="any", outcome="ok", status=200, duration_s=9.0, ttft_s=8.0, tokens=51)] * 200
+    slow = [Request(server="any", outcome="ok", status=200, duration_s=5.5, ttft_s=0.5, tokens=51)] * 200
+
+    assert judged(PARITY, arm_of(slow), arm_of(fast), slo=Slo()).kind == "pass"
+
+
 def test_without_a_promise_and_a_control_latency_is_not_judged() -> None:
     assert judged(HOLD, served(60, slow=60), slo=Slo()).kind == "pass"
 
