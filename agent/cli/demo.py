@@ -8,14 +8,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.chain import verify
 from agent.cli import Subparsers
 from agent.cli.tables import table
 from agent.demo.scene import scene
-from agent.demo.stage import stage
-from agent.demo.story import Teller, Told
+
+if TYPE_CHECKING:
+    from agent.demo.story import Told
 
 WANTED = ("promoted", "rolled_back")
 
@@ -36,6 +37,9 @@ def register(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """Exit 0 only if all of it happened and no request was lost."""
+    from agent.demo.stage import stage  # noqa: PLC0415 - brings the daemon with it, which takes half a second
+    from agent.demo.story import Teller  # noqa: PLC0415
+
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -66,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0 if happened and not lost and chain.ok else 1
 
 
-def _text(report: dict[str, Any], told: Sequence[Told]) -> str:
+def _text(report: dict[str, Any], told: "Sequence[Told]") -> str:
     head = ("CHANGE", "OUTCOME", "EXPOSED", "BAD", "SECONDS", "TTFT P95 ms", "GOODPUT /s")
     rows = [
         (

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from agent import logs
-from agent.assembly import problems, run
 from agent.cli import Subparsers
 from agent.config import load
 from agent.errors import ConfigError
@@ -26,6 +25,8 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from agent.assembly import run  # noqa: PLC0415 - half a second that `trimtab status` need not wait
+
     logs.configure(args.log_level)
     config = load(args.config)
     asyncio.run(run(config, "advise" if args.dry_run else config.mode))
@@ -34,6 +35,8 @@ def _run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     """Exit 0: it would work. 1: it would not; every reason is listed with its key."""
+    from agent.assembly import problems  # noqa: PLC0415 - as above
+
     try:
         config = load(args.config)
         found = asyncio.run(problems(config))
