@@ -92,7 +92,7 @@ class RolloutDocument(Document):
     target: str
     suggestion: str
     outcome: Literal["running", "promoted", "rolled_back"]
-    phase: Phase | None = Field(description="of the target while the rollout runs, else null")
+    phase: Phase | None = Field(description="of the target until the rollout has ended, else null")
     why: str
     plan: Plan
     step: int
@@ -188,7 +188,7 @@ def rollout_of(state: State | None, target: str, rollout: Rollout) -> RolloutDoc
         target=target,
         suggestion=rollout.suggestion,
         outcome=rollout.outcome,
-        phase=state.phase if state and rollout.outcome == "running" else None,
+        phase=state.phase if state and rollout.ended_at is None else None,
         why=rollout.why,
         plan=rollout.plan,
         step=rollout.step,

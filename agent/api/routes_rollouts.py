@@ -63,10 +63,8 @@ async def _abort(call: Call) -> RolloutDocument:
     if rollout.outcome == "promoted":
         detail = "The rollout was promoted and is over; ask for the change back (`trimtab propose`) instead."
         raise Refusal(409, detail, kind="promoted")
-    if rollout.outcome == "rolled_back":
-        return rollout_of(None, target, rollout)
     state = state_of(call, target)
-    if state.phase is Phase.ROLLING_BACK:
+    if rollout.outcome == "rolled_back" or state.phase is Phase.ROLLING_BACK:
         return rollout_of(state, target, rollout)
     event = Aborted(at=call.desk.now(), actor=call.actor, reason=call.asked(AbortBody).reason)
     state = await call.submit(target, event)
