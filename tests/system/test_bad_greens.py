@@ -1,0 +1,136 @@
+"""A green that is no good, in every way it can be: taken back, its cause named, blue untouched."""
+
+import os
+import signal
+
+import pytest
+
+from agent.model import Value
+from simulator.traffic import Load
+from tests.system.conftest import Start
+from tests.system.rig import Document, Rig, lost, until
+from tests.system.wishes import Wishes
+
+pytestmark = pytest.mark.real_envoy
+
+NO_LOAD = Load(rate=0.001)
+CUT = {"truncated", "failed"}  # after some tokens, or after the headers: vLLM sends those at once
+
+
+async def taken_back(rig: Rig, blue: int, one: Document, *, said: str) -> None:
+    """Rolled back for the cause, which the audit names too; blue, the same process, has everything."""
+    assert one["outcome"] == "rolled_back", one
+    assert said in one["why"], one["why"]
+    assert rig.named_in_audit(said)
+    assert await rig.is_whole() == "chat-r1"
+    assert rig.pid("chat-r1") == blue
+
+
+@pytest.mark.parametrize(
+    ("to", "said", "logged"),
+    [
+        ({"unheard_of_flag": 3}, "exited with code 2", "unrecognized arguments: --unheard-of-flag"),
+        ({"block_size": 0}, "exited with code 1", "block_size should be greater than or equal to 1"),
+        ({"max_num_seqs": 9}, "exited with code 1", "the simulated fault of this setting"),
+    ],
+)
+async def test_a_green_that_cannot_start_never_gets_a_request(
+    site: Start, to: dict[str, Value], said: str, logged: str
+) -> None:
+    rig = await site(Wishes(faults=("max_num_seqs=9:exit",)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(**to)
+        await taken_back(rig, blue, one, said=said)
+
+    assert any(logged in line for line in one["log"]), one["log"]
+    assert rig.named_in_audit(logged)
+    assert one["exposed"]["total"] == 0
+    assert lost(traffic) == []
+
+
+async def test_a_green_that_never_gets_healthy_is_killed_at_the_deadline(site: Start) -> None:
+    rig = await site(Wishes(faults=("max_num_seqs=9:never_ready",), start_s=6.0))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(max_num_seqs=9)
+        await taken_back(rig, blue, one, said="not healthy within 6 s")
+
+    assert lost(traffic) == []
+
+
+async def test_a_green_that_dies_in_the_canary_takes_only_its_own_requests_along(site: Start) -> None:
+    rig = await site(Wishes(faults=("max_num_seqs=9:die_after=4",), steps=((50, 1000, 50.0),)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(max_num_seqs=9)
+        await taken_back(rig, blue, one, said="chat-r2 exited with code 1")
+
+    assert one["exposed"]["total"] > 0
+    assert "Application startup complete." in "\n".join(one["log"])
+    assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
+    assert len(lost(traffic)) <= 8  # what one server had open
+
+
+async def test_a_green_that_hangs_with_a_good_health_is_found_by_its_silence(site: Start) -> None:
+    rig = await site(Wishes(faults=("max_num_seqs=9:hang_after=4",), steps=((50, 1000, 50.0),)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(max_num_seqs=9)
+        await taken_back(rig, blue, one, said="errors")
+
+    assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
+
+
+async def test_a_frozen_green_loses_no_request_that_it_had_not_begun_to_answer(site: Start) -> None:
+    rig = await site(Wishes(steps=((50, 1000, 50.0),)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        change = await rig.change(max_num_seqs=9)
+        await rig.in_phase("canary")
+        load, traffic.load = traffic.load, NO_LOAD
+        await until(lambda: _in_flight(traffic.tally.in_flight), lambda count: not count, "no open request")
+        os.kill(rig.pid("chat-r2"), signal.SIGSTOP)
+        traffic.load = load
+        one = await rig.ended(change)
+        await taken_back(rig, blue, one, said="/health does not answer")
+
+    assert lost(traffic) == []
+
+
+async def _in_flight(count: int) -> int:
+    return count
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "outcomes"),
+    [
+        ("errors=0.4", "errors", {"failed"}),
+        ("abort=0.4", "errors", {"aborted"}),
+        ("truncate=0.4", "errors", {"truncated"}),
+        ("slow=5", "above", set()),
+    ],
+)
+async def test_a_green_with_bad_answers_is_taken_back_by_the_judge(
+    site: Start, fault: str, said: str, outcomes: set[str]
+) -> None:
+    rig = await site(Wishes(faults=(f"max_num_seqs=9:{fault}",), steps=((50, 20, 1.0),)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(max_num_seqs=9)
+        await taken_back(rig, blue, one, said=said)
+
+    assert "green is worse" in one["why"]
+    assert {record.outcome for record in lost(traffic)} == outcomes

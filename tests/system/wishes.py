@@ -1,0 +1,92 @@
+"""The config of a system test's site: quick everywhere, with what the test wants otherwise."""
+
+import itertools
+import os
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from json import dumps
+
+TARGET = "chat"
+SERVER = (sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1")
+QUICK = ("--sim-start-s", "0.2", "--sim-speed", "3", "--max-num-seqs", "8")
+
+
+# Below the ports of outgoing connections: one of these could take a port that was just found free.
+BLOCK = range(10_000 + os.getpid() % 200 * 100, 10_100 + os.getpid() % 200 * 100)
+SERVERS = BLOCK[20:]
+_places = itertools.cycle(BLOCK[:20])
+
+
+def free_port() -> int:
+    """One that no site of this run had lately, and nobody else has now."""
+    for port in itertools.islice(_places, 20):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"nothing is free in {BLOCK}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """`faults`: of the simulator, such as "max_num_seqs=7:errors=0.5". `steps`: weight, requests, seconds."""
+
+    mode: str = "approve"
+    faults: tuple[str, ...] = ()
+    serving: str = ""  # a server to adopt, instead of a command
+    steps: tuple[tuple[int, int, float], ...] = ((50, 5, 0.5),)
+    hold_s: float = 0.5
+    start_s: float = 30.0
+    warm_up_requests: int = 4
+    drain_s: float = 8.0
+    stalled_after_s: float = 3.0
+    policies: bool = False  # a test that wants its own changes wants no others
+
+    def text(self, *, api: int, listen: int) -> str:
+        """The TOML of a site whose state, tokens and ports are its own."""
+        on = str(self.policies).lower()
+        faults = [word for fault in self.faults for word in ("--sim-fault", fault)]
+        command = dumps([*SERVER, *QUICK, *faults])
+        steps = ", ".join(
+            f'{{weight={weight}, requests={requests}, at_least="{at_least_s}s", at_most="60s"}}'
+            for weight, requests, at_least_s in self.steps
+        )
+        return f"""
+            [agent]
+            state_dir = "s"
+            mode = "{self.mode}"
+            [api]
+            listen = "127.0.0.1:{api}"
+            tokens_file = "tokens"
+            [policies]
+            admission = {on}
+            prefill_budget = {on}
+            [[targets]]
+            name = "{TARGET}"
+            [targets.slo]
+            ttft = {{ under = "500ms", share = 0.95 }}
+            [targets.engine]
+            kind = "process"
+            {f'serving = "{self.serving}"' if self.serving else f"command = {command}"}
+            ports = [{SERVERS[0]}, {SERVERS[-1]}]
+            health_every_s = 0.5
+            lost_after = 3
+            stop_s = 2.0
+            [targets.traffic]
+            listen = "127.0.0.1:{listen}"
+            report_every_s = 0.5
+            [targets.sensors]
+            proxy_requests = {{ stalled_after_s = {self.stalled_after_s} }}
+            [targets.rollout]
+            steps = [{steps}]
+            hold = "{self.hold_s}s"
+            hold_requests = 5
+            start = "{self.start_s}s"
+            warm_up_requests = {self.warm_up_requests}
+            warm_up = "20s"
+            drain = "{self.drain_s}s"
+            cooldown = "0s"
+            lease = "5s"
+        """
