@@ -40,9 +40,10 @@ class Guard:
         """Turn a policy's proposal into a suggestion, or say why not."""
         if why := self._not_now(state, at, reading):
             return Refusal(why=why)
-        if why := _tried_before(state.outcomes, proposal.to, at):
+        found = self._suggestion(state, proposal, policy=policy, at=at, plan=plan, stepwise=True)
+        if isinstance(found, Suggestion) and (why := _tried_before(state.outcomes, found.proposal.to, at)):
             return Refusal(why=why)
-        return self._suggestion(state, proposal, policy=policy, at=at, plan=plan, stepwise=True)
+        return found
 
     def admit_asked(
         self, state: State, proposal: Proposal, *, actor: str, at: datetime, plan: Plan
@@ -72,7 +73,10 @@ class Guard:
         to: dict[Knob, Value] = {}
         notes: list[str] = []
         for knob, wanted in proposal.to.items():
-            value, note = self._bounded(knob, wanted, blue.setting.get(knob), stepwise=stepwise)
+            now = blue.setting.get(knob)
+            present = proposal.assumed.get(knob) if now is None else now
+            value, note = self._bounded(knob, wanted, present, stepwise=stepwise)
+            value = now if value == present else value
             if note:
                 notes.append(note)
             if value != blue.setting.get(knob):
@@ -101,12 +105,16 @@ class Guard:
         """The value nearest to the wanted one that is allowed, and a sentence if it is another."""
         bound = self.bounds.get(knob, Bound())
         number, current = _number(wanted), _number(now)
+        if number is None and (bound.min is not None or bound.max is not None):
+            return now, f"{knob}={wanted} is no number within its bounds {bound.min} to {bound.max}"
         if number is None:
             if bound.allowed and wanted not in bound.allowed:
                 return now, f"{knob}={wanted} is not one of the allowed {list(bound.allowed)}"
             return wanted, ""
         why = f"the bounds are {bound.min} to {bound.max}"
         clamped = _between(number, bound.min, bound.max)
+        if stepwise and current is None:
+            return now, f"{knob} is not given, and its present value is not known: no step can be measured"
         if stepwise and current:
             near = _between(clamped, current / 2**bound.octaves, current * 2**bound.octaves)
             if near != clamped:
@@ -147,8 +155,10 @@ def _between(value: float, low: float | None, high: float | None) -> float:
 def _tried_before(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> str:
     """Why these values must not be tried again; empty when they may."""
     for outcome in reversed(outcomes):
-        if outcome.result == "promoted" or not any(to.get(k) == v for k, v in outcome.to.items()):
+        if outcome.result == "undecided" or not any(k in to and to[k] == v for k, v in outcome.to.items()):
             continue
+        if outcome.result == "promoted":
+            return ""  # whatever was before: it served since
         tried = ", ".join(f"{k}={v}" for k, v in outcome.to.items())
         if outcome.result != "denied":
             return f"{tried} was tried and {outcome.result.replace('_', ' ')}: {outcome.why}"

@@ -66,6 +66,7 @@ class Proposal:
     risks: str
     source: str  # who says so: rulebook row, vLLM documentation
     evidence: tuple[Evidence, ...] = ()
+    assumed: Mapping[Knob, Value] = field(default_factory=dict)  # present values of knobs that are not given
     klass: ChangeClass = "auto"
     mitigation: bool = False  # answers a problem of now: need only be not worse
 
@@ -103,12 +104,17 @@ class Plan:
     lease_s: float
 
 
+OutcomeResult = Literal["promoted", "rolled_back", "failed", "denied", "undecided"]
+"""`rolled_back`: judged worse, or lost in the canary. `failed`: never served. `denied`: a person said no.
+`undecided`: taken back for what says nothing about the value, as no evidence in time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What became of a change: the machine's memory of values that were tried."""
 
     at: datetime
-    result: Literal["promoted", "rolled_back", "failed", "denied"]
+    result: OutcomeResult
     to: Mapping[Knob, Value]
     before: Mapping[Knob, Value] = field(default_factory=dict)
     why: str = ""

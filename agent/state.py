@@ -57,6 +57,7 @@ class Rollout:
     green: Arm = field(default_factory=Arm)  # this step
     blue: Arm = field(default_factory=Arm)  # this step
     record: Arm = field(default_factory=Arm)  # blue alone, before the canary
+    heard_at: datetime | None = None  # the last second in which green answered a request
     exposed: Arm = field(default_factory=Arm)  # green, all steps
     bad: int = 0  # of the steps that ended, by the judge's own edges
     step_bad: int = 0  # of this step
@@ -83,6 +84,7 @@ class State:
     paused: bool = False
     blue: Server | None = None
     green: Server | None = None
+    gone: tuple[str, ...] = ()  # of these two, the names of those whose process has ended
     route: Route | None = None  # the last one asked for
     awaiting: Awaited | None = None  # the effect whose outcome decides how it goes on
     effects: int = 0  # number of the last effect

@@ -93,6 +93,7 @@ class Admission:
         return Proposal(
             rule=rule,
             to={WATERMARK: higher},
+            assumed={WATERMARK: current},
             why=f"{_thrash(reading)}: keep {higher:.0%} of it free on admission instead of {current:.0%}",
             expects="fewer preemptions, so fewer prompts computed twice",
             risks="requests start a little later; the cap may have to fall as well",
@@ -112,6 +113,7 @@ class Admission:
         return Proposal(
             rule=rule,
             to=to,
+            assumed=dict.fromkeys(to, max(1, round(reading.running.high))),
             why=f"{_thrash(reading)}, up to {reading.running.high:.0f} running ({told}): lower to {values}",
             expects="the running sequences fit the KV cache; preemptions stop",
             risks="a longer queue: TTFT rises where it was not preemption that made requests late",
@@ -138,6 +140,7 @@ class Admission:
         return Proposal(
             rule=rule,
             to=to,
+            assumed=dict.fromkeys(to, cap.value),
             why=(
                 f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited (never fewer than "
                 f"{reading.waiting.low:.0f}) while {reading.running.mean:.1f} ran ({cap.told}) and the KV "

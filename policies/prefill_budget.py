@@ -107,6 +107,7 @@ class PrefillBudget:
         return Proposal(
             rule=rule,
             to={knob: value},
+            assumed={knob: current},
             why=f"{why} and {reading.waiting.mean:.1f} waited: raise {knob} from {current} to {value}",
             expects="prompts take fewer steps: TTFT falls",
             risks="ITL rises where prompts and answers share steps; activations take KV cache",
@@ -128,6 +129,7 @@ class PrefillBudget:
         return Proposal(
             rule=rule,
             to={knob: value},
+            assumed={knob: current},
             why=f"{why} while prompts are mixed in: lower {knob} from {current} to {value}",
             expects="prompts take less of each step: ITL falls",
             risks="long prompts take more steps: TTFT rises",

@@ -146,7 +146,8 @@ class World:
 
     def perform(self, effect: fx.Effect) -> Iterable[e.Event]:
         self.performed.append(effect)
-        if isinstance(effect, fx.KeepAlive):
+        if isinstance(effect, fx.KeepAlive):  # a split that is in force nowhere is made
+            self.weights = self.weights if "route" in self.refuses else dict(effect.route.weights)
             return ()
         if effect.kind in self.refuses:
             return (

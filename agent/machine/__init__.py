@@ -21,6 +21,8 @@ from agent.state import Phase, State
 Handler = Callable[[Rules, State, Any], Moved]
 
 IDLE = (Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
+MOVING = recovering.MOVING
+HEARD_IN_ADVISE = (e.AgentStarted, e.Paused, e.Resumed)
 ENDING = (Phase.PROMOTING, Phase.ROLLING_BACK)
 
 
@@ -65,6 +67,8 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.PROMOTING, e.ServerLost): ending.lost_while_promoting,
     (Phase.ROLLING_BACK, e.ServerLost): ending.lost_while_rolling_back,
     (Phase.RESTORING, e.Observed): _keep_alive,
+    (Phase.RESTORING, e.Retired): ending.cleared,
+    (Phase.RESTORING, e.ServerLost): ending.lost_while_restoring,
     (Phase.RESTORING, e.Launched): ending.restarted,
     (Phase.RESTORING, e.Routed): ending.restored,
     (Phase.RESTORING, e.EffectFailed): ending.not_restored,
@@ -78,15 +82,34 @@ class Machine:
 
     def step(self, state: State, event: e.Event) -> tuple[State, tuple[Effect, ...]]:
         """Say what follows from the event. No clock, no randomness, no I/O."""
+        state = _note_exit(state, event)
+        if state.mode == "advise" and state.phase in MOVING and not isinstance(event, HEARD_IN_ADVISE):
+            return stay(state)  # a rollout of another mode: nothing may be written, so nothing is decided
         handler = HANDLERS.get((state.phase, type(event)))
-        return handler(self.rules, state, event) if handler else stay(state)
+        state, effects = handler(self.rules, state, event) if handler else stay(state)
+        return _only_present(state), effects
+
+
+def _note_exit(state: State, event: e.Event) -> State:
+    """Who is gone stays known: whatever the phase, nothing is sent back to a server whose process ended."""
+    present = {server.name for server in (state.blue, state.green) if server is not None}
+    if not isinstance(event, e.ServerLost) or not event.gone or event.server not in present - {*state.gone}:
+        return state
+    return replace(state, gone=(*state.gone, event.server))
+
+
+def _only_present(state: State) -> State:
+    present = {server.name for server in (state.blue, state.green) if server is not None}
+    kept = tuple(name for name in state.gone if name in present)
+    return state if kept == state.gone else replace(state, gone=kept)
 
 
 def material(state: State) -> State:
     """The state without the counts that grow every second: when this changes, the journal must know."""
     if state.rollout is None:
         return state
-    bare = replace(state.rollout, green=Arm(), blue=Arm(), record=Arm(), exposed=Arm(), step_bad=0)
+    none = Arm()
+    bare = replace(state.rollout, green=none, blue=none, record=none, exposed=none, step_bad=0, heard_at=None)
     return replace(state, rollout=bare)
 
 

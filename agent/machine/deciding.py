@@ -10,9 +10,9 @@ from agent.machine.moves import (
     Moved,
     Rules,
     ask,
+    blue_is_gone,
     close,
     enter,
-    lost_blue,
     name_next,
     remember,
     restore,
@@ -126,7 +126,7 @@ def deny(_: Rules, state: State, event: Denied) -> Moved:
     if suggestion is None or (suggestion.id, suggestion.status) != (event.suggestion, "open"):
         return stay(state)
     denied = replace(suggestion, status="denied", decided_by=event.actor)
-    state = remember(replace(state, suggestion=denied), event.at, "denied", denied, event.reason)
+    state = remember(replace(state, suggestion=denied), event.at, "denied", event.reason)
     return stay(
         enter(state, Phase.OBSERVING, event.at, f"{event.actor} denied {suggestion.id}: {event.reason}")
     )
@@ -151,6 +151,6 @@ def blue_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     """Replace an exited server that trimtab started. What somebody else started is theirs to start again."""
     if state.blue is None or event.server != state.blue.name:
         return stay(state)
-    if not lost_blue(state, event) or not state.blue.ours or state.mode == "advise":
+    if not blue_is_gone(state) or not state.blue.ours or state.mode == "advise":
         return stay(replace(state, note=f"{event.server}: {event.why}"))
-    return restore(state, event.at, f"{event.server}: {event.why}", rules.plan.start_s)
+    return restore(rules, state, event.at, f"{event.server}: {event.why}")

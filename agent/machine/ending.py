@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from agent.arm import Arm
-from agent.effects import Drain, Retire, Route
+from agent.effects import Drain, Launch, Retire, Route
 from agent.events import Aborted, Drained, EffectFailed, Launched, Observed, Retired, Routed, ServerLost
 from agent.machine.moves import (
     Moved,
@@ -12,9 +12,11 @@ from agent.machine.moves import (
     all_to,
     ask,
     awaited,
+    blue_is_gone,
     enter,
+    is_green,
     later,
-    lost_green,
+    launch_successor,
     remember,
     restore,
     roll_back,
@@ -87,7 +89,7 @@ def done(rules: Rules, state: State, event: Routed | Retired) -> Moved:
     why = rollout.why
     promoted = replace(rollout, outcome="promoted", ended_at=event.at)
     state = replace(state, blue=state.green, green=None, awaiting=None, rollout=promoted)
-    state = remember(state, event.at, "promoted", suggestion, why)
+    state = remember(state, event.at, "promoted", why)
     return stay(enter(state, Phase.OBSERVING, event.at, why))
 
 
@@ -96,7 +98,8 @@ def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     if not awaited(state, event.number):
         return stay(state)
     if state.phase is Phase.PROMOTING and way_back(state):
-        return roll_back(state, event.at, f"could not promote: {event.why}", event.log)
+        why = f"could not promote: {event.why}"
+        return roll_back(state, event.at, why, event.log, result="undecided")
     return stay(later(state, event.at, event.why))
 
 
@@ -104,6 +107,7 @@ def way_back(state: State) -> bool:
     """Blue still runs and the proxy still knows it."""
     return (
         state.blue is not None
+        and not blue_is_gone(state)
         and state.route is not None
         and state.blue.name in state.route.weights
         and not isinstance(state.awaiting, Retire)
@@ -114,28 +118,41 @@ def abort(_: Rules, state: State, event: Aborted) -> Moved:
     """A person's abort wins for as long as there is a way back."""
     if not way_back(state):
         return stay(state)
-    return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}")
+    return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}", result="denied")
 
 
 def lost_while_promoting(rules: Rules, state: State, event: ServerLost) -> Moved:
-    if not lost_green(state, event):
+    """Green lost: back, or a new server with blue's setting. A lost blue was on its way out."""
+    if not is_green(state, event):
         return stay(state)
     if way_back(state):
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
-    lost = replace(state, blue=state.green, green=None)
-    return restore(lost, event.at, f"{event.server}: {event.why}", rules.plan.start_s)
+    if not event.gone:
+        return stay(replace(state, note=f"{event.server}: {event.why}"))
+    return restore(rules, state, event.at, f"{event.server}: {event.why}")
 
 
 def lost_while_rolling_back(rules: Rules, state: State, event: ServerLost) -> Moved:
-    if state.blue is None or event.server != state.blue.name or not event.gone:
+    if not blue_is_gone(state) or is_green(state, event):
         return stay(state)
-    return restore(state, event.at, f"{event.server}: {event.why}", rules.plan.start_s)
+    return restore(rules, state, event.at, f"{event.server}: {event.why}")
+
+
+def cleared(rules: Rules, state: State, event: Retired) -> Moved:
+    """What the old process held is free again."""
+    return launch_successor(rules, state) if awaited(state, event.number) else stay(state)
 
 
 def restarted(_: Rules, state: State, event: Launched) -> Moved:
+    """The new blue takes over; a green that served meanwhile drains as after any take-back."""
     if not awaited(state, event.number):
         return stay(state)
-    return ask(replace(state, blue=event.server), all_to(event.server))
+    state = replace(state, blue=event.server)
+    if state.green is None:
+        return ask(state, all_to(event.server))
+    note = f"{event.server.name} takes over from {state.green.name}"
+    back = enter(state, Phase.ROLLING_BACK, event.at, note)
+    return ask(back, all_to(event.server, state.green))
 
 
 def restored(_: Rules, state: State, event: Routed) -> Moved:
@@ -145,10 +162,23 @@ def restored(_: Rules, state: State, event: Routed) -> Moved:
     return stay(enter(back, Phase.OBSERVING, event.at, f"{state.blue.name} serves again"))
 
 
-def not_restored(_: Rules, state: State, event: EffectFailed) -> Moved:
+def lost_while_restoring(rules: Rules, state: State, event: ServerLost) -> Moved:
+    """The successor is lost before it had traffic: once more. A green that served meanwhile: wait."""
+    if is_green(state, event) and event.gone:
+        return stay(replace(state, green=None))
+    if blue_is_gone(state) and isinstance(state.awaiting, Route):
+        return restore(rules, state, event.at, f"{event.server}: {event.why}")
+    return stay(state)
+
+
+def not_restored(rules: Rules, state: State, event: EffectFailed) -> Moved:
+    """A split is asked for until it is made, an old process that will not go is left, a start has tries."""
     if not awaited(state, event.number):
         return stay(state)
-    if state.tries + 1 >= RESTORE_TRIES:
+    tried = state.tries + 1 >= RESTORE_TRIES
+    if tried and isinstance(state.awaiting, Retire):
+        return launch_successor(rules, replace(state, tries=0))
+    if tried and isinstance(state.awaiting, Launch) and state.green is None:
         halted = replace(state, awaiting=None)
         return stay(enter(halted, Phase.HALTED, event.at, f"no server could be started: {event.why}"))
     return stay(later(state, event.at, event.why))

@@ -13,7 +13,7 @@ from agent.machine.moves import (
     ask_again,
     close,
     enter,
-    promoting,
+    promote_alone,
     restore,
     roll_back,
     stay,
@@ -38,12 +38,10 @@ def start(rules: Rules, state: State, event: AgentStarted) -> Moved:
 
 
 def advise_only(state: State, event: AgentStarted, found: dict[str, Server]) -> State:
-    """Nothing may be written: adopt what serves, and refuse to leave a rollout half done in silence."""
+    """Nothing may be written: adopt what serves; a rollout of another mode waits as it is, which is said."""
     if state.phase in MOVING:
-        why = (
-            f"a rollout was {state.phase.value} when the mode became advise: start in approve mode to end it"
-        )
-        return enter(state, Phase.HALTED, event.at, why)
+        why = f"a rollout is {state.phase.value} and this is advise mode: start in approve mode to end it"
+        return replace(state, note=why)
     blue = serving(state, event, found)
     if blue is None:
         return replace(state, note="no server found: nothing to watch yet")
@@ -51,19 +49,22 @@ def advise_only(state: State, event: AgentStarted, found: dict[str, Server]) -> 
 
 
 def take_up(rules: Rules, state: State, event: AgentStarted, found: dict[str, Server]) -> Moved:
-    start_s = rules.plan.start_s
-    if state.phase is Phase.RESTORING:
-        return ask_again(state)
+    state = replace(state, gone=())
     blue = serving(state, event, found)
     green = found.get(state.green.name) if state.green else None
+    if state.phase is Phase.RESTORING and not isinstance(state.awaiting, Route):
+        return ask_again(state)
     if blue is None:
-        return without_blue(state, event, green, start_s)
+        return without_blue(rules, state, event, green)
+    changed = state.blue is not None and dict(blue.setting) != dict(state.blue.setting)
     state = adopt(state, blue)
+    if state.phase in UNDECIDED and changed:
+        return roll_back(state, event.at, f"{state.note}, in the middle of a rollout", result="undecided")
     if state.phase in UNDECIDED:
         return resume(state, event, green)
     if state.phase is Phase.PROMOTING and green is None:
         return roll_back(state, event.at, "green was gone when the daemon started", hung=True)
-    if state.phase in {Phase.PROMOTING, Phase.ROLLING_BACK}:
+    if state.phase in MOVING:
         return ask_again(state)
     if state.phase is Phase.HALTED:
         state = enter(state, Phase.OBSERVING, event.at, "started again by an operator")
@@ -90,21 +91,20 @@ def adopt(state: State, blue: Server) -> State:
     return replace(state, blue=blue, suggestion=close(state.suggestion, "superseded"), note=note)
 
 
-def without_blue(state: State, event: AgentStarted, green: Server | None, start_s: float) -> Moved:
-    """Blue is gone: green, if it had traffic; else a new server; somebody else's server is left to them."""
-    if green is not None and state.phase in {Phase.CANARY, Phase.PROMOTING} and state.rollout is not None:
-        why = "blue was gone when the daemon started: green is the only server"
-        state = replace(state, green=green)
-        if state.phase is Phase.PROMOTING and not isinstance(state.awaiting, Route):
-            return ask_again(state)
-        return ask(promoting(state, event.at, why), all_to(green))
-    if state.phase is Phase.PROMOTING and state.green is not None:
-        state = replace(state, blue=state.green, green=None)
-    if state.blue is not None and not state.blue.ours and state.phase not in MOVING:
-        return stay(
-            replace(state, note=f"{state.blue.name} does not run: start it again, trimtab did not stop it")
-        )
-    return restore(state, event.at, "no server was running", start_s)
+def without_blue(rules: Rules, state: State, event: AgentStarted, green: Server | None) -> Moved:
+    """Blue is gone: green, if it is up; else a new server; somebody else's server is left to them."""
+    blue, expected = state.blue, state.green
+    why = f"{blue.name} was gone when the daemon started" if blue else "no server was running"
+    lost = [blue, expected if green is None else None]
+    state = replace(state, gone=tuple(server.name for server in lost if server is not None))
+    if green is not None and state.phase in {Phase.WARMING, Phase.CANARY}:
+        return promote_alone(replace(state, green=green), event.at, f"{why}: green is the only server")
+    if green is not None and state.phase is Phase.PROMOTING:
+        still_splitting = isinstance(state.awaiting, Route)
+        return ask(state, all_to(green)) if still_splitting else ask_again(state)
+    if blue is not None and not blue.ours and state.phase not in MOVING:
+        return stay(replace(state, note=f"{why}: start it again, trimtab did not stop it"))
+    return restore(rules, replace(state, green=green or state.green), event.at, why)
 
 
 def resume(state: State, event: AgentStarted, green: Server | None) -> Moved:
@@ -115,9 +115,8 @@ def resume(state: State, event: AgentStarted, green: Server | None) -> Moved:
     rollout = replace(rollout, restarts=rollout.restarts + 1, phase_since=event.at)
     state = replace(state, rollout=rollout, green=green or state.green)
     if rollout.restarts > RESUMES:
-        return roll_back(
-            state, event.at, f"the daemon was restarted {rollout.restarts} times in this rollout"
-        )
+        why = f"the daemon was restarted {rollout.restarts} times in this rollout"
+        return roll_back(state, event.at, why, result="undecided")
     if isinstance(state.awaiting, Launch):
         return ask_again(state)
     if green is None:

@@ -1,21 +1,21 @@
 """LAUNCHING, WARMING and CANARY: green comes up, takes its shares, and is judged."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from agent.arm import Arm
-from agent.effects import KeepAlive, WarmUp
+from agent.effects import KeepAlive, Route, WarmUp
 from agent.events import Aborted, EffectFailed, Launched, Observed, Routed, ServerLost, Warmed
 from agent.machine.moves import (
     Moved,
     Rules,
     all_to,
-    also_retire,
     ask,
     awaited,
+    blue_is_gone,
     enter,
-    lost_blue,
-    lost_green,
+    is_green,
+    promote_alone,
     promoting,
     restore,
     roll_back,
@@ -23,8 +23,10 @@ from agent.machine.moves import (
     stay,
 )
 from agent.machine.serving import keep_alive
+from agent.model import OutcomeResult
 from agent.state import Phase, State
 
+HEARD_S = 60.0  # a pass needs a request of green's within so many seconds: old evidence proves nothing of now
 GRACE_S = 60.0  # beyond the actuator's own deadline: it should have answered by then
 
 
@@ -88,7 +90,8 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
     if blue is None or green is None or rollout is None:
         return stay(state)
     new_green, new_blue = event.arms.get(green.name, Arm()), event.arms.get(blue.name, Arm())
-    rollout = replace(rollout, exposed=rollout.exposed + new_green)
+    heard_at = event.at if new_green.total else rollout.heard_at
+    rollout = replace(rollout, exposed=rollout.exposed + new_green, heard_at=heard_at)
     if rollout.step_since is None:
         return keep_alive(replace(state, rollout=rollout), event.at)
     rollout = replace(rollout, green=rollout.green + new_green, blue=rollout.blue + new_blue)
@@ -105,43 +108,50 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
     state = replace(state, rollout=replace(rollout, step_bad=verdict.bad))
     if verdict.kind == "fail":
         return roll_back(state, event.at, f"at {step.weight} %: {verdict.why}")
+    if verdict.kind == "pass" and not heard_lately(heard_at, event.at):
+        verdict = replace(verdict, kind="wait", why=f"nothing heard of green for {HEARD_S:.0f} s")
     if verdict.kind == "pass" and rollout.step + 1 < len(rollout.plan.steps):
         return take_step(replace(state, note=f"{step.weight} % passed: {verdict.why}"), rollout.step + 1)
     if verdict.kind == "pass":
         passed = promoting(state, event.at, f"{step.weight} % passed: {verdict.why}")
         return ask(passed, all_to(green, blue))
     if elapsed_s > step.at_most_s:
-        return roll_back(
-            state, event.at, f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.why}"
-        )
+        why = f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.why}"
+        return roll_back(state, event.at, why, result="undecided")
     return keep_alive(state, event.at)
+
+
+def heard_lately(heard_at: datetime | None, now: datetime) -> bool:
+    return heard_at is not None and now - heard_at <= timedelta(seconds=HEARD_S)
 
 
 def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     if not awaited(state, event.number):
         return stay(state)
-    return roll_back(state, event.at, event.why, event.log)
+    result: OutcomeResult | None = "undecided" if isinstance(state.awaiting, Route) else None
+    return roll_back(state, event.at, event.why, event.log, result=result)
 
 
 def abort(_: Rules, state: State, event: Aborted) -> Moved:
-    return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}")
+    return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}", result="denied")
 
 
 def lost_early(rules: Rules, state: State, event: ServerLost) -> Moved:
     """A server is lost before green had traffic."""
-    if lost_green(state, event):
+    if is_green(state, event):
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
-    if lost_blue(state, event):
-        return restore(state, event.at, f"blue was lost: {event.why}", rules.plan.start_s)
-    return stay(state)
+    if not blue_is_gone(state):
+        return stay(state)
+    why = f"blue was lost: {event.why}"
+    warm = state.green is not None and state.green.address
+    return promote_alone(state, event.at, why) if warm else restore(rules, state, event.at, why)
 
 
 def lost_in_canary(_: Rules, state: State, event: ServerLost) -> Moved:
     """Green lost: back to blue. Blue lost: green, healthy and warm, is all there is."""
-    if lost_green(state, event):
+    if is_green(state, event):
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
-    if lost_blue(state, event) and state.green is not None and state.blue is not None:
+    if blue_is_gone(state):
         why = f"blue was lost ({event.why}): green is the only healthy server"
-        alone = ask(promoting(state, event.at, why), all_to(state.green))
-        return also_retire(alone, state.blue)
+        return promote_alone(state, event.at, why)
     return stay(state)

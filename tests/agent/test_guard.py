@@ -121,6 +121,46 @@ def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str)
     assert isinstance(found, Suggestion) if not said else isinstance(found, Refusal) and said in found.why
 
 
+@pytest.mark.parametrize("value", ["9999", "1k", None, True])
+def test_what_is_no_number_does_not_slip_past_numeric_bounds(value: Value) -> None:
+    found = GUARD.admit_asked(STATE, proposal(value), actor="alice", at=NOON, plan=PLAN)
+
+    assert isinstance(found, Refusal)
+    assert "is no number within its bounds" in found.why
+
+
+def test_a_step_from_a_value_that_nobody_knows_is_refused_and_from_an_assumed_one_measured() -> None:
+    unset = replace(STATE, blue=replace(BLUE, setting={"model": "m"}))
+
+    blind, measured = (
+        admit(proposal(64), unset),
+        admit(replace(proposal(64), assumed={"max_num_seqs": 16}), unset),
+    )
+
+    assert isinstance(blind, Refusal)
+    assert "its present value is not known" in blind.why
+    assert isinstance(measured, Suggestion)
+    assert measured.proposal.to == {"max_num_seqs": 32}
+
+
+def test_a_failed_value_does_not_come_back_through_a_clamp() -> None:
+    past = Outcome(at=NOON - timedelta(days=9), result="failed", to={"max_num_seqs": 8}, why="OOM")
+
+    found = admit(proposal(16), replace(STATE, outcomes=(past,)))
+
+    assert isinstance(found, Refusal)
+    assert "was tried and failed: OOM" in found.why
+
+
+def test_a_value_that_a_person_brought_back_to_service_is_no_longer_held_against_it() -> None:
+    past = [
+        Outcome(at=NOON - timedelta(days=days), result=result, to={"max_num_seqs": 8})  # type: ignore[arg-type]
+        for days, result in ((9, "failed"), (2, "promoted"))
+    ]
+
+    assert isinstance(admit(proposal(8), replace(STATE, outcomes=tuple(past))), Suggestion)
+
+
 def test_the_days_changes_are_counted() -> None:
     past = [Outcome(at=NOON - timedelta(hours=h), result="promoted", to={"x": h}) for h in (5, 3)]
 

@@ -64,7 +64,7 @@ def test_blue_is_retired_only_after_it_is_drained_at_weight_0() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "result"), [("launch", "failed"), ("warm_up", "failed"), ("route", "rolled_back")]
+    ("kind", "result"), [("launch", "failed"), ("warm_up", "failed"), ("route", "undecided")]
 )
 def test_a_failed_effect_before_promotion_leads_back_to_blue(kind: str, result: str) -> None:
     world = World().start().until("proposed").tick(2)
@@ -215,7 +215,7 @@ def test_a_blue_that_exits_in_the_canary_leaves_everything_to_green() -> None:
 
 
 def test_without_any_server_the_command_is_started_as_it_is() -> None:
-    world = World(running={}).start().until("proposed")
+    world = World(running={}).start().tick(5)
 
     assert world.weights == {"chat-r1": 100}
     assert world.settings() == {"chat-r1": {}}
@@ -236,3 +236,95 @@ def test_a_canary_without_a_verdict_is_taken_back_in_the_end() -> None:
     world.until("rolling_back")
 
     assert "no verdict at 5 % within 60 s" in world.state.note
+
+
+def test_a_blue_that_only_hangs_is_never_replaced_or_stopped() -> None:
+    for phase in ("observing", "launching", "warming", "canary"):
+        world = World(running={BLUE.name: replace(BLUE, ours=True)}).start().tick()
+        if phase != "observing":
+            world.until("proposed").approve().until(phase)
+
+        world.feed(
+            e.ServerLost(at=world.at, server=BLUE.name, why="/health does not answer", gone=False)
+        ).tick(1)
+
+        assert world.state.blue is not None
+        assert world.state.blue.name == BLUE.name
+        assert not [fx_ for fx_ in world.performed if fx_.kind == "retire"]
+
+
+def test_a_blue_that_exits_while_it_is_given_back_its_traffic_leaves_it_to_green() -> None:
+    world = World(running={BLUE.name: replace(BLUE, ours=True)}).start().until("proposed").approve()
+    world.until("canary").tick(3)
+    world.feed(e.Aborted(at=world.at, actor="alice", reason="no"))
+    world.running.pop(BLUE.name)
+
+    world.feed(e.ServerLost(at=world.at, server=BLUE.name, why="exited with 137"))
+    served = []
+    for _ in range(20):
+        world.tick()
+        served.append([name for name, weight in world.weights.items() if weight and name in world.running])
+
+    assert all(served[2:])
+    assert world.state.blue is not None
+    assert world.settings() == {"chat-r2": {"model": "m", "max_num_seqs": 4}}
+    assert world.weights == {"chat-r2": 100}
+
+
+def test_after_blue_has_exited_nothing_is_sent_back_to_it() -> None:
+    world = World().start().until("proposed").approve().until("promoting")
+    world.running.pop(BLUE.name)
+    world.feed(e.ServerLost(at=world.at, server=BLUE.name, why="exited with 0"))
+
+    world.feed(e.Aborted(at=world.at, actor="alice", reason="too late")).until("observing")
+
+    assert world.weights == {"chat-r1": 100}
+
+
+def test_a_successor_that_exits_at_once_is_followed_by_another() -> None:
+    world = promoted()
+    world.running.clear()
+    world.feed(e.ServerLost(at=world.at, server="chat-r1", why="exited with 137"))
+    while world.state.blue is None or world.state.blue.name != "chat-r2":
+        world.tick()
+        if world.state.phase is not Phase.RESTORING:
+            break
+    if world.state.phase is Phase.RESTORING:
+        world.pending.clear()
+        world.running.clear()
+        world.feed(e.ServerLost(at=world.at, server="chat-r2", why="exited with 1"))
+
+    world.until("observing").tick(3)
+
+    assert world.state.blue is not None
+    assert list(world.running) == [world.state.blue.name]
+
+
+def test_a_launch_that_kills_blue_is_remembered() -> None:
+    world = World(running={BLUE.name: replace(BLUE, ours=True)}).start().until("proposed").approve()
+    world.running.pop(BLUE.name)
+
+    world.feed(e.ServerLost(at=world.at, server=BLUE.name, why="killed by the kernel: out of memory"))
+    world.until("observing").tick(90)
+
+    assert [outcome.result for outcome in world.state.outcomes] == ["failed"]
+    assert "was tried and failed" in world.state.note
+    assert world.state.rollout is not None
+    assert world.state.rollout.ended_at is not None
+
+
+def test_old_evidence_promotes_nothing() -> None:
+    world = World().start().until("proposed").approve().until("canary")
+    while (
+        world.state.rollout is None or world.state.rollout.step < 2 or world.state.rollout.step_since is None
+    ):
+        world.tick()
+    world.tick(2)
+    world.silent = True
+    plan = world.state.rollout.plan
+    slow = replace(plan, steps=(*plan.steps[:2], replace(plan.steps[2], at_least_s=90, at_most_s=300)))
+    world.state = replace(world.state, rollout=replace(world.state.rollout, plan=slow))
+
+    world.until("rolling_back", limit_s=400)
+
+    assert "nothing heard of green for 60 s" in world.state.note

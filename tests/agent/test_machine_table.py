@@ -25,14 +25,11 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     ("the outcome of a drain that is no longer wanted", e.Drained): set(Phase)
     - {Phase.PROMOTING, Phase.ROLLING_BACK},
     ("the outcome of a retirement on the side", e.Retired): set(Phase)
-    - {Phase.PROMOTING, Phase.ROLLING_BACK},
+    - {Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING},
     ("no split is awaited", e.Routed): {Phase.LAUNCHING, Phase.WARMING, Phase.HALTED},
     ("an operator must look first", e.Observed): {Phase.HALTED},
     ("an operator must look first; nothing is awaited", e.EffectFailed): {Phase.HALTED},
-    ("the launch of its successor is under way, or an operator must look", e.ServerLost): {
-        Phase.RESTORING,
-        Phase.HALTED,
-    },
+    ("an operator must look first; who is gone is noted all the same", e.ServerLost): {Phase.HALTED},
 }
 
 
