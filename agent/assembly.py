@@ -54,14 +54,14 @@ def rules_of(config: Config, target: Target) -> Rules:
 
 
 @contextmanager
-def assembled(config: Config, mode: Mode) -> Iterator[tuple[Daemon, int]]:
-    """The daemon and its epoch, with the lock held and the journal open.
+def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, int]]:
+    """The daemon and its epoch, larger than `above`, with the lock held and the journal open.
 
     Raises JournalError when another daemon works here or the journal is not whole.
     """
     with held(config.state_dir):
         journal = Journal.open(config.state_dir / "audit.jsonl", now=utc_now)
-        epoch, history, states = journal.epoch() + 1, History.of(journal), journal.states()
+        epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
         loops = {}
         for target in config.targets:
             directory = config.state_dir / target.name
@@ -90,7 +90,7 @@ async def run(config: Config, mode: Mode) -> None:
     tokens = Tokens(config.tokens_file, utc_now)
     if mode != "advise":
         await refuse_what_cannot_work(config)
-    with assembled(config, mode) as (daemon, epoch):
+    with assembled(config, mode, await newest_epoch(config)) as (daemon, epoch):
         log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.listen)
         runner = await serve(build_app(daemon, tokens, hosts=set()), config.listen)
         try:
@@ -100,11 +100,17 @@ async def run(config: Config, mode: Mode) -> None:
             log.info("daemon.stopped", head=daemon.journal.head.seq)
 
 
+async def newest_epoch(config: Config) -> int:
+    """The epoch that the proxies were last written under: a journal that was moved away does not know it."""
+    seen = [await actuators(config, target, epoch=0)[1].observe() for target in config.targets]
+    return max((traffic.epoch for traffic in seen if traffic is not None), default=0)
+
+
 async def refuse_what_cannot_work(config: Config) -> None:
     """A traffic part that cannot split makes every rollout fail: say so at the start."""
     for target in config.targets:
         _, traffic = actuators(config, target, epoch=0)
-        if found := await traffic.problems():
+        if found := [*unready(target), *await traffic.problems()]:
             raise ConfigError("\n".join(f"[targets.traffic] {target.name}: {what}" for what in found))
 
 
@@ -114,9 +120,15 @@ async def problems(config: Config) -> list[str]:
     for target in config.targets:
         engine, traffic = actuators(config, target, epoch=0)
         of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())
-        found += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
+        found += [f"[targets.engine] {target.name}: {what}" for what in (*unready(target), *of_engine)]
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
     return found + [why for why in [unwritable(config.state_dir)] if why]
+
+
+def unready(target: Target) -> list[str]:
+    if target.strategy == "surge":
+        return []
+    return [f'strategy = "{target.strategy}" is not there yet: only "surge", with room for both servers']
 
 
 def unwritable(state_dir: Path) -> str:

@@ -1,7 +1,7 @@
 """Every suggestion and rollout there was, latest version of each: read from the journal once, then kept."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.journal import Journal
 from agent.records import Record, state_of
@@ -28,12 +28,19 @@ class History:
     def hear(self, state: State) -> None:
         """Take a state that was written down."""
         if state.suggestion is not None:
+            self._close_before(state.suggestion)
             self._suggestions[state.suggestion.id] = state.suggestion
         if state.rollout is not None:
             self._rollouts[state.rollout.id] = (state.target, state.rollout)
         for kept in (self._suggestions, self._rollouts):
             while len(kept) > KEPT:
                 kept.pop(next(iter(kept)))
+
+    def _close_before(self, latest: Suggestion) -> None:
+        """A target has one suggestion at a time: an open one that another followed was superseded by it."""
+        for id_, earlier in self._suggestions.items():
+            if earlier.status == "open" and earlier.target == latest.target and id_ != latest.id:
+                self._suggestions[id_] = replace(earlier, status="superseded")
 
     def suggestions(self) -> Sequence[Suggestion]:
         """Newest first."""

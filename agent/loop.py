@@ -21,6 +21,7 @@ from agent.ports import Engine, Now, Sensor, Traffic
 from agent.reading import Reading, Sample
 from agent.state import State
 
+LOOK_EVERY_S = 5.0  # for an adopted server that went away and may come back, perhaps with other flags
 COUNTS_EVERY = timedelta(seconds=10)  # how much of a canary's counts a crash may forget
 log = structlog.get_logger()
 
@@ -69,14 +70,14 @@ class TargetLoop:
     async def run(self, epoch: int, started: Callable[[], None]) -> None:
         """Run until cancelled. Any task that fails takes the others down with it."""
         performer = Performer(engine=self.engine, traffic=self.traffic, emit=self.emit, now=self.now)
-        self.emit(await self._look_around(epoch))
+        event: Event = await self._look_around(epoch)  # before whatever the API has put into the inbox
+        done: asyncio.Future[State] | None = None
         async with asyncio.TaskGroup() as tasks:
             for sensor in self.sensors:
                 tasks.create_task(sensor.run(self, self.hear, self.now), name=f"{self.target} {sensor}")
             tasks.create_task(self._tick(), name=f"{self.target} tick")
             renewing: asyncio.Task[None] | None = None
             while True:
-                event, done = await self._inbox.get()
                 for effect in self._step(event, done):
                     if isinstance(effect, KeepAlive):
                         if renewing is None or renewing.done():
@@ -85,7 +86,8 @@ class TargetLoop:
                         tasks.create_task(performer.perform(effect), name=f"{self.target} {effect.kind}")
                 if isinstance(event, AgentStarted):
                     started()
-                self._watch_servers(tasks)
+                self._watch_servers(tasks, epoch)
+                event, done = await self._inbox.get()
 
     def hear(self, sample: Sample) -> None:
         self.fold.add(sample)
@@ -141,12 +143,25 @@ class TargetLoop:
         if material(after) != material(self.state):
             log.info(entry.action, target=self.target, rollout=entry.op_id, why=entry.why, by=entry.actor.id)
 
-    def _watch_servers(self, tasks: asyncio.TaskGroup) -> None:
+    def _watch_servers(self, tasks: asyncio.TaskGroup, epoch: int) -> None:
         """One watcher for each server that has an address, none for those that left."""
         now = {server.name: server for server in self.servers()}
         for name in set(self._watched) - set(now):
             self._watched.pop(name).cancel()
             self.fold.forget(name)
         for name in set(now) - set(self._watched):
-            watch = self.engine.watch(now[name], self.emit, self.now)
-            self._watched[name] = tasks.create_task(watch, name=f"{self.target} watch {name}")
+            self._watched[name] = tasks.create_task(
+                self._watch(now[name], epoch), name=f"{self.target} watch {name}"
+            )
+
+    async def _watch(self, server: Server, epoch: int) -> None:
+        """Until it is gone; then, where somebody else runs it, until they have started it again."""
+        while True:
+            await self.engine.watch(server, self.emit, self.now)
+            if server.ours:
+                return
+            found = None
+            while found is None:
+                await asyncio.sleep(LOOK_EVERY_S)
+                found = next((s for s in await self.engine.observe() if s.address == server.address), None)
+            self.emit(await self._look_around(epoch))

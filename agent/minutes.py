@@ -53,7 +53,7 @@ def entry_of(before: State, after: State, event: e.Event, effects: tuple[Effect,
         why=after.note,
         evidence=evidence_of(changed, rollout if running else None),
         before={"phase": before.phase.value, **({"setting": dict(changed.before)} if changed else {})},
-        after=_after(after, changed, rollout if running else None),
+        after=_after(after, changed, rollout if running else None) | _comment(event),
         risk=changed.proposal.risks if changed else "",
         result=rollout.outcome if rollout and running else "",
         error=_error(event, after),
@@ -83,7 +83,7 @@ def actor_of(before: State, after: State, event: e.Event) -> Actor:
 
 def action_of(before: State, after: State, event: e.Event) -> str:
     if isinstance(event, e.AgentStarted):
-        return "daemon.started"
+        return "daemon.started" if after.epoch != before.epoch else "target.looked_at_again"
     if after.phase is before.phase:
         if after.rollout and before.rollout and after.rollout.step > before.rollout.step:
             return "rollout.advanced"
@@ -139,6 +139,10 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
     if after.route is not None:
         shown["weights"] = dict(after.route.weights)
     return shown
+
+
+def _comment(event: e.Event) -> dict[str, Any]:
+    return {"comment": event.comment} if isinstance(event, e.Approved) and event.comment else {}
 
 
 def _error(event: e.Event, after: State) -> str:

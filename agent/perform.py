@@ -79,16 +79,20 @@ class Performer:
             await asyncio.wait({task})
 
     async def _drain(self, effect: Drain) -> int:
-        """Requests still open when the deadline passed; 0 when all had ended."""
-        quiet, left = 0, 0
+        """Requests still open when the deadline passed; 0 when all had ended.
+
+        Raises ActError when the proxy, the only one who knows every request, never said.
+        """
+        quiet, left, known = 0, 0, False
         deadline = asyncio.get_running_loop().time() + effect.deadline_s
         while quiet < QUIET_POLLS:
             at_proxy = await self.traffic.in_flight(effect.server.name)
             in_engine = await self.engine.busy(effect.server)
-            unknown = at_proxy is None and in_engine is None
-            left = max(at_proxy or 0, in_engine or 0)
-            quiet = 0 if left or unknown else quiet + 1
-            if asyncio.get_running_loop().time() >= deadline:
+            left, known = max(at_proxy or 0, in_engine or 0), known or at_proxy is not None
+            quiet = 0 if left or at_proxy is None else quiet + 1
+            if asyncio.get_running_loop().time() >= deadline and known:
                 return left
+            if asyncio.get_running_loop().time() >= deadline:
+                raise ActError(f"the proxy does not say what {effect.server.name} still has open")
             await asyncio.sleep(POLL_S)
         return 0

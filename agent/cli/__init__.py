@@ -44,13 +44,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = args.run(args)
         sys.stdout.flush()
-    except TrimtabError as error:
-        print(f"trimtab: {error}", file=sys.stderr)  # noqa: T201 - this is the command line's output
+    except (TrimtabError, ExceptionGroup) as error:
+        known = named(error)
+        if known is None:
+            raise
+        print(f"trimtab: {known}", file=sys.stderr)  # noqa: T201 - this is the command line's output
         return 2
     except BrokenPipeError:  # `trimtab audit show | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
+
+
+def named(error: Exception) -> TrimtabError | None:
+    """What trimtab can name of an error that may have come out of nested groups of tasks."""
+    if isinstance(error, TrimtabError):
+        return error
+    inner = error.exceptions if isinstance(error, ExceptionGroup) else ()
+    return next((known for known in map(named, inner) if known is not None), None)
 
 
 def _version() -> str:
