@@ -37,7 +37,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """What the target promises. An objective that is None is not promised and not judged."""
+    """What the target promises. An objective that is None is not promised: judged for disasters only."""
 
     ttft: Objective | None = None
     itl: Objective | None = None  # mean gap between tokens of one request
