@@ -22,7 +22,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Start]:
         home.mkdir()
         rig = Rig(home=home, wishes=wishes)
         made.append(rig)
-        await rig.prepare()
+        rig.prepare()
         await rig.start(*words)
         return rig
 

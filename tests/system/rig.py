@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from json import dumps, loads
+from datetime import UTC, datetime
+from json import dumps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from actuators.envoy_process import EnvoyProcess
 from actuators.proc_table import Process
 from actuators.split import carried_by
 from agent import chain, records
+from agent.api.tokens import mint, store
 from simulator.tally import Record
 from simulator.traffic import Load, Traffic
 from simulator.workload import Shape, lengths
@@ -96,15 +98,13 @@ class Rig:
         file = self.home / "daemon.log"
         return file.read_text(errors="replace") if file.exists() else ""
 
-    async def prepare(self) -> None:
+    def prepare(self) -> None:
         """Write the config and make a token."""
         self.config.write_text(self.wishes.text(api=self.api, listen=self.listen))
-        code, said = await trimtab(
-            *("token", "new", "--role", "operator", "--name", "alice"),
-            *("--tokens-file", str(self.home / "tokens"), "--json"),
+        self.token, line = mint(
+            role="operator", principal="alice", made_at=datetime.fromtimestamp(0, UTC), expires=None
         )
-        assert code == 0, said
-        self.token = str(loads(said.splitlines()[0])["token"])
+        store(self.home / "tokens", [line])
 
     # The daemon.
 
@@ -252,7 +252,7 @@ class Rig:
     # Those who use it.
 
     @asynccontextmanager
-    async def clients(self, rate: float = 16.0, *, timeout_s: float = 40.0) -> AsyncIterator[Traffic]:
+    async def clients(self, rate: float = 20.0, *, timeout_s: float = 40.0) -> AsyncIterator[Traffic]:
         """Streaming clients, some of whom always have a request open; the last has ended at the end."""
         traffic = Traffic(self.url, "tiny", Load(rate=rate), shape=SHAPE, seed=1, timeout_s=timeout_s)
         await traffic.start()

@@ -12,7 +12,7 @@ from tests.system.wishes import Wishes
 
 pytestmark = pytest.mark.real_envoy
 
-SLOW = Wishes(steps=((20, 5, 2.0), (50, 8, 2.0)), hold_s=2.0, warm_up_requests=24)
+SLOW = Wishes(steps=((20, 3, 1.0), (50, 5, 1.0)), hold_s=1.0, warm_up_requests=24)
 
 
 async def crash(rig: Rig, away_s: float = 1.0) -> None:
@@ -101,7 +101,7 @@ async def test_blue_gets_everything_when_the_daemon_dies_in_the_canary_and_stays
         await rig.in_phase("canary")
         await until(lambda: rig.answered("chat-r2"), lambda count: count > 4, "answers by green")
         await rig.kill()
-        await asyncio.sleep(8.0)  # the lease of 5 s, and what was open
+        await asyncio.sleep(7.0)  # the lease of 5 s, and what was open
         green, blue = await rig.answered("chat-r2"), await rig.answered("chat-r1")
         await until(lambda: rig.answered("chat-r1"), lambda count: count > blue + 30, "answers by blue")
         assert await rig.answered("chat-r2") == green

@@ -40,8 +40,8 @@ class Wishes:
     hold_s: float = 0.5
     start_s: float = 30.0
     warm_up_requests: int = 4
-    drain_s: float = 8.0
-    stalled_after_s: float = 3.0
+    drain_s: float = 5.0
+    stalled_after_s: float = 2.0
     policies: bool = False  # a test that wants its own changes wants no others
 
     def text(self, *, api: int, listen: int) -> str:
@@ -72,7 +72,7 @@ class Wishes:
             {f'serving = "{self.serving}"' if self.serving else f"command = {command}"}
             ports = [{SERVERS[0]}, {SERVERS[-1]}]
             health_every_s = 0.5
-            lost_after = 3
+            lost_after = 2
             stop_s = 2.0
             [targets.traffic]
             listen = "127.0.0.1:{listen}"
