@@ -11,6 +11,7 @@ from pathlib import Path
 from actuators.proc_table import Process, directory, environment, words
 from actuators.server_marks import write_private
 from agent.flags import Value, api_key_of, secrets_of, setting_of, with_setting
+from agent.masking import MASK
 
 # What systemd tells the daemon about itself must not reach a server: it would speak in the daemon's name.
 _NOT_INHERITED = frozenset(
@@ -34,10 +35,13 @@ class Origin:
         """The words of a server of this whole setting; an empty one means: as configured.
 
         Knobs that the setting does not name are taken out, except for those that say what is served.
-        Raises FlagError.
+        A value that the journal has masked is not known: its knob stays as it is here. Raises FlagError.
         """
         left_out = setting_of(self.argv).keys() - setting.keys() - _KEPT if setting else ()
-        return with_setting(self.argv, {**dict.fromkeys(left_out), **setting, "port": port})
+        known = {
+            knob: value for knob, value in setting.items() if not (isinstance(value, str) and MASK in value)
+        }
+        return with_setting(self.argv, {**dict.fromkeys(left_out), **known, "port": port})
 
     @property
     def api_key(self) -> str:
