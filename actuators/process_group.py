@@ -39,9 +39,18 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path) -
     if found is None:
         raise ProcessLookupError(f"{argv[0]} vanished as it was started")
     _children[found.pid, found.started] = child
+    _expose_to_oom(found.pid)
     while runs(found) and not words(found.pid):
         time.sleep(_EXEC_S)  # the kernel shows words and environment a moment after exec has succeeded
     return found
+
+
+def _expose_to_oom(pid: int) -> None:
+    """What systemd spares the daemon (OOMScoreAdjust) must not make the kernel spare a server, too."""
+    score = Path("/proc", str(pid), "oom_score_adj")
+    with suppress(OSError):  # it has ended, or /proc is not ours to write: it runs as well as it did
+        if int(score.read_text(encoding="ascii")) < 0:
+            score.write_text("0", encoding="ascii")
 
 
 def exit_code(known: Process) -> int | None:

@@ -339,3 +339,23 @@ os._exit(9)
         assert answer.status == 200
     await engine.retire(server)
     assert pids(tmp_path) == set()
+
+
+def test_a_server_is_not_spared_when_memory_runs_out(tmp_path: Path) -> None:
+    """In a process of its own, spared as systemd spares the daemon; where that is not allowed, as it is."""
+    daemon = """
+import contextlib, os, pathlib, signal, sys
+from actuators.process_group import spawn
+own = pathlib.Path("/proc/self/oom_score_adj")
+with contextlib.suppress(PermissionError):
+    own.write_text("-500")
+known = spawn([sys.executable, "-c", "import time; time.sleep(600)"], env={}, cwd="", log=pathlib.Path(sys.argv[1]))
+of_server = pathlib.Path("/proc", str(known.pid), "oom_score_adj")
+print(own.read_text(), of_server.read_text())
+os.kill(known.pid, signal.SIGKILL)
+"""
+    argv = [sys.executable, "-c", daemon, str(tmp_path / "log")]
+    told = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+    of_daemon, of_server = map(int, told.split())
+    assert of_server == max(0, of_daemon)
