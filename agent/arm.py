@@ -18,13 +18,19 @@ NO_SLO = Slo()
 class Arm:
     """Counts of attempts at one server. The latency tuples count by EDGES_S, the last is above all edges."""
 
-    total: int = 0  # answered or failed; without those whose client gave up
+    total: int = 0  # answered or failed; without those refused or whose client gave up
     errors: int = 0  # failed, truncated, aborted or stalled
     late: int = 0  # answered well, but not within what the SLO promises
     gave_up: int = 0
+    refused: int = 0  # answered 400 to 499
     ttft: tuple[int, ...] = EMPTY
     itl: tuple[int, ...] = EMPTY
     e2e: tuple[int, ...] = EMPTY
+
+    @property
+    def asked(self) -> int:
+        """All attempts, whatever became of them."""
+        return self.total + self.refused + self.gave_up
 
     def __add__(self, other: "Arm") -> "Arm":
         return Arm(
@@ -32,6 +38,7 @@ class Arm:
             errors=self.errors + other.errors,
             late=self.late + other.late,
             gave_up=self.gave_up + other.gave_up,
+            refused=self.refused + other.refused,
             ttft=_add(self.ttft, other.ttft),
             itl=_add(self.itl, other.itl),
             e2e=_add(self.e2e, other.e2e),
@@ -62,11 +69,14 @@ def met(request: Request, slo: Slo) -> bool:
 
 def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> Arm:
     """Count requests of one server. A stalled one counts in `ttft` above its age so far."""
-    total = errors = late = gave_up = 0
+    total = errors = late = gave_up = refused = 0
     ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
     for request in requests:
         if request.outcome == "gave_up":
             gave_up += 1
+            continue
+        if request.outcome == "refused":  # quick and useless: neither an answer nor a latency
+            refused += 1
             continue
         total += 1
         errors += request.outcome != "ok"
@@ -84,6 +94,7 @@ def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> Arm:
         errors=errors,
         late=late,
         gave_up=gave_up,
+        refused=refused,
         ttft=tuple(ttft),
         itl=tuple(itl),
         e2e=tuple(e2e),

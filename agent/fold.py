@@ -212,7 +212,7 @@ def _firsts(requests: Iterable[Request]) -> list[float]:
     return [
         first_s
         for request in requests
-        if request.outcome != "gave_up"
+        if request.outcome not in ("gave_up", "refused")
         and (first_s := request.duration_s if request.outcome == "stalled" else request.ttft_s) is not None
     ]
 

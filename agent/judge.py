@@ -9,7 +9,7 @@ The judge is asked once a second, so `z` is higher than one look would need: `te
 measures false alarms under that peeking. Shares above an edge, never percentiles, whose error is unknown.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from math import isfinite, sqrt
 
@@ -41,6 +41,11 @@ class _Share:
         return self.control_bad / self.control_of if self.control_of else self.allowed
 
     @property
+    def beyond(self) -> int:
+        """How many more are bad than the control's share of them."""
+        return 0 if self.control is None else max(0, round(self.bad - self.control * self.of))
+
+    @property
     def z(self) -> float:
         green, blue = (self.bad + 1) / (self.of + 2), (self.control_bad + 1) / (self.control_of + 2)
         variance = green * (1 - green) / (self.of + 2) + blue * (1 - blue) / (self.control_of + 2)
@@ -56,7 +61,7 @@ class _Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainJudge:
-    """Errors and clients that gave up are compared at every weight, latencies from load parity on.
+    """Errors, refusals and clients that gave up are compared at every weight, latencies from parity on.
 
     The control is blue beside green; in the hold-back, where blue has no traffic, it is blue's own record,
     with twice the margin because it is of another time. A latency is late above its objective, or above the
@@ -64,6 +69,9 @@ class PlainJudge:
     Without an objective, late is `unpromised_ratio` times that percentile: nothing was promised, so only a
     green that much slower is worse. An ITL that was not promised is not judged: larger batches trade it for
     TTFT, and what it costs a request as a whole shows in e2e.
+
+    A refusal (status 400 to 499) is no answer. The clients' own mistakes meet both sides alike; a green that
+    refuses what blue accepts has a smaller context, another name, or a limit of its own.
     """
 
     margin: float = 0.05
@@ -87,13 +95,13 @@ class PlainJudge:
         self, *, step: Step, slo: Slo, green: Arm, blue: Arm, record: Arm, elapsed_s: float
     ) -> Verdict:
         """The caller takes green back when `step.at_most_s` passes without a pass."""
-        beside = step.weight < HOLD_BACK and blue.total >= self.control_at_least
-        control = blue if beside else record if record.total >= self.control_at_least else Arm()
-        margin = self.margin if beside and step.weight <= self.parity_weight else 2 * self.margin
+        control, margin = self._control(step, blue, record, lambda arm: arm.total)
+        refused = _refused(green, *self._control(step, blue, record, lambda arm: arm.asked))
         shares = [*_answers(slo, green, control, margin)]
         if step.weight >= self.parity_weight:
             shares += self._latencies(slo, green, control, margin, excuse=step.weight >= HOLD_BACK)
-        bad = max(share.bad for share in shares)
+        bad = max(refused.beyond, *(share.bad for share in shares))
+        shares.append(refused)
         for share in shares:
             why = self._broken(share) or self._worse(share)
             if why:
@@ -104,6 +112,12 @@ class PlainJudge:
             return Verdict(kind="wait", why=f"{missing}: {said}", bad=bad)
         why = f"green is not worse after {green.total} requests in {elapsed_s:.0f} s: {said}"
         return Verdict(kind="pass", why=why, bad=bad)
+
+    def _control(self, step: Step, blue: Arm, record: Arm, count: Callable[[Arm], int]) -> tuple[Arm, float]:
+        """The arm to compare with, one that has enough by `count`, and the margin beside it."""
+        beside = step.weight < HOLD_BACK and count(blue) >= self.control_at_least
+        control = blue if beside else record if count(record) >= self.control_at_least else Arm()
+        return control, self.margin if beside and step.weight <= self.parity_weight else 2 * self.margin
 
     def _latencies(
         self, slo: Slo, green: Arm, control: Arm, margin: float, *, excuse: bool
@@ -182,6 +196,17 @@ def _answers(slo: Slo, green: Arm, control: Arm, margin: float) -> Iterator[_Sha
         of=green.total + green.gave_up,
         control_bad=control.gave_up,
         control_of=control.total + control.gave_up if control.total else 0,
+        margin=margin,
+    )
+
+
+def _refused(green: Arm, control: Arm, margin: float) -> _Share:
+    return _Share(
+        name="refused",
+        bad=green.refused,
+        of=green.asked,
+        control_bad=control.refused,
+        control_of=control.asked,
         margin=margin,
     )
 

@@ -118,6 +118,8 @@ def _arm(side: str, arm: Arm) -> tuple[Evidence, ...]:
     """An Arm as a person reads it."""
     p95 = quantile(arm.ttft, 0.95)
     numbers = {"requests": (float(arm.total), ""), "errors": (float(arm.errors), "")}
+    if arm.refused:
+        numbers["refused"] = (float(arm.refused), "")
     if p95 is not None:
         numbers["ttft_p95"] = (p95, "s")
     return tuple(
@@ -132,7 +134,7 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
         shown |= {"suggestion": changed.id, "digest": changed.digest, "setting": dict(changed.proposal.to)}
     if rollout is not None:
         shown |= {
-            "exposed": rollout.exposed.total,
+            "exposed": rollout.exposed.asked,
             "bad_exposed": rollout.bad_exposed,
             "lost": rollout.lost,
         }

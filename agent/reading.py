@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-RequestOutcome = Literal["ok", "failed", "truncated", "aborted", "gave_up", "stalled"]
+RequestOutcome = Literal["ok", "failed", "truncated", "aborted", "gave_up", "stalled", "refused"]
 """`failed`: no connection, reset before the answer, or status >= 500. `truncated`: a stream cut short.
 `aborted`: answered 200 with finish_reason "abort". `gave_up`: the client went away first.
-`stalled`: no first byte when the sensor's `stalled_after` had passed; said once, while it still waits."""
+`stalled`: no first byte when the sensor's `stalled_after` had passed; said once, while it still waits.
+`refused`: answered 400 to 499: by the client's mistake, or by a server that takes less than it should."""
 
 
 @dataclass(frozen=True, slots=True)

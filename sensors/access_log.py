@@ -15,7 +15,10 @@ from agent.reading import Request, RequestOutcome
 CLIENT_LEFT = frozenset({"DC", "DR"})
 """Envoy's response flags: downstream connection terminated, downstream reset. All others blame the server."""
 
-SERVER_ERROR = 500
+CLIENT_ERROR, SERVER_ERROR = 400, 500
+CLIENT_LEFT_CODES = frozenset({408, 499})
+"""Request timeout, client closed request: statuses that a server or proxy gives a client that has gone."""
+
 END_WITHIN_S = 15.0  # from an attempt's end to the request's: more only where a client reads slowly
 ATTEMPT_WITHIN_S = 3.0  # the two logs come over two connections, each written four times a second
 KEPT_S = 600.0  # how long what is decided, or silent, is remembered
@@ -97,6 +100,8 @@ def outcome_of(attempt: Record, end: Record | None) -> RequestOutcome:
         return "failed"
     if attempt.code == 0:
         return "gave_up" if left and not attempt.server_broke else "failed"
+    if attempt.code >= CLIENT_ERROR and not attempt.server_broke:
+        return "gave_up" if left and attempt.code in CLIENT_LEFT_CODES else "refused"
     if end is not None and end.aborted:
         return "aborted"
     if attempt.server_broke or (end is not None and end.error):

@@ -82,6 +82,7 @@ class ArmDocument(Document):
     total: int
     errors: int
     gave_up: int
+    refused: int = Field(description="answered 400 to 499; not of the total")
     ttft_p95_s: float | None
     itl_p95_s: float | None
     e2e_p95_s: float | None
@@ -104,7 +105,9 @@ class RolloutDocument(Document):
     blue: ArmDocument = Field(description="this step")
     record: ArmDocument = Field(description="blue alone, before the canary")
     exposed: ArmDocument = Field(description="green, all steps")
-    bad_exposed: int = Field(description="of the exposed: failed, or later than promised or than blue")
+    bad_exposed: int = Field(
+        description="failed, later than promised or than blue, or refused beyond the share that blue refuses"
+    )
     restarts: int
     lost: int
     log: list[str] = Field(description="the lost server's own last lines")
@@ -212,6 +215,7 @@ def _arm(arm: Arm) -> ArmDocument:
         total=arm.total,
         errors=arm.errors,
         gave_up=arm.gave_up,
+        refused=arm.refused,
         ttft_p95_s=quantile(arm.ttft, P95),
         itl_p95_s=quantile(arm.itl, P95),
         e2e_p95_s=quantile(arm.e2e, P95),

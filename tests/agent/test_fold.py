@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf, nan
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -175,6 +176,46 @@ def test_a_stalled_request_is_late_now_and_one_that_was_given_up_is_not_counted(
     assert reading.requests == {"ok": 1, "stalled": 1, "gave_up": 1}
     assert reading.ttft is not None
     assert (reading.ttft.count, reading.ttft.over_slo) == (2, 0.5)
+
+
+def test_a_refusal_is_counted_but_neither_fast_nor_served() -> None:
+    fold = folded(scrape(30))
+    refused = request("refused", ttft_s=0.002, duration_s=0.002, tokens=None)
+    fold.add(RequestSample(at=second(30), requests=(request(), *[refused] * 9)))
+
+    reading = read(fold)
+
+    assert reading.requests == {"ok": 1, "refused": 9}
+    assert reading.ttft is not None
+    assert reading.e2e is not None
+    assert (reading.ttft.count, reading.ttft.p50, reading.e2e.count) == (1, 0.1, 1)
+    assert fold.arms(second(30)) == {"r0": replace(arm_of([request()], SLO), refused=9)}
+
+
+@given(
+    served_at=st.lists(st.integers(1, 30), max_size=30), refused_at=st.lists(st.integers(1, 30), max_size=30)
+)
+def test_refusals_never_raise_goodput(served_at: list[int], refused_at: list[int]) -> None:
+    def goodput(ok: list[int], refused: list[int]) -> float:
+        fold = folded(scrape(30))
+        for number in range(31):
+            requests = [request()] * ok.count(number)
+            turned_away = [request("refused", ttft_s=0.002, duration_s=0.002)] * refused.count(number)
+            fold.add(RequestSample(at=second(number), requests=(*requests, *turned_away)))
+        return read(fold).goodput_rps or 0.0
+
+    assert goodput(served_at, refused_at) <= goodput(served_at, [])
+
+
+@given(st.lists(st.sampled_from(get_args(RequestOutcome))), st.integers(0, 20))
+def test_every_attempt_is_in_an_arm_once_and_arms_add_up(outcomes: list[RequestOutcome], cut: int) -> None:
+    requests = [request(outcome) for outcome in outcomes]
+    arm = arm_of(requests, SLO)
+
+    assert arm_of(requests[:cut], SLO) + arm_of(requests[cut:], SLO) == arm
+    assert arm.asked == len(outcomes)
+    assert (arm.refused, arm.gave_up) == (outcomes.count("refused"), outcomes.count("gave_up"))
+    assert sum(arm.e2e) == arm.total - arm.errors
 
 
 BUCKETS = Buckets(edges=(0.1, 0.25, 0.75, 2.0), counts=(40, 40, 15, 5, 0), sum=20.0)

@@ -76,6 +76,7 @@ CANARY = State(
     rollout=Rollout(
         id="chat-1",
         suggestion="chat-s1",
+        server="chat-r1",
         plan=Plan(
             steps=(Step(weight=5, requests=20, at_least_s=30.0, at_most_s=600.0),),
             start_s=900.0,
@@ -188,7 +189,7 @@ def test_any_state_comes_back_equal(
     path: Path, setting: dict[str, Any], note: str, counts: list[int], phase: Phase, at: datetime
 ) -> None:
     assert CANARY.rollout is not None
-    rollout = replace(CANARY.rollout, green=Arm(total=1, ttft=tuple(counts)))
+    rollout = replace(CANARY.rollout, green=Arm(total=1, refused=counts[0], ttft=tuple(counts)))
     blue = replace(BLUE, setting=setting)
     state = replace(CANARY, phase=phase, note=note, until=at, rollout=rollout, blue=blue)
     path.unlink(missing_ok=True)

@@ -29,6 +29,7 @@ def served(  # the counts of an arm, all alike but for some
     *,
     errors: int = 0,
     gave_up: int = 0,
+    refused: int = 0,
     slow: int = 0,
     ttft_s: float = 0.1,
     slow_s: float = 1.0,
@@ -39,8 +40,10 @@ def served(  # the counts of an arm, all alike but for some
             server="any", outcome=outcome, status=200, duration_s=duration_s, ttft_s=first_s, tokens=51
         )
 
-    failed, gone = [of("failed", None)] * errors, [of("gave_up", None)] * gave_up
-    return arm_of([*[of("ok", ttft_s)] * (total - errors - slow), *[of("ok", slow_s)] * slow, *failed, *gone])
+    others = (
+        [of("failed", None)] * errors + [of("gave_up", None)] * gave_up + [of("refused", 0.002)] * refused
+    )
+    return arm_of([*[of("ok", ttft_s)] * (total - errors - slow), *[of("ok", slow_s)] * slow, *others])
 
 
 def judged(
@@ -71,6 +74,15 @@ GOOD = served(200, errors=2)
         pytest.param(SMOKE, served(20, errors=2), GOOD, NOTHING, "wait", id="smoke: looks worse, not proved"),
         pytest.param(SMOKE, served(20, slow=20), GOOD, NOTHING, "pass", id="smoke: latency is not compared"),
         pytest.param(SMOKE, served(3, gave_up=30), GOOD, NOTHING, "fail", id="smoke: clients leave green"),
+        pytest.param(SMOKE, served(refused=20), GOOD, NOTHING, "fail", id="smoke: green refuses all"),
+        pytest.param(
+            SMOKE, served(refused=20), NOTHING, GOOD, "fail", id="smoke: the record was not refused"
+        ),
+        pytest.param(
+            SMOKE, served(refused=60), NOTHING, NOTHING, "wait", id="smoke: refused, nothing beside"
+        ),
+        pytest.param(SMOKE, served(20, refused=2), GOOD, NOTHING, "wait", id="smoke: may refuse more"),
+        pytest.param(SMOKE, served(10, refused=10), GOOD, NOTHING, "fail", id="smoke: green refuses half"),
         pytest.param(SMOKE, served(19), GOOD, NOTHING, "wait", id="smoke: too few requests"),
         pytest.param(SMOKE, served(20), served(5), NOTHING, "wait", id="smoke: blue answered too few"),
         pytest.param(SMOKE, served(20), served(5), GOOD, "wait", id="smoke: a record is no blue"),
@@ -85,6 +97,27 @@ GOOD = served(200, errors=2)
         ),
         pytest.param(PARITY, served(100), GOOD, NOTHING, "pass", id="parity: as good"),
         pytest.param(PARITY, served(60, slow=30), GOOD, NOTHING, "fail", id="parity: first tokens late"),
+        pytest.param(PARITY, served(refused=60), GOOD, NOTHING, "fail", id="parity: green refuses all"),
+        pytest.param(
+            PARITY,
+            served(90, refused=10),
+            served(90, refused=10),
+            NOTHING,
+            "pass",
+            id="parity: equal mistakes",
+        ),
+        pytest.param(
+            PARITY,
+            served(60, refused=20),
+            served(90, refused=2),
+            NOTHING,
+            "fail",
+            id="parity: green takes less",
+        ),
+        pytest.param(
+            PARITY, served(refused=99), served(refused=99), GOOD, "wait", id="parity: nobody is answered"
+        ),
+        pytest.param(PARITY, served(60), served(60, refused=40), NOTHING, "pass", id="parity: it takes more"),
         pytest.param(
             PARITY, served(100, ttft_s=0.3), GOOD, NOTHING, "pass", id="parity: slower, as promised"
         ),
@@ -107,6 +140,15 @@ GOOD = served(200, errors=2)
         ),
         pytest.param(HOLD, served(100, errors=30), NOTHING, GOOD, "fail", id="hold-back: errors"),
         pytest.param(HOLD, served(100, errors=9), NOTHING, GOOD, "pass", id="hold-back: twice the margin"),
+        pytest.param(
+            HOLD,
+            served(100, refused=60),
+            served(9),
+            GOOD,
+            "fail",
+            id="hold-back: refusals against the record",
+        ),
+        pytest.param(HOLD, served(100, refused=9), NOTHING, GOOD, "pass", id="hold-back: refusals in margin"),
         pytest.param(HOLD, served(100), NOTHING, NOTHING, "pass", id="hold-back: no record, promises kept"),
         pytest.param(
             HOLD, served(100, slow=30), NOTHING, NOTHING, "wait", id="hold-back: no record, promises not kept"
@@ -191,6 +233,7 @@ def arms(draw: st.DrawFn) -> Arm:
         total=errors + fine,
         errors=errors,
         gave_up=draw(st.integers(0, 20)),
+        refused=draw(st.integers(0, 200)),
         ttft=draw(latency),
         itl=draw(latency),
         e2e=draw(latency),
@@ -240,6 +283,36 @@ def test_more_errors_of_green_never_turn_a_fail_into_a_pass(
 
     assert before.kind != "fail" or after.kind != "pass"
     assert before.kind == "pass" or after.kind != "pass" or worse.total > green.total
+
+
+@given(step=steps, green=arms(), blue=arms(), record=arms(), more=st.integers(1, 200))
+def test_more_refusals_of_green_never_help_it(
+    step: Step, green: Arm, blue: Arm, record: Arm, more: int
+) -> None:
+    before = judged(step, green, blue, record)
+    after = judged(step, replace(green, refused=green.refused + more), blue, record)
+
+    assert before.kind == "pass" or after.kind != "pass"
+
+
+@given(step=steps, slo=slos, refused=st.integers(0, 10_000), blue=arms(), record=arms())
+def test_refusals_alone_are_never_a_pass(step: Step, slo: Slo, refused: int, blue: Arm, record: Arm) -> None:
+    assert judged(step, served(refused=min(refused, 300)), blue, record, slo=slo).kind != "pass"
+    assert judged(step, Arm(refused=refused), Arm(refused=refused), record, slo=slo).kind != "pass"
+
+
+@given(weight=st.integers(1, 99), refused=st.integers(20, 500), blue=st.integers(20, 500))
+def test_a_green_that_refuses_all_that_blue_takes_is_failed(weight: int, refused: int, blue: int) -> None:
+    verdict = judged(replace(SMOKE, weight=weight), Arm(refused=refused), served(blue))
+
+    assert verdict.kind == "fail"
+    assert verdict.why.startswith(f"green is worse: refused 100.0% of {refused} against 0.0% of {blue}")
+    assert verdict.bad == refused
+
+
+def test_the_clients_own_mistakes_are_not_held_against_green() -> None:
+    assert judged(PARITY, served(90, refused=10), served(90, refused=10)).bad == 0
+    assert judged(PARITY, served(80, refused=20), served(90, refused=10)).bad == 10
 
 
 @given(step=steps, slo=slos, arm=arms())

@@ -128,7 +128,8 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
     [
         ("ok", True, "ok", None),
         ("ok", False, "ok", None),
-        ("400", True, "ok", None),
+        ("400", True, "refused", None),
+        ("400", False, "refused", None),
         ("500", True, "failed", None),
         ("503", True, "failed", "ok"),
         ("reset", True, "failed", "ok"),
