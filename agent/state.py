@@ -49,6 +49,7 @@ class Rollout:
 
     id: str
     suggestion: str
+    server: str  # green's name
     plan: Plan
     started_at: datetime
     phase_since: datetime

@@ -49,6 +49,7 @@ ENTRY = Entry(
         rollout=Rollout(
             id="chat-1",
             suggestion="chat-s1",
+            server="chat-r1",
             plan=PLAN,
             started_at=NOON,
             phase_since=NOON,

@@ -211,6 +211,7 @@ class FakeDesk:
         rollout = Rollout(
             id=f"{self.target}-o{len(self._rollouts) + 1}",
             suggestion=suggestion.id,
+            server=f"{self.target}-r1",
             plan=PLAN,
             started_at=self.at,
             phase_since=self.at,

@@ -9,6 +9,7 @@ A server of ours that exits: RESTORING ─▶ OBSERVING, or HALTED when none can
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from agent import events as e
@@ -20,6 +21,7 @@ from agent.state import Phase, State
 
 Handler = Callable[[Rules, State, Any], Moved]
 
+LATE = timedelta(seconds=30)
 IDLE = (Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
 MOVING = recovering.MOVING
 HEARD_IN_ADVISE = (e.AgentStarted, e.Paused, e.Resumed)
@@ -82,7 +84,7 @@ class Machine:
 
     def step(self, state: State, event: e.Event) -> tuple[State, tuple[Effect, ...]]:
         """Say what follows from the event. No clock, no randomness, no I/O."""
-        state = _note_exit(state, event)
+        state = _count_late(_note_exit(state, event), event)
         if state.mode == "advise" and state.phase in MOVING and not isinstance(event, HEARD_IN_ADVISE):
             return stay(state)  # a rollout of another mode: nothing may be written, so nothing is decided
         handler = HANDLERS.get((state.phase, type(event)))
@@ -96,6 +98,17 @@ def _note_exit(state: State, event: e.Event) -> State:
     if not isinstance(event, e.ServerLost) or not event.gone or event.server not in present - {*state.gone}:
         return state
     return replace(state, gone=(*state.gone, event.server))
+
+
+def _count_late(state: State, event: e.Event) -> State:
+    """Records of a green that was taken back arrive for some seconds more: exposed all the same."""
+    rollout = state.rollout
+    if not isinstance(event, e.Observed) or rollout is None or rollout.ended_at is None:
+        return state
+    late = event.arms.get(rollout.server)
+    if late is None or rollout.outcome != "rolled_back" or event.at > rollout.ended_at + LATE:
+        return state
+    return replace(state, rollout=replace(rollout, exposed=rollout.exposed + late))
 
 
 def _only_present(state: State) -> State:

@@ -111,6 +111,7 @@ def start_rollout(rules: Rules, state: State, at: datetime, by: str) -> Moved:
     rollout = Rollout(
         id=f"{state.target}-{state.suggestions}",
         suggestion=suggestion.id,
+        server=name,
         plan=rules.plan,
         started_at=at,
         phase_since=at,

@@ -8,7 +8,7 @@ from agent import effects as fx
 from agent import events as e
 from agent.model import Server
 from agent.state import Phase
-from tests.stories import BLUE, World
+from tests.stories import BLUE, World, arm
 
 
 def promoted() -> World:
@@ -328,3 +328,14 @@ def test_old_evidence_promotes_nothing() -> None:
     world.until("rolling_back", limit_s=400)
 
     assert "nothing heard of green for 60 s" in world.state.note
+
+
+def test_records_that_arrive_after_the_take_back_are_counted_as_exposed() -> None:
+    world = World(green_fails=1).start().until("proposed").approve().until("cooldown")
+    assert world.state.rollout is not None
+    before = world.state.rollout.exposed
+
+    world.feed(e.Observed(at=world.at, arms={"chat-r1": arm("chat-r1", ok=1, failed=2)}))
+
+    assert world.state.rollout is not None
+    assert world.state.rollout.exposed == before + arm("chat-r1", ok=1, failed=2)
