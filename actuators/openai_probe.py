@@ -1,6 +1,7 @@
 """Ask a vLLM server over HTTP: does it answer, how busy is it; and send it its first requests."""
 
 import asyncio
+import errno
 import json
 import re
 from collections.abc import AsyncIterator
@@ -20,21 +21,31 @@ _IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What /health answered: `why` it is not healthy, empty when it is; `refused`: nobody listens there."""
+
+    why: str = ""
+    status: int | None = None  # None: no answer
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiProbe:
     """`address`: "127.0.0.1:8000". `api_key` is what `/v1` asks for, where it asks."""
 
     address: str
     api_key: str = field(default="", repr=False)
 
-    async def health(self, timeout_s: float = 5.0) -> str:
-        """Why it is not healthy; empty when it is."""
+    async def health(self, timeout_s: float = 5.0) -> Health:
         try:
             async with self._session(timeout_s) as session, session.get("/health") as answer:
-                return "" if answer.status == 200 else f"/health answers {answer.status}"  # noqa: PLR2004
+                why = "" if answer.status == 200 else f"/health answers {answer.status}"  # noqa: PLR2004
+                return Health(why=why, status=answer.status)
         except TimeoutError:
-            return f"/health does not answer within {timeout_s:g} s"
+            return Health(why=f"/health does not answer within {timeout_s:g} s")
         except (aiohttp.ClientError, ValueError) as error:
-            return f"/health cannot be asked: {error}"
+            refused = isinstance(error, aiohttp.ClientConnectorError) and error.errno == errno.ECONNREFUSED
+            return Health(why=f"/health cannot be asked: {error}", refused=refused)
 
     async def busy(self, timeout_s: float = 5.0) -> int | None:
         """Requests running and waiting, over all its engines. None: no answer, or it does not count them."""

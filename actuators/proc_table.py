@@ -71,11 +71,16 @@ def directory(pid: int) -> str:
 
 def listener(port: int) -> Process | None:
     """The process that listens on this TCP port, the oldest where several share it."""
-    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    sockets = {f"socket:[{inode}]" for inode, _ in _listening(port)}
     if not sockets:
         return None
     owners = (one for one in processes() if _holds(one.pid, sockets))
     return min(owners, key=lambda one: one.started, default=None)
+
+
+def listening_user(port: int) -> int | None:
+    """Who owns a socket that listens on this TCP port, its process seen or not; None: nobody listens."""
+    return next((user for _, user in _listening(port)), None)
 
 
 def with_descendants(roots: Iterable[Process]) -> list[Process]:
@@ -102,7 +107,8 @@ def _strings(pid: int, name: str) -> list[str]:
     return text.removesuffix("\0").split("\0") if text else []
 
 
-def _listening(port: int) -> Iterator[str]:
+def _listening(port: int) -> Iterator[tuple[str, int]]:
+    """Inode and user of each such socket."""
     for table in ("tcp", "tcp6"):
         try:
             lines = (_PROC / "net" / table).read_text(encoding="ascii").splitlines()[1:]
@@ -111,7 +117,7 @@ def _listening(port: int) -> Iterator[str]:
         for line in lines:
             fields = line.split()
             if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                yield fields[9]
+                yield fields[9], int(fields[7])
 
 
 def _holds(pid: int, sockets: set[str]) -> bool:

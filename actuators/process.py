@@ -7,24 +7,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
 
-from actuators import proc_table, server_marks, server_origin
+from actuators import proc_table, server_marks, server_origin, stranger
 from actuators.openai_probe import OpenAiProbe
 from actuators.proc_table import Process
-from actuators.process_group import end, exit_code, group_of, how_it_ended, spawn
+from actuators.process_group import end, exit_code, how_it_ended, spawn
+from actuators.server_address import address_of, listens, port_of
 from actuators.server_log import log_cause, log_tail
 from actuators.server_marks import Marked, Note
 from actuators.server_origin import Origin
-from actuators.server_watch import lost
+from actuators.server_watch import until_gone
 from agent.errors import ActError, FencedError, FlagError
 from agent.events import ServerLost
-from agent.flags import place_of, setting_of
+from agent.flags import setting_of
 from agent.model import Server, Setting
 from agent.ports import Now, Site
 
-_HERE = "127.0.0.1"
-_REACHED_HERE = frozenset({"", "0.0.0.0", "::", "localhost"})  # noqa: S104 - read, not bound
 _LAST_PORT = 65535
 _POLL_S = 0.25
 _NOT_SPOKEN = (
@@ -47,7 +45,8 @@ class ProcessEngine:
     cwd: str = ""  # where servers work; empty: where the daemon does
     stop_s: float = 20.0  # from SIGTERM to SIGKILL
     health_every_s: float = 1.0
-    lost_after: int = 5  # missed health probes in a row
+    health_timeout_s: float = 5.0  # a busy server's event loop stalls for seconds: shorter calls it hung
+    lost_after: int = 10  # missed health probes in a row; with the above, a hung server is told in a minute
     _site: Site | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,11 +57,13 @@ class ProcessEngine:
                 "say what is served: command = ['vllm', 'serve', 'MODEL'], or serving = 'http://…'"
             )
         if self.serving:
-            _address_of(self.serving)
+            address_of(self.serving)
         if len(self.ports) != len(("first", "last")) or not 0 < self.ports[0] <= self.ports[1] <= _LAST_PORT:
             raise ValueError(f"ports must be [first, last] within 1..{_LAST_PORT}, not {list(self.ports)}")
-        if self.stop_s < 0 or self.health_every_s <= 0 or self.lost_after < 1:
-            raise ValueError("stop_s must be at least 0, health_every_s above 0, lost_after at least 1")
+        if self.stop_s < 0 or self.health_every_s <= 0 or self.health_timeout_s <= 0 or self.lost_after < 1:
+            raise ValueError(
+                "stop_s is at least 0, health_every_s and health_timeout_s above 0, lost_after at least 1"
+            )
 
     def bind(self, site: Site) -> Self:
         bound = replace(self)
@@ -71,26 +72,32 @@ class ProcessEngine:
 
     async def problems(self) -> Sequence[str]:
         found = await asyncio.to_thread(self._unstartable)
-        if self.serving and not await self.observe():
-            why = await OpenAiProbe(address=_address_of(self.serving)).health()
-            found.append(
-                f"serving = {self.serving!r}: {why or 'is no server to adopt'}; start it, or correct the URL"
-            )
+        if not self.serving:
+            return found
+        address = address_of(self.serving)
+        if not await self.observe():
+            why = (await OpenAiProbe(address=address).health()).why or "is no server to adopt"
+            found.append(f"serving = {self.serving!r}: {why}; start it, or correct the URL")
+        elif why := await asyncio.to_thread(stranger.unendable, address):
+            found.append(f"serving = {self.serving!r}: {why}")
         return found
 
     async def observe(self) -> Sequence[Server]:
         running = await asyncio.to_thread(server_marks.marked, self._bound)
         ours = [
-            Server(name=name, setting=_setting(one.argv), address=_listens(one.argv))
+            Server(name=name, setting=_setting(one.argv), address=listens(one.argv))
             for name, one in sorted(running.items())
         ]
-        return [*ours, *await self._stranger()]
+        if not self.serving:
+            return ours
+        address = address_of(self.serving)
+        return [*ours, *await stranger.found(address, self._bound, self.command, self.health_timeout_s)]
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         one = (await self._unfenced()).get(server.name)
         try:
             one = one or self._start(server)
-            address = _listens(one.argv)
+            address = listens(one.argv)
             async with asyncio.timeout(deadline_s):
                 await self._healthy(one, address)
         except TimeoutError as error:
@@ -119,24 +126,26 @@ class ProcessEngine:
         if server.ours:
             await self._end(server.name, running.get(server.name), self.stop_s)
             return
-        leader = await asyncio.to_thread(_unmarked_listener, server.address)
-        if leader:
-            await end(leader, await asyncio.to_thread(group_of, leader), self.stop_s)
-        elif server.address not in {_listens(one.argv) for one in running.values()}:
-            await self._gone_unseen(server)
+        if server.address not in {listens(one.argv) for one in running.values()}:
+            await stranger.retire(server, self.stop_s)
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        """Returns once it has said that the server is lost."""
-        if server.ours:
-            one = (await asyncio.to_thread(server_marks.marked, self._bound)).get(server.name)
-            why = await self._lost(server, one.process) if one else "is not there any more"
-        else:
-            why = await self._lost(server, await asyncio.to_thread(_unmarked_listener, server.address))
-        emit(
-            ServerLost(
-                at=now(), server=server.name, why=self._with_cause(server, why), log=self._tail(server)
+        def tell(why: str, *, gone: bool) -> None:
+            log = self._tail(server)
+            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log))
+
+        known = await asyncio.to_thread(self._process_of, server)
+        why = "is not there any more"
+        if known or not server.ours:
+            why = await until_gone(
+                OpenAiProbe(address=server.address),
+                known,
+                lambda silent: tell(f"{server.name} {silent}", gone=False),
+                every_s=self.health_every_s,
+                timeout_s=self.health_timeout_s,
+                misses=self.lost_after,
             )
-        )
+        tell(self._with_cause(server, why), gone=True)
 
     # What it is started from.
 
@@ -149,7 +158,7 @@ class ProcessEngine:
     def _origin(self) -> Origin:
         if self.command:
             return server_origin.configured(self.command, self.env, self.cwd)
-        running = _unmarked_listener(_address_of(self.serving))
+        running = stranger.listener(address_of(self.serving))
         origin = server_origin.adopted(running) if running else None
         origin = origin or server_origin.remembered(self._bound.state_dir)
         if origin is None:
@@ -221,7 +230,7 @@ class ProcessEngine:
 
     def _free_port(self) -> int:
         first, last = self.ports
-        taken = {_port(_listens(proc_table.words(one.pid))) for one, _ in server_marks.any_marked()}
+        taken = {port_of(listens(proc_table.words(one.pid))) for one, _ in server_marks.any_marked()}
         free = [port for port in range(first, last + 1) if port not in taken]
         for again in (False, True):  # rather one that no old connection lingers on
             for port in free:
@@ -234,51 +243,26 @@ class ProcessEngine:
     async def _healthy(self, one: Marked, address: str) -> None:
         probe = OpenAiProbe(address=address)
         while True:
-            why = await probe.health()
+            health = await probe.health()
             if not proc_table.runs(one.process):
                 server = Server(name=one.name, setting={})
                 how = self._with_cause(server, how_it_ended(exit_code(one.process)))
                 raise ActError(how, self._tail(server))
-            if not why:
+            if not health.why:
                 return
             await asyncio.sleep(min(_POLL_S, self.health_every_s))
+
+    def _process_of(self, server: Server) -> Process | None:
+        """None when it is gone, or not ours to see."""
+        if not server.ours:
+            return stranger.listener(server.address)
+        one = server_marks.marked(self._bound).get(server.name)
+        return one.process if one else None
 
     async def _end(self, name: str, one: Marked | None, grace_s: float) -> None:
         site = self._bound
         await end(one.process if one else None, lambda: server_marks.members(site, name), grace_s)
         server_marks.drop_note(site, name)
-
-    # The server that somebody else started.
-
-    async def _stranger(self) -> Sequence[Server]:
-        if not self.serving:
-            return ()
-        address = _address_of(self.serving)
-        if await OpenAiProbe(address=address).health():
-            return ()
-        return await asyncio.to_thread(self._adopted, address)
-
-    def _adopted(self, address: str) -> Sequence[Server]:
-        listener = proc_table.listener(_port(address))
-        if listener and server_marks.is_marked(listener):
-            return ()
-        origin = server_origin.adopted(listener) if listener else None
-        if origin:
-            server_origin.remember(self._bound.state_dir, origin)  # it may be gone when it is needed
-        argv = origin.argv if origin else ()
-        setting = _setting(argv) or _setting(self.command)
-        return (Server(name=f"{self._bound.target}-r0", setting=setting, address=address, ours=False),)
-
-    async def _gone_unseen(self, server: Server) -> None:
-        if not await OpenAiProbe(address=server.address).health():
-            raise ActError(
-                f"{server.name} at {server.address} still serves, and its process cannot be seen: "
-                "stop it yourself, or run the daemon as its user"
-            )
-
-    async def _lost(self, server: Server, known: Process | None) -> str:
-        probe = OpenAiProbe(address=server.address)
-        return await lost(probe, known, every_s=self.health_every_s, misses=self.lost_after)
 
     # Its log.
 
@@ -301,40 +285,8 @@ class ProcessEngine:
 plugin = ProcessEngine
 
 
-def _address_of(url: str) -> str:
-    """Host and port of `http://127.0.0.1:8000`. Raises ValueError."""
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or not parts.port or parts.path.strip("/"):
-        raise ValueError(f"serving must look like http://127.0.0.1:8000, not {url!r}")
-    return _at(parts.hostname, parts.port)
-
-
-def _listens(argv: Sequence[str]) -> str:
-    """Where this command line can be reached from here; empty when it cannot be read."""
-    try:
-        host, port = place_of(argv)
-    except FlagError:
-        return ""
-    return _at(host, port)
-
-
-def _at(host: str, port: int) -> str:
-    host = _HERE if host in _REACHED_HERE else host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2] or 0)
-
-
 def _setting(argv: Sequence[str]) -> Setting:
     try:
         return setting_of(argv)
     except FlagError:
         return {}
-
-
-def _unmarked_listener(address: str) -> Process | None:
-    """Who listens there, unless it is a server of ours."""
-    found = proc_table.listener(_port(address))
-    return None if found and server_marks.is_marked(found) else found

@@ -117,7 +117,10 @@ class Engine(Protocol):
         ...
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        """Until cancelled: say once when the server exits, or stops answering /health."""
+        """Until the server is gone: say so (`gone`) and return. Fine if it is gone already.
+
+        Before that, say once each time that it stops answering /health (not `gone`), and watch on.
+        """
         ...
 
 

@@ -42,6 +42,11 @@ class FakeEngine:
         self._hanging.add(name)
         self._tell()
 
+    def wake(self, name: str) -> None:
+        """The server that hung answers again."""
+        self._hanging.discard(name)
+        self._tell()
+
     def bind(self, site: Site) -> "FakeEngine":
         self.site = site
         return self
@@ -76,11 +81,18 @@ class FakeEngine:
         self._tell()
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        """Returns once it has said that the server is lost."""
-        while self._answers(server):
+        def tell(why: str, *, gone: bool) -> None:
+            why = f"{server.name} {why}"
+            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=("its last line",)))
+
+        answered = True
+        while server.name in self.servers:
+            answers = self._answers(server)
+            if answered and not answers:
+                tell("is silent: /health does not answer", gone=False)
+            answered = answers
             await self._changed.wait()
-        why = "is lost: /health does not answer" if server.name in self.servers else "exited with code 0"
-        emit(ServerLost(at=now(), server=server.name, why=f"{server.name} {why}", log=("its last line",)))
+        tell("exited with code 0", gone=True)
 
     def _answers(self, server: Server) -> bool:
         return server.name in self.servers and server.name not in self._hanging

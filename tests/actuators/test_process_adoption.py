@@ -3,22 +3,27 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from actuators import proc_table, process_group
+from actuators.openai_probe import OpenAiProbe
 from actuators.process import ProcessEngine
+from actuators.server_watch import until_gone
+from actuators.stranger import may_signal, unendable
 from agent.errors import ActError
 from agent.events import ServerLost
 from agent.model import Server
 from agent.ports import Site
-from tests.actuators.process_rig import STUB, free_ports
+from tests.actuators.process_rig import STUB, free_ports, until
 
 
 class Stranger:
@@ -55,7 +60,13 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
 
 def engine(url: str, state_dir: Path, command: tuple[str, ...] = ()) -> ProcessEngine:
     options = ProcessEngine(
-        command=command, serving=url, ports=free_ports(), health_every_s=0.1, lost_after=2, stop_s=5.0
+        command=command,
+        serving=url,
+        ports=free_ports(),
+        health_every_s=0.1,
+        health_timeout_s=0.5,
+        lost_after=2,
+        stop_s=5.0,
     )
     return options.bind(Site(target="chat", state_dir=state_dir, epoch=1))
 
@@ -108,9 +119,12 @@ async def test_it_is_ended_with_all_that_it_started_but_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("number", "why"), [(signal.SIGKILL, "exited"), (signal.SIGSTOP, "is lost: /health")]
+    ("number", "gone", "why"),
+    [(signal.SIGKILL, True, "exited"), (signal.SIGSTOP, False, "is silent: /health")],
 )
-async def test_its_loss_is_told(stranger: Stranger, tmp_path: Path, number: signal.Signals, why: str) -> None:
+async def test_its_loss_is_told(
+    stranger: Stranger, tmp_path: Path, number: signal.Signals, gone: bool, why: str
+) -> None:
     adopting = engine(stranger.url, tmp_path)
     [found] = await adopting.observe()
     said: list[ServerLost] = []
@@ -120,11 +134,98 @@ async def test_its_loss_is_told(stranger: Stranger, tmp_path: Path, number: sign
     await asyncio.sleep(0.2)
 
     os.kill(stranger.process.pid, number)
-    await asyncio.wait_for(watch, 60)
+    await asyncio.wait_for(until(lambda: said), 60)
 
     [lost] = said
-    assert lost.server == "chat-r0"
+    assert (lost.server, lost.gone) == ("chat-r0", gone)
     assert lost.why.startswith(f"chat-r0 {why}")
+    watch.cancel()
+    await asyncio.wait([watch])
+
+
+async def test_one_whose_process_cannot_be_seen_is_gone_when_it_refuses(stranger: Stranger) -> None:
+    silences: list[str] = []
+    probe = OpenAiProbe(address=f"127.0.0.1:{stranger.port}")
+    watch = asyncio.create_task(
+        until_gone(probe, None, silences.append, every_s=0.1, timeout_s=0.5, misses=2)
+    )
+
+    os.kill(stranger.process.pid, signal.SIGSTOP)
+    await asyncio.wait_for(until(lambda: silences), 60)
+    assert not watch.done()
+    os.kill(stranger.process.pid, signal.SIGKILL)
+
+    assert "refused 2 connections" in await asyncio.wait_for(watch, 60)
+    assert len(silences) == 1
+
+
+async def test_a_busy_one_is_there_as_long_as_it_listens(stranger: Stranger, tmp_path: Path) -> None:
+    adopting = engine(stranger.url, tmp_path)
+    [found] = await adopting.observe()
+
+    os.kill(stranger.process.pid, signal.SIGSTOP)
+    assert list(await adopting.observe()) == [found]
+    assert list(await engine(stranger.url, tmp_path / "new").observe()) == [found]
+
+    os.kill(stranger.process.pid, signal.SIGKILL)
+    stranger.process.wait()
+    assert list(await adopting.observe()) == []
+
+
+async def test_a_silent_heir_of_its_socket_is_not_the_server(stranger: Stranger, tmp_path: Path) -> None:
+    """As a forked engine core is for a moment, when the API server has crashed."""
+    adopting = engine(stranger.url, tmp_path)
+    assert await adopting.observe()
+    stranger.end()
+    with socket.create_server(("127.0.0.1", stranger.port)):
+        assert list(await adopting.observe()) == []
+
+
+async def test_what_does_not_know_health_is_no_server(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(free_ports()[0])]
+    other = subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        await asyncio.wait_for(until(lambda: proc_table.listener(int(argv[-1]))), 60)
+        adopting = engine(f"http://127.0.0.1:{argv[-1]}", tmp_path, STUB)
+
+        assert list(await adopting.observe()) == []
+        [problem] = await adopting.problems()
+    finally:
+        other.kill()
+        other.wait()
+
+    assert "/health answers 404" in problem
+
+
+@contextmanager
+def as_another_user() -> Iterator[None]:
+    os.seteuid(54321)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_one_of_another_user_cannot_be_retired(stranger: Stranger) -> None:
+    address = f"127.0.0.1:{stranger.port}"
+    assert may_signal(stranger.family[0])
+    assert unendable(address) == ""
+    first = proc_table.process(1)
+    assert first
+    if os.geteuid() != 0:  # then the host's first process is another user's
+        assert not may_signal(first)
+        return
+    child = subprocess.Popen(["/bin/sleep", "600"], user=12345)
+    known = proc_table.process(child.pid)
+    assert known
+
+    with as_another_user():
+        signalled, why = may_signal(known), unendable(address)
+    child.kill()
+    child.wait()
+
+    assert not signalled
+    assert "cannot be seen (belongs to user 0), so trimtab could never retire it: run trimtab as" in why
 
 
 async def test_nothing_to_adopt_is_a_problem(tmp_path: Path) -> None:

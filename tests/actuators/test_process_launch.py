@@ -260,6 +260,7 @@ async def test_an_exit_is_told_with_its_code_and_last_lines(bound: Bound, tmp_pa
     await asyncio.wait_for(watch, 60)
 
     [lost] = said
+    assert lost.gone
     assert lost.why == "chat-r1 exited with code 0: ValueError: too bad"
     assert lost.log == ("ValueError: too bad",)
 
@@ -269,7 +270,23 @@ async def test_a_server_that_is_gone_when_the_watch_begins_is_said_to_be_lost(bo
 
     await bound().watch(SERVER, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
 
-    assert [lost.why for lost in said] == ["chat-r1 is not there any more"]
+    assert [(lost.why, lost.gone) for lost in said] == [("chat-r1 is not there any more", True)]
+
+
+async def test_a_silent_server_is_not_blamed_for_an_old_line_of_its_log(bound: Bound, tmp_path: Path) -> None:
+    engine = bound("--says", "ValueError: old", lost_after=2, health_timeout_s=0.5)
+    server = await engine.launch(SERVER, 60)
+    said: list[ServerLost] = []
+    watch = asyncio.create_task(engine.watch(server, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC)))
+
+    [pid] = pids(tmp_path)
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: said)
+
+    assert (said[0].gone, said[0].log) == (False, ("ValueError: old",))
+    assert said[0].why == "chat-r1 is silent: /health does not answer within 0.5 s, 2 times in a row"
+    watch.cancel()
+    await asyncio.wait([watch])
 
 
 async def test_busy_is_running_plus_waiting(bound: Bound) -> None:
@@ -349,7 +366,8 @@ from actuators.process_group import spawn
 own = pathlib.Path("/proc/self/oom_score_adj")
 with contextlib.suppress(PermissionError):
     own.write_text("-500")
-known = spawn([sys.executable, "-c", "import time; time.sleep(600)"], env={}, cwd="", log=pathlib.Path(sys.argv[1]))
+argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+known = spawn(argv, env={}, cwd="", log=pathlib.Path(sys.argv[1]))
 of_server = pathlib.Path("/proc", str(known.pid), "oom_score_adj")
 print(own.read_text(), of_server.read_text())
 os.kill(known.pid, signal.SIGKILL)

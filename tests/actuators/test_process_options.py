@@ -23,6 +23,7 @@ from tests.actuators.process_rig import SERVER, STUB, site
         ({"command": STUB, "ports": [8101, 70000]}, "ports must be"),
         ({"command": STUB, "stop_s": -1}, "stop_s"),
         ({"command": STUB, "health_every_s": 0}, "health_every_s"),
+        ({"command": STUB, "health_timeout_s": 0}, "health_timeout_s"),
         ({"command": STUB, "lost_after": 0}, "lost_after"),
     ],
     ids=str,
