@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
+from weakref import WeakValueDictionary
 
 from actuators import proc_table, server_marks, server_origin, stranger
 from actuators.openai_probe import OpenAiProbe
@@ -48,6 +49,9 @@ class ProcessEngine:
     health_timeout_s: float = 5.0  # a busy server's event loop stalls for seconds: shorter calls it hung
     lost_after: int = 10  # missed health probes in a row; with the above, a hung server is told in a minute
     _site: Site | None = field(default=None, init=False, repr=False, compare=False)
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(
+        default_factory=WeakValueDictionary, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "command", tuple(self.command))  # TOML knows lists only
@@ -94,6 +98,12 @@ class ProcessEngine:
         return [*ours, *await stranger.found(address, self._bound, self.command, self.health_timeout_s)]
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
+        """One launch of a name at a time: the next one finds what the first has started."""
+        turn = self._turns.setdefault(server.name, asyncio.Lock())
+        async with turn:
+            return await self._launched(server, deadline_s)
+
+    async def _launched(self, server: Server, deadline_s: float) -> Server:
         one = (await self._unfenced()).get(server.name)
         try:
             one = one or self._start(server)

@@ -148,6 +148,15 @@ async def test_a_launch_repeated_gives_the_same_server(rig: Rig) -> None:
     assert len(await rig.engine.observe()) == 1
 
 
+async def test_two_launches_at_once_give_the_same_server(rig: Rig) -> None:
+    server = Server(name="chat-r1", setting=SETTING)
+
+    first, second = await asyncio.gather(rig.engine.launch(server, 60), rig.engine.launch(server, 60))
+
+    assert first == second
+    assert list(await rig.engine.observe()) == [first]
+
+
 async def test_two_servers_have_two_addresses(rig: Rig) -> None:
     async with asyncio.TaskGroup() as group:
         blue = group.create_task(rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60))
