@@ -1,4 +1,4 @@
-"""How hypothesis works on a machine that others use too: no deadlines, and in CI the same examples each time."""
+"""How hypothesis works on a machine that others use too: no deadlines; in CI the same examples each time."""
 
 import os
 

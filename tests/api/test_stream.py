@@ -28,7 +28,7 @@ async def events(response: ClientResponse, count: int) -> list[tuple[int, str]]:
 
 async def until_followed(desk: FakeDesk, followers: int = 1) -> None:
     async with asyncio.timeout(20):
-        while desk.followers != followers:  # noqa: ASYNC110 - the fake daemon has no event for this
+        while desk.followers != followers:
             await asyncio.sleep(0.01)
 
 
