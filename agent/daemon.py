@@ -44,13 +44,18 @@ class Daemon:
         running = asyncio.get_running_loop()
         for stop in (signal.SIGTERM, signal.SIGINT):
             running.add_signal_handler(stop, lambda: root and root.cancel())
-        running.add_signal_handler(signal.SIGHUP, reload)
+        running.add_signal_handler(signal.SIGHUP, partial(self._reload, reload))
         with suppress(asyncio.CancelledError):
             async with asyncio.TaskGroup() as tasks:
                 for name, loop in self.loops.items():
                     tasks.create_task(loop.run(epoch, partial(self._started.add, name)), name=name)
                 tasks.create_task(self._watch_over(ready), name="watchdog")
         self.systemd.stopping("what is unfinished is in the journal")
+
+    def _reload(self, reload: Callable[[], None]) -> None:
+        self.systemd.reloading()
+        reload()
+        self.systemd.ready()
 
     async def _watch_over(self, ready: Callable[[], None]) -> None:
         """Say READY once every loop has recovered; then feed systemd's watchdog from their progress."""

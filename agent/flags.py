@@ -96,12 +96,6 @@ def api_key_of(argv: Sequence[str]) -> str:
     return next((str(flag.value) for flag in reversed(_flags(argv)) if flag.knob == "api_key"), "")
 
 
-def masked(argv: Sequence[str]) -> list[str]:
-    """`argv` fit to be shown: secrets are "***". Never raises."""
-    hidden = set(secrets_of(argv)) - {""}
-    return [_hide(word, hidden) for word in argv]
-
-
 def secrets_of(argv: Sequence[str]) -> tuple[str, ...]:
     """The words that must not be shown. Never raises, whatever the command line is."""
     found: list[str] = []
@@ -116,13 +110,6 @@ def secrets_of(argv: Sequence[str]) -> tuple[str, ...]:
         elif _SECRET_ASSIGNMENT.match(word):
             found.append(value)
     return tuple(found)
-
-
-def _hide(word: str, hidden: set[str]) -> str:
-    name, equals, value = word.partition("=")
-    if word in hidden:
-        return "***"
-    return f"{name}=***" if equals and value in hidden else word
 
 
 def _flags(argv: Sequence[str]) -> list[_Flag]:

@@ -10,6 +10,8 @@ from urllib.parse import quote, urlencode
 from agent.cli import Subparsers
 from agent.cli.link import DEFAULT_URL, Json, Link, RefusedError, link
 from agent.cli.tables import change, safe, status_text, suggestion_text, suggestions_text
+from agent.errors import FlagError
+from agent.flags import setting_of
 
 OK, REFUSED, USAGE = 0, 1, 2
 STATUSES = ("open", "approved", "denied", "expired", "superseded")
@@ -78,11 +80,14 @@ def _knob(text: str) -> tuple[str, object]:
     knob = knob.strip().removeprefix("--").replace("-", "_")
     if not equals or re.fullmatch(r"[a-z][a-z0-9_]*", knob) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not KNOB=VALUE, such as max_num_seqs=128")
-    try:
-        value = json.loads(given, parse_constant=str)
-    except (ValueError, RecursionError):
-        value = given
-    return knob, value if value is None or isinstance(value, bool | int | float) else given
+    words = {"null": None, "true": True, "false": False}
+    if given in words:
+        return knob, words[given]
+    try:  # as vLLM reads it: 64k is 64000 where the flag takes sizes
+        flags = setting_of(["vllm", "serve", "MODEL", f"--{knob.replace('_', '-')}={given}"])
+    except FlagError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return knob, flags.get(knob, given)
 
 
 def _say(text: str) -> None:

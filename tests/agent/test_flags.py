@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent import flag_table
 from agent.errors import FlagError
-from agent.flags import Value, masked, place_of, secrets_of, setting_of, with_setting
+from agent.flags import Value, place_of, secrets_of, setting_of, with_setting
 from tests.real_vllm import real_vllm
 
 SERVE = ["vllm", "serve", "org/model"]
@@ -172,13 +172,10 @@ def test_a_port_that_is_no_number_is_refused(word: str) -> None:
         place_of([*SERVE, "--port", word])
 
 
-def test_secrets_are_masked_wherever_they_stand() -> None:
+def test_secrets_are_found_wherever_they_stand() -> None:
     argv = ["env", "HF_TOKEN=hf_x", *SERVE, "--api-key", "sk-1", "--api_key=sk-2", "--x", "sk-1", "-tp", "2"]
 
     assert secrets_of(argv) == ("hf_x", "sk-1", "sk-2")
-    assert " ".join(masked(argv)) == (
-        "env HF_TOKEN=*** vllm serve org/model --api-key *** --api_key=*** --x *** -tp 2"
-    )
 
 
 def test_a_refusal_does_not_show_a_secret() -> None:
@@ -241,8 +238,8 @@ def test_what_is_set_is_read_back_and_the_rest_stays(words: list[str], changes: 
 
 
 @given(st.lists(st.text(max_size=12), max_size=8))
-def test_any_words_are_read_refused_or_masked_but_never_crash(words: list[str]) -> None:
-    assert len(masked(words)) == len(words)
+def test_any_words_are_read_or_refused_but_never_crash(words: list[str]) -> None:
+    assert all(isinstance(secret, str) for secret in secrets_of(words))
     try:
         setting_of(words)
     except FlagError:

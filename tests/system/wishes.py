@@ -73,6 +73,7 @@ class Wishes:
             ports = [{SERVERS[0]}, {SERVERS[-1]}]
             health_every_s = 0.5
             lost_after = 2
+            health_timeout_s = 1.0
             stop_s = 2.0
             [targets.traffic]
             listen = "127.0.0.1:{listen}"
