@@ -117,6 +117,10 @@ async def refuse_what_cannot_work(config: Config) -> None:
 async def problems(config: Config) -> list[str]:
     """Why this config cannot work here, one line each with its key; empty when it can."""
     found = []
+    try:
+        Tokens(config.tokens_file, utc_now)
+    except ConfigError as error:
+        found.append(f"[api] tokens_file: {error}")
     for target in config.targets:
         engine, traffic = actuators(config, target, epoch=0)
         of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())

@@ -83,7 +83,7 @@ class Guard:
                 to[knob] = value
         if not to:
             asked = ", ".join(f"{k}={v}" for k, v in proposal.to.items())
-            return Refusal(why="; ".join([f"{asked} changes nothing", *notes]))
+            return Refusal(why="; ".join(notes) or f"{asked} changes nothing: it is so already")
         least_s = sum(step.at_least_s for step in plan.steps)
         notes.append(f"a rollout takes at least {least_s:.0f} s after green is up")
         return _sealed(

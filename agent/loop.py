@@ -105,9 +105,15 @@ class TargetLoop:
         """Once a second: fold what the sensors said into one event."""
         while True:
             await asyncio.sleep(1.0)
-            at, blue = self.now(), self.state.blue
-            self.reading = self.fold.reading(blue.name, at) if blue is not None else None
+            at, carrier = self.now(), self._carrier()
+            self.reading = self.fold.reading(carrier.name, at) if carrier is not None else None
             self.emit(Observed(at=at, reading=self.reading, arms=self.fold.arms(at)))
+
+    def _carrier(self) -> Server | None:
+        """The server with most of the traffic: blue, but in the hold-back green."""
+        weights = self.state.route.weights if self.state.route else {}
+        present = [server for server in (self.state.blue, self.state.green) if server is not None]
+        return max(present, key=lambda server: weights.get(server.name, 0), default=None)
 
     def _step(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...]:
         """Decide, write down, and only then say what is to be done."""

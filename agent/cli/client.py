@@ -84,7 +84,9 @@ def _knob(text: str) -> tuple[str, object]:
     if given in words:
         return knob, words[given]
     try:  # as vLLM reads it: 64k is 64000 where the flag takes sizes
-        flags = setting_of(["vllm", "serve", "MODEL", f"--{knob.replace('_', '-')}={given}"])
+        flags = setting_of(
+            ["python", "-m", "vllm.entrypoints.openai.api_server", f"--{knob.replace('_', '-')}={given}"]
+        )
     except FlagError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return knob, flags.get(knob, given)
