@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actuators.envoy_admin import Admin
+from actuators.proc_table import process, processes, words
 from agent.errors import ActError
 
 LOG_BYTES = 8 << 20  # a log that grew beyond this is emptied at the next start
@@ -32,20 +33,9 @@ def find_binary(configured: str) -> str | None:
     return path if os.access(path, os.X_OK) else None
 
 
-def _command_line(pid: int) -> list[str]:
-    """Empty: no such process, one that is dead, or (for an instant) one that is just becoming another."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return []
-
-
 def _lives(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in {"Z", "X"}
+    found = process(pid)
+    return found is not None and not found.zombie
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +53,7 @@ class EnvoyProcess:
         return self.home / "envoy.log"
 
     def _is_ours(self, pid: int) -> bool:
-        return _command_line(pid)[1:3] == ["-c", str(self.bootstrap)]
+        return words(pid)[1:3] == ["-c", str(self.bootstrap)]
 
     def pid(self) -> int | None:
         """By the pid file, which may be stale."""
@@ -77,11 +67,10 @@ class EnvoyProcess:
         """By the pid file, else among all processes: two on one port would share its connections."""
         if (pid := self.pid()) is not None:
             return pid
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and self._is_ours(int(entry.name)):
-                (self.home / "envoy.pid").write_text(entry.name)
-                return int(entry.name)
-        return None
+        found = next((one.pid for one in processes() if self._is_ours(one.pid)), None)
+        if found is not None:
+            (self.home / "envoy.pid").write_text(str(found))
+        return found
 
     async def start(self, binary: str, *, concurrency: int) -> None:
         """Returns when Envoy answers on its admin socket. Raises ActError, with its log, when it does not."""
