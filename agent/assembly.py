@@ -107,11 +107,13 @@ async def newest_epoch(config: Config) -> int:
 
 
 async def refuse_what_cannot_work(config: Config) -> None:
-    """A traffic part that cannot split makes every rollout fail: say so at the start."""
+    """What makes every rollout fail, a strategy not there yet or no split, is said at the start."""
     for target in config.targets:
         _, traffic = actuators(config, target, epoch=0)
-        if found := [*unready(target), *await traffic.problems()]:
-            raise ConfigError("\n".join(f"[targets.traffic] {target.name}: {what}" for what in found))
+        found = [f"[targets.engine] {target.name}: {what}" for what in unready(target)]
+        found += [f"[targets.traffic] {target.name}: {what}" for what in await traffic.problems()]
+        if found:
+            raise ConfigError("\n".join(found))
 
 
 async def problems(config: Config) -> list[str]:

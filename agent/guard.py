@@ -79,7 +79,7 @@ class Guard:
             value = now if value == present else value
             if note:
                 notes.append(note)
-            if value != blue.setting.get(knob):
+            if value != now:
                 to[knob] = value
         if not to:
             asked = ", ".join(f"{k}={v}" for k, v in proposal.to.items())
