@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 from weakref import WeakValueDictionary
 
 from actuators import proc_table, server_marks, server_origin, stranger
@@ -21,8 +21,8 @@ from actuators.server_watch import until_gone
 from agent.errors import ActError, FencedError, FlagError
 from agent.events import ServerLost
 from agent.flags import setting_of
-from agent.model import Server, Setting
-from agent.ports import Now, Site
+from agent.model import Prospect, Server, Setting, Strategy
+from agent.ports import Now, Sensor, Site
 
 _LAST_PORT = 65535
 _POLL_S = 0.25
@@ -97,6 +97,22 @@ class ProcessEngine:
         address = address_of(self.serving)
         return [*ours, *await stranger.found(address, self._bound, self.command, self.health_timeout_s)]
 
+    def sensors(self) -> Sequence[Sensor]:
+        return ()
+
+    async def preflight(
+        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+    ) -> Prospect:
+        """A command line that cannot be written is a problem; room is not looked at: there must be some."""
+        if wanted not in {"auto", "surge"}:
+            why = f'strategy = "{wanted}" needs containers: [targets.engine] kind = "docker"; here write "surge"'
+            return Prospect(problem=why)
+        try:
+            (await asyncio.to_thread(self._origin)).command(setting, self.ports[0])
+        except FlagError as error:
+            return Prospect(problem=str(error), lasting=True)
+        return Prospect(strategy="surge", why=f"{servers[0].name} stays beside it")
+
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """One launch of a name at a time: the next one finds what the first has started."""
         turn = self._turns.setdefault(server.name, asyncio.Lock())
@@ -138,6 +154,9 @@ class ProcessEngine:
             return
         if server.address not in {listens(one.argv) for one in running.values()}:
             await stranger.retire(server, self.stop_s)
+
+    async def stop(self, server: Server) -> None:
+        raise ActError(f"{server.name} is a process: what is ended cannot be started again as it was")
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         def tell(why: str, *, gone: bool) -> None:

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.model import Server
+from agent.model import Server, Setting, Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """Ask what would come of running `servers` with `setting`; nothing is touched."""
+
+    number: int
+    servers: tuple[Server, ...]  # all that serve now
+    setting: Setting
+    wanted: Strategy | Literal["auto"]
+    kind: Literal["preflight"] = "preflight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +40,16 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The whole split, never a delta. Servers of weight 0 stay known to the proxy: open requests go on."""
+    """The whole split, never a delta. Servers of weight 0 stay known to the proxy: open requests go on.
+
+    `closed_s` above 0: every weight is 0, and who asks is answered 503 with that `Retry-After`.
+    """
 
     number: int
     servers: tuple[Server, ...]
     weights: Mapping[str, int]  # percent, by server name; sums to 100
-    fallback: str  # the server that retries and an expired lease go to
+    fallback: str  # the server that retries and an expired lease go to; empty when closed
+    closed_s: float = 0.0
     leased: str | None = None  # the server whose weight ends with the lease
     lease_s: float = 0.0
     kind: Literal["route"] = "route"
@@ -59,10 +74,19 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End it, and free what it holds, so that a Launch starts the same server again."""
+
+    number: int
+    server: Server
+    kind: Literal["stop"] = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
     number: int
     server: Server
     kind: Literal["retire"] = "retire"
 
 
-Effect = Launch | WarmUp | Route | KeepAlive | Drain | Retire
+Effect = Preflight | Launch | WarmUp | Route | KeepAlive | Drain | Stop | Retire

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from agent.arm import Arm
-from agent.model import Knob, Mode, Server, Value
+from agent.model import Knob, Mode, Prospect, Server, Value
 from agent.reading import Reading
 
 
@@ -27,6 +27,13 @@ class Observed:
     at: datetime
     reading: Reading | None = None
     arms: Mapping[str, Arm] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflighted:
+    at: datetime
+    number: int
+    prospect: Prospect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,12 @@ class Drained:
     at: datetime
     number: int
     lost: int  # requests still open when the deadline passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    at: datetime
+    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +142,12 @@ class Resumed:
 Event = (
     AgentStarted
     | Observed
+    | Preflighted
     | Launched
     | Warmed
     | Routed
     | Drained
+    | Stopped
     | Retired
     | EffectFailed
     | ServerLost

@@ -16,6 +16,10 @@ Setting = Mapping[Knob, Value]
 Mode = Literal["advise", "approve", "auto"]
 ChangeClass = Literal["auto", "gated", "note"]
 
+Strategy = Literal["surge", "replace", "swap"]
+"""`surge`: green comes up beside the others. `replace`: one of several servers gives its place to green, then
+the others one by one. `swap`: the only server gives its place: a planned outage."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
@@ -25,6 +29,8 @@ class Server:
     setting: Setting
     address: str = ""  # "127.0.0.1:8101"; empty until it is launched
     ours: bool = True  # False: somebody else started it, trimtab adopted it
+    like: str = field(default="", compare=False)  # the server that it is made like, and whose place it takes
+    differs: tuple[str, ...] = field(default=(), compare=False)  # from that one, a line for each field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,20 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """What the engine says of a change before anything is touched."""
+
+    problem: str = ""  # why it cannot be done, with the fix; empty: it can
+    lasting: bool = False  # the problem lies in the values themselves: they are not asked again
+    strategy: Strategy = "surge"
+    why: str = ""  # why this strategy
+    start_s: float | None = None  # how long a start should take; None: nothing is known
+    deadline_s: float | None = None  # when a start has failed, learned from earlier ones; None: as configured
+    outage_s: float = 0.0  # nothing serves for so long: stop and start of a swap
+    notes: tuple[str, ...] = ()  # for who decides: warm or cold start, what vLLM makes of the flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
     """What the operator allows for one knob. `octaves`: the largest single step, in doublings."""
 
@@ -89,6 +109,7 @@ class Step:
     requests: int  # green must have answered at least so many
     at_least_s: float
     at_most_s: float  # no verdict by then: take back
+    parity: int = 50  # the weight at which green carries as much as each other server: latency is comparable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +125,10 @@ class Plan:
     lease_s: float
 
 
-OutcomeResult = Literal["promoted", "rolled_back", "failed", "denied", "undecided"]
+OutcomeResult = Literal["promoted", "rolled_back", "failed", "denied", "undecided", "refused"]
 """`rolled_back`: judged worse, or lost in the canary. `failed`: never served. `denied`: a person said no.
-`undecided`: taken back for what says nothing about the value, as no evidence in time."""
+`undecided`: taken back for what says nothing about the value, as no evidence in time.
+`refused`: vLLM itself does not take these values; nothing was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

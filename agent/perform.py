@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.effects import Drain, Effect, KeepAlive, Launch, Retire, Route, WarmUp
+from agent.effects import Drain, Effect, KeepAlive, Launch, Preflight, Retire, Route, Stop, WarmUp
 from agent.errors import ActError, FencedError
-from agent.events import Drained, EffectFailed, Event, Launched, Retired, Routed, Warmed
+from agent.events import Drained, EffectFailed, Event, Launched, Preflighted, Retired, Routed, Stopped, Warmed
 from agent.model import Server
 from agent.ports import Engine, Now, Traffic
 
@@ -42,6 +42,9 @@ class Performer:
 
     async def _act(self, effect: Effect) -> Event | None:
         match effect:
+            case Preflight(number=number):
+                found = await self.engine.preflight(effect.servers, effect.setting, effect.wanted)
+                return Preflighted(at=self.now(), number=number, prospect=found)
             case Launch(number=number):
                 self._started(effect.server)
                 server = await self.engine.launch(effect.server, effect.deadline_s)
@@ -59,6 +62,10 @@ class Performer:
                 return None
             case Drain(number=number):
                 return Drained(at=self.now(), number=number, lost=await self._drain(effect))
+            case Stop(number=number):
+                await self._stop_starting(effect.server)
+                await self.engine.stop(effect.server)
+                return Stopped(at=self.now(), number=number)
             case Retire(number=number):
                 await self._stop_starting(effect.server)
                 await self.engine.retire(effect.server)

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from agent.arm import Arm
 from agent.effects import Route
 from agent.events import ServerLost
-from agent.model import Bound, Outcome, Proposal, Server, Setting, Slo, Step
+from agent.model import Bound, Outcome, Proposal, Prospect, Server, Setting, Slo, Step, Strategy
 from agent.reading import Reading, Sample
 
 Now = Callable[[], datetime]
@@ -96,10 +96,25 @@ class Engine(Protocol):
         """The target's servers that run now, found by mark or configured address; starts nothing."""
         ...
 
+    def sensors(self) -> Sequence[Sensor]:
+        """Sensors that this engine brings along: events that only it can hear."""
+        ...
+
+    async def preflight(
+        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+    ) -> Prospect:
+        """What would come of giving all `servers` this setting. Touches nothing of theirs.
+
+        A value that vLLM does not take, or no room, is a Prospect with a problem. Raises ActError when the
+        question itself could not be asked.
+        """
+        ...
+
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Start `server` (or find it started) and return it with its address once /health answers 200.
 
-        Raises ActError, with the log's last lines, when it exits, or is not healthy within `deadline_s`;
+        It is made like `server.like`, where that is known, but for the setting. What `stop` has stopped is
+        started again as it was; then a failure leaves it stopped. Raises ActError, with the log's last lines, when it exits, or is not healthy within `deadline_s`;
         what was started is then gone. On cancellation too.
         """
         ...
@@ -110,6 +125,13 @@ class Engine(Protocol):
 
     async def busy(self, server: Server) -> int | None:
         """Requests running and waiting in the engine; None when it does not answer."""
+        ...
+
+    async def stop(self, server: Server) -> None:
+        """End it as `retire` does, and wait until the memory it held is free, but keep what starts it again.
+
+        Nothing but `launch` starts it again: not the container runtime, not the next observe.
+        """
         ...
 
     async def retire(self, server: Server) -> None:
@@ -150,7 +172,7 @@ class Traffic(Protocol):
         """Make the split so, starting the proxy if it does not run; returns when it is in force.
 
         Raises ActError when the proxy refuses or does not confirm, FencedError under a newer epoch, and
-        writes nothing unless every weight is in 0..100 and they sum to 100.
+        writes nothing unless every weight is in 0..100 and they sum to 100, or all are 0 and it is closed.
         """
         ...
 

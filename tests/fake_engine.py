@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from agent.errors import ActError
 from agent.events import ServerLost
-from agent.model import Server
-from agent.ports import Now, Site
+from agent.model import Prospect, Server, Setting, Strategy
+from agent.ports import Now, Sensor, Site
 
 
 class FakeEngine:
@@ -28,6 +29,8 @@ class FakeEngine:
         self.site: Site | None = None
         self.target = target
         self.wrong: list[str] = []  # what `problems` says
+        self.prospect = Prospect(why="memory has room for everything")
+        self.stopped: dict[str, Server] = {}
         self._ports = iter(range(8101, 9999))
         self._hanging: set[str] = set()
         self._changed = asyncio.Event()
@@ -57,6 +60,16 @@ class FakeEngine:
     async def observe(self) -> Sequence[Server]:
         return list(self.servers.values())
 
+    def sensors(self) -> Sequence[Sensor]:
+        return ()
+
+    async def preflight(
+        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+    ) -> Prospect:
+        del setting
+        self.calls.append(("preflight", servers[0].name))
+        return self.prospect if wanted == "auto" else replace(self.prospect, strategy=wanted)
+
     async def launch(self, server: Server, deadline_s: float) -> Server:
         if server.name in self.servers:
             self.calls.append(("launch", server.name))
@@ -64,6 +77,9 @@ class FakeEngine:
         await self._act("launch", server, deadline_s)
         if server.name in self.servers:  # another launch of it was faster
             return self.servers[server.name]
+        if again := self.stopped.pop(server.name, None):
+            self.servers[server.name] = again
+            return again
         setting = {knob: value for knob, value in server.setting.items() if value is not None}
         address = f"127.0.0.1:{next(self._ports)}"
         self.servers[server.name] = replace(server, setting=setting, address=address, ours=True)
@@ -77,8 +93,15 @@ class FakeEngine:
     async def busy(self, server: Server) -> int | None:
         return self.requests.get(server.name, 0) if self._answers(server) else None
 
+    async def stop(self, server: Server) -> None:
+        await self._act("stop", server, None)
+        if (running := self.servers.pop(server.name, None)) is not None:
+            self.stopped[server.name] = running
+        self._tell()
+
     async def retire(self, server: Server) -> None:
         await self._act("retire", server, None)
+        self.stopped.pop(server.name, None)
         self.servers.pop(server.name, None)
         self._tell()
 
