@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 from weakref import WeakValueDictionary
 
 from actuators import proc_table, server_marks, server_origin, stranger
@@ -22,7 +22,7 @@ from agent.errors import ActError, FencedError, FlagError
 from agent.events import ServerLost
 from agent.flags import setting_of
 from agent.model import Prospect, Server, Setting, Strategy
-from agent.ports import Now, Sensor, Site
+from agent.ports import Now, Site
 
 _LAST_PORT = 65535
 _POLL_S = 0.25
@@ -37,6 +37,7 @@ _NOT_SPOKEN = (
 class ProcessEngine:
     """The fields without an underscore are the options of `[targets.engine]`."""
 
+    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     command: tuple[str, ...] = field(
         default=(), repr=False
     )  # how a server is started; empty: as the adopted one was
@@ -97,16 +98,13 @@ class ProcessEngine:
         address = address_of(self.serving)
         return [*ours, *await stranger.found(address, self._bound, self.command, self.health_timeout_s)]
 
-    def sensors(self) -> Sequence[Sensor]:
-        return ()
-
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> Prospect:
         """A command line that cannot be written is a problem; room is not looked at: there must be some."""
         if wanted not in {"auto", "surge"}:
-            why = f'strategy = "{wanted}" needs containers: [targets.engine] kind = "docker"; here write "surge"'
-            return Prospect(problem=why)
+            why = f'strategy = "{wanted}" needs containers: [targets.engine] kind = "docker"'
+            return Prospect(problem=f'{why}; here write "surge"')
         try:
             (await asyncio.to_thread(self._origin)).command(setting, self.ports[0])
         except FlagError as error:

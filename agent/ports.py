@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from agent.arm import Arm
 from agent.effects import Route
@@ -84,6 +84,10 @@ class Site:
 class Engine(Protocol):
     """Starts and stops vLLM servers. They outlive the daemon. Every call may be repeated."""
 
+    sensors: ClassVar[Mapping[str, tuple[str, ...]]]
+    """Sensors that are on with this engine unless the file says `NAME = false`, by name, each with the
+    options that it takes over from the engine's table when its own does not give them."""
+
     def bind(self, site: Site) -> "Engine":
         """The same engine at this site; no I/O."""
         ...
@@ -94,10 +98,6 @@ class Engine(Protocol):
 
     async def observe(self) -> Sequence[Server]:
         """The target's servers that run now, found by mark or configured address; starts nothing."""
-        ...
-
-    def sensors(self) -> Sequence[Sensor]:
-        """Sensors that this engine brings along: events that only it can hear."""
         ...
 
     async def preflight(
@@ -114,8 +114,9 @@ class Engine(Protocol):
         """Start `server` (or find it started) and return it with its address once /health answers 200.
 
         It is made like `server.like`, where that is known, but for the setting. What `stop` has stopped is
-        started again as it was; then a failure leaves it stopped. Raises ActError, with the log's last lines, when it exits, or is not healthy within `deadline_s`;
-        what was started is then gone. On cancellation too.
+        started again as it was; then a failure leaves it stopped. Raises ActError, with the log's last
+        lines, when it exits, or is not healthy within `deadline_s`; what was started is then gone. On
+        cancellation too.
         """
         ...
 

@@ -1,14 +1,14 @@
 """An engine without processes: keeps its servers in memory, and fails, dies or hangs when it is told to."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from agent.errors import ActError
 from agent.events import ServerLost
 from agent.model import Prospect, Server, Setting, Strategy
-from agent.ports import Now, Sensor, Site
+from agent.ports import Now, Site
 
 
 class FakeEngine:
@@ -19,6 +19,8 @@ class FakeEngine:
     requests: what `busy` says, by server name.
     calls: (what, server's name), in order.
     """
+
+    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __init__(self, *running: Server, takes_s: float = 0.0, target: str = "chat") -> None:
         self.servers = {server.name: server for server in running}
@@ -59,9 +61,6 @@ class FakeEngine:
 
     async def observe(self) -> Sequence[Server]:
         return list(self.servers.values())
-
-    def sensors(self) -> Sequence[Sensor]:
-        return ()
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from agent import plugins
 from agent.config.checks import clashes, complaints, of_target, unknown_knobs
-from agent.config.parts import POLICIES, SENSORS, Build, Part, Workshop
+from agent.config.parts import POLICIES, Build, Part, Workshop
 from agent.config.tables import DEFAULT_LISTEN, FileTable, TargetTable
 from agent.config.terms import BOUNDS, bound, plan, slo
 from agent.errors import ConfigError
@@ -110,10 +110,11 @@ def _parts_of(
     workshop: Workshop, target: dict[str, Any], of: str
 ) -> tuple[Part | None, Part | None, tuple[Part, ...]]:
     traffic = {"kind": "envoy", "listen": DEFAULT_LISTEN}
+    engine = workshop.one(target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy"))
     return (
-        workshop.one(target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy")),
+        engine,
         workshop.one(target.get("traffic"), f"targets.traffic{of}", traffic, ("kind",)),
-        workshop.many("sensors", target.get("sensors"), f"targets.sensors{of}", SENSORS),
+        workshop.sensors(target.get("sensors"), f"targets.sensors{of}", engine),
     )
 
 

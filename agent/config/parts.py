@@ -38,6 +38,18 @@ class Workshop:
         options = {key: value for key, value in asked.items() if key not in own}
         return self._part("actuators", kind, options, f"[{name}]")
 
+    def sensors(self, table: object, name: str, engine: Part | None) -> tuple[Part, ...]:
+        """Those that are on by default, those that the engine brings along, and those that the file names."""
+        asked = dict(table) if isinstance(table, dict) else {}
+        brought: Mapping[str, Iterable[str]] = getattr(engine.plugin, "sensors", {}) if engine else {}
+        common = engine.options if engine else {}
+        for sensor, shared in brought.items():
+            own = asked.get(sensor, {})
+            if own is True or isinstance(own, dict):
+                given = {} if own is True else own
+                asked[sensor] = {key: common[key] for key in shared if key in common} | given
+        return self.many("sensors", asked, name, SENSORS)
+
     def many(self, kind: str, table: object, name: str, default: tuple[str, ...]) -> tuple[Part, ...]:
         """The defaults that the file does not name, then those that it does, in its order."""
         asked = table if isinstance(table, dict) else {}

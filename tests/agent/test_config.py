@@ -3,7 +3,7 @@
 import string
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -37,6 +37,16 @@ def built(kind: str, name: str, options: Mapping[str, Any], *, table: str) -> ob
     if "bad" in options:
         raise ConfigError(f"[{table}] bad: unknown key")
     return (kind, name, dict(options))
+
+
+class Bringing:
+    """An engine that brings a sensor along, which shares its host."""
+
+    sensors: ClassVar[dict[str, tuple[str, ...]]] = {"ears": ("host",)}
+
+
+def bringing(kind: str, name: str, options: Mapping[str, Any], *, table: str) -> object:
+    return Bringing() if kind == "actuators" else built(kind, name, options, table=table)
 
 
 def parsed(text: str) -> Config:
@@ -145,6 +155,25 @@ def test_everything_that_can_be_said_arrives() -> None:
         Step(weight=100, requests=7, at_least_s=7200, at_most_s=28800),
     )
     assert (target.plan.start_s, target.plan.lease_s, target.changes_per_day) == (3600, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "heard"),
+    [
+        ("", {"ears": {"host": "tcp://h"}}),
+        ("sensors = { ears = true }", {"ears": {"host": "tcp://h"}}),
+        ("sensors = { ears = { every_s = 5 } }", {"ears": {"host": "tcp://h", "every_s": 5}}),
+        ('sensors = { ears = { host = "tcp://other" } }', {"ears": {"host": "tcp://other"}}),
+        ("sensors = { ears = false }", {}),
+    ],
+)
+def test_an_engine_brings_its_sensors_along(wishes: str, heard: dict[str, object]) -> None:
+    text = f'[[targets]]\nname = "chat"\nengine = {{ kind = "x", host = "tcp://h", stop_s = 1 }}\n{wishes}'
+
+    (target,) = config.parse(text, here=Path("/etc/trimtab"), build=bringing).targets
+
+    usual: dict[str, object] = {"vllm_metrics": {}, "proxy_requests": {}}
+    assert {part.name: part.options for part in target.sensors} == usual | heard
 
 
 def test_paths_are_relative_to_the_file() -> None:
