@@ -32,7 +32,12 @@ def log_tail(log: Path, start: int = 0, hidden: Collection[str] = ()) -> tuple[s
 
 def log_cause(log: Path, start: int = 0, hidden: Collection[str] = ()) -> str:
     """The line that names the cause; empty when none does."""
-    lines = [_PREFIX.sub("", line) for line in _lines(log, start, hidden)]
+    return cause_in(_lines(log, start, hidden))
+
+
+def cause_in(said: Sequence[str]) -> str:
+    """The one of these lines that names the cause; empty when none does."""
+    lines = [_PREFIX.sub("", line) for line in said]
     for cause in _CAUSES:
         for at in reversed(range(len(lines))):
             if cause.search(lines[at]):
@@ -55,6 +60,11 @@ def _lines(log: Path, start: int, hidden: Collection[str]) -> tuple[str, ...]:
             text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ()
+    return shown(text, hidden)
+
+
+def shown(text: str, hidden: Collection[str] = ()) -> tuple[str, ...]:
+    """A log's lines, fit to be shown."""
     for secret in sorted(filter(None, hidden), key=len, reverse=True):
         text = text.replace(secret, "***")
     whole = (line.rpartition("\r")[2] for line in _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n"))

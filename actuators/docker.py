@@ -1,0 +1,182 @@
+"""Run vLLM servers as Docker containers: each new one like the one it replaces, but for its flags."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
+from weakref import WeakValueDictionary
+
+from actuators import docker_end, docker_files, docker_found
+from actuators.docker_client import DockerClient
+from actuators.docker_clone import obstacles
+from actuators.docker_found import Found
+from actuators.docker_start import Starter
+from actuators.docker_watch import Watch
+from actuators.openai_probe import OpenAiProbe
+from agent.errors import ActError
+from agent.events import ServerLost
+from agent.model import Prospect, Server, Setting, Strategy
+from agent.ports import Now, Sensor, Site
+
+_ASK_AGAIN_S = 2.0  # while Docker's daemon is away
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerEngine:
+    """The fields without an underscore are the options of `[targets.engine]`."""
+
+    containers: tuple[str, ...] = ()  # names of those that serve already; several are one target's servers
+    host: str = ""  # "unix:///run/trimtab/docker.sock"; empty: DOCKER_HOST, else Docker's own socket
+    publish: str = "127.0.0.1"  # the address of this host on which new servers are reached
+    stop_s: float = 30.0  # from the stop signal to SIGKILL
+    health_every_s: float = 1.0
+    health_timeout_s: float = 5.0  # a busy server's event loop stalls for seconds: shorter calls it hung
+    lost_after: int = 10  # missed health probes in a row; with the above, a hung server is told in a minute
+    _client: DockerClient = field(init=False, repr=False, compare=False)
+    _site: Site | None = field(default=None, init=False, repr=False, compare=False)
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(
+        default_factory=WeakValueDictionary, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "containers", tuple(self.containers))  # TOML knows lists only
+        object.__setattr__(self, "_client", DockerClient(host=self.host))
+        if not self.containers or not all(self.containers):
+            raise ValueError("say what serves: containers = ['vllm'], the names that `docker ps` shows")
+        if len(set(self.containers)) != len(self.containers):
+            raise ValueError("containers: each name once")
+        if self.stop_s < 0 or self.health_every_s <= 0 or self.health_timeout_s <= 0 or self.lost_after < 1:
+            raise ValueError(
+                "stop_s is at least 0, health_every_s and health_timeout_s above 0, lost_after at least 1"
+            )
+
+    def bind(self, site: Site) -> Self:
+        bound = replace(self)
+        object.__setattr__(bound, "_site", site)
+        return bound
+
+    async def problems(self) -> Sequence[str]:
+        try:
+            await self._client.version()
+            found = await self._found()
+            serving = any(one.running for one in found.values())
+            wrong: list[str] = []
+            for name in self.containers:
+                wrong += await self._wrong(name, found.get(name), serving=serving)
+        except ActError as error:
+            return [error.why]
+        return wrong
+
+    async def observe(self) -> Sequence[Server]:
+        """What is found running for the first time is kept, so that it can be made again when it is gone."""
+        running = [one for one in (await self._found()).values() if one.running]
+        for one in running:
+            await docker_end.keep(self._client, self._bound, one)
+        return [one.seen() for one in sorted(running, key=lambda one: (not one.ours, one.server))]
+
+    def sensors(self) -> Sequence[Sensor]:
+        return ()
+
+    async def preflight(
+        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+    ) -> Prospect:
+        raise NotImplementedError
+
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        """One launch of a name at a time: the next one finds what the first has started."""
+        async with self._turn(server.name):
+            found = await self._unfenced()
+            await self._sweep(found)
+            starter = Starter(client=self._client, site=self._bound, publish=self.publish)
+            return await starter.launched(server, found, deadline_s)
+
+    async def warm_up(self, server: Server, requests: int, deadline_s: float) -> None:
+        if not server.address:
+            raise ActError(f"{server.name} has no address: it was never launched")
+        one = (await self._found()).get(server.name)
+        key = docker_found.api_key_of(one.inspect) if one else ""
+        await OpenAiProbe(address=server.address, api_key=key).warm_up(requests, deadline_s)
+
+    async def busy(self, server: Server) -> int | None:
+        return await OpenAiProbe(address=server.address).busy()
+
+    async def stop(self, server: Server) -> None:
+        async with self._turn(server.name):
+            one = (await self._unfenced()).get(server.name)
+            if one is None:
+                raise ActError(f"{server.name} is not there any more: nothing is left to be started again")
+            await docker_end.stop(self._client, self._bound, one, self.stop_s)
+
+    async def retire(self, server: Server) -> None:
+        async with self._turn(server.name):
+            found = await self._unfenced()
+            await docker_end.retire(self._client, self._bound, server.name, found, self.stop_s)
+            await self._sweep({name: one for name, one in found.items() if name != server.name})
+
+    async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
+        def tell(why: str, log: tuple[str, ...], *, gone: bool) -> None:
+            why = f"{server.name} {why}"
+            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log))
+
+        one = await self._there(server.name)
+        if one is None:
+            tell("is not there any more", (), gone=True)
+            return
+        watch = Watch(
+            client=self._client,
+            container=one.id,
+            address=server.address,
+            every_s=self.health_every_s,
+            timeout_s=self.health_timeout_s,
+            misses=self.lost_after,
+            silent=lambda why, log: tell(why, log, gone=False),
+        )
+        why, log = await watch.until_gone()
+        tell(why, log, gone=True)
+
+    # What there is.
+
+    @property
+    def _bound(self) -> Site:
+        if self._site is None:
+            raise RuntimeError("bind the engine to a site first")
+        return self._site
+
+    async def _found(self) -> Mapping[str, Found]:
+        return await docker_found.of_target(self._client, self._bound, self.containers)
+
+    async def _unfenced(self) -> Mapping[str, Found]:
+        found = await self._found()
+        docker_found.fence(self._bound, found.values())
+        return found
+
+    async def _there(self, name: str) -> Found | None:
+        """Waits for Docker's daemon: while it is away nobody knows."""
+        while True:
+            try:
+                return (await self._found()).get(name)
+            except ActError:
+                await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def _wrong(self, name: str, one: Found | None, *, serving: bool) -> list[str]:
+        if one is None or not one.running:
+            kept = docker_files.read(self._bound, name)
+            if serving or (kept is not None and (kept.stopped or kept.gone)):
+                return []
+            state = "there is no such container" if one is None else "it does not run"
+            return [f"containers: {name}: {state}: start it, or correct the name (`docker ps` shows them)"]
+        image = await self._client.image(one.inspect["Image"])
+        found = obstacles(one.inspect, image, docker_found.files_of(one.inspect))
+        return [f"containers: {name}: {problem}" for problem in found]
+
+    # Taking turns.
+
+    def _turn(self, name: str) -> asyncio.Lock:
+        return self._turns.setdefault(name, asyncio.Lock())
+
+    async def _sweep(self, found: Mapping[str, Found]) -> None:
+        at_work = [name for name, turn in self._turns.items() if turn.locked()]
+        await docker_end.sweep(self._client, self._bound, found, at_work)
+
+
+plugin = DockerEngine

@@ -1,0 +1,118 @@
+"""End a container: kept stopped, so that it can be started again as it was, or removed for good."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+from actuators import docker_files
+from actuators.docker_client import DockerClient, Json
+from actuators.docker_clone import spec_of
+from actuators.docker_files import NEVER, Kept
+from actuators.docker_found import COMPOSE, Found
+from agent.errors import ActError
+from agent.ports import Site
+
+_ENDED_WITHIN_S = 30.0  # after SIGKILL: freeing a GPU's memory takes the kernel seconds
+_POLL_S = 0.1
+
+
+async def keep(client: DockerClient, site: Site, one: Found) -> Kept:
+    """What is kept of it, written if it was not, or if it is another container by now."""
+    kept = docker_files.read(site, one.server)
+    if kept is not None and kept.id == one.id and not kept.gone:
+        return kept
+    spec = spec_of(one.inspect, await client.image(one.inspect["Image"]))
+    kept = Kept(server=one.server, id=one.id, ours=one.ours, epoch=site.epoch, spec=spec, policy=one.policy)
+    docker_files.write(site, kept)
+    return kept
+
+
+async def stop(client: DockerClient, site: Site, one: Found, grace_s: float) -> None:
+    """Ended, and started again by nobody but us."""
+    if one.removes_itself:
+        raise ActError(
+            f"{one.server} was started with --rm: stopped it would be gone, and with it the way back; "
+            "start it without --rm"
+        )
+    await keep(client, site, one)
+    docker_files.change(site, one.server, stopped=True, epoch=site.epoch)
+    await end(client, one, grace_s)
+
+
+async def retire(
+    client: DockerClient, site: Site, name: str, found: Mapping[str, Found], grace_s: float
+) -> None:
+    """Gone for good; what was made like it inherits its restart policy.
+
+    What docker compose has made is stopped only: compose would take offence at a container that is missing.
+    """
+    one = found.get(name)
+    kept = await keep(client, site, one) if one else docker_files.read(site, name)
+    if kept is None:
+        return
+    heirs = [heir for heir in found.values() if heir.like == name and heir.running]
+    for heir in heirs:
+        await hand_on(client, site, heir, kept.policy)
+    if one is None:
+        docker_files.change(site, name, gone=True, epoch=site.epoch)
+        return
+    composed = COMPOSE in one.labels and not one.ours
+    docker_files.change(site, name, stopped=composed, gone=not composed, epoch=site.epoch)
+    await end(client, one, grace_s)
+    if not composed:
+        await client.remove(one.id)
+
+
+async def hand_on(client: DockerClient, site: Site, heir: Found, policy: Json) -> None:
+    """First in force, then written: repeated, it comes to the same."""
+    if policy.get("Name", "no") in {"", "no"} or heir.policy == policy or heir.removes_itself:
+        return
+    await client.restart_policy(heir.id, policy)
+    await keep(client, site, heir)
+    docker_files.change(site, heir.server, policy=policy)
+
+
+async def end(client: DockerClient, one: Found, grace_s: float) -> None:
+    """It has ended, and Docker will not start it again. SIGKILL at once when paused, or without grace."""
+    await _never_again(client, one)
+    if not one.running:
+        return
+    if one.paused or grace_s <= 0:
+        await client.kill(one.id)
+    else:
+        await client.stop(one.id, grace_s)
+    try:
+        async with asyncio.timeout(_ENDED_WITHIN_S):
+            await _ended(client, one.id)
+    except TimeoutError as error:
+        why = f"{one.server} still runs {_ENDED_WITHIN_S:g} s after SIGKILL: look at the driver"
+        raise ActError(why) from error
+
+
+async def sweep(
+    client: DockerClient, site: Site, found: Mapping[str, Found], wanted: Collection[str]
+) -> None:
+    """Remove what is left of containers of ours: made or ended, and neither wanted nor kept for a way back.
+
+    Somebody else's are theirs.
+    """
+    for name, one in found.items():
+        kept = docker_files.read(site, name)
+        kept_stopped = kept is not None and kept.stopped and kept.id == one.id
+        if one.ours and not one.running and name not in wanted and not kept_stopped:
+            if kept is not None and kept.id == one.id:
+                docker_files.change(site, name, gone=True)
+            await client.remove(one.id)
+    docker_files.forget_old(site)
+
+
+async def _ended(client: DockerClient, container: str) -> None:
+    while True:
+        now = await client.inspect(container)
+        if now is None or not now["State"].get("Running"):
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+async def _never_again(client: DockerClient, one: Found) -> None:
+    if one.policy.get("Name", "no") not in {"", "no"} and not one.removes_itself:
+        await client.restart_policy(one.id, dict(NEVER))
