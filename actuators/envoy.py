@@ -16,6 +16,7 @@ from actuators.envoy_process import EnvoyProcess, find_binary
 from actuators.split import Carried, Json, carried_by, check, metadata_of
 from actuators.xds_exchange import Exchange
 from actuators.xds_files import BrokenFileError, XdsFiles
+from actuators.xds_routes import routes
 from agent.effects import Route
 from agent.errors import ActError, FencedError
 from agent.ports import Site, TrafficSeen
@@ -156,7 +157,7 @@ class EnvoyTraffic:
 
     def _split(self, route: Route) -> Json:
         metadata = metadata_of(route, epoch=self._bound.epoch)
-        return xds.routes(route, metadata=metadata, session_header=self.session_header)
+        return routes(route, metadata=metadata, session_header=self.session_header)
 
     def _listener(self) -> tuple[str, bytes]:
         host, port = xds.split_address(self.listen)

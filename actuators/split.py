@@ -20,20 +20,38 @@ def check(route: Route) -> None:
     """Raises ActError unless the split can be carried as it is."""
     asked = f"route {route.number}"
     weights = route.weights
-    known = [server.name for server in route.servers]
     wrong = [f"{name}: {weight!r}" for name, weight in weights.items() if not _is_percent(weight)]
     if wrong:
         raise ActError(f"{asked}: a weight is an integer from 0 to 100, not {', '.join(wrong)}")
-    if sum(weights.values()) != PERCENT:
-        raise ActError(f"{asked}: the weights sum to {sum(weights.values())}, not to 100")
-    named = {*weights, route.fallback, *([route.leased] if route.leased else [])}
+    if route.closed_s:
+        _check_closed(route, asked)
+    elif (total := sum(weights.values())) != PERCENT:
+        raise ActError(f"{asked}: the weights sum to {total}, not to 100")
+    known = [server.name for server in route.servers]
+    named = {*weights, *(() if route.closed_s else (route.fallback,)), *filter(None, (route.leased,))}
     if missing := sorted(named - set(known)):
         raise ActError(f"{asked} names {', '.join(missing)}; its servers are {', '.join(known) or 'none'}")
     if len(set(known)) < len(known):
         raise ActError(f"{asked} has two servers of one name: {', '.join(known)}")
+    if route.leased:
+        _check_lease(route, asked)
+
+
+def _check_closed(route: Route, asked: str) -> None:
+    if not (route.closed_s > 0 and math.isfinite(route.closed_s)):
+        raise ActError(f"{asked}: it is closed for seconds above 0, not {route.closed_s}")
+    if route.weights != dict.fromkeys((server.name for server in route.servers), 0):
+        raise ActError(f"{asked} is closed: each server's weight is 0, not {dict(route.weights)}")
+    if route.fallback or route.leased is not None:
+        raise ActError(
+            f"{asked} is closed: it has no fallback and no lease, not {route.fallback!r} and {route.leased!r}"
+        )
+
+
+def _check_lease(route: Route, asked: str) -> None:
     if route.leased == route.fallback:
         raise ActError(f"{asked}: the lease of {route.leased} would end on {route.leased} itself")
-    if route.leased and not (route.lease_s > 0 and math.isfinite(route.lease_s)):
+    if not (route.lease_s > 0 and math.isfinite(route.lease_s)):
         raise ActError(f"{asked}: a lease takes seconds above 0, not {route.lease_s}")
 
 
@@ -57,10 +75,11 @@ class Carried:
     leased: str | None
     lease_ms: int
     lease_expires_ms: int
+    closed_s: float
 
     def is_of(self, route: Route) -> bool:
-        asked = (route.number, dict(route.weights), route.fallback, route.leased)
-        return asked == (self.number, self.weights, self.fallback, self.leased)
+        asked = (route.number, dict(route.weights), route.fallback, route.leased, route.closed_s)
+        return asked == (self.number, self.weights, self.fallback, self.leased, self.closed_s)
 
     def is_due(self) -> bool:
         """A third of the lease is spent, or the clock was set back."""
@@ -80,6 +99,8 @@ def metadata_of(route: Route, *, epoch: int) -> Json:
         lease_ms = int(min(route.lease_s, LONGEST_LEASE_S) * 1000)
         expires_ms = shared_clock_ms() + lease_ms
         metadata.update(leased=route.leased, lease_ms=lease_ms, lease_expires_ms=expires_ms)
+    if route.closed_s:
+        metadata["closed_s"] = route.closed_s
     return metadata
 
 
@@ -99,6 +120,7 @@ def carried_by(resources: Iterable[Json]) -> Carried:
             leased=metadata.get("leased"),
             lease_ms=int(metadata.get("lease_ms", 0)),
             lease_expires_ms=int(metadata.get("lease_expires_ms", 0)),
+            closed_s=float(metadata.get("closed_s", 0)),
         )
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"not a route configuration of ours: {error!r}") from error

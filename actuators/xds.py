@@ -1,4 +1,4 @@
-"""Envoy's configuration as data: which server gets which share, and what is written down of each request.
+"""Envoy's configuration as data: its port, its servers, and what is written down of each request.
 
 Every figure here was measured with Envoy 1.40; JSON, because YAML turns some names into booleans.
 """
@@ -9,14 +9,12 @@ import json
 from pathlib import Path
 
 from actuators.split import NAMESPACE, Json
-from agent.effects import Route
 from agent.errors import ActError
 from agent.model import Server
 
 LUA = Path(__file__).with_name("ingress.lua")
 TYPES = "type.googleapis.com/"
 BUFFER_BYTES = 1 << 20
-RETRIED_BODY_BYTES = 16 << 20  # a request with a larger body is not tried again
 IDLE = "3600s"  # silence within a request; prefill of a long prompt is silence
 NO_LIMIT = 65_536  # Envoy's default is 1,024: the next stream would be a 503
 
@@ -48,7 +46,8 @@ _REQUEST = {
 }
 
 
-def _typed(kind: str, /, **fields: object) -> Json:
+def typed(kind: str, /, **fields: object) -> Json:
+    """A resource that says of what kind it is."""
     return {"@type": TYPES + kind, **fields}
 
 
@@ -65,7 +64,7 @@ def response(version: str, *resources: Json) -> bytes:
 def bootstrap(home: Path) -> bytes:
     """What Envoy is started with; everything that changes is in files under `home/xds`."""
     sink = {"address": {"pipe": {"path": str(home / "records.sock")}}}
-    limit = _typed(
+    limit = typed(
         "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
         max_active_downstream_connections=20_000,
     )
@@ -102,7 +101,7 @@ def bootstrap(home: Path) -> bytes:
 def _log(tag: str, record: Json) -> Json:
     return {
         "name": "envoy.access_loggers.fluentd",
-        "typed_config": _typed(
+        "typed_config": typed(
             "envoy.extensions.access_loggers.fluentd.v3.FluentdAccessLogConfig",
             cluster="records",
             tag=tag,
@@ -116,16 +115,16 @@ def _log(tag: str, record: Json) -> Json:
 
 def listener(home: Path, *, host: str, port: int, report_every_s: float) -> tuple[str, bytes]:
     """Version and file of the port that clients use. A change of weights never touches it."""
-    lua = _typed(
+    lua = typed(
         "envoy.extensions.filters.http.lua.v3.Lua",
         default_source_code={"inline_string": LUA.read_text()},
     )
-    router = _typed(
+    router = typed(
         "envoy.extensions.filters.http.router.v3.Router",
         suppress_envoy_headers=True,
         upstream_log=[_log("us", _ATTEMPT)],  # one record for each attempt: retries hide failures
     )
-    connections = _typed(
+    connections = typed(
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="ingress",
         use_remote_address=True,  # strips x-envoy-* that clients send
@@ -142,7 +141,7 @@ def listener(home: Path, *, host: str, port: int, report_every_s: float) -> tupl
             {"name": "envoy.filters.http.router", "typed_config": router},
         ],
     )
-    resource = _typed(
+    resource = typed(
         "envoy.config.listener.v3.Listener",
         name="ingress",
         address={"socket_address": {"address": host, "port_value": port}},
@@ -183,7 +182,7 @@ def cluster(server: Server) -> Json:
         raise ActError(f"cannot route to {server.name}: {error}") from error
     endpoint = {"address": {"socket_address": {"address": host, "port_value": port}}}
     http = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-    return _typed(
+    return typed(
         "envoy.config.cluster.v3.Cluster",
         name=server.name,
         type="STATIC" if _is_ip(host) else "STRICT_DNS",
@@ -205,7 +204,7 @@ def cluster(server: Server) -> Json:
             ]
         },
         typed_extension_protocol_options={
-            http: _typed(
+            http: typed(
                 http,
                 common_http_protocol_options={"idle_timeout": "4s"},  # uvicorn closes at 5 s
                 explicit_http_config={"http_protocol_options": {}},
@@ -220,74 +219,3 @@ def address_of(cluster: Json) -> str:
     address = endpoint["address"]["socket_address"]
     host = f"[{address['address']}]" if ":" in address["address"] else address["address"]
     return f"{host}:{address['port_value']}"
-
-
-_FORWARD: Json = {
-    "timeout": "0s",  # the default of 15 s cuts streams
-    "idle_timeout": IDLE,
-    "retry_policy": {
-        "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes",
-        "retriable_status_codes": [502, 503],
-        "num_retries": 1,
-        "refresh_cluster_on_retry": True,
-        "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
-    },
-}
-
-
-def _lease_over(fallback: str) -> Json:
-    """Matches what the Lua filter marked; dynamic metadata, because a client could send a header."""
-    mark = {"filter": NAMESPACE, "path": [{"key": "lease"}], "value": {"string_match": {"exact": "expired"}}}
-    return {
-        "name": "lease-over",
-        "match": {"prefix": "/", "dynamic_metadata": [mark]},
-        "request_body_buffer_limit": RETRIED_BODY_BYTES,
-        "route": {**_FORWARD, "cluster": fallback},
-    }
-
-
-def routes(route: Route, *, metadata: Json, session_header: str) -> Json:
-    """The split. The fallback comes first in it, so that a growing share only adds sessions to the other."""
-    ordered = sorted(route.weights, key=lambda name: (name != route.fallback, name))
-    groups = [
-        {
-            "name": "split",
-            "clusters": [
-                {"cluster_name": name, "weight": route.weights[name]}
-                for name in ordered
-                if route.weights[name]
-            ],
-        },
-        {"name": "fallback", "clusters": [{"cluster_name": route.fallback, "weight": 1}]},
-    ]
-    specifier = _typed(
-        "envoy.extensions.router.cluster_specifiers.priority_group.v3.PriorityGroupClusterSpecifier",
-        use_hash_policy=True,  # without the header: random
-        priority_groups=groups,
-    )
-    name = "envoy.router.cluster_specifier_plugin.priority_group"
-    split = {
-        "name": "split",
-        "match": {"prefix": "/"},
-        "metadata": {"filter_metadata": {NAMESPACE: metadata}},
-        "request_body_buffer_limit": RETRIED_BODY_BYTES,
-        "route": {
-            **_FORWARD,
-            "hash_policy": [{"header": {"header_name": session_header}, "terminal": True}],
-            "inline_cluster_specifier_plugin": {"extension": {"name": name, "typed_config": specifier}},
-        },
-    }
-    ahead = [_lease_over(route.fallback)] if route.leased else []
-    everything = {
-        "name": "all",
-        "domains": ["*"],
-        "routes": [*ahead, split],
-        "include_request_attempt_count": True,
-        "request_headers_to_add": [
-            {
-                "header": {"key": ID_HEADER, "value": UNIQUE_ID},
-                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-            }
-        ],
-    }
-    return _typed("envoy.config.route.v3.RouteConfiguration", name="main", virtual_hosts=[everything])

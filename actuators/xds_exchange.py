@@ -52,7 +52,7 @@ class Exchange:
             await self.give("lds", version, content)
 
     async def clusters(self, wanted: dict[str, Json]) -> None:
-        """Never none: Envoy would drop every request."""
+        """None only where the split is closed: Envoy would drop every request."""
         found = self.files.read("cds") if self.files.is_usable("cds") else None
         if found and {cluster.get("name"): cluster for cluster in found[1]} == wanted:
             seen = await self.admin.in_force("cds")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actuators.split import check
+from actuators.split_shares import without_lease
 from agent.effects import Route
 from agent.errors import ActError, FencedError
 from agent.ports import Site, TrafficSeen
@@ -48,13 +49,13 @@ class FakeTraffic:
 
     @property
     def weights_in_force(self) -> dict[str, int]:
-        """What clients meet now: a spent lease sends all to the fallback."""
+        """What clients meet now: a spent lease's share is the others'; none where it is closed."""
         proxy = self.proxy
         if proxy.route is None or not proxy.running:
             return {}
-        if proxy.route.leased and asyncio.get_running_loop().time() > proxy.expires_s:
-            return {proxy.route.fallback: 100}
-        return {name: weight for name, weight in proxy.route.weights.items() if weight}
+        spent = proxy.route.leased and asyncio.get_running_loop().time() > proxy.expires_s
+        route = without_lease(proxy.route) if spent else proxy.route
+        return {name: weight for name, weight in route.weights.items() if weight}
 
     async def problems(self) -> Sequence[str]:
         return self.found_problems

@@ -1,13 +1,14 @@
 import asyncio
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
 from actuators.envoy import EnvoyTraffic
 from agent.effects import Route
-from tests.sse_backend import Backend, ask, asked
+from tests.sse_backend import Backend, ask, asked, until
 
 pytestmark = pytest.mark.real_envoy
 
@@ -148,6 +149,68 @@ async def test_a_fallback_that_fails_is_not_spread_over_the_canary(
 
     assert served[green.name] < 50  # 10 % of 200, 7 standard deviations
     assert served["503"] == 200 - served[green.name]
+
+
+@pytest.fixture
+async def third() -> AsyncIterator[Backend]:
+    async with Backend("chat-r0") as backend:
+        yield backend
+
+
+def leased_of_three(blue: Backend, third: Backend, green: Backend, lease_s: float) -> Route:
+    return Route(
+        number=5,
+        servers=(blue.server, third.server, green.server),
+        weights={blue.name: 20, third.name: 20, green.name: 60},
+        fallback=blue.name,
+        leased=green.name,
+        lease_s=lease_s,
+    )
+
+
+async def test_the_end_of_a_lease_spreads_its_share_and_leaves_the_others_their_sessions(
+    traffic: EnvoyTraffic, blue: Backend, third: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    sessions = [{"x-session-id": str(number)} for number in range(100)]
+
+    async def servers() -> list[str]:
+        return [(await ask(client, traffic.listen, stream=False, headers=one)).server for one in sessions]
+
+    async def spent() -> bool:
+        return green.name not in await asked(client, traffic.listen, 30)
+
+    await traffic.route(leased_of_three(blue, third, green, lease_s=30.0))
+    before = await servers()
+    await traffic.route(leased_of_three(blue, third, green, lease_s=0.2))
+    await until(spent)
+    after = await servers()
+    moved = Counter(now for was, now in zip(before, after, strict=True) if was == green.name)
+
+    assert all(was in (now, green.name) for was, now in zip(before, after, strict=True))
+    assert 40 < moved.total() < 80  # 60 % of 100, 4 standard deviations
+    assert min(moved[blue.name], moved[third.name]) > 10  # half of each, 4.6 standard deviations
+    assert moved.total() == moved[blue.name] + moved[third.name]
+
+
+@pytest.mark.parametrize("expired", [False, True])
+async def test_what_one_server_fails_is_spread_over_those_that_stay(
+    traffic: EnvoyTraffic,
+    blue: Backend,
+    third: Backend,
+    green: Backend,
+    client: aiohttp.ClientSession,
+    expired: bool,
+) -> None:
+    green.mode = "503"
+    blue.mode = "503" if expired else "ok"
+    await traffic.route(leased_of_three(blue, third, green, lease_s=0.1 if expired else 30.0))
+    await asyncio.sleep(0.3 if expired else 0)
+
+    served = await asked(client, traffic.listen, 200)
+
+    assert served.total() == served[third.name] + served[blue.name]
+    assert served[third.name] == 200 if expired else 60 < served[third.name] < 140
+    assert bool(green.served["503"]) is not expired
 
 
 async def test_clients_cannot_spend_the_lease(

@@ -19,6 +19,7 @@ from agent.ports import Site
 BLUE = Server(name="chat-r1", setting={}, address="127.0.0.1:8101")
 GREEN = Server(name="chat-r2", setting={}, address="127.0.0.1:8102")
 GOOD = Route(number=1, servers=(BLUE, GREEN), weights={BLUE.name: 95, GREEN.name: 5}, fallback=BLUE.name)
+CLOSED = replace(GOOD, weights={BLUE.name: 0, GREEN.name: 0}, fallback="", closed_s=30.0)
 
 weight = st.one_of(st.integers(), st.integers(-20, 120), st.floats(), st.booleans(), st.none(), st.text())
 names = st.sampled_from([BLUE.name, GREEN.name, "chat-r3", ""])
@@ -55,6 +56,16 @@ def test_no_other_weights_than_percents_that_sum_to_a_hundred_are_written(weight
         (replace(GOOD, leased=GREEN.name, lease_s=0), "seconds above 0"),
         (replace(GOOD, leased=GREEN.name, lease_s=float("nan")), "seconds above 0"),
         (replace(GOOD, leased=GREEN.name, lease_s=float("inf")), "seconds above 0"),
+        (replace(CLOSED, closed_s=0.0), "sum to 0"),
+        (replace(CLOSED, closed_s=-1.0), "seconds above 0"),
+        (replace(CLOSED, closed_s=float("nan")), "seconds above 0"),
+        (replace(CLOSED, closed_s=float("inf")), "seconds above 0"),
+        (replace(CLOSED, weights=GOOD.weights), "each server's weight is 0"),
+        (replace(CLOSED, weights={BLUE.name: 0, GREEN.name: 5}), "each server's weight is 0"),
+        (replace(CLOSED, weights={}), "each server's weight is 0"),
+        (replace(CLOSED, weights={**CLOSED.weights, "chat-r9": 0}), "each server's weight is 0"),
+        (replace(CLOSED, fallback=BLUE.name), "no fallback and no lease"),
+        (replace(CLOSED, leased=GREEN.name, lease_s=3), "no fallback and no lease"),
         (replace(GOOD, servers=(BLUE, GREEN, GREEN)), "two servers of one name"),
         (replace(GOOD, servers=(BLUE, replace(GREEN, address=""))), "HOST:PORT"),
         (replace(GOOD, servers=(BLUE, replace(GREEN, address="host:0"))), "HOST:PORT"),

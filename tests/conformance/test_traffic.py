@@ -1,9 +1,12 @@
 """What every proxy promises, the real one and the fake that stands in for it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from actuators.envoy import EnvoyTraffic
@@ -12,7 +15,7 @@ from agent.errors import ActError, FencedError
 from agent.model import Server
 from agent.ports import Site, Traffic
 from tests.fake_traffic import FakeTraffic
-from tests.sse_backend import free_port
+from tests.sse_backend import Answer, Backend, ask, asked, free_port, until
 
 BLUE = Server(name="chat-r1", setting={"max_num_seqs": 4}, address="127.0.0.1:9")
 GREEN = Server(name="chat-r2", setting={"max_num_seqs": 16}, address="127.0.0.1:19")
@@ -24,6 +27,19 @@ CANARY = Route(
     fallback=BLUE.name,
     leased=GREEN.name,
     lease_s=30.0,
+)
+
+OLDER = Server(name="chat-r0", setting={"max_num_seqs": 4}, address="127.0.0.1:29")
+THREE = Route(
+    number=3,
+    servers=(BLUE, OLDER, GREEN),
+    weights={BLUE.name: 40, OLDER.name: 20, GREEN.name: 40},
+    fallback=BLUE.name,
+    leased=GREEN.name,
+    lease_s=30.0,
+)
+CLOSED = Route(
+    number=4, servers=(BLUE, GREEN), weights={BLUE.name: 0, GREEN.name: 0}, fallback="", closed_s=20.0
 )
 
 Bind = Callable[[int], Traffic]  # by epoch
@@ -126,8 +142,15 @@ async def test_an_older_daemon_is_fenced(bind: Bind) -> None:
         replace(CANARY, fallback="chat-r3"),
         replace(CANARY, leased=BLUE.name),
         replace(CANARY, lease_s=0),
+        replace(CLOSED, closed_s=0.0),
+        replace(CLOSED, closed_s=-1.0),
+        replace(CLOSED, weights={}),
+        replace(CLOSED, weights={BLUE.name: 0}),
+        replace(CLOSED, fallback=BLUE.name),
+        replace(CLOSED, leased=GREEN.name, lease_s=3.0),
+        replace(CANARY, closed_s=20.0),
     ],
-    ids=lambda route: f"{route.weights} {route.fallback} {route.leased} {route.lease_s}",
+    ids=lambda r: f"{r.weights} {r.fallback} {r.leased} {r.lease_s} {r.closed_s}",
 )
 async def test_a_refused_route_changes_nothing(bind: Bind, refused: Route) -> None:
     traffic = bind(1)
@@ -154,6 +177,56 @@ async def test_keep_alive_carries_out_a_route_that_is_missing_but_undoes_no_late
     assert seen.weights == CANARY.weights
 
 
+async def test_a_closed_split_has_no_weight_left_and_may_be_opened_again(bind: Bind) -> None:
+    traffic = bind(1)
+    await traffic.route(ALONE)
+
+    await traffic.route(CLOSED)
+    await traffic.keep_alive(CLOSED)
+    shut = await traffic.observe()
+    await traffic.route(replace(ALONE, number=5))
+    opened = await traffic.observe()
+
+    assert shut is not None
+    assert opened is not None
+    assert shut.weights == {BLUE.name: 0, GREEN.name: 0}
+    assert set(shut.addresses) == {BLUE.name, GREEN.name}
+    assert (shut.leased, shut.listening) == (None, True)
+    assert opened.weights == ALONE.weights
+
+
+async def test_a_split_may_be_closed_from_the_first(bind: Bind) -> None:
+    traffic = bind(1)
+
+    await traffic.keep_alive(CLOSED)
+    seen = await traffic.observe()
+
+    assert seen is not None
+    assert seen.weights == CLOSED.weights
+
+
+async def test_it_stays_closed_when_the_daemon_is_another(bind: Bind) -> None:
+    await bind(1).route(CLOSED)
+    next_daemon = bind(2)
+
+    seen = await next_daemon.observe()
+    await next_daemon.keep_alive(CLOSED)
+
+    assert seen is not None
+    assert await next_daemon.observe() in (seen, replace(seen, epoch=2))
+
+
+async def test_a_leased_one_among_three_is_observed(bind: Bind) -> None:
+    traffic = bind(1)
+
+    await traffic.route(THREE)
+    seen = await traffic.observe()
+
+    assert seen is not None
+    assert (seen.weights, seen.leased) == (THREE.weights, GREEN.name)
+    assert set(seen.addresses) == {BLUE.name, OLDER.name, GREEN.name}
+
+
 async def test_the_fake_fails_once_on_demand_and_spends_its_lease(tmp_path: Path) -> None:
     fake = FakeTraffic()
     traffic = fake.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
@@ -165,3 +238,85 @@ async def test_the_fake_fails_once_on_demand_and_spends_its_lease(tmp_path: Path
 
     assert traffic.weights_in_force == {BLUE.name: 100}
     assert [name for name, _ in fake.calls] == ["route", "route"]
+
+
+class Clients:
+    """Who ask a proxy before real servers; of the fake, what they would meet."""
+
+    def __init__(self, backends: Sequence[Backend], session: aiohttp.ClientSession) -> None:
+        self.backends = backends
+        self.session = session
+
+    def placed(self, route: Route) -> Route:
+        """With its servers where the real ones are."""
+        address = {backend.name: backend.server.address for backend in self.backends}
+        servers = tuple(replace(server, address=address[server.name]) for server in route.servers)
+        return replace(route, servers=servers)
+
+    async def served(self, traffic: Traffic) -> dict[str, int]:
+        """In percent, by the server's name; who is refused counts under the status."""
+        if isinstance(traffic, FakeTraffic):
+            return traffic.weights_in_force or {"503": 100}
+        assert isinstance(traffic, EnvoyTraffic)
+        return dict(await asked(self.session, traffic.listen, 100))
+
+    async def hold(self, traffic: Traffic, name: str) -> "asyncio.Task[Answer] | None":
+        """A stream that takes its time."""
+        if isinstance(traffic, FakeTraffic):
+            traffic.in_flight_of[name] = 1
+            return None
+        assert isinstance(traffic, EnvoyTraffic)
+        return asyncio.create_task(ask(self.session, traffic.listen))
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[Clients]:
+    async with AsyncExitStack() as stack:
+        names = (BLUE.name, OLDER.name, GREEN.name)
+        backends = [await stack.enter_async_context(Backend(name, chunks=20, gap_s=0.05)) for name in names]
+        yield Clients(backends, await stack.enter_async_context(aiohttp.ClientSession()))
+
+
+async def test_closed_refuses_everybody_and_opened_again_serves(bind: Bind, clients: Clients) -> None:
+    traffic = bind(1)
+
+    await traffic.route(clients.placed(CLOSED))
+    refused = await clients.served(traffic)
+    await traffic.route(clients.placed(replace(ALONE, number=5)))
+
+    assert refused == {"503": 100}
+    assert await clients.served(traffic) == {BLUE.name: 100}
+
+
+async def test_a_stream_that_runs_survives_the_closing(bind: Bind, clients: Clients) -> None:
+    traffic = bind(1)
+    await traffic.route(clients.placed(ALONE))
+    stream = await clients.hold(traffic, BLUE.name)
+
+    async def is_open() -> bool:
+        return await traffic.in_flight(BLUE.name) == 1
+
+    await until(is_open)
+
+    await traffic.route(clients.placed(CLOSED))
+
+    assert await clients.served(traffic) == {"503": 100}
+    assert await traffic.in_flight(BLUE.name) == 1
+    assert stream is None or (await stream).good
+
+
+async def test_a_spent_lease_is_spread_over_those_that_stay(bind: Bind, clients: Clients) -> None:
+    traffic = bind(1)
+    await traffic.route(clients.placed(replace(THREE, lease_s=0.1)))
+
+    async def is_spent() -> bool:
+        return GREEN.name not in await clients.served(traffic)
+
+    await until(is_spent)
+    served = await clients.served(traffic)
+    seen = await traffic.observe()
+
+    assert set(served) == {BLUE.name, OLDER.name}
+    assert 45 < served[BLUE.name] < 90  # 67 of 100, 4.6 standard deviations
+    assert seen is not None
+    assert seen.weights == THREE.weights  # as in force without the lease
