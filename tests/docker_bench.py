@@ -103,7 +103,7 @@ class Bench:
             body: Json = {
                 "Image": image.tag,
                 "Cmd": [*image.flags, *flags],
-                "Env": [f"{key}={value}" for key, value in {**image.env, **(env or {})}.items()],
+                "Env": [f"{key}={value}" for key, value in (env or {}).items()],
                 "Labels": {**(labels or {}), BENCH: self.prefix},
                 "ExposedPorts": {PORT: {}},
                 "HostConfig": {
@@ -116,6 +116,7 @@ class Bench:
                     "CpusetCpus": cpuset_cpus,
                     "RestartPolicy": _restart_policy(restart),
                     "Init": True,
+                    **image.host,
                     **(host or {}),
                 },
                 "NetworkingConfig": {"EndpointsConfig": {first: endpoint}},

@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import docker
 
@@ -35,6 +36,7 @@ exec {python} -m vllm.entrypoints.openai.api_server "$@"
 _PYTHON = """#!/bin/sh
 exec {python} "$@"
 """
+_SHM = 1 << 30  # vLLM asks for 160 MiB, Docker gives 64
 _USERS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 _GROUPS = "root:x:0:\nnogroup:x:65534:\n"
 _FOLDERS = (
@@ -60,12 +62,12 @@ _LINKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """`tag` is here; a container of it needs `binds` ("host:container:ro") and serves with `flags`."""
+    """`tag` is here; a container of it serves with `flags`, and needs `binds` and what else `host` has."""
 
     tag: str
-    binds: tuple[str, ...]
+    binds: tuple[str, ...]  # "host:container:ro"
     flags: tuple[str, ...]
-    env: dict[str, str] = field(default_factory=dict)
+    host: dict[str, Any] = field(default_factory=dict)  # of HostConfig
 
 
 def simulator_image(api: docker.APIClient) -> Image:
@@ -84,7 +86,7 @@ def real_vllm_image(api: docker.APIClient) -> Image:
     tag = _made(api, "real", vllm.python, _REAL, ENVIRONMENT)
     binds = (*_binds(vllm.python), f"{vllm.model}:{MODEL}:ro", f"{kept}:/root/.cache")
     flags = (MODEL, "--served-model-name", "tiny", "--max-model-len", "2048", "--enforce-eager")
-    return Image(tag=tag, binds=binds, flags=flags)
+    return Image(tag=tag, binds=binds, flags=flags, host={"ShmSize": _SHM})
 
 
 def _made(api: docker.APIClient, name: str, python: Path, vllm: str, env: dict[str, str]) -> str:
