@@ -13,6 +13,7 @@ from agent.reading import (
     EngineSample,
     Gpu,
     GpuSample,
+    Incident,
     Reading,
     Request,
     RequestOutcome,
@@ -26,6 +27,7 @@ from agent.window import Spoken, gauge, latency_in, latency_of, rate, spoken
 
 PENDING = 2_000  # requests that wait for `arms` one by one; above, they are counted at once
 SOURCES = 1_000  # sources whose state is remembered
+INCIDENTS = 1_000  # the latest that are remembered, of all servers
 FORGET_SPANS = 20  # a server silent for so many spans is gone
 
 
@@ -63,6 +65,7 @@ class Fold:
     _sources: dict[str, SourceState] = field(default_factory=dict, init=False)
     _gpus: GpuSample | None = field(default=None, init=False)
     _series: SeriesSample | None = field(default=None, init=False)
+    _incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=INCIDENTS), init=False)
 
     def __post_init__(self) -> None:
         if not (self.span_s > 0 and self.fresh_s > 0 and self.most > 0):
@@ -80,6 +83,8 @@ class Fold:
                 self._gpus = sample
             case SeriesSample():
                 self._series = sample
+            case Incident():
+                self._incidents.append(sample)
             case SourceState():
                 self._sources.pop(sample.source, None)
                 self._sources[sample.source] = sample
@@ -149,6 +154,7 @@ class Fold:
             series=dict(self._series.values) if self._series and since < self._series.at <= at else {},
             facts=dict(known.facts),
             missing=missing,
+            incidents=tuple(i for i in self._incidents if i.server == server and since < i.at <= at),
         )
 
     def _server(self, name: str, at: datetime) -> _Server:

@@ -109,7 +109,23 @@ class SourceState:
     why: str = ""
 
 
-Sample = EngineSample | RequestSample | GpuSample | SeriesSample | SourceState
+IncidentKind = Literal["oom", "died", "restarted", "paused", "unhealthy", "renamed", "disconnected"]
+"""`oom`: the kernel killed a process in it; the server may live on without. `unhealthy`: it was healthy
+before, by its own health check. `disconnected`: taken off a network while it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Something that happened to a server's container, whoever did it: trimtab stops servers too."""
+
+    at: datetime
+    server: str
+    what: IncidentKind
+    why: str
+    container: str = ""  # its name
+
+
+Sample = EngineSample | RequestSample | GpuSample | SeriesSample | SourceState | Incident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,3 +174,4 @@ class Reading:
     series: Mapping[str, float | None] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
+    incidents: tuple[Incident, ...] = ()  # of its container, oldest first

@@ -17,6 +17,7 @@ from agent.reading import (
     EngineSample,
     Gpu,
     GpuSample,
+    Incident,
     Reading,
     Request,
     RequestOutcome,
@@ -435,3 +436,14 @@ def test_arms_lose_and_double_nothing(batches: list[int]) -> None:
     total += fold.arms(second(99)).get("r0", Arm())
 
     assert total == arm_of([request()] * sum(batches))
+
+
+def test_what_happened_to_a_server_is_read_while_it_is_in_the_window() -> None:
+    fold = folded(*(scrape(at_s) for at_s in range(70)))
+    ours = Incident(at=second(20), server="r0", what="oom", why="the kernel killed a process of it")
+
+    fold.add(ours)
+    fold.add(replace(ours, server="r1"))
+
+    assert read(fold, 30).incidents == (ours,)
+    assert read(fold, 60).incidents == ()

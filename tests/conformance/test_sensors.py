@@ -31,6 +31,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 """Options without a default, by sensor; every source that they name is unreachable."""
 UNREACHABLE: dict[str, dict[str, Any]] = {
     "nvidia_smi": {"command": "/no/such/nvidia-smi"},
+    "docker_events": {"host": "unix:///no/such/docker.sock"},
 }
 
 sensor_names = pytest.mark.parametrize("name", NAMES)
@@ -66,7 +67,7 @@ def plain(annotation: Any) -> bool:  # noqa: ANN401  a type form
 
 
 def test_the_known_sensors_are_found() -> None:
-    assert {"nvidia_smi", "prometheus", "vllm_metrics"} <= set(NAMES)
+    assert {"docker_events", "nvidia_smi", "prometheus", "vllm_metrics"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -1,0 +1,134 @@
+"""One connection to the Docker Engine's events, read in a thread of its own."""
+
+import asyncio
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+import docker
+import requests
+from docker.errors import DockerException
+from docker.types import CancellableStream
+from docker.utils import convert_filters, kwargs_from_env
+
+from agent.errors import SensorError
+
+Json = dict[str, Any]
+
+ACTIONS = ("oom", "die", "start", "kill", "pause", "unpause", "rename", "destroy", "health_status")
+NETWORK_ACTIONS = ("connect", "disconnect")
+"""Nothing else is sent to us: each health check is three `exec_…` events."""
+
+_JOIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Every container of the host as the Engine sums it up, running or not."""
+
+    containers: tuple[Json, ...]
+
+
+class EventStream:
+    """`async with` opens it and closes it, thread and socket; `next` gives what comes, in order.
+
+    The first is a Listed, taken when the stream was open, so that nothing falls between; each container
+    started or connected later is followed by one more. Without a word for `silence_s` the stream ends: an
+    Engine that hangs closes nothing.
+    """
+
+    def __init__(self, host: str, timeout_s: float, silence_s: float) -> None:
+        self._host = host
+        self._timeout_s = timeout_s
+        self._silence_s = silence_s
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[Json | Listed | SensorError | None] = asyncio.Queue()
+        self._thread = threading.Thread(target=self._run, name="docker_events", daemon=True)
+        self._turn = threading.Lock()
+        self._closed = False
+        self._open: CancellableStream[bytes] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with self._turn:
+            self._closed = True
+            if self._open is not None:
+                with suppress(OSError, AttributeError, ValueError, DockerException):  # it ended meanwhile
+                    self._open.close()
+        await asyncio.to_thread(self._thread.join, _JOIN_S)
+
+    async def next(self) -> Json | Listed | None:
+        """None: the stream has ended for want of news, open it again. Raises SensorError: it is lost."""
+        item = await self._items.get()
+        if isinstance(item, SensorError):
+            raise item
+        return item
+
+    def _run(self) -> None:
+        last: SensorError | None = SensorError("the Docker Engine has closed its stream of events")
+        try:
+            for item in self._read():
+                self._hand(item)
+        except (DockerException, requests.RequestException, OSError, ValueError) as error:
+            quiet = self._open is not None and "timed out" in str(error)
+            last = None if quiet else SensorError(f"no word from the Docker Engine: {error}")
+        self._hand(last)
+
+    def _hand(self, item: Json | Listed | SensorError | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+    def _read(self) -> Iterator[Json | Listed]:
+        with connected(self._host, self._timeout_s) as api, self._opened(api) as answer:
+            yield Listed(tuple(api.containers(all=True)))
+            rest = b""
+            for chunk in answer.iter_content(None):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(None, map(bytes.strip, lines)):
+                    event = json.loads(line)
+                    yield event
+                    if event.get("Action") in {"start", "connect"}:
+                        yield Listed(tuple(api.containers(all=True)))
+
+    def _opened(self, api: docker.APIClient) -> requests.Response:
+        filters = {"type": ["container", "network"], "event": [*ACTIONS, *NETWORK_ACTIONS]}
+        answer = api.get(
+            f"{api.base_url}/v{api.api_version}/events",
+            params={"filters": convert_filters(filters)},
+            stream=True,
+            timeout=(api.timeout, self._silence_s),
+        )
+        with self._turn:
+            self._open = CancellableStream(iter(()), answer)
+            if self._closed:
+                self._open.close()
+        answer.raise_for_status()
+        return answer
+
+
+def connected(host: str, timeout_s: float) -> docker.APIClient:
+    """`host` as in DOCKER_HOST, which an empty one stands for. Raises OSError, DockerException."""
+    options = kwargs_from_env(environment={**os.environ, **({"DOCKER_HOST": host} if host else {})})
+    _let_in(str(options.get("base_url") or "unix:///var/run/docker.sock"))
+    api = docker.APIClient(**options, timeout=timeout_s, version="auto")  # type: ignore[arg-type]
+    api.trust_env = False  # no proxy and no .netrc stands between us and the Engine
+    return api
+
+
+def _let_in(where: str) -> None:
+    """Raises OSError when nobody listens on this Unix socket: docker-py would leave its own end open."""
+    scheme, _, path = where.partition("unix://")
+    if scheme in {"", "http+"} and path.startswith("/"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(path)
+            except OSError as error:
+                raise OSError(error.errno, f"{path}: {error.strerror}") from error
