@@ -3,20 +3,22 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 from weakref import WeakValueDictionary
 
 from actuators import docker_end, docker_files, docker_found
 from actuators.docker_client import DockerClient
 from actuators.docker_clone import obstacles
 from actuators.docker_found import Found
+from actuators.docker_preflight import preflight, start_key
 from actuators.docker_start import Starter
 from actuators.docker_watch import Watch
 from actuators.openai_probe import OpenAiProbe
+from actuators.start_times import StartTimes
 from agent.errors import ActError
 from agent.events import ServerLost
 from agent.model import Prospect, Server, Setting, Strategy
-from agent.ports import Now, Sensor, Site
+from agent.ports import Now, Site
 
 _ASK_AGAIN_S = 2.0  # while Docker's daemon is away
 
@@ -25,6 +27,7 @@ _ASK_AGAIN_S = 2.0  # while Docker's daemon is away
 class DockerEngine:
     """The fields without an underscore are the options of `[targets.engine]`."""
 
+    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {"docker_events": ("host", "containers")}
     containers: tuple[str, ...] = ()  # names of those that serve already; several are one target's servers
     host: str = ""  # "unix:///run/trimtab/docker.sock"; empty: DOCKER_HOST, else Docker's own socket
     publish: str = "127.0.0.1"  # the address of this host on which new servers are reached
@@ -74,20 +77,22 @@ class DockerEngine:
             await docker_end.keep(self._client, self._bound, one)
         return [one.seen() for one in sorted(running, key=lambda one: (not one.ours, one.server))]
 
-    def sensors(self) -> Sequence[Sensor]:
-        return ()
-
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> Prospect:
-        raise NotImplementedError
+        found = await self._found()
+        missing = [server.name for server in servers if server.name not in found]
+        if missing or not servers:
+            raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
+        blues = [found[server.name].inspect for server in servers]
+        return await preflight(self._client, self._bound, blues, servers, setting, wanted, self._times)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """One launch of a name at a time: the next one finds what the first has started."""
         async with self._turn(server.name):
             found = await self._unfenced()
             await self._sweep(found)
-            starter = Starter(client=self._client, site=self._bound, publish=self.publish)
+            starter = Starter(client=self._client, site=self._bound, times=self._times, publish=self.publish)
             return await starter.launched(server, found, deadline_s)
 
     async def warm_up(self, server: Server, requests: int, deadline_s: float) -> None:
@@ -105,7 +110,11 @@ class DockerEngine:
             one = (await self._unfenced()).get(server.name)
             if one is None:
                 raise ActError(f"{server.name} is not there any more: nothing is left to be started again")
+            began = asyncio.get_running_loop().time()
             await docker_end.stop(self._client, self._bound, one, self.stop_s)
+            if one.running:
+                took_s = asyncio.get_running_loop().time() - began
+                self._times.record_stop(start_key(one.inspect, one.seen().setting), took_s)
 
     async def retire(self, server: Server) -> None:
         async with self._turn(server.name):
@@ -141,6 +150,10 @@ class DockerEngine:
         if self._site is None:
             raise RuntimeError("bind the engine to a site first")
         return self._site
+
+    @property
+    def _times(self) -> StartTimes:
+        return StartTimes.at(self._bound.state_dir)
 
     async def _found(self) -> Mapping[str, Found]:
         return await docker_found.of_target(self._client, self._bound, self.containers)

@@ -14,7 +14,9 @@ from actuators.docker_differs import differs
 from actuators.docker_fate import Heard, fate, hearing, last_lines, refusal, starts_again, why_silent
 from actuators.docker_found import Found, address_of, files_of
 from actuators.docker_labels import container_name, labels_of
+from actuators.docker_preflight import start_key
 from actuators.openai_probe import OpenAiProbe
+from actuators.start_times import StartTimes
 from agent.errors import ActError, FlagError
 from agent.model import Server
 from agent.ports import Site
@@ -40,6 +42,7 @@ class Starter:
 
     client: DockerClient
     site: Site
+    times: StartTimes
     publish: str = "127.0.0.1"
 
     async def launched(self, server: Server, found: Mapping[str, Found], deadline_s: float) -> Server:
@@ -84,7 +87,9 @@ class Starter:
         if one is None:
             pattern = self.pattern(server, found)
             made = await self._made(server, pattern)
+            began = asyncio.get_running_loop().time()
             inspect = await self._healthy(server.name, made, start=True)
+            self._remember(server, inspect, asyncio.get_running_loop().time() - began)
             one = Found(server=server.name, ours=True, inspect=inspect)
             await docker_end.keep(self.client, self.site, one)
             if pattern.policy is not None:
@@ -97,6 +102,10 @@ class Starter:
             await docker_end.hand_on(self.client, self.site, one, kept.policy)
             docker_files.change(self.site, server.name, stopped=False, epoch=self.site.epoch)
         return replace(one.seen(), like=server.like, differs=server.differs)
+
+    def _remember(self, server: Server, inspect: Json, seconds: float) -> None:
+        key = start_key(inspect, docker_found.setting_of(inspect))
+        self.times.record(key, seconds, self.times.foreseen(key, server.setting))
 
     async def _made(self, server: Server, pattern: Pattern) -> str:
         spec = clone(
