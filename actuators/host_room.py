@@ -1,0 +1,148 @@
+"""How much memory this host has free, and each of its GPUs: asked anew each time, never for long."""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from agent.errors import ActError
+
+_SMI_S = 20.0  # without its persistence daemon the driver takes seconds per GPU
+_REAP_S = 2.0  # one that hangs in the driver may outlive even SIGKILL
+_FIELDS = ("index", "uuid", "memory.used", "memory.reserved", "memory.total", "mig.mode.current")
+_OLD_FIELDS = ("index", "uuid", "memory.used", "memory.total")  # drivers before 470 know no `reserved`
+_SHOWN = 300
+_MEMORY_FILES = (  # under /sys/fs/cgroup: usage, statistics, the reclaimable share's name in them
+    ("memory", "memory.usage_in_bytes", "total_inactive_file"),
+    ("", "memory.current", "inactive_file"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRoom:
+    index: int
+    uuid: str
+    free_mib: float | None  # None: the driver does not say
+    total_mib: float | None
+    sliced: bool = False  # MIG: its memory is not for one server to have
+
+
+async def free_memory() -> int | None:
+    """Bytes that can be had without swapping, from /proc/meminfo; None where it does not say."""
+    return await asyncio.to_thread(_meminfo, Path("/proc/meminfo"), "MemAvailable")
+
+
+async def total_memory() -> int | None:
+    return await asyncio.to_thread(_meminfo, Path("/proc/meminfo"), "MemTotal")
+
+
+async def memory_of(pid: int) -> int | None:
+    """Bytes that the container of this process holds and would not give back; None when it cannot be seen."""
+    return await asyncio.to_thread(_cgroup_memory, pid, Path("/proc"), Path("/sys/fs/cgroup"))
+
+
+async def gpus(command: str = "nvidia-smi", within_s: float = _SMI_S) -> tuple[GpuRoom, ...]:
+    """Every NVIDIA GPU of the host. Raises ActError when nvidia-smi is not there, fails or hangs."""
+    fields: tuple[str, ...] = _FIELDS
+    code, said = await _asked(command, fields, within_s)
+    if code and "is not a valid field" in said:
+        fields = _OLD_FIELDS
+        code, said = await _asked(command, fields, within_s)
+    if code:
+        raise ActError(f"{command}: exit {code}: {said.strip()[:_SHOWN]}")
+    return tuple(_gpu(line, fields, command) for line in said.splitlines() if line.strip())
+
+
+async def _asked(command: str, fields: Sequence[str], within_s: float) -> tuple[int, str]:
+    try:
+        child = await asyncio.create_subprocess_exec(
+            command,
+            f"--query-gpu={','.join(fields)}",
+            "--format=csv,noheader,nounits",
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ActError(f"{command} cannot be started: {error.strerror or error}") from error
+    try:
+        async with asyncio.timeout(within_s):
+            said, _ = await child.communicate()
+    except TimeoutError as error:
+        raise ActError(
+            f"{command} did not answer within {within_s:g} s, killed: look at the driver"
+        ) from error
+    finally:
+        await _end(child)
+    return child.returncode or 0, said.decode(errors="replace")
+
+
+async def _end(child: Process) -> None:
+    """SIGKILL for its whole group, and not much patience with one that the driver holds."""
+    if child.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REAP_S):
+            await child.communicate()
+
+
+def _gpu(line: str, fields: Sequence[str], command: str) -> GpuRoom:
+    row = dict(zip(fields, (cell.strip() for cell in line.split(",")), strict=False))
+    if len(row) != len(fields) or not row["index"].isdecimal():
+        raise ActError(f"{command}: a row that cannot be read: {line.strip()[:_SHOWN]}")
+    used, total = _number(row["memory.used"]), _number(row["memory.total"])
+    kept = _number(row.get("memory.reserved", "0")) or 0.0
+    return GpuRoom(
+        index=int(row["index"]),
+        uuid=row["uuid"],
+        free_mib=None if used is None or total is None else max(0.0, total - used - kept),
+        total_mib=total,
+        sliced=row.get("mig.mode.current") == "Enabled",
+    )
+
+
+def _number(cell: str) -> float | None:
+    """None for "[N/A]" and its like."""
+    with suppress(ValueError):
+        number = float(cell)
+        return number if isfinite(number) and number >= 0 else None
+    return None
+
+
+def _meminfo(path: Path, name: str) -> int | None:
+    with suppress(OSError, ValueError, IndexError):
+        for line in path.read_text(encoding="ascii").splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup_memory(pid: int, proc: Path, cgroups: Path) -> int | None:
+    if pid <= 0:
+        return None
+    with suppress(OSError, ValueError):
+        groups = _groups((proc / str(pid) / "cgroup").read_text(encoding="utf-8"))
+        for controller, usage, reclaimable in _MEMORY_FILES:
+            if controller in groups:
+                folder = cgroups / controller / groups[controller].lstrip("/")
+                statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                held = int((folder / usage).read_text(encoding="ascii")) - int(statistics.get(reclaimable, 0))
+                return max(0, held)
+    return None
+
+
+def _groups(text: str) -> dict[str, str]:
+    """Path of each controller; the unified hierarchy's is named ""."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        found |= dict.fromkeys(controllers.split(","), path)
+    return found
