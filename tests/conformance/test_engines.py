@@ -4,19 +4,23 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+import docker
 import pytest
 
-from actuators import server_marks
+from actuators import docker_files, server_marks
+from actuators.docker import DockerEngine
+from actuators.docker_labels import container_name
 from actuators.process import ProcessEngine
 from agent.errors import ActError
 from agent.events import ServerLost
-from agent.model import Server
+from agent.model import Prospect, Server
 from agent.ports import Engine, Site
+from tests.actuators.docker_rig import Place, place
 from tests.actuators.process_rig import STUB, free_ports
 from tests.fake_engine import FakeEngine
 
@@ -38,6 +42,8 @@ async def within(seconds: float, holds: Callable[[], object]) -> bool:
 
 class Rig(Protocol):
     """An engine, and what can go wrong with it."""
+
+    starts_again: bool  # what `stop` has ended
 
     @property
     def engine(self) -> Engine: ...
@@ -62,6 +68,8 @@ class Rig(Protocol):
 
 
 class FakeRig:
+    starts_again = True
+
     def __init__(self) -> None:
         self.engine = FakeEngine()
         self.die = self.engine.die
@@ -81,6 +89,8 @@ class FakeRig:
 
 
 class ProcessRig:
+    starts_again = False
+
     def __init__(self, state_dir: Path) -> None:
         self.site = Site(target="chat", state_dir=state_dir, epoch=1)
         self.engine = self._bound(1)
@@ -115,9 +125,65 @@ class ProcessRig:
         return engine.bind(Site(target="chat", state_dir=self.site.state_dir, epoch=epoch))
 
 
-@pytest.fixture(params=["fake", "process"])
+class DockerRig:
+    """Its containers are made like one that served here once."""
+
+    starts_again = True
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._api = docker.APIClient(version="auto")
+        self.engine = place.engine()
+
+    def restarted(self) -> DockerEngine:
+        return self._place.engine(epoch=2)
+
+    def slow(self) -> DockerEngine:
+        self._all_with("--sim-start-s=3600")
+        return self.engine
+
+    def failing(self) -> DockerEngine:
+        self._all_with("--no-such-flag")
+        return self.engine
+
+    def die(self, name: str) -> None:
+        self._api.kill(self._container(name), "SIGKILL")
+
+    def hang(self, name: str) -> None:
+        self._api.pause(self._container(name))
+
+    def wake(self, name: str) -> None:
+        self._api.unpause(self._container(name))
+
+    def close(self) -> None:
+        self._api.close()
+
+    def _container(self, name: str) -> str:
+        return container_name(self._place.site, name)
+
+    def _all_with(self, flag: str) -> None:
+        kept = docker_files.read(self._place.site, self._place.adopted)
+        assert kept
+        config = {**kept.spec["Config"], "Cmd": [flag]}
+        docker_files.change(self._place.site, self._place.adopted, spec={**kept.spec, "Config": config})
+
+
+@asynccontextmanager
+async def containers(state_dir: Path) -> AsyncIterator[Rig]:
+    async with place(state_dir) as here:
+        await here.keep("--sim-start-s=0.2")
+        rig = DockerRig(here)
+        yield rig
+        rig.close()
+
+
+@pytest.fixture(params=["fake", "process", "docker"])
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
-    rig: Rig = FakeRig() if request.param == "fake" else ProcessRig(tmp_path)
+    if request.param == "docker":
+        async with containers(tmp_path) as rig:
+            yield rig
+        return
+    rig = FakeRig() if request.param == "fake" else ProcessRig(tmp_path)
     yield rig
     for server in await rig.engine.observe():
         await rig.restarted().retire(server)
@@ -181,6 +247,47 @@ async def test_a_retired_server_is_gone_and_may_be_retired_again(rig: Rig) -> No
 
     assert list(await rig.engine.observe()) == []
     assert await rig.engine.busy(server) is None
+
+
+async def test_what_is_stopped_is_started_again_as_it_was(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    if not rig.starts_again:
+        with pytest.raises(ActError, match="cannot be started again"):
+            await rig.engine.stop(server)
+        assert list(await rig.engine.observe()) == [server]
+        return
+
+    await rig.engine.stop(server)
+    await rig.engine.stop(server)
+    assert list(await rig.engine.observe()) == []
+    assert list(await rig.restarted().observe()) == []
+    again = await rig.restarted().launch(server, 60)
+
+    assert (again.name, again.setting) == ("chat-r1", SETTING)
+    assert list(await rig.restarted().observe()) == [again]
+
+
+async def test_a_stopped_server_can_be_retired(rig: Rig) -> None:
+    if not rig.starts_again:
+        return
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    await rig.engine.stop(server)
+    await rig.engine.retire(server)
+
+    assert list(await rig.engine.observe()) == []
+    again = await rig.engine.launch(Server(name="chat-r1", setting={}), 60)
+    assert dict(again.setting) != SETTING
+
+
+async def test_it_says_what_would_come_of_a_change(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    prospect = await rig.engine.preflight([server], {**SETTING, "max_num_seqs": 9}, "auto")
+
+    assert isinstance(prospect, Prospect)
+    assert prospect.problem or prospect.why
+    assert list(await rig.engine.observe()) == [server]
 
 
 async def test_a_server_that_exits_as_it_starts_is_an_error_and_leaves_nothing(rig: Rig) -> None:
