@@ -5,11 +5,11 @@ container only; those are left out or replaced here, and each one that anybody c
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from actuators.docker_command import Files, Json, place_in, with_command
+from actuators.docker_command import Files, Json, place_in, with_command, with_environment
 from actuators.docker_mounts import binds_of, mounts_of
 from actuators.docker_networks import (
     at_create,
@@ -63,15 +63,16 @@ def clone(
     labels: Mapping[str, str],
     setting: Mapping[str, Value],
     host_port_ip: str = "127.0.0.1",
+    host_port: int | None = None,
     port: int | None = None,
     files: Files | None = None,
 ) -> Spec:
     """The container `name`: like the one inspected, with this whole setting (empty: with its own).
 
-    While it is green it restarts never, is reached on a port of `host_port_ip` that the engine chooses, and
-    answers to its own name only. In the host's network there is nothing to publish: `port` is where it
-    listens then. Raises FlagError when the flags cannot be changed, ActError when something else stands
-    in the way.
+    While it is green it restarts never, is reached on `host_port` of `host_port_ip`, and answers to its own
+    name only. Without `host_port` the engine chooses one, another at each start. In the host's network there
+    is nothing to publish: `port` is where it listens then. Raises FlagError when the flags cannot be
+    changed, ActError when something else stands in the way.
     """
     entrypoint, command = with_command(inspect, setting, port=port, files=files)
     if problems := unlike(inspect, files):
@@ -79,13 +80,16 @@ def clone(
     body = {
         **_config(inspect, name, labels),
         "Image": inspect["Image"],
+        "Env": with_environment(inspect, setting, port=port, files=files),
         "Entrypoint": entrypoint,
         "Cmd": command,
         "HostConfig": _host_config(inspect),
     }
     if own_network(inspect):
         listens = place_in(inspect, files)[1] if port is None else port
-        _publish(body, published(inspect, listens), host_port_ip)
+        bound = dict.fromkeys(published(inspect, listens), "")
+        bound |= {f"{listens}/tcp": str(host_port or "")}
+        _publish(body, bound, host_port_ip)
     elif port is None:
         raise ActError("a container in the host's network needs a port of its own to listen on")
     if network := at_create(inspect, name):
@@ -136,6 +140,8 @@ def _host_config(inspect: Json) -> Json:
     }
 
 
-def _publish(body: Json, ports: Sequence[str], ip: str) -> None:
+def _publish(body: Json, ports: Mapping[str, str], ip: str) -> None:
     body["ExposedPorts"] = {**(body.get("ExposedPorts") or {}), **{port: {} for port in ports}}
-    body["HostConfig"]["PortBindings"] = {port: [{"HostIp": ip, "HostPort": ""}] for port in ports}
+    body["HostConfig"]["PortBindings"] = {
+        port: [{"HostIp": ip, "HostPort": there}] for port, there in ports.items()
+    }

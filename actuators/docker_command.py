@@ -1,8 +1,8 @@
 """Where a container's vLLM flags stand, and how to change some and leave the rest word for word.
 
 Flags are read from the container's entrypoint and command, and from the YAML of `--config FILE` below them:
-the command line wins. vLLM has no environment variable that stands for a flag, except for the API key.
-A knob that the file sets is changed by a flag on the command line; the file is never written.
+the command line wins. A knob that the file sets is changed by a flag on the command line; the file is never
+written. Images whose entrypoint makes flags of the environment are read and changed there.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from actuators import config_file
+from actuators import config_file, docker_env_flags
 from agent.errors import FlagError
 from agent.flag_table import ONE_WAY
 from agent.flags import Value, api_key_of, place_of, setting_of, with_setting
@@ -31,9 +31,12 @@ _SERVER = ("vllm", "serve")
 def argv_of(inspect: Json) -> tuple[str, ...]:
     """The server's program and its flags: entrypoint and command, without a script that hands over to them.
 
-    Raises FlagError when there is nothing to run.
+    Where an entrypoint makes flags of the environment: the command line that it makes. Raises FlagError
+    when there is nothing to run.
     """
     entrypoint, command = _parts(inspect)
+    if made := _from_environment(inspect):
+        return made
     return (*([] if _hands_over(entrypoint, command) else entrypoint), *command)
 
 
@@ -74,13 +77,37 @@ def with_command(
     stays as it is. An entrypoint that was taken out is [""]: an empty one would mean the image's own.
     Raises FlagError when that cannot be done by changing flags.
     """
-    changes = _changes(inspect, setting, files)
-    if port is not None:
-        changes["port"] = port
+    changes = _changes(inspect, setting, files, port)
     entrypoint, command = _parts(inspect)
+    if _from_environment(inspect):
+        return entrypoint, command
     for knob, value in changes.items():  # one by one: an edit in both parts at once could not be told apart
         entrypoint, command = _edited(entrypoint, command, {knob: value})
     return entrypoint or [""], command
+
+
+def with_environment(
+    inspect: Json, setting: Mapping[str, Value], *, port: int | None = None, files: Files | None = None
+) -> list[str]:
+    """The environment that goes with `with_command`: as it is, unless that is where the flags stand."""
+    env = list(inspect["Config"].get("Env") or ())
+    argv = _from_environment(inspect)
+    if not argv:
+        return env
+    host, listens = place_of(argv)
+    given = {**setting_of(argv), "host": host, "port": listens}
+    changes = _changes(inspect, setting, files, port)
+    changed = {knob: value for knob, value in changes.items() if not same(given.get(knob), value)}
+    return docker_env_flags.with_flags(env, changed)
+
+
+def same(have: Value, want: Value) -> bool:
+    return have == want and isinstance(have, bool) == isinstance(want, bool)  # True == 1
+
+
+def _from_environment(inspect: Json) -> tuple[str, ...]:
+    config = inspect["Config"]
+    return docker_env_flags.argv_in(config.get("Entrypoint") or (), config.get("Env") or ())
 
 
 def _parts(inspect: Json) -> tuple[list[str], list[str]]:
@@ -115,9 +142,13 @@ def _edited(
     return (words, []) if not command else (words[:1], words[1:])
 
 
-def _changes(inspect: Json, setting: Mapping[str, Value], files: Files | None) -> dict[str, Value]:
+def _changes(
+    inspect: Json, setting: Mapping[str, Value], files: Files | None, port: int | None
+) -> dict[str, Value]:
+    """The knobs to be written on the command line; some may be there as wanted."""
+    place: dict[str, Value] = {} if port is None else {"port": port}
     if not setting:
-        return {}
+        return place
     given, in_file = setting_of(argv_of(inspect)), _setting_of_file(inspect, files)
     wanted = {knob: value for knob, value in setting.items() if not _masked(value)}
     known = setting.keys() | KEPT
@@ -133,11 +164,7 @@ def _changes(inspect: Json, setting: Mapping[str, Value], files: Files | None) -
                     "take it out of that file, and start the container anew"
                 )
         changes[knob] = value
-    return changes
-
-
-def same(have: Value, want: Value) -> bool:
-    return have == want and isinstance(have, bool) == isinstance(want, bool)  # True == 1
+    return changes | place
 
 
 def _masked(value: Value) -> bool:

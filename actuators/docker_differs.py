@@ -6,7 +6,7 @@ from typing import Any
 
 from actuators.docker_command import Json, argv_of, env_of, same
 from actuators.docker_mounts import options_of, seen_in
-from actuators.docker_networks import links_in, mode_of, networks_in
+from actuators.docker_networks import links_in, mode_of, networks_in, own_network
 from actuators.docker_obstacles import foreign_label
 from agent.errors import FlagError
 from agent.flags import Value, place_of, secrets_of, setting_of, with_setting
@@ -144,6 +144,8 @@ def _endpoints(inspect: Json) -> Json:
 
 def _lost_ports(blue: Json, green: Json) -> Iterator[str]:
     """Published by blue only; green may publish one more, to be reached."""
+    if not own_network(blue):
+        return
     kept = green["HostConfig"].get("PortBindings") or {}
     for port in sorted(blue["HostConfig"].get("PortBindings") or {}):
         if port not in kept:

@@ -4,6 +4,7 @@ Both are known from `inspect` alone, before anything is started. Each sentence s
 """
 
 from actuators.docker_command import Files, Json, argv_of, place_in, setting_in
+from actuators.docker_labels import EPOCH, LIKE, SERVER, SETTING, STATE_DIR, TARGET
 from actuators.docker_mounts import anonymous_in
 from actuators.docker_networks import (
     fixed_addresses,
@@ -15,7 +16,8 @@ from actuators.docker_networks import (
 )
 from agent.errors import FlagError
 
-_STRIPPED = ("com.docker.compose.", "desktop.docker.io/", "org.testcontainers.", "trimtab.")
+_STRIPPED = ("com.docker.compose.", "org.testcontainers.")
+_OURS = frozenset({TARGET, SERVER, EPOCH, SETTING, LIKE, STATE_DIR})
 _OWNERS = {
     "com.docker.swarm.service.name": "a Swarm service: Swarm itself starts and ends its containers",
     "io.kubernetes.pod.name": "a Kubernetes pod: the kubelet ends containers that it does not know",
@@ -58,7 +60,7 @@ def notes_of(inspect: Json, files: Files | None = None) -> tuple[str, ...]:
 
 def foreign_label(key: str) -> bool:
     """A label that says to whom a container belongs: a like one does not, and must not be taken for one."""
-    return key.startswith(_STRIPPED)
+    return key in _OURS or key.startswith(_STRIPPED)
 
 
 def _of_command(inspect: Json, files: Files | None) -> list[str]:
@@ -121,7 +123,7 @@ def _notes_of_network(inspect: Json, files: Files | None) -> list[str]:
         found.append(f"it has port {port} of the host's network: the new one is told another by --port")
     elif f"{port}/tcp" not in (host.get("PortBindings") or {}) and not host.get("PublishAllPorts"):
         found.append(f"port {port} is not published: the new one publishes it, on the loopback address only")
-    if given := given_hostname(inspect):
+    if own_network(inspect) and (given := given_hostname(inspect)):
         found.append(f"its host name {given} is a name in its networks: the new one gets another")
     if inspect["Config"].get("MacAddress"):
         found.append("its fixed MAC address stays with it: the new one gets another")
@@ -171,4 +173,4 @@ def _notes_of_labels(inspect: Json) -> list[str]:
 
 
 def _is_ours(inspect: Json) -> bool:
-    return any(key.startswith("trimtab.") for key in inspect["Config"].get("Labels") or ())
+    return SERVER in (inspect["Config"].get("Labels") or {})
