@@ -266,6 +266,7 @@ def test_a_plain_container_needs_no_words() -> None:
         (container("m", "--uds", "/run/v.sock"), "Unix socket"),
         (container("m", "--ssl-keyfile", "k", "--ssl-certfile", "c"), "TLS"),
         (container("m", "--host", "127.0.0.1"), "inside the container"),
+        (container("m", "--port", "0"), "no port to be reached on"),
         (container("m", config={"Labels": {"com.docker.swarm.service.name": "s"}}), "Swarm"),
         (container("m", config={"Labels": {"io.kubernetes.pod.name": "p"}}), "Kubernetes"),
     ],
