@@ -1,0 +1,49 @@
+"""Would a twin of a running container pass? What the administrator asks before the daemon does."""
+
+from docker_proxy.create import create_reasons
+from docker_proxy.engine import Engine
+from docker_proxy.errors import Absent, EngineSilent, Refused
+from docker_proxy.fields import Context
+from docker_proxy.judge import Judge
+from docker_proxy.strict_json import Json
+
+# Left out by trimtab when it makes a twin: identity, and what the engine fills in.
+_NOT_COPIED = ("AttachStdin", "AttachStdout", "AttachStderr", "MacAddress", "OnBuild")
+
+
+async def objections(name: str, context: Context, engine: Engine) -> list[str]:
+    """Every reason against a twin of the container `name`, and against touching that container itself."""
+    judge = Judge(context=context, engine=engine)
+    try:
+        seen = await engine.container(name)
+        inspected = await engine.described(seen.id)
+    except (Absent, EngineSilent) as error:
+        return [str(error)]
+    reasons = [] if judge.ours(seen) else [f"{seen.name} is not in the policy's containers.adopt"]
+    body = twin(inspected, context)
+    reasons += create_reasons(body, context)
+    if not reasons:
+        try:
+            await judge.things_named(body)
+        except (Refused, Absent, EngineSilent) as error:
+            reasons.append(str(error))
+    return reasons
+
+
+def twin(inspected: Json, context: Context) -> Json:
+    """A create body like the one trimtab sends, with the flags unchanged."""
+    config = {key: value for key, value in inspected["Config"].items() if key not in _NOT_COPIED}
+    if config.get("Hostname") == inspected["Id"][:12]:
+        del config["Hostname"]
+    address = next(iter(context.policy.networks.publish), "")
+    ports = inspected["HostConfig"].get("PortBindings") or {}
+    free = {port: [{"HostIp": address, "HostPort": ""}] for port in ports}
+    networks = (inspected.get("NetworkSettings") or {}).get("Networks") or {}
+    ends = {name: {"Aliases": (end or {}).get("Aliases")} for name, end in networks.items()}
+    return {
+        **config,
+        "Image": inspected["Image"],
+        "Labels": {**(config.get("Labels") or {}), context.policy.containers.label: "check"},
+        "HostConfig": {**inspected["HostConfig"], "PortBindings": free, "ContainerIDFile": ""},
+        "NetworkingConfig": {"EndpointsConfig": ends},
+    }

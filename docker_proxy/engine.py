@@ -1,0 +1,95 @@
+"""What the proxy itself asks the engine first: which container, image, network or volume a name means."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+from yarl import URL
+
+from docker_proxy.errors import Absent, EngineSilent
+from docker_proxy.strict_json import Json
+
+ADDRESS = "http://engine"
+_ANSWER = ClientTimeout(total=20, connect=5)
+_ID = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """`name` without its slash. `volumes` by name."""
+
+    id: str
+    name: str
+    labels: Json = field(default_factory=dict)
+    image: str = ""
+    volumes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    session: ClientSession  # over the engine's own socket
+
+    async def container(self, name: str) -> Container:
+        """Raises Absent with the engine's words, EngineSilent."""
+        seen = await self._get(f"/containers/{name}/json")
+        try:
+            return Container(
+                id=_full(seen["Id"]),
+                name=str(seen["Name"]).removeprefix("/"),
+                labels=seen["Config"].get("Labels") or {},
+                image=seen["Image"],
+                volumes=frozenset(_volumes(seen)),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise EngineSilent(f"the engine described {name} without {error}") from error
+
+    async def described(self, container_id: str) -> Json:
+        """All that inspect says. Raises Absent, EngineSilent."""
+        return await self._get(f"/containers/{container_id}/json")
+
+    async def image(self, ref: str) -> tuple[str, ...]:
+        """All names of the image: its id, tags and digests."""
+        seen = await self._get(f"/images/{ref}/json")
+        names = [seen.get("Id"), *(seen.get("RepoTags") or []), *(seen.get("RepoDigests") or [])]
+        return tuple(name for name in names if isinstance(name, str) and not name.startswith("<none>"))
+
+    async def network(self, ref: str) -> tuple[str, str, str]:
+        """(id, name, driver)."""
+        seen = await self._get(f"/networks/{ref}")
+        return str(seen.get("Id")), str(seen.get("Name")), str(seen.get("Driver"))
+
+    async def volume(self, name: str) -> tuple[str, Json]:
+        """(driver, its options)."""
+        seen = await self._get(f"/volumes/{name}")
+        return str(seen.get("Driver")), seen.get("Options") or {}
+
+    async def _get(self, path: str) -> Json:
+        url = URL(f"{ADDRESS}{path}", encoded=True)
+        try:
+            async with self.session.get(url, timeout=_ANSWER, allow_redirects=False) as reply:
+                body = await reply.read()
+                answer = json.loads(body)
+                if not isinstance(answer, dict):
+                    raise EngineSilent(f"GET {path}: no object")
+                if reply.status == HTTPStatus.NOT_FOUND:
+                    raise Absent(str(answer.get("message", "not found")))
+                if reply.status != HTTPStatus.OK:
+                    raise EngineSilent(f"GET {path}: {reply.status} {answer.get('message', '')}")
+                return answer
+        except (ClientError, OSError, ValueError) as error:
+            raise EngineSilent(f"the engine does not answer: {str(error) or type(error).__name__}") from error
+
+
+def _full(text: str) -> str:
+    if not _ID.fullmatch(text):
+        raise KeyError("a full Id")
+    return text
+
+
+def _volumes(seen: Json) -> Iterator[str]:
+    for mount in seen.get("Mounts") or []:
+        if mount.get("Type") == "volume" and mount.get("Name"):
+            yield mount["Name"]

@@ -1,0 +1,142 @@
+"""The small rules that tables of allowed fields are made of.
+
+A rule looks at one value and yields a reason for each thing that is wrong with it. A null never reaches
+a rule: to the engine it is the field left out.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from docker_proxy.policy import Policy
+
+Reasons = Iterator[str]
+
+
+class Files(Protocol):
+    def __call__(self, path: str) -> tuple[str, bool]:
+        """Where `path` leads (links followed), and whether to a directory or a plain file. Raises OSError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    policy: Policy
+    files: Files
+
+
+Rule = Callable[[str, object, Context], Reasons]
+Table = Mapping[str, Rule]
+
+
+def judged(where: str, value: object, table: Table, context: Context) -> Reasons:
+    """An object of the Engine's: each key must stand in `table`, letter by letter."""
+    if not isinstance(value, dict):
+        yield f"{where}: an object is wanted"
+        return
+    for key, inner in value.items():
+        rule = table.get(key)
+        if rule is not None:
+            if inner is not None:
+                yield from rule(f"{where}.{key}".lstrip("."), inner, context)
+        elif not (key in context.policy.create.ignore_empty and is_empty(inner)):
+            yield f"{where}.{_shown(key)}: {_unknown(key, table)}".lstrip(".")
+
+
+def _unknown(key: str, table: Table) -> str:
+    folded = unicodedata.normalize("NFKC", key).casefold()
+    for known in table:
+        if known.casefold() == folded:
+            return f"the engine would read this key as {known}: write it so"
+    return "not a field that a container of trimtab may set"
+
+
+def _shown(text: str) -> str:
+    return ascii(text[:60])[1:-1]
+
+
+def is_empty(value: object) -> bool:
+    return value is None or value is False or value in ("", 0, [], {})
+
+
+def nothing(where: str, value: object, _: Context) -> Reasons:
+    if not is_empty(value):
+        yield f"{where}: must be left empty"
+
+
+def flag(where: str, value: object, _: Context) -> Reasons:
+    if not isinstance(value, bool):
+        yield f"{where}: true or false is wanted"
+
+
+def number(where: str, value: object, _: Context) -> Reasons:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
+        yield f"{where}: a whole number is wanted"
+
+
+def text(where: str, value: object, _: Context) -> Reasons:
+    if not isinstance(value, str):
+        yield f"{where}: a text is wanted"
+
+
+def texts(where: str, value: object, context: Context) -> Reasons:
+    return each(text)(where, value, context)
+
+
+def text_or_texts(where: str, value: object, context: Context) -> Reasons:
+    return text(where, value, context) if isinstance(value, str) else texts(where, value, context)
+
+
+def one_of(*allowed: str) -> Rule:
+    def rule(where: str, value: object, _: Context) -> Reasons:
+        if value not in allowed:
+            yield f"{where}: {shown(value)} is not one of {', '.join(filter(None, allowed))}"
+
+    return rule
+
+
+def listed(of: Callable[[Policy], tuple[str, ...]], key: str, *always: str) -> Rule:
+    """A text that stands in a list of the policy, which the reason names as `key`."""
+
+    def rule(where: str, value: object, context: Context) -> Reasons:
+        if value not in (*always, *of(context.policy)):
+            yield f"{where}: {shown(value)} is not in the policy's {key}"
+
+    return rule
+
+
+def each(inner: Rule) -> Rule:
+    def rule(where: str, value: object, context: Context) -> Reasons:
+        if not isinstance(value, list):
+            yield f"{where}: a list is wanted"
+            return
+        for item in value:
+            yield from inner(where, item, context)
+
+    return rule
+
+
+def values(inner: Rule, keys: str = r"[^\x00-\x1f]{1,512}") -> Rule:
+    """A map whose keys the user chooses (they fit `keys`) and whose values `inner` judges, unless null."""
+
+    def rule(where: str, value: object, context: Context) -> Reasons:
+        if not isinstance(value, dict):
+            yield f"{where}: an object is wanted"
+            return
+        for key, item in value.items():
+            if not re.fullmatch(keys, key):
+                yield f"{where}: the key {_shown(key)} is not allowed"
+            elif item is not None:
+                yield from inner(f"{where}.{_shown(key)}", item, context)
+
+    return rule
+
+
+def fields(table: Table) -> Rule:
+    return lambda where, value, context: judged(where, value, table, context)
+
+
+def shown(value: object) -> str:
+    """For a reason: short, on one line, plain characters. Never used for values that may be secret."""
+    return ascii(value)[:120]

@@ -1,0 +1,198 @@
+"""The verdict on one request: what goes on to the engine, and in which words.
+
+Whoever is named is looked up first, and the full id from the engine's answer is what goes on: a prefix of
+an id, or a name that changes hands meanwhile, leads nowhere else.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from docker_proxy.create import create_reasons, update_reasons
+from docker_proxy.endpoints import connect_reasons, disconnect_reasons, networks_named
+from docker_proxy.engine import Container, Engine
+from docker_proxy.errors import Absent, Refused
+from docker_proxy.fields import Context, Reasons, shown
+from docker_proxy.mounts import volumes_named
+from docker_proxy.policy import NAME, Policy, like_any
+from docker_proxy.request import Ask
+from docker_proxy.strict_json import Json, parsed, written
+
+_IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*([:@/][a-zA-Z0-9_.-]+)*")
+_MOST_REASONS = 6
+_TOP = {"ping": "/_ping", "version": "/version", "info": "/info", "events": "/events"}
+_TAIL = {"inspect": "/json", "file": "/archive", "remove": ""}  # the others end in their own name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Onward:
+    """A request of the proxy's own making. `sifted`: only trimtab's own entries of the answer go back."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    sifted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    context: Context
+    engine: Engine
+
+    @property
+    def policy(self) -> Policy:
+        return self.context.policy
+
+    async def onward(self, ask: Ask, body: bytes) -> Onward:
+        """Raises Refused, Absent, EngineSilent."""
+        if not ask.route.largest_body and body not in (b"", b"{}", b"null"):
+            raise Refused(f"{ask.route.kind} takes no body")
+        match ask.route.kind:
+            case "create":
+                return await self._create(ask, parsed(body))
+            case "update":
+                changes = parsed(body)
+                _refuse_for(update_reasons(changes, self.context))
+                return await self._container(ask, "/update", written(changes))
+            case "connect" | "disconnect":
+                return await self._attach(ask, parsed(body))
+            case "list":
+                return _as_asked(ask, "/containers/json", sifted=self.policy.containers.read == "ours")
+            case "image":
+                return _as_asked(ask, f"/images/{_image(ask.subject)}/json")
+            case "network":
+                return _as_asked(ask, f"/networks/{await self._network(ask.subject)}")
+            case kind if kind in _TOP:
+                return _as_asked(ask, _TOP[kind])
+            case kind:
+                return await self._container(ask, _TAIL.get(kind, f"/{kind}"))
+
+    async def _container(self, ask: Ask, tail: str, body: bytes | None = None) -> Onward:
+        seen = await self.engine.container(ask.subject)
+        reads_all = self.policy.containers.read == "all" and not ask.route.changes
+        if not self.ours(seen) and not (reads_all and ask.route.kind != "file"):
+            raise Refused(f"{ask.route.kind}: {self._foreign(seen)}")
+        if ask.route.kind == "file":
+            self._file(ask.query.get("path", ""))
+        if ask.route.kind == "rename":
+            self._rename(seen, ask.query.get("name", "").removeprefix("/"))
+        return _as_asked(ask, f"/containers/{seen.id}{tail}", body=body)
+
+    def ours(self, seen: Container) -> bool:
+        return self._labelled(seen) or seen.name in self.policy.containers.adopt
+
+    def _labelled(self, seen: Container) -> bool:
+        return bool(seen.labels.get(self.policy.containers.label))
+
+    def _foreign(self, seen: Container) -> str:
+        label = self.policy.containers.label
+        return f"the container {seen.name} has no label {label} and is not in the policy's containers.adopt"
+
+    def _rename(self, seen: Container, name: str) -> None:
+        if not self.policy.named_ours(name):
+            raise Refused(f"rename: {shown(name)} is neither in containers.names nor in containers.adopt")
+        if not self._labelled(seen) and name not in self.policy.containers.adopt:
+            raise Refused(
+                f"rename: {seen.name} is known by its name alone: as {shown(name)} it would be lost"
+                " (add that name to containers.adopt)"
+            )
+
+    def _file(self, path: str) -> None:
+        tricky = any(part in ("", ".", "..") for part in path[1:].split("/"))
+        if tricky or not like_any(self.policy.containers.files, path):
+            raise Refused(f"file: {shown(path)} is not in the policy's containers.files")
+
+    async def _create(self, ask: Ask, body: Json) -> Onward:
+        name = ask.query.get("name", "").removeprefix("/")
+        if not self.policy.named_ours(name):
+            raise Refused(
+                f"create: the name {shown(name)} is neither in containers.names nor in containers.adopt"
+            )
+        _refuse_for(create_reasons(body, self.context))
+        await self.things_named(body)
+        return _as_asked(ask, "/containers/create", body=written(body))
+
+    async def things_named(self, body: Json) -> None:
+        """The image, the networks and the volumes of a create body. Raises Refused, Absent, EngineSilent."""
+        for network in networks_named(body):
+            await self._network(network)
+        volumes = set(volumes_named(body.get("HostConfig") or {}))
+        images = await self.engine.image(_image(body["Image"]))
+        bad_image = not any(like_any(self.policy.create.images, image) for image in images)
+        bad_volumes = {volume for volume in sorted(volumes) if not await self._volume_listed(volume)}
+        if (bad_image or bad_volumes) and self.policy.create.as_adopted:
+            for adopted in await self._adopted():
+                bad_image &= adopted.image not in images
+                bad_volumes -= adopted.volumes
+        if bad_image:
+            raise Refused(f"Image: {', '.join(images)}: none is in the policy's create.images")
+        if bad_volumes:
+            raise Refused(f"volumes not in the policy's mounts.volumes: {', '.join(sorted(bad_volumes))}")
+
+    async def _adopted(self) -> list[Container]:
+        """Those that are there under exactly this name (the engine would also find a prefix of an id)."""
+        found = []
+        for name in self.policy.containers.adopt:
+            try:
+                seen = await self.engine.container(name)
+            except Absent:
+                continue
+            if seen.name == name:
+                found.append(seen)
+        return found
+
+    async def _volume_listed(self, name: str) -> bool:
+        """One that fits a pattern only must be a plain volume: `local` with options may be any directory."""
+        volumes = self.policy.mounts.volumes
+        if name in volumes:
+            return True
+        if not like_any(volumes, name):
+            return False
+        try:
+            driver, options = await self.engine.volume(name)
+        except Absent:
+            return True  # the engine makes a plain one
+        return driver == "local" and not options
+
+    async def _network(self, ref: str) -> str:
+        """The id of a network that may be used. Its driver tells the host's, whatever it is called by."""
+        if not NAME.fullmatch(ref):
+            raise Refused(f"network: {shown(ref)} is not the name of a network")
+        networks = self.policy.networks
+        net_id, name, driver = await self.engine.network(ref)
+        if driver == "host":
+            if not networks.host:
+                raise Refused("network: the host's network (networks.host is false)")
+        elif driver != "null" and not like_any(networks.names, name):
+            raise Refused(f"network: {shown(name)} is not in the policy's networks.names")
+        return net_id
+
+    async def _attach(self, ask: Ask, body: Json) -> Onward:
+        reasons = connect_reasons if ask.route.kind == "connect" else disconnect_reasons
+        _refuse_for(reasons(body, self.context))
+        name = str(body.get("Container") or "")
+        if not NAME.fullmatch(name):
+            raise Refused(f"{ask.route.kind}: {shown(name)} is not the name of a container")
+        seen = await self.engine.container(name)
+        if not self.ours(seen):
+            raise Refused(f"{ask.route.kind}: {self._foreign(seen)}")
+        network = await self._network(ask.subject)
+        onward = written({**body, "Container": seen.id})
+        return _as_asked(ask, f"/networks/{network}/{ask.route.kind}", body=onward)
+
+
+def _as_asked(ask: Ask, path: str, body: bytes | None = None, *, sifted: bool = False) -> Onward:
+    return Onward(method=ask.route.method, path=ask.version + path, query=ask.query, body=body, sifted=sifted)
+
+
+def _image(ref: str) -> str:
+    if not _IMAGE.fullmatch(ref):
+        raise Refused(f"Image: {shown(ref)} is not the name of an image")
+    return ref
+
+
+def _refuse_for(reasons: Reasons) -> None:
+    if found := list(reasons):
+        more = f"; and {len(found) - _MOST_REASONS} more" if len(found) > _MOST_REASONS else ""
+        raise Refused("; ".join(found[:_MOST_REASONS]) + more)

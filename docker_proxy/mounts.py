@@ -1,0 +1,196 @@
+"""What of the host a container may see: binds, mounts, volumes and tmpfs.
+
+dockerd cleans a bind's source by its letters (`a/link/../b` is `a/b`) and then follows links; a shell would
+do it the other way round. Both ways must lead into a listed directory.
+"""
+
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterator
+
+from docker_proxy.fields import (
+    Context,
+    Reasons,
+    each,
+    fields,
+    flag,
+    nothing,
+    number,
+    one_of,
+    shown,
+    text,
+    values,
+)
+from docker_proxy.policy import SEALED, inside
+from docker_proxy.strict_json import Json
+
+VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
+_PRIVATE = ("private", "rprivate")
+_MODES = {"ro", "rw", "nocopy", "consistent", "cached", "delegated", *_PRIVATE}
+_TMPFS = re.compile(
+    r"(rw|ro|exec|noexec|suid|nosuid|nodev|sync|noatime|(size|mode|uid|gid|nr_inodes)=[0-9a-z%]+)"
+)
+
+
+def host_files(path: str) -> tuple[str, bool]:
+    """The real host's answer to `fields.Files`. What may not be looked at is an OSError as well."""
+    real = os.path.realpath(path, strict=True)
+    mode = os.stat(real).st_mode  # noqa: PTH116
+    return real, stat.S_ISDIR(mode) or stat.S_ISREG(mode)
+
+
+def bind(where: str, value: object, context: Context) -> Reasons:
+    """One line of HostConfig.Binds: `/source:/target[:mode,...]`, `volume:/target[...]` or `/anonymous`."""
+    if not isinstance(value, str):
+        yield f"{where}: a text is wanted"
+        return
+    match value.split(":"):
+        case [only]:
+            yield from target(where, only, context)
+        case [origin, to, *modes] if len(modes) <= 1:
+            yield from _bound(where, origin, to, set(",".join(modes).split(",")), context)
+        case _:
+            yield f"{where}: {shown(value)} has more than three parts"
+
+
+def _bound(where: str, origin: str, to: str, modes: set[str], context: Context) -> Reasons:
+    yield from target(where, to, context)
+    yield from _modes(where, modes, context)
+    if origin.startswith("/"):
+        yield from source(where, origin, "ro" not in modes, context)
+    elif not VOLUME.fullmatch(origin):
+        yield f"{where}: {shown(origin)} is neither an absolute path nor the name of a volume"
+
+
+def _modes(where: str, modes: set[str], context: Context) -> Reasons:
+    allowed = _MODES | ({"z", "Z"} if context.policy.mounts.relabel else set())
+    if {"ro", "rw"} <= modes:
+        yield f"{where}: ro and rw at once"
+    for mode in sorted(modes - allowed - {""}):
+        yield f"{where}: the mode {shown(mode)} is not allowed"
+
+
+def target(where: str, value: object, _: Context) -> Reasons:
+    """Where in the container: not over the kernel's own file systems."""
+    if not isinstance(value, str) or not value.startswith("/"):
+        yield f"{where}: {shown(value)} is not an absolute path in the container"
+        return
+    path = _cleaned(value)
+    if path == "/" or any(inside(path, top) for top in ("/proc", "/sys")):
+        yield f"{where}: nothing may be mounted over {path}"
+    if inside(path, "/dev") and not inside(path, "/dev/shm"):  # noqa: S108 - the container's
+        yield f"{where}: nothing may be mounted over {path}"
+
+
+def source(where: str, path: str, writable: bool, context: Context) -> Reasons:
+    """A host path: every way of reading it must lead into a listed directory."""
+    mounts = context.policy.mounts
+    if "\n" in path or not path.startswith("/"):
+        yield f"{where}: {shown(path)} is not an absolute path"
+        return
+    for way in sorted({path, _cleaned(path)}):
+        try:
+            real, plain = context.files(way)
+            write = {context.files(root)[0] for root in mounts.write if _there(root, context)}
+            read = {context.files(root)[0] for root in mounts.read if _there(root, context)}
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            yield f"{where}: cannot see where {shown(way)} leads: {why} (the proxy's user must reach it)"
+            return
+        if any(inside(real, sealed) for sealed in SEALED):
+            yield f"{where}: {shown(way)} leads to {shown(real)}, which no container may see"
+        elif not plain:
+            yield f"{where}: {shown(way)} is a socket, device or pipe"
+        elif real not in write and writable:
+            yield f"{where}: {shown(way)} leads to {shown(real)}, which is not in the policy's mounts.write"
+        elif real not in write and not any(inside(real, root) for root in read):
+            yield f"{where}: {shown(way)} leads to {shown(real)}, outside the policy's mounts.read"
+
+
+def _there(root: str, context: Context) -> bool:
+    try:
+        context.files(root)
+    except OSError:
+        return False
+    return True
+
+
+def _cleaned(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def mount(where: str, value: object, context: Context) -> Reasons:
+    """One of HostConfig.Mounts."""
+    yield from fields(_MOUNT)(where, value, context)
+    if not isinstance(value, dict):
+        return
+    origin, kind = value.get("Source"), value.get("Type")
+    match kind:
+        case "bind":
+            read_only = value.get("ReadOnly") is True
+            yield from source(f"{where}.Source", str(origin or ""), not read_only, context)
+        case "volume":
+            if origin and not (isinstance(origin, str) and VOLUME.fullmatch(origin)):
+                yield f"{where}.Source: {shown(origin)} is not the name of a volume"
+        case "tmpfs":
+            if origin:
+                yield f"{where}.Source: a tmpfs has none"
+        case _:
+            yield f"{where}.Type: {shown(kind)} is not one of bind, volume, tmpfs"
+
+
+_BIND_OPTIONS = fields(
+    {
+        "Propagation": one_of("", *_PRIVATE),
+        "NonRecursive": flag,
+        "CreateMountpoint": nothing,
+        "ReadOnlyNonRecursive": nothing,
+        "ReadOnlyForceRecursive": flag,
+    }
+)
+_VOLUME_OPTIONS = fields(
+    {
+        "NoCopy": flag,
+        "Labels": values(text),
+        "Subpath": nothing,
+        # `local` with o=bind,device=/ is a bind by another name.
+        "DriverConfig": fields({"Name": one_of("", "local"), "Options": nothing}),
+    }
+)
+_MOUNT = {
+    "Type": text,
+    "Source": text,
+    "Target": target,
+    "ReadOnly": flag,
+    "Consistency": one_of("", "default", "consistent", "cached", "delegated"),
+    "BindOptions": _BIND_OPTIONS,
+    "VolumeOptions": _VOLUME_OPTIONS,
+    "TmpfsOptions": fields({"SizeBytes": number, "Mode": number, "Options": nothing}),
+    "ClusterOptions": nothing,
+    "ImageOptions": nothing,
+}
+binds = each(bind)
+mounts = each(mount)
+
+
+def tmpfs(where: str, value: object, context: Context) -> Reasons:
+    if not isinstance(value, dict):
+        yield f"{where}: an object is wanted"
+        return
+    for path, options in value.items():
+        yield from target(where, path, context)
+        for option in str(options or "").split(","):
+            if option and not _TMPFS.fullmatch(option):
+                yield f"{where}: the option {shown(option)} is not allowed"
+
+
+def volumes_named(host_config: Json) -> Iterator[str]:
+    """The named volumes that a body which has been judged uses."""
+    for line in host_config.get("Binds") or []:
+        if not line.startswith("/"):
+            yield line.split(":")[0]
+    for item in host_config.get("Mounts") or []:
+        if item.get("Type") == "volume" and item.get("Source"):
+            yield item["Source"]

@@ -1,0 +1,184 @@
+"""The policy file: what may be asked of the engine, and for which containers. Everything else is refused."""
+
+import re
+import tomllib
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from docker_proxy.errors import PolicyError
+
+NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+# A listed directory may not lie inside these, nor be one of them or hold one of them.
+SEALED = ("/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/var/lib/docker", "/var/lib/containerd")
+# ... and may lie inside these, but not be or hold them.
+WHOLE = ("/etc", "/root", "/home", "/usr/bin", "/var/lib", "/var/log", "/var/spool/cron")
+
+
+def like(pattern: str, text: str) -> bool:
+    """Whether all of `text` fits; `*` stands for anything but a slash. Case counts."""
+    return re.fullmatch("[^/]*".join(map(re.escape, pattern.split("*"))), text) is not None
+
+
+def like_any(patterns: tuple[str, ...], text: str) -> bool:
+    return any(like(pattern, text) for pattern in patterns)
+
+
+def inside(path: str, root: str) -> bool:
+    return PurePosixPath(path).is_relative_to(root)
+
+
+def _host_path(text: str) -> str:
+    path = PurePosixPath(text)
+    if not path.is_absolute() or ".." in path.parts or str(path) != text:
+        raise ValueError(f"{text!r} is not a plain absolute path")
+    for sealed in SEALED:
+        if inside(text, sealed):
+            raise ValueError(f"{text} lies inside {sealed}, which no container may see")
+    for whole in (*SEALED, *WHOLE):
+        if inside(whole, text):
+            raise ValueError(f"{text} holds {whole}: name the directories below that are meant")
+    return text
+
+
+def _absolute(text: str) -> str:
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise ValueError(f"{text!r} is not an absolute path")
+    return text
+
+
+def _name(text: str) -> str:
+    if not NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is no name of a container (no `*` here: each is named in full)")
+    return text
+
+
+def _capability(text: str) -> str:
+    return text.upper().removeprefix("CAP_")
+
+
+HostPath = Annotated[str, AfterValidator(_host_path)]
+Absolute = Annotated[str, AfterValidator(_absolute)]
+ContainerName = Annotated[str, AfterValidator(_name)]
+Capability = Annotated[str, AfterValidator(_capability)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Sockets(_Table):
+    path: Absolute = "/run/trimtab-docker-proxy/docker.sock"
+    engine: Absolute = "/run/docker.sock"
+
+
+class Containers(_Table):
+    """Which containers are trimtab's: those with its label, and those adopted by name."""
+
+    adopt: tuple[ContainerName, ...] = ()
+    label: Text = "trimtab.target"
+    names: tuple[Text, ...] = ("trimtab-*",)  # of what it creates, and may rename to
+    read: Literal["ours", "all"] = "ours"  # whose list entries, inspects and logs it may see
+    files: tuple[Absolute, ...] = ()  # inside a container of its own, for `--config FILE`
+
+    @model_validator(mode="after")
+    def _some_star_is_fenced(self) -> Self:
+        if bare := [name for name in self.names if not NAME.match(name)]:
+            raise ValueError(f"names: {bare[0]!r} would allow any name: let it begin with letters")
+        return self
+
+
+class Create(_Table):
+    images: tuple[Text, ...] = ()  # tags or digests the image must have, or its id
+    as_adopted: bool = True  # images and volumes that an adopted container uses are allowed as well
+    gpus: tuple[Text, ...] = ("*",)  # device ids; `*` also allows a count or all
+    runtimes: tuple[Text, ...] = ()
+    devices: tuple[Text, ...] = ()
+    cap_add: tuple[Capability, ...] = ()
+    security_opt: tuple[Text, ...] = ()
+    ipc_host: bool = False
+    log_drivers: tuple[Text, ...] = ("json-file", "local", "journald")
+    sysctls: tuple[Text, ...] = ()
+    ignore_empty: tuple[Text, ...] = ()  # fields of a newer Engine, tolerated while they are empty
+
+
+class Mounts(_Table):
+    """Host directories: `read` with everything below and read-only, `write` exactly these."""
+
+    read: tuple[HostPath, ...] = ()
+    write: tuple[HostPath, ...] = ()
+    volumes: tuple[Text, ...] = ()
+    relabel: bool = False  # `:z` and `:Z`, which write SELinux labels on the host's files
+
+    @model_validator(mode="after")
+    def _nothing_writable_below_a_root(self) -> Self:
+        for path in self.write:
+            for root in self.read:
+                if inside(path, root):
+                    raise ValueError(
+                        f"write path {path} lies in read path {root}: a container could put links there"
+                        " and mount what they point to; list the directories beside it"
+                    )
+        return self
+
+
+class Networks(_Table):
+    names: tuple[Text, ...] = ("bridge",)
+    host: bool = False
+    aliases: tuple[Text, ...] = ()  # beside the names of [containers]
+    publish: tuple[Text, ...] = ("127.0.0.1",)  # host addresses; 0.0.0.0 is every one
+    links: tuple[ContainerName, ...] = ()
+
+
+class Policy(_Table):
+    socket: Sockets = Sockets()
+    containers: Containers = Containers()
+    create: Create = Create()
+    mounts: Mounts = Mounts()
+    networks: Networks = Networks()
+
+    def named_ours(self, name: str) -> bool:
+        """Whether a container of trimtab's may be called so."""
+        return name in self.containers.adopt or like_any(self.containers.names, name)
+
+    def alias_allowed(self, alias: str) -> bool:
+        return self.named_ours(alias) or like_any(self.networks.aliases, alias)
+
+
+def load(path: Path) -> Policy:
+    """Raises PolicyError with every fault of the file, one a line."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PolicyError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PolicyError(f"{path}: not TOML: {error}") from error
+    return read(tables, str(path))
+
+
+def read(tables: object, source: str = "policy") -> Policy:
+    """`tables` as TOML gives them (lists where the policy has tuples). Raises PolicyError."""
+    try:
+        return Policy.model_validate(_tuples(tables))
+    except ValidationError as error:
+        raise PolicyError("\n".join(f"{source}: {_told(fault)}" for fault in error.errors())) from error
+
+
+def _tuples(value: object) -> object:
+    match value:
+        case list():
+            return tuple(_tuples(inner) for inner in value)
+        case dict():
+            return {name: _tuples(inner) for name, inner in value.items()}
+        case _:
+            return value
+
+
+def _told(fault: object) -> str:
+    assert isinstance(fault, dict)
+    where = ".".join(map(str, fault["loc"])) or "policy"
+    if fault["type"] == "extra_forbidden":
+        return f"{where}: no such key"
+    return f"{where}: {fault['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,185 @@
+"""The HTTP side: a Unix socket in, the engine's socket out, answers passed through as they come."""
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from urllib.parse import urlencode
+
+import structlog
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, UnixConnector, web
+from yarl import URL
+
+from docker_proxy.engine import ADDRESS, Engine
+from docker_proxy.errors import Absent, EngineSilent, Refused, TooLarge
+from docker_proxy.fields import Context, shown
+from docker_proxy.judge import Judge, Onward
+from docker_proxy.mounts import host_files
+from docker_proxy.policy import Policy
+from docker_proxy.request import Ask, ask_of
+from docker_proxy.strict_json import Json
+
+BODY_WITHIN_S = 10.0
+MOST_AT_ONCE = 128
+LARGEST_LIST = 16 * 1024 * 1024
+_NO_END = ClientTimeout(total=None, sock_connect=5)  # events, logs and wait last as long as the client stays
+_BACK = ("Content-Type", "Api-Version", "Docker-Experimental", "Ostype", "X-Docker-Container-Path-Stat")
+_log = structlog.get_logger("docker_proxy")
+
+
+@dataclass(slots=True, kw_only=True)
+class Proxy:
+    """`policy` is asked anew for each request, so that a reload needs no restart."""
+
+    policy: Callable[[], Policy]
+    session: ClientSession
+    under_way: int = field(default=0, init=False)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request from first to last; a line in the log if it is refused or changes anything."""
+        self.under_way += 1
+        try:
+            if self.under_way > MOST_AT_ONCE:
+                return _said(503, "too many requests at once")
+            return await self._handle(request)
+        finally:
+            self.under_way -= 1
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        line = _log.bind(method=shown(request.method)[1:-1], target=_target(request), **_peer(request))
+        context = Context(policy=self.policy(), files=host_files)
+        judge = Judge(context=context, engine=Engine(session=self.session))
+        try:
+            ask = _ask(request)
+            onward = await judge.onward(ask, await _body(request, ask))
+        except Refused as refused:
+            line.warning("refused", reason=str(refused))
+            return _said(413 if isinstance(refused, TooLarge) else 403, f"trimtab-docker-proxy: {refused}")
+        except Absent as absent:
+            return _said(404, str(absent))
+        except EngineSilent as silent:
+            line.warning("no answer", reason=str(silent))
+            return _said(502, f"trimtab-docker-proxy: {silent}")
+        if ask.route.changes and ask.route.kind != "wait":
+            line.info("passed", on=onward.path)
+        return await self._pass(request, onward, judge)
+
+    async def _pass(self, request: web.BaseRequest, onward: Onward, judge: Judge) -> web.StreamResponse:
+        query = f"?{urlencode(onward.query)}" if onward.query else ""
+        url = URL(f"{ADDRESS}{onward.path}{query}", encoded=True)
+        headers = {"Content-Type": "application/json"} if onward.body is not None else {}
+        try:
+            async with self.session.request(
+                onward.method, url, data=onward.body, headers=headers, timeout=_NO_END, allow_redirects=False
+            ) as reply:
+                if onward.sifted and reply.status == HTTPStatus.OK:
+                    return await _sifted(reply, judge)
+                return await _streamed(request, reply)
+        except (ClientError, OSError) as error:
+            return _said(502, f"trimtab-docker-proxy: the engine does not answer: {error}")
+
+
+def _ask(request: web.BaseRequest) -> Ask:
+    if "Upgrade" in request.headers or "upgrade" in request.headers.get("Connection", "").lower():
+        raise Refused("a connection cannot be taken over (attach, exec)")
+    return ask_of(request.method, request.raw_path)
+
+
+async def _body(request: web.BaseRequest, ask: Ask) -> bytes:
+    most = ask.route.largest_body or 16
+    if request.headers.get("Content-Encoding"):
+        raise Refused("a compressed body is not read")
+    if (request.content_length or 0) > most:
+        raise TooLarge(f"{ask.route.kind}: the body is larger than {most} bytes")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > most:
+                    raise TooLarge(f"{ask.route.kind}: the body is larger than {most} bytes")
+    except TimeoutError:
+        raise Refused(f"the body did not come within {BODY_WITHIN_S:.0f} s") from None
+    except (web.RequestPayloadError, ClientError):
+        raise Refused("the body is broken") from None
+    return bytes(body)
+
+
+async def _streamed(request: web.BaseRequest, reply: ClientResponse) -> web.StreamResponse:
+    """Byte for byte, as it comes; a stream that the engine breaks off is broken off here as well."""
+    back = web.StreamResponse(status=reply.status, reason=reply.reason)
+    for name in _BACK:
+        if name in reply.headers:
+            back.headers[name] = reply.headers[name]
+    if reply.content_length is not None and request.method != "HEAD":
+        back.content_length = reply.content_length
+    await back.prepare(request)
+    try:
+        async for chunk in reply.content.iter_any():
+            await back.write(chunk)
+        await back.write_eof()
+    except ClientError:
+        if request.transport is not None:
+            request.transport.abort()
+    return back
+
+
+async def _sifted(reply: ClientResponse, judge: Judge) -> web.StreamResponse:
+    """The list of containers without those that are none of trimtab's business."""
+    text = bytearray()
+    async for chunk in reply.content.iter_any():
+        text += chunk
+        if len(text) > LARGEST_LIST:
+            return _said(502, "trimtab-docker-proxy: the engine's list of containers is too long")
+    containers = [entry for entry in json.loads(bytes(text)) if _listed(entry, judge.policy)]
+    return web.json_response(containers)
+
+
+def _listed(entry: Json, policy: Policy) -> bool:
+    # A name with a second slash is a link's: another container's word for this one.
+    names = {name[1:] for name in entry.get("Names") or []}
+    return bool((entry.get("Labels") or {}).get(policy.containers.label)) or not names.isdisjoint(
+        policy.containers.adopt
+    )
+
+
+def _said(status: int, message: str) -> web.Response:
+    """In the Engine's own shape, so that its clients show the reason."""
+    return web.json_response({"message": message}, status=status)
+
+
+def _target(request: web.BaseRequest) -> str:
+    return shown(request.raw_path.partition("?")[0])[1:-1]
+
+
+def _peer(request: web.BaseRequest) -> dict[str, int]:
+    """Who asked, as the kernel knows it."""
+    end = request.get_extra_info("socket")
+    if end is None:
+        return {}
+    try:
+        pid, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except OSError:
+        return {}
+    return {"pid": pid, "uid": uid}
+
+
+@asynccontextmanager
+async def serving(listener: socket.socket, policy: Callable[[], Policy]) -> AsyncIterator[Proxy]:
+    """Answer on `listener`, a bound Unix socket, until the block ends; open streams are then cut."""
+    engine = UnixConnector(path=policy().socket.engine, limit=0)
+    plain = {"Accept-Encoding": "identity"}
+    async with ClientSession(connector=engine, headers=plain, auto_decompress=False) as session:
+        proxy = Proxy(policy=policy, session=session)
+        server = web.Server(proxy.handle, handler_cancellation=True, auto_decompress=False, access_log=None)
+        runner = web.ServerRunner(server, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listener).start()
+            yield proxy
+        finally:
+            await runner.cleanup()
