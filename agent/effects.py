@@ -47,8 +47,9 @@ class Route:
 
     number: int
     servers: tuple[Server, ...]
-    weights: Mapping[str, int]  # percent, by server name; sums to 100
-    fallback: str  # the server that retries and an expired lease go to; empty when closed
+    weights: Mapping[str, int]  # percent, by server name; sums to 100, or all 0 when closed
+    # takes retries and an expired lease where no other that stays has a weight; empty when closed
+    fallback: str
     closed_s: float = 0.0
     leased: str | None = None  # the server whose weight ends with the lease
     lease_s: float = 0.0

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from agent.digest import digest
-from agent.model import Bound, Knob, Outcome, Plan, Proposal, Setting, Value
+from agent.model import Bound, Knob, Outcome, Plan, Proposal, Prospect, Setting, Value
+from agent.plans import plan_for
 from agent.reading import Reading
 from agent.state import State, Suggestion
 
@@ -34,29 +35,28 @@ class Guard:
         *,
         policy: str,
         at: datetime,
-        plan: Plan,
         reading: Reading | None,
     ) -> Suggestion | Refusal:
         """Turn a policy's proposal into a suggestion, or say why not."""
         if why := self._not_now(state, at, reading):
             return Refusal(why=why)
-        found = self._suggestion(state, proposal, policy=policy, at=at, plan=plan, stepwise=True)
+        found = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
         if isinstance(found, Suggestion) and (why := _tried_before(state.outcomes, found.proposal.to, at)):
             return Refusal(why=why)
         return found
 
     def admit_asked(
-        self, state: State, proposal: Proposal, *, actor: str, at: datetime, plan: Plan
+        self, state: State, proposal: Proposal, *, actor: str, at: datetime
     ) -> Suggestion | Refusal:
         """The same for a person's wish: the bounds hold, the pace (octaves, cool-down, memory) does not."""
-        return self._suggestion(state, proposal, policy=actor, at=at, plan=plan, stepwise=False)
+        return self._suggestion(state, proposal, policy=actor, at=at, stepwise=False)
 
     def _not_now(self, state: State, at: datetime, reading: Reading | None) -> str:
         if reading is None or reading.coverage < MIN_COVERAGE:
             return "no fresh metrics: nothing is suggested on stale or missing numbers"
         if reading.running.high == 0 and reading.waiting.high == 0:
             return "the server is idle: nothing can be learned from it now"
-        made = [o for o in state.outcomes if o.result != "denied"]
+        made = [o for o in state.outcomes if o.result not in {"denied", "refused"}]
         if made and at < made[-1].at + timedelta(seconds=self.cooldown_s):
             return f"cooling down until {made[-1].at + timedelta(seconds=self.cooldown_s):%H:%M:%S}"
         today = [o for o in made if o.at > at - timedelta(days=1)]
@@ -65,7 +65,7 @@ class Guard:
         return ""
 
     def _suggestion(
-        self, state: State, proposal: Proposal, *, policy: str, at: datetime, plan: Plan, stepwise: bool
+        self, state: State, proposal: Proposal, *, policy: str, at: datetime, stepwise: bool
     ) -> Suggestion | Refusal:
         blue = state.blue
         if blue is None:
@@ -84,20 +84,37 @@ class Guard:
         if not to:
             asked = ", ".join(f"{k}={v}" for k, v in proposal.to.items())
             return Refusal(why="; ".join(notes) or f"{asked} changes nothing: it is so already")
-        least_s = sum(step.at_least_s for step in plan.steps)
-        notes.append(f"a rollout takes at least {least_s:.0f} s after green is up")
+        return Suggestion(
+            id=f"{state.target}-s{state.suggestions + 1}",
+            target=state.target,
+            policy=policy,
+            proposal=replace(proposal, to=to),
+            before={knob: blue.setting.get(knob) for knob in to},
+            base=base_digest(blue.setting),
+            notes=tuple(notes),
+            made_at=at,
+            expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
+            digest="",
+        )
+
+    def seal(
+        self, suggestion: Suggestion, prospect: Prospect, *, at: datetime, plan: Plan, servers: int
+    ) -> Suggestion:
+        """What a person is shown: with the engine's answer, and the digest of all of it.
+
+        A planned outage is never `auto`.
+        """
+        proposal = suggestion.proposal
+        if prospect.strategy == "swap":
+            proposal = replace(proposal, klass="gated")
         return _sealed(
-            Suggestion(
-                id=f"{state.target}-s{state.suggestions + 1}",
-                target=state.target,
-                policy=policy,
-                proposal=replace(proposal, to=to),
-                before={knob: blue.setting.get(knob) for knob in to},
-                base=base_digest(blue.setting),
-                notes=tuple(notes),
-                made_at=at,
+            replace(
+                suggestion,
+                proposal=proposal,
+                prospect=prospect,
+                notes=(*suggestion.notes, *_told(prospect, plan_for(plan, prospect, servers), servers)),
                 expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
-                digest="",
+                status="open",
             )
         )
 
@@ -160,11 +177,29 @@ def _tried_before(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: d
         if outcome.result == "promoted":
             return ""  # whatever was before: it served since
         tried = ", ".join(f"{k}={v}" for k, v in outcome.to.items())
+        if outcome.result == "refused":
+            return f"{tried} is not taken by vLLM: {outcome.why}"
         if outcome.result != "denied":
             return f"{tried} was tried and {outcome.result.replace('_', ' ')}: {outcome.why}"
         if at < outcome.at + DENIED_FOR:
             return f"{tried} was denied: {outcome.why}"
     return ""
+
+
+def _told(prospect: Prospect, plan: Plan, servers: int) -> tuple[str, ...]:
+    """How it will be done and how long that takes, in sentences."""
+    least_s = sum(step.at_least_s for step in plan.steps)
+    start = "" if prospect.start_s is None else f"a start takes about {prospect.start_s:.0f} s; "
+    said = [f"{prospect.strategy}: {prospect.why}"] if prospect.why else []
+    if prospect.outage_s:
+        said.append(
+            f"a planned outage of about {prospect.outage_s:.0f} s, after at most {plan.drain_s:.0f} s in"
+            " which open requests end; who asks meanwhile is told to come again (503, Retry-After)"
+        )
+    if servers > 1:
+        said.append(f"{servers} servers, one after the other")
+    said.append(f"{start}a rollout takes at least {least_s:.0f} s after green is up")
+    return (*said, *prospect.notes)
 
 
 def _sealed(suggestion: Suggestion) -> Suggestion:

@@ -77,7 +77,6 @@ class PlainJudge:
     margin: float = 0.05
     z: float = 2.8
     control_at_least: int = 10  # requests of an arm, below which it is no evidence
-    parity_weight: int = 50  # percent; one blue and one green carry the same load
     unpromised_ratio: float = 3.0
     guard_requests: int = 20  # the hard guard: so many answered …
     guard_bad: float = 0.5  # … of which this share is bad …
@@ -98,7 +97,7 @@ class PlainJudge:
         control, margin = self._control(step, blue, record, lambda arm: arm.total)
         refused = _refused(green, *self._control(step, blue, record, lambda arm: arm.asked))
         shares = [*_answers(slo, green, control, margin)]
-        if step.weight >= self.parity_weight:
+        if step.weight >= step.parity:
             shares += self._latencies(slo, green, control, margin, excuse=step.weight >= HOLD_BACK)
         bad = max(refused.beyond, *(share.bad for share in shares))
         shares.append(refused)
@@ -117,7 +116,7 @@ class PlainJudge:
         """The arm to compare with, one that has enough by `count`, and the margin beside it."""
         beside = step.weight < HOLD_BACK and count(blue) >= self.control_at_least
         control = blue if beside else record if count(record) >= self.control_at_least else Arm()
-        return control, self.margin if beside and step.weight <= self.parity_weight else 2 * self.margin
+        return control, self.margin if beside and step.weight <= step.parity else 2 * self.margin
 
     def _latencies(
         self, slo: Slo, green: Arm, control: Arm, margin: float, *, excuse: bool

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 import structlog
 
 from agent.effects import Effect, KeepAlive
-from agent.errors import JournalError
+from agent.errors import ActError, JournalError
 from agent.events import AgentStarted, EffectFailed, Event, Observed
 from agent.fold import Fold
 from agent.journal import Journal
-from agent.machine import Machine, material, numbered
+from agent.machine import Machine, material, numbered, unremembered
 from agent.minutes import entry_of
 from agent.model import Server
 from agent.perform import Performer
@@ -55,8 +56,8 @@ class TargetLoop:
         return self.state.target
 
     def servers(self) -> Sequence[Server]:
-        """Blue and green, as far as they have an address (the sensors' View)."""
-        return [s for s in (self.state.blue, self.state.green) if s is not None and s.address]
+        """All that are up (the sensors' View)."""
+        return self.state.up
 
     def emit(self, event: Event) -> None:
         self._inbox.put_nowait((event, None))
@@ -92,6 +93,12 @@ class TargetLoop:
     def hear(self, sample: Sample) -> None:
         self.fold.add(sample)
 
+    async def _seen(self) -> Sequence[Server]:
+        """What runs; nothing, while the engine does not answer."""
+        with suppress(ActError):
+            return await self.engine.observe()
+        return ()
+
     async def _look_around(self, epoch: int) -> AgentStarted:
         """What runs and where its traffic goes, before anything is decided."""
         seen = await self.traffic.observe()
@@ -112,8 +119,7 @@ class TargetLoop:
     def _carrier(self) -> Server | None:
         """The server with most of the traffic: blue, but in the hold-back green."""
         weights = self.state.route.weights if self.state.route else {}
-        present = [server for server in (self.state.blue, self.state.green) if server is not None]
-        return max(present, key=lambda server: weights.get(server.name, 0), default=None)
+        return max(self.state.present, key=lambda server: weights.get(server.name, 0), default=None)
 
     def _step(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...]:
         """Decide, write down, and only then say what is to be done."""
@@ -139,7 +145,7 @@ class TargetLoop:
         if self._written is None or numbered(effects) or material(after) != material(self._written):
             return True
         due = self._written_at is None or event.at - self._written_at >= COUNTS_EVERY
-        return due and after != self._written
+        return due and unremembered(after) != unremembered(self._written)
 
     def _write(self, after: State, event: Event, effects: tuple[Effect, ...]) -> None:
         entry = entry_of(self.state, after, event, numbered(effects))
@@ -169,5 +175,6 @@ class TargetLoop:
             found = None
             while found is None:
                 await asyncio.sleep(LOOK_EVERY_S)
-                found = next((s for s in await self.engine.observe() if s.address == server.address), None)
+                seen = await self._seen()
+                found = next((s for s in seen if server.address == s.address or server.name == s.name), None)
             self.emit(await self._look_around(epoch))

@@ -10,8 +10,11 @@ from agent.records import DAEMON, Actor, Entry
 from agent.state import Phase, Rollout, State, Suggestion
 
 ENTERED = {
+    Phase.CHECKING: "suggestion.checked",
     Phase.PROPOSED: "suggestion.made",
-    Phase.LAUNCHING: "suggestion.approved",
+    Phase.VACATING: "server.vacating",
+    Phase.LAUNCHING: "server.launching",
+    Phase.SPREADING: "rollout.spreading",
     Phase.WARMING: "server.launched",
     Phase.CANARY: "rollout.canary_started",
     Phase.PROMOTING: "rollout.promoting",
@@ -23,10 +26,12 @@ ENTERED = {
 HAPPENED: dict[type[e.Event], str] = {
     e.AgentStarted: "daemon.started",
     e.Observed: "target.observed",
+    e.Preflighted: "suggestion.checked",
     e.Launched: "server.launched",
     e.Warmed: "server.warmed",
     e.Routed: "traffic.routed",
     e.Drained: "server.drained",
+    e.Stopped: "server.stopped",
     e.Retired: "server.retired",
     e.EffectFailed: "effect.failed",
     e.ServerLost: "server.lost",
@@ -75,24 +80,30 @@ def actor_of(before: State, after: State, event: e.Event) -> Actor:
         ):
             return Actor(kind="person", id=who)
         case e.Observed() if after.suggestion is not None and after.suggestion != before.suggestion:
-            if after.phase is Phase.LAUNCHING:
-                return Actor(kind="auto", id=after.suggestion.decided_by)
             return Actor(kind="policy", id=after.suggestion.policy)
+        case e.Preflighted() if after.suggestion is not None and after.suggestion.status == "approved":
+            return Actor(kind="auto", id=after.suggestion.decided_by)
     return DAEMON
 
 
 def action_of(before: State, after: State, event: e.Event) -> str:
     if isinstance(event, e.AgentStarted):
         return "daemon.started" if after.epoch != before.epoch else "target.looked_at_again"
+    if started(before, after):
+        return "suggestion.approved"
     if after.phase is before.phase:
         if after.rollout and before.rollout and after.rollout.step > before.rollout.step:
             return "rollout.advanced"
-        if after.suggestion != before.suggestion and after.phase is Phase.PROPOSED:
-            return "suggestion.made"
+        if after.suggestion != before.suggestion and after.phase is Phase.CHECKING:
+            return "suggestion.checked"
         return HAPPENED[type(event)]
     if after.phase is Phase.OBSERVING:
         return _settled(before, after)
     return ENTERED[after.phase]
+
+
+def started(before: State, after: State) -> bool:
+    return after.rollout is not None and (before.rollout is None or before.rollout.id != after.rollout.id)
 
 
 def _settled(before: State, after: State) -> str:
@@ -101,7 +112,7 @@ def _settled(before: State, after: State) -> str:
             return "rollout.promoted"
         case Phase.RESTORING:
             return "server.restored"
-        case Phase.PROPOSED if after.suggestion is not None:
+        case Phase.CHECKING | Phase.PROPOSED if after.suggestion is not None:
             return f"suggestion.{after.suggestion.status}"
     return "target.observing"
 
@@ -138,6 +149,9 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
             "bad_exposed": rollout.bad_exposed,
             "lost": rollout.lost,
         }
+    differs = {server.name: list(server.differs) for server in after.newcomers if server.differs}
+    if differs:
+        shown["differs"] = differs
     if after.route is not None:
         shown["weights"] = dict(after.route.weights)
     return shown

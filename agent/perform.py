@@ -24,6 +24,7 @@ class Performer:
     emit: Callable[[Event], None]
     now: Now
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def perform(self, effect: Effect) -> None:
         """Act, then report. Raises FencedError only: another daemon acts here, so this one must end."""
@@ -47,6 +48,7 @@ class Performer:
                 return Preflighted(at=self.now(), number=number, prospect=found)
             case Launch(number=number):
                 self._started(effect.server)
+                await self._end_of_stop(effect.server)
                 server = await self.engine.launch(effect.server, effect.deadline_s)
                 return Launched(at=self.now(), number=number, server=server)
             case WarmUp(number=number):
@@ -64,6 +66,8 @@ class Performer:
                 return Drained(at=self.now(), number=number, lost=await self._drain(effect))
             case Stop(number=number):
                 await self._stop_starting(effect.server)
+                if task := asyncio.current_task():
+                    self._stopping[effect.server.name] = task
                 await self.engine.stop(effect.server)
                 return Stopped(at=self.now(), number=number)
             case Retire(number=number):
@@ -78,6 +82,12 @@ class Performer:
     def _started(self, server: Server) -> None:
         if task := asyncio.current_task():
             self._starting[server.name] = task
+
+    async def _end_of_stop(self, server: Server) -> None:
+        """A server that is still being stopped is started again only when that is over."""
+        task = self._stopping.get(server.name)
+        if task is not None and task is not asyncio.current_task():
+            await asyncio.wait({task})
 
     async def _stop_starting(self, server: Server) -> None:
         task = self._starting.pop(server.name, None)

@@ -6,18 +6,24 @@ from enum import Enum
 from typing import Literal
 
 from agent.arm import Arm
-from agent.effects import Drain, Launch, Retire, Route, WarmUp
-from agent.model import Mode, Outcome, Plan, Proposal, Server, Setting
+from agent.effects import Drain, Launch, Preflight, Retire, Route, Stop, WarmUp
+from agent.model import Mode, Outcome, Plan, Proposal, Prospect, Server, Setting, Strategy
 
-Awaited = Launch | WarmUp | Route | Drain | Retire
+Awaited = Preflight | Launch | WarmUp | Route | Drain | Stop | Retire
+
+SuggestionStatus = Literal["checking", "open", "approved", "denied", "expired", "superseded", "refused"]
+"""`checking`: the engine is asked what would come of it; no digest yet. `refused`: by the engine's answer."""
 
 
 class Phase(Enum):
     OBSERVING = "observing"
+    CHECKING = "checking"  # the engine is asked what would come of a suggestion
     PROPOSED = "proposed"  # a suggestion waits for a person
+    VACATING = "vacating"  # a server of the setting in force gives its place to a new one
     LAUNCHING = "launching"
     WARMING = "warming"
     CANARY = "canary"
+    SPREADING = "spreading"  # the canary passed: the new server takes its share, then the next one
     PROMOTING = "promoting"  # the point of no return is passed: blue drains and goes
     ROLLING_BACK = "rolling_back"
     COOLDOWN = "cooldown"
@@ -39,7 +45,8 @@ class Suggestion:
     made_at: datetime
     expires_at: datetime
     digest: str
-    status: Literal["open", "approved", "denied", "expired", "superseded"] = "open"
+    prospect: Prospect = field(default_factory=Prospect)
+    status: SuggestionStatus = "checking"
     decided_by: str = ""
 
 
@@ -53,6 +60,10 @@ class Rollout:
     plan: Plan
     started_at: datetime
     phase_since: datetime
+    strategy: Strategy = "surge"
+    outage_s: float = 0.0  # as the suggestion told it; 0: there is none
+    size: int = 1  # servers of the target when it started
+    passed: bool = False  # the canary passed: the other places are turned
     step: int = 0
     step_since: datetime | None = None  # when the step's split was in force
     green: Arm = field(default_factory=Arm)  # this step
@@ -84,8 +95,11 @@ class State:
     epoch: int = 0
     paused: bool = False
     blue: Server | None = None
-    green: Server | None = None
-    gone: tuple[str, ...] = ()  # of these two, the names of those whose process has ended
+    peers: tuple[Server, ...] = ()  # the other servers of the setting in force
+    vacated: tuple[str, ...] = ()  # names of those of blue and peers that were stopped for a new one
+    green: Server | None = None  # the newest server of the candidate setting
+    crew: tuple[Server, ...] = ()  # the earlier ones, which carry traffic
+    gone: tuple[str, ...] = ()  # of all these, the names of those whose process has ended
     route: Route | None = None  # the last one asked for
     awaiting: Awaited | None = None  # the effect whose outcome decides how it goes on
     effects: int = 0  # number of the last effect
@@ -97,4 +111,30 @@ class State:
     retry_at: datetime | None = None  # when the awaited effect, which failed, is asked for again
     tries: int = 0
     outcomes: tuple[Outcome, ...] = ()
+    recent: tuple[Arm, ...] = ()  # what the fleet's requests did in this minute, and in the one before
+    recent_since: datetime | None = None
     note: str = ""  # why it is as it is, for people
+
+    @property
+    def fleet(self) -> tuple[Server, ...]:
+        """All servers of the setting in force, vacated and gone ones too."""
+        return (self.blue, *self.peers) if self.blue is not None else self.peers
+
+    @property
+    def standing(self) -> tuple[Server, ...]:
+        """Those of them that can carry traffic."""
+        return tuple(s for s in self.fleet if s.name not in self.vacated and s.name not in self.gone)
+
+    @property
+    def newcomers(self) -> tuple[Server, ...]:
+        """All servers of the candidate setting; the newest may not be up yet."""
+        return (*self.crew, self.green) if self.green is not None else self.crew
+
+    @property
+    def present(self) -> tuple[Server, ...]:
+        return (*self.fleet, *self.newcomers)
+
+    @property
+    def up(self) -> tuple[Server, ...]:
+        """Those that have an address and were not stopped by us: what can be asked and watched."""
+        return tuple(s for s in self.present if s.address and s.name not in self.vacated)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from agent import effects as fx
 from agent import events as e
@@ -10,7 +11,7 @@ from agent.arm import Arm, arm_of
 from agent.guard import Guard
 from agent.machine import Machine
 from agent.machine.moves import Rules
-from agent.model import Bound, Mode, Plan, Proposal, Server, Setting, Slo, Step
+from agent.model import Bound, Mode, Plan, Proposal, Prospect, Server, Setting, Slo, Step, Strategy
 from agent.ports import Context, Verdict
 from agent.reading import Reading, Request, Trend
 from agent.state import State
@@ -88,6 +89,11 @@ def arm(server: str, *, ok: int = 0, failed: int = 0) -> Arm:
     return arm_of([*good, *bad])
 
 
+def address_of(server: Server) -> str:
+    number = int(server.name.rsplit("r", 1)[1]) if "r" in server.name else -int(server.name[-1])
+    return f"127.0.0.1:{8100 + number}"
+
+
 @dataclass
 class World:
     """Performs effects as a healthy world would, one second at a time; `bad` says how green answers."""
@@ -98,6 +104,7 @@ class World:
     at: datetime = NOON
     epoch: int = 0
     running: dict[str, Server] = field(default_factory=lambda: {BLUE.name: BLUE})
+    old: frozenset[str] = frozenset({BLUE.name})
     weights: dict[str, int] = field(default_factory=dict)
     performed: list[fx.Effect] = field(default_factory=list)
     pending: list[fx.Effect] = field(default_factory=list)
@@ -106,6 +113,18 @@ class World:
     waiting: float = 12
     silent: bool = False  # no requests come
     refuses: set[str] = field(default_factory=set)  # kinds of effects that fail
+    prospect: Prospect = field(default_factory=Prospect)
+    stopped: dict[str, Server] = field(default_factory=dict)
+
+    @classmethod
+    def servers(cls, count: int, strategy: Strategy, *, ours: bool = False, **more: Any) -> "World":  # noqa: ANN401
+        """So many servers of one setting, and an engine that says `strategy`."""
+        fleet = [
+            replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}", ours=ours) for n in range(count)
+        ]
+        prospect = Prospect(strategy=strategy, outage_s=40.0 if strategy == "swap" else 0.0)
+        running = {server.name: server for server in fleet}
+        return cls(running=running, old=frozenset(running), prospect=prospect, **more)
 
     def feed(self, *events: e.Event) -> "World":
         for event in events:
@@ -137,14 +156,14 @@ class World:
                 self.feed(*self.perform(effect))
             self.at += timedelta(seconds=1)
             arms = {
-                name: arm(name, ok=10, failed=self.green_fails if name != BLUE.name else 0)
+                name: arm(name, ok=10, failed=0 if name in self.old else self.green_fails)
                 for name, weight in self.weights.items()
                 if weight and not self.silent
             }
             self.feed(e.Observed(at=self.at, reading=reading(self.at, waiting=self.waiting), arms=arms))
         return self
 
-    def perform(self, effect: fx.Effect) -> Iterable[e.Event]:
+    def perform(self, effect: fx.Effect) -> Iterable[e.Event]:  # noqa: C901 - a table of effects
         self.performed.append(effect)
         if isinstance(effect, fx.KeepAlive):  # a split that is in force nowhere is made
             self.weights = self.weights if "route" in self.refuses else dict(effect.route.weights)
@@ -154,8 +173,15 @@ class World:
                 e.EffectFailed(at=self.at, number=effect.number, why=f"{effect.kind} refused", log=("last",)),
             )
         match effect:
+            case fx.Preflight():
+                return (e.Preflighted(at=self.at, number=effect.number, prospect=self.prospect),)
+            case fx.Stop(server=server):
+                if (up := self.running.pop(server.name, None)) is not None:
+                    self.stopped[server.name] = up
+                return (e.Stopped(at=self.at, number=effect.number),)
             case fx.Launch(server=server):
-                up = replace(server, address=f"127.0.0.1:{8100 + int(server.name.rsplit('r', 1)[1])}")
+                again = self.running.get(server.name) or self.stopped.pop(server.name, None)
+                up = again or replace(server, address=address_of(server))
                 self.running[up.name] = up
                 return (e.Launched(at=self.at, number=effect.number, server=up),)
             case fx.WarmUp():
@@ -167,6 +193,7 @@ class World:
                 return (e.Drained(at=self.at, number=effect.number, lost=0),)
             case fx.Retire(server=server):
                 self.running.pop(server.name, None)
+                self.stopped.pop(server.name, None)
                 return (e.Retired(at=self.at, number=effect.number),)
 
     def approve(self, actor: str = "alice") -> "World":

@@ -11,7 +11,14 @@ from agent.api.routes_targets import Reason, state_of
 from agent.events import Aborted
 from agent.state import Phase, Rollout
 
-FORWARD = {Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.PROMOTING}
+FORWARD = {
+    Phase.VACATING,
+    Phase.LAUNCHING,
+    Phase.WARMING,
+    Phase.CANARY,
+    Phase.SPREADING,
+    Phase.PROMOTING,
+}
 
 
 class AbortBody(BaseModel):

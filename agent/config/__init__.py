@@ -25,7 +25,7 @@ class Target:
     profile: str
     slo: Slo
     engine: Part
-    strategy: Literal["surge", "replace"]
+    strategy: Literal["auto", "surge", "replace", "swap"]
     traffic: Part
     listen: str  # where the traffic part takes the clients' requests
     sensors: tuple[Part, ...]

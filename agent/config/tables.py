@@ -82,7 +82,7 @@ class SloTable(Table):
 
 class EngineTable(PluginTable):
     kind: str
-    strategy: Literal["surge", "replace"] = "surge"
+    strategy: Literal["auto", "surge", "replace", "swap"] = "auto"
 
 
 class TrafficTable(PluginTable):

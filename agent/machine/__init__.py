@@ -1,9 +1,12 @@
 """The whole decision logic of one target, as one pure function over a small state.
 
-OBSERVING ─suggest─▶ PROPOSED ─approve─▶ LAUNCHING ─▶ WARMING ─▶ CANARY(step) ─pass─▶ PROMOTING ─▶ OBSERVING
-                        │ deny, expire       │ any failure, abort, breach   │           │ while there
-                        ▼                    ▼                              ▼           ▼ is a way back
-                    OBSERVING            ROLLING_BACK ─green gone─▶ COOLDOWN ─▶ OBSERVING
+OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [VACATING ─▶] LAUNCHING ─▶ WARMING ─▶ CANARY(step)
+                        │ no        │ deny, expire                                              │ pass
+                        ▼           ▼                                                           ▼
+                    OBSERVING   OBSERVING     place by place: VACATING ─▶ LAUNCHING ─▶ WARMING ─▶ SPREADING
+                                                                                                │ all turned
+Failure, abort or breach, while there is a way back:                                            ▼
+ROLLING_BACK ─old servers back─▶ COOLDOWN ─▶ OBSERVING     CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
 A server of ours that exits: RESTORING ─▶ OBSERVING, or HALTED when none can be started.
 """
 
@@ -14,18 +17,28 @@ from typing import Any
 
 from agent import events as e
 from agent.arm import Arm
-from agent.effects import Effect, KeepAlive
-from agent.machine import deciding, ending, recovering, rolling_out, serving
+from agent.effects import Effect, KeepAlive, Stop
+from agent.machine import (
+    checking,
+    deciding,
+    promoting,
+    recovering,
+    restoring,
+    returning,
+    rolling_out,
+    serving,
+    turning,
+)
 from agent.machine.moves import Moved, Rules, stay
 from agent.state import Phase, State
 
 Handler = Callable[[Rules, State, Any], Moved]
 
 LATE = timedelta(seconds=30)
-IDLE = (Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
+IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
+RESTING = (Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
 MOVING = recovering.MOVING
 HEARD_IN_ADVISE = (e.AgentStarted, e.Paused, e.Resumed)
-ENDING = (Phase.PROMOTING, Phase.ROLLING_BACK)
 
 
 def _keep_alive(_: Rules, state: State, event: e.Observed) -> Moved:
@@ -37,14 +50,25 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     **{(phase, e.Paused): deciding.pause for phase in Phase},
     **{(phase, e.Resumed): deciding.resume for phase in Phase},
     **{(phase, e.ChangeAsked): deciding.ask_for for phase in IDLE},
-    **{(phase, e.ServerLost): deciding.blue_lost for phase in IDLE},
-    **{(phase, e.Routed): serving.routed for phase in IDLE},
-    **{(phase, e.EffectFailed): serving.try_again for phase in IDLE},
+    **{(phase, e.ServerLost): deciding.server_lost for phase in IDLE},
+    **{(phase, e.Routed): serving.routed for phase in RESTING},
+    **{(phase, e.EffectFailed): serving.try_again for phase in RESTING},
     (Phase.OBSERVING, e.Observed): deciding.observe,
+    (Phase.CHECKING, e.Observed): checking.wait,
+    (Phase.CHECKING, e.Preflighted): checking.preflighted,
+    (Phase.CHECKING, e.EffectFailed): checking.unanswered,
+    (Phase.CHECKING, e.Denied): checking.deny,
     (Phase.PROPOSED, e.Observed): deciding.wait,
     (Phase.PROPOSED, e.Approved): deciding.approve,
     (Phase.PROPOSED, e.Denied): deciding.deny,
     (Phase.COOLDOWN, e.Observed): deciding.cool_down,
+    (Phase.VACATING, e.Observed): turning.count,
+    (Phase.VACATING, e.Routed): turning.routed,
+    (Phase.VACATING, e.Drained): turning.drained,
+    (Phase.VACATING, e.Stopped): turning.stopped,
+    (Phase.VACATING, e.EffectFailed): turning.failed,
+    (Phase.VACATING, e.ServerLost): turning.lost,
+    (Phase.VACATING, e.Aborted): rolling_out.abort,
     (Phase.LAUNCHING, e.Observed): rolling_out.prepare,
     (Phase.LAUNCHING, e.Launched): rolling_out.launched,
     (Phase.LAUNCHING, e.EffectFailed): rolling_out.failed,
@@ -60,20 +84,31 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.CANARY, e.EffectFailed): rolling_out.failed,
     (Phase.CANARY, e.ServerLost): rolling_out.lost_in_canary,
     (Phase.CANARY, e.Aborted): rolling_out.abort,
-    **{(phase, e.Observed): ending.count for phase in ENDING},
-    **{(phase, e.Routed): ending.routed for phase in ENDING},
-    **{(phase, e.Drained): ending.drained for phase in ENDING},
-    **{(phase, e.Retired): ending.retired for phase in ENDING},
-    **{(phase, e.EffectFailed): ending.failed for phase in ENDING},
-    (Phase.PROMOTING, e.Aborted): ending.abort,
-    (Phase.PROMOTING, e.ServerLost): ending.lost_while_promoting,
-    (Phase.ROLLING_BACK, e.ServerLost): ending.lost_while_rolling_back,
+    (Phase.SPREADING, e.Observed): turning.count,
+    (Phase.SPREADING, e.Routed): rolling_out.joined,
+    (Phase.SPREADING, e.EffectFailed): turning.failed,
+    (Phase.SPREADING, e.ServerLost): turning.lost,
+    (Phase.SPREADING, e.Aborted): rolling_out.abort,
+    (Phase.PROMOTING, e.Observed): turning.count,
+    (Phase.PROMOTING, e.Routed): promoting.routed,
+    (Phase.PROMOTING, e.Drained): promoting.drained,
+    (Phase.PROMOTING, e.Retired): promoting.retired,
+    (Phase.PROMOTING, e.EffectFailed): promoting.failed,
+    (Phase.PROMOTING, e.ServerLost): promoting.lost,
+    (Phase.PROMOTING, e.Aborted): promoting.abort,
+    (Phase.ROLLING_BACK, e.Observed): turning.count,
+    (Phase.ROLLING_BACK, e.Routed): returning.routed,
+    (Phase.ROLLING_BACK, e.Drained): returning.drained,
+    (Phase.ROLLING_BACK, e.Retired): returning.retired,
+    (Phase.ROLLING_BACK, e.Launched): returning.launched,
+    (Phase.ROLLING_BACK, e.EffectFailed): returning.failed,
+    (Phase.ROLLING_BACK, e.ServerLost): returning.lost,
     (Phase.RESTORING, e.Observed): _keep_alive,
-    (Phase.RESTORING, e.Retired): ending.cleared,
-    (Phase.RESTORING, e.ServerLost): ending.lost_while_restoring,
-    (Phase.RESTORING, e.Launched): ending.restarted,
-    (Phase.RESTORING, e.Routed): ending.restored,
-    (Phase.RESTORING, e.EffectFailed): ending.not_restored,
+    (Phase.RESTORING, e.Retired): restoring.cleared,
+    (Phase.RESTORING, e.ServerLost): restoring.lost,
+    (Phase.RESTORING, e.Launched): restoring.restarted,
+    (Phase.RESTORING, e.Routed): restoring.restored,
+    (Phase.RESTORING, e.EffectFailed): restoring.failed,
 }
 """Every pair that is handled; tests/agent/test_machine_table.py lists each of the others with its reason."""
 
@@ -87,15 +122,20 @@ class Machine:
         state = _count_late(_note_exit(state, event), event)
         if state.mode == "advise" and state.phase in MOVING and not isinstance(event, HEARD_IN_ADVISE):
             return stay(state)  # a rollout of another mode: nothing may be written, so nothing is decided
+        if isinstance(event, e.Observed) and state.phase in IDLE:
+            state = serving.remembering(state, event)
         handler = HANDLERS.get((state.phase, type(event)))
-        state, effects = handler(self.rules, state, event) if handler else stay(state)
+        state, effects = serving.spare_the_gone(handler(self.rules, state, event) if handler else stay(state))
         return _only_present(state), effects
 
 
 def _note_exit(state: State, event: e.Event) -> State:
     """Who is gone stays known: whatever the phase, nothing is sent back to a server whose process ended."""
-    present = {server.name for server in (state.blue, state.green) if server is not None}
-    if not isinstance(event, e.ServerLost) or not event.gone or event.server not in present - {*state.gone}:
+    if not isinstance(event, e.ServerLost) or not event.gone:
+        return state
+    ended = isinstance(state.awaiting, Stop) and state.awaiting.server.name == event.server  # as we asked
+    present = {server.name for server in state.present}
+    if ended or event.server not in present - {*state.gone, *state.vacated}:
         return state
     return replace(state, gone=(*state.gone, event.server))
 
@@ -112,18 +152,24 @@ def _count_late(state: State, event: e.Event) -> State:
 
 
 def _only_present(state: State) -> State:
-    present = {server.name for server in (state.blue, state.green) if server is not None}
+    present = {server.name for server in state.present}
     kept = tuple(name for name in state.gone if name in present)
     return state if kept == state.gone else replace(state, gone=kept)
 
 
 def material(state: State) -> State:
     """The state without the counts that grow every second: when this changes, the journal must know."""
+    state = unremembered(state)
     if state.rollout is None:
         return state
     none = Arm()
     bare = replace(state.rollout, green=none, blue=none, record=none, exposed=none, step_bad=0, heard_at=None)
     return replace(state, rollout=bare)
+
+
+def unremembered(state: State) -> State:
+    """The state without what the next minute forgets again."""
+    return replace(state, recent=(), recent_since=None)
 
 
 def numbered(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:

@@ -1,26 +1,16 @@
-"""OBSERVING and PROPOSED: from a reading to a suggestion, from an approval to a rollout."""
+"""OBSERVING and PROPOSED: from a reading to a suggestion, from a person's word to what follows of it."""
 
 from dataclasses import replace
-from datetime import datetime
 
-from agent.effects import Launch
 from agent.events import Approved, ChangeAsked, Denied, Observed, Paused, Resumed, ServerLost
 from agent.guard import Refusal, base_digest
-from agent.machine.moves import (
-    Moved,
-    Rules,
-    ask,
-    blue_is_gone,
-    close,
-    enter,
-    name_next,
-    remember,
-    restore,
-    stay,
-)
+from agent.machine.checking import check
+from agent.machine.moves import Moved, Rules, close, enter, led, of_fleet, remember, stay
+from agent.machine.restoring import missing, restore
 from agent.machine.serving import keep_alive
-from agent.model import Proposal, Server
-from agent.state import Phase, Rollout, State, Suggestion
+from agent.machine.starting import start_rollout
+from agent.model import Proposal
+from agent.state import Phase, State, Suggestion
 
 
 def observe(rules: Rules, state: State, event: Observed) -> Moved:
@@ -34,29 +24,11 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
             if proposal.klass == "note" or not proposal.to:
                 refused = refused or f"{proposal.rule} (advice): {proposal.expects}"
                 continue
-            found = rules.guard.admit(
-                state, proposal, policy=name, at=event.at, plan=rules.plan, reading=event.reading
-            )
+            found = rules.guard.admit(state, proposal, policy=name, at=event.at, reading=event.reading)
             if isinstance(found, Suggestion):
-                return suggest(rules, state, found, event.at)
+                return check(rules, state, found, event.at)
             refused = refused or f"{proposal.rule} is held back: {found.why}"
     return keep_alive(replace(state, note=refused or state.note), event.at)
-
-
-def suggest(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Moved:
-    """Put it before a person; in `auto` mode an auto-class change inside its bounds approves itself."""
-    proposed = replace(
-        enter(state, Phase.PROPOSED, at, suggestion.proposal.why),
-        suggestions=state.suggestions + 1,
-        suggestion=suggestion,
-    )
-    bounds = [rules.guard.bounds.get(knob) for knob in suggestion.proposal.to]
-    if state.mode != "auto" or suggestion.proposal.klass != "auto" or None in bounds or state.paused:
-        return stay(proposed)
-    allowed = "; ".join(
-        f"{k} in {b.min}..{b.max}" for k, b in zip(suggestion.proposal.to, bounds, strict=True) if b
-    )
-    return start_rollout(rules, proposed, at, f"auto mode, inside the bounds {allowed}")
 
 
 def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:
@@ -70,10 +42,10 @@ def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:
         source=event.actor,
         klass="gated",
     )
-    found = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at, plan=rules.plan)
+    found = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at)
     if isinstance(found, Refusal):
         return stay(replace(state, note=found.why))
-    return suggest(rules, replace(state, suggestion=close(state.suggestion, "superseded")), found, event.at)
+    return check(rules, replace(state, suggestion=close(state.suggestion, "superseded")), found, event.at)
 
 
 def wait(_: Rules, state: State, event: Observed) -> Moved:
@@ -102,26 +74,6 @@ def approve(rules: Rules, state: State, event: Approved) -> Moved:
     return start_rollout(rules, state, event.at, event.actor)
 
 
-def start_rollout(rules: Rules, state: State, at: datetime, by: str) -> Moved:
-    suggestion, blue = state.suggestion, state.blue
-    if suggestion is None or blue is None:
-        return stay(state)
-    state, name = name_next(state)
-    green = Server(name=name, setting={**blue.setting, **suggestion.proposal.to})
-    rollout = Rollout(
-        id=f"{state.target}-{state.suggestions}",
-        suggestion=suggestion.id,
-        server=name,
-        plan=rules.plan,
-        started_at=at,
-        phase_since=at,
-    )
-    approved = replace(suggestion, status="approved", decided_by=by)
-    state = replace(state, green=green, rollout=rollout, suggestion=approved)
-    state = enter(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")
-    return ask(state, Launch(number=0, server=green, deadline_s=rules.plan.start_s))
-
-
 def deny(_: Rules, state: State, event: Denied) -> Moved:
     suggestion = state.suggestion
     if suggestion is None or (suggestion.id, suggestion.status) != (event.suggestion, "open"):
@@ -148,10 +100,12 @@ def resume(_: Rules, state: State, event: Resumed) -> Moved:
     return stay(replace(state, paused=False, note=f"resumed by {event.actor}"))
 
 
-def blue_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def server_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     """Replace an exited server that trimtab started. What somebody else started is theirs to start again."""
-    if state.blue is None or event.server != state.blue.name:
+    if not of_fleet(state, event):
         return stay(state)
-    if not blue_is_gone(state) or not state.blue.ours or state.mode == "advise":
-        return stay(replace(state, note=f"{event.server}: {event.why}"))
-    return restore(rules, state, event.at, f"{event.server}: {event.why}")
+    why = f"{event.server}: {event.why}"
+    lost = missing(state)
+    if not event.gone or lost is None or not lost.ours or state.mode == "advise":
+        return stay(led(replace(state, note=why)))
+    return restore(rules, state, event.at, why)

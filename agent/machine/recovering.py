@@ -1,35 +1,42 @@
 """AgentStarted: what is found running, against the journal. The world wins on facts, it on intent."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from agent.effects import Launch, Route
+from agent.effects import Launch, Route, Stop
 from agent.events import AgentStarted
+from agent.machine.checking import void
 from agent.machine.moves import (
     Moved,
     Rules,
-    all_to,
     also_retire,
     ask,
     ask_again,
     close,
     enter,
-    promote_alone,
-    restore,
-    roll_back,
+    led,
     stay,
 )
+from agent.machine.promoting import promote, way_back
+from agent.machine.restoring import missing, restore
+from agent.machine.returning import roll_back
 from agent.machine.rolling_out import take_step
+from agent.machine.routes import over
 from agent.model import Server
 from agent.state import Phase, State
 
 RESUMES = 2  # a canary is resumed so often; a daemon that keeps dying takes it back
-UNDECIDED = {Phase.LAUNCHING, Phase.WARMING, Phase.CANARY}
+UNDECIDED = {Phase.VACATING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.SPREADING}
 MOVING = {*UNDECIDED, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
+
+Found = Mapping[str, Server]
 
 
 def start(rules: Rules, state: State, event: AgentStarted) -> Moved:
     """Take up the target where the world and the journal left it."""
     state = replace(state, epoch=event.epoch, mode=event.mode)
+    if state.phase is Phase.CHECKING:
+        state = void(state, event.at, "the daemon started while a suggestion was being checked")
     found = {server.name: server for server in event.servers}
     if event.mode == "advise":
         return stay(advise_only(state, event, found))
@@ -37,99 +44,131 @@ def start(rules: Rules, state: State, event: AgentStarted) -> Moved:
     return without_orphans(moved, found)
 
 
-def advise_only(state: State, event: AgentStarted, found: dict[str, Server]) -> State:
+def advise_only(state: State, event: AgentStarted, found: Found) -> State:
     """Nothing may be written: adopt what serves; a rollout of another mode waits as it is, which is said."""
     if state.phase in MOVING:
         why = f"a rollout is {state.phase.value} and this is advise mode: start in approve mode to end it"
         return replace(state, note=why)
-    blue = serving(state, event, found)
-    if blue is None:
-        return replace(state, note="no server found: nothing to watch yet")
-    return adopt(state, blue)
+    state = led(as_found(state, event, found))
+    return state if state.standing else replace(state, note="no server found: nothing to watch yet")
 
 
-def take_up(rules: Rules, state: State, event: AgentStarted, found: dict[str, Server]) -> Moved:
-    state = replace(state, gone=())
-    blue = serving(state, event, found)
-    green = found.get(state.green.name) if state.green else None
+def take_up(rules: Rules, state: State, event: AgentStarted, found: Found) -> Moved:
     if state.phase is Phase.RESTORING and not isinstance(state.awaiting, Route):
-        return ask_again(state)
-    if blue is None:
-        return without_blue(rules, state, event, green)
-    changed = state.blue is not None and dict(blue.setting) != dict(state.blue.setting)
-    state = adopt(state, blue)
+        return ask_again(replace(state, gone=tuple(s.name for s in state.fleet if s.name not in found)))
+    before = {server.name: dict(server.setting) for server in state.fleet}
+    state = led(as_found(state, event, found))
+    if not state.standing and not state.vacated:
+        return without_blue(rules, state, event, found)
+    changed = any(before.get(s.name, s.setting) != dict(s.setting) for s in state.standing)
     if state.phase in UNDECIDED and changed:
         return roll_back(state, event.at, f"{state.note}, in the middle of a rollout", result="undecided")
     if state.phase in UNDECIDED:
-        return resume(state, event, green)
-    if state.phase is Phase.PROMOTING and green is None:
-        return roll_back(state, event.at, "green was gone when the daemon started", hung=True)
+        return resume(state, event)
+    if state.phase is Phase.PROMOTING and any(s.name in state.gone for s in state.newcomers):
+        why = "green was gone when the daemon started"
+        return roll_back(state, event.at, why, hung=True) if way_back(state) else ask_again(state)
     if state.phase in MOVING:
         return ask_again(state)
     if state.phase is Phase.HALTED:
         state = enter(state, Phase.OBSERVING, event.at, "started again by an operator")
-    return ask(state, all_to(blue))
+    if (lost := missing(state)) is not None:
+        return restore(rules, state, event.at, f"{lost.name} was gone when the daemon started")
+    return ask(state, over(state.standing))
 
 
-def serving(state: State, event: AgentStarted, found: dict[str, Server]) -> Server | None:
-    """The server in force: the journal's if it runs, else the one with the traffic, else any."""
-    if state.blue is not None:
-        same_address = [s for s in event.servers if not state.blue.ours and s.address == state.blue.address]
-        return found.get(state.blue.name) or (same_address[0] if same_address else None)
+def as_found(state: State, event: AgentStarted, found: Found) -> State:
+    """The facts of each server that is expected; those that are not found are gone, but for the stopped."""
+    if state.blue is None:
+        return first_seen(state, event)
+    fleet, note = [], ""
+    for known in state.fleet:
+        now = found.get(known.name) or at_address(event, known) or known
+        if dict(now.setting) != dict(known.setting):
+            note = f"{now.name} runs other flags than trimtab gave it: adopted as they are"
+        fleet.append(replace(now, like=known.like, differs=known.differs))
+    fleet += joining(state, event)
+    running = {server.name for server in event.servers}
+    stopping = state.awaiting.server.name if isinstance(state.awaiting, Stop) else ""
+    expected = [s for s in (*fleet, *state.newcomers) if s.name not in (*state.vacated, stopping)]
+    gone = tuple(s.name for s in expected if s.name not in running and s.address)
+    crew = tuple(found.get(server.name, server) for server in state.crew)
+    green = found.get(state.green.name, state.green) if state.green else None
+    seen = replace(state, blue=fleet[0], peers=tuple(fleet[1:]), crew=crew, green=green, gone=gone)
+    if green is not None and state.green is not None:
+        seen = replace(seen, green=replace(green, like=state.green.like, differs=state.green.differs))
+    if note:
+        seen = replace(seen, note=note, suggestion=close(state.suggestion, "superseded"))
+    return seen
+
+
+def first_seen(state: State, event: AgentStarted) -> State:
+    """Nothing is known yet: the server with the traffic, else any; and those that stand for the same."""
     weights = event.weights or {}
     by_weight = sorted(event.servers, key=lambda s: (-weights.get(s.name, 0), s.ours, s.name))
-    return by_weight[0] if by_weight else None
+    if not by_weight:
+        return replace(state, gone=())
+    blue, *others = by_weight
+    peers = tuple(s for s in others if s.ours is blue.ours and (not s.ours or s.setting == blue.setting))
+    names = ", ".join(f"{server.name} at {server.address}" for server in (blue, *peers))
+    return replace(state, blue=blue, peers=peers, gone=(), note=f"adopted {names}")
 
 
-def adopt(state: State, blue: Server) -> State:
-    """Take the facts as found; an open suggestion for another setting is void."""
-    if state.blue is None:
-        return replace(state, blue=blue, note=f"adopted {blue.name} at {blue.address}")
-    if dict(blue.setting) == dict(state.blue.setting):
-        return replace(state, blue=blue)
-    note = f"{blue.name} runs other flags than trimtab gave it: adopted as they are"
-    return replace(state, blue=blue, suggestion=close(state.suggestion, "superseded"), note=note)
+def at_address(event: AgentStarted, known: Server) -> Server | None:
+    """Somebody else's server is known by its address."""
+    same = [server for server in event.servers if not known.ours and server.address == known.address]
+    return same[0] if same else None
 
 
-def without_blue(rules: Rules, state: State, event: AgentStarted, green: Server | None) -> Moved:
+def joining(state: State, event: AgentStarted) -> list[Server]:
+    """Further servers that somebody else started, as long as the whole fleet is of that kind."""
+    if state.phase in MOVING or any(server.ours for server in state.fleet):
+        return []
+    known = {key for server in state.present for key in (server.name, server.address)}
+    return [s for s in event.servers if not s.ours and s.name not in known and s.address not in known]
+
+
+def without_blue(rules: Rules, state: State, event: AgentStarted, found: Found) -> Moved:
     """Blue is gone: green, if it is up; else a new server; somebody else's server is left to them."""
-    blue, expected = state.blue, state.green
+    blue, green = state.blue, state.green
     why = f"{blue.name} was gone when the daemon started" if blue else "no server was running"
-    lost = [blue, expected if green is None else None]
-    state = replace(state, gone=tuple(server.name for server in lost if server is not None))
-    if green is not None and state.phase in {Phase.WARMING, Phase.CANARY}:
-        return promote_alone(replace(state, green=green), event.at, f"{why}: green is the only server")
-    if green is not None and state.phase is Phase.PROMOTING:
+    up = green is not None and green.name in found
+    if up and state.phase in {Phase.WARMING, Phase.CANARY} and not state.crew:
+        return promote(state, event.at, f"{why}: green is the only server")
+    if up and state.phase in UNDECIDED:
+        return roll_back(state, event.at, why, result="undecided")
+    if up and state.phase is Phase.PROMOTING:
         still_splitting = isinstance(state.awaiting, Route)
-        return ask(state, all_to(green)) if still_splitting else ask_again(state)
+        return promote(state, event.at, state.note) if still_splitting else ask_again(state)
     if blue is not None and not blue.ours and state.phase not in MOVING:
         return stay(replace(state, note=f"{why}: start it again, trimtab did not stop it"))
-    return restore(rules, replace(state, green=green or state.green), event.at, why)
+    return restore(rules, state, event.at, why)
 
 
-def resume(state: State, event: AgentStarted, green: Server | None) -> Moved:
-    """Green is still there: go on, with fresh evidence. Else back."""
-    rollout = state.rollout
-    if rollout is None:
+def resume(state: State, event: AgentStarted) -> Moved:
+    """All that is expected is there: go on, with fresh evidence. Else back."""
+    rollout, green = state.rollout, state.green
+    if rollout is None or green is None:
         return stay(state)
     rollout = replace(rollout, restarts=rollout.restarts + 1, phase_since=event.at)
-    state = replace(state, rollout=rollout, green=green or state.green)
+    state = replace(state, rollout=rollout)
     if rollout.restarts > RESUMES:
         why = f"the daemon was restarted {rollout.restarts} times in this rollout"
         return roll_back(state, event.at, why, result="undecided")
-    if isinstance(state.awaiting, Launch):
-        return ask_again(state)
-    if green is None:
+    if green.name in state.gone:
         return roll_back(state, event.at, "green was gone when the daemon started", hung=True)
+    if state.gone:
+        why = f"{', '.join(state.gone)} was gone when the daemon started"
+        return roll_back(state, event.at, why, result="undecided")
     if state.phase is Phase.CANARY:
         return take_step(state, rollout.step)
     return ask_again(state)
 
 
-def without_orphans(moved: Moved, found: dict[str, Server]) -> Moved:
+def without_orphans(moved: Moved, found: Found) -> Moved:
     """A server of ours that nobody owns is retired: a crash between naming it and writing it down."""
     state, _ = moved
-    owned = {server.name for server in (state.blue, state.green) if server is not None}
+    owned = {server.name for server in state.present}
     if isinstance(state.awaiting, Launch):
         owned.add(state.awaiting.server.name)
     for name, server in found.items():

@@ -1,29 +1,21 @@
 """LAUNCHING, WARMING and CANARY: green comes up, takes its shares, and is judged."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from agent.arm import Arm
 from agent.effects import KeepAlive, Route, WarmUp
 from agent.events import Aborted, EffectFailed, Launched, Observed, Routed, ServerLost, Warmed
-from agent.machine.moves import (
-    Moved,
-    Rules,
-    all_to,
-    ask,
-    awaited,
-    blue_is_gone,
-    enter,
-    is_green,
-    promote_alone,
-    promoting,
-    restore,
-    roll_back,
-    split,
-    stay,
-)
+from agent.machine.moves import Moved, Rules, ask, awaited, enter, is_green, of_fleet, stay
+from agent.machine.promoting import promote
+from agent.machine.restoring import restore
+from agent.machine.returning import roll_back
+from agent.machine.routes import over, split
 from agent.machine.serving import keep_alive
-from agent.model import OutcomeResult
+from agent.machine.turning import counted, join, next_turn
+from agent.machine.turning import lost as lost_in_turn
+from agent.model import OutcomeResult, Server
 from agent.state import Phase, State
 
 HEARD_S = 60.0  # a pass needs a request of green's within so many seconds: old evidence proves nothing of now
@@ -33,10 +25,12 @@ GRACE_S = 60.0  # beyond the actuator's own deadline: it should have answered by
 def prepare(_: Rules, state: State, event: Observed) -> Moved:
     """While green starts: blue's record under full load, and a deadline in case no answer comes."""
     rollout = state.rollout
-    if rollout is None or state.blue is None:
+    if rollout is None:
         return stay(state)
-    rollout = replace(rollout, record=rollout.record + event.arms.get(state.blue.name, Arm()))
-    state = replace(state, rollout=rollout)
+    if not state.vacated:
+        record = rollout.record + arm_of_all(state.standing, event)
+        state = replace(state, rollout=replace(rollout, record=record))
+    state = counted(state, event)
     limit_s = rollout.plan.start_s if state.phase is Phase.LAUNCHING else rollout.plan.warm_up_s
     if event.at > rollout.phase_since + timedelta(seconds=limit_s + GRACE_S):
         return roll_back(state, event.at, f"{state.phase.value} took longer than {limit_s:.0f} s")
@@ -62,18 +56,33 @@ def launched(_: Rules, state: State, event: Launched) -> Moved:
 def warmed(_: Rules, state: State, event: Warmed) -> Moved:
     if state.rollout is None or not awaited(state, event.number):
         return stay(state)
+    if state.rollout.passed:
+        return join(state, event.at)
     return take_step(enter(state, Phase.CANARY, event.at, "green is warm"), 0)
+
+
+def joined(_: Rules, state: State, event: Routed) -> Moved:
+    """The newest server serves: the next place; after the last one all of them are held up to the record."""
+    if state.rollout is None or state.green is None or not awaited(state, event.number):
+        return stay(state)
+    serving = f"{state.green.name} serves"
+    turn = next_turn(state, event.at, serving)
+    if turn is not None:
+        return turn
+    return take_step(enter(state, Phase.CANARY, event.at, serving), len(state.rollout.plan.steps) - 1)
 
 
 def take_step(state: State, step: int) -> Moved:
     """Ask for the step's split; its evidence counts from the moment it is in force."""
-    blue, green, rollout = state.blue, state.green, state.rollout
-    if blue is None or green is None or rollout is None:
+    green, rollout = state.green, state.rollout
+    if green is None or rollout is None:
         return stay(state)
     bad = rollout.bad + rollout.step_bad
     rollout = replace(rollout, step=step, step_since=None, green=Arm(), blue=Arm(), bad=bad, step_bad=0)
     state = replace(state, rollout=rollout)
-    return ask(state, split(blue, green, rollout.plan.steps[step].weight, rollout.plan.lease_s))
+    if state.crew:
+        return ask(state, over(state.newcomers, *state.standing))
+    return ask(state, split(state.standing, green, rollout.plan.steps[step].weight, rollout.plan.lease_s))
 
 
 def step_routed(_: Rules, state: State, event: Routed) -> Moved:
@@ -86,10 +95,10 @@ def step_routed(_: Rules, state: State, event: Routed) -> Moved:
 
 def judge(rules: Rules, state: State, event: Observed) -> Moved:
     """Count this second's requests, then ask the judge: back, on, or wait."""
-    blue, green, rollout = state.blue, state.green, state.rollout
-    if blue is None or green is None or rollout is None:
+    rollout = state.rollout
+    if state.green is None or rollout is None:
         return stay(state)
-    new_green, new_blue = event.arms.get(green.name, Arm()), event.arms.get(blue.name, Arm())
+    new_green, new_blue = arm_of_all(state.newcomers, event), arm_of_all(state.standing, event)
     heard_at = event.at if new_green.total else rollout.heard_at
     rollout = replace(rollout, exposed=rollout.exposed + new_green, heard_at=heard_at)
     if rollout.step_since is None:
@@ -110,15 +119,30 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
         return roll_back(state, event.at, f"at {step.weight} %: {verdict.why}")
     if verdict.kind == "pass" and not heard_lately(heard_at, event.at):
         verdict = replace(verdict, kind="wait", why=f"nothing heard of green for {HEARD_S:.0f} s")
-    if verdict.kind == "pass" and rollout.step + 1 < len(rollout.plan.steps):
-        return take_step(replace(state, note=f"{step.weight} % passed: {verdict.why}"), rollout.step + 1)
     if verdict.kind == "pass":
-        passed = promoting(state, event.at, f"{step.weight} % passed: {verdict.why}")
-        return ask(passed, all_to(green, blue))
+        return advance(state, event.at, f"{step.weight} % passed: {verdict.why}")
     if elapsed_s > step.at_most_s:
         why = f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.why}"
         return roll_back(state, event.at, why, result="undecided")
     return keep_alive(state, event.at)
+
+
+def advance(state: State, at: datetime, why: str) -> Moved:
+    """The next share; before the last one, all traffic, the other places are turned; then promotion."""
+    rollout = state.rollout
+    if rollout is None:
+        return stay(state)
+    last = len(rollout.plan.steps) - 1
+    if rollout.step == last:
+        return promote(state, at, why)
+    if rollout.step + 1 < last:
+        return take_step(replace(state, note=why), rollout.step + 1)
+    passed = replace(state, note=why, rollout=replace(rollout, passed=True))
+    return next_turn(passed, at, why) or take_step(passed, last)
+
+
+def arm_of_all(servers: Sequence[Server], event: Observed) -> Arm:
+    return sum((event.arms.get(server.name, Arm()) for server in servers), Arm())
 
 
 def heard_lately(heard_at: datetime | None, now: datetime) -> bool:
@@ -140,18 +164,23 @@ def lost_early(rules: Rules, state: State, event: ServerLost) -> Moved:
     """A server is lost before green had traffic."""
     if is_green(state, event):
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
-    if not blue_is_gone(state):
-        return stay(state)
+    if not last_of_fleet(state, event):
+        return lost_in_turn(rules, state, event)
     why = f"blue was lost: {event.why}"
     warm = state.green is not None and state.green.address
-    return promote_alone(state, event.at, why) if warm else restore(rules, state, event.at, why)
+    return promote(state, event.at, why) if warm else restore(rules, state, event.at, why)
 
 
-def lost_in_canary(_: Rules, state: State, event: ServerLost) -> Moved:
+def lost_in_canary(rules: Rules, state: State, event: ServerLost) -> Moved:
     """Green lost: back to blue. Blue lost: green, healthy and warm, is all there is."""
     if is_green(state, event):
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
-    if blue_is_gone(state):
-        why = f"blue was lost ({event.why}): green is the only healthy server"
-        return promote_alone(state, event.at, why)
-    return stay(state)
+    if not last_of_fleet(state, event):
+        return lost_in_turn(rules, state, event)
+    why = f"blue was lost ({event.why}): green is the only healthy server"
+    return promote(state, event.at, why)
+
+
+def last_of_fleet(state: State, event: ServerLost) -> bool:
+    """The only old server that was left has ended: there is nothing to go back to."""
+    return event.gone and of_fleet(state, event) and not (state.standing or state.vacated or state.crew)

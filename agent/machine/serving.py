@@ -1,11 +1,13 @@
 """Keeping traffic where it is: the lease, the proxy's life, and asking again for what failed."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from agent.arm import Arm
 from agent.effects import KeepAlive, Route
-from agent.events import EffectFailed, Routed
+from agent.events import EffectFailed, Observed, Routed
 from agent.machine.moves import Moved, Rules, ask_again, awaited, later, stay
+from agent.machine.routes import without
 from agent.state import State
 
 
@@ -18,6 +20,32 @@ def keep_alive(state: State, at: datetime) -> Moved:
     if state.route is not None and not isinstance(state.awaiting, Route):
         return state, (KeepAlive(route=state.route),)
     return stay(state)
+
+
+RECENT = timedelta(seconds=60)
+
+
+def remembering(state: State, event: Observed) -> State:
+    """Count the fleet's requests of this minute and the one before: what a swap is held up to."""
+    new = sum((event.arms.get(server.name, Arm()) for server in state.standing), Arm())
+    if state.recent_since is None or event.at - state.recent_since > RECENT:
+        return replace(state, recent=(new, *state.recent[:1]), recent_since=event.at)
+    return replace(state, recent=(state.recent[0] + new, *state.recent[1:])) if new.asked else state
+
+
+def spare_the_gone(moved: Moved) -> Moved:
+    """No share stays with a server that has ended while others carry traffic."""
+    state, effects = moved
+    route = state.route
+    if state.mode == "advise" or route is None or not any(route.weights.get(name) for name in state.gone):
+        return moved
+    rest = without(route, state.gone)
+    if rest is None:
+        return moved
+    numbered = replace(rest, number=state.effects + 1)
+    awaiting = numbered if isinstance(state.awaiting, Route) else state.awaiting
+    kept = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
+    return replace(state, effects=numbered.number, route=numbered, awaiting=awaiting), (*kept, numbered)
 
 
 def routed(_: Rules, state: State, event: Routed) -> Moved:

@@ -71,7 +71,7 @@ def test_the_defaults_are_safe() -> None:
     assert found.tokens_file is None
     assert [part.name for part in found.policies] == ["admission", "prefill_budget"]
     (target,) = found.targets
-    assert (target.name, target.profile, target.strategy) == ("chat", "chat", "surge")
+    assert (target.name, target.profile, target.strategy) == ("chat", "chat", "auto")
     assert target.slo == Slo()
     assert target.engine.plugin == ("actuators", "process", {})
     assert target.traffic.plugin == ("actuators", "envoy", {"listen": "127.0.0.1:8080"})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.guard import Guard, Refusal
-from agent.model import Bound, Outcome, Proposal, Value
+from agent.model import Bound, Outcome, Proposal, Prospect, Value
 from agent.reading import Reading
 from agent.state import State, Suggestion
 from tests.stories import BLUE, NOON, PLAN, reading
@@ -25,7 +25,7 @@ def proposal(value: Value = 8, knob: str = "max_num_seqs") -> Proposal:
 def admit(
     to: Proposal, state: State = STATE, guard: Guard = GUARD, seen: Reading | None = SEEN
 ) -> Suggestion | Refusal:
-    return guard.admit(state, to, policy="admission", at=NOON, plan=PLAN, reading=seen)
+    return guard.admit(state, to, policy="admission", at=NOON, reading=seen)
 
 
 def test_a_step_inside_the_bounds_passes_as_it_is() -> None:
@@ -123,7 +123,7 @@ def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str)
 
 @pytest.mark.parametrize("value", ["9999", "1k", None, True])
 def test_what_is_no_number_does_not_slip_past_numeric_bounds(value: Value) -> None:
-    found = GUARD.admit_asked(STATE, proposal(value), actor="alice", at=NOON, plan=PLAN)
+    found = GUARD.admit_asked(STATE, proposal(value), actor="alice", at=NOON)
 
     assert isinstance(found, Refusal)
     assert "is no number within its bounds" in found.why
@@ -172,10 +172,35 @@ def test_the_days_changes_are_counted() -> None:
 
 def test_the_digest_covers_everything_that_is_shown() -> None:
     one, other = admit(proposal(8)), admit(replace(proposal(8), why="13 wait"))
-
     assert isinstance(one, Suggestion)
     assert isinstance(other, Suggestion)
-    assert one.digest != other.digest
+    quick, slow = Prospect(why="room"), Prospect(why="room", start_s=300)
+
+    digests = {seal(s, prospect).digest for s in (one, other) for prospect in (quick, slow)}
+
+    assert len(digests) == 4
+
+
+def seal(suggestion: Suggestion, prospect: Prospect) -> Suggestion:
+    return GUARD.seal(suggestion, prospect, at=NOON, plan=PLAN, servers=1)
+
+
+def test_a_planned_outage_is_told_and_never_auto() -> None:
+    found = admit(proposal(8))
+    assert isinstance(found, Suggestion)
+
+    sealed = seal(found, Prospect(strategy="swap", why="one GPU", outage_s=90))
+
+    assert sealed.proposal.klass == "gated"
+    assert "a planned outage of about 90 s" in " ".join(sealed.notes)
+
+
+def test_what_vllm_does_not_take_is_not_suggested_again() -> None:
+    refused = Outcome(at=NOON - timedelta(days=9), result="refused", to={"max_num_seqs": 8}, why="too few")
+
+    found = admit(proposal(8), replace(STATE, outcomes=(refused,)))
+
+    assert found == Refusal(why="max_num_seqs=8 is not taken by vLLM: too few")
 
 
 @given(

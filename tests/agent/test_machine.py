@@ -152,7 +152,7 @@ def test_in_advise_mode_nothing_is_ever_asked_of_the_world() -> None:
     world.approve().tick(10)
 
     assert world.state.phase is Phase.PROPOSED
-    assert world.performed == []
+    assert [effect.kind for effect in world.performed] == ["preflight"]  # a question, nothing more
 
 
 def test_in_auto_mode_a_bounded_change_approves_itself_and_names_the_bound() -> None:
@@ -178,6 +178,8 @@ def test_a_person_may_ask_for_a_change_that_policies_would_not_suggest() -> None
     world = World(waiting=0).start().tick()
 
     world.feed(e.ChangeAsked(at=world.at, actor="alice", to={"max_num_seqs": 1}, reason="try"))
+    assert world.state.phase is Phase.CHECKING
+    world.tick()
 
     assert world.state.phase is Phase.PROPOSED
     assert world.state.suggestion is not None

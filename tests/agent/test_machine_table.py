@@ -6,12 +6,11 @@ from agent import events as e
 from agent.machine import HANDLERS
 from agent.state import Phase
 
-IDLE = {Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN}
-MOVING = {Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
+IDLE = {Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN}
 
 IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     ("nothing is open that could be decided", e.Approved): set(Phase) - {Phase.PROPOSED},
-    ("nothing is open that could be denied", e.Denied): set(Phase) - {Phase.PROPOSED},
+    ("nothing is open that could be denied", e.Denied): set(Phase) - {Phase.CHECKING, Phase.PROPOSED},
     ("one rollout at a time: ask again when it has ended", e.ChangeAsked): set(Phase) - IDLE,
     ("there is no rollout, or it is already on its way back", e.Aborted): {
         *IDLE,
@@ -20,13 +19,15 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
         Phase.HALTED,
     },
     ("the outcome of a launch that is no longer wanted", e.Launched): set(Phase)
-    - {Phase.LAUNCHING, Phase.RESTORING},
+    - {Phase.LAUNCHING, Phase.ROLLING_BACK, Phase.RESTORING},
+    ("an answer about what is no longer asked", e.Preflighted): set(Phase) - {Phase.CHECKING},
+    ("the outcome of a stop that is no longer wanted", e.Stopped): set(Phase) - {Phase.VACATING},
     ("the outcome of a warm-up that is no longer wanted", e.Warmed): set(Phase) - {Phase.WARMING},
     ("the outcome of a drain that is no longer wanted", e.Drained): set(Phase)
-    - {Phase.PROMOTING, Phase.ROLLING_BACK},
+    - {Phase.VACATING, Phase.PROMOTING, Phase.ROLLING_BACK},
     ("the outcome of a retirement on the side", e.Retired): set(Phase)
     - {Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING},
-    ("no split is awaited", e.Routed): {Phase.LAUNCHING, Phase.WARMING, Phase.HALTED},
+    ("no split is awaited", e.Routed): {Phase.CHECKING, Phase.LAUNCHING, Phase.WARMING, Phase.HALTED},
     ("an operator must look first", e.Observed): {Phase.HALTED},
     ("an operator must look first; nothing is awaited", e.EffectFailed): {Phase.HALTED},
     ("an operator must look first; who is gone is noted all the same", e.ServerLost): {Phase.HALTED},

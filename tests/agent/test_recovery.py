@@ -9,14 +9,23 @@ from hypothesis import strategies as st
 
 from agent import events as e
 from agent.machine import numbered
-from agent.state import Phase
+from agent.model import Strategy
+from agent.state import Phase, State
 from tests.stories import BLUE, World
 
 STORIES = {
     "promoted": World(),
     "rolled back": World(green_fails=1),
     "fails to start": World(refuses={"launch"}),
+    "swapped": World.servers(1, "swap"),
+    "swapped back": World.servers(1, "swap", green_fails=1),
+    "replaced": World.servers(3, "replace"),
+    "replaced back": World.servers(3, "replace", green_fails=1),
+    "two replaced": World.servers(2, "replace", ours=True),
+    "surged": World.servers(2, "surge", ours=True),
+    "surged back": World.servers(2, "surge", green_fails=1),
 }
+LONGEST_S = 60
 SETTLED = {Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN}
 
 
@@ -27,7 +36,8 @@ def told(story: str, seconds: int) -> World:
 
 
 def settle(world: World) -> World:
-    for _ in range(300):
+    world.refuses = set()
+    for _ in range(400):
         if (
             world.state.phase in SETTLED
             and world.state.awaiting is None
@@ -35,29 +45,90 @@ def settle(world: World) -> World:
         ):
             return world.tick(2)  # a split that was lost with its daemon is carried out by the next KeepAlive
         world.tick()
-    raise AssertionError(f"still {world.state.phase} after 300 s: {world.state.note}")
+    raise AssertionError(f"still {world.state.phase} after 400 s: {world.state.note}")
 
 
 def assert_whole(world: World) -> None:
-    """Design invariants 1, 3: one server, with all the traffic, and it is the one the state calls blue."""
-    assert world.state.blue is not None
-    assert list(world.running) == [world.state.blue.name]
-    assert world.weights == {world.state.blue.name: 100}
+    """Design invariants 1, 3: as many servers as before, of one setting, and those have all the traffic."""
+    fleet = {server.name for server in world.state.fleet}
+    assert set(world.running) == fleet
+    assert len(fleet) == len(world.old)
+    assert set(world.weights) == fleet
+    assert all(world.weights.values())
+    assert sum(world.weights.values()) == 100
+    assert len({str(server.setting) for server in world.running.values()}) == 1
     assert world.state.green is None
+    assert (world.state.crew, world.state.vacated, world.state.gone) == ((), (), ())
+    assert not world.stopped
 
 
 @pytest.mark.parametrize("story", STORIES)
-@pytest.mark.parametrize("seconds", range(24))
 @pytest.mark.parametrize("performed", [False, True], ids=["effects lost", "effects done, reply lost"])
-def test_a_restart_at_any_second_ends_whole(story: str, seconds: int, performed: bool) -> None:
-    world = told(story, seconds)
-    if performed:
-        for effect in world.pending:
-            world.perform(effect)
+def test_a_restart_at_any_second_ends_whole(story: str, performed: bool) -> None:
+    for seconds in range(LONGEST_S):
+        world = told(story, seconds)
+        if performed:
+            for effect in world.pending:
+                world.perform(effect)
 
-    settle(world.start())
+        settle(world.start())
 
-    assert_whole(world)
+        assert_whole(world)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_an_abort_at_any_second_ends_whole(story: str) -> None:
+    for seconds in range(LONGEST_S):
+        world = told(story, seconds)
+        world.feed(e.Aborted(at=world.at, actor="bob", reason="stop"))
+
+        settle(world)
+
+        assert_whole(world)
+
+
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("kind", ["route", "launch", "warm_up", "drain", "stop", "retire"])
+def test_an_effect_that_fails_for_a_while_at_any_second_ends_whole(story: str, kind: str) -> None:
+    for seconds in range(0, LONGEST_S, 2):
+        world = told(story, seconds)
+        world.refuses = {kind}
+        world.tick(5)
+        world.refuses = set()
+
+        settle(world)
+
+        assert_whole(world)
+
+
+@pytest.mark.parametrize("story", [s for s in STORIES if s not in {"promoted", "rolled back"}])
+@pytest.mark.parametrize("known", [True, False], ids=["seen", "while the daemon was dead"])
+def test_any_server_that_dies_at_any_second_is_made_good(story: str, known: bool) -> None:
+    for seconds in range(0, LONGEST_S, 2):
+        for at in range(4):
+            world = told(story, seconds)
+            world.running = {name: replace(s, ours=True) for name, s in world.running.items()}
+            world.state = all_ours(world.state)
+            if at >= len(world.running):
+                continue
+            name = list(world.running)[at]
+            world.running.pop(name)
+            if known:
+                world.feed(e.ServerLost(at=world.at, server=name, why="exited with 137"))
+            else:
+                world.start()
+
+            settle(world)
+
+            assert_whole(world)
+
+
+def all_ours(state: State) -> State:
+    return replace(
+        state,
+        blue=replace(state.blue, ours=True) if state.blue else None,
+        peers=tuple(replace(server, ours=True) for server in state.peers),
+    )
 
 
 @pytest.mark.parametrize("seconds", range(0, 24, 3))
@@ -148,21 +219,30 @@ MISHAPS = st.sampled_from(
         "pause",
         "resume",
         "green dies",
+        "blue dies",
+        "another dies",
         "route refused",
         "mend",
     ]
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(MISHAPS, max_size=40))
-def test_no_order_of_mishaps_leaves_two_servers_or_none(mishaps: list[str]) -> None:
-    world = World(running={BLUE.name: replace(BLUE, ours=True)}).start()
+FLEETS = st.sampled_from([(1, "surge"), (1, "swap"), (2, "replace"), (3, "replace"), (2, "surge")])
+
+
+@settings(max_examples=300, deadline=None)
+@given(FLEETS, st.lists(MISHAPS, max_size=40))
+def test_no_order_of_mishaps_leaves_other_than_the_servers_there_were(
+    fleet: tuple[int, Strategy], mishaps: list[str]
+) -> None:
+    size, strategy = fleet
+    world = World.servers(size, strategy, ours=True).start()
     for mishap in mishaps:
         befall(world, mishap)
-        routed = [w for w in world.weights.values() if w]
-        assert not world.weights or sum(routed) == 100
-        assert len(world.running) <= 3
+        assert sum(world.weights.values()) in ({0, 100} if strategy == "swap" or size > 1 else {100}) or (
+            not world.weights
+        )
+        assert len(world.running) <= size + 2
     world.refuses, world.state = set(), replace(world.state, paused=True)
 
     settle(world.tick())
@@ -190,6 +270,10 @@ def befall(world: World, mishap: str) -> None:  # noqa: C901 - a table of mishap
         case "green dies" if world.state.green:
             world.running.pop(world.state.green.name, None)
             world.feed(e.ServerLost(at=at, server=world.state.green.name, why="exited with 1"))
+        case "another dies" if len(world.running) > 1:
+            name = list(world.running)[-1]
+            world.running.pop(name)
+            world.feed(e.ServerLost(at=at, server=name, why="exited with 137"))
         case "blue dies" if world.state.blue and world.state.blue.name in world.running:
             world.running.pop(world.state.blue.name)
             world.feed(e.ServerLost(at=at, server=world.state.blue.name, why="exited with 137"))

@@ -105,7 +105,12 @@ def test_a_suggestion_is_promoted_and_every_step_is_in_the_journal(tmp_path: Pat
 
     in_no_time(story())
 
-    assert engine.calls == [("launch", "chat-r1"), ("warm_up", "chat-r1"), ("retire", BLUE.name)]
+    assert engine.calls == [
+        ("preflight", BLUE.name),
+        ("launch", "chat-r1"),
+        ("warm_up", "chat-r1"),
+        ("retire", BLUE.name),
+    ]
     assert verify(tmp_path / "audit.jsonl").ok
     actions = [
         record["action"] for record in Journal.open(tmp_path / "audit.jsonl", now=loop_now).after(0, 99)
@@ -149,7 +154,7 @@ def test_nothing_is_done_that_could_not_be_written_down(tmp_path: Path) -> None:
 
     in_no_time(story())
 
-    assert engine.calls == []
+    assert engine.calls == [("preflight", "chat-r0")]
 
 
 def test_an_abort_stops_a_launch_that_is_still_at_work(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""CHECKING: the engine says what would come of a suggestion, before a person is asked."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from agent.effects import Preflight
+from agent.events import Denied, EffectFailed, Observed, Preflighted
+from agent.machine.moves import Moved, Rules, ask, awaited, close, enter, remember, stay
+from agent.machine.serving import keep_alive
+from agent.machine.starting import start_rollout
+from agent.model import OutcomeResult
+from agent.state import Phase, State, Suggestion
+
+ANSWER_S = 900.0  # vLLM's own check takes a minute; beyond this the engine's deadline has failed too
+
+
+def check(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Moved:
+    """Ask what would come of it; what was suggested before is void."""
+    asked = replace(
+        enter(state, Phase.CHECKING, at, suggestion.proposal.why),
+        suggestions=state.suggestions + 1,
+        suggestion=suggestion,
+    )
+    setting = {**(state.blue.setting if state.blue else {}), **suggestion.proposal.to}
+    return ask(asked, Preflight(number=0, servers=state.standing, setting=setting, wanted=rules.strategy))
+
+
+def preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
+    """Put it before a person; in `auto` mode an auto-class change inside its bounds approves itself."""
+    suggestion = state.suggestion
+    if suggestion is None or not awaited(state, event.number):
+        return stay(state)
+    prospect = event.prospect
+    if prospect.problem:
+        result: OutcomeResult = "refused" if prospect.lasting else "undecided"
+        return refuse(state, event.at, prospect.problem, result)
+    servers = len(state.standing)
+    sealed = rules.guard.seal(suggestion, prospect, at=event.at, plan=rules.plan, servers=servers)
+    open_ = replace(state, suggestion=sealed, awaiting=None)
+    proposed = enter(open_, Phase.PROPOSED, event.at, sealed.proposal.why)
+    bounds = [rules.guard.bounds.get(knob) for knob in sealed.proposal.to]
+    if state.mode != "auto" or sealed.proposal.klass != "auto" or None in bounds or state.paused:
+        return stay(proposed)
+    allowed = "; ".join(
+        f"{k} in {b.min}..{b.max}" for k, b in zip(sealed.proposal.to, bounds, strict=True) if b
+    )
+    return start_rollout(rules, proposed, event.at, f"auto mode, inside the bounds {allowed}")
+
+
+def refuse(state: State, at: datetime, why: str, result: OutcomeResult) -> Moved:
+    suggestion = state.suggestion
+    if suggestion is None:
+        return stay(state)
+    state = remember(state, at, result, why)
+    refused = replace(suggestion, status="refused", notes=(*suggestion.notes, why))
+    ended = replace(state, suggestion=refused, awaiting=None)
+    return stay(enter(ended, Phase.OBSERVING, at, f"{suggestion.id} cannot be done: {why}"))
+
+
+def unanswered(_: Rules, state: State, event: EffectFailed) -> Moved:
+    """The question could not be asked: that says nothing about the values."""
+    if not awaited(state, event.number):
+        return stay(state)
+    return refuse(state, event.at, event.why, "undecided")
+
+
+def wait(_: Rules, state: State, event: Observed) -> Moved:
+    suggestion = state.suggestion
+    if suggestion is not None and event.at > suggestion.made_at + timedelta(seconds=ANSWER_S):
+        return refuse(state, event.at, f"no answer of the engine within {ANSWER_S:.0f} s", "undecided")
+    return keep_alive(state, event.at)
+
+
+def deny(_: Rules, state: State, event: Denied) -> Moved:
+    suggestion = state.suggestion
+    if suggestion is None or suggestion.id != event.suggestion:
+        return stay(state)
+    denied = replace(suggestion, status="denied", decided_by=event.actor)
+    state = remember(replace(state, suggestion=denied, awaiting=None), event.at, "denied", event.reason)
+    note = f"{event.actor} denied {suggestion.id}: {event.reason}"
+    return stay(enter(state, Phase.OBSERVING, event.at, note))
+
+
+def void(state: State, at: datetime, why: str) -> State:
+    """What was asked for no longer holds."""
+    ended = replace(state, suggestion=close(state.suggestion, "superseded"), awaiting=None)
+    return enter(ended, Phase.OBSERVING, at, why)

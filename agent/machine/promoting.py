@@ -1,0 +1,137 @@
+"""PROMOTING: the new servers have everything; the old ones drain and go."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from agent.effects import Drain, Retire
+from agent.events import Aborted, Drained, EffectFailed, Retired, Routed, ServerLost
+from agent.machine.moves import (
+    Moved,
+    Rules,
+    ask,
+    awaited,
+    enter,
+    is_green,
+    later,
+    remember,
+    stay,
+)
+from agent.machine.restoring import missing, restore
+from agent.machine.returning import roll_back
+from agent.machine.routes import over
+from agent.model import Server
+from agent.state import Phase, State
+
+
+def promote(state: State, at: datetime, why: str) -> Moved:
+    """From here on the new ones are what stays; why they were promoted is part of the rollout."""
+    rollout = replace(state.rollout, why=why) if state.rollout else None
+    state = enter(replace(state, rollout=rollout), Phase.PROMOTING, at, why)
+    return ask(state, over(alive(state), *state.standing))
+
+
+def alive(state: State) -> tuple[Server, ...]:
+    return tuple(server for server in state.newcomers if server.name not in state.gone)
+
+
+def leaving(state: State) -> Server | None:
+    """The old server whose turn it is to go; None once the new ones are the fleet."""
+    return state.fleet[-1] if state.green is not None and state.fleet else None
+
+
+def routed(rules: Rules, state: State, event: Routed) -> Moved:
+    """First split: the old ones drain. Last split, without them: done."""
+    if not awaited(state, event.number):
+        return stay(state)
+    return let_go(state) if leaving(state) is not None else done(rules, state, event.at)
+
+
+def let_go(state: State) -> Moved:
+    """The next old server: it drains if it may have requests open, and is retired if trimtab may."""
+    old, rollout = leaving(state), state.rollout
+    if old is None or rollout is None:
+        return stay(state)
+    if old in state.standing:
+        draining = replace(state, note=f"{old.name} gets no new request; those it has may end")
+        return ask(draining, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
+    if old.name in state.vacated or old.ours:
+        return ask(state, Retire(number=0, server=old))
+    return without(state, old)  # it ended by itself and is somebody else's: theirs to start again
+
+
+def drained(_: Rules, state: State, event: Drained) -> Moved:
+    effect, rollout = state.awaiting, state.rollout
+    if not isinstance(effect, Drain) or rollout is None or effect.number != event.number:
+        return stay(state)
+    old = effect.server
+    state = replace(state, rollout=replace(rollout, lost=rollout.lost + event.lost))
+    note = f"{old.name} is drained, {event.lost} requests lost"
+    return ask(replace(state, note=note), Retire(number=0, server=old))
+
+
+def retired(_: Rules, state: State, event: Retired) -> Moved:
+    effect = state.awaiting
+    if not isinstance(effect, Retire) or effect.number != event.number:
+        return stay(state)
+    return without(replace(state, note=f"{effect.server.name} is gone"), effect.server)
+
+
+def without(state: State, old: Server) -> Moved:
+    """One old server fewer; after the last one the new servers are the fleet."""
+    left = [server for server in state.fleet if server.name != old.name]
+    vacated = tuple(name for name in state.vacated if name != old.name)
+    if left:
+        return let_go(replace(state, blue=left[0], peers=tuple(left[1:]), vacated=vacated))
+    first, *others = alive(state) or state.newcomers
+    lost = [server for server in state.newcomers if server not in (first, *others)]
+    fleet = replace(state, blue=first, peers=(*others, *lost), green=None, crew=(), vacated=())
+    return ask(fleet, over(alive(state) or (first,)))
+
+
+def done(rules: Rules, state: State, at: datetime) -> Moved:
+    rollout = state.rollout
+    if rollout is None:
+        return stay(state)
+    state = replace(state, awaiting=None, rollout=replace(rollout, outcome="promoted", ended_at=at))
+    state = remember(state, at, "promoted", rollout.why)
+    if missing(state) is not None:
+        return restore(rules, state, at, rollout.why)
+    return stay(enter(state, Phase.OBSERVING, at, rollout.why))
+
+
+def way_back(state: State) -> bool:
+    """No old server has gone or is going: each still runs, or can be started again."""
+    if state.green is None or state.rollout is None or isinstance(state.awaiting, Retire):
+        return False
+    return len(state.standing) + len(state.vacated) == state.rollout.size
+
+
+def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
+    """Before an old server goes there is a way back; after it only on."""
+    if not awaited(state, event.number):
+        return stay(state)
+    if way_back(state):
+        why = f"could not promote: {event.why}"
+        return roll_back(state, event.at, why, event.log, result="undecided")
+    return stay(later(state, event.at, event.why))
+
+
+def abort(_: Rules, state: State, event: Aborted) -> Moved:
+    """A person's abort wins for as long as there is a way back."""
+    if not way_back(state):
+        return stay(state)
+    return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}", result="denied")
+
+
+def lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+    """A new one is lost: back; or on, if others carry it; or a successor. A lost old one was leaving."""
+    kept = state.newcomers if state.green is not None else state.fleet
+    if event.server not in {server.name for server in kept}:
+        return stay(state)
+    if way_back(state):
+        hung = is_green(state, event)
+        return roll_back(state, event.at, f"green: {event.why}", event.log, hung=hung)
+    others = [server for server in kept if server.name not in (*state.gone, event.server)]
+    if not event.gone or others:
+        return stay(replace(state, note=f"{event.server}: {event.why}"))
+    return restore(rules, state, event.at, f"{event.server}: {event.why}")

@@ -1,0 +1,40 @@
+"""From an approval to the first effect of a rollout."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from agent.arm import Arm
+from agent.effects import Launch
+from agent.machine.moves import Moved, Rules, ask, enter, name_next, stay
+from agent.machine.turning import vacate
+from agent.model import Server
+from agent.plans import plan_for
+from agent.state import Phase, Rollout, State
+
+
+def start_rollout(rules: Rules, state: State, at: datetime, by: str) -> Moved:
+    """Launch green beside the others, or first make room for it."""
+    suggestion, standing = state.suggestion, state.standing
+    if suggestion is None or not standing:
+        return stay(state)
+    state, name = name_next(state)
+    old, prospect = standing[-1], suggestion.prospect
+    green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
+    rollout = Rollout(
+        id=f"{state.target}-{state.suggestions}",
+        suggestion=suggestion.id,
+        server=name,
+        plan=plan_for(rules.plan, prospect, len(standing)),
+        strategy=prospect.strategy,
+        outage_s=prospect.outage_s,
+        size=len(standing),
+        started_at=at,
+        phase_since=at,
+        record=sum(state.recent, Arm()) if prospect.strategy == "swap" else Arm(),
+    )
+    approved = replace(suggestion, status="approved", decided_by=by)
+    state = replace(state, green=green, rollout=rollout, suggestion=approved)
+    if prospect.strategy != "surge":
+        return vacate(state, at, f"{suggestion.id} approved by {by}")
+    state = enter(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")
+    return ask(state, Launch(number=0, server=green, deadline_s=rollout.plan.start_s))
