@@ -37,6 +37,7 @@ class _Container:
     was_healthy: bool = False  # since it was started
     oom: bool = False  # since it was started
     signal: str = ""  # the last one that Docker was asked to send, since it was started
+    adopted: str = ""  # the name by which the config knows it, whatever it is called by now
     left: dict[str, float] = field(default_factory=dict)  # networks, and when, in the caller's seconds
 
 
@@ -69,6 +70,7 @@ class Roster:
             name, labels = _name(summary), summary.get("Labels") or {}
             container = self._known.setdefault(str(summary["Id"]), _Container(name, labels))
             container.name, container.labels = name, labels
+            container.adopted = name if name in self.adopted else container.adopted
             container.reached = _reached(summary) or container.reached
             container.endpoints = _endpoints(summary) or container.endpoints
 
@@ -121,7 +123,7 @@ class Roster:
             host, _, port = server.address.rpartition(":")
             if (host.strip("[]"), port) in container.reached or (host, "") in container.reached:
                 return server.name
-        return container.name if container.name in self.adopted else None
+        return container.adopted or None
 
     def _ours(self, labels: Mapping[str, str]) -> bool:
         site = site_digest(self.view.target, str(self.view.state_dir.absolute()))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agent import logs
 from agent.cli import Subparsers
+from agent.cli.take_over import steps
 from agent.config import load
 from agent.errors import ConfigError
 
@@ -34,16 +35,19 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Exit 0: it would work. 1: it would not; every reason is listed with its key."""
+    """Exit 0: it would work; what is to be done by hand is listed. 1: it would not; so is every reason."""
     from agent.assembly import problems  # noqa: PLC0415 - as above
 
+    by_hand: dict[str, str] = {}
     try:
         config = load(args.config)
         found = asyncio.run(problems(config))
+        by_hand = {target.name: steps(target, args.config) for target in config.targets if not found}
     except ConfigError as error:
         found = str(error).splitlines()
     if args.json:
-        sys.stdout.write(json.dumps({"ok": not found, "problems": found}) + "\n")
+        sys.stdout.write(json.dumps({"ok": not found, "problems": found, "take_over": by_hand}) + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for line in found or [f"{args.config}: ready to run"])
+        sys.stdout.writelines(f"\n{text}\n" for text in by_hand.values() if text)
     return 1 if found else 0

@@ -110,6 +110,8 @@ def test_a_container_is_known_by_its_name_where_its_address_does_not_tell() -> N
     roster = Roster(Fleet({"chat-r0": "127.0.0.1:8101"}), adopted=("vllm",))
     roster.resync([summary(Ports=[])], NOON)
 
+    roster.happened(event("rename", oldName="/vllm", name="mine"), NOON, 0.0)
+
     assert [one.server for one in roster.happened(event("oom"), NOON, 0.0)] == ["vllm"]
 
 
