@@ -6,7 +6,7 @@ asked once is not asked again.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,7 +83,9 @@ class DockerClient:
             return tuple(line[:_LONGEST] for line in text.splitlines())
         return ()
 
-    def events(self, filters: Mapping[str, Sequence[str]], since: str | None = None) -> AsyncIterator[Json]:
+    def events(
+        self, filters: Mapping[str, Sequence[str]], since: str | None = None
+    ) -> AsyncGenerator[Json, None]:
         """The Engine's events for as long as they are iterated. An Engine that is away is waited for.
 
         {"resync": True} comes first, and whenever the stream was opened anew: some may be missing, so look

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ _SILENCE_S = 60.0  # then the stream is opened anew: an Engine that hangs closes
 
 async def events(
     connected: Callable[[], docker.APIClient], filters: Mapping[str, Sequence[str]], since: str | None
-) -> AsyncIterator[Json]:
+) -> AsyncGenerator[Json, None]:
     """Event dicts as the Engine writes them, and RESYNC whenever a stream is open that was not before."""
     loop = asyncio.get_running_loop()
     heard: asyncio.Queue[Json] = asyncio.Queue()

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -50,10 +51,15 @@ class Bench:
     def __init__(self, host: str = "") -> None:
         self.client = DockerClient(host=host)
         self.prefix = f"bench-{secrets.token_hex(4)}-"
-        self._engine = docker.APIClient(base_url=host or None, version="auto", timeout=60)
 
     async def __aenter__(self) -> Self:
+        """Raises ActError when no Engine answers: `scripts/engine up` starts one."""
+        await self.client.version()
         return self
+
+    @cached_property
+    def _engine(self) -> docker.APIClient:
+        return docker.APIClient(base_url=self.client.host or None, version="auto", timeout=60)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
