@@ -71,11 +71,14 @@ class DockerEngine:
         return wrong
 
     async def observe(self) -> Sequence[Server]:
-        """What is found running for the first time is kept, so that it can be made again when it is gone."""
+        """Ours first. What is found for the first time is kept, so that it can be made again."""
         running = [one for one in (await self._found()).values() if one.running]
         for one in running:
             await docker_end.keep(self._client, self._bound, one)
-        return [one.seen() for one in sorted(running, key=lambda one: (not one.ours, one.server))]
+        return [
+            one.seen()
+            for one in sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
+        ]
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
