@@ -37,9 +37,10 @@ class History:
                 kept.pop(next(iter(kept)))
 
     def _close_before(self, latest: Suggestion) -> None:
-        """A target has one suggestion at a time: an open one that another followed was superseded by it."""
+        """A target has one suggestion at a time: one that waited when another followed was superseded."""
         for id_, earlier in self._suggestions.items():
-            if earlier.status == "open" and earlier.target == latest.target and id_ != latest.id:
+            waits = earlier.status in {"checking", "open"}
+            if waits and earlier.target == latest.target and id_ != latest.id:
                 self._suggestions[id_] = replace(earlier, status="superseded")
 
     def suggestions(self) -> Sequence[Suggestion]:

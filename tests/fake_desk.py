@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from agent.digest import digest
 from agent.errors import TrimtabError
 from agent.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
-from agent.model import Evidence, Objective, Plan, Proposal, Server, Slo, Step, Value
+from agent.model import Evidence, Objective, Plan, Proposal, Prospect, Server, Slo, Step, Value
 from agent.reading import Latency, Reading, SourceState, Trend
 from agent.state import Phase, Rollout, State, Suggestion
 
@@ -35,6 +35,7 @@ class FakeDesk:
     bounds: Mapping[str, float] = field(default_factory=lambda: {"max_num_seqs": 512})
     next_error: TrimtabError | None = None  # raised once, by the next `submit` or `records`
     is_ready: bool = True
+    checks: bool = False  # what is asked for is checked until `answer` is called
     at: datetime = NOON
 
     def __post_init__(self) -> None:
@@ -135,7 +136,7 @@ class FakeDesk:
     ) -> Suggestion:
         """Make a suggestion that waits; one that waited is superseded."""
         state = self._states[self.target]
-        if state.suggestion and state.suggestion.status == "open":
+        if state.suggestion and state.suggestion.status in {"checking", "open"}:
             self.set(replace(state, suggestion=replace(state.suggestion, status="superseded")))
         proposal = Proposal(
             rule="Q1",
@@ -158,10 +159,25 @@ class FakeDesk:
             notes=(),
             made_at=self.at,
             expires_at=self.at + timedelta(hours=1),
-            digest=digest({"to": dict(to), "before": before, "why": why}),
+            digest="",
         )
-        self.set(replace(state, phase=Phase.PROPOSED, suggestion=suggestion))
-        return suggestion
+        self.set(replace(state, phase=Phase.CHECKING, suggestion=suggestion))
+        return suggestion if self.checks else self.answer(Prospect(why="two GPUs are free"))
+
+    def answer(self, prospect: Prospect) -> Suggestion:
+        """End the check of the suggestion, as an engine's answer does."""
+        state = self._states[self.target]
+        found = state.suggestion
+        if found is None or found.status != "checking":
+            raise ValueError("nothing is checked")
+        if prospect.problem:
+            ended = replace(found, status="refused", notes=(*found.notes, prospect.problem))
+            self.set(replace(state, phase=Phase.OBSERVING, suggestion=ended))
+            return ended
+        shown = {"to": dict(found.proposal.to), "before": dict(found.before), "why": found.proposal.why}
+        ended = replace(found, status="open", prospect=prospect, digest=digest(shown))
+        self.set(replace(state, phase=Phase.PROPOSED, suggestion=ended))
+        return ended
 
     def settle(self, *, promoted: bool) -> None:
         """End the rollout that runs."""
@@ -194,7 +210,7 @@ class FakeDesk:
                 return state
 
     def _asked(self, state: State, event: ChangeAsked) -> State:
-        if state.phase not in {Phase.OBSERVING, Phase.PROPOSED}:
+        if state.phase not in {Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED}:
             return replace(state, note=f"the target is {state.phase.value}")
         for knob, value in event.to.items():
             bound = self.bounds.get(knob)
@@ -215,5 +231,7 @@ class FakeDesk:
             plan=PLAN,
             started_at=self.at,
             phase_since=self.at,
+            strategy=suggestion.prospect.strategy,
+            outage_s=suggestion.prospect.outage_s,
         )
         return replace(state, phase=Phase.LAUNCHING, suggestion=approved, rollout=rollout)

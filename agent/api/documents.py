@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.desk import Desk
 from agent.arm import Arm, quantile
-from agent.model import ChangeClass, Evidence, Mode, Outcome, Plan, Server, Slo, Value
+from agent.model import ChangeClass, Evidence, Mode, Outcome, Plan, Server, Slo, Strategy, Value
 from agent.reading import Reading
-from agent.state import Phase, Rollout, State, Suggestion
+from agent.state import Phase, Rollout, State, Suggestion, SuggestionStatus
 
 P95 = 0.95
 
@@ -53,6 +53,17 @@ class TargetDocument(Document):
     outcomes: list[Outcome] = Field(description="what became of earlier changes, oldest first")
 
 
+class ProspectDocument(Document):
+    strategy: Strategy = Field(
+        description="surge: beside the others; replace: one server after the other gives its place; "
+        "swap: the only server gives its place, a planned outage"
+    )
+    why: str = Field(description="why this strategy")
+    start_s: float | None = Field(description="how long a start should take; null: nothing is known")
+    outage_s: float = Field(description="nothing serves for so long, as planned; 0: no outage")
+    notes: list[str] = Field(description="warm or cold start, what vLLM makes of the flags")
+
+
 class SuggestionDocument(Document):
     id: str
     target: str
@@ -67,12 +78,21 @@ class SuggestionDocument(Document):
     source: str
     evidence: list[Evidence]
     mitigation: bool
-    notes: list[str] = Field(description="what the guard changed about it")
+    notes: list[str] = Field(
+        description="what the guard changed about it, and how it will be done; the last one of a refused "
+        "suggestion says why"
+    )
+    prospect: ProspectDocument | None = Field(
+        description="what the engine says will come of it; null until it has answered, or when it refused"
+    )
     base: str = Field(description="digest of the whole setting in force")
     made_at: datetime
     expires_at: datetime
-    digest: str = Field(description="what an approval must name")
-    status: Literal["open", "approved", "denied", "expired", "superseded"]
+    digest: str = Field(description="what an approval must name; empty until the engine has answered")
+    status: SuggestionStatus = Field(
+        description="checking: the engine is asked what would come of it, nobody can approve it yet; "
+        "refused: by the engine's answer"
+    )
     decided_by: str
 
 
@@ -95,6 +115,8 @@ class RolloutDocument(Document):
     outcome: Literal["running", "promoted", "rolled_back"]
     phase: Phase | None = Field(description="of the target until the rollout has ended, else null")
     why: str
+    strategy: Strategy
+    outage_s: float = Field(description="nothing serves for so long, as planned; 0: no outage")
     plan: Plan
     step: int
     started_at: datetime
@@ -141,10 +163,10 @@ def target_of(desk: Desk, state: State) -> TargetDocument:
 
 def _servers(state: State) -> list[ServerDocument]:
     weights = state.route.weights if state.route else {}
-    colored: tuple[tuple[Literal["blue", "green"], Server | None], ...] = (
-        ("blue", state.blue),
-        ("green", state.green),
-    )
+    colored: list[tuple[Literal["blue", "green"], Server]] = [
+        *(("blue", server) for server in state.fleet),
+        *(("green", server) for server in state.newcomers),
+    ]
     return [
         ServerDocument(
             name=server.name,
@@ -155,8 +177,20 @@ def _servers(state: State) -> list[ServerDocument]:
             setting=server.setting,
         )
         for color, server in colored
-        if server is not None
     ]
+
+
+def _prospect(suggestion: Suggestion) -> ProspectDocument | None:
+    found = suggestion.prospect
+    if not suggestion.digest:
+        return None
+    return ProspectDocument(
+        strategy=found.strategy,
+        why=found.why,
+        start_s=found.start_s,
+        outage_s=found.outage_s,
+        notes=list(found.notes),
+    )
 
 
 def suggestion_of(suggestion: Suggestion) -> SuggestionDocument:
@@ -176,6 +210,7 @@ def suggestion_of(suggestion: Suggestion) -> SuggestionDocument:
         evidence=list(proposal.evidence),
         mitigation=proposal.mitigation,
         notes=list(suggestion.notes),
+        prospect=_prospect(suggestion),
         base=suggestion.base,
         made_at=suggestion.made_at,
         expires_at=suggestion.expires_at,
@@ -183,6 +218,11 @@ def suggestion_of(suggestion: Suggestion) -> SuggestionDocument:
         status=suggestion.status,
         decided_by=suggestion.decided_by,
     )
+
+
+def tag_of(suggestion: Suggestion) -> dict[str, str]:
+    """The ETag header: what an approval must name; none before there is a digest."""
+    return {"ETag": f'"{suggestion.digest}"'} if suggestion.digest else {}
 
 
 def rollout_of(state: State | None, target: str, rollout: Rollout) -> RolloutDocument:
@@ -193,6 +233,8 @@ def rollout_of(state: State | None, target: str, rollout: Rollout) -> RolloutDoc
         outcome=rollout.outcome,
         phase=state.phase if state and rollout.ended_at is None else None,
         why=rollout.why,
+        strategy=rollout.strategy,
+        outage_s=rollout.outage_s,
         plan=rollout.plan,
         step=rollout.step,
         started_at=rollout.started_at,

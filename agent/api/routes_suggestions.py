@@ -1,16 +1,16 @@
 """Suggestions: what waits for a person, and what the person says about it."""
 
 import hmac
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from agent.api.documents import SuggestionDocument, suggestion_of
+from agent.api.documents import SuggestionDocument, suggestion_of, tag_of
 from agent.api.operations import Answer, Call, Operation
 from agent.api.problems import Refusal
 from agent.api.routes_targets import PLAIN, Reason, state_of
 from agent.events import Approved, Denied
-from agent.state import Suggestion
+from agent.state import Suggestion, SuggestionStatus
 
 Comment = Annotated[str, StringConstraints(strip_whitespace=True, max_length=500, pattern=PLAIN)]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -33,7 +33,7 @@ class SuggestionsQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     target: str | None = None
-    status: Literal["open", "approved", "denied", "expired", "superseded"] | None = None
+    status: SuggestionStatus | None = None
     limit: int = Field(default=100, ge=1, le=1000)
 
 
@@ -55,7 +55,7 @@ def _suggestion(call: Call) -> Suggestion:
 
 
 def _shown(suggestion: Suggestion) -> Answer:
-    return Answer(value=suggestion_of(suggestion), headers={"ETag": f'"{suggestion.digest}"'})
+    return Answer(value=suggestion_of(suggestion), headers=tag_of(suggestion))
 
 
 async def _list(call: Call) -> SuggestionsDocument:
@@ -81,7 +81,7 @@ def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
             " suggested again with fresh numbers.",
             kind="expired",
         )
-    if suggestion.status != "open":
+    if suggestion.status not in {"open", "checking"}:
         by = f" by {suggestion.decided_by}" if suggestion.decided_by else ""
         raise Refusal(409, f"The suggestion is not open: it is {suggestion.status}{by}.", kind="not-open")
 
@@ -94,6 +94,13 @@ async def _approve(call: Call) -> Answer:
     if same and suggestion.status == "approved":
         return _shown(suggestion)
     _refuse_ended(call, suggestion)
+    if suggestion.status == "checking":
+        raise Refusal(
+            409,
+            "The engine is still asked what would come of it, and nobody has seen the answer. Look at it when"
+            " its status is open, then approve what you see.",
+            kind="checking",
+        )
     if not same:
         raise Refusal(
             409,
@@ -136,7 +143,7 @@ async def _deny(call: Call) -> Answer:
 
 
 UNKNOWN = {404: "No such suggestion."}
-TAG = {"ETag": "the suggestion's digest"}
+TAG = {"ETag": "the suggestion's digest, once it has one"}
 
 OPERATIONS = (
     Operation(
@@ -172,7 +179,8 @@ OPERATIONS = (
         headers=TAG,
         refuses={
             **UNKNOWN,
-            409: "It changed since it was shown, is not open, the mode is advise, or the target is paused.",
+            409: "It changed since it was shown, is not open or still checked, the mode is advise, or the "
+            "target is paused.",
             410: "It has expired.",
         },
     ),

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, target_of
+from agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
 from agent.api.operations import Answer, Call, Operation
 from agent.api.problems import Refusal
 from agent.events import ChangeAsked, Paused, Resumed
@@ -91,12 +91,13 @@ async def _ask(call: Call) -> Answer:
     event = ChangeAsked(at=call.desk.now(), actor=call.actor, to=wanted, reason=body.reason)
     state = await call.submit(before.target, event)
     made = state.suggestion
-    if made is None or made.status != "open" or not set(made.proposal.to) <= set(wanted):
+    waits = made is not None and made.status in {"checking", "open"}
+    if made is None or not waits or not set(made.proposal.to) <= set(wanted):
         raise _refused(state)
-    is_new = before.suggestion is None or before.suggestion.digest != made.digest
+    is_new = before.suggestion is None or before.suggestion.id != made.id
     if not is_new and dict(made.proposal.to) != wanted:  # an older one still waits; this one was not taken
         raise _refused(state)
-    headers = {"ETag": f'"{made.digest}"', "Location": f"/v1/suggestions/{made.id}"}
+    headers = {"Location": f"/v1/suggestions/{made.id}", **tag_of(made)}
     return Answer(value=suggestion_of(made), headers=headers)
 
 
@@ -155,12 +156,12 @@ OPERATIONS = (
         method="POST",
         path="/v1/targets/{name}/suggestions",
         role="operator",
-        summary="Ask for a change; it becomes a suggestion like any other and waits for its approval",
+        summary="Ask for a change; it is checked, then a suggestion like any other waits for its approval",
         answer=_ask,
         gives=SuggestionDocument,
         status=201,
         body=ChangeBody,
-        headers={"ETag": "the suggestion's digest", "Location": "the suggestion's address"},
+        headers={"ETag": "its digest, once it has one", "Location": "the suggestion's address"},
         refuses={**UNKNOWN, 409: "The guard did not take the change; `detail` says why."},
     ),
 )

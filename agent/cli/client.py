@@ -4,17 +4,21 @@ import argparse
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
+from typing import get_args
 from urllib.parse import quote, urlencode
 
 from agent.cli import Subparsers
 from agent.cli.link import DEFAULT_URL, Json, Link, RefusedError, link
-from agent.cli.tables import change, safe, status_text, suggestion_text, suggestions_text
+from agent.cli.tables import change, outage_s, safe, status_text, suggestion_text, suggestions_text
 from agent.errors import FlagError
 from agent.flags import setting_of
+from agent.state import SuggestionStatus
 
 OK, REFUSED, USAGE = 0, 1, 2
-STATUSES = ("open", "approved", "denied", "expired", "superseded")
+STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
+POLL_S = 0.5
 
 Command = Callable[[argparse.Namespace, Link], int]
 
@@ -135,9 +139,14 @@ def _approve(args: argparse.Namespace, daemon: Link) -> int:
                 f" --digest (`trimtab suggestions --json` tells it for {safe(args.id)})\n"
             )
             return USAGE
-        suggestion = daemon.get(_path("suggestions", args.id))
+        suggestion = _checked(daemon, daemon.get(_path("suggestions", args.id)))
         sys.stderr.write(suggestion_text(suggestion))
-        if not _is_yes("Approve this change? [y/N] "):
+        if suggestion["status"] == "refused":
+            raise RefusedError(
+                {"status": 409, "detail": f"{args.id} cannot be done: {_last_note(suggestion)}"}
+            )
+        outage = f", with an outage of about {outage_s(suggestion):.0f} s" if outage_s(suggestion) else ""
+        if not _is_yes(f"Approve this change{outage}? [y/N] "):
             sys.stderr.write("trimtab: nothing was approved\n")
             return REFUSED
         digest = suggestion["digest"]
@@ -162,11 +171,31 @@ def _propose(args: argparse.Namespace, daemon: Link) -> int:
     if len(to) < len(args.knobs):
         sys.stderr.write("trimtab: a knob is named more than once; name it once\n")
         return USAGE
-    answer = daemon.post(_path("targets", args.target, "suggestions"), {"to": to, "reason": args.reason})
+    asked = daemon.post(_path("targets", args.target, "suggestions"), {"to": to, "reason": args.reason})
+    answer = _checked(daemon, asked)
     name = safe(answer["id"])
-    return _show(
-        args, answer, suggestion_text(answer) + f"It waits for its approval: `trimtab approve {name}`"
-    )
+    if answer["status"] == "open":
+        ending = f"It waits for its approval: `trimtab approve {name}`"
+        return _show(args, answer, suggestion_text(answer) + ending)
+    _show(args, answer, suggestion_text(answer))
+    why = f"cannot be done: {_last_note(answer)}" if answer["status"] == "refused" else "is not open any more"
+    sys.stderr.write(f"trimtab: {name} {safe(why)}\n")
+    return REFUSED
+
+
+def _checked(daemon: Link, suggestion: Json) -> Json:
+    """The suggestion once the engine has said what would come of it: in a second, or a minute with vLLM."""
+    if suggestion["status"] == "checking":
+        sys.stderr.write(f"{safe(suggestion['id'])} is checked before anything is touched ...\n")
+    while suggestion["status"] == "checking":
+        time.sleep(POLL_S)
+        suggestion = daemon.get(_path("suggestions", suggestion["id"]))
+    return suggestion
+
+
+def _last_note(suggestion: Json) -> str:
+    notes = suggestion["notes"]
+    return str(notes[-1]) if notes else "no reason was given"
 
 
 def _abort(args: argparse.Namespace, daemon: Link) -> int:

@@ -94,12 +94,19 @@ def suggestion_text(found: Json) -> str:
         ("risks", safe(found["risks"])),
         ("source", safe(found["source"])),
         *(("evidence", _evidence(evidence)) for evidence in found["evidence"]),
-        *(("guard", safe(note)) for note in found["notes"]),
+        *([("outage", f"planned, about {outage_s(found):.0f} s")] if outage_s(found) else []),
+        *(("note", safe(note)) for note in found["notes"]),
         ("expires", moment(found["expires_at"])),
         ("status", safe(found["status"])),
-        ("digest", safe(found["digest"])),
+        ("digest", safe(found["digest"]) or "none yet"),
     ]
     return f"{safe(found['id'])}\n" + "".join(f"  {label:9}{text}\n" for label, text in lines)
+
+
+def outage_s(suggestion: Json) -> float:
+    """How long nothing serves, as planned; 0: there is no outage, or nobody knows yet."""
+    prospect = suggestion["prospect"]
+    return float(prospect["outage_s"]) if prospect else 0.0
 
 
 def _evidence(found: Json) -> str:

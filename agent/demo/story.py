@@ -50,7 +50,7 @@ class Teller:
         since = time.monotonic()
         self._until("a suggestion", lambda: self._target()["suggestion"])
         self._until("enough to compare", lambda: time.monotonic() - since > self.measure_s)
-        suggestion = self.stage.link.get(f"/v1/suggestions/{self._target()['suggestion']}")
+        suggestion = self._suggestion(self._target()["suggestion"])
         self.say(f"suggested by {suggestion['policy']}: {suggestion['why']}")
         return self._rollout(traffic, suggestion, since)
 
@@ -61,7 +61,12 @@ class Teller:
         self._until("enough to compare", lambda: time.monotonic() - since > self.measure_s)
         self.say(f"a person asks for {_words(wanted)} and approves it")
         asked = {"to": dict(wanted), "reason": "demo: a harmful change"}
-        return self._rollout(traffic, self.stage.link.post("/v1/targets/chat/suggestions", asked), since)
+        made = self.stage.link.post("/v1/targets/chat/suggestions", asked)
+        self._until("the answer of the check", lambda: self._suggestion(made["id"])["status"] != "checking")
+        suggestion = self._suggestion(made["id"])
+        if suggestion["status"] != "open":
+            raise StoryError(f"the change is {suggestion['status']}: {'; '.join(suggestion['notes'])}")
+        return self._rollout(traffic, suggestion, since)
 
     def _rollout(self, traffic: Traffic, suggestion: Json, since: float) -> Told:
         ttft_s = self.stage.scene.ttft_s
@@ -88,6 +93,9 @@ class Teller:
     def _rollout_of(self, suggestion: Json) -> Json:
         found = self.stage.link.get("/v1/rollouts")["rollouts"]
         return next((r for r in found if r["suggestion"] == suggestion["id"]), {"ended_at": None})
+
+    def _suggestion(self, name: str) -> Json:
+        return self.stage.link.get(f"/v1/suggestions/{name}")
 
     def _target(self) -> Json:
         return self.stage.link.get("/v1/targets/chat")

@@ -8,6 +8,7 @@ import pytest
 
 from agent.api.problems import MEDIA
 from agent.errors import JournalError
+from agent.model import Prospect
 from agent.state import Phase
 from tests.api.conftest import Client
 from tests.fake_desk import FakeDesk
@@ -70,6 +71,78 @@ async def test_an_expired_suggestion_is_gone(client: Client, desk: FakeDesk) -> 
 
     assert (await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest}))[0] == 410
     assert (await post(client, f"/v1/suggestions/{made.id}/deny", {"reason": "late"}))[0] == 410
+
+
+async def test_nobody_approves_what_is_still_checked(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    made = desk.suggest({"max_num_seqs": 128})
+
+    async with client.get(f"/v1/suggestions/{made.id}") as response:
+        shown = await response.json()
+        assert "ETag" not in response.headers
+    status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": ZEROS})
+
+    assert (shown["status"], shown["digest"], shown["prospect"]) == ("checking", "", None)
+    assert (status, problem["type"]) == (409, "urn:trimtab:problem:checking")
+    assert desk.states()["chat"].phase is Phase.CHECKING
+
+
+async def test_what_is_still_checked_may_be_denied(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    made = desk.suggest({"max_num_seqs": 128})
+
+    status, answer = await post(client, f"/v1/suggestions/{made.id}/deny", {"reason": "no"})
+
+    assert (status, answer["status"]) == (200, "denied")
+
+
+async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    made = desk.suggest({"max_num_seqs": 128})
+    no_room = "one GPU, and vllm holds it"
+    desk.answer(Prospect(strategy="swap", why=no_room, start_s=40, outage_s=52, notes=("a warm start",)))
+
+    async with client.get(f"/v1/suggestions/{made.id}") as response:
+        shown = await response.json()
+    await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": shown["digest"]})
+    async with client.get("/v1/rollouts") as response:
+        (rollout,) = (await response.json())["rollouts"]
+
+    assert shown["status"] == "open"
+    assert shown["prospect"] == {
+        "strategy": "swap",
+        "why": no_room,
+        "start_s": 40,
+        "outage_s": 52,
+        "notes": ["a warm start"],
+    }
+    assert (rollout["strategy"], rollout["outage_s"]) == ("swap", 52)
+
+
+async def test_a_refused_suggestion_says_why_and_cannot_be_approved(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    made = desk.suggest({"max_num_seqs": 128})
+    desk.answer(Prospect(problem="vLLM does not take max_num_seqs 128", lasting=True))
+
+    async with client.get("/v1/suggestions?status=refused") as response:
+        (shown,) = (await response.json())["suggestions"]
+    status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": ZEROS})
+
+    assert (shown["id"], shown["notes"][-1]) == (made.id, "vLLM does not take max_num_seqs 128")
+    assert shown["prospect"] is None
+    assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-open")
+
+
+async def test_a_change_that_a_person_asks_for_is_checked_first(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    body = {"to": {"max_num_seqs": 128}, "reason": "a test"}
+
+    async with client.post("/v1/targets/chat/suggestions", json=body) as response:
+        answer = await response.json()
+
+    assert (response.status, answer["status"]) == (201, "checking")
+    assert response.headers["Location"] == f"/v1/suggestions/{answer['id']}"
+    assert "ETag" not in response.headers
 
 
 async def test_a_superseded_suggestion_is_not_open(client: Client, desk: FakeDesk) -> None:

@@ -7,16 +7,20 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from agent.api.tokens import Role, Tokens, mint, store
 from agent.cli import main
-from agent.state import Phase
+from agent.model import Prospect
+from agent.state import Phase, SuggestionStatus
 from tests.fake_desk import NOON, FakeDesk
 from tests.serving import served
 
@@ -208,6 +212,57 @@ def test_a_change_that_the_guard_does_not_take_is_refused(run: Run) -> None:
 
     assert status == 1
     assert "above the bound 512" in err
+
+
+@contextmanager
+def answering(desk: FakeDesk, prospect: Prospect) -> Iterator[None]:
+    """What is asked for is checked first; the answer comes when it has been asked."""
+    desk.checks = True
+
+    def answer() -> None:
+        while desk.states()["chat"].phase is not Phase.CHECKING:
+            time.sleep(0.01)
+        desk.answer(prospect)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    yield
+    thread.join(timeout=60)
+
+
+def test_a_proposal_is_shown_once_it_was_checked(run: Run, desk: FakeDesk) -> None:
+    prospect = Prospect(strategy="swap", why="there is one GPU", start_s=40, outage_s=52.4)
+    with answering(desk, prospect):
+        status, out, err = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
+
+    assert status == 0
+    assert "outage   planned, about 52 s" in out
+    assert "status   open" in out
+    assert out.endswith("It waits for its approval: `trimtab approve chat-s1`\n")
+    assert "chat-s1 is checked before anything is touched" in err
+
+
+def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, desk: FakeDesk) -> None:
+    with answering(desk, Prospect(problem="vLLM does not take max_num_seqs 0", lasting=True)):
+        status, out, err = run("propose", "chat", "max_num_seqs=0", "--reason", "less")
+
+    assert status == 1
+    assert "status   refused" in out
+    assert err.endswith("trimtab: chat-s1 cannot be done: vLLM does not take max_num_seqs 0\n")
+    assert "trimtab approve" not in out
+
+
+def test_the_json_of_a_proposal_is_that_of_the_checked_one(run: Run, desk: FakeDesk) -> None:
+    with answering(desk, Prospect(problem="no room")):
+        status, out, _ = run("propose", "chat", "max_num_seqs=128", "--reason", "more", "--json")
+
+    answer = json.loads(out)
+    assert (status, answer["status"], answer["notes"]) == (1, "refused", ["no room"])
+
+
+@pytest.mark.parametrize("status", get_args(SuggestionStatus))
+def test_suggestions_of_every_status_can_be_asked_for(run: Run, status: str) -> None:
+    assert run("suggestions", "--status", status)[:2] == (0, "no suggestions\n")
 
 
 @pytest.mark.parametrize("knobs", [("max_num_seqs",), ("=1",), ("Max=1",), ("a=1", "a=2"), ()])
