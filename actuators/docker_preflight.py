@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from actuators import docker_room, docker_started
 from actuators.docker_client import DockerClient
-from actuators.docker_command import argv_of, with_command
+from actuators.docker_clone import Spec, clone, obstacles
+from actuators.docker_command import argv_of
 from actuators.docker_found import files_of
-from actuators.docker_obstacles import notes_of, obstacles
 from actuators.start_times import StartTimes
 from actuators.vllm_cache import start_of
 from actuators.vllm_dry_run import Checked, dry_run
@@ -21,6 +21,7 @@ from agent.ports import Site
 Json = dict[str, Any]
 
 _STOP_S = 10.0  # SIGTERM to a drained vLLM, until its GPU memory is free
+_ANY_PORT = 8000  # one in the host's network needs a port, which is chosen when it starts
 _START_S = 300.0  # assumed where no start was ever seen
 
 
@@ -57,7 +58,7 @@ async def preflight(
     if problem := await _in_the_way(asked):
         return Prospect(problem=problem)
     try:
-        commands = [_command(blue, setting) for blue in blues]
+        specs = [_spec(blue, setting) for blue in blues]
     except FlagError as error:
         return Prospect(problem=str(error), lasting=True)
     choice, problem = await _placed(asked, wanted)
@@ -65,10 +66,10 @@ async def preflight(
         return Prospect(problem=problem, lasting=True)
     if choice.strategy is None:
         return Prospect(problem=choice.why)
-    checked = await dry_run(client, site, asked.pattern, [argv_of(asked.pattern), commands[-1]])
+    checked = await dry_run(client, site, asked.pattern, [argv_of(asked.pattern), _command(specs[-1])])
     if problem := _refused(checked):
         return Prospect(problem=problem, lasting=True)
-    return await _prospect(asked, choice.strategy, choice.why, checked)
+    return await _prospect(asked, choice.strategy, choice.why, checked, specs[-1].notes)
 
 
 def start_key(blue: Json, setting: Setting) -> str:
@@ -88,10 +89,15 @@ async def _in_the_way(asked: _Asked) -> str:
     return ""
 
 
-def _command(blue: Json, setting: Setting) -> tuple[str, ...]:
-    """Of the like container with this setting. Raises FlagError."""
-    entrypoint, command = with_command(blue, setting, files=files_of(blue))
-    return argv_of({"Config": {"Entrypoint": [word for word in entrypoint if word], "Cmd": command}})
+def _spec(blue: Json, setting: Setting) -> Spec:
+    """Of the like container with this setting; it is not made. Raises FlagError."""
+    port = _ANY_PORT if blue["HostConfig"].get("NetworkMode") == "host" else None
+    return clone(blue, name="green", labels={}, setting=setting, port=port, files=files_of(blue))
+
+
+def _command(spec: Spec) -> tuple[str, ...]:
+    entrypoint = [word for word in spec.body["Entrypoint"] or () if word]
+    return argv_of({"Config": {**spec.body, "Entrypoint": entrypoint}})
 
 
 async def _placed(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Choice, str]:
@@ -118,12 +124,14 @@ def _refused(checked: Checked) -> str:
     return f"vLLM {checked.version} does not take it: {then.error}"
 
 
-async def _prospect(asked: _Asked, strategy: Strategy, why: str, checked: Checked) -> Prospect:
+async def _prospect(
+    asked: _Asked, strategy: Strategy, why: str, checked: Checked, differs: Sequence[str]
+) -> Prospect:
     key = start_key(asked.pattern, asked.servers[-1].setting)
     begins = start_of(asked.pattern, checked)
     asked.times.foresee(key, asked.setting, begins.warm)
     start_s, told = await _start(asked, key, begins.warm)
-    notes = [*begins.notes, told, *notes_of(asked.pattern, files_of(asked.pattern))]
+    notes = [*begins.notes, told, *differs]
     outage_s = 0.0
     if strategy == "swap":
         stop_s = asked.times.expected_stop(key) or _STOP_S

@@ -1,7 +1,7 @@
 """How long the start of a container took that nobody watched: read from the head of its log."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
@@ -16,6 +16,7 @@ from agent.errors import ActError
 Json = dict[str, Any]
 
 _SERVES = re.compile(rb"Application startup complete|Uvicorn running on")
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _MOST_LINES = 20_000  # vLLM says a few hundred until it serves
 _LONGEST_S = 6 * 3600.0
 
@@ -33,30 +34,16 @@ async def start_of(client: DockerClient, blue: Json) -> float | None:
 
 
 def _served(api: docker.APIClient, name: str, started: datetime) -> datetime | None:
-    frames = api.logs(
-        name,
-        stdout=True,
-        stderr=True,
-        stream=True,
-        follow=False,
-        timestamps=True,
-        since=started.timestamp(),
-    )
-    return when(islice(_lines(frames), _MOST_LINES))
+    """Read as a stream that is left when it has told: what follows may be a month of requests."""
+    url = f"{api.base_url}/v{api.api_version}/containers/{name}/logs"
+    wanted = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": f"{started.timestamp():.6f}"}
+    with api.get(url, params=wanted, stream=True, timeout=api.timeout) as answer:
+        return when(islice(answer.iter_lines(), _MOST_LINES)) if answer.ok else None
 
 
 def when(lines: Iterable[bytes]) -> datetime | None:
-    """The time stamp of the first line that says that the server serves."""
+    """The time stamp of the first line that says that the server serves; the Engine's frame comes before."""
     for line in lines:
-        if _SERVES.search(line):
-            return datetime.fromisoformat(line.partition(b" ")[0].decode("ascii", "replace"))
+        if _SERVES.search(line) and (stamp := _STAMP.search(line)):
+            return datetime.fromisoformat(stamp[0].decode("ascii"))
     return None
-
-
-def _lines(frames: Iterable[bytes]) -> Iterator[bytes]:
-    """A frame is mostly a line, and not always."""
-    rest = b""
-    for frame in frames:
-        *whole, rest = (rest + frame).split(b"\n")
-        yield from whole
-    yield rest
