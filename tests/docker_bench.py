@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 import docker
 from docker.errors import APIError, NotFound
+from docker.utils import kwargs_from_env
 
 from actuators.docker_client import DockerClient, Json
 from actuators.openai_probe import OpenAiProbe
@@ -59,7 +60,8 @@ class Bench:
 
     @cached_property
     def _engine(self) -> docker.APIClient:
-        return docker.APIClient(base_url=self.client.host or None, version="auto", timeout=60)
+        where: Json = {"base_url": self.client.host} if self.client.host else dict(kwargs_from_env())
+        return docker.APIClient(**where, version="auto", timeout=60)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
