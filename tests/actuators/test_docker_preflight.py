@@ -136,10 +136,9 @@ async def test_a_strategy_that_does_not_fit_is_a_problem_that_may_pass(desk: Des
     assert not prospect.lasting
 
 
-async def test_gpus_of_a_host_without_nvidia_smi_are_not_taken_for_room(desk: Desk) -> None:
+async def test_a_setting_that_needs_more_gpus_than_its_container_has_is_never_asked_again(desk: Desk) -> None:
     gpus = {"DeviceRequests": [{"Driver": "", "Count": 1, "DeviceIDs": None, "Capabilities": [["gpu"]]}]}
-    image = await desk.bench.simulator()
-    vllm = await desk.bench.run(image=image)
+    vllm = await desk.bench.run()
 
     prospect = await desk.ask({"tensor_parallel_size": 4}, vllm, over=gpus)
 
