@@ -10,9 +10,9 @@ demo:  ## the whole story on this machine: ENGINE=sim (default) or ENGINE=vllm (
 	@scripts/bootstrap $(ENGINE)
 	@$(RUN)trimtab demo --engine $(ENGINE) --json demo.json
 
-test:  ## every test, with real Envoy, Prometheus and vLLM
+test:  ## every test, with real Envoy, Prometheus, Docker and vLLM
 	@scripts/bootstrap test
-	@$(RUN)pytest --cov
+	@scripts/engine with scripts/tests
 
 check: lint layers types test  ## what CI runs
 
@@ -27,11 +27,11 @@ layers:  ## who may import whom
 
 types:  ## mypy, strict
 	@scripts/bootstrap
-	@$(RUN)mypy agent policies sensors actuators simulator tests bench
+	@$(RUN)mypy agent policies sensors actuators simulator docker_proxy tests bench
 
-unit:  ## only the tests that need no real vLLM
+unit:  ## the quick tests, with coverage: no real vLLM, Docker or Prometheus, no whole sites
 	@scripts/bootstrap
-	@$(RUN)pytest -m 'not real_vllm and not real_prometheus'
+	@$(RUN)pytest --cov -m 'not (real_vllm or real_docker or real_prometheus or site)'
 
 format:  ## rewrite the code in the house style
 	@scripts/bootstrap

@@ -1,8 +1,21 @@
-"""How hypothesis works on a machine that others use too: no deadlines; in CI the same examples each time."""
+"""Which tests are of which kind; how hypothesis works on a machine that others use too: without deadlines."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("trimtab", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("trimtab")
+
+SITES = Path(__file__).parent / "system"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what cannot run beside other things: those that use the Docker Engine, and whole sites."""
+    for item in items:
+        if "Bench" in vars(getattr(item, "module", None) or object):
+            item.add_marker("real_docker")
+        if SITES in item.path.parents:
+            item.add_marker("site")
