@@ -14,7 +14,7 @@ from typing import Any
 from actuators import vllm_check
 from actuators.docker_client import DockerClient
 from actuators.docker_gpus import gpus_of
-from actuators.docker_labels import container_name, site_digest
+from actuators.docker_labels import TARGET, container_name, site_digest
 from agent.errors import ActError
 from agent.masking import mask
 from agent.ports import Site
@@ -64,11 +64,12 @@ class Checked:
 async def dry_run(client: DockerClient, site: Site, blue: Json, commands: Sequence[Sequence[str]]) -> Checked:
     """Asks about these whole commands (program and flags). Raises ActError when that cannot be done."""
     name = container_name(site, "check")
+    labels = {TARGET: site.target, CHECK: site_digest(site)}  # not STATE_DIR: those are servers
     pythons = pythons_of(commands[0])
     for python in pythons:
         await client.remove(name, volumes=True)  # of a daemon that was killed over it
         try:
-            body = body_of(blue, python, [flags_of(words) for words in commands], site_digest(site))
+            body = body_of(blue, python, [flags_of(words) for words in commands], labels)
             code, output = await client.run_once(body, name, _DEADLINE_S)
         except ActError as error:
             if any(why in error.why for why in _NO_PROGRAM):
@@ -83,7 +84,7 @@ async def tidy(client: DockerClient, site: Site) -> None:
     await client.remove(container_name(site, "check"), volumes=True)
 
 
-def body_of(blue: Json, python: str, lines: Sequence[Sequence[str]], label: str) -> Json:
+def body_of(blue: Json, python: str, lines: Sequence[Sequence[str]], labels: Mapping[str, str]) -> Json:
     """The create body: the image, environment, user, mounts and devices of `blue`, and nothing else of it."""
     config, host = blue["Config"], blue["HostConfig"]
     given = dict(str(word).partition("=")[::2] for word in config.get("Env") or ())
@@ -95,7 +96,7 @@ def body_of(blue: Json, python: str, lines: Sequence[Sequence[str]], label: str)
         "Env": [f"{name}={value}" for name, value in {**given, **_OFFLINE}.items()],
         "User": config.get("User") or "",
         "WorkingDir": config.get("WorkingDir") or "",
-        "Labels": {CHECK: label},
+        "Labels": dict(labels),
         "Healthcheck": {"Test": ["NONE"]},
         "NetworkDisabled": True,
         "HostConfig": {

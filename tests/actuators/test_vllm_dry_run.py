@@ -178,7 +178,7 @@ def test_the_check_sees_what_the_server_sees_and_can_touch_none_of_it() -> None:
         "m", config={"Env": ["HF_TOKEN=x", "HF_HUB_OFFLINE=0"], "User": "7"}, host=host, mounts=mounts
     )
 
-    body = body_of(blue, "python3", [["m"]], "site")
+    body = body_of(blue, "python3", [["m"]], {"trimtab.target": "chat"})
 
     assert mounts_of(blue) == [
         {"Type": "bind", "Source": "/srv/models", "Target": "/models", "ReadOnly": True},
@@ -186,6 +186,7 @@ def test_the_check_sees_what_the_server_sees_and_can_touch_none_of_it() -> None:
     ]
     assert body["Image"] == blue["Image"]
     assert body["User"] == "7"
+    assert body["Labels"] == {"trimtab.target": "chat"}
     assert {"HF_TOKEN=x", "HF_HUB_OFFLINE=1"} <= set(body["Env"])
     assert body["HostConfig"]["DeviceRequests"] == [request]
     assert body["HostConfig"]["NetworkMode"] == "none"
@@ -318,11 +319,11 @@ async def test_an_image_without_python_cannot_be_asked(bench: Bench, site: Site)
 async def test_what_a_killed_daemon_left_of_a_check_is_removed(bench: Bench, site: Site) -> None:
     blue = await bench.inspect(await bench.run())
     name = container_name(site, "check")
-    await bench.client.create(body_of(blue, "python3", [["tiny"]], "site"), name)
+    await bench.client.create(body_of(blue, "python3", [["tiny"]], {}), name)
 
     checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "tiny"]])
     left = await bench.client.inspect(name)
-    await bench.client.create(body_of(blue, "python3", [["tiny"]], "site"), name)
+    await bench.client.create(body_of(blue, "python3", [["tiny"]], {}), name)
     await tidy(bench.client, site)
 
     assert "no vLLM" in checked.why
