@@ -15,7 +15,10 @@ SITES = Path(__file__).parent / "system"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what cannot run beside other things: those that use the Docker Engine, and whole sites."""
     for item in items:
-        if "Bench" in vars(getattr(item, "module", None) or object):
+        names = vars(getattr(item, "module", None) or object)
+        if "Bench" in names:
             item.add_marker("real_docker")
+        if "OwnEngine" in names:
+            item.add_marker("own_engine")
         if SITES in item.path.parents:
             item.add_marker("site")
