@@ -113,7 +113,8 @@ def _fate(inspect: Json | None, heard: Heard) -> str:
         number = heard.signals[-1]
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return f"was killed by somebody else (docker kill, {name})"
-    return how_it_ended(code)
+    meaning = {126: ": its program may not be executed", 127: ": the image has no such program"}
+    return how_it_ended(code) + meaning.get(code, "")
 
 
 def starts_again(inspect: Json, heard: Heard, log: Sequence[str], before: int) -> str:

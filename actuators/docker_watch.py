@@ -70,7 +70,7 @@ class Watch:
             self._log = await last_lines(self.client, now) or self._log
         if now is None or self._first is None:
             return fate(now, heard, self._log)
-        if now["State"].get("Restarting") or _started(now) != _started(self._first):
+        if _anew(now, self._first):
             return starts_again(now, heard, self._log, int(self._first.get("RestartCount") or 0))
         if not _up(now):
             return fate(now, heard, self._log)
@@ -100,12 +100,17 @@ class Watch:
             now = await self.client.inspect(self.container)
         except ActError:
             return "", True
-        return why_silent(now), _up(now)
+        told_elsewhere = not _up(now) or (
+            now is not None and self._first is not None and _anew(now, self._first)
+        )
+        return why_silent(now), not told_elsewhere
 
 
 def _up(inspect: Json | None) -> bool:
     return inspect is not None and bool(inspect["State"].get("Running"))
 
 
-def _started(inspect: Json) -> str:
-    return str(inspect["State"].get("StartedAt"))
+def _anew(now: Json, first: Json) -> bool:
+    """Whether Docker has started it again, or is about to."""
+    state = now["State"]
+    return bool(state.get("Restarting")) or state.get("StartedAt") != first["State"].get("StartedAt")

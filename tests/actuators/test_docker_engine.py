@@ -13,7 +13,7 @@ from actuators import docker_files
 from actuators.docker import DockerEngine
 from actuators.docker_labels import container_name, labels_of
 from agent.errors import ActError, FencedError
-from agent.model import Server
+from agent.model import Server, Setting
 from tests.actuators.docker_rig import Place, place
 from tests.docker_bench import Container
 
@@ -57,7 +57,7 @@ async def test_a_running_container_is_adopted_with_its_setting(here: Place) -> N
     container, engine, blue = await adopted(here)
 
     assert list(await engine.problems()) == []
-    setting = {"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 2}
+    setting: Setting = {"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 2}
     assert blue == Server(name=container.name, setting=setting, address=container.address, ours=False)
     assert await engine.busy(blue) == 0
 
