@@ -18,8 +18,9 @@ from docker_proxy.policy import NAME, Policy, like_any
 from docker_proxy.request import Ask
 from docker_proxy.strict_json import Json, parsed, written
 
-_IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*([:@/][a-zA-Z0-9_.-]+)*")
+_IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*([:@/][a-zA-Z0-9_][a-zA-Z0-9_.-]*)*")
 _MOST_REASONS = 6
+_OFF = ("", "0", "false", "False")
 _TOP = {"ping": "/_ping", "version": "/version", "info": "/info", "events": "/events"}
 _TAIL = {"inspect": "/json", "file": "/archive", "remove": ""}  # the others end in their own name
 
@@ -37,8 +38,11 @@ class Onward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
+    """`known`: ids of the containers that were seen under an adopted name; it is added to."""
+
     context: Context
     engine: Engine
+    known: set[str] = field(default_factory=set)
 
     @property
     def policy(self) -> Policy:
@@ -70,14 +74,25 @@ class Judge:
 
     async def _container(self, ask: Ask, tail: str, body: bytes | None = None) -> Onward:
         seen = await self.engine.container(ask.subject)
-        reads_all = self.policy.containers.read == "all" and not ask.route.changes
-        if not self.ours(seen) and not (reads_all and ask.route.kind != "file"):
+        if not self.ours(seen) and not self._may_look(ask, seen):
             raise Refused(f"{ask.route.kind}: {self._foreign(seen)}")
+        if seen.name in self.policy.containers.adopt:
+            self.known.add(seen.id)
+        if ask.query.get("v", "0") not in _OFF and not self._labelled(seen):
+            raise Refused(
+                f"remove: {seen.name} was adopted: its anonymous volumes (v=1) are not trimtab's to remove"
+            )
         if ask.route.kind == "file":
             self._file(ask.query.get("path", ""))
         if ask.route.kind == "rename":
             self._rename(seen, ask.query.get("name", "").removeprefix("/"))
         return _as_asked(ask, f"/containers/{seen.id}{tail}", body=body)
+
+    def _may_look(self, ask: Ask, seen: Container) -> bool:
+        """At any, where the policy says so; else at one that was adopted and then renamed by hand."""
+        if ask.route.changes or ask.route.kind == "file":
+            return False
+        return self.policy.containers.read == "all" or seen.id in self.known
 
     def ours(self, seen: Container) -> bool:
         return self._labelled(seen) or seen.name in self.policy.containers.adopt

@@ -28,11 +28,11 @@ _log = structlog.get_logger("docker_proxy")
 def main(argv: Sequence[str] | None = None) -> int:
     """0: well; 1: `check` found objections; 2: the policy or the socket is wrong."""
     arguments = _parser().parse_args(argv)
-    _configure_logs()
     try:
         policy = load(arguments.config)
         if arguments.command == "check":
             return asyncio.run(_check(policy, arguments.containers))
+        _configure_logs()
         with listening(Path(policy.socket.path), Path(policy.socket.engine)) as listener:
             asyncio.run(_run(listener, arguments.config, policy))
     except PolicyError as error:

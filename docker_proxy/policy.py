@@ -13,12 +13,12 @@ NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 # A listed directory may not lie inside these, nor be one of them or hold one of them.
 SEALED = ("/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/var/lib/docker", "/var/lib/containerd")
 # ... and may lie inside these, but not be or hold them.
-WHOLE = ("/etc", "/root", "/home", "/usr/bin", "/var/lib", "/var/log", "/var/spool/cron")
+WHOLE = ("/etc", "/root", "/home", "/var/lib", "/var/log", "/var/spool/cron")
 
 
 def like(pattern: str, text: str) -> bool:
-    """Whether all of `text` fits; `*` stands for anything but a slash. Case counts."""
-    return re.fullmatch("[^/]*".join(map(re.escape, pattern.split("*"))), text) is not None
+    """Whether all of `text` fits; `*` stands for anything but slashes and blanks. Case counts."""
+    return re.fullmatch(r"[^/\s]*".join(map(re.escape, pattern.split("*"))), text) is not None
 
 
 def like_any(patterns: tuple[str, ...], text: str) -> bool:

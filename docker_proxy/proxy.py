@@ -38,6 +38,7 @@ class Proxy:
     policy: Callable[[], Policy]
     session: ClientSession
     under_way: int = field(default=0, init=False)
+    known: set[str] = field(default_factory=set, init=False)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request from first to last; a line in the log if it is refused or changes anything."""
@@ -52,7 +53,7 @@ class Proxy:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         line = _log.bind(method=shown(request.method)[1:-1], target=_target(request), **_peer(request))
         context = Context(policy=self.policy(), files=host_files)
-        judge = Judge(context=context, engine=Engine(session=self.session))
+        judge = Judge(context=context, engine=Engine(session=self.session), known=self.known)
         try:
             ask = _ask(request)
             onward = await judge.onward(ask, await _body(request, ask))
@@ -135,16 +136,16 @@ async def _sifted(reply: ClientResponse, judge: Judge) -> web.StreamResponse:
         text += chunk
         if len(text) > LARGEST_LIST:
             return _said(502, "trimtab-docker-proxy: the engine's list of containers is too long")
-    containers = [entry for entry in json.loads(bytes(text)) if _listed(entry, judge.policy)]
+    containers = [entry for entry in json.loads(bytes(text)) if _listed(entry, judge)]
     return web.json_response(containers)
 
 
-def _listed(entry: Json, policy: Policy) -> bool:
+def _listed(entry: Json, judge: Judge) -> bool:
     # A name with a second slash is a link's: another container's word for this one.
     names = {name[1:] for name in entry.get("Names") or []}
-    return bool((entry.get("Labels") or {}).get(policy.containers.label)) or not names.isdisjoint(
-        policy.containers.adopt
-    )
+    containers = judge.policy.containers
+    labelled = bool((entry.get("Labels") or {}).get(containers.label))
+    return labelled or entry.get("Id") in judge.known or not names.isdisjoint(containers.adopt)
 
 
 def _said(status: int, message: str) -> web.Response:

@@ -63,7 +63,9 @@ _SMALL, _LARGE = 16 * 1024, 256 * 1024
 _NO_QUERY: Mapping[str, Check] = {}
 _LOGS = {
     **dict.fromkeys(("stdout", "stderr", "follow", "timestamps", "details"), _FLAG),
-    "since": _TIME, "until": _TIME, "tail": _fits("all|[0-9]{1,9}|"),
+    "since": _TIME,
+    "until": _TIME,
+    "tail": _fits("all|[0-9]{1,9}|"),
 }
 _LIST = {"all": _FLAG, "size": _FLAG, "trunc_cmd": _FLAG, "limit": _NUMBER, "filters": _SHORT}
 
@@ -92,7 +94,7 @@ ROUTES = (
     _route("wait", "POST", f"{_CONTAINER}/wait", {"condition": _fits("not-running|next-exit|removed|")}),
     _route("rename", "POST", f"{_CONTAINER}/rename", {"name": _NAME}),
     _route("update", "POST", f"{_CONTAINER}/update", body=_SMALL),
-    _route("remove", "DELETE", _CONTAINER, {"force": _FLAG, "v": _NO, "link": _NO}),
+    _route("remove", "DELETE", _CONTAINER, {"force": _FLAG, "v": _FLAG, "link": _NO}),
     _route("connect", "POST", f"{_NETWORK}/connect", body=_SMALL),
     _route("disconnect", "POST", f"{_NETWORK}/disconnect", body=_SMALL),
 )

@@ -42,11 +42,11 @@ class Rig:
 async def rigged(folder: Path, **tables: dict[str, Any]) -> AsyncIterator[Rig]:
     engine_path, path = folder / "engine.sock", folder / "proxy.sock"
     rig_policy = policy(socket={"path": str(path), "engine": str(engine_path)}, **tables)
-    async with fake_docker(engine_path) as engine:
+    async with (
+        fake_docker(engine_path) as engine,
+        ClientSession(connector=UnixConnector(path=str(path))) as client,
+    ):
+        rig = Rig(engine=engine, client=client, socket=path, policy=rig_policy)
         with listening(path, engine_path) as listener:
-            async with (
-                serving(listener, lambda: rig.policy),
-                ClientSession(connector=UnixConnector(path=str(path))) as client,
-            ):
-                rig = Rig(engine=engine, client=client, socket=path, policy=rig_policy)
+            async with serving(listener, lambda: rig.policy):
                 yield rig

@@ -62,6 +62,28 @@ async def test_a_foreign_container_that_takes_an_adopted_name_is_the_adopted_one
     assert rig.engine.changes[0][1] == f"/containers/{FOREIGN}/stop"
 
 
+async def test_an_adopted_container_that_was_renamed_by_hand_may_be_looked_at_and_no_more(rig: Rig) -> None:
+    assert (await rig.ask("GET", "/containers/vllm/json"))[0] == 200
+    rig.engine.containers[0]["Name"] = "/vllm-old"
+
+    for look in ("/json", "/logs"):
+        rig.engine.events.put_nowait(None)
+        assert (await rig.ask("GET", f"/containers/{ADOPTED}{look}"))[0] == 200
+    _, entries = await rig.ask("GET", "/containers/json?all=1")
+    assert [entry["Id"] for entry in entries] == [ADOPTED, OURS]
+    for method, tail in CHANGES[:3]:
+        assert (await rig.ask(method, f"/containers/{ADOPTED}{tail}"))[0] == 403
+
+
+@pytest.mark.parametrize("flag", ["1", "True", "true"])
+async def test_the_anonymous_volumes_of_an_adopted_container_stay(rig: Rig, flag: str) -> None:
+    assert (await rig.ask("DELETE", f"/containers/trimtab-chat-r3?v={flag}"))[0] == 204
+    status, said = await rig.ask("DELETE", f"/containers/vllm?v={flag}&force=1")
+
+    assert (status, len(rig.engine.changes)) == (403, 1)
+    assert "anonymous volumes" in said
+
+
 async def test_an_unknown_container_is_answered_in_the_engines_words(rig: Rig) -> None:
     assert await rig.ask("POST", "/containers/nobody/stop") == (404, "No such object: nobody")
 

@@ -1,0 +1,251 @@
+"""A real dockerd behind the proxy: escalations end before it, and a container's whole life passes."""
+
+import asyncio
+import io
+import os
+import secrets
+import tarfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.errors import APIError, DockerException, NotFound
+
+from docker_proxy.main import listening
+from docker_proxy.policy import read
+from docker_proxy.proxy import serving
+
+ENGINE = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
+BINDS = [f"{path}:{path}:ro" for path in ("/usr", "/bin", "/lib", "/lib64") if Path(path).exists()]
+LABEL = {"trimtab.target": "proxy-test"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Real:
+    """`engine` speaks to dockerd itself, `client` through the proxy; `prefix` begins every name."""
+
+    engine: docker.APIClient
+    client: docker.APIClient
+    prefix: str
+    image: str
+
+    def body(self, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+        plain = {
+            "Image": self.image,
+            "Cmd": ["sh", "-c", "echo hello; echo oops >&2; trap 'exit 0' TERM; sleep 600 & wait"],
+            "Labels": LABEL,
+            "HostConfig": {"Binds": BINDS, "Init": False},
+        }
+        return {**plain, **fields}
+
+    def host(self, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+        return self.body(HostConfig={"Binds": BINDS, **fields})
+
+    async def create(self, body: dict[str, Any], name: str = "trimtab-green") -> str:
+        made = await asyncio.to_thread(
+            self.client.create_container_from_config, body, f"{name}-{self.prefix}"
+        )
+        return str(made["Id"])
+
+    def names(self) -> set[str]:
+        """Of all containers of this test that dockerd knows."""
+        entries = self.engine.containers(all=True, filters={"name": self.prefix})
+        return {entry["Names"][0].removeprefix("/") for entry in entries}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[docker.APIClient]:
+    try:
+        client = docker.APIClient(base_url=f"unix://{ENGINE}", version="auto")
+    except DockerException:
+        pytest.skip("no Docker Engine runs here (scripts/engine up)")
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def image(engine: docker.APIClient) -> Iterator[str]:
+    """An empty one: its files are those of the host, bound read-only."""
+    empty = io.BytesIO()
+    tarfile.open(fileobj=empty, mode="w").close()
+    name = f"trimtab-proxy-test-{secrets.token_hex(4)}"
+    engine.import_image_from_data(empty.getvalue(), repository=name, tag="empty")
+    yield f"{name}:empty"
+    engine.remove_image(f"{name}:empty", force=True)
+
+
+@pytest.fixture
+async def real(engine: docker.APIClient, image: str, tmp_path: Path) -> AsyncIterator[Real]:
+    prefix = secrets.token_hex(5)
+    path = tmp_path / "p.sock"
+    policy = read(
+        {
+            "socket": {"path": str(path), "engine": str(ENGINE)},
+            "containers": {"adopt": [f"blue-{prefix}"]},
+            "create": {"images": [f"{image.partition(':')[0]}:*"]},
+            "mounts": {"read": [bind.split(":")[0] for bind in BINDS]},
+        }
+    )
+    with listening(path, ENGINE) as listener:
+        async with serving(listener, lambda: policy):
+            client = await asyncio.to_thread(docker.APIClient, base_url=f"unix://{path}", version="auto")
+            made = Real(engine=engine, client=client, prefix=prefix, image=image)
+            try:
+                yield made
+            finally:
+                client.close()
+                await asyncio.to_thread(_removed, made)
+
+
+def _removed(made: Real) -> None:
+    for name in made.names():
+        with suppress(NotFound):
+            made.engine.remove_container(name, force=True)
+
+
+@pytest.fixture
+def foreign(real: Real) -> str:
+    """Somebody else's container; its id."""
+    made = real.engine.create_container_from_config(real.body(Labels={}), f"other-{real.prefix}")
+    real.engine.start(made["Id"])
+    return str(made["Id"])
+
+
+def _host_network(real: Real) -> dict[str, Any]:
+    return real.host(NetworkMode=real.engine.inspect_network("host")["Id"])
+
+
+def _local_bind(real: Real) -> dict[str, Any]:
+    options = {"DriverConfig": {"Name": "local", "Options": {"type": "none", "o": "bind", "device": "/"}}}
+    mount = {"Type": "volume", "Source": f"v-{real.prefix}", "Target": "/h", "VolumeOptions": options}
+    return real.host(Mounts=[mount])
+
+
+BODIES: dict[str, Callable[[Real], dict[str, Any]]] = {
+    "privileged": lambda it: it.host(Privileged=True),
+    "in odd case": lambda it: it.host(privileged=True),
+    "with a long s": lambda it: it.host(UſernsMode="host", PidMode=""),
+    "beside HostConfig": lambda it: {**it.body(), "HostConfig": None, "Privileged": True},
+    "the host's processes": lambda it: it.host(PidMode="host"),
+    "the host's network by id": _host_network,
+    "the root": lambda it: it.host(Binds=["/:/h"]),
+    "the socket": lambda it: it.host(Mounts=[{"Type": "bind", "Source": str(ENGINE), "Target": "/s"}]),
+    "out by dots": lambda it: it.host(Binds=["/usr/../etc:/e:ro"]),
+    "writable": lambda it: it.host(Binds=["/usr:/usr"]),
+    "a volume that is a bind": _local_bind,
+    "a capability": lambda it: it.host(CapAdd=["SYS_ADMIN"]),
+    "no seccomp": lambda it: it.host(SecurityOpt=["seccomp=unconfined"]),
+    "nothing masked": lambda it: it.host(MaskedPaths=[], ReadonlyPaths=[]),
+    "a disk": lambda it: it.host(Devices=[{"PathOnHost": "/dev/null", "PathInContainer": "/d"}]),
+    "no label": lambda it: it.body(Labels={}),
+    "an image not listed": lambda it: it.body(Image="busybox"),
+}
+
+
+async def test_no_escalation_reaches_the_engine(real: Real) -> None:
+    for name, body in BODIES.items():
+        with pytest.raises(APIError) as refused:
+            await real.create(body(real))
+        assert refused.value.status_code in ((403, 404) if name == "an image not listed" else (403,)), name
+        assert refused.value.explanation, name
+
+    assert await asyncio.to_thread(real.names) == set()
+
+
+async def test_a_foreign_container_is_out_of_reach_by_every_name(real: Real, foreign: str) -> None:
+    other = f"other-{real.prefix}"
+    for ref in (other, foreign, foreign[:12]):
+        for deed in (
+            lambda ref=ref: real.client.stop(ref),
+            lambda ref=ref: real.client.kill(ref),
+            lambda ref=ref: real.client.remove_container(ref, force=True),
+            lambda ref=ref: real.client.rename(ref, f"blue-{real.prefix}"),
+            lambda ref=ref: real.client.update_container(ref, restart_policy={"Name": "no"}),
+            lambda ref=ref: real.client.exec_create(ref, "id"),
+            lambda ref=ref: real.client.inspect_container(ref),
+            lambda ref=ref: real.client.logs(ref),
+            lambda ref=ref: real.client.get_archive(ref, "/etc/hostname"),
+            lambda ref=ref: real.client.disconnect_container_from_network(ref, "bridge"),
+        ):
+            with pytest.raises(APIError) as refused:
+                await asyncio.to_thread(deed)
+            assert refused.value.status_code == 403
+
+    seen = await asyncio.to_thread(real.engine.inspect_container, foreign)
+    assert (seen["State"]["Running"], seen["Name"]) == (True, f"/{other}")
+    listed = await asyncio.to_thread(real.client.containers, all=True, filters={"name": real.prefix})
+    assert listed == []
+
+
+async def test_a_containers_whole_life_passes(real: Real) -> None:
+    stream = await asyncio.to_thread(
+        real.client.events,
+        decode=True,
+        filters={"type": ["container"], "label": ["trimtab.target=proxy-test"]},
+    )
+    made = await real.create(real.body(ExposedPorts={"8000/tcp": {}}))
+    await asyncio.to_thread(_life, real, made)
+
+    assert (await asyncio.to_thread(_actions, stream, made, "destroy"))[:3] == ["create", "start", "update"]
+    assert await asyncio.to_thread(real.names) == set()
+
+
+def _life(real: Real, made: str) -> None:
+    client = real.client
+    client.start(made)
+    client.start(made)  # 304 is an answer
+    follow = client.logs(made, stdout=True, stderr=True, stream=True, follow=True)
+    assert {next(follow), next(follow)} == {b"hello\n", b"oops\n"}
+    follow.close()
+    assert client.inspect_container(made)["State"]["Running"]
+    assert client.inspect_image(real.image)["Id"] == client.inspect_container(made)["Image"]
+    client.update_container(made, restart_policy={"Name": "on-failure", "MaximumRetryCount": 1})
+    assert client.inspect_container(made)["HostConfig"]["RestartPolicy"]["Name"] == "on-failure"
+    client.rename(made, f"trimtab-renamed-{real.prefix}")
+    client.disconnect_container_from_network(made, "bridge")
+    client.connect_container_to_network(made, "bridge")
+    assert [entry["Id"] for entry in client.containers(filters={"name": real.prefix})] == [made]
+    client.stop(made, timeout=20)
+    assert client.wait(made)["StatusCode"] == 0
+    assert client.logs(made, stdout=True, stderr=False, tail=1) == b"hello\n"
+    client.remove_container(made)
+    with pytest.raises(NotFound):
+        client.inspect_container(made)
+
+
+def _actions(stream: Any, made: str, last: str) -> list[str]:  # noqa: ANN401
+    found = []
+    for event in stream:
+        if event["Actor"]["ID"] == made:
+            found.append(event["Action"])
+            if event["Action"] == last:
+                break
+    stream.close()
+    return found
+
+
+async def test_a_twin_made_of_an_inspect_passes_with_all_its_defaults(real: Real) -> None:
+    first = await real.create(real.host(ShmSize=1 << 26, Memory=1 << 26, NetworkMode="bridge"))
+    seen = await asyncio.to_thread(real.client.inspect_container, first)
+    config = {**seen["Config"], "Image": seen["Image"], "HostConfig": seen["HostConfig"]}
+
+    twin = await real.create(config, "trimtab-twin")
+
+    made = await asyncio.to_thread(real.engine.inspect_container, twin)
+    assert made["HostConfig"] == seen["HostConfig"]
+
+
+async def test_an_adopted_container_is_stopped_and_started_by_its_name(real: Real) -> None:
+    blue = real.engine.create_container_from_config(real.body(Labels={}), f"blue-{real.prefix}")["Id"]
+
+    def deeds() -> dict[str, Any]:
+        real.client.start(f"blue-{real.prefix}")
+        real.client.stop(blue[:12], timeout=20)
+        state: dict[str, Any] = real.client.inspect_container(blue)["State"]
+        return state
+
+    assert (await asyncio.to_thread(deeds))["Status"] == "exited"
