@@ -119,6 +119,8 @@ class Machine:
 
     def step(self, state: State, event: e.Event) -> tuple[State, tuple[Effect, ...]]:
         """Say what follows from the event. No clock, no randomness, no I/O."""
+        if isinstance(event, e.ServerLost) and event.server in state.vacated:
+            return stay(state)  # as we asked
         state = _count_late(_note_exit(state, event), event)
         if state.mode == "advise" and state.phase in MOVING and not isinstance(event, HEARD_IN_ADVISE):
             return stay(state)  # a rollout of another mode: nothing may be written, so nothing is decided
@@ -135,7 +137,7 @@ def _note_exit(state: State, event: e.Event) -> State:
         return state
     ended = isinstance(state.awaiting, Stop) and state.awaiting.server.name == event.server  # as we asked
     present = {server.name for server in state.present}
-    if ended or event.server not in present - {*state.gone, *state.vacated}:
+    if ended or event.server not in present - {*state.gone}:
         return state
     return replace(state, gone=(*state.gone, event.server))
 

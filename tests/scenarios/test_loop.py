@@ -13,7 +13,7 @@ from agent.errors import ActError, JournalError
 from agent.journal import Journal, verify
 from agent.loop import TargetLoop
 from agent.machine import Machine
-from agent.model import Server
+from agent.model import Prospect, Server
 from agent.ports import Now, Site, View
 from agent.reading import EngineSample, Request, RequestSample, Sample
 from agent.state import Phase, State
@@ -124,6 +124,51 @@ def test_a_suggestion_is_promoted_and_every_step_is_in_the_journal(tmp_path: Pat
         "rollout.promoted",
     ]
     assert [action for action in dict.fromkeys(actions) if action in expected] == expected
+
+
+def test_three_servers_give_their_places_one_after_the_other(tmp_path: Path) -> None:
+    fleet = [replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}") for n in range(3)]
+    engine, traffic = FakeEngine(*fleet, takes_s=3), FakeTraffic()
+    engine.prospect = Prospect(strategy="replace", why="no room")
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic) as loop:
+            await approve(loop)
+            await reach(loop, Phase.OBSERVING)
+            assert set(traffic.bind(_site(tmp_path, 1)).weights_in_force) == set(engine.servers)
+
+    in_no_time(story())
+
+    assert set(engine.servers) == {"chat-r1", "chat-r2", "chat-r3"}
+    assert engine.stopped == {}
+    assert {server.like for server in engine.servers.values()} == {server.name for server in fleet}
+    serving = [sum(1 for weight in route.weights.values() if weight) for _, route in traffic.calls]
+    assert min(serving) == 2
+    assert verify(tmp_path / "audit.jsonl").ok
+
+
+def test_a_swap_that_fails_starts_blue_again_and_nobody_is_sent_to_a_stopped_server(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+    engine.prospect = Prospect(strategy="swap", why="one GPU", outage_s=40.0)
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic, green_fails=True) as loop:
+            await approve(loop)
+            await reach(loop, Phase.COOLDOWN)
+            assert traffic.bind(_site(tmp_path, 1)).weights_in_force == {BLUE.name: 100}
+
+    in_no_time(story())
+
+    assert list(engine.servers) == [BLUE.name]
+    assert [what for what, _ in engine.calls] == [
+        "preflight",
+        "stop",
+        "launch",
+        "warm_up",
+        "retire",
+        "launch",
+    ]
+    assert 40.0 in {route.closed_s for _, route in traffic.calls}
 
 
 def test_a_bad_green_goes_and_the_journal_counts_who_met_it(tmp_path: Path) -> None:
