@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from actuators import docker_files
 from actuators.docker_client import DockerClient, Json
 from actuators.docker_clone import spec_of
 from actuators.docker_files import NEVER, Kept
 from actuators.docker_found import COMPOSE, Found
+from actuators.docker_freed import freed
 from agent.errors import ActError
 from agent.ports import Site
 
@@ -16,9 +18,12 @@ _POLL_S = 0.1
 
 
 async def keep(client: DockerClient, site: Site, one: Found) -> Kept:
-    """What is kept of it, written if it was not, or if it is another container by now."""
+    """What is kept of it, written if it was not, or is not so any more."""
     kept = docker_files.read(site, one.server)
     if kept is not None and kept.id == one.id and not kept.gone:
+        if not kept.stopped and kept.policy != one.policy:  # somebody has changed it
+            kept = replace(kept, policy=one.policy)
+            docker_files.write(site, kept)
         return kept
     spec = spec_of(one.inspect, await client.image(one.inspect["Image"]))
     kept = Kept(server=one.server, id=one.id, ours=one.ours, epoch=site.epoch, spec=spec, policy=one.policy)
@@ -56,10 +61,11 @@ async def retire(
         docker_files.change(site, name, gone=True, epoch=site.epoch)
         return
     composed = COMPOSE in one.labels and not one.ours
-    docker_files.change(site, name, stopped=composed, gone=not composed, epoch=site.epoch)
+    docker_files.change(site, name, stopped=True, epoch=site.epoch)
     await end(client, one, grace_s)
     if not composed:
         await client.remove(one.id)
+        docker_files.change(site, name, stopped=False, gone=True)
 
 
 async def hand_on(client: DockerClient, site: Site, heir: Found, policy: Json) -> None:
@@ -72,7 +78,10 @@ async def hand_on(client: DockerClient, site: Site, heir: Found, policy: Json) -
 
 
 async def end(client: DockerClient, one: Found, grace_s: float) -> None:
-    """It has ended, and Docker will not start it again. SIGKILL at once when paused, or without grace."""
+    """It has ended, its memory is free, and Docker will not start it again.
+
+    SIGKILL at once when it is paused, or without grace: one that still loads does not hear a SIGTERM.
+    """
     await _never_again(client, one)
     if not one.running:
         return
@@ -86,6 +95,7 @@ async def end(client: DockerClient, one: Found, grace_s: float) -> None:
     except TimeoutError as error:
         why = f"{one.server} still runs {_ENDED_WITHIN_S:g} s after SIGKILL: look at the driver"
         raise ActError(why) from error
+    await freed(client.host, one.inspect)
 
 
 async def sweep(
