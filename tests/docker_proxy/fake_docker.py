@@ -68,17 +68,13 @@ class FakeDocker:
 
     def find(self, ref: str) -> dict[str, Any] | None:
         """As dockerd does: full id, then name, then the beginning of an id."""
-        for fits in (
-            lambda it: it["Id"] == ref,
-            lambda it: it["Name"] == f"/{ref}",
-            lambda it: it["Id"].startswith(ref),
-        ):
-            for container in self.containers:
-                if fits(container):
-                    return container
-        return None
+        ranks = [
+            (it["Id"] == ref, it["Name"] == f"/{ref}", it["Id"].startswith(ref)) for it in self.containers
+        ]
+        best = max(ranks)
+        return self.containers[ranks.index(best)] if any(best) else None
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.removeprefix("/v1.41")
         self.asked.append((request.method, path, dict(request.query), await request.read()))
         match (request.method, path[1:].split("/")):
@@ -118,7 +114,7 @@ class FakeDocker:
                 return web.json_response({"Id": full, "Name": name, "Driver": driver})
         return _found(None, ref)
 
-    async def _stream(self, request: web.Request) -> web.StreamResponse:
+    async def _stream(self, request: web.BaseRequest) -> web.StreamResponse:
         """Until None is put into `events`; b"" breaks the connection off."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)

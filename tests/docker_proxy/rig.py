@@ -1,5 +1,6 @@
 """The proxy between two real Unix sockets, and a client before it."""
 
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -39,7 +40,14 @@ class Rig:
 
 
 @asynccontextmanager
-async def rigged(folder: Path, **tables: dict[str, Any]) -> AsyncIterator[Rig]:
+async def rigged(**tables: dict[str, Any]) -> AsyncIterator[Rig]:
+    with tempfile.TemporaryDirectory(prefix="proxy-") as folder:  # pytest's is too long for a socket
+        async with _between(Path(folder), tables) as rig:
+            yield rig
+
+
+@asynccontextmanager
+async def _between(folder: Path, tables: dict[str, dict[str, Any]]) -> AsyncIterator[Rig]:
     engine_path, path = folder / "engine.sock", folder / "proxy.sock"
     rig_policy = policy(socket={"path": str(path), "engine": str(engine_path)}, **tables)
     async with (

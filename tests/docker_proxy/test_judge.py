@@ -1,7 +1,6 @@
 """Who is meant, and whether that is trimtab's: asked of the engine, over real sockets."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from tests.docker_proxy.specimens import policy
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    async with rigged(tmp_path) as made:
+async def rig() -> AsyncIterator[Rig]:
+    async with rigged() as made:
         yield made
 
 
@@ -139,7 +138,7 @@ async def test_a_name_that_is_not_trimtabs_is_refused(rig: Rig, name: str) -> No
 
 
 NETWORK_OF_THE_HOST = {"HostConfig": {"NetworkMode": "0" * 64}}
-NETWORKS = {"NetworkingConfig": {"EndpointsConfig": {"db": {}}}}
+NETWORKS: dict[str, Any] = {"NetworkingConfig": {"EndpointsConfig": {"db": {}}}}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from tests.docker_proxy.rig import VLLM, Rig, rigged
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    async with rigged(tmp_path) as made:
+async def rig() -> AsyncIterator[Rig]:
+    async with rigged() as made:
         yield made
 
 
