@@ -8,7 +8,7 @@ from agent.config.values import loopback, split_address
 _RULE = "-m addrtype --dst-type LOCAL --dport PORT -j REDIRECT --to-ports"
 _STEPS = """\
 {target}: how the clients of {every} come to the proxy, once. No request needs to be lost.
-1. trimtab run -c {config}
+1. trimtab run -c {config}     with [agent] mode = "approve" (in "advise" there is no proxy)
    Envoy listens on {listen} and sends everything to {every}; nothing else changes.{only_here}
 2. curl -fsS http://{here}:{port}/v1/models
    answers as the container itself does.

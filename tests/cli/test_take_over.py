@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.take_over import steps
-from agent.config import Config, parse
+from agent.config import Config, load, parse
 
 
 def config_of(engine: str, listen: str = "127.0.0.1:8080") -> Config:
@@ -50,6 +50,16 @@ def test_an_address_that_others_cannot_reach_is_said(listen: str, curl: str, onl
 
     assert curl in said
     assert ("Only this host reaches" in said) == only_here
+
+
+def test_the_example_is_a_config_that_runs() -> None:
+    example = Path(__file__).parents[2] / "examples" / "docker.toml"
+    target = load(example).targets[0]
+
+    assert steps(target, example).startswith("chat: how the clients of vllm come to the proxy")
+    assert {part.name: dict(part.options) for part in target.sensors}["docker_events"] == {
+        "containers": ("vllm",)
+    }
 
 
 def test_other_engines_have_no_such_steps() -> None:
