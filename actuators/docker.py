@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 from weakref import WeakValueDictionary
@@ -74,7 +75,8 @@ class DockerEngine:
         """Ours first. What is found for the first time is kept, so that it can be made again."""
         running = [one for one in (await self._found()).values() if one.running]
         for one in running:
-            await docker_end.keep(self._client, self._bound, one)
+            with suppress(OSError):  # who only looks may not be allowed to write
+                await docker_end.keep(self._client, self._bound, one)
         return [
             one.seen()
             for one in sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
@@ -130,13 +132,13 @@ class DockerEngine:
             why = f"{server.name} {why}"
             emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log))
 
-        one = await self._there(server.name)
-        if one is None:
+        container = await self._id_of(server.name)
+        if not container:
             tell("is not there any more", (), gone=True)
             return
         watch = Watch(
             client=self._client,
-            container=one.id,
+            container=container,
             address=server.address,
             every_s=self.health_every_s,
             timeout_s=self.health_timeout_s,
@@ -144,7 +146,9 @@ class DockerEngine:
             silent=lambda why, log: tell(why, log, gone=False),
         )
         why, log = await watch.until_gone()
-        tell(why, log, gone=True)
+        kept = docker_files.read(self._bound, server.name)
+        ended = kept is not None and (kept.stopped or kept.gone)
+        tell("was ended by trimtab" if ended else why, log, gone=True)
 
     # What there is.
 
@@ -166,13 +170,18 @@ class DockerEngine:
         docker_found.fence(self._bound, found.values())
         return found
 
-    async def _there(self, name: str) -> Found | None:
-        """Waits for Docker's daemon: while it is away nobody knows."""
+    async def _id_of(self, name: str) -> str:
+        """Empty when there is none. While Docker's daemon is away, the one that is remembered; if any is."""
         while True:
             try:
-                return (await self._found()).get(name)
+                one = (await self._found()).get(name)
             except ActError:
+                kept = docker_files.read(self._bound, name)
+                if kept is not None and not kept.gone:
+                    return kept.id
                 await asyncio.sleep(_ASK_AGAIN_S)
+            else:
+                return one.id if one else ""
 
     async def _wrong(self, name: str, one: Found | None, *, serving: bool) -> list[str]:
         if one is None or not one.running:
@@ -191,8 +200,10 @@ class DockerEngine:
         return self._turns.setdefault(name, asyncio.Lock())
 
     async def _sweep(self, found: Mapping[str, Found]) -> None:
+        """What cannot be removed now is, the next time."""
         at_work = [name for name, turn in self._turns.items() if turn.locked()]
-        await docker_end.sweep(self._client, self._bound, found, at_work)
+        with suppress(ActError):
+            await docker_end.sweep(self._client, self._bound, found, at_work)
 
 
 plugin = DockerEngine

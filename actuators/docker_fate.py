@@ -14,6 +14,7 @@ from actuators.server_log import cause_in, shown
 
 _MIB = 2**20
 _LISTENING_WITHIN_S = 2.0
+_LAST_EVENTS_S = 1.0
 _ENGINE_DIED = re.compile(
     r"EngineDeadError|Engine ?Core.*(died|encountered an issue|fatal)|(?i:engine .*died)"
 )
@@ -35,13 +36,13 @@ class Heard:
     exit_code: int | None = None
     signals: list[int] = field(default_factory=list)
     stopped: bool = False  # docker stop, or the end of Docker's daemon
-    removed: bool = False
     before: tuple[bool, int | None] = (False, None)  # oom and exit code of its life before this one
     news: asyncio.Event = field(default_factory=asyncio.Event)  # worth a look
+    over: asyncio.Event = field(default_factory=asyncio.Event)  # nothing more is to be told of its end
 
     def take(self, event: Json) -> bool:
         """Whether something may have changed."""
-        action, said = event.get("Action", ""), (event.get("Actor") or {}).get("Attributes") or {}
+        action, said = str(event.get("Action", "")), (event.get("Actor") or {}).get("Attributes") or {}
         match action:
             case "oom":
                 self.oom = True
@@ -49,14 +50,20 @@ class Heard:
                 self.signals.append(_number(said.get("signal", "")))
             case "die":
                 self.exit_code = _number(said.get("exitCode", ""))
+                if not self.signals:
+                    self.over.set()
             case "stop":
                 self.stopped = True
+                self.over.set()
             case "destroy":
-                self.removed = True
+                self.over.set()
             case "start":  # what was heard of its last life says nothing of this one
                 self.before = (self.oom, self.exit_code)
                 self.oom, self.exit_code, self.stopped = False, None, False
                 self.signals.clear()
+                self.over.clear()
+            case _:
+                pass
         return not action.startswith(("exec_", "health_status", "top", "resize"))
 
 
@@ -80,6 +87,13 @@ async def hearing(client: DockerClient, container: str) -> AsyncIterator[Heard]:
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+async def told(heard: Heard) -> None:
+    """Give what is told of an end the time to come: a kill may be the first half of a stop, or a removal."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_EVENTS_S):
+            await heard.over.wait()
 
 
 def fate(inspect: Json | None, heard: Heard, log: Sequence[str] = ()) -> str:

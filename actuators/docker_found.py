@@ -103,7 +103,7 @@ async def _adopted(client: DockerClient, site: Site, name: str) -> Found | None:
     kept = docker_files.read(site, name)
     inspect = await client.inspect(kept.id) if kept else None
     inspect = inspect or await client.inspect(name)
-    if inspect is None or SERVER in (inspect["Config"].get("Labels") or {}):
+    if inspect is None or ours(site).items() <= (inspect["Config"].get("Labels") or {}).items():
         return None
     return Found(server=name, ours=False, inspect=inspect)
 

@@ -11,7 +11,7 @@ from actuators import docker_end, docker_files, docker_found
 from actuators.docker_client import DockerClient, Json
 from actuators.docker_clone import clone
 from actuators.docker_differs import differs
-from actuators.docker_fate import Heard, fate, hearing, last_lines, refusal, starts_again, why_silent
+from actuators.docker_fate import Heard, fate, hearing, last_lines, refusal, starts_again, told, why_silent
 from actuators.docker_found import Found, address_of, files_of
 from actuators.docker_labels import container_name, labels_of
 from actuators.docker_preflight import start_key
@@ -22,7 +22,6 @@ from agent.model import Server
 from agent.ports import Site
 
 _POLL_S = 0.25
-_LAST_EVENTS_S = 0.3  # what is told of an end comes within some milliseconds of it
 
 Undo = Literal["remove", "stop", "leave"]
 
@@ -101,7 +100,13 @@ class Starter:
         if kept is not None and kept.stopped:
             await docker_end.hand_on(self.client, self.site, one, kept.policy)
             docker_files.change(self.site, server.name, stopped=False, epoch=self.site.epoch)
-        return replace(one.seen(), like=server.like, differs=server.differs)
+        return replace(one.seen(), like=server.like or one.like, differs=self._differs(one, found))
+
+    def _differs(self, one: Found, found: Mapping[str, Found]) -> tuple[str, ...]:
+        """From the one it was made like, as far as that is known."""
+        kept = docker_files.read(self.site, one.like) if one.like else None
+        first = found[one.like].inspect if one.like in found else kept.spec if kept else None
+        return differs(first, one.inspect) if first else ()
 
     def _remember(self, server: Server, inspect: Json, seconds: float) -> None:
         key = start_key(inspect, docker_found.setting_of(inspect))
@@ -153,7 +158,8 @@ class Starter:
             log = await last_lines(self.client, inspect)
             raise ActError(f"{name} {starts_again(inspect, heard, log, restarts)}", log)
         if inspect is None or not inspect["State"].get("Running"):
-            await asyncio.sleep(_LAST_EVENTS_S)
+            await told(heard)
+            inspect = await self.client.inspect(inspect["Id"]) if inspect else None
             log = await last_lines(self.client, inspect) if inspect else ()
             raise ActError(f"{name} {fate(inspect, heard, log)}", log)
         if not address_of(inspect):

@@ -9,13 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from actuators.docker_client import DockerClient, Json
-from actuators.docker_fate import Heard, fate, hearing, last_lines, starts_again, why_silent
+from actuators.docker_fate import Heard, fate, hearing, last_lines, starts_again, told, why_silent
 from actuators.docker_found import address_of
 from actuators.openai_probe import OpenAiProbe
 from agent.errors import ActError
 
 _LOOK_S = 5.0  # at the latest, though nothing is heard
-_LAST_EVENTS_S = 0.3  # what is told of an end comes within some milliseconds of it
 _SURE = 3  # missed probes that do for one whose container is seen to be paused or cut off
 
 Say = Callable[[str, tuple[str, ...]], None]
@@ -64,7 +63,7 @@ class Watch:
         now = await self.client.inspect(self.container)
         self._first = self._first or now
         if not _up(now):
-            await asyncio.sleep(_LAST_EVENTS_S)
+            await told(heard)
             now = await self.client.inspect(self.container)
         if now is not None:
             self._log = await last_lines(self.client, now) or self._log
@@ -82,15 +81,15 @@ class Watch:
     async def _ask(self) -> None:
         """Probe /health for ever. What is known to be paused or cut off need not be asked as often."""
         probe = OpenAiProbe(address=self.address)
-        missed, told = 0, False
+        missed, said = 0, False
         while True:
             health = await probe.health(self.timeout_s)
             missed = missed + 1 if health.why else 0
-            told = told and bool(missed)
-            if not told and missed >= min(_SURE, self.misses):
+            said = said and bool(missed)
+            if not said and missed >= min(_SURE, self.misses):
                 reason, here = await self._why_silent()
                 if here and (missed >= self.misses or reason):
-                    told = True
+                    said = True
                     self.silent(f"is silent: {reason or health.why}, {missed} times in a row", self._log)
             await asyncio.sleep(self.every_s)
 

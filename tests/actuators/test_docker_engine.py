@@ -303,6 +303,27 @@ async def test_several_serve_one_target(here: Place) -> None:
     assert list(await engine.observe()) == [green, found[1]]
 
 
+async def test_what_it_differs_in_is_told_though_the_daemon_was_restarted_meanwhile(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+    green = await engine.launch(like(blue, max_num_seqs=4), 60)
+    await engine.retire(blue)
+
+    again = await here.engine(epoch=2).launch(like(blue, max_num_seqs=4), 60)
+
+    assert again.differs == green.differs
+    assert again.like == blue.name
+
+
+async def test_one_that_another_site_made_can_be_adopted(here: Place, tmp_path: Path) -> None:
+    _, engine, blue = await adopted(here)
+    green = await engine.launch(like(blue), 60)
+    name = container_name(here.site, green.name)
+
+    other = here.engine(name).bind(replace(here.site, state_dir=tmp_path / "other"))
+
+    assert list(await other.observe()) == [replace(green, name=name, ours=False)]
+
+
 async def test_how_long_it_took_is_remembered(here: Place) -> None:
     _, engine, blue = await adopted(here)
     await engine.launch(like(blue), 60)

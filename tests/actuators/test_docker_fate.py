@@ -1,6 +1,7 @@
 """What goes wrong with a container is named: each failure made for real, but those that Docker only words."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -175,16 +176,14 @@ async def test_what_its_log_says_of_a_full_disk_or_a_dead_engine_is_told(
 # While it serves.
 
 
-async def lost(engine: DockerEngine, server: Server, how: Any) -> str:  # noqa: ANN401
-    """What is said first when `how` has happened to it; its log is told along."""
+async def lost(engine: DockerEngine, server: Server, how: Any, *, gone: bool = True) -> str:  # noqa: ANN401
+    """What is said when `how` has happened to it, with its log. One that ends may fall silent first."""
     async with watched(engine, server) as said:
         await how()
-        await until(lambda: said)
-        [first, *_] = said
-    assert first.log
-    assert first.why.startswith(f"{server.name} ")
-    assert first.gone == ("is silent" not in first.why)
-    return first.why
+        await until(lambda: said and said[-1].gone == gone)
+    assert said[-1].log
+    assert said[-1].why.startswith(f"{server.name} ")
+    return said[-1].why
 
 
 async def test_one_killed_through_docker_is_said_so(here: Place) -> None:
@@ -211,6 +210,12 @@ async def test_one_removed_by_hand_is_said_so_with_its_last_lines(here: Place) -
     why = await lost(engine, blue, lambda: here.bench.client.remove(container.id))
 
     assert "was removed by hand (docker rm)" in why
+
+
+async def test_one_that_trimtab_ended_is_not_put_on_somebody_else(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+
+    assert "was ended by trimtab" in await lost(engine, blue, lambda: engine.stop(blue))
 
 
 async def test_one_killed_from_outside_docker_is_said_so(here: Place) -> None:
@@ -263,7 +268,7 @@ async def test_one_whose_child_ran_out_of_memory_is_named_by_the_event(here: Pla
 async def test_a_paused_one_is_silent_and_says_why(here: Place) -> None:
     container, engine, blue = await adopted(here)
 
-    why = await lost(engine, blue, lambda: here.bench.engine(lambda api: api.pause(container.id)))
+    why = await lost(engine, blue, lambda: here.bench.engine(lambda api: api.pause(container.id)), gone=False)
 
     assert "is silent: its container is paused" in why
     assert list(await engine.observe()) == [blue]
@@ -273,7 +278,7 @@ async def test_one_cut_off_from_its_network_is_silent_and_says_why(here: Place) 
     network = await here.bench.network("llm")
     container, engine, blue = await adopted(here, networks=[network])
 
-    why = await lost(engine, blue, lambda: here.bench.client.disconnect(network, container.id))
+    why = await lost(engine, blue, lambda: here.bench.client.disconnect(network, container.id), gone=False)
 
     assert "is silent: its container is disconnected from its network" in why
 
@@ -286,11 +291,13 @@ async def test_a_renamed_one_is_not_lost(here: Place) -> None:
         await asyncio.sleep(1)
         assert said == []
         await here.bench.client.kill(container.id)
-        await until(lambda: said)
+        await until(lambda: said and said[-1].gone)
 
-    assert [one.gone for one in said] == [True]
+    assert said[-1].gone
 
 
+# docker-py leaves its socket open when the Engine goes away in the middle of its first words.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_server_is_not_lost_because_dockers_daemon_is_away(here: Place, tmp_path: Path) -> None:
     door = Door(tmp_path / "d.sock")
     await door.open()
@@ -311,11 +318,12 @@ async def test_a_server_is_not_lost_because_dockers_daemon_is_away(here: Place, 
         await here.bench.client.kill(container.id)
         await until(lambda: said)
         await door.open()
-        await until(lambda: len(said) > 1)
+        await until(lambda: said[-1].gone)
 
-    assert [one.gone for one in said] == [False, True]
-    assert said[1].why.startswith(f"{blue.name} was killed by SIGKILL")
+    assert [one.gone for one in said[:-1]] == [False] * (len(said) - 1)
+    assert said[-1].why.startswith(f"{blue.name} was killed by SIGKILL")
     await door.shut()
+    gc.collect()
 
 
 async def test_one_gone_before_it_is_watched_is_said_so(here: Place) -> None:
