@@ -9,16 +9,18 @@ from hypothesis import settings
 settings.register_profile("trimtab", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("trimtab")
 
+DOCKER = {"tests.docker_bench", "tests.docker_images", "tests.actuators.docker_rig"}
 SITES = Path(__file__).parent / "system"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what cannot run beside other things: those that use the Docker Engine, and whole sites."""
     for item in items:
-        names = vars(getattr(item, "module", None) or object)
-        if "Bench" in names:
+        names = vars(getattr(item, "module", None) or object).values()
+        used = {getattr(name, "__module__", None) for name in names}
+        if used & DOCKER:
             item.add_marker("real_docker")
-        if "OwnEngine" in names:
+        if "tests.own_engine" in used:
             item.add_marker("own_engine")
         if SITES in item.path.parents:
             item.add_marker("site")
