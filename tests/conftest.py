@@ -9,7 +9,13 @@ from hypothesis import settings
 settings.register_profile("trimtab", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("trimtab")
 
-DOCKER = {"tests.docker_bench", "tests.docker_images", "tests.actuators.docker_rig"}
+DOCKER = {
+    "docker.api.client",
+    "docker.errors",
+    "tests.docker_bench",
+    "tests.docker_images",
+    "tests.actuators.docker_rig",
+}
 SITES = Path(__file__).parent / "system"
 
 
