@@ -1,15 +1,22 @@
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from tests.docker_bench import Bench, Container
+from tests.system.docker_rig import DockerRig, DockerWishes
 from tests.system.rig import Rig
 from tests.system.wishes import Wishes
 
 
 class Start(Protocol):
     async def __call__(self, wishes: Wishes, /, *words: str) -> Rig: ...
+
+
+class StartDocker(Protocol):
+    async def __call__(self, wishes: DockerWishes, /, *blue: Container) -> DockerRig: ...
 
 
 @pytest.fixture
@@ -24,6 +31,32 @@ async def site(tmp_path: Path) -> AsyncIterator[Start]:
         made.append(rig)
         rig.prepare()
         await rig.start(*words)
+        return rig
+
+    yield start
+    for rig in made:
+        await rig.tear_down()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with Bench() as bench:
+        yield bench
+
+
+@pytest.fixture
+async def docker_site(tmp_path: Path, bench: Bench) -> AsyncIterator[StartDocker]:
+    """Makes sites over containers that serve already; the bench takes away what is left of them."""
+    made: list[DockerRig] = []
+
+    async def start(wishes: DockerWishes, /, *blue: Container) -> DockerRig:
+        wishes = replace(wishes, containers=wishes.containers or tuple(one.name for one in blue))
+        home = tmp_path / str(len(made))
+        home.mkdir()
+        rig = DockerRig(home=home, wishes=wishes, bench=bench, blue=blue)
+        made.append(rig)
+        rig.prepare()
+        await rig.start()
         return rig
 
     yield start

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,15 +36,20 @@ Document = dict[str, Any]
 Answer = TypeVar("Answer")
 
 
-async def until(ask: Callable[[], Awaitable[Answer]], holds: Callable[[Answer], object], what: str) -> Answer:
+async def until(
+    ask: Callable[[], Awaitable[Answer]],
+    holds: Callable[[Answer], object],
+    what: str,
+    patience_s: float = PATIENCE_S,
+) -> Answer:
     """Ask until the answer is as it must be; AssertionError, with the last answer, when it never is."""
     clock = asyncio.get_running_loop().time
-    end_s = clock() + PATIENCE_S
+    end_s = clock() + patience_s
     while True:
         answer = await ask()
         if holds(answer):
             return answer
-        assert clock() < end_s, f"waited {PATIENCE_S:g} s for {what}; last: {answer}"
+        assert clock() < end_s, f"waited {patience_s:g} s for {what}; last: {answer}"
         await asyncio.sleep(0.02)
 
 
@@ -72,6 +78,7 @@ class Rig:
     listen: int = field(default_factory=free_port)
     token: str = ""
     daemon: asyncio.subprocess.Process | None = None
+    patience_s: float = PATIENCE_S  # for a rollout
 
     @property
     def config(self) -> Path:
@@ -166,11 +173,16 @@ class Rig:
         return document["rollouts"][0] if status == 200 and document["rollouts"] else {}
 
     async def propose(self, **to: object) -> Document:
-        """A person's wish; the suggestion made of it."""
+        """A person's wish; the suggestion made of it, once the engine has said what will come of it."""
         body = {"to": to, "reason": "a test"}
         status, made = await self.ask("POST", f"/v1/targets/{TARGET}/suggestions", body)
         assert status < 300, made
-        return made
+        return await until(partial(self._suggestion, made["id"]), is_checked, "the engine's answer")
+
+    async def _suggestion(self, suggestion: str) -> Document:
+        """Empty while the daemon does not answer."""
+        status, document = await self.ask("GET", f"/v1/suggestions/{suggestion}")
+        return document if status == 200 else {}
 
     async def approve(self, made: Mapping[str, object]) -> tuple[int, Document]:
         return await self.ask("POST", f"/v1/suggestions/{made['id']}/approve", {"digest": made["digest"]})
@@ -178,6 +190,7 @@ class Rig:
     async def change(self, **to: object) -> str:
         """Ask for a change and approve it; the id of its rollout's suggestion."""
         made = await self.propose(**to)
+        assert made["status"] == "open", made
         status, answer = await self.approve(made)
         assert status == 200, answer
         return str(made["id"])
@@ -188,7 +201,7 @@ class Rig:
         def over(one: Document) -> bool:
             return one.get("suggestion") == suggestion and one["ended_at"] is not None
 
-        await until(self.rollout, over, f"the end of the rollout of {suggestion}")
+        await until(self.rollout, over, f"the end of the rollout of {suggestion}", self.patience_s)
         await self.serving()
         return await self.rollout()
 
@@ -237,6 +250,9 @@ class Rig:
     def named_in_audit(self, text: str) -> bool:
         return any(text in f"{entry['why']} {entry['error']}" for entry in self.audit())
 
+    def named_in_journal(self, text: str) -> bool:
+        return text in self.journal.read_text()
+
     async def is_whole(self) -> str:
         """The one server that is left, has all traffic and is what the daemon says; the journal is whole."""
         document = await self.serving()
@@ -252,9 +268,12 @@ class Rig:
     # Those who use it.
 
     @asynccontextmanager
-    async def clients(self, rate: float = 20.0, *, timeout_s: float = 40.0) -> AsyncIterator[Traffic]:
+    async def clients(
+        self, rate: float = 20.0, *, load: Load | None = None, timeout_s: float = 40.0
+    ) -> AsyncIterator[Traffic]:
         """Streaming clients, some of whom always have a request open; the last has ended at the end."""
-        traffic = Traffic(self.url, "tiny", Load(rate=rate), shape=SHAPE, seed=1, timeout_s=timeout_s)
+        load = load or Load(rate=rate)
+        traffic = Traffic(self.url, "tiny", load, shape=SHAPE, seed=1, timeout_s=timeout_s)
         await traffic.start()
         try:
             yield traffic
@@ -305,6 +324,10 @@ def at_rest(target: Document) -> bool:
     if not target or target["phase"] not in {"observing", "proposed", "cooldown"}:
         return False
     return [server["weight"] for server in target["servers"]] == [100]
+
+
+def is_checked(suggestion: Document) -> bool:
+    return bool(suggestion) and suggestion["status"] != "checking"
 
 
 def lost(traffic: Traffic) -> list[Record]:

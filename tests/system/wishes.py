@@ -47,8 +47,6 @@ class Wishes:
     def text(self, *, api: int, listen: int) -> str:
         """The TOML of a site whose state, tokens and ports are its own."""
         on = str(self.policies).lower()
-        faults = [word for fault in self.faults for word in ("--sim-fault", fault)]
-        command = dumps([*SERVER, *QUICK, *faults])
         steps = ", ".join(
             f'{{weight={weight}, requests={requests}, at_least="{at_least_s}s", at_most="60s"}}'
             for weight, requests, at_least_s in self.steps
@@ -68,13 +66,7 @@ class Wishes:
             [targets.slo]
             ttft = {{ under = "500ms", share = 0.95 }}
             [targets.engine]
-            kind = "process"
-            {f'serving = "{self.serving}"' if self.serving else f"command = {command}"}
-            ports = [{SERVERS[0]}, {SERVERS[-1]}]
-            health_every_s = 0.5
-            lost_after = 2
-            health_timeout_s = 1.0
-            stop_s = 2.0
+            {self.engine()}
             [targets.traffic]
             listen = "127.0.0.1:{listen}"
             report_every_s = 0.5
@@ -90,4 +82,18 @@ class Wishes:
             drain = "{self.drain_s}s"
             cooldown = "0s"
             lease = "5s"
+        """
+
+    def engine(self) -> str:
+        """The lines of `[targets.engine]`."""
+        faults = [word for fault in self.faults for word in ("--sim-fault", fault)]
+        command = dumps([*SERVER, *QUICK, *faults])
+        return f"""
+            kind = "process"
+            {f'serving = "{self.serving}"' if self.serving else f"command = {command}"}
+            ports = [{SERVERS[0]}, {SERVERS[-1]}]
+            health_every_s = 0.5
+            lost_after = 2
+            health_timeout_s = 1.0
+            stop_s = 2.0
         """
