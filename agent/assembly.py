@@ -50,7 +50,14 @@ def rules_of(config: Config, target: Target) -> Rules:
         changes_per_day=target.changes_per_day,
     )
     policies = tuple((part.name, part.plugin) for part in config.policies)
-    return Rules(plan=target.plan, judge=PlainJudge(), slo=target.slo, guard=guard, policies=policies)
+    return Rules(
+        plan=target.plan,
+        judge=PlainJudge(),
+        slo=target.slo,
+        guard=guard,
+        policies=policies,
+        strategy=target.strategy,
+    )
 
 
 @contextmanager
@@ -107,11 +114,10 @@ async def newest_epoch(config: Config) -> int:
 
 
 async def refuse_what_cannot_work(config: Config) -> None:
-    """What makes every rollout fail, a strategy not there yet or no split, is said at the start."""
+    """What makes every rollout fail, as a proxy that cannot split, is said at the start."""
     for target in config.targets:
         _, traffic = actuators(config, target, epoch=0)
-        found = [f"[targets.engine] {target.name}: {what}" for what in unready(target)]
-        found += [f"[targets.traffic] {target.name}: {what}" for what in await traffic.problems()]
+        found = [f"[targets.traffic] {target.name}: {what}" for what in await traffic.problems()]
         if found:
             raise ConfigError("\n".join(found))
 
@@ -126,15 +132,9 @@ async def problems(config: Config) -> list[str]:
     for target in config.targets:
         engine, traffic = actuators(config, target, epoch=0)
         of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())
-        found += [f"[targets.engine] {target.name}: {what}" for what in (*unready(target), *of_engine)]
+        found += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
     return found + [why for why in [unwritable(config.state_dir)] if why]
-
-
-def unready(target: Target) -> list[str]:
-    if target.strategy == "surge":
-        return []
-    return [f'strategy = "{target.strategy}" is not there yet: only "surge", with room for both servers']
 
 
 def unwritable(state_dir: Path) -> str:
