@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 from weakref import WeakValueDictionary
 
-from actuators import docker_end, docker_files, docker_found
+from actuators import docker_end, docker_files, docker_found, vllm_dry_run
 from actuators.docker_client import DockerClient
 from actuators.docker_clone import obstacles
 from actuators.docker_found import Found
@@ -204,6 +204,7 @@ class DockerEngine:
         at_work = [name for name, turn in self._turns.items() if turn.locked()]
         with suppress(ActError):
             await docker_end.sweep(self._client, self._bound, found, at_work)
+            await vllm_dry_run.tidy(self._client, self._bound)
 
 
 plugin = DockerEngine

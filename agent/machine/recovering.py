@@ -166,7 +166,10 @@ def resume(state: State, event: AgentStarted) -> Moved:
 
 
 def without_orphans(moved: Moved, found: Found) -> Moved:
-    """A server of ours that nobody owns is retired: a crash between naming it and writing it down."""
+    """A server of ours that nobody owns is retired: a crash between naming it and writing it down.
+
+    So is the last rollout's, running or not: the engine clears away what a crash left of its end.
+    """
     state, _ = moved
     owned = {server.name for server in state.present}
     if isinstance(state.awaiting, Launch):
@@ -174,4 +177,7 @@ def without_orphans(moved: Moved, found: Found) -> Moved:
     for name, server in found.items():
         if server.ours and name not in owned:
             moved = also_retire(moved, server)
+    last = state.rollout.server if state.rollout else ""
+    if last and last not in owned and last not in found:
+        moved = also_retire(moved, Server(name=last, setting={}))
     return moved
