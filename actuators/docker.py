@@ -148,6 +148,8 @@ class DockerEngine:
         why, log = await watch.until_gone()
         kept = docker_files.read(self._bound, server.name)
         ended = kept is not None and (kept.stopped or kept.gone)
+        if not ended:
+            await self._bequeathed(server.name)
         tell("was ended by trimtab" if ended else why, log, gone=True)
 
     # What there is.
@@ -182,6 +184,14 @@ class DockerEngine:
                 await asyncio.sleep(_ASK_AGAIN_S)
             else:
                 return one.id if one else ""
+
+    async def _bequeathed(self, name: str) -> None:
+        """One that somebody has removed is never retired: who is in its place inherits from it now."""
+        with suppress(ActError):
+            found = await self._unfenced()
+            kept = docker_files.read(self._bound, name)
+            if kept is not None and name not in found:
+                await docker_end.bequeath(self._client, self._bound, kept, found)
 
     async def _wrong(self, name: str, one: Found | None, *, serving: bool) -> list[str]:
         if one is None or not one.running:

@@ -54,9 +54,7 @@ async def retire(
     kept = await keep(client, site, one) if one else docker_files.read(site, name)
     if kept is None:
         return
-    heirs = [heir for heir in found.values() if heir.like == name and heir.running]
-    for heir in heirs:
-        await hand_on(client, site, heir, kept.policy)
+    await bequeath(client, site, kept, found)
     if one is None:
         docker_files.change(site, name, gone=True, epoch=site.epoch)
         return
@@ -66,6 +64,13 @@ async def retire(
     if not composed:
         await client.remove(one.id)
         docker_files.change(site, name, stopped=False, gone=True)
+
+
+async def bequeath(client: DockerClient, site: Site, kept: Kept, found: Mapping[str, Found]) -> None:
+    """What runs and was made like it is to be started again as it was."""
+    for heir in found.values():
+        if heir.like == kept.server and heir.running:
+            await hand_on(client, site, heir, kept.policy)
 
 
 async def hand_on(client: DockerClient, site: Site, heir: Found, policy: Json) -> None:
