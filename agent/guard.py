@@ -10,6 +10,7 @@ from agent.plans import plan_for
 from agent.reading import Reading
 from agent.state import State, Suggestion
 
+PERSON = "person"  # the rule of a change that a person asks for
 DENIED_FOR = timedelta(hours=24)  # a person's no is not asked again the same day
 MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
 

@@ -5,6 +5,7 @@ from typing import Any
 from agent import events as e
 from agent.arm import Arm, quantile
 from agent.effects import Effect
+from agent.guard import PERSON
 from agent.model import Evidence
 from agent.records import DAEMON, Actor, Entry
 from agent.state import Phase, Rollout, State, Suggestion
@@ -83,6 +84,9 @@ def actor_of(before: State, after: State, event: e.Event) -> Actor:
             return Actor(kind="policy", id=after.suggestion.policy)
         case e.Preflighted() if after.suggestion is not None and after.suggestion.status == "approved":
             return Actor(kind="auto", id=after.suggestion.decided_by)
+        case e.Preflighted() if after.suggestion is not None:
+            asked = after.suggestion.proposal.rule == PERSON
+            return Actor(kind="person" if asked else "policy", id=after.suggestion.policy)
     return DAEMON
 
 

@@ -100,7 +100,7 @@ def _told(record: Record) -> str:
     more = [
         safe(record["why"]),
         _change(record["before"], record["after"]),
-        "; ".join(f"{e['metric']} {e['value']} {e['unit']}".strip() for e in record["evidence"]),
+        "; ".join(f"{e['metric']} {e['value']:.4g} {e['unit']}".strip() for e in record["evidence"]),
         f"error: {error}" if error else "",
     ]
     lines = ["  ".join(filter(None, head)), *(f"       {safe(line)}" for line in more if line)]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from agent.events import Approved, ChangeAsked, Denied, Observed, Paused, Resumed, ServerLost
-from agent.guard import Refusal, base_digest
+from agent.guard import PERSON, Refusal, base_digest
 from agent.machine.checking import check
 from agent.machine.moves import Moved, Rules, close, enter, led, of_fleet, remember, stay
 from agent.machine.restoring import missing, restore
@@ -34,7 +34,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
 def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:
     """A person's wish becomes a suggestion; it takes the place of one that was open."""
     asked = Proposal(
-        rule="person",
+        rule=PERSON,
         to=event.to,
         why=event.reason or f"{event.actor} asks for it",
         expects="what the person expects",
