@@ -1,4 +1,4 @@
-"""What advice without a server rests on: the card, the model, the command; and what is said about them. Pure."""
+"""What advice without a server rests on: card, model, command; and what is said about them. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
