@@ -132,6 +132,10 @@ class DockerEngine:
             why = f"{server.name} {why}"
             emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log))
 
+        def ended() -> bool:
+            kept = docker_files.read(self._bound, server.name)
+            return kept is not None and (kept.stopped or kept.gone)
+
         container = await self._id_of(server.name)
         if not container:
             tell("is not there any more", (), gone=True)
@@ -144,13 +148,12 @@ class DockerEngine:
             timeout_s=self.health_timeout_s,
             misses=self.lost_after,
             silent=lambda why, log: tell(why, log, gone=False),
+            returns=lambda: not server.ours and not ended(),
         )
         why, log = await watch.until_gone()
-        kept = docker_files.read(self._bound, server.name)
-        ended = kept is not None and (kept.stopped or kept.gone)
-        if not ended:
+        if not ended():
             await self._bequeathed(server.name)
-        tell("was ended by trimtab" if ended else why, log, gone=True)
+        tell("was ended by trimtab" if ended() else why, log, gone=True)
 
     # What there is.
 

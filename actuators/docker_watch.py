@@ -15,6 +15,8 @@ from actuators.openai_probe import OpenAiProbe
 from agent.errors import ActError
 
 _LOOK_S = 5.0  # at the latest, though nothing is heard
+_BACK_WITHIN_S = 5.0  # of a `docker restart`, from the end to the start; not until the server is ready
+_POLL_S = 0.25
 _SURE = 3  # missed probes that do for one whose container is seen to be paused or cut off
 
 Say = Callable[[str, tuple[str, ...]], None]
@@ -31,7 +33,9 @@ class Watch:
     timeout_s: float
     misses: int
     silent: Say  # told once each time that it does not answer any more
+    returns: Callable[[], bool]  # whether somebody else may start it again, to the same address: no loss
     _first: Json | None = field(default=None, init=False)
+    _started: str = field(default="", init=False)  # when it was started, as far as was told
     _log: tuple[str, ...] = field(default=(), init=False)  # a removed container takes its log along
     _away: bool = field(default=False, init=False)  # Docker's daemon did not answer the last look
 
@@ -61,16 +65,18 @@ class Watch:
     async def _look(self, heard: Heard) -> str | None:
         """Why it is gone; None while it is not. Raises ActError when the Engine does not answer."""
         now = await self.client.inspect(self.container)
-        self._first = self._first or now
+        if self._first is None and now is not None:
+            self._first, self._started = now, now["State"]["StartedAt"]
         if not _up(now):
             await told(heard)
-            now = await self.client.inspect(self.container)
+            now = await self._back(heard)
         if now is not None:
             self._log = await last_lines(self.client, now) or self._log
         if now is None or self._first is None:
             return fate(now, heard, self._log)
-        if _anew(now, self._first):
-            return starts_again(now, heard, self._log, int(self._first.get("RestartCount") or 0))
+        if self._anew(now):
+            why = starts_again(now, heard, self._log, int(self._first.get("RestartCount") or 0))
+            return None if self._serves_again(now, why) else why
         if not _up(now):
             return fate(now, heard, self._log)
         address = address_of(now)
@@ -99,17 +105,36 @@ class Watch:
             now = await self.client.inspect(self.container)
         except ActError:
             return "", True
-        told_elsewhere = not _up(now) or (
-            now is not None and self._first is not None and _anew(now, self._first)
-        )
+        told_elsewhere = not _up(now) or (now is not None and self._anew(now))
         return why_silent(now), not told_elsewhere
+
+    # Started again.
+
+    async def _back(self, heard: Heard) -> Json | None:
+        """Its inspect, once it is known whether it ended for good: a `docker restart` begins as a stop."""
+        now = await self.client.inspect(self.container)
+        clock = asyncio.get_running_loop().time
+        end_s = clock() + _BACK_WITHIN_S
+        while now is not None and not _up(now) and not self._anew(now) and clock() < end_s:
+            if not (heard.stopped and self.returns()):
+                break
+            await asyncio.sleep(_POLL_S)
+            now = await self.client.inspect(self.container)
+        return now
+
+    def _serves_again(self, now: Json, why: str) -> bool:
+        """Or will: nothing was lost but its open requests. Told when it runs, or is about to."""
+        if not self.returns() or address_of(now) not in {"", self.address}:
+            return False
+        if _up(now) and not now["State"].get("Restarting"):
+            self._started = now["State"]["StartedAt"]
+            self.silent(why, self._log)
+        return True
+
+    def _anew(self, now: Json) -> bool:
+        """Whether Docker has started it again, or is about to."""
+        return bool(now["State"].get("Restarting")) or now["State"]["StartedAt"] != self._started
 
 
 def _up(inspect: Json | None) -> bool:
     return inspect is not None and bool(inspect["State"].get("Running"))
-
-
-def _anew(now: Json, first: Json) -> bool:
-    """Whether Docker has started it again, or is about to."""
-    state = now["State"]
-    return bool(state.get("Restarting")) or state.get("StartedAt") != first["State"].get("StartedAt")

@@ -229,13 +229,13 @@ async def test_one_killed_from_outside_docker_is_said_so(here: Place) -> None:
     assert "was killed by SIGKILL" in why
 
 
-async def test_one_that_docker_restarts_is_gone(here: Place) -> None:
+async def test_one_that_docker_restarts_at_its_address_is_not_gone(here: Place) -> None:
     container, engine, blue = await adopted(here, restart="always")
 
     async def kill() -> None:
         os.kill((await here.bench.inspect(container))["State"]["Pid"], signal.SIGKILL)
 
-    why = await lost(engine, blue, kill)
+    why = await lost(engine, blue, kill, gone=False)
 
     assert "was restarted by Docker" in why
     assert "was killed by SIGKILL" in why
