@@ -3,10 +3,12 @@
 import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
-
-from pydantic_core import ErrorDetails
+from typing import TYPE_CHECKING
 
 from agent.masking import MASK, secret_name
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails  # a tenth of a second, which `trimtab lint` need not wait
 
 _MUST_BE = {
     "bool_type": "true or false",
@@ -32,7 +34,7 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f" (there are: {', '.join(names)})" if names else ""
 
 
-def problem(details: ErrorDetails, key: str = "") -> str:
+def problem(details: "ErrorDetails", key: str = "") -> str:
     """What pydantic found, as the end of a sentence that begins with the keys that lead to it."""
     kind, context = details["type"], details.get("ctx", {})
     if kind == "missing":

@@ -14,9 +14,9 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent.errors import TrimtabError
 
@@ -26,21 +26,33 @@ else:
     Subparsers = argparse._SubParsersAction  # noqa: SLF001
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line, from every module found here."""
+class _Version(argparse.Action):
+    """Looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        parser.exit(message=f"trimtab {_version()}\n")
+
+
+def parser(command: str = "") -> argparse.ArgumentParser:
+    """The whole command line, from every module found here.
+
+    Where a module is called like the `command`, it alone: the others take half a second to load.
+    """
     whole = argparse.ArgumentParser(prog="trimtab", description="An autopilot for vLLM servers.")
-    whole.add_argument("--version", action="version", version=f"trimtab {_version()}")
+    whole.add_argument("--version", action=_Version, nargs=0, help="show the version and end")
     subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in sorted(iter_modules(__path__), key=lambda found: found.name):
-        register = getattr(import_module(f"{__name__}.{module.name}"), "register", None)
+    named_so = command.isidentifier() and find_spec(f"{__name__}.{command}") is not None
+    for name in [command] if named_so else sorted(module.name for module in iter_modules(__path__)):
+        register = getattr(import_module(f"{__name__}.{name}"), "register", None)
         if register is not None:
             register(subparsers)
-    return whole
+    return whole if subparsers.choices else parser()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; 2 with one line on stderr for what trimtab can name."""
-    args = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    args = parser(words[0] if words else "").parse_args(words)
     try:
         status: int = args.run(args)
         sys.stdout.flush()
@@ -65,6 +77,8 @@ def named(error: Exception) -> TrimtabError | None:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - half of all imports here
+
     try:
         return version("trimtab")
     except PackageNotFoundError:

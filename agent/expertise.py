@@ -1,0 +1,71 @@
+"""What the expert knows, found where it lies in `policies` and `sensors`, without naming it.
+
+Light enough for a command that somebody waits for.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from agent.facts import Card, Lint, Model
+
+Ranked = Callable[[Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
+"""What is kept of proposals or findings, the most urgent first, and what was outranked."""
+
+
+def lints() -> tuple[Lint, ...]:
+    """`LINTS` of every policies/lint_*.py, by the module's name."""
+    package = import_module("policies")
+    found = sorted(module.name for module in iter_modules(package.__path__))
+    modules = [import_module(f"policies.{name}") for name in found if name.startswith("lint_")]
+    return tuple(lint for module in modules for lint in getattr(module, "LINTS", ()))
+
+
+def card_of(name: str) -> Card | None:
+    card: Card | None = _asked("policies.hardware", "card_of", name)
+    return card
+
+
+def cards() -> tuple[str, ...]:
+    """The names of the cards that are known, to complain with."""
+    module = _module("policies.hardware")
+    return tuple(getattr(card, "name", str(card)) for card in _entries(getattr(module, "CARDS", ())))
+
+
+def model_of(name: str) -> Model | None:
+    """A well-known model by its name."""
+    model: Model | None = _asked("policies.models", "model_of", name)
+    return model
+
+
+def model_from(config: Mapping[str, object], name: str) -> Model | None:
+    """The model that a `config.json` describes."""
+    model: Model | None = _asked("policies.models", "from_config", config, name)
+    return model
+
+
+def precedence() -> Ranked:
+    """Orders proposals or findings; without anybody's word on it they stay as they come."""
+    ranked: Ranked | None = getattr(_module("policies.precedence"), "ranked", None)
+    return ranked or (lambda found: (found, ()))
+
+
+def scrapes() -> ModuleType:
+    """Reads /metrics pages: `totals(body)` of one, `sample(before, after, …)` between two."""
+    return import_module("sensors.vllm_totals")
+
+
+def _asked(module: str, name: str, *args: object) -> Any:  # noqa: ANN401 - each caller knows the type
+    function = getattr(_module(module), name, None)
+    return None if function is None else function(*args)
+
+
+def _module(name: str) -> ModuleType | None:
+    return import_module(name) if find_spec(name) else None
+
+
+def _entries(table: Mapping[str, object] | Iterable[object]) -> Iterable[object]:
+    return table.values() if isinstance(table, Mapping) else table
