@@ -1,10 +1,10 @@
 """Finding and building what the config names: the file `kind/name.py` that ends in `plugin = TheClass`."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, get_type_hints
 
@@ -12,22 +12,35 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.complaints import meant, problem
 from agent.errors import ConfigError
-
-_SAYS_PLUGIN = re.compile(r"^plugin\b.*=", re.MULTILINE)
-
-
-def names(kind: str) -> tuple[str, ...]:
-    """The plugins there are of a kind ("policies", "sensors", "actuators"), found without importing them."""
-    package = import_module(kind)
-    modules = (module.name for module in iter_modules(package.__path__) if not module.ispkg)
-    return tuple(sorted(name for name in modules if _SAYS_PLUGIN.search(source_of(f"{kind}.{name}"))))
+from agent.outside import SAYS_PLUGIN, Contained, Outsider, clash, outsiders
 
 
-def load(kind: str, name: str, *, table: str = "") -> type:
+def names(kind: str, *, folder: Path | None = None) -> tuple[str, ...]:
+    """The plugins there are of a kind ("policies", "sensors", "actuators"), found without importing them.
+
+    Policies may be others' too: of installed packages, and of `folder`. ConfigError when names clash.
+    """
+    return tuple(sorted((*_ours(kind), *strangers(kind, folder))))
+
+
+def strangers(kind: str, folder: Path | None = None) -> dict[str, Outsider]:
+    """Those that are not ours, by name. ConfigError when one has a name of ours, or of another."""
+    if kind != "policies":
+        return {}
+    found, ours = outsiders(folder), _ours(kind)
+    for name in sorted(found.keys() & ours):
+        raise ConfigError(clash(found[name], "trimtab"))
+    return found
+
+
+def load(kind: str, name: str, *, table: str = "", folder: Path | None = None) -> type:
     """The class that `kind`/`name`.py gives as its plugin. `table` is where the config names it."""
     table = table or f"{kind}.{name}"
-    if name not in names(kind):
-        raise ConfigError(f"[{table}] {name}: no such plugin {kind}/{name}.py{meant(name, names(kind))}")
+    if name not in _ours(kind):
+        if stranger := strangers(kind, folder).get(name):
+            return _theirs(stranger, table)
+        known = names(kind, folder=folder)
+        raise ConfigError(f"[{table}] {name}: no such plugin {kind}/{name}.py{meant(name, known)}")
     try:
         plugin = import_module(f"{kind}.{name}").plugin
     except ImportError as error:
@@ -37,10 +50,12 @@ def load(kind: str, name: str, *, table: str = "") -> type:
     return plugin
 
 
-def build(kind: str, name: str, options: Mapping[str, Any], *, table: str = "") -> object:
+def build(
+    kind: str, name: str, options: Mapping[str, Any], *, table: str = "", folder: Path | None = None
+) -> object:
     """Build `kind`/`name`.py with its options. ConfigError names every bad option, one a line."""
     table = table or f"{kind}.{name}"
-    plugin = load(kind, name, table=table)
+    plugin = load(kind, name, table=table, folder=folder)
     known = options_of(plugin)
     given = {key: frozen(value) for key, value in options.items()}
     problems = [f"[{table}] {key}: unknown key{meant(key, known)}" for key in given if key not in known]
@@ -58,12 +73,34 @@ def build(kind: str, name: str, options: Mapping[str, Any], *, table: str = "") 
         built: object = plugin(**given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"[{table}]: {error}") from error
-    return built
+    return Contained(name, built) if kind == "policies" and name not in _ours(kind) else built
 
 
 def options_of(plugin: type) -> dict[str, Field[Any]]:
     """The fields that are options of its config table, by name."""
     return {field.name: field for field in fields(plugin) if field.init and not field.name.startswith("_")}
+
+
+def _ours(kind: str) -> frozenset[str]:
+    package = import_module(kind)
+    modules = (module.name for module in iter_modules(package.__path__) if not module.ispkg)
+    return frozenset(name for name in modules if SAYS_PLUGIN.search(source_of(f"{kind}.{name}")))
+
+
+def _theirs(stranger: Outsider, table: str) -> type:
+    """Their class, held to the same form as ours."""
+    try:
+        plugin = stranger.load()
+    except ConfigError as error:
+        raise ConfigError(f"[{table}] {stranger.name}: {error}") from error
+    if not isinstance(plugin, type) or not is_dataclass(plugin):
+        raise ConfigError(f"[{table}] {stranger.name}: the plugin of {stranger.origin} is not a dataclass")
+    if not callable(getattr(plugin, "propose", None)):
+        raise ConfigError(
+            f"[{table}] {stranger.name}: {plugin.__name__} of {stranger.origin} has no "
+            "`propose(self, reading, context)`"
+        )
+    return plugin
 
 
 def knobs() -> Mapping[str, object]:

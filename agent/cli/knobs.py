@@ -8,12 +8,14 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from agent import plugins
 from agent.cli import Subparsers
 from agent.cli.tables import table, value
 from agent.complaints import meant
+from agent.config import policies_dir_of
 from agent.errors import ConfigError
 
 
@@ -26,20 +28,28 @@ def register(subparsers: Subparsers) -> None:
         parser.add_argument("name", nargs="?", help="only this one, in full")
         parser.add_argument("--json", action="store_true", help="as JSON")
         parser.set_defaults(run=run)
+        if name == "policies":
+            parser.add_argument(
+                "-c", "--config", type=Path, metavar="FILE", help="with those of its policies_dir"
+            )
 
 
 def _policies(args: argparse.Namespace) -> int:
-    found = [_policy(name) for name in _chosen(args.name, plugins.names("policies"))]
+    folder = policies_dir_of(args.config) if args.config else None
+    origins = {name: other.origin for name, other in plugins.strangers("policies", folder).items()}
+    names = _chosen(args.name, plugins.names("policies", folder=folder))
+    found = [_policy(name, origins.get(name, "trimtab"), folder) for name in names]
     text = f"{json.dumps(found, indent=2)}\n" if args.json else "\n".join(map(_told, found))
     sys.stdout.write(text)
     return 0
 
 
-def _policy(name: str) -> dict[str, Any]:
-    plugin = plugins.load("policies", name)
+def _policy(name: str, origin: str, folder: Path | None) -> dict[str, Any]:
+    plugin = plugins.load("policies", name, folder=folder)
     module, source = sys.modules[plugin.__module__], plugins.source_of(plugin.__module__)
     return {
         "name": name,
+        "origin": origin,
         "does": inspect.getdoc(module) or "",
         "details": inspect.getdoc(plugin) or "",
         "options": [_option(option, source) for option in plugins.options_of(plugin).values()],
@@ -77,7 +87,8 @@ def _is_source(node: ast.AST) -> TypeGuard[ast.keyword]:
 
 
 def _told(policy: dict[str, Any]) -> str:
-    text = f"{policy['name']}: {policy['does']}\n"
+    of = "" if policy["origin"] == "trimtab" else f" (of {policy['origin']})"
+    text = f"{policy['name']}{of}: {policy['does']}\n"
     text += "".join(f"  {line}".rstrip() + "\n" for line in policy["details"].splitlines())
     rows = [
         (f"  {o['name']}", o["type"], "(required)" if o["required"] else value(o["default"]), o["meaning"])

@@ -2,13 +2,14 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from agent import plugins
+from agent import outside, plugins
 from agent.config.checks import clashes, complaints, of_target, unknown_knobs
 from agent.config.parts import POLICIES, Build, Part, Workshop
 from agent.config.tables import DEFAULT_LISTEN, FileTable, TargetTable
@@ -74,6 +75,15 @@ def parse(text: str, *, here: Path, build: Build = plugins.build) -> Config:
         raise ConfigError(f"not TOML: {error}") from error
 
 
+def policies_dir_of(path: Path) -> Path | None:
+    """The folder of policies that the file names, whatever else is wrong in it."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return _policies_dir(document, path.absolute().parent)
+
+
 def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
     problems: list[str] = []
     tables = None
@@ -84,7 +94,7 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
     problems += clashes(document)
     problems += unknown_knobs(document, plugins.knobs())
     workshop = Workshop(build)
-    policies = workshop.many("policies", document.get("policies"), "policies", POLICIES)
+    policies = _policies(document, here, workshop)
     raw_targets = document.get("targets")
     parts = [
         _parts_of(workshop, target, of_target(document, index))
@@ -104,6 +114,28 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
         targets=tuple(_target(target, *made) for target, made in zip(tables.targets, parts, strict=True)),
         policies=policies,
     )
+
+
+def _policies(document: Mapping[str, Any], here: Path, workshop: Workshop) -> tuple[Part, ...]:
+    """Ours and, after them, those of the operator's folder: a file that lies there is on as ours are."""
+    folder = _policies_dir(document, here)
+    dropped: tuple[str, ...] = ()
+    try:
+        dropped = tuple(outside.dropped(folder))
+        plugins.strangers("policies", folder)
+    except ConfigError as error:
+        workshop.problems.append(f"[agent] policies_dir: {error}" if folder else f"[policies] {error}")
+        return ()
+    if folder:
+        workshop = replace(workshop, build=partial(workshop.build, folder=folder))
+    return workshop.many("policies", document.get("policies"), "policies", (*POLICIES, *dropped))
+
+
+def _policies_dir(document: Mapping[str, Any], here: Path) -> Path | None:
+    """The folder of policies that the file names."""
+    table = document.get("agent")
+    written = table.get("policies_dir") if isinstance(table, dict) else None
+    return _path(here, written) if isinstance(written, str) and written else None
 
 
 def _parts_of(

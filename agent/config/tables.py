@@ -47,6 +47,7 @@ class PluginTable(BaseModel):
 class AgentTable(Table):
     state_dir: PathText = "/var/lib/trimtab"
     mode: Mode = "advise"
+    policies_dir: PathText | None = None
 
 
 class ApiTable(Table):
