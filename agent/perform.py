@@ -63,7 +63,8 @@ class Performer:
                 await self.traffic.keep_alive(effect.route)
                 return None
             case Drain(number=number):
-                return Drained(at=self.now(), number=number, lost=await self._drain(effect))
+                lost = await self._drain(effect)
+                return Drained(at=self.now(), number=number, lost=lost)
             case Stop(number=number):
                 await self._stop_starting(effect.server)
                 if task := asyncio.current_task():
