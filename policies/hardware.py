@@ -22,7 +22,7 @@ _LINKS: dict[str, Link] = {
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One row. `pattern`: of the name's words. `gib`: by the GB that the name tells; "" when it tells none."""
+    """One row. `pattern`: of the name's words. `gib`: by the GB in the name; "" when it has none."""
 
     pattern: str
     name: str
