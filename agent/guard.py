@@ -71,6 +71,8 @@ class Guard:
         blue = state.blue
         if blue is None:
             return Refusal(why="no server is known to run: nothing can be changed")
+        if why := _unfit(state):
+            return Refusal(why=why)
         to: dict[Knob, Value] = {}
         notes: list[str] = []
         for knob, wanted in proposal.to.items():
@@ -92,6 +94,7 @@ class Guard:
             proposal=replace(proposal, to=to),
             before={knob: blue.setting.get(knob) for knob in to},
             base=base_digest(blue.setting),
+            servers=tuple(server.name for server in state.standing),
             notes=tuple(notes),
             made_at=at,
             expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
@@ -184,6 +187,17 @@ def _tried_before(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: d
             return f"{tried} was tried and {outcome.result.replace('_', ' ')}: {outcome.why}"
         if at < outcome.at + DENIED_FOR:
             return f"{tried} was denied: {outcome.why}"
+    return ""
+
+
+def _unfit(state: State) -> str:
+    """Why no change can be made of these servers; empty when one can."""
+    if state.gone:
+        return f"{', '.join(state.gone)} is gone: nothing is changed until it serves again"
+    settings = {base_digest(server.setting) for server in state.standing}
+    if len(settings) > 1:
+        names = ", ".join(server.name for server in state.standing)
+        return f"{names} run with different flags: start them with the same ones, or make each a target"
     return ""
 
 

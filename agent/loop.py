@@ -100,9 +100,16 @@ class TargetLoop:
         return ()
 
     async def _look_around(self, epoch: int) -> AgentStarted:
-        """What runs and where its traffic goes, before anything is decided."""
-        seen = await self.traffic.observe()
-        servers = tuple(await self.engine.observe())
+        """What runs and where its traffic goes, before anything is decided; waits for who does not answer."""
+        while True:
+            try:
+                return await self._found(epoch)
+            except ActError as error:
+                log.warning("waiting for what runs here", target=self.target, why=error.why)
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _found(self, epoch: int) -> AgentStarted:
+        seen, servers = await self.traffic.observe(), tuple(await self.engine.observe())
         weights = seen.weights if seen else None
         return AgentStarted(
             at=self.now(), epoch=epoch, mode=self.state.mode, servers=servers, weights=weights
@@ -175,6 +182,11 @@ class TargetLoop:
             found = None
             while found is None:
                 await asyncio.sleep(LOOK_EVERY_S)
-                seen = await self._seen()
-                found = next((s for s in seen if server.address == s.address or server.name == s.name), None)
+                found = next((s for s in await self._seen() if _is(s, server)), None)
+                if found is not None and await self.engine.busy(found) is None:
+                    found = None  # it still loads its model
             self.emit(await self._look_around(epoch))
+
+
+def _is(found: Server, known: Server) -> bool:
+    return found.name == known.name or found.address == known.address

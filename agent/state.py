@@ -45,6 +45,7 @@ class Suggestion:
     made_at: datetime
     expires_at: datetime
     digest: str
+    servers: tuple[str, ...] = ()  # those that serve: with others it is another change
     prospect: Prospect = field(default_factory=Prospect)
     status: SuggestionStatus = "checking"
     decided_by: str = ""
@@ -62,7 +63,7 @@ class Rollout:
     phase_since: datetime
     strategy: Strategy = "surge"
     outage_s: float = 0.0  # as the suggestion told it; 0: there is none
-    size: int = 1  # servers of the target when it started
+    old: tuple[str, ...] = ()  # the servers whose places are to be turned
     passed: bool = False  # the canary passed: the other places are turned
     step: int = 0
     step_since: datetime | None = None  # when the step's split was in force
@@ -100,6 +101,8 @@ class State:
     green: Server | None = None  # the newest server of the candidate setting
     crew: tuple[Server, ...] = ()  # the earlier ones, which carry traffic
     gone: tuple[str, ...] = ()  # of all these, the names of those whose process has ended
+    leaving: tuple[Retire, ...] = ()  # on the side: asked for until they are done
+    leaving_asked: datetime | None = None
     route: Route | None = None  # the last one asked for
     awaiting: Awaited | None = None  # the effect whose outcome decides how it goes on
     effects: int = 0  # number of the last effect

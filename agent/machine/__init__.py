@@ -126,8 +126,14 @@ class Machine:
             return stay(state)  # a rollout of another mode: nothing may be written, so nothing is decided
         if isinstance(event, e.Observed) and state.phase in IDLE:
             state = serving.remembering(state, event)
+        if isinstance(event, e.Retired):
+            state = serving.left(state, event)
         handler = HANDLERS.get((state.phase, type(event)))
-        state, effects = serving.spare_the_gone(handler(self.rules, state, event) if handler else stay(state))
+        moved = handler(self.rules, state, event) if handler else stay(state)
+        moved = serving.where_they_are(serving.spare_the_gone(checking.void_for_others(moved, event.at)))
+        if isinstance(event, e.Observed):
+            moved = serving.leave_again(moved, event.at)
+        state, effects = moved
         return _only_present(state), effects
 
 

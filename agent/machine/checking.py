@@ -83,5 +83,19 @@ def deny(_: Rules, state: State, event: Denied) -> Moved:
 
 def void(state: State, at: datetime, why: str) -> State:
     """What was asked for no longer holds."""
-    ended = replace(state, suggestion=close(state.suggestion, "superseded"), awaiting=None)
+    awaiting = None if isinstance(state.awaiting, Preflight) else state.awaiting
+    ended = replace(state, suggestion=close(state.suggestion, "superseded"), awaiting=awaiting)
     return enter(ended, Phase.OBSERVING, at, why)
+
+
+def void_for_others(moved: Moved, at: datetime) -> Moved:
+    """A strategy was chosen, and an outage told, for the servers that served then."""
+    state, effects = moved
+    suggestion = state.suggestion
+    if suggestion is None or state.phase not in {Phase.CHECKING, Phase.PROPOSED}:
+        return moved
+    now = sorted(server.name for server in state.standing)
+    if sorted(suggestion.servers) == now:
+        return moved
+    asked, there = ", ".join(suggestion.servers), ", ".join(now) or "nobody"
+    return void(state, at, f"{suggestion.id} was made for {asked}; now there is {there}"), effects

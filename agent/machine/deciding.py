@@ -1,6 +1,7 @@
 """OBSERVING and PROPOSED: from a reading to a suggestion, from a person's word to what follows of it."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from agent.events import Approved, ChangeAsked, Denied, Observed, Paused, Resumed, ServerLost
 from agent.guard import PERSON, Refusal, base_digest
@@ -9,26 +10,59 @@ from agent.machine.moves import Moved, Rules, close, enter, led, of_fleet, remem
 from agent.machine.restoring import missing, restore
 from agent.machine.serving import keep_alive
 from agent.machine.starting import start_rollout
-from agent.model import Proposal
+from agent.model import ChangeClass, Knob, Proposal, Value
 from agent.state import Phase, State, Suggestion
+
+SAID_AT_MOST = 3  # of what was held back and outranked: the note is one line
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A proposal and who makes it."""
+
+    policy: str
+    proposal: Proposal
+
+    @property
+    def rule(self) -> str:
+        return self.proposal.rule
+
+    @property
+    def to(self) -> Mapping[Knob, Value]:
+        return self.proposal.to
+
+    @property
+    def klass(self) -> ChangeClass:
+        return self.proposal.klass
+
+    @property
+    def mitigation(self) -> bool:
+        return self.proposal.mitigation
 
 
 def observe(rules: Rules, state: State, event: Observed) -> Moved:
-    """Ask the policies in order; the first proposal that the guard admits is the suggestion."""
-    if state.paused or event.reading is None:
+    """Ask all policies, put what they say in order; the first that the guard admits is the suggestion."""
+    context, reading = rules.context(state), event.reading
+    if state.paused or reading is None or context is None:
         return keep_alive(state, event.at)
-    context = rules.context(state)
-    refused = ""
-    for name, policy in rules.policies:
-        for proposal in policy.propose(event.reading, context) if context else ():
-            if proposal.klass == "note" or not proposal.to:
-                refused = refused or f"{proposal.rule} (advice): {proposal.expects}"
-                continue
-            found = rules.guard.admit(state, proposal, policy=name, at=event.at, reading=event.reading)
-            if isinstance(found, Suggestion):
-                return check(rules, state, found, event.at)
-            refused = refused or f"{proposal.rule} is held back: {found.why}"
-    return keep_alive(replace(state, note=refused or state.note), event.at)
+    asked = [
+        _Asked(name, proposal)
+        for name, policy in rules.policies
+        for proposal in policy.propose(reading, context)
+    ]
+    ordered = rules.precedence(asked)
+    held_back = ""
+    for one in ordered.kept:
+        if one.klass == "note" or not one.to:
+            held_back = held_back or f"{one.rule} (advice): {one.proposal.expects}"
+            continue
+        found = rules.guard.admit(state, one.proposal, policy=one.policy, at=event.at, reading=reading)
+        if isinstance(found, Suggestion):
+            return check(rules, state, found, event.at)
+        held_back = held_back or f"{one.rule} is held back: {found.why}"
+    said = [held_back] if held_back else []
+    said += dict.fromkeys(f"{lost.what.rule} yields to {lost.by}: {lost.why}" for lost in ordered.outranked)
+    return keep_alive(replace(state, note="; ".join(said[:SAID_AT_MOST]) or state.note), event.at)
 
 
 def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:

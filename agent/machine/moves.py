@@ -10,6 +10,7 @@ from agent.events import ServerLost
 from agent.guard import DENIED_FOR, Guard
 from agent.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from agent.ports import Context, Judge, Policy
+from agent.precedence import Precedence, as_said
 from agent.state import Awaited, Phase, State, Suggestion
 
 Moved = tuple[State, tuple[Effect, ...]]
@@ -24,7 +25,8 @@ class Rules:
     judge: Judge
     slo: Slo = field(default_factory=Slo)
     guard: Guard = field(default_factory=Guard)
-    policies: Sequence[tuple[str, Policy]] = ()  # asked in order; the first that is admitted is heard
+    policies: Sequence[tuple[str, Policy]] = ()
+    precedence: Precedence = as_said  # of all that they say; the first that is admitted is heard
     strategy: Strategy | Literal["auto"] = "auto"
 
     def context(self, state: State) -> Context | None:
@@ -53,10 +55,11 @@ def ask_again(state: State) -> Moved:
 
 
 def also_retire(moved: Moved, server: Server) -> Moved:
-    """Retire a server on the side; nothing waits for the outcome."""
+    """Retire a server on the side; it is asked for again until it is done."""
     state, effects = moved
     extra = Retire(number=state.effects + 1, server=server)
-    return replace(state, effects=extra.number), (*effects, extra)
+    others = tuple(effect for effect in state.leaving if effect.server.name != server.name)
+    return replace(state, effects=extra.number, leaving=(*others, extra)), (*effects, extra)
 
 
 def name_next(state: State) -> tuple[State, str]:
@@ -70,8 +73,9 @@ def enter(state: State, phase: Phase, at: datetime, note: str) -> State:
 
 
 def later(state: State, at: datetime, why: str) -> State:
-    """Try the awaited effect again after a pause that doubles, 30 s at most."""
-    pause = timedelta(seconds=min(2**state.tries, 30))
+    """Try the awaited effect again after a pause that doubles: 30 s at most, for a split 4 s."""
+    longest_s = 4 if isinstance(state.awaiting, Route) else 30
+    pause = timedelta(seconds=min(2**state.tries, longest_s))
     return replace(state, retry_at=at + pause, tries=state.tries + 1, note=why)
 
 

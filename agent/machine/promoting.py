@@ -8,6 +8,7 @@ from agent.events import Aborted, Drained, EffectFailed, Retired, Routed, Server
 from agent.machine.moves import (
     Moved,
     Rules,
+    also_retire,
     ask,
     awaited,
     enter,
@@ -16,7 +17,7 @@ from agent.machine.moves import (
     remember,
     stay,
 )
-from agent.machine.restoring import missing, restore
+from agent.machine.restoring import TRIES, missing, restore
 from agent.machine.returning import roll_back
 from agent.machine.routes import over
 from agent.model import Server
@@ -54,9 +55,7 @@ def let_go(state: State) -> Moved:
     if old in state.standing:
         draining = replace(state, note=f"{old.name} gets no new request; those it has may end")
         return ask(draining, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
-    if old.name in state.vacated or old.ours:
-        return ask(state, Retire(number=0, server=old))
-    return without(state, old)  # it ended by itself and is somebody else's: theirs to start again
+    return ask(state, Retire(number=0, server=old))  # it has stopped; whoever restarts it no longer may
 
 
 def drained(_: Rules, state: State, event: Drained) -> Moved:
@@ -103,7 +102,8 @@ def way_back(state: State) -> bool:
     """No old server has gone or is going: each still runs, or can be started again."""
     if state.green is None or state.rollout is None or isinstance(state.awaiting, Retire):
         return False
-    return len(state.standing) + len(state.vacated) == state.rollout.size
+    left = {*state.vacated, *(server.name for server in state.standing)}
+    return left == {*state.rollout.old}
 
 
 def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
@@ -113,6 +113,10 @@ def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     if way_back(state):
         why = f"could not promote: {event.why}"
         return roll_back(state, event.at, why, event.log, result="undecided")
+    if isinstance(state.awaiting, Retire) and state.tries + 1 >= TRIES:
+        old = state.awaiting.server
+        state, effects = also_retire(without(state, old), old)
+        return replace(state, note=f"{old.name} is still there: {event.why}"), effects
     return stay(later(state, event.at, event.why))
 
 

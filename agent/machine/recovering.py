@@ -1,6 +1,6 @@
 """AgentStarted: what is found running, against the journal. The world wins on facts, it on intent."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from agent.effects import Launch, Route, Stop
@@ -18,7 +18,7 @@ from agent.machine.moves import (
     stay,
 )
 from agent.machine.promoting import promote, way_back
-from agent.machine.restoring import missing, restore
+from agent.machine.restoring import look_again, missing, restore
 from agent.machine.returning import roll_back
 from agent.machine.rolling_out import take_step
 from agent.machine.routes import over
@@ -54,10 +54,10 @@ def advise_only(state: State, event: AgentStarted, found: Found) -> State:
 
 
 def take_up(rules: Rules, state: State, event: AgentStarted, found: Found) -> Moved:
-    if state.phase is Phase.RESTORING and not isinstance(state.awaiting, Route):
-        return ask_again(replace(state, gone=tuple(s.name for s in state.fleet if s.name not in found)))
     before = {server.name: dict(server.setting) for server in state.fleet}
     state = led(as_found(state, event, found))
+    if state.phase is Phase.RESTORING:
+        return look_again(state, event.at)
     if not state.standing and not state.vacated:
         return without_blue(rules, state, event, found)
     changed = any(before.get(s.name, s.setting) != dict(s.setting) for s in state.standing)
@@ -66,8 +66,9 @@ def take_up(rules: Rules, state: State, event: AgentStarted, found: Found) -> Mo
     if state.phase in UNDECIDED:
         return resume(state, event)
     if state.phase is Phase.PROMOTING and any(s.name in state.gone for s in state.newcomers):
+        nobody = all(server.name in state.gone for server in state.newcomers)  # then whoever stands must stay
         why = "green was gone when the daemon started"
-        return roll_back(state, event.at, why, hung=True) if way_back(state) else ask_again(state)
+        return roll_back(state, event.at, why, hung=True) if way_back(state) or nobody else ask_again(state)
     if state.phase in MOVING:
         return ask_again(state)
     if state.phase is Phase.HALTED:
@@ -82,8 +83,9 @@ def as_found(state: State, event: AgentStarted, found: Found) -> State:
     if state.blue is None:
         return first_seen(state, event)
     fleet, note = [], ""
+    names = {server.name for server in state.present}
     for known in state.fleet:
-        now = found.get(known.name) or at_address(event, known) or known
+        now = found.get(known.name) or at_address(event, known, names) or known
         if dict(now.setting) != dict(known.setting):
             note = f"{now.name} runs other flags than trimtab gave it: adopted as they are"
         fleet.append(replace(now, like=known.like, differs=known.differs))
@@ -93,7 +95,12 @@ def as_found(state: State, event: AgentStarted, found: Found) -> State:
     expected = [s for s in (*fleet, *state.newcomers) if s.name not in (*state.vacated, stopping)]
     gone = tuple(s.name for s in expected if s.name not in running and s.address)
     crew = tuple(found.get(server.name, server) for server in state.crew)
-    green = found.get(state.green.name, state.green) if state.green else None
+    green = state.green
+    if green is not None and state.phase not in {
+        Phase.VACATING,
+        Phase.LAUNCHING,
+    }:  # there it has no address yet
+        green = found.get(green.name, green)
     seen = replace(state, blue=fleet[0], peers=tuple(fleet[1:]), crew=crew, green=green, gone=gone)
     if green is not None and state.green is not None:
         seen = replace(seen, green=replace(green, like=state.green.like, differs=state.green.differs))
@@ -114,10 +121,12 @@ def first_seen(state: State, event: AgentStarted) -> State:
     return replace(state, blue=blue, peers=peers, gone=(), note=f"adopted {names}")
 
 
-def at_address(event: AgentStarted, known: Server) -> Server | None:
-    """Somebody else's server is known by its address."""
-    same = [server for server in event.servers if not known.ours and server.address == known.address]
-    return same[0] if same else None
+def at_address(event: AgentStarted, known: Server, names: Collection[str]) -> Server | None:
+    """Somebody else's server is known by its address, unless it is another one that is known by its name."""
+    same = [
+        server for server in event.servers if server.address == known.address and server.name not in names
+    ]
+    return same[0] if same and not known.ours else None
 
 
 def joining(state: State, event: AgentStarted) -> list[Server]:

@@ -10,6 +10,7 @@ from agent.machine.moves import (
     Rules,
     also_retire,
     ask,
+    ask_again,
     awaited,
     close,
     enter,
@@ -26,16 +27,17 @@ from agent.machine.routes import over
 from agent.model import Server
 from agent.state import Phase, State
 
-RESTORE_TRIES = 5
+TRIES = 5
 
 
 def missing(state: State) -> Server | None:
-    """A server of the fleet that ended and that trimtab started: somebody else's is theirs to start again.
+    """A server of the fleet that trimtab stopped, or that it started and that ended.
 
-    When nobody stands, any of them: whoever started it, something must serve.
+    Somebody else's is theirs to start again; but when nobody stands, something must serve.
     """
+    stopped = [server for server in state.fleet if server.name in state.vacated]
     gone = [server for server in state.fleet if server.name in state.gone]
-    return next((s for s in gone if s.ours or not state.standing), None)
+    return next((s for s in (*stopped, *gone) if s in stopped or s.ours or not state.standing), None)
 
 
 def restore(rules: Rules, state: State, at: datetime, why: str) -> Moved:
@@ -68,13 +70,15 @@ def restore(rules: Rules, state: State, at: datetime, why: str) -> Moved:
 
 def clear_away(rules: Rules, state: State, old: Server | None) -> Moved:
     """What is ours of the old server goes before its successor starts; somebody else's is theirs to stop."""
-    if old is not None and old.ours:
+    if old is not None and old.ours and old.name not in state.vacated:
         return ask(state, Retire(number=0, server=old))
     return launch_successor(rules, state)
 
 
 def launch_successor(rules: Rules, state: State) -> Moved:
     old = missing(state) or state.blue
+    if old is not None and old.name in state.vacated:
+        return ask(state, Launch(number=0, server=old, deadline_s=rules.plan.start_s))
     state, name = name_next(state)
     # without an old one: as the command says
     fresh = Server(name=name, setting=old.setting if old else {}, like=old.name if old else "")
@@ -87,16 +91,29 @@ def cleared(rules: Rules, state: State, event: Retired) -> Moved:
 
 
 def restarted(_: Rules, state: State, event: Launched) -> Moved:
-    """The successor takes its place; a green that served meanwhile drains as after any take-back."""
+    """The successor takes its place, or one that was stopped is back; a green that served drains."""
     effect = state.awaiting
     if not isinstance(effect, Launch) or effect.number != event.number:
         return stay(state)
-    state = put_back(state, effect.server.like, event.server)
+    known = {server.name for server in state.fleet}
+    place = effect.server.name if effect.server.name in known else effect.server.like
+    return taken_over(put_back(state, place, event.server), event.at, event.server.name)
+
+
+def taken_over(state: State, at: datetime, name: str) -> Moved:
     if state.green is None:
         return ask(state, over(state.standing))
-    note = f"{event.server.name} takes over from {state.green.name}"
-    back = enter(state, Phase.ROLLING_BACK, event.at, note)
+    back = enter(state, Phase.ROLLING_BACK, at, f"{name} takes over from {state.green.name}")
     return ask(back, over(state.standing, state.green))
+
+
+def look_again(state: State, at: datetime) -> Moved:
+    """The daemon started, or looked around: who was missing may be back; then its successor is not needed."""
+    effect = state.awaiting
+    if missing(state) is not None or not state.standing:
+        return ask_again(state)
+    moved = taken_over(state, at, state.standing[0].name)
+    return also_retire(moved, effect.server) if isinstance(effect, Launch) else moved
 
 
 def put_back(state: State, name: str, server: Server) -> State:
@@ -117,6 +134,8 @@ def restored(rules: Rules, state: State, event: Routed) -> Moved:
     state = replace(state, awaiting=None)
     if missing(state) is not None:
         return restore(rules, state, event.at, state.note)
+    if state.route is None or not all(state.route.weights.get(server.name) for server in state.standing):
+        return ask(state, over(state.standing))
     back = state.standing[-1].name if state.standing else "nobody"
     return stay(enter(state, Phase.OBSERVING, event.at, f"{back} serves again"))
 
@@ -134,7 +153,7 @@ def failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
     """A split is asked for until it is made, an old process that will not go is left, a start has tries."""
     if not awaited(state, event.number):
         return stay(state)
-    tried = state.tries + 1 >= RESTORE_TRIES
+    tried = state.tries + 1 >= TRIES
     if tried and isinstance(state.awaiting, Retire):
         return launch_successor(rules, replace(state, tries=0))
     if tried and isinstance(state.awaiting, Launch) and state.green is None and not state.standing:

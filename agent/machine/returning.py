@@ -8,6 +8,7 @@ from agent.events import Drained, EffectFailed, Launched, Retired, Routed, Serve
 from agent.machine.moves import (
     Moved,
     Rules,
+    also_retire,
     ask,
     awaited,
     enter,
@@ -17,7 +18,7 @@ from agent.machine.moves import (
     remember,
     stay,
 )
-from agent.machine.restoring import missing, put_back, restore
+from agent.machine.restoring import TRIES, missing, put_back, restore
 from agent.machine.routes import over
 from agent.model import OutcomeResult, Server
 from agent.state import Phase, State
@@ -45,8 +46,17 @@ def roll_back(
         state = out_of_place(state, state.awaiting.server)
     before_traffic = not rollout.passed and state.phase in {Phase.VACATING, Phase.LAUNCHING, Phase.WARMING}
     state = remember(state, at, result or ("failed" if before_traffic else "rolled_back"), why)
+    state = the_gone_first(state)
     ended = replace(rollout, outcome="rolled_back", why=why, log=log, hung=hung)
     return step_back(enter(replace(state, rollout=ended), Phase.ROLLING_BACK, at, why))
+
+
+def the_gone_first(state: State) -> State:
+    """New servers that have ended go first: the others carry traffic until old ones are back."""
+    if state.green is None or not state.green.address:
+        return state
+    *crew, first = sorted(state.newcomers, key=lambda server: server.name in state.gone)
+    return replace(state, crew=tuple(crew), green=first)
 
 
 def out_of_place(state: State, old: Server) -> State:
@@ -89,11 +99,12 @@ def outage_s(state: State) -> float:
 
 
 def _same(one: Route, other: Route) -> bool:
-    return (dict(one.weights), one.leased, one.closed_s) == (
-        dict(other.weights),
-        other.leased,
-        other.closed_s,
-    )
+    return _told(one) == _told(other)
+
+
+def _told(route: Route) -> tuple[object, ...]:
+    addresses = {server.name: server.address for server in route.servers}
+    return dict(route.weights), addresses, route.leased, route.closed_s
 
 
 def routed(rules: Rules, state: State, event: Routed) -> Moved:
@@ -143,10 +154,17 @@ def go_on(rules: Rules, state: State, at: datetime) -> Moved:
     return stay(replace(cooling, until=at + timedelta(seconds=rules.guard.cooldown_s)))
 
 
-def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
-    """There is no other way than back: the same effect again after a pause."""
+def failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
+    """There is no other way than back: the same effect again after a pause.
+
+    A new server that will not go is left: its place's old one may have room all the same.
+    """
     if not awaited(state, event.number):
         return stay(state)
+    green = state.green
+    if green is not None and isinstance(state.awaiting, Retire) and state.tries + 1 >= TRIES:
+        state, effects = go_on(rules, replace(state, green=None, tries=0), event.at)
+        return also_retire((replace(state, note=f"{green.name} is still there: {event.why}"), effects), green)
     return stay(later(state, event.at, event.why))
 
 

@@ -167,7 +167,7 @@ def lost_early(rules: Rules, state: State, event: ServerLost) -> Moved:
     if not last_of_fleet(state, event):
         return lost_in_turn(rules, state, event)
     why = f"blue was lost: {event.why}"
-    warm = state.green is not None and state.green.address
+    warm = state.phase is Phase.WARMING
     return promote(state, event.at, why) if warm else restore(rules, state, event.at, why)
 
 

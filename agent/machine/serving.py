@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from agent.arm import Arm
-from agent.effects import KeepAlive, Route
-from agent.events import EffectFailed, Observed, Routed
-from agent.machine.moves import Moved, Rules, ask_again, awaited, later, stay
+from agent.effects import Effect, KeepAlive, Route
+from agent.events import EffectFailed, Observed, Retired, Routed
+from agent.machine.moves import Moved, Rules, also_retire, ask_again, awaited, later, stay
 from agent.machine.routes import without
 from agent.state import State
 
@@ -42,7 +42,48 @@ def spare_the_gone(moved: Moved) -> Moved:
     rest = without(route, state.gone)
     if rest is None:
         return moved
-    numbered = replace(rest, number=state.effects + 1)
+    return reroute(state, effects, rest)
+
+
+LEAVE_AGAIN = timedelta(seconds=30)
+
+
+def left(state: State, event: Retired) -> State:
+    kept = tuple(effect for effect in state.leaving if effect.number != event.number)
+    return state if kept == state.leaving else replace(state, leaving=kept)
+
+
+def leave_again(moved: Moved, at: datetime) -> Moved:
+    """Who is still on the side is asked for once more; but not one that serves again."""
+    state, effects = moved
+    present = {server.name for server in state.present}
+    waiting = [effect.server for effect in state.leaving if effect.server.name not in present]
+    if state.mode == "advise" or not waiting:
+        return (replace(state, leaving=()) if state.leaving and not waiting else state), effects
+    if state.leaving_asked is None or at < state.leaving_asked + LEAVE_AGAIN:
+        return replace(state, leaving_asked=state.leaving_asked or at), effects
+    moved = replace(state, leaving=(), leaving_asked=at), effects
+    for server in waiting:
+        moved = also_retire(moved, server)
+    return moved
+
+
+def where_they_are(moved: Moved) -> Moved:
+    """A server that came back under another address gets its share there."""
+    state, effects = moved
+    route = state.route
+    now = {server.name: server for server in state.present if server.address}
+    if state.mode == "advise" or route is None:
+        return moved
+    if all(s.address == now[s.name].address for s in route.servers if s.name in now):
+        return moved
+    fresh = replace(route, servers=tuple(now.get(s.name, s) for s in route.servers))
+    return reroute(state, effects, fresh)
+
+
+def reroute(state: State, effects: tuple[Effect, ...], route: Route) -> Moved:
+    """Ask for another split in the place of the last one; what else is awaited stays so."""
+    numbered = replace(route, number=state.effects + 1)
     awaiting = numbered if isinstance(state.awaiting, Route) else state.awaiting
     kept = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
     return replace(state, effects=numbered.number, route=numbered, awaiting=awaiting), (*kept, numbered)

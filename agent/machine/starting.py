@@ -27,7 +27,7 @@ def start_rollout(rules: Rules, state: State, at: datetime, by: str) -> Moved:
         plan=plan_for(rules.plan, prospect, len(standing)),
         strategy=prospect.strategy,
         outage_s=prospect.outage_s,
-        size=len(standing),
+        old=tuple(server.name for server in standing),
         started_at=at,
         phase_since=at,
         record=sum(state.recent, Arm()) if prospect.strategy == "swap" else Arm(),

@@ -1,0 +1,146 @@
+"""Fleets in trouble: who serves, and where, after servers go, come back elsewhere, or refuse to leave."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent import events as e
+from agent.model import Server, Strategy
+from agent.state import Phase
+from tests.stories import BLUE, World
+
+
+def lost(world: World, name: str) -> World:
+    world.running.pop(name)
+    return world.feed(e.ServerLost(at=world.at, server=name, why="exited with 137"))
+
+
+def looked(world: World) -> World:
+    """The daemon looks around without having been restarted: effects on their way go on."""
+    return world.feed(
+        e.AgentStarted(
+            at=world.at,
+            epoch=world.epoch,
+            mode=world.mode,
+            servers=tuple(world.running.values()),
+            weights=dict(world.weights) or None,
+        )
+    )
+
+
+def back(world: World, server: Server, address: str) -> World:
+    world.running[server.name] = replace(server, address=address)
+    return looked(world)
+
+
+def addresses(world: World) -> dict[str, str]:
+    assert world.state.route is not None
+    return {server.name: server.address for server in world.state.route.servers}
+
+
+@pytest.mark.parametrize("strategy", ["surge", "swap"])
+def test_the_only_server_may_die_while_a_change_is_checked(strategy: Strategy) -> None:
+    world = World.servers(1, strategy).start().until("checking")
+
+    lost(world, "vllm0").tick(5)
+
+    assert world.state.phase is Phase.OBSERVING
+    assert world.state.suggestion is not None
+    assert world.state.suggestion.status == "superseded"
+
+
+def test_an_approval_does_not_outlive_the_servers_it_was_made_for() -> None:
+    world = World.servers(2, "replace").start().until("proposed")
+    lost(world, "vllm1")
+
+    world.approve().tick(30)
+
+    assert world.state.rollout is None
+    assert list(world.running) == ["vllm0"]
+    assert world.weights == {"vllm0": 100}
+    assert "vllm1 is gone" in world.state.note
+
+
+def test_servers_of_different_flags_are_not_changed_together() -> None:
+    world = World.servers(2, "replace")
+    other = world.running["vllm1"]
+    world.running["vllm1"] = replace(other, setting={**other.setting, "max_model_len": 4096})
+
+    world.start().tick(20)
+
+    assert world.state.phase is Phase.OBSERVING
+    assert "run with different flags" in world.state.note
+
+
+def test_a_take_back_keeps_the_new_servers_that_live_until_an_old_one_is_back() -> None:
+    world = World.servers(2, "replace").start().until("proposed").approve()
+    world.until("spreading").until("canary").tick(2)
+    first = world.state.crew[0].name
+
+    lost(world, first)
+    for _ in range(30):
+        world.tick()
+        assert sum(world.weights.values()) == 100
+
+    assert set(world.running) == {"vllm0", "vllm1"}
+
+
+@pytest.mark.parametrize("phase", ["launching", "canary", "rolling_back", "promoting"])
+def test_a_server_that_docker_restarts_is_asked_at_its_new_address(phase: str) -> None:
+    failing = 1 if phase == "rolling_back" else 0
+    world = World.servers(1, "surge", green_fails=failing).start().until("proposed").approve().until(phase)
+    if "vllm0" not in world.running:
+        return
+
+    back(world, world.running["vllm0"], "127.0.0.1:9999").tick()
+
+    assert addresses(world).get("vllm0", "127.0.0.1:9999") == "127.0.0.1:9999"
+
+
+def test_a_lost_server_that_comes_back_makes_its_successor_needless() -> None:
+    world = World.servers(1, "surge").start().until("proposed").approve().until("launching")
+    world.refuses = {"launch"}
+    server = world.running["vllm0"]
+    lost(world, "vllm0").tick(3)
+    assert world.state.phase is Phase.RESTORING
+
+    back(world, server, "127.0.0.1:9999").tick(60)
+
+    assert world.state.phase in {Phase.OBSERVING, Phase.PROPOSED, Phase.CHECKING}
+    assert list(world.running) == ["vllm0"]
+    assert addresses(world) == {"vllm0": "127.0.0.1:9999"}
+
+
+def test_servers_that_exchange_their_addresses_stay_two() -> None:
+    world = World.servers(2, "replace").start().tick(3)
+    one = world.running.pop("vllm0")
+    world.running["vllm1"] = replace(world.running["vllm1"], address=one.address)
+
+    world.start().tick(5)
+
+    assert sorted(server.name for server in world.state.fleet) == ["vllm0", "vllm1"]
+    assert world.weights == {"vllm1": 100}
+
+
+def test_a_new_server_that_will_not_go_does_not_keep_the_old_one_out() -> None:
+    world = World.servers(1, "swap", green_fails=1).start().until("proposed").approve().until("rolling_back")
+    world.refuses = {"retire"}
+
+    world.tick(120)
+    assert world.weights == {"vllm0": 100}
+    world.refuses = set()
+    world.tick(60)
+
+    assert list(world.running) == ["vllm0"]
+
+
+def test_a_green_that_still_loads_when_the_daemon_starts_is_not_watched_yet() -> None:
+    world = World().start().until("proposed").approve()
+    green = world.state.green
+    assert green is not None
+    world.running[green.name] = replace(green, address="127.0.0.1:8101")
+    world.pending = []
+
+    world.start()
+
+    assert [server.name for server in world.state.up] == [BLUE.name]
