@@ -102,7 +102,7 @@ def test_a_lost_server_that_comes_back_makes_its_successor_needless() -> None:
     world.refuses = {"launch"}
     server = world.running["vllm0"]
     lost(world, "vllm0").tick(3)
-    assert world.state.phase is Phase.RESTORING
+    assert world.state.phase.value == "restoring"
 
     back(world, server, "127.0.0.1:9999").tick(60)
 
