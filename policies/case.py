@@ -1,0 +1,147 @@
+"""What the flags and the environment of a case say, read the way vLLM reads them. Pure."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from agent.facts import Case, Finding
+from agent.model import Knob, Value
+from policies.defaults import whole
+from policies.knobs import release_of
+
+SHARE, SHARE_BEFORE = 0.92, 0.90
+SHARE_SINCE = (0, 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A lint: the rules that it may give, and the function that looks."""
+
+    rules: tuple[str, ...]
+    check: Callable[[Case], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the GPUs are shared out: each of `dp` engines has `pp` stages of `tp` GPUs."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.pp * self.dp
+
+
+def layout(case: Case) -> Layout:
+    """As the flags give it; what is not given is 1."""
+    sizes = (whole(case.setting, f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "data"))
+    tp, pp, dp = sizes
+    return Layout(tp=tp, pp=pp, dp=dp)
+
+
+def release(case: Case) -> tuple[int, int] | None:
+    """(0, 32) of "0.32.0"; None when it is not known."""
+    return release_of(case.version)
+
+
+def patch(case: Case) -> tuple[int, int, int] | None:
+    """(0, 19, 1) of "v0.19.1rc2"; None when it is not known."""
+    found = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", case.version)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def before(case: Case, bound: tuple[int, int]) -> bool:
+    """Whether the version is known and older than `bound`."""
+    known = release(case)
+    return known is not None and known < bound
+
+
+def since(case: Case, bound: tuple[int, int]) -> bool:
+    """Whether the version is known and not older than `bound`."""
+    known = release(case)
+    return known is not None and known >= bound
+
+
+def number(case: Case, knob: Knob) -> float | None:
+    """The knob's value where it is given as a number."""
+    value = case.setting.get(knob)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def text(case: Case, knob: Knob) -> str:
+    """The knob's value where it is given as words, else ""."""
+    value = case.setting.get(knob)
+    return value if isinstance(value, str) else ""
+
+
+def inner(case: Case, knob: Knob, key: str) -> Value:
+    """One entry of a flag that takes JSON, given dotted (`-cc.mode=3`) or inside the JSON."""
+    dotted = case.setting.get(f"{knob}.{key}")
+    if dotted is not None:
+        return dotted
+    value = entries(case, knob).get(key)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else None
+
+
+def entries(case: Case, knob: Knob) -> dict[str, object]:
+    """The JSON of such a flag; empty when it is not given or is no JSON object."""
+    try:
+        found = json.loads(text(case, knob) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def without(case: Case, knob: Knob, key: str) -> Mapping[Knob, Value]:
+    """The change that takes one entry out of a flag that takes JSON, wherever it is given."""
+    left = {name: value for name, value in entries(case, knob).items() if name != key}
+    if left != entries(case, knob):
+        return {knob: json.dumps(left, separators=(",", ":")) if left else None}
+    return {f"{knob}.{key}": None}
+
+
+def share(case: Case) -> float:
+    """gpu_memory_utilization in force: given, or vLLM's default of that version."""
+    given = number(case, "gpu_memory_utilization")
+    return given if given is not None else SHARE_BEFORE if before(case, SHARE_SINCE) else SHARE
+
+
+def pooling(case: Case) -> bool:
+    """Whether the server embeds, scores or classifies rather than generates."""
+    runner = text(case, "runner") or text(case, "task")
+    return runner in {"pooling", "embed", "embedding", "classify", "score", "reward"}
+
+
+def moves_kv(case: Case) -> bool:
+    """Whether KV cache goes to other servers or out of the GPU."""
+    knobs = ("kv_transfer_config", "kv_offloading_size")
+    return any(case.setting.get(knob) for knob in knobs) or any(
+        knob.startswith("kv_transfer_config.") for knob in case.setting
+    )
+
+
+def speculation(case: Case) -> str:
+    """The method of speculative decoding in lower case; "" when there is none or it is not told."""
+    method = case.setting.get("spec_method") or inner(case, "speculative_config", "method")
+    return str(method).lower() if method else ""
+
+
+def expert_parallel(case: Case) -> bool:
+    return case.setting.get("enable_expert_parallel") is True
+
+
+def sparse(case: Case) -> bool:
+    """Whether the model is known to be a mixture of experts."""
+    return bool(case.model and case.model.experts and case.model.experts > 1)
+
+
+def transformer(case: Case) -> bool:
+    """Whether the model is known and has no state-space layers."""
+    return case.model is not None and not case.model.hybrid
+
+
+def billions(parameters: float) -> str:
+    return f"{parameters / 1e9:.1f}B"
