@@ -48,7 +48,7 @@ class DockerWishes(Wishes):
             host = "{self.host}"
             strategy = "{self.strategy}"
             health_every_s = 0.3
-            health_timeout_s = 2.0
+            health_timeout_s = 1.0
             lost_after = 10
             stop_s = 5.0
         """
