@@ -8,6 +8,7 @@ from pathlib import Path
 
 import structlog
 
+from agent import plugins
 from agent.api.app import build_app, serve
 from agent.api.tokens import Tokens
 from agent.config import Config, Target
@@ -56,6 +57,7 @@ def rules_of(config: Config, target: Target) -> Rules:
         slo=target.slo,
         guard=guard,
         policies=policies,
+        precedence=plugins.precedence(),
         strategy=target.strategy,
     )
 

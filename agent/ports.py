@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, Protocol
 from agent.arm import Arm
 from agent.effects import Route
 from agent.events import ServerLost
+from agent.facts import Case
 from agent.model import Bound, Outcome, Proposal, Prospect, Server, Setting, Slo, Step, Strategy
 from agent.reading import Reading, Sample
 
@@ -27,6 +28,7 @@ class Context:
     slo: Slo
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     outcomes: Sequence[Outcome] = ()  # oldest first
+    case: Case | None = None  # card, model and environment, where they are known
 
 
 class Policy(Protocol):
