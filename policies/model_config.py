@@ -27,7 +27,6 @@ _TOP = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_to
 
 _NO_MLA = frozenset({"minicpm3"})  # has a latent in its weights, but caches heads
 _ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"})
-_SCALES_POSITIONS = frozenset({"yarn"})  # of the others, max_position_embeddings already has the factor
 
 
 def read_config(
@@ -38,7 +37,7 @@ def read_config(
     `count`, `active`: its parameters where they are known; else they are counted, if the family is known.
     """
     text = _text(config)
-    latent = None if text.get("model_type") in _NO_MLA else _whole(text, "kv_lora_rank")
+    latent = None if _kind(text) in _NO_MLA else _whole(text, "kv_lora_rank")
     hybrid, attention = _attention_layers(text)
     experts = _whole(text, *_EXPERTS) or None
     known = of_config(_quantization(config, text), _first(text, config, "torch_dtype", "dtype"))
@@ -84,6 +83,10 @@ def _whole(config: Mapping[str, Any], *keys: str) -> int | None:
     return None
 
 
+def _kind(text: Mapping[str, Any]) -> str:
+    return str(text.get("model_type", ""))
+
+
 def _first(text: Mapping[str, Any], config: Mapping[str, Any], *keys: str) -> object:
     return next((part[key] for part in (text, config) for key in keys if part.get(key)), None)
 
@@ -112,10 +115,10 @@ def _latent(text: Mapping[str, Any], rank: int | None) -> int | None:
 
 
 def _max_len(text: Mapping[str, Any]) -> int | None:
-    """Positions that the model was made for, with YaRN's factor as vLLM counts it."""
+    """Positions that the model was made for, with YaRN's factor; the others' is in the number already."""
     told = [length for key in _LENGTHS if (length := _whole(text, key))]
     scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
-    if isinstance(scaling, Mapping) and scaling.get("rope_type", scaling.get("type")) in _SCALES_POSITIONS:
+    if isinstance(scaling, Mapping) and scaling.get("rope_type", scaling.get("type")) == "yarn":
         factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
         if isinstance(factor, (int, float)) and isinstance(original, int):
             return round(original * factor)
@@ -150,7 +153,7 @@ def _by_period(text: Mapping[str, Any]) -> tuple[bool, int | None]:
         indices = linear.get("full_attn_layers")
     if isinstance(indices, (list, tuple)):
         return True, len(indices)
-    if text.get("model_type") in ("mamba", "mamba2", "falcon_mamba"):
+    if _kind(text) in ("mamba", "mamba2", "falcon_mamba"):
         return True, 0
     if any(key.startswith(("mamba_", "ssm_")) for key in text):
         return True, None

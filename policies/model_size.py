@@ -46,7 +46,7 @@ def apart(text: Mapping[str, Any]) -> float:
     vocab, hidden = _number(text, "vocab_size"), _number(text, "hidden_size")
     if not vocab or not hidden:
         return 0.0
-    tied = text.get("tie_word_embeddings", text.get("model_type") in _TIED_BY_DEFAULT)
+    tied = text.get("tie_word_embeddings", str(text.get("model_type")) in _TIED_BY_DEFAULT)
     return float(vocab * hidden * (1 if tied else 2))
 
 
@@ -54,7 +54,7 @@ def _layer(text: Mapping[str, Any]) -> tuple[int, int, int, int] | None:
     """Parameters of attention, of a dense MLP, of one expert, of the shared experts of a layer."""
     hidden, heads = _number(text, "hidden_size"), _number(text, "num_attention_heads")
     inner = _number(text, "intermediate_size")
-    if text.get("model_type") not in _GATED or not (hidden and heads and inner):
+    if str(text.get("model_type")) not in _GATED or not (hidden and heads and inner):
         return None
     if not _number(text, "num_hidden_layers") or not _number(text, "vocab_size"):
         return None
