@@ -3,7 +3,7 @@
 Light enough for a command that somebody waits for.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
@@ -11,9 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from agent.facts import Card, Lint, Model
-
-Ranked = Callable[[Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
-"""What is kept of proposals or findings, the most urgent first, and what was outranked."""
+from agent.precedence import Precedence, as_said
 
 
 def lints() -> tuple[Lint, ...]:
@@ -29,12 +27,6 @@ def card_of(name: str) -> Card | None:
     return card
 
 
-def cards() -> tuple[str, ...]:
-    """The names of the cards that are known, to complain with."""
-    module = _module("policies.hardware")
-    return tuple(getattr(card, "name", str(card)) for card in _entries(getattr(module, "CARDS", ())))
-
-
 def model_of(name: str) -> Model | None:
     """A well-known model by its name."""
     model: Model | None = _asked("policies.models", "model_of", name)
@@ -47,10 +39,10 @@ def model_from(config: Mapping[str, object], name: str) -> Model | None:
     return model
 
 
-def precedence() -> Ranked:
+def precedence() -> Precedence:
     """Orders proposals or findings; without anybody's word on it they stay as they come."""
-    ranked: Ranked | None = getattr(_module("policies.precedence"), "ranked", None)
-    return ranked or (lambda found: (found, ()))
+    ranked: Precedence = getattr(_module("policies.precedence"), "ranked", as_said)
+    return ranked
 
 
 def scrapes() -> ModuleType:
@@ -65,7 +57,3 @@ def _asked(module: str, name: str, *args: object) -> Any:  # noqa: ANN401 - each
 
 def _module(name: str) -> ModuleType | None:
     return import_module(name) if find_spec(name) else None
-
-
-def _entries(table: Mapping[str, object] | Iterable[object]) -> Iterable[object]:
-    return table.values() if isinstance(table, Mapping) else table

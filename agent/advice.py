@@ -1,0 +1,153 @@
+"""What an expert says about one case: findings in order of urgency, and the changes that follow. Pure.
+
+Two findings that want different values of one knob are never both followed, and a change that would bring
+a new error is left out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agent.facts import Case, Finding, Lint
+from agent.model import Evidence, Knob, Proposal, Value
+from agent.precedence import Outranked, Precedence
+
+SEVERITIES = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """`findings`: errors first, within a severity the most urgent first. `to` and `env`: what to change."""
+
+    findings: tuple[Finding, ...] = ()
+    outranked: tuple[Outranked[Finding], ...] = ()
+    to: Mapping[Knob, Value] = field(default_factory=dict)
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    later: tuple[str, ...] = ()  # what is not among the changes, and why
+
+    def after(self, case: Case) -> Case:
+        return _with(case, self.to, self.env)
+
+
+def advise(case: Case, lints: Sequence[Lint], ranked: Precedence, live: Sequence[Finding] = ()) -> Advice:
+    """`live`: what the policies say of the running server. Only the first of those is followed.
+
+    One change at a time is what can be measured; flags that are wrong in themselves are put right together.
+    """
+    heard = ranked([*live, *_distinct(_linted(case, lints))])
+    agreed = sorted(_agreed(heard.kept), key=lambda finding: SEVERITIES.index(finding.severity))
+    to: dict[Knob, Value] = {}
+    env: dict[str, str | None] = {}
+    later: list[str] = []
+    followed: Finding | None = None
+    errors = _errors(case, lints)
+    for finding in agreed:
+        if not finding.to and not finding.env:
+            continue
+        measured = any(finding is one for one in live)
+        if measured and followed is not None:
+            later.append(f"{finding.rule} waits until the effect of {followed.rule} is measured")
+            continue
+        brings = _errors(_with(case, {**to, **finding.to}, {**env, **finding.env}), lints) - errors
+        if brings:
+            later.append(f"{finding.rule} is not among the changes: with the others it brings {min(brings)}")
+            continue
+        followed = finding if measured else followed
+        to, env = {**to, **finding.to}, {**env, **finding.env}
+    return Advice(
+        findings=tuple(agreed), outranked=tuple(heard.outranked), to=to, env=env, later=tuple(later)
+    )
+
+
+def finding_of(proposal: Proposal) -> Finding:
+    """A policy's proposal, in the words of a finding."""
+    evidence: dict[str, Value] = {said.metric: round(said.value, 6) for said in proposal.evidence}
+    if proposal.evidence:
+        evidence["window_s"] = round(_window_s(proposal.evidence), 3)
+    return Finding(
+        rule=proposal.rule,
+        klass=proposal.klass,
+        severity="warning" if proposal.to else "info",
+        why=proposal.why,
+        source=proposal.source,
+        to=proposal.to,
+        expects=proposal.expects,
+        risks=proposal.risks,
+        evidence=evidence,
+    )
+
+
+def rows(finding: Finding, case: Case, assumed: Mapping[Knob, Value]) -> list[dict[str, Any]]:
+    """One row for each knob or variable that changes, as JSON; one without a knob where none does."""
+    common = {"rule": finding.rule, "class": finding.klass, "severity": finding.severity}
+    told = {
+        "why": finding.why,
+        "expects": finding.expects,
+        "risks": finding.risks,
+        "evidence": dict(finding.evidence),
+        "source": finding.source,
+    }
+    changes: list[dict[str, Value]] = [
+        {"knob": knob, "current": case.setting.get(knob, assumed.get(knob)), "suggested": value}
+        for knob, value in finding.to.items()
+    ]
+    changes += [
+        {"knob": f"env:{name}", "current": case.env.get(name), "suggested": value}
+        for name, value in finding.env.items()
+    ]
+    nothing: dict[str, Value] = {"knob": None, "current": None, "suggested": None}
+    return [{**common, **change, **told} for change in changes or [nothing]]
+
+
+def _linted(case: Case, lints: Iterable[Lint]) -> list[Finding]:
+    found = [finding for lint in lints for finding in lint.check(case)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _distinct(findings: Iterable[Finding]) -> list[Finding]:
+    """What two lints say in the same words is said once."""
+    kept: list[Finding] = []
+    for finding in findings:
+        if not any(_key(finding) == _key(one) and finding.why == one.why for one in kept):
+            kept.append(finding)
+    return kept
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    return finding.rule, tuple(finding.to.items()), tuple(finding.env.items())
+
+
+def _agreed(findings: Iterable[Finding]) -> list[Finding]:
+    """Without those that contradict one before them."""
+    to: dict[Knob, Value] = {}
+    env: dict[str, str | None] = {}
+    kept = []
+    for finding in findings:
+        if _clash(finding.to, to) or _clash(finding.env, env):
+            continue
+        kept.append(finding)
+        to, env = {**to, **finding.to}, {**env, **finding.env}
+    return kept
+
+
+def _clash(wanted: Mapping[str, Value], settled: Mapping[str, Value]) -> bool:
+    return any(name in settled and settled[name] != value for name, value in wanted.items())
+
+
+def _with(case: Case, to: Mapping[Knob, Value], env: Mapping[str, str | None]) -> Case:
+    setting = {knob: value for knob, value in {**case.setting, **to}.items() if value is not None}
+    environment = {name: value for name, value in {**case.env, **env}.items() if value is not None}
+    return replace(case, setting=setting, env=environment)
+
+
+def _errors(case: Case, lints: Sequence[Lint]) -> set[str]:
+    """The rules that say it will not start so; without the log, which is of another start."""
+    found = {finding.rule for finding in _linted(replace(case, log=()), lints) if finding.severity == "error"}
+    seqs, tokens = case.setting.get("max_num_seqs"), case.setting.get("max_num_batched_tokens")
+    if isinstance(seqs, int) and isinstance(tokens, int) and tokens < seqs:
+        found.add("max_num_batched_tokens < max_num_seqs")  # vLLM refuses that
+    return found
+
+
+def _window_s(evidence: Sequence[Evidence]) -> float:
+    return max(said.window_s for said in evidence)

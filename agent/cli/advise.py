@@ -1,0 +1,234 @@
+"""`trimtab advise`: what an expert would say about a running server, from a look at its metrics."""
+
+import argparse
+import math
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agent import expertise
+from agent.advice import Advice, advise, finding_of
+from agent.cli import Subparsers
+from agent.cli.case_options import add_options, case_of, unknown
+from agent.cli.findings import as_json, as_text, not_known, paste
+from agent.cli.serve_command import Command, edited, read
+from agent.cli.tables import value
+from agent.errors import ConfigError, FlagError
+from agent.facts import Case, Finding
+from agent.model import Knob, Objective, Slo, Value
+from agent.ports import Context
+from agent.reading import Gpu, Latency, Reading
+
+NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
+LIVE_S, SAVED_S = 30.0, 30.0
+ALARM_TTFT = Objective(under_s=1.0, share=0.99)  # rulebook Z7: TTFT p99 above 1 s is a warning
+_MIB_PER_GIB = 1024
+_ENOUGH = 0.8  # of the window: below that the policies are silent
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s)?")
+
+
+def register(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "advise",
+        help="what an expert would say about a running server, or two saved scrapes of it",
+        description="Exit status 0: nothing to say; 1: findings; 2: the server or an option cannot be read.",
+    )
+    parser.add_argument("url", nargs="?", metavar="URL", help="of the server: http://127.0.0.1:8000")
+    parser.add_argument("--for", dest="watch_s", metavar="S", help=f"seconds to watch it; {LIVE_S:g} else")
+    parser.add_argument(
+        "--scrape", action="append", default=[], type=Path, metavar="FILE", help="twice: the older page first"
+    )
+    parser.add_argument(
+        "--seconds", metavar="S", help=f"between the two scrapes; taken to be {SAVED_S:g} else"
+    )
+    parser.add_argument("--flags", metavar="TEXT", help="what the server was started with, as one text")
+    parser.add_argument(
+        "--ttft", metavar="T", help="500ms: time to first token that 95 %% of requests shall meet"
+    )
+    parser.add_argument(
+        "--itl", metavar="T", help="50ms: time between tokens that 95 %% of requests shall meet"
+    )
+    add_options(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from agent.cli import window as windows  # noqa: PLC0415 - the parser of pages need not be there to complain
+
+    slo = _slo(args)
+    command = _command(args.flags) if args.flags is not None else None
+    if args.url and not args.scrape:
+        seen = windows.watched(args.url, _seconds(args.watch_s, "--for", LIVE_S), slo)
+    elif len(args.scrape) == len(("older", "newer")) and not args.url:
+        older, newer = args.scrape
+        seen = windows.saved(older, newer, _seconds(args.seconds, "--seconds", SAVED_S), slo)
+    else:
+        found = "both a URL and scrapes" if args.url else f"no URL and {len(args.scrape)} scrapes"
+        raise ConfigError(
+            f"advise: {found} given; give the URL of a server (http://127.0.0.1:8000), or two saved scrapes "
+            "(--scrape A.prom --scrape B.prom)"
+        )
+    told = windows.setting_of(seen.reading.facts)
+    known = command or Command(argv=("vllm", "serve", seen.model or "MODEL"))
+    try:
+        case = case_of(args, known, version=seen.reading.facts.get("version", ""))
+    except FlagError as error:
+        raise ConfigError(f"--flags: {error}") from error
+    reading = _with_facts(seen.reading, case)
+    live, assumed = ([], {}) if seen.idle else _live(reading, case, slo, told)
+    lints = expertise.lints() if command or case.log else ()
+    advice = advise(case, lints, expertise.precedence(), live)
+    better = edited(replace(known, env={} if known.before else case.env), advice.to, advice.env)
+    window = {**_numbers(reading), "idle": seen.idle, "requests": seen.requests}
+    current = {**told, **assumed}
+    if args.json:
+        more = {"window": window}
+        text = as_json(advice, case, better, assumed=current, unknown=_unknown(case, command), more=more)
+    else:
+        text = _text(advice, case, current, better, window, given=command is not None)
+        text += _differs(case, told) + not_known(_unknown(case, command))
+    sys.stdout.write(text)
+    return FINDINGS if advice.findings else NOTHING
+
+
+def _live(
+    reading: Reading, case: Case, slo: Slo, told: Mapping[Knob, Value]
+) -> tuple[list[Finding], dict[Knob, Value]]:
+    """What all policies propose, in order of precedence, and the present values that they assume."""
+    from agent import plugins  # noqa: PLC0415 - these two take a quarter of a second
+    from agent.config.terms import BOUNDS  # noqa: PLC0415
+
+    context = Context(setting={**told, **case.setting}, slo=slo, bounds=BOUNDS, case=case)
+    policies: list[Any] = [plugins.build("policies", name, {}) for name in plugins.names("policies")]
+    said = [proposal for policy in policies for proposal in policy.propose(reading, context)]
+    kept = expertise.precedence()(said).kept
+    assumed = {knob: present for proposal in reversed(kept) for knob, present in proposal.assumed.items()}
+    return [finding_of(proposal) for proposal in kept], assumed
+
+
+def _with_facts(reading: Reading, case: Case) -> Reading:
+    """The reading with what the options tell: no driver was asked."""
+    facts = {**reading.facts, "version": case.version} if case.version else reading.facts
+    card = case.card
+    gpus: tuple[Gpu, ...] = ()
+    if card is not None:
+        total_mib = None if card.memory_gib is None else card.memory_gib * _MIB_PER_GIB
+        gpus = tuple(
+            Gpu(index=index, uuid="", name=card.name, memory_total_mib=total_mib)
+            for index in range(case.gpus or 1)
+        )
+    return replace(reading, facts=facts, gpus=reading.gpus or gpus)
+
+
+def _command(flags: str) -> Command:
+    """`--flags`: a whole command, or only the flags of one."""
+    try:
+        words = shlex.split(flags)
+    except ValueError as error:
+        raise ConfigError(f"--flags: cannot be read: {error}; write them as in a shell") from error
+    if not words or words[0].startswith("-"):
+        words = ["vllm", "serve", *words]
+    return read(words)
+
+
+def _slo(args: argparse.Namespace) -> Slo:
+    """What the person promises; without a word about it the usual alarm stands for TTFT, but for batches."""
+    ttft, itl = (_objective(args.ttft, "--ttft"), _objective(args.itl, "--itl"))
+    if args.ttft is None and args.profile != "batch":
+        ttft = ALARM_TTFT
+    return Slo(ttft=ttft, itl=itl)
+
+
+def _objective(text: str | None, option: str) -> Objective | None:
+    if text is None:
+        return None
+    found = _DURATION.fullmatch(text)
+    if not found or not float(found[1]):
+        raise ConfigError(f"{option} {text}: is no duration; write it as in 500ms or 1.5s")
+    return Objective(under_s=float(found[1]) / (1000 if found[2] == "ms" else 1), share=0.95)
+
+
+def _seconds(text: str | None, option: str, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        number = float(text.removesuffix("s"))
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 24 * 3600:
+        raise ConfigError(f"{option} {text}: must be a number of seconds above 0 (at most a day)")
+    return number
+
+
+def _numbers(reading: Reading) -> dict[str, Any]:
+    """What was seen, in short."""
+    shown: dict[str, Any] = {
+        "seconds": round(reading.span_s, 3),
+        "coverage": round(reading.coverage, 3),
+        "running": round(reading.running.mean, 3),
+        "waiting": round(reading.waiting.mean, 3),
+    }
+    for name in ("kv_usage", "preemptions_per_s", "prompt_tokens_per_s", "generation_tokens_per_s"):
+        trend = getattr(reading, name)
+        shown[name] = None if trend is None else round(trend.mean, 4)
+    for name in ("ttft", "itl", "e2e"):
+        latency: Latency | None = getattr(reading, name)
+        shown[f"{name}_p99_s"] = None if latency is None else round(latency.p99, 4)
+    return shown
+
+
+def _text(
+    advice: Advice,
+    case: Case,
+    current: Mapping[Knob, Value],
+    better: Command,
+    window: Mapping[str, Any],
+    *,
+    given: bool,
+) -> str:
+    text = _seen(window)
+    if window["idle"]:
+        text += "idle: nothing can be learned of a server without traffic\n"
+    elif not advice.findings:
+        text += "nothing to say\n"
+    if window["coverage"] < _ENOUGH and not window["idle"]:
+        text += (
+            f"it answered for only {window['coverage']:.0%} of the time: no rule is sure of anything then\n"
+        )
+    if advice.findings:
+        text += f"\n{as_text(advice, case, assumed=current)}"
+    if advice.to or advice.env:
+        head = "THE COMMAND WITH THESE CHANGES" if given else "ADD THESE TO THE SERVER'S OWN COMMAND"
+        text += f"\n{head}\n{paste(better)}"
+    return text + "\n"
+
+
+def _seen(window: Mapping[str, Any]) -> str:
+    said = [f"{window['running']:.1f} running", f"{window['waiting']:.1f} waiting"]
+    if window["kv_usage"] is not None:
+        said.append(f"KV cache {window['kv_usage']:.0%} full")
+    if window["generation_tokens_per_s"] is not None:
+        said.append(f"{window['generation_tokens_per_s']:.0f} tokens/s")
+    if window["ttft_p99_s"] is not None:
+        said.append(f"TTFT p99 {window['ttft_p99_s']:.3f} s")
+    return f"seen over {window['seconds']:g} s: {', '.join(said)}, {window['requests']:.0f} requests ended\n"
+
+
+def _differs(case: Case, told: Mapping[Knob, Value]) -> str:
+    """Where the flags that were given are not those of this server."""
+    apart = [
+        f"the server says {knob} {value(said)}, --flags {value(case.setting[knob])}: are these its flags?\n"
+        for knob, said in told.items()
+        if knob in case.setting and case.setting[knob] != said
+    ]
+    return "".join(apart)
+
+
+def _unknown(case: Case, command: Command | None) -> list[str]:
+    """As for lint; a promise of latency is asked for, too."""
+    lacking = [] if command else ["how it was started (--flags '…')"]
+    return [*lacking, *unknown(case)]

@@ -1,0 +1,252 @@
+"""`trimtab lint`: a command line in, findings and a better command line out."""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli import main
+from agent.cli.serve_command import edited, read
+from agent.errors import ConfigError
+
+SERVE = ("vllm", "serve", "org/model")
+EAGER = (*SERVE, "--enforce-eager", "--max-num-seqs", "64")
+Lint = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def lint(capsys: pytest.CaptureFixture[str]) -> Lint:
+    """Run the command: (exit status, stdout, stderr)."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        try:
+            status = main(("lint", *argv))
+        except SystemExit as end:  # argparse
+            status = int(end.code or 0)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def found(lint: Lint, *argv: str) -> dict[str, Any]:
+    """The JSON of a lint that finds something."""
+    status, out, err = lint("--json", *argv)
+    document: dict[str, Any] = json.loads(out)
+    assert (status, err) == (1 if document["findings"] else 0, "")
+    return document
+
+
+def test_a_finding_says_what_why_and_who_says_so(lint: Lint) -> None:
+    status, out, err = lint("--", *EAGER)
+
+    assert (status, err) == (1, "")
+    assert "G1  enforce_eager true -> false  [auto]" in out
+    assert all(f"      {label}" in out for label in ("why", "expects", "risks", "source"))
+
+
+def test_the_json_has_a_row_for_each_knob(lint: Lint) -> None:
+    (row,) = [row for row in found(lint, "--", *EAGER)["findings"] if row["rule"] == "G1"]
+
+    assert (row["class"], row["severity"], row["knob"]) == ("auto", "warning", "enforce_eager")
+    assert (row["current"], row["suggested"]) == (True, False)
+    assert row["why"]
+    assert row["source"]
+    assert isinstance(row["evidence"], dict)
+
+
+def test_several_knobs_of_one_finding_are_several_rows(lint: Lint, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests."
+    )
+
+    rows = found(lint, "--log", str(log), "--", *SERVE, "--gpu-memory-utilization", "0.9")["findings"]
+
+    told = {row["knob"]: (row["current"], row["suggested"]) for row in rows if row["rule"] == "F5"}
+    assert told == {"max_num_seqs": (None, 64), "gpu_memory_utilization": (0.9, 0.85)}
+
+
+def test_nothing_found_says_what_was_checked_and_what_was_not_known(lint: Lint) -> None:
+    status, out, err = lint("--", *SERVE)
+
+    assert (status, err) == (0, "")
+    assert out.startswith("nothing to say\n")
+    assert "checked" in out
+    assert "--gpu NAME" in out
+    assert "--vllm-version V" in out
+
+
+def test_only_the_wanted_flags_change(lint: Lint) -> None:
+    document = found(lint, "--", *SERVE, "--enforce-eager", "--served-model-name", "a b", "--max_num-seqs=64")
+
+    assert document["command"] == [
+        *SERVE,
+        "--no-enforce-eager",
+        "--served-model-name",
+        "a b",
+        "--max_num-seqs=64",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        pytest.param((), EAGER, id="eager"),
+        pytest.param(("--gpu", "T4"), (*EAGER, "--dtype", "bfloat16"), id="T4"),
+        pytest.param((), (*SERVE, "--no-enable-prefix-caching", "-O0"), id="turned off"),
+        pytest.param((), ("VLLM_ATTENTION_BACKEND=FLASH_ATTN", *EAGER), id="with a variable"),
+        pytest.param(
+            ("--gpus", "4", "--gpu", "RTX 3090"),
+            ("vllm", "serve", "Qwen/Qwen2.5-1.5B-Instruct", "-tp", "4", "--enforce-eager"),
+            id="2B on four GPUs",
+        ),
+    ],
+)
+def test_the_improved_command_is_not_found_fault_with_again(
+    lint: Lint, options: tuple[str, ...], command: tuple[str, ...]
+) -> None:
+    before = found(lint, *options, "--", *command)
+    assignments = [f"{name}={value}" for name, value in before["env"].items()]
+
+    after = found(lint, *options, "--", *assignments, *before["command"])
+
+    fixed = {(row["rule"], row["knob"]) for row in before["findings"] if row["knob"]}
+    assert fixed
+    assert not fixed & {(row["rule"], row["knob"]) for row in after["findings"]}
+
+
+def test_the_pasted_text_is_the_command_of_the_json(lint: Lint, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("A=x y", *SERVE, "--enforce-eager", "--served-model-name", "it's", *["--max-num-seqs", "64"] * 3)
+    monkeypatch.setenv("COLUMNS", "60")
+    document = found(lint, "--", *words)
+
+    _, out, _ = lint("--", *words)
+
+    pasted = out.split("THE COMMAND WITH THESE CHANGES\n")[1].split("\n\n")[0]
+    assert shlex.split(pasted.replace("\\\n", "")) == ["A=x y", *document["command"]]
+    assert max(len(line) for line in pasted.splitlines()) <= 60
+
+
+def test_docker_run_keeps_its_words(lint: Lint) -> None:
+    before = [
+        "docker",
+        "run",
+        "--rm",
+        "-it",
+        "--gpus",
+        "all",
+        "-e",
+        "K=1",
+        "-p",
+        "8000:8000",
+        "vllm/vllm-openai",
+    ]
+
+    document = found(lint, "--", *before, "--model", "org/model", "--enforce-eager")
+
+    assert document["command"] == [*before, "--model", "org/model", "--no-enforce-eager"]
+
+
+def test_a_variable_of_docker_run_is_edited_where_it_stands() -> None:
+    words = ["docker", "run", "-e", "A=1", "--env=B=2", "image", "serve", "org/model"]
+
+    better = edited(read(words), {"max_num_seqs": 4}, {"A": None, "B": "3"})
+
+    assert better.words == [
+        "docker",
+        "run",
+        "-e",
+        "B=3",
+        "image",
+        "serve",
+        "org/model",
+        "--max-num-seqs",
+        "4",
+    ]
+    assert better.assignments == []
+
+
+def test_variables_are_set_and_unset_in_front() -> None:
+    better = edited(read(["A=1", "B=x y", *SERVE]), {}, {"A": None, "C": "2", "D": None})
+
+    assert better.assignments == ["env", "-u", "D", "B='x y'", "C=2"]
+
+
+def test_the_flags_of_a_config_file_are_seen(lint: Lint, tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("enforce-eager: true\nmax-num-seqs: 64\n")
+
+    document = found(lint, "--", *SERVE, "--config", str(file))
+
+    assert "G1" in {row["rule"] for row in document["findings"]}
+    assert document["command"][-1] == "--no-enforce-eager"
+
+
+def test_a_quoted_command_is_read_too(lint: Lint) -> None:
+    assert found(lint, "--", shlex.join(EAGER)) == found(lint, "--", *EAGER)
+
+
+def test_the_version_is_read_in_the_log(lint: Lint, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("INFO [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: …\n")
+
+    document = found(lint, "--log", str(log), "--", *SERVE)
+
+    assert not any("--vllm-version" in said for said in document["unknown"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        pytest.param((), "no command is given", id="nothing"),
+        pytest.param(("--",), "no command is given", id="only --"),
+        pytest.param(("--", "ls", "-l"), "vllm serve MODEL", id="not vLLM"),
+        pytest.param(("--", "sh", "-c", "vllm serve x"), "shell", id="a shell"),
+        pytest.param(("--", "docker", "compose", "up"), "docker run", id="compose"),
+        pytest.param(("--", "docker", "run", "--rm"), "no image", id="no image"),
+        pytest.param(("--gpu", "Voodoo 2", "--", *SERVE), "--gpu Voodoo 2", id="unknown GPU"),
+        pytest.param(("--gpus", "0", "--", *SERVE), "--gpus 0", id="no GPU at all"),
+        pytest.param(("--profile", "chta", "--", *SERVE), "did you mean chat?", id="unknown profile"),
+        pytest.param(("--vllm-version", "new", "--", *SERVE), "0.32.0", id="no version"),
+        pytest.param(("--env", "A", "--", *SERVE), "NAME=VALUE", id="no variable"),
+        pytest.param(("--log", "/nowhere", "--", *SERVE), "--log /nowhere", id="no log"),
+        pytest.param(("--model-config", "/nowhere", "--", *SERVE), "--model-config", id="no config.json"),
+        pytest.param(("--", *SERVE, "--config", "/nowhere.yaml"), "/nowhere.yaml", id="no flags file"),
+    ],
+)
+def test_bad_usage_says_what_to_do(lint: Lint, argv: tuple[str, ...], told: str) -> None:
+    status, out, err = lint(*argv)
+
+    assert (status, out) == (2, "")
+    assert told in err
+
+
+def test_a_model_config_that_is_no_json_is_named(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+
+    status, _, err = lint("--model-config", str(tmp_path), "--", *SERVE)
+
+    assert status == 2
+    assert "is not JSON" in err
+
+
+def test_what_cannot_be_read_is_one_error() -> None:
+    with pytest.raises(ConfigError, match="variables"):
+        read(["A=1"])
+
+
+def test_lint_starts_without_the_daemons_libraries() -> None:
+    script = (
+        "import sys; from agent.cli import main; main(['lint', '--', 'vllm', 'serve', 'm']);"
+        "print(sorted({'aiohttp', 'asyncio', 'pydantic', 'structlog', 'docker'} & set(sys.modules)))"
+    )
+
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert said.stdout.splitlines()[-1] == "[]"
