@@ -26,7 +26,7 @@ class Recogniser:
     """One text of the log. Of several lines the last one that says something counts."""
 
     rule: str
-    pattern: re.Pattern[str]
+    pattern: str  # compiled when there is a log to read: a command that somebody waits for has none
     says: Says
 
     @property
@@ -35,7 +35,7 @@ class Recogniser:
 
     def check(self, case: Case) -> Iterable[Finding]:
         for line in reversed(case.log):
-            match = self.pattern.search(line[:_LONGEST_LINE])
+            match = re.search(self.pattern, line[:_LONGEST_LINE])
             if match and (found := self.says(match, case)):
                 return (found,)
         return ()
@@ -276,15 +276,15 @@ def _round_down(tokens: int) -> int:
     return tokens // 1024 * 1024 or tokens
 
 
-def _seconds(pattern: re.Pattern[str], log: tuple[str, ...]) -> float | None:
-    found = (pattern.search(line[:_LONGEST_LINE]) for line in reversed(log))
+def _seconds(pattern: str, log: tuple[str, ...]) -> float | None:
+    found = (re.search(pattern, line[:_LONGEST_LINE]) for line in reversed(log))
     return next((float(match[1]) for match in found if match), None)
 
 
 _TIMES = {
-    "compilation_s": re.compile(r"torch\.compile (?:took|takes) ([\d.]+\d|\d+) s in total"),
-    "graph_capture_s": re.compile(r"Graph capturing finished in (\d+) secs"),
-    "engine_start_s": re.compile(r"init engine \([^)]*\) took ([\d.]+\d|\d+) s"),
+    "compilation_s": r"torch\.compile (?:took|takes) ([\d.]+\d|\d+) s in total",
+    "graph_capture_s": r"Graph capturing finished in (\d+) secs",
+    "engine_start_s": r"init engine \([^)]*\) took ([\d.]+\d|\d+) s",
 }
 _KV_SIZE = (
     r"KV cache size: (?P<tokens>[\d,]*\d) tokens, "
@@ -314,6 +314,6 @@ _ROWS: tuple[tuple[str, str, Says], ...] = (
 )
 
 LINTS: tuple[Lint, ...] = (
-    *(Recogniser(rule, re.compile(pattern), says) for rule, pattern, says in _ROWS),
+    *(Recogniser(rule, pattern, says) for rule, pattern, says in _ROWS),
     StartTimes(),
 )

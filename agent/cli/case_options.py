@@ -8,17 +8,14 @@ from pathlib import Path
 
 from agent import expertise
 from agent.cli.serve_command import Command
-from agent.complaints import meant
 from agent.errors import ConfigError
 from agent.facts import Card, Case, Model
 
 PROFILES = ("api", "batch", "chat", "rag", "wide-ep")
 _LARGEST_LOG = 64 * 2**20
 _LARGEST_CONFIG = 4 * 2**20
-_VERSION = re.compile(r"v?\d{1,4}\.\d{1,4}([.\w+-]*)")
-_SAID_VERSION = re.compile(
-    r"LLM engine \(v(\d+\.\d+[\w.+]*)\)|vLLM (?:API server )?version:? v?(\d+\.\d+[\w.+]*)"
-)
+_VERSION = r"v?\d{1,4}\.\d{1,4}([.\w+-]*)"
+_SAID_VERSION = r"LLM engine \(v(\d+\.\d+[\w.+]*)\)|vLLM (?:API server )?version:? v?(\d+\.\d+[\w.+]*)"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +42,8 @@ def case_of(args: argparse.Namespace, command: Command, *, version: str = "") ->
     if gpus is not None and gpus < 1:
         raise ConfigError(f"--gpus {gpus}: must be at least 1")
     if args.profile and args.profile not in PROFILES:
+        from agent.complaints import meant  # noqa: PLC0415 - its patterns cost more than all of this file
+
         raise ConfigError(f"--profile {args.profile}: is not known{meant(args.profile, PROFILES)}")
     return Case(
         setting=setting,
@@ -100,7 +99,7 @@ def _model(path: Path | None, name: str) -> Model | None:
 
 
 def _version(text: str) -> str:
-    if not _VERSION.fullmatch(text):
+    if not re.fullmatch(_VERSION, text):
         raise ConfigError(f"--vllm-version {text}: is no version; write it as in 0.32.0")
     return text.removeprefix("v")
 
@@ -123,7 +122,7 @@ def _log(path: Path) -> tuple[str, ...]:
 
 def _said(log: Sequence[str]) -> str:
     """The version that the log names."""
-    found = (_SAID_VERSION.search(line[:4000]) for line in log)
+    found = (re.search(_SAID_VERSION, line[:4000]) for line in log)
     return next((match[1] or match[2] for match in found if match), "")
 
 
