@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agent.facts import Case, Finding
 from agent.model import Knob, Value
-from policies.defaults import whole
+from policies.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, whole
 from policies.knobs import release_of
 
 SHARE, SHARE_BEFORE = 0.92, 0.90
@@ -145,3 +145,31 @@ def transformer(case: Case) -> bool:
 
 def billions(parameters: float) -> str:
     return f"{parameters / 1e9:.1f}B"
+
+
+def tokens_in_force(case: Case) -> int | None:
+    """max_num_batched_tokens: given, or what vLLM chooses on the card; None where that is not known.
+
+    As vLLM 0.32 engine/arg_utils.py: get_batch_defaults, for a server.
+    """
+    given = whole(case.setting, "max_num_batched_tokens")
+    memory_gib = case.card.memory_gib if case.card else None
+    if given is not None or case.card is None or memory_gib is None:
+        return given
+    if memory_gib >= HUGE_GIB and not before(case, SIXTEEN_K_SINCE):
+        return 16384
+    return 8192 if _big(case.card.name, memory_gib) else 2048
+
+
+def seqs_in_force(case: Case) -> int | None:
+    """max_num_seqs: given, or what vLLM chooses on the card; None where that is not known."""
+    given = whole(case.setting, "max_num_seqs")
+    memory_gib = case.card.memory_gib if case.card else None
+    if given is not None or case.card is None or memory_gib is None:
+        return given
+    chosen = 1024 if _big(case.card.name, memory_gib) else 256
+    return min(chosen, tokens_in_force(case) or chosen)
+
+
+def _big(name: str, memory_gib: float) -> bool:
+    return memory_gib >= HUGE_GIB or (memory_gib >= BIG_GIB and "a100" not in name.lower())

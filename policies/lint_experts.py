@@ -1,0 +1,108 @@
+"""Experts and latent attention: D6, D7 and D8."""
+
+from collections.abc import Iterable
+
+from agent.facts import Case, Finding
+from policies.case import Check, expert_parallel, layout, sparse
+
+TUNING = "vLLM performance-tuning reference"
+SPARSE_ENOUGH = 0.02  # S3 #5: above this share of active experts expert parallelism pays
+WIDE = 8
+FEW, MANY = 128, 512  # S3: requests at once
+SPARSE_MLA = ("v3.2", "v3_2")
+
+
+def _density(case: Case) -> Iterable[Finding]:
+    model = case.model
+    if not expert_parallel(case) or model is None or layout(case).tp * layout(case).dp == 1:
+        return
+    if model.experts == 0:
+        yield Finding(
+            rule="D6",
+            klass="gated",
+            severity="error",
+            why=f"--enable-expert-parallel with {model.name}, which has no experts: vLLM refuses to start",
+            to={"enable_expert_parallel": None},
+            expects="it starts",
+            risks="none",
+            source="rulebook D6; vLLM 0.32 config/model.py: _verify_with_expert_parallelism",
+        )
+    if not model.experts or not model.active_experts:
+        return
+    density = model.active_experts / model.experts
+    if density > SPARSE_ENOUGH:
+        return
+    yield Finding(
+        rule="D6",
+        klass="gated",
+        severity="warning",
+        why=(
+            f"--enable-expert-parallel with {model.name}: {model.active_experts} of {model.experts} experts "
+            f"work on a token ({density:.2%}, at most 2 %), the exchange costs more than it saves"
+        ),
+        to={"enable_expert_parallel": None},
+        expects="reported: 7 to 12 % more throughput without it on Llama-4-Maverick, not promised",
+        risks="each expert is split over the GPUs: measure where the batches are very large",
+        source=f"rulebook D6; {TUNING}, mistake 5 (AMD's MoE playbook, 8 x MI300X)",
+        evidence={"density": density},
+    )
+
+
+def _latent(case: Case) -> Iterable[Finding]:
+    model, now = case.model, layout(case)
+    if model is None or not model.mla or not sparse(case) or now.tp < WIDE:
+        return
+    padded = any(mark in model.name.lower() for mark in SPARSE_MLA)
+    if case.concurrency is not None and case.concurrency <= FEW and not padded:
+        return  # D8 says why
+    copied = ""
+    if model.latent_dim and model.layers:
+        per_token_kib = model.latent_dim * model.layers * 2 / 1024
+        copied = f" ({per_token_kib:.0f} KiB a token in 16 bit, {now.tp} times)"
+    why = f"{model.name} has latent attention: with TP {now.tp} every GPU keeps all of the KV cache"
+    yield Finding(
+        rule="D7",
+        klass="gated",
+        severity="warning",
+        why=why + copied + ("; FlashMLA-Sparse pads 16 heads of a GPU to 64 besides" if padded else ""),
+        to={
+            "tensor_parallel_size": 1,
+            "data_parallel_size": now.tp * now.dp,
+            "enable_expert_parallel": True,
+        },
+        expects=f"the KV cache is shared out: about {now.tp} times the tokens, more throughput under load",
+        risks="attention weights are held by each GPU; few requests at once are served faster by TP",
+        source=f"rulebook D7; {TUNING}, mistakes 4 and 6; DeepSeek-V3.2 recipe; vLLM docs (MoE deployment)",
+        evidence={"tensor_parallel_size": now.tp, "latent_dim": model.latent_dim},
+    )
+
+
+def _crossover(case: Case) -> Iterable[Finding]:
+    now, at_once = layout(case), case.concurrency
+    if at_once is None:
+        return
+    if now.tp > 1 and at_once >= MANY:
+        why = f"{at_once:.0f} requests at once with TP {now.tp}: from {MANY} on data parallel wins"
+    elif now.tp == 1 and now.dp > 1 and at_once <= FEW and sparse(case):
+        why = f"{at_once:.0f} requests at once over {now.dp} engines: up to {FEW} tensor parallel wins"
+    elif now.tp >= WIDE and at_once <= FEW and case.model and case.model.mla:
+        why = f"{at_once:.0f} requests at once: up to {FEW} tensor parallelism {now.tp} wins even with MLA"
+    else:
+        return
+    yield Finding(
+        rule="D8",
+        klass="gated",
+        severity="info",
+        why=why,
+        expects="measure both layouts at this load; between 128 and 512 it is open",
+        risks="the crossover was measured on 8 x MI300X: other GPUs have another",
+        source=f"rulebook D8; {TUNING} (AMD's MoE playbook)",
+        evidence={"concurrency": at_once, "tensor_parallel_size": now.tp, "data_parallel_size": now.dp},
+    )
+
+
+LINTS = (
+    Check(rules=("D6",), check=_density),
+    Check(rules=("D7",), check=_latent),
+    Check(rules=("D8",), check=_crossover),
+)

@@ -1,0 +1,214 @@
+"""How much of the GPU vLLM takes, and how large its batches are: M4, M5, B1, B2, B3 and O1."""
+
+from collections.abc import Iterable, Mapping
+
+from agent.facts import Case, Finding, Severity
+from agent.model import Knob, Value
+from policies.case import (
+    Check,
+    expert_parallel,
+    layout,
+    number,
+    pooling,
+    seqs_in_force,
+    share,
+    sparse,
+    tokens_in_force,
+    transformer,
+)
+from policies.defaults import whole
+from policies.room import fits, kv_tokens_at, longest, seqs_that_fit, space
+
+SHARE, SEQS, TOKENS = "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens"
+MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8
+T4_REPORT, TUNING = "T4 benchmark report §6", "vLLM performance-tuning reference"
+FEW_SEQS, FEW_TOKENS = 16, 512
+SEQS_TO, TOKENS_TO = 128, 2048
+SMALL_CARD_GIB = 16
+HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
+
+
+def _moe(case: Case) -> Iterable[Finding]:
+    now, present = layout(case), share(case)
+    if not sparse(case) or present <= MOE_SHARE or case.setting.get("kv_cache_memory_bytes"):
+        return
+    exchanges = now.gpus > 1 and (expert_parallel(case) or now.dp > 1)
+    given = number(case, SHARE) is not None
+    if not (exchanges or given) or fits(case, share=MOE_SHARE) is False:
+        return
+    yield Finding(
+        rule="M4",
+        klass="auto",
+        severity="warning" if given and (exchanges or present > DENSE_SHARE + 0.02) else "info",
+        why=(
+            f"{SHARE} {present:g}{'' if given else ' (the default)'} on a mixture of experts"
+            + (" with an exchange between GPUs: its buffers" if exchanges else ": buffers of an exchange")
+            + " lie outside vLLM's accounts and run out of memory under load"
+        ),
+        to={SHARE: MOE_SHARE},
+        expects="no OOM at high concurrency",
+        risks="a smaller KV cache" + _kv_change(case, MOE_SHARE),
+        source=f"rulebook M4; {TUNING}, mistake 2 (0.85 for MoE, 0.92 for dense)",
+        evidence={SHARE: present},
+    )
+
+
+def _low(case: Case) -> Iterable[Finding]:
+    given = number(case, SHARE)
+    ignored = case.setting.get("kv_cache_memory_bytes") is not None
+    if given is None or given >= LOW_SHARE or ignored or pooling(case):
+        return
+    room, seqs = seqs_that_fit(case), seqs_in_force(case)
+    wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
+    if room is not None and wanted is not None and room >= wanted:
+        return  # there is KV cache for all that may run
+    hybrid = case.model is not None and case.model.hybrid
+    to = MOE_SHARE if sparse(case) or hybrid else DENSE_SHARE
+    yield Finding(
+        rule="M5",
+        klass="auto",
+        severity="warning",
+        why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused: that would be KV cache",
+        to={SHARE: to},
+        expects="more sequences at once before requests wait or are preempted" + _kv_change(case, to),
+        risks="an OOM where another process shares the GPU: then keep it",
+        source=f"rulebook M5; {T4_REPORT} (0.85 to 0.95, below 0.8 wastes KV cache); vLLM 0.32: 0.92",
+        evidence={SHARE: given},
+    )
+
+
+def _kv_change(case: Case, to: float) -> str:
+    present, then = kv_tokens_at(case, share(case)), kv_tokens_at(case, to)
+    return (
+        f" ({present:,.0f} tokens now, {then:,.0f} then)" if present is not None and then is not None else ""
+    )
+
+
+def _few(case: Case) -> Iterable[Finding]:
+    seqs, took, most = whole(case.setting, SEQS), space(case), longest(case)
+    if seqs is None or seqs > FEW_SEQS or not transformer(case) or took is None or most is None:
+        return
+    if case.concurrency is not None and case.concurrency <= seqs:
+        return
+    room = seqs_that_fit(case) or 0
+    to = next((value for value in (SEQS_TO, 64, 32) if seqs * 2 <= value <= room), None)
+    if to is None:
+        return
+    change: dict[Knob, Value] = {SEQS: to}
+    tokens = whole(case.setting, TOKENS)
+    if tokens is not None and tokens < to:
+        change[TOKENS] = TOKENS_TO
+    yield Finding(
+        rule="B1",
+        klass="auto",
+        severity="warning",
+        why=(
+            f"{SEQS} {seqs} caps a transformer whose KV cache holds about {took.kv_tokens:,.0f} tokens: "
+            f"{took.kv_tokens / most:.0f} requests of {most:,} and many more of usual length"
+        ),
+        to=change,
+        expects="more throughput under load (reported on a T4: 476 tokens/s with 16 users at 128)",
+        risks="ITL rises with the batch; preemptions if most requests are near the longest",
+        source=f"rulebook B1; {T4_REPORT} (16 is too low for a transformer, 128 for 8B on 16 GB)",
+        evidence={SEQS: seqs, "kv_tokens": round(took.kv_tokens)},
+    )
+
+
+def _hybrid(case: Case) -> Iterable[Finding]:
+    model, card = case.model, case.card
+    if model is None or not model.hybrid or card is None or card.memory_gib is None:
+        return
+    if card.memory_gib > SMALL_CARD_GIB or not model.parameters or not model.weight_bytes:
+        return
+    if model.parameters * model.weight_bytes / layout(case).tp < HEAVY * card.memory_gib * 2**30:
+        return
+    change: dict[Knob, Value] = {}
+    if (seqs_in_force(case) or FEW_SEQS) > FEW_SEQS:
+        change[SEQS] = FEW_SEQS
+    if (tokens_in_force(case) or FEW_TOKENS) > FEW_TOKENS:
+        change[TOKENS] = FEW_TOKENS
+    if share(case) > MOE_SHARE and fits(case, share=MOE_SHARE) is not False:
+        change[SHARE] = MOE_SHARE
+    if case.setting.get("mamba_ssm_cache_dtype") in {"float16", "bfloat16"}:
+        change["mamba_ssm_cache_dtype"] = "float32"
+    if not change:
+        return
+    yield Finding(
+        rule="B2",
+        klass="auto",
+        severity="warning" if SEQS in change else "info",
+        why=(
+            f"{model.name} is a hybrid: each of {seqs_in_force(case)} sequences holds a state of fixed size, "
+            f"and {card.name} has {card.memory_gib:g} GiB"
+        ),
+        to=change,
+        expects="no OOM, and no 'max_num_seqs exceeds available Mamba cache blocks' at the start",
+        risks=(
+            "fewer requests at once and smaller steps: TTFT of long prompts rises; where it serves "
+            "with more, keep more"
+        ),
+        source=(
+            f"rulebook B2; {T4_REPORT} (Mamba-2 9B on a T4); vLLM 0.32 keeps the state in float32 by itself "
+            "for NemotronH (model_executor/models/config.py)"
+        ),
+        evidence={"memory_gib": card.memory_gib, SEQS: seqs_in_force(case)},
+    )
+
+
+def _small_steps(case: Case) -> Iterable[Finding]:
+    tokens = whole(case.setting, TOKENS)
+    hybrid = case.model is not None and case.model.hybrid
+    seqs = whole(case.setting, SEQS)
+    if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
+        return  # the last is an error of its own
+    severity: Severity = "warning" if transformer(case) else "info"
+    yield Finding(
+        rule="B3",
+        klass="auto",
+        severity=severity,
+        why=f"{TOKENS} {tokens}: a prompt of 2,048 tokens takes {-(-2048 // tokens)} steps before it answers",
+        to={TOKENS: TOKENS_TO},
+        expects="lower TTFT and more throughput; 2048 is vLLM's own least default",
+        risks="ITL rises a little while prompts are computed; a little more memory for activations",
+        source=f"rulebook B3; {T4_REPORT} (512 limits batching); vLLM 0.32 engine/arg_utils.py",
+        evidence={TOKENS: tokens},
+    )
+
+
+def _offloading(case: Case) -> Iterable[Finding]:
+    size = number(case, "kv_offloading_size")
+    if not size:
+        return
+    room, seqs = seqs_that_fit(case, full=True), seqs_in_force(case)
+    wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
+    enough = room is not None and wanted is not None and room >= wanted
+    to: Mapping[Knob, Value] = {}
+    if enough:
+        to = {"kv_offloading_size": None} | (
+            {"kv_offloading_backend": None} if case.setting.get("kv_offloading_backend") else {}
+        )
+    held = f"; the GPU alone holds {room} requests of full length" if room is not None else ""
+    yield Finding(
+        rule="O1",
+        klass="auto",
+        severity="warning" if enough else "info",
+        why=f"{size:g} GiB of KV cache are offloaded to the host{held}",
+        to=to,
+        expects=(
+            "with short contexts try without: reported 84 tokens/s without and 43 with it (10 at once, "
+            "RTX 5070), not promised"
+        ),
+        risks="where contexts or users do not fit the GPU, or prefixes come again, it is worth its cost",
+        source="rulebook O1; RTX 5070 testing log; vLLM 0.32 config/cache.py",
+        evidence={"kv_offloading_size": size},
+    )
+
+
+LINTS = (
+    Check(rules=("M4",), check=_moe),
+    Check(rules=("M5",), check=_low),
+    Check(rules=("B1",), check=_few),
+    Check(rules=("B2",), check=_hybrid),
+    Check(rules=("B3",), check=_small_steps),
+    Check(rules=("O1",), check=_offloading),
+)

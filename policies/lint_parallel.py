@@ -1,0 +1,262 @@
+"""How the model lies on the GPUs: D1 to D5, by weights, heads and what links the GPUs.
+
+What a mixture of experts wants besides (D6 to D8) is in lint_experts.py.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from agent.facts import Case, Finding, Model, Severity
+from agent.model import Knob, Value
+from policies.case import Check, Layout, billions, layout, sparse, text
+from policies.room import Space, fits, space
+
+GUIDE = "parallelism guide"
+DOCS = "vLLM docs serving/parallelism_scaling.md"
+SMALL = 7e9
+LADDER = ((SMALL, 1), (20e9, 2), (73e9, 4))  # S4: 7, 20 and 70B; a 70B model has up to 73
+WIDEST = 8
+PAIR = 2  # so many PCIe GPUs still have the custom all-reduce
+MANY = 512  # requests at once: data parallel wins (S3)
+NVLINK_LOST = "not supported on more than two PCIe-only GPUs"
+ALONE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb")
+
+
+def divides(model: Model | None, tp: int) -> str:
+    """Why the model cannot be split `tp` ways; "" when it can, or nothing is known against it."""
+    if model is None:
+        return ""
+    for size, what in ((model.heads, "attention heads"), (model.hidden_size, "hidden units")):
+        if size and size % tp:
+            return f"{size} {what} cannot be shared out to {tp} GPUs"
+    kv = model.kv_heads
+    if kv and not model.mla and kv % tp and tp % kv:
+        return f"{kv} KV heads can neither be shared out nor copied to {tp} GPUs"
+    return ""
+
+
+def _validity(case: Case) -> Iterable[Finding]:
+    now, model = layout(case), case.model
+    reason = divides(model, now.tp)
+    most = _per_engine(case, now)
+    if reason:
+        why = f"--tensor-parallel-size {now.tp}: {reason} ({model.name if model else ''})"
+    elif _crowded(case, now):
+        why = f"tensor {now.tp} x pipeline {now.pp} x data {now.dp} takes {now.gpus} GPUs of {case.gpus}"
+    else:
+        return
+    below = (tp for tp in range(min(now.tp - 1, most), 0, -1) if not divides(model, tp))
+    to = next((tp for tp in below if fits(case, tp=tp) is not False), None)
+    yield Finding(
+        rule="D3",
+        klass="gated",
+        severity="error",
+        why=f"{why}: the server does not start",
+        to={"tensor_parallel_size": to} if to else {},
+        expects=f"it starts on {to} GPUs" if to else "it starts with more GPUs, or with a smaller model",
+        risks="less memory for the KV cache with fewer GPUs",
+        source="rulebook D3; vLLM 0.32 config/model.py: verify_with_parallel_config",
+        evidence={"tensor_parallel_size": now.tp, "heads": model.heads if model else None},
+    )
+
+
+def _crowded(case: Case, now: Layout) -> bool:
+    """Whether the layout takes more GPUs than there are."""
+    return case.gpus is not None and now.tp > _per_engine(case, now) and _one_node(case)
+
+
+def _per_engine(case: Case, now: Layout) -> int:
+    """The widest tensor parallelism that the GPUs of the host leave, pipelines and engines given."""
+    return max(1, case.gpus // (now.pp * now.dp)) if case.gpus else WIDEST
+
+
+def _one_node(case: Case) -> bool:
+    several = case.setting.get("nnodes") not in {None, 1} or case.setting.get("data_parallel_size_local")
+    return not several and text(case, "distributed_executor_backend") not in {"ray", "external_launcher"}
+
+
+def _size(case: Case) -> Iterable[Finding]:
+    """D1 and D2: the fewest GPUs that hold weights and KV cache, the rest as replicas."""
+    model, now = case.model, layout(case)
+    if model is None or divides(model, now.tp) or _crowded(case, now):
+        return  # D3 says it
+    held = fits(case, tp=now.tp)
+    if held is False:
+        yield _too_large(case, model, now)
+    elif now.tp > 1 and not sparse(case):
+        yield from _too_wide(case, model, now)
+
+
+def _too_large(case: Case, model: Model, now: Layout) -> Finding:
+    wider = (tp for tp in (2, 4, 8, 16) if tp > now.tp and not divides(model, tp))
+    most = case.gpus // now.pp if case.gpus else WIDEST
+    to = next((tp for tp in wider if tp <= most and fits(case, tp=tp)), None)
+    change: dict[Knob, Value] = {"tensor_parallel_size": to} if to else {}
+    if to and case.gpus and to * now.pp * now.dp > case.gpus:
+        change["data_parallel_size"] = max(1, case.gpus // (to * now.pp))
+    took = space(case, tp=now.tp)
+    return Finding(
+        rule="D2",
+        klass="gated",
+        severity="error",
+        why=f"{_needs(model, took)} do not fit {_gpus(case, now)} with room for one request",
+        to=change,
+        expects=f"it fits with tensor parallelism over {to}"
+        if to
+        else "quantised weights or larger GPUs fit",
+        risks="more GPUs; without NVLink the exchange between them is slow",
+        source=f"rulebook D2; {GUIDE} (size ladder), {DOCS}",
+        evidence=_shown(took),
+    )
+
+
+def _too_wide(case: Case, model: Model, now: Layout) -> Iterable[Finding]:
+    parameters, alone = model.parameters, _roomy(case, now, 1)
+    small = parameters is not None and parameters < SMALL
+    if (small and alone is not False) or alone:
+        slow = small or _pcie(case) or (case.concurrency or 0) >= MANY
+        yield _replicas(case, model, now, "warning" if slow else "info")
+        return
+    to, severity = _narrower(case, parameters, now)
+    if to is None or divides(model, to):
+        return
+    yield Finding(
+        rule="D2",
+        klass="gated",
+        severity=severity,
+        why=(
+            f"{model.name} ({billions(parameters) if parameters else 'size unknown'}) over {now.tp} GPUs: "
+            f"{to} are enough {'by the size ladder' if alone is None else 'for weights and KV cache'}"
+        ),
+        to=_spread(case, now, to),
+        expects=f"more throughput for each GPU: {now.gpus // to} engines of {to}",
+        risks="a single request answers slower, and each engine has a smaller KV cache",
+        source=f"rulebook D2; {GUIDE} (size ladder), serving guide (the least TP that fits), {DOCS}",
+        evidence=_shown(space(case, tp=to)),
+    )
+
+
+def _narrower(case: Case, parameters: float | None, now: Layout) -> tuple[int | None, Severity]:
+    """Fewer GPUs that are enough: by arithmetic where the card is known, else by the ladder."""
+    steps = [tp for tp in (2, 4) if tp < now.tp and now.tp % tp == 0]
+    known = [tp for tp in steps if _roomy(case, now, tp)]
+    if known:
+        return known[0], "info"
+    if parameters is None or fits(case, tp=1) is not None:
+        return None, "info"
+    enough = next((tp for bound, tp in LADDER if parameters < bound), WIDEST)
+    return (enough, "warning" if now.tp > 2 * enough else "info") if enough in steps else (None, "info")
+
+
+def _roomy(case: Case, now: Layout, tp: int) -> bool | None:
+    """Whether it fits so few GPUs with half of the present KV cache left in all; None: not known."""
+    fewer, present = space(case, tp=tp), space(case, tp=now.tp)
+    if fewer is None or present is None:
+        return None
+    return bool(fits(case, tp=tp)) and fewer.kv_tokens * now.tp / tp >= present.kv_tokens / 2
+
+
+def _replicas(case: Case, model: Model, now: Layout, severity: Severity) -> Finding:
+    alone = space(case, tp=1)
+    size = billions(model.parameters) if model.parameters else "its weights"
+    room = f": {_needs(model, alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
+    over = " over PCIe" if _pcie(case) else ""
+    return Finding(
+        rule="D1",
+        klass="gated",
+        severity=severity,
+        why=f"{model.name} ({size}) is split over {now.tp} GPUs{over}, yet fits one{room}",
+        to=_spread(case, now, 1),
+        expects=(
+            f"{now.gpus // now.pp} independent engines without an exchange between GPUs in every layer "
+            "(reported: 4 times the throughput of a 2B model on four PCIe GPUs, not promised)"
+        ),
+        risks="one request alone answers slower on GPUs with NVLink; each engine caches its own prefixes",
+        source=f"rulebook D1; {GUIDE} #1, {DOCS}: a model that fits one GPU needs no distributed inference",
+        evidence={"tensor_parallel_size": now.tp, "parameters": model.parameters} | _shown(alone),
+    )
+
+
+def _spread(case: Case, now: Layout, tp: int) -> Mapping[Knob, Value]:
+    """The same GPUs with this tensor parallelism; empty where another launcher shares out the engines."""
+    if any(case.setting.get(knob) is not None and case.setting[knob] is not False for knob in ALONE):
+        return {}
+    return {"tensor_parallel_size": tp, "data_parallel_size": now.dp * now.tp // tp}
+
+
+def _pipeline(case: Case) -> Iterable[Finding]:
+    now = layout(case)
+    within = case.gpus is None or now.tp * now.pp <= case.gpus
+    if now.pp == 1 or not _one_node(case) or not within or _pcie(case):
+        return
+    to, nvlink = now.tp * now.pp, case.card is not None and case.card.link == "nvlink"
+    possible = not divides(case.model, to) and fits(case, tp=to) is not False
+    if not possible:  # vLLM's own use of it within a node: a model that the GPUs do not divide
+        return
+    yield Finding(
+        rule="D4",
+        klass="gated",
+        severity="warning" if nvlink else "info",
+        why=f"{now.pp} pipeline stages of {now.tp} GPUs on one host{' with NVLink' if nvlink else ''}: "
+        "a token passes the stages one after the other",
+        to={"tensor_parallel_size": to, "pipeline_parallel_size": 1},
+        expects="lower ITL: all GPUs work on each layer; pipelines are for between hosts",
+        risks="without NVLink vLLM's own documents prefer the pipeline: keep it there",
+        source=f"rulebook D4; serving guide (PP = hosts, TP = GPUs of one); {DOCS} (edge case: no NVLink)",
+        evidence={"pipeline_parallel_size": now.pp, "tensor_parallel_size": now.tp},
+    )
+
+
+def _links(case: Case) -> Iterable[Finding]:
+    now = layout(case)
+    told = any(NVLINK_LOST in line for line in case.log)
+    if now.tp <= PAIR or not (_pcie(case) or told):
+        return
+    alone = _roomy(case, now, 1)
+    small = case.model is not None and (case.model.parameters or SMALL) < SMALL and alone is not False
+    layers = case.model.layers if case.model else None
+    to: Mapping[Knob, Value] = {}
+    expects = "fewer GPUs to an engine where the model fits them, or a pipeline, which exchanges less"
+    if not sparse(case) and (alone or small):
+        to, expects = _spread(case, now, 1), "no exchange between GPUs: data parallel engines instead"
+    elif layers and layers >= now.tp * now.pp and alone is False and _one_node(case):
+        to = {"tensor_parallel_size": 1, "pipeline_parallel_size": now.tp * now.pp}
+        expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
+    yield Finding(
+        rule="D5",
+        klass="gated",
+        severity="warning",
+        why=(
+            f"tensor parallelism over {now.tp} GPUs on PCIe{' (the log says so)' if told else ''}: "
+            "vLLM turns its custom all-reduce off for more than two, and every layer waits for the bus twice"
+        ),
+        to=to,
+        expects=expects,
+        risks="one request alone may answer slower",
+        source=f"rulebook D5; {GUIDE} #1; {DOCS} (no NVLink: pipeline); vLLM 0.32 custom_all_reduce.py",
+        evidence={"tensor_parallel_size": now.tp},
+    )
+
+
+def _pcie(case: Case) -> bool:
+    return case.card is not None and case.card.link == "pcie"
+
+
+def _needs(model: Model, took: Space | None) -> str:
+    return f"{took.weights_gib:.1f} GiB of weights for each GPU" if took else f"the weights of {model.name}"
+
+
+def _gpus(case: Case, now: Layout) -> str:
+    card = case.card.name if case.card else "GPU"
+    return f"{now.tp * now.pp} x {card}"
+
+
+def _shown(took: Space | None) -> dict[str, Value]:
+    return {"weights_gib": round(took.weights_gib, 1), "kv_tokens": round(took.kv_tokens)} if took else {}
+
+
+LINTS = (
+    Check(rules=("D3",), check=_validity),
+    Check(rules=("D1", "D2"), check=_size),
+    Check(rules=("D4",), check=_pipeline),
+    Check(rules=("D5",), check=_links),
+)

@@ -1,0 +1,130 @@
+"""M4, M5, B1, B2, B3 and O1: the share of the GPU and the size of the batches."""
+
+import pytest
+
+from policies.lint_memory import LINTS
+from tests.policies.cases import (
+    DEEPSEEK_R1,
+    H100,
+    H200,
+    LLAMA_8B,
+    LLAMA_8B_AWQ,
+    MAMBA_9B,
+    MIXTRAL,
+    QWEN_7B_AWQ,
+    RTX_5070,
+    T4,
+    case,
+    findings,
+    rules,
+)
+
+
+def test_a_mixture_of_experts_keeps_memory_for_its_exchange() -> None:
+    asked = case("vllm serve x -dp 8 -ep --gpu-memory-utilization 0.95", model=DEEPSEEK_R1, card=H200)
+    (found,) = findings(LINTS, asked)
+    assert (found.rule, found.severity, found.to) == ("M4", "warning", {"gpu_memory_utilization": 0.85})
+    asked = case("vllm serve x -tp 2 --gpu-memory-utilization 0.95", model=MIXTRAL, card=H100)
+    assert rules(findings(LINTS, asked)) == ["M4"]
+
+
+def test_the_default_share_is_only_worth_a_word() -> None:
+    (found,) = findings(LINTS, case("vllm serve x -dp 8 -ep", model=DEEPSEEK_R1, card=H200))
+    assert (found.rule, found.severity) == ("M4", "info")
+
+
+def test_experts_on_one_gpu_dense_models_and_a_low_share_are_left_alone() -> None:
+    assert not findings(LINTS, case("vllm serve x", model=MIXTRAL))
+    assert not findings(LINTS, case("vllm serve x -tp 2 --gpu-memory-utilization 0.95", model=LLAMA_8B))
+    asked = case("vllm serve x -dp 8 -ep --gpu-memory-utilization 0.85", model=DEEPSEEK_R1)
+    assert not findings(LINTS, asked)
+    assert not findings(LINTS, case("vllm serve x -dp 8 --gpu-memory-utilization 0.95"))
+
+
+def test_the_share_is_not_lowered_below_what_the_weights_need() -> None:
+    asked = case("vllm serve x --gpu-memory-utilization 0.95", model=MIXTRAL, card=H100)
+    assert "M4" not in rules(findings(LINTS, asked))
+
+
+def test_a_share_that_wastes_the_card_is_raised() -> None:
+    (found,) = findings(LINTS, case("vllm serve x --gpu-memory-utilization 0.6"))
+    assert (found.rule, found.to) == ("M5", {"gpu_memory_utilization": 0.9})
+    asked = case("vllm serve x --gpu-memory-utilization 0.7", model=LLAMA_8B_AWQ, card=T4)
+    (found,) = findings(LINTS, asked)
+    assert "tokens now" in found.expects
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "",
+        "--gpu-memory-utilization 0.8",
+        "--gpu-memory-utilization 0.5 --kv-cache-memory-bytes 4G",
+        "--gpu-memory-utilization 0.3 --runner pooling",
+    ],
+)
+def test_a_share_that_is_high_enough_or_without_effect_is_left_alone(flags: str) -> None:
+    assert not findings(LINTS, case(f"vllm serve x {flags}"))
+
+
+def test_a_share_with_room_for_all_that_may_run_is_left_alone() -> None:
+    flags = "--gpu-memory-utilization 0.7 --max-num-seqs 64 --max-model-len 8192"
+    assert not findings(LINTS, case(f"vllm serve x {flags}", model=LLAMA_8B, card=H100))
+
+
+def test_sixteen_sequences_become_128_where_the_cache_holds_more() -> None:
+    flags = "--max-num-seqs 16 --max-model-len 2048 --gpu-memory-utilization 0.9"
+    (found,) = findings(LINTS, case(f"vllm serve x {flags}", model=LLAMA_8B_AWQ, card=T4))
+    assert (found.rule, found.to) == ("B1", {"max_num_seqs": 128})
+
+
+def test_sixteen_sequences_are_kept_where_the_cache_is_small_or_unknown_or_few_come() -> None:
+    flags = "vllm serve x --max-num-seqs 16"
+    assert not findings(LINTS, case(flags, model=LLAMA_8B, card=T4))
+    assert not findings(LINTS, case(flags, model=LLAMA_8B))
+    assert not findings(LINTS, case(flags, card=H100))
+    assert not findings(LINTS, case(flags, model=LLAMA_8B, card=H100, concurrency=8))
+    assert "B1" not in rules(findings(LINTS, case(flags, model=MAMBA_9B, card=T4)))
+
+
+def test_a_hybrid_on_a_small_card_gets_the_small_values() -> None:
+    (found,) = findings(LINTS, case("vllm serve x --max-model-len 2048", model=MAMBA_9B, card=T4))
+    assert found.rule == "B2"
+    assert found.to == {
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 512,
+        "gpu_memory_utilization": 0.85,
+    }
+    flags = "--max-num-seqs 16 --max-num-batched-tokens 512 --gpu-memory-utilization 0.85"
+    (found,) = findings(
+        LINTS, case(f"vllm serve x {flags} --mamba-ssm-cache-dtype float16", model=MAMBA_9B, card=T4)
+    )
+    assert found.to == {"mamba_ssm_cache_dtype": "float32"}
+    assert not findings(LINTS, case(f"vllm serve x {flags}", model=MAMBA_9B, card=T4))
+
+
+def test_a_hybrid_on_a_large_card_is_left_alone() -> None:
+    assert not findings(LINTS, case("vllm serve x", model=MAMBA_9B, card=H100))
+    assert not findings(LINTS, case("vllm serve x", model=MAMBA_9B))
+
+
+def test_a_step_of_512_tokens_is_for_hybrids() -> None:
+    flags = "vllm serve x --max-num-batched-tokens 512"
+    (found,) = findings(LINTS, case(flags, model=LLAMA_8B))
+    assert (found.rule, found.severity, found.to) == ("B3", "warning", {"max_num_batched_tokens": 2048})
+    (found,) = findings(LINTS, case(flags))
+    assert found.severity == "info"
+    assert not findings(LINTS, case(flags, model=MAMBA_9B))
+    assert not findings(LINTS, case("vllm serve x --max-num-batched-tokens 2048", model=LLAMA_8B))
+
+
+def test_offloading_is_taken_out_where_the_gpu_holds_all_and_else_quoted() -> None:
+    flags = "--kv-offloading-size 62 --kv-offloading-backend native"
+    few = f"vllm serve x {flags} --max-num-seqs 4 --max-model-len 4096"
+    found = findings(LINTS, case(few, model=QWEN_7B_AWQ, card=RTX_5070))[-1]
+    assert (found.rule, found.severity) == ("O1", "warning")
+    assert found.to == {"kv_offloading_size": None, "kv_offloading_backend": None}
+    many = f"vllm serve x {flags} --max-num-seqs 64 --max-model-len 16384"
+    (found,) = findings(LINTS, case(many, model=QWEN_7B_AWQ, card=RTX_5070))
+    assert (found.severity, dict(found.to)) == ("info", {})
+    assert "not promised" in found.expects

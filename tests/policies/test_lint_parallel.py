@@ -1,0 +1,142 @@
+"""D1 to D5: how the model lies on the GPUs."""
+
+import pytest
+
+from policies.lint_parallel import LINTS, divides
+from tests.policies.cases import (
+    A100,
+    DEEPSEEK_R1,
+    H100,
+    L40S,
+    LLAMA_8B,
+    LLAMA_70B,
+    MIXTRAL,
+    QWEN_2B,
+    QWEN_7B_AWQ,
+    case,
+    dense,
+    findings,
+    rules,
+)
+
+PCIE_ONLY = ("Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.",)
+
+
+def serve(flags: str) -> str:
+    return f"vllm serve some/model --max-model-len 8192 {flags}"
+
+
+def test_a_small_model_over_four_gpus_becomes_four_engines_whatever_the_card() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B))
+    assert (found.rule, found.severity, found.klass) == ("D1", "warning", "gated")
+    assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 4}
+
+
+def test_a_larger_model_that_fits_one_gpu_is_told_with_the_arithmetic() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 2"), model=LLAMA_8B, card=H100))
+    assert (found.rule, found.severity) == ("D1", "info")
+    assert "GiB of weights" in found.why
+    (found,) = findings(LINTS, case(serve("-tp 2"), model=LLAMA_8B, card=L40S))
+    assert (found.rule, found.severity) == ("D1", "warning")
+
+
+def test_engines_that_another_launcher_shares_out_are_not_changed() -> None:
+    flags = "-tp 2 -dp 2 --data-parallel-rank 0"
+    (found,) = findings(LINTS, case(serve(flags), model=QWEN_2B))
+    assert not found.to
+
+
+def test_replicas_keep_the_number_of_gpus() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 2 -dp 2"), model=QWEN_2B, gpus=4))
+    assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("billions", "tp", "said", "to"),
+    [
+        (14.8, 8, "D2", 2),
+        (14.8, 2, "", None),
+        (32.8, 8, "D2", 4),
+        (70.6, 4, "", None),
+        (70.6, 8, "D2", 4),
+        (405.9, 8, "", None),
+    ],
+)
+def test_without_a_card_the_ladder_of_sizes_counts(billions: float, tp: int, said: str, to: int) -> None:
+    model = dense("x", billions, heads=64, hidden_size=8192)
+    found = findings(LINTS, case(serve(f"-tp {tp}"), model=model))
+    assert rules(found) == ([said] if said else [])
+    assert all(one.to == {"tensor_parallel_size": to, "data_parallel_size": tp // to} for one in found)
+
+
+def test_a_model_that_does_not_fit_gets_the_fewest_gpus_that_hold_it() -> None:
+    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=A100, gpus=8))
+    assert (found.rule, found.severity, found.to) == ("D2", "error", {"tensor_parallel_size": 2})
+    (found,) = findings(LINTS, case("vllm serve x -tp 2 -dp 4", model=LLAMA_70B, card=H100, gpus=8))
+    assert found.to == {"tensor_parallel_size": 4, "data_parallel_size": 2}
+    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=A100, gpus=1))
+    assert not found.to
+
+
+def test_what_is_split_as_it_must_be_is_left_alone() -> None:
+    assert not findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=H100, gpus=4))
+    assert not findings(LINTS, case(serve(""), model=LLAMA_8B, card=H100))
+    assert not findings(LINTS, case(serve("-tp 2"), model=MIXTRAL, card=H100))
+    assert not findings(LINTS, case(serve("-tp 8")))
+
+
+@pytest.mark.parametrize(("tp", "to"), [(3, 2), (6, 4), (7, 4), (5, 4)])
+def test_heads_that_the_gpus_do_not_divide_are_refused(tp: int, to: int) -> None:
+    (found,) = findings(LINTS, case(serve(f"-tp {tp}"), model=LLAMA_8B))
+    assert (found.rule, found.severity, found.to) == ("D3", "error", {"tensor_parallel_size": to})
+    assert "32 attention heads" in found.why
+
+
+def test_seven_gpus_divide_28_heads_but_not_their_four_kv_heads() -> None:
+    assert "KV heads" in divides(QWEN_7B_AWQ, 7)
+    assert not divides(QWEN_7B_AWQ, 4)
+    assert not divides(None, 7)
+    assert not divides(DEEPSEEK_R1, 8)
+
+
+def test_more_gpus_than_the_host_has_are_refused_unless_there_are_other_hosts() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 8"), model=LLAMA_70B, card=H100, gpus=4))
+    assert (found.rule, found.to) == ("D3", {"tensor_parallel_size": 4})
+    for flags in ("-tp 8 --nnodes 2", "-tp 8 --distributed-executor-backend ray"):
+        assert "D3" not in rules(findings(LINTS, case(serve(flags), model=LLAMA_70B, card=H100, gpus=4)))
+
+
+def test_a_pipeline_within_a_host_becomes_tensor_parallel_where_nvlink_is() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 2 -pp 2"), model=LLAMA_70B, card=H100, gpus=4))
+    assert (found.rule, found.severity) == ("D4", "warning")
+    assert found.to == {"tensor_parallel_size": 4, "pipeline_parallel_size": 1}
+
+
+@pytest.mark.parametrize("flags", ["-tp 8 -pp 2 --nnodes 2", "-pp 2 --distributed-executor-backend ray"])
+def test_a_pipeline_between_hosts_is_right(flags: str) -> None:
+    assert "D4" not in rules(findings(LINTS, case(serve(flags), model=LLAMA_70B, card=H100, gpus=8)))
+
+
+def test_a_pipeline_without_nvlink_or_of_an_odd_number_is_what_vllm_itself_advises() -> None:
+    assert "D4" not in rules(findings(LINTS, case(serve("-pp 4"), model=LLAMA_70B, card=L40S, gpus=4)))
+    assert "D4" not in rules(findings(LINTS, case(serve("-pp 3"), model=LLAMA_70B, card=H100, gpus=3)))
+
+
+def test_tensor_parallel_over_pcie_becomes_engines_or_a_pipeline() -> None:
+    said = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, card=L40S, gpus=4))
+    assert rules(said) == ["D1", "D5"]
+    assert said[0].to == said[1].to == {"tensor_parallel_size": 1, "data_parallel_size": 4}
+    (found,) = findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=L40S, gpus=4))
+    assert (found.rule, found.to) == ("D5", {"tensor_parallel_size": 1, "pipeline_parallel_size": 4})
+
+
+def test_the_log_tells_the_links_where_the_card_does_not() -> None:
+    said = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, log=PCIE_ONLY))
+    assert rules(said) == ["D1", "D5"]
+    assert "the log says so" in said[1].why
+
+
+def test_two_gpus_and_nvlink_have_the_custom_all_reduce() -> None:
+    assert "D5" not in rules(findings(LINTS, case(serve("-tp 2"), model=LLAMA_70B, card=L40S)))
+    assert "D5" not in rules(findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=H100)))
+    assert "D5" not in rules(findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B)))
