@@ -16,7 +16,7 @@ from agent import chain
 from agent.ports import Site
 from simulator.traffic import Load, Traffic
 from tests.docker_bench import Bench, Container
-from tests.system.rig import Document, Rig, until
+from tests.system.rig import Document, Rig, lost, until
 from tests.system.wishes import TARGET, Wishes
 
 # As slow as a real one: sixteen clients shall not take the whole machine.
@@ -38,6 +38,7 @@ class DockerWishes(Wishes):
 
     containers: tuple[str, ...] = ()
     host: str = ""
+    publish: str = "127.0.0.1"
     strategy: str = "auto"
     steps: tuple[tuple[int, int, float], ...] = ((50, 8, 0.5),)
 
@@ -46,6 +47,7 @@ class DockerWishes(Wishes):
             kind = "docker"
             containers = {dumps(list(self.containers))}
             host = "{self.host}"
+            publish = "{self.publish}"
             strategy = "{self.strategy}"
             health_every_s = 0.3
             health_timeout_s = 1.0
@@ -176,3 +178,13 @@ def all_at_rest(servers: int, target: Document) -> bool:
         return False
     weights = [server["weight"] or 0 for server in target["servers"]]
     return len(weights) == servers and sum(weights) == 100 and max(weights) - min(weights) <= 1
+
+
+async def all_is_well(rig: DockerRig) -> None:
+    async with rig.users(SOME) as traffic:
+        await until(lambda: _ok(traffic), lambda count: count >= 5, "good answers")
+    assert lost(traffic) == []
+
+
+async def _ok(traffic: Traffic) -> int:
+    return traffic.tally.outcomes["ok"]

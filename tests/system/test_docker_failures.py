@@ -16,7 +16,7 @@ from agent.model import Value
 from simulator.traffic import Load, Traffic
 from tests.docker_bench import Bench, Container
 from tests.system.conftest import StartDocker
-from tests.system.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerWishes
+from tests.system.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerWishes, all_is_well
 from tests.system.rig import Document, lost, trimtab, until
 
 pytestmark = [pytest.mark.real_envoy, pytest.mark.timeout(120)]
@@ -150,18 +150,8 @@ async def taken_back(rig: DockerRig, blue: Container, one: Document, *, said: st
     await all_is_well(rig)
 
 
-async def all_is_well(rig: DockerRig) -> None:
-    async with rig.users(SOME) as traffic:
-        await until(lambda: _ok(traffic), lambda count: count >= 5, "good answers")
-    assert lost(traffic) == []
-
-
 async def _in_flight(traffic: Traffic) -> int:
     return traffic.tally.in_flight
-
-
-async def _ok(traffic: Traffic) -> int:
-    return traffic.tally.outcomes["ok"]
 
 
 # At the start.
