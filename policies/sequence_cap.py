@@ -70,4 +70,6 @@ def lowered(reading: Reading, context: Context, cap: SequenceCap | None) -> dict
     base = min(cap.value, peak) if cap else peak
     knob = ACTIVE if has_active(reading, context) else SEQS
     value = down(context.bounds.get(knob), current=base, at_most=0.75 * base)
-    return {} if value is None else {knob: value}
+    if value is None or value > token_budget(context.setting, reading):
+        return {}  # vLLM refuses more sequences than tokens
+    return {knob: value}

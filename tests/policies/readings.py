@@ -1,153 +1,41 @@
-"""Readings and contexts for the tests of policies: by hand, and any at all."""
+"""Readings and contexts for the tests of policies: those of the conformance suite."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-
-from hypothesis import strategies as st
-
-from agent.model import Bound, Objective, Outcome, Slo, Value
-from agent.ports import Context
-from agent.reading import Gpu, Latency, Reading, Trend
-
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-PROMISE = Slo(
-    ttft=Objective(under_s=0.5, share=0.95),
-    itl=Objective(under_s=0.05, share=0.95),
+from policies.conformance.readings import (
+    CONTEXTS,
+    FREE,
+    KNOBS,
+    NONE,
+    NOON,
+    PROMISE,
+    PROMPTS,
+    READINGS,
+    a_context,
+    a_reading,
+    bounds,
+    late,
+    latencies,
+    promoted,
+    rising,
+    steady,
+    trends,
 )
 
-
-def steady(value: float) -> Trend:
-    return Trend(mean=value, low=value, high=value, early=value, late=value)
-
-
-def rising(early: float, late: float) -> Trend:
-    return Trend(mean=(early + late) / 2, low=min(early, late), high=max(early, late), early=early, late=late)
-
-
-def late(over: float, *, p50: float = 0.1, p99: float = 0.3, count: float = 200) -> Latency:
-    return Latency(count=count, p50=p50, p95=(p50 + p99) / 2, p99=p99, over_slo=over)
-
-
-FREE, NONE, PROMPTS = steady(0.2), steady(0.0), steady(500.0)
-
-
-def a_reading(
-    *,
-    running: Trend | None = None,
-    waiting: Trend | None = None,
-    kv: Trend | None = FREE,
-    preemptions: Trend | None = NONE,
-    prompt_tokens: Trend | None = PROMPTS,
-    ttft: Latency | None = None,
-    itl: Latency | None = None,
-    coverage: float = 1.0,
-    version: str | None = "0.32.0",
-    gpus: tuple[Gpu, ...] = (),
-) -> Reading:
-    return Reading(
-        at=NOON,
-        server="chat-r0",
-        span_s=30.0,
-        coverage=coverage,
-        running=running or steady(4.0),
-        waiting=waiting or steady(0.0),
-        kv_usage=kv,
-        preemptions_per_s=preemptions,
-        prompt_tokens_per_s=prompt_tokens,
-        ttft=ttft,
-        itl=itl,
-        gpus=gpus,
-        facts={"version": version} if version else {},
-    )
-
-
-def a_context(
-    setting: Mapping[str, Value] | None = None,
-    *,
-    slo: Slo = PROMISE,
-    bounds: Mapping[str, Bound] | None = None,
-    outcomes: tuple[Outcome, ...] = (),
-) -> Context:
-    return Context(setting=setting or {}, slo=slo, bounds=bounds or {}, outcomes=outcomes)
-
-
-def promoted(knob: str, before: Value, after: Value, *, ago_s: float) -> Outcome:
-    at = NOON - timedelta(seconds=ago_s)
-    return Outcome(at=at, result="promoted", to={knob: after}, before={knob: before})
-
-
-@st.composite
-def trends(draw: st.DrawFn, *, top: float) -> Trend:
-    early, late_, low, high = (draw(st.floats(0, top)) for _ in range(4))
-    low, *_, high = sorted((early, late_, low, high))
-    return Trend(mean=(early + late_) / 2, low=low, high=high, early=early, late=late_)
-
-
-@st.composite
-def latencies(draw: st.DrawFn) -> Latency:
-    p50, p95, p99 = sorted(draw(st.floats(0, 100)) for _ in range(3))
-    count = draw(st.floats(1, 10_000))
-    return Latency(count=count, p50=p50, p95=p95, p99=p99, over_slo=draw(st.none() | st.floats(0, 1)))
-
-
-GPUS = st.builds(
-    Gpu,
-    index=st.just(0),
-    uuid=st.just("GPU-1"),
-    name=st.sampled_from(["", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"]),
-    utilization=st.none() | st.floats(0, 1),
-    memory_total_mib=st.none() | st.sampled_from([15_360.0, 81_559.0, 183_359.0]),
-)
-
-READINGS = st.builds(
-    Reading,
-    at=st.just(NOON),
-    server=st.just("chat-r0"),
-    span_s=st.just(30.0),
-    coverage=st.floats(0, 1) | st.just(1.0),
-    running=trends(top=600) | st.integers(0, 600).map(float).map(steady),
-    waiting=trends(top=600) | st.integers(0, 600).map(float).map(steady),
-    kv_usage=st.none() | trends(top=1) | st.floats(0, 1).map(steady),
-    preemptions_per_s=st.none() | trends(top=5) | st.just(steady(0.0)),
-    prompt_tokens_per_s=st.none() | trends(top=10_000),
-    ttft=st.none() | latencies(),
-    itl=st.none() | latencies(),
-    e2e=st.none() | latencies(),
-    gpus=st.lists(GPUS, max_size=2).map(tuple),
-    facts=st.sampled_from([{}, {"version": "0.17.1"}, {"version": "0.28.0"}, {"version": "0.32.0"}]),
-)
-
-KNOBS = (
-    "max_num_seqs",
-    "max_num_active_seqs",
-    "max_num_batched_tokens",
-    "max_num_scheduled_tokens",
-    "watermark",
-)
-
-
-@st.composite
-def bounds(draw: st.DrawFn) -> Bound:
-    low = draw(st.none() | st.integers(1, 512))
-    high = draw(st.none() | st.integers(low or 1, 16_384))
-    allowed = draw(st.just(()) | st.lists(st.integers(1, 1024), min_size=1, max_size=4).map(tuple))
-    return Bound(min=low, max=high, allowed=allowed)
-
-
-OBJECTIVES = st.none() | st.builds(Objective, under_s=st.floats(0.001, 10), share=st.floats(0.5, 0.999))
-CONTEXTS = st.builds(
-    Context,
-    setting=st.dictionaries(st.sampled_from(KNOBS), st.integers(1, 4096), max_size=5),
-    slo=st.builds(Slo, ttft=OBJECTIVES, itl=OBJECTIVES, e2e=OBJECTIVES),
-    bounds=st.dictionaries(st.sampled_from(KNOBS), bounds(), max_size=5),
-    outcomes=st.lists(
-        st.builds(
-            promoted,
-            st.sampled_from(KNOBS),
-            st.none() | st.integers(1, 100),
-            st.integers(1, 100),
-            ago_s=st.floats(0, 2_000),
-        ),
-        max_size=3,
-    ),
-)
+__all__ = [
+    "CONTEXTS",
+    "FREE",
+    "KNOBS",
+    "NONE",
+    "NOON",
+    "PROMISE",
+    "PROMPTS",
+    "READINGS",
+    "a_context",
+    "a_reading",
+    "bounds",
+    "late",
+    "latencies",
+    "promoted",
+    "rising",
+    "steady",
+    "trends",
+]

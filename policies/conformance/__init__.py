@@ -1,0 +1,166 @@
+"""What every policy must do, ours or yours: CHECKS, each a function of the policy's class.
+
+In a test of yours (needs `pytest` and `hypothesis`):
+
+    from policies.conformance import CHECKS
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    def test_it_is_a_good_policy(check):
+        check(MyPolicy)
+
+Each raises AssertionError with what was asked and what was found. `policies.conformance.readings` makes the
+readings and contexts that they ask with; use it for your own tests too.
+"""
+
+import copy
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, FrozenInstanceError, asdict, fields, is_dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from pydantic import TypeAdapter
+
+from agent.digest import digest
+from agent.model import Proposal, Slo
+from agent.ports import Context
+from agent.reading import Reading
+from policies.conformance.readings import CASES, NOON, steady
+from policies.harm import harms
+
+PROPOSALS = TypeAdapter(list[Proposal])
+PLAIN = (bool, int, float, str, tuple, dict)
+RULE = re.compile(r"[A-Z]{1,8}-?\d{1,3}")  # "Q1", "ACME-12"
+ANYTHING = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+
+Check = Callable[[type], None]
+
+
+def it_says_what_it_is_for(plugin: type) -> None:
+    """The first line of its module is a sentence: `trimtab policies` shows it."""
+    said = (sys.modules[plugin.__module__].__doc__ or "").strip().splitlines()
+    _that(
+        bool(said) and re.fullmatch(r"[A-Z0-9].+\.", said[0]) is not None,
+        f"the first line of {plugin.__module__} is a sentence that says what it is for",
+    )
+
+
+def it_is_a_frozen_dataclass_of_plain_options(plugin: type) -> None:
+    """Its options come from TOML, all with a default; it keeps nothing between two calls."""
+    _that(is_dataclass(plugin), f"{plugin.__name__} is a dataclass")
+    policy = plugin()
+    for option in fields(policy):
+        has_default = option.default is not MISSING or option.default_factory is not MISSING
+        _that(has_default, f"the option {option.name} has a default")
+        value = getattr(policy, option.name)
+        _that(type(value) in PLAIN, f"the option {option.name} is plain TOML, not {type(value).__name__}")
+    changed = False
+    with suppress(FrozenInstanceError, AttributeError, TypeError):
+        setattr(policy, next((option.name for option in fields(policy)), "anything"), 1)
+        changed = True
+    _that(not changed, f"{plugin.__name__} is frozen: @dataclass(frozen=True, slots=True)")
+
+
+def it_refuses_options_that_make_no_sense(plugin: type) -> None:
+    """-1, NaN and infinity are a ValueError that names the option."""
+    policy = plugin()
+    for option in fields(policy):
+        if type(getattr(policy, option.name)) not in (int, float):
+            continue
+        for value in (-1, float("nan"), float("inf")):
+            try:
+                plugin(**{option.name: value})
+            except ValueError as error:
+                _that(option.name in str(error), f"the refusal of {option.name} = {value} names it: {error}")
+            else:
+                _that(False, f"{option.name} = {value} is refused with a ValueError")
+
+
+def it_tolerates_a_reading_in_which_nothing_is_known(plugin: type) -> None:
+    nothing = Reading(
+        at=NOON, server="chat-r0", span_s=30.0, coverage=1.0, running=steady(0), waiting=steady(0)
+    )
+    _asked(plugin(), nothing, Context(setting={}, slo=Slo()))
+
+
+def it_is_pure(plugin: type) -> None:
+    """The same reading and context give the same proposals, and are left as they were."""
+
+    @ANYTHING
+    @given(CASES)
+    def any_case(case: tuple[Reading, Context]) -> None:
+        reading, context = case
+        policy, before = plugin(), copy.deepcopy((reading, context))
+        said = _asked(policy, reading, context)
+        _that(said == _asked(policy, reading, context), "asked twice, it says the same")
+        _that(said == _asked(plugin(), *before), "another of its kind says the same")
+        _that((reading, context) == before, "reading and context are left as they were")
+
+    any_case()
+
+
+def its_proposals_are_complete(plugin: type) -> None:
+    """Serialisable, told with numbers, with what is expected, what is risked, and who says so."""
+
+    @ANYTHING
+    @given(CASES)
+    def any_case(case: tuple[Reading, Context]) -> None:
+        reading, context = case
+        said = _asked(plugin(), reading, context)
+        _that(PROPOSALS.validate_json(PROPOSALS.dump_json(said)) == said, "its proposals survive JSON")
+        for proposal in said:
+            _that(digest(asdict(proposal)).startswith("sha256:"), "a proposal can be digested")
+            _complete(proposal)
+
+    any_case()
+
+
+def it_does_no_harm(plugin: type) -> None:
+    """What harm is stands in `policies/harm.py`."""
+
+    @ANYTHING
+    @given(CASES)
+    def any_case(case: tuple[Reading, Context]) -> None:
+        reading, context = case
+        found = harms(reading, context, _asked(plugin(), reading, context))
+        _that(not found, f"it does no harm, but: {'; '.join(found)}")
+
+    any_case()
+
+
+CHECKS: tuple[Check, ...] = (
+    it_says_what_it_is_for,
+    it_is_a_frozen_dataclass_of_plain_options,
+    it_refuses_options_that_make_no_sense,
+    it_tolerates_a_reading_in_which_nothing_is_known,
+    it_is_pure,
+    its_proposals_are_complete,
+    it_does_no_harm,
+)
+
+
+def _asked(policy: Any, reading: Reading, context: Context) -> list[Proposal]:  # noqa: ANN401 - theirs
+    said: Sequence[Proposal] = policy.propose(reading, context)
+    _that(isinstance(said, Iterable), f"propose gives a list or tuple, not {said!r}")
+    for proposal in said:
+        _that(isinstance(proposal, Proposal), f"propose gives Proposals, not {proposal!r}")
+    return list(said)
+
+
+def _complete(proposal: Proposal) -> None:
+    rule = proposal.rule
+    _that(RULE.fullmatch(rule) is not None, f"the rule {rule!r} is letters and a number: Q1, ACME-12")
+    _that(
+        re.search(r"\d", proposal.why) is not None, f"{rule}: `why` has the numbers in it: {proposal.why!r}"
+    )
+    for name in ("expects", "risks", "source", "evidence"):
+        _that(bool(getattr(proposal, name)), f"{rule}: `{name}` says something")
+    _that(bool(proposal.to) or proposal.klass == "note", f"{rule}: changes something, or is a note")
+    _that(not (proposal.mitigation and proposal.klass == "note"), f"{rule}: a note mitigates nothing")
+
+
+def _that(holds: bool, wanted: str) -> None:
+    if not holds:
+        raise AssertionError(f"must hold: {wanted}")

@@ -1,0 +1,199 @@
+"""Readings and contexts to test policies with: by hand, and any at all."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import strategies as st
+
+from agent.model import Bound, Objective, Outcome, Slo, Value
+from agent.ports import Context
+from agent.reading import Gpu, Incident, Latency, Reading, Trend
+from policies.knobs import KNOBS as FACTS
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+PROMISE = Slo(
+    ttft=Objective(under_s=0.5, share=0.95),
+    itl=Objective(under_s=0.05, share=0.95),
+)
+
+
+def steady(value: float) -> Trend:
+    """The same over the whole window."""
+    return Trend(mean=value, low=value, high=value, early=value, late=value)
+
+
+def rising(early: float, late: float) -> Trend:
+    """One value in its first half, another in its second."""
+    return Trend(mean=(early + late) / 2, low=min(early, late), high=max(early, late), early=early, late=late)
+
+
+def late(over: float, *, p50: float = 0.1, p99: float = 0.3, count: float = 200) -> Latency:
+    """Seconds; `over`: the share of requests above the objective."""
+    return Latency(count=count, p50=p50, p95=(p50 + p99) / 2, p99=p99, over_slo=over)
+
+
+FREE, NONE, PROMPTS = steady(0.2), steady(0.0), steady(500.0)
+
+
+def a_reading(
+    *,
+    running: Trend | None = None,
+    waiting: Trend | None = None,
+    kv: Trend | None = FREE,
+    preemptions: Trend | None = NONE,
+    prompt_tokens: Trend | None = PROMPTS,
+    ttft: Latency | None = None,
+    itl: Latency | None = None,
+    coverage: float = 1.0,
+    version: str | None = "0.32.0",
+    gpus: tuple[Gpu, ...] = (),
+) -> Reading:
+    """A server that runs 4 requests with a cache that is 20 % full, but for what is given."""
+    return Reading(
+        at=NOON,
+        server="chat-r0",
+        span_s=30.0,
+        coverage=coverage,
+        running=running or steady(4.0),
+        waiting=waiting or steady(0.0),
+        kv_usage=kv,
+        preemptions_per_s=preemptions,
+        prompt_tokens_per_s=prompt_tokens,
+        ttft=ttft,
+        itl=itl,
+        gpus=gpus,
+        facts={"version": version} if version else {},
+    )
+
+
+def a_context(
+    setting: Mapping[str, Value] | None = None,
+    *,
+    slo: Slo = PROMISE,
+    bounds: Mapping[str, Bound] | None = None,
+    outcomes: tuple[Outcome, ...] = (),
+) -> Context:
+    return Context(setting=setting or {}, slo=slo, bounds=bounds or {}, outcomes=outcomes)
+
+
+def promoted(knob: str, before: Value, after: Value, *, ago_s: float) -> Outcome:
+    at = NOON - timedelta(seconds=ago_s)
+    return Outcome(at=at, result="promoted", to={knob: after}, before={knob: before})
+
+
+@st.composite
+def trends(draw: st.DrawFn, *, top: float) -> Trend:
+    early, late_, low, high = (draw(st.floats(0, top)) for _ in range(4))
+    low, *_, high = sorted((early, late_, low, high))
+    return Trend(mean=(early + late_) / 2, low=low, high=high, early=early, late=late_)
+
+
+@st.composite
+def latencies(draw: st.DrawFn) -> Latency:
+    p50, p95, p99 = sorted(draw(st.floats(0, 100)) for _ in range(3))
+    count = draw(st.floats(1, 10_000))
+    return Latency(count=count, p50=p50, p95=p95, p99=p99, over_slo=draw(st.none() | st.floats(0, 1)))
+
+
+GPUS = st.builds(
+    Gpu,
+    index=st.just(0),
+    uuid=st.just("GPU-1"),
+    name=st.sampled_from(["", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"]),
+    utilization=st.none() | st.floats(0, 1),
+    memory_used_mib=st.none() | st.floats(0, 15_000),
+    memory_total_mib=st.none() | st.sampled_from([15_360.0, 81_559.0, 183_359.0]),
+    temperature_c=st.none() | st.floats(20, 100),
+    throttle_reasons=st.none() | st.sampled_from([0, 0x8, 0x20, 0x40]),
+)
+
+INCIDENTS = st.builds(
+    Incident,
+    at=st.just(NOON),
+    server=st.just("chat-r0"),
+    what=st.sampled_from(["oom", "died", "restarted", "unhealthy"]),
+    why=st.just("exit code 137"),
+)
+
+READINGS = st.builds(
+    Reading,
+    at=st.just(NOON),
+    server=st.just("chat-r0"),
+    span_s=st.just(30.0),
+    coverage=st.floats(0, 1) | st.just(1.0),
+    running=trends(top=600) | st.integers(0, 600).map(float).map(steady),
+    waiting=trends(top=600) | st.integers(0, 600).map(float).map(steady),
+    kv_usage=st.none() | trends(top=1) | st.floats(0, 1).map(steady),
+    preemptions_per_s=st.none() | trends(top=5) | st.just(steady(0.0)),
+    prompt_tokens_per_s=st.none() | trends(top=10_000),
+    generation_tokens_per_s=st.none() | trends(top=10_000),
+    prefix_hit_ratio=st.none() | st.floats(0, 1),
+    ttft=st.none() | latencies(),
+    itl=st.none() | latencies(),
+    e2e=st.none() | latencies(),
+    gpus=st.lists(GPUS, max_size=2).map(tuple),
+    facts=st.sampled_from([{}, {"version": "0.17.1"}, {"version": "0.28.0"}, {"version": "0.32.0"}]),
+    incidents=st.lists(INCIDENTS, max_size=1).map(tuple),
+)
+
+KNOBS = (
+    "max_num_seqs",
+    "max_num_active_seqs",
+    "max_num_batched_tokens",
+    "max_num_scheduled_tokens",
+    "watermark",
+)
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_num_seqs": st.integers(1, 4096),
+        "max_num_active_seqs": st.integers(1, 4096),
+        "max_num_batched_tokens": st.integers(1, 32_768),
+        "max_num_scheduled_tokens": st.integers(1, 32_768),
+        "watermark": st.floats(0, 0.99),
+        "gpu_memory_utilization": st.floats(0.1, 0.98),
+        "max_model_len": st.integers(64, 131_072),
+        "enable_prefix_caching": st.booleans(),
+        "enforce_eager": st.booleans(),
+        "async_scheduling": st.booleans(),
+        "long_prefill_token_threshold": st.integers(0, 8192),
+    },
+)
+
+
+@st.composite
+def bounds(draw: st.DrawFn) -> Bound:
+    low = draw(st.none() | st.integers(1, 512))
+    high = draw(st.none() | st.integers(low or 1, 16_384))
+    allowed = draw(st.just(()) | st.lists(st.integers(1, 1024), min_size=1, max_size=4).map(tuple))
+    return Bound(min=low, max=high, allowed=allowed)
+
+
+OBJECTIVES = st.none() | st.builds(Objective, under_s=st.floats(0.001, 10), share=st.floats(0.5, 0.999))
+CONTEXTS = st.builds(
+    Context,
+    setting=SETTINGS,
+    slo=st.builds(Slo, ttft=OBJECTIVES, itl=OBJECTIVES, e2e=OBJECTIVES),
+    bounds=st.dictionaries(st.sampled_from(KNOBS), bounds(), max_size=5),
+    outcomes=st.lists(
+        st.builds(
+            promoted,
+            st.sampled_from(KNOBS),
+            st.none() | st.integers(1, 100),
+            st.integers(1, 100),
+            ago_s=st.floats(0, 2_000),
+        ),
+        max_size=3,
+    ),
+)
+
+
+def _possible(reading: Reading, context: Context) -> tuple[Reading, Context]:
+    """No server runs with a flag that its version does not have."""
+    version = reading.facts.get("version")
+    setting = {k: v for k, v in context.setting.items() if FACTS[k].in_version(version) is not False}
+    return reading, replace(context, setting=setting)
+
+
+CASES = st.builds(_possible, READINGS, CONTEXTS)
