@@ -1,0 +1,65 @@
+"""The longest request that is accepted: shorter where the KV cache is short and nobody sends such ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.model import Proposal
+from agent.ports import Context
+from agent.reading import Reading
+from policies.defaults import whole
+from policies.saying import check_options, idle, kv_full, optimisation, preempts
+from policies.steps import down
+
+LENGTH = "max_model_len"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextLength:
+    """Rule L1. Always a person's decision: requests that were accepted before are refused."""
+
+    p99_series: str = "request_tokens_p99"  # of the reading's series: prompt and answer together
+    longest_series: str = "request_tokens_max"  # over days, not minutes
+    far_below_ratio: float = 0.25  # p99 over max_model_len
+    reserve_ratio: float = 1.5  # above the longest that was seen
+    kv_full_above_ratio: float = 0.9  # in both halves of the window
+    preemptions_at_least_per_s: float = 0.1
+    coverage_at_least_ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.reserve_ratio < 1:
+            raise ValueError(f"reserve_ratio must be at least 1, not {self.reserve_ratio}")
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        p99, longest = reading.series.get(self.p99_series), reading.series.get(self.longest_series)
+        model = context.case.model if context.case else None
+        length = whole(context.setting, LENGTH) or (model.max_len if model else None)
+        short = kv_full(reading, self.kv_full_above_ratio) or preempts(
+            reading, self.preemptions_at_least_per_s
+        )
+        if not p99 or not longest or not length or not short or p99 > self.far_below_ratio * length:
+            return ()
+        least = int(longest * self.reserve_ratio) + 1
+        value = down(context.bounds.get(LENGTH), current=length, at_most=least * 2, least=least)
+        if value is None:
+            return ()
+        found = optimisation(
+            "L1",
+            reading,
+            {LENGTH: value},
+            f"99 % of the requests take at most {p99:.0f} tokens, the longest {longest:.0f}, {LENGTH} allows "
+            f"{length}, and the KV cache is the bottleneck: lower to {value}",
+            ("request_tokens_p99", p99, "tokens"),
+            ("request_tokens_max", longest, "tokens"),
+            expects="a bound on what one request may take of the KV cache; pages are shared as before",
+            risks=f"requests of more than {value} tokens are refused that were accepted before",
+            source="memory tuning guide; vLLM 0.32 config/model.py",
+            klass="gated",
+            assumed={LENGTH: length},
+        )
+        return (found,)
+
+
+plugin = ContextLength

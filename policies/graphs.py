@@ -1,0 +1,174 @@
+"""Compilation and CUDA graphs: on where they were turned off, and captured for the batches that run."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from re import findall
+
+from agent.model import Knob, Proposal, Setting, Value
+from agent.ports import Context
+from agent.reading import Reading
+from policies.defaults import chosen_seqs, whole
+from policies.knobs import release_of
+from policies.saying import (
+    check_options,
+    environment,
+    first_allowed,
+    idle,
+    optimisation,
+    over,
+    ran_out_of_memory,
+    tails,
+)
+from policies.steps import inside, up
+
+EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
+LARGEST, SIZES = "max_cudagraph_capture_size", "cudagraph_capture_sizes"
+DEFAULT_LARGEST = 512
+CAPTURE_SINCE = (0, 12)
+LOWER = frozenset({"NONE", "PIECEWISE", "FULL_DECODE_ONLY"})
+DEBUGGING = ("CUDA_LAUNCH_BLOCKING", "VLLM_TRACE_FUNCTION")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """Rules G1, G2 and G3. Graphs take memory: after an OOM nothing here asks for more of them."""
+
+    debugging: bool = False  # G1 and G3 are silent: somebody wants it slow and plain
+    tail_ratio: float = 3.0  # G2: ITL p99 over p50
+    requests_at_least: int = 20  # G2: behind ITL
+    graph_size_at_most: int = 1024  # G2
+    coverage_at_least_ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        if any(map(ran_out_of_memory, context.outcomes)):
+            return ()
+        debugging = self.debugging or any(name in environment(context) for name in DEBUGGING)
+        if context.setting.get(EAGER) is True:
+            answer = None if debugging else _without_eager(reading, context)
+        else:
+            level = None if debugging else _default_level(reading, context)
+            answer = level or self._larger(reading, context)
+        return (answer,) if answer else ()
+
+    def _larger(self, reading: Reading, context: Context) -> Proposal | None:
+        """Batches above the largest graph run without one: an ITL cliff."""
+        least, slo = self.requests_at_least, context.slo.itl
+        spikes = tails(reading.itl, self.tail_ratio, least) or over(reading.itl, slo, least)
+        release = release_of(reading.facts.get("version"))
+        if not spikes or reading.itl is None or release is None or release < CAPTURE_SINCE:
+            return None
+        largest, to, assumed = self._captured(reading, context)
+        if largest is None or reading.running.high <= largest or not to:
+            return None
+        values = " and ".join(f"{k} {'as vLLM chooses' if v is None else v}" for k, v in to.items())
+        return optimisation(
+            "G2",
+            reading,
+            to,
+            f"ITL p99 {reading.itl.p99:.3f} s, p50 {reading.itl.p50:.3f} s, and up to "
+            f"{reading.running.high:.0f} requests ran while graphs are captured up to {largest}: {values}",
+            ("itl_p99", reading.itl.p99, "s"),
+            ("itl_p50", reading.itl.p50, "s"),
+            ("captured", float(largest), "requests"),
+            expects="no batch runs without a graph: the spikes of ITL go",
+            risks="graphs take GPU memory, and capturing them makes the start longer",
+            source="vLLM 0.32 config/compilation.py: a batch above the largest graph runs without one",
+            assumed=assumed,
+        )
+
+    def _captured(
+        self, reading: Reading, context: Context
+    ) -> tuple[int | None, dict[Knob, Value], dict[Knob, Value]]:
+        """The largest graph, what would cover what ran, and what is assumed of now."""
+        setting, peak = context.setting, reading.running.high
+        seqs = chosen_seqs(setting, reading)
+        default = min(2 * seqs, DEFAULT_LARGEST)
+        sizes, largest = _whole_numbers(setting.get(SIZES)), whole(setting, LARGEST)
+        given = [knob for knob in (SIZES, LARGEST) if setting.get(knob) is not None]
+        current = max(sizes) if sizes else largest or default
+        if any(knob.startswith(f"{CONFIG}.cudagraph_capture") for knob in setting):
+            return None, {}, {}
+        if given and peak <= default:
+            free = all(first_allowed(context.bounds.get(knob), None) for knob in given)
+            return current, dict.fromkeys(given) if free else {}, {}
+        if sizes:
+            return None, {}, {}
+        limit = min(self.graph_size_at_most, max(seqs, current))
+        value = up(context.bounds.get(LARGEST), current=current, wanted=int(peak), limit=limit)
+        covers = value is not None and value >= peak
+        return current, {LARGEST: value} if covers else {}, {LARGEST: current}
+
+
+def _without_eager(reading: Reading, context: Context) -> Proposal | None:
+    if not first_allowed(context.bounds.get(EAGER), False) or not inside(context.bounds.get(EAGER), 0):
+        return None
+    tokens = reading.generation_tokens_per_s.mean if reading.generation_tokens_per_s else None
+    rate = "" if tokens is None else f" at {tokens:.0f} tokens/s"
+    return optimisation(
+        "G1",
+        reading,
+        {EAGER: False},
+        f"{EAGER} is set: {reading.running.mean:.1f} requests ran{rate} over {reading.span_s:.0f} s without "
+        "compilation and CUDA graphs",
+        ("generation_tokens", tokens, "tokens/s"),
+        expects="faster decoding: 30-50 % are reported for small models, not promised",
+        risks="graphs take GPU memory; the start takes minutes longer, once for each new setting",
+        source="vLLM optimization guide; S0 and S4 report it (S0's TTFT figures compare different prompts)",
+    )
+
+
+def _default_level(reading: Reading, context: Context) -> Proposal | None:
+    to, told = _lowered(context.setting)
+    free = all(value is not None or first_allowed(context.bounds.get(k), None) for k, value in to.items())
+    if not to or not free or any(context.bounds.get(k) and v is not None for k, v in to.items()):
+        return None
+    return optimisation(
+        "G3",
+        reading,
+        to,
+        f"{' and '.join(told)}: less than vLLM's default (level 2, FULL_AND_PIECEWISE) while "
+        f"{reading.running.mean:.1f} requests run",
+        expects="more of each step runs from graphs: ITL falls",
+        risks="a longer start; where a model or connector needs the lower mode, vLLM falls back by itself",
+        source="vLLM 0.32 config/vllm.py: optimisation levels",
+    )
+
+
+def _lowered(setting: Setting) -> tuple[dict[Knob, Value], list[str]]:
+    """The flags that ask for less than the default, with what takes that back; and what they say."""
+    to: dict[Knob, Value] = {}
+    told: list[str] = []
+    if str(setting.get(LEVEL)).removeprefix("O") in {"0", "1"}:
+        to[LEVEL] = None
+        told.append(f"optimisation level {setting[LEVEL]}")
+    dotted = f"{CONFIG}.cudagraph_mode"
+    if str(setting.get(dotted, "")).upper() in LOWER:
+        to[dotted] = None
+        told.append(f"cudagraph_mode {setting[dotted]}")
+    config = _table(setting.get(CONFIG))
+    if str(config.get("cudagraph_mode", "")).upper() in LOWER:
+        rest = {key: value for key, value in config.items() if key != "cudagraph_mode"}
+        to[CONFIG] = json.dumps(rest) if rest else None
+        told.append(f"cudagraph_mode {config['cudagraph_mode']}")
+    return to, told
+
+
+def _table(value: Value) -> dict[str, object]:
+    try:
+        table = json.loads(value) if isinstance(value, str) else {}
+    except ValueError:
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
+def _whole_numbers(value: Value) -> list[int]:
+    return [int(found) for found in findall(r"\d{1,6}", str(value))] if value is not None else []
+
+
+plugin = Graphs

@@ -1,0 +1,137 @@
+"""A GPU that waits for the host: more API servers, async scheduling; or merely little to do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.model import Proposal, Setting
+from agent.ports import Context
+from agent.reading import Reading
+from policies.defaults import whole
+from policies.knobs import release_of
+from policies.saying import (
+    check_options,
+    environment,
+    first_allowed,
+    gpu_busy,
+    idle,
+    kv_free,
+    note,
+    optimisation,
+    waits,
+)
+from policies.steps import up
+
+SERVERS, TOKENIZER, ASYNC = "api_server_count", "tokenizer_mode", "async_scheduling"
+ASYNC_SINCE = (0, 14)
+ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
+SPECULATION = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
+ALONE = ("headless", "grpc", "data_parallel_external_lb", "data_parallel_hybrid_lb")
+"""Flags that do not go together with more API servers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostBound:
+    """Rules C1, C2 and A1."""
+
+    cpu_series: str = "cpu_utilization"  # of the reading's series: 0..1, of the server's cores
+    cpu_busy_above_ratio: float = 0.8
+    gpu_idle_below_ratio: float = 0.6  # utilisation of the busiest GPU
+    queue_at_least: float = 1.0  # C1: requests that wait, in both halves of the window
+    kv_free_below_ratio: float = 0.9  # C1: highest KV usage of the window
+    servers_at_most: int = 4
+    coverage_at_least_ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        busy = gpu_busy(reading)
+        found = [self._async(reading, context)]
+        if busy is not None and busy < self.gpu_idle_below_ratio:
+            found += [self._more_servers(reading, context, busy), self._under_loaded(reading, busy)]
+        return tuple(proposal for proposal in found if proposal)
+
+    def _more_servers(self, reading: Reading, context: Context, busy: float) -> Proposal | None:
+        cpu, setting = reading.series.get(self.cpu_series), context.setting
+        if cpu is None or cpu <= self.cpu_busy_above_ratio or not waits(reading, self.queue_at_least):
+            return None
+        if not kv_free(reading, self.kv_free_below_ratio):
+            return None
+        why = (
+            f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited, the GPU was {busy:.0%} "
+            f"busy and the CPU {cpu:.0%}: the host is the bottleneck"
+        )
+        numbers = (("gpu_utilization", busy, "ratio"), ("cpu_utilization", cpu, "ratio"))
+        source = "troubleshooting guide, issue 2; vLLM 0.32 entrypoints (api_server_count)"
+        fast = first_allowed(context.bounds.get(TOKENIZER), None, "auto")
+        if setting.get(TOKENIZER) == "slow" and fast:
+            return optimisation(
+                "C1",
+                reading,
+                {TOKENIZER: fast[0]},
+                f"{why}, and the slow tokenizer is asked for",
+                *numbers,
+                expects="prompts are tokenized faster: TTFT falls",
+                risks="a tokenizer whose fast form differs may split text otherwise",
+                source=source,
+                klass="gated",
+            )
+        now = whole(setting, SERVERS) or whole(setting, "data_parallel_size") or 1
+        servers = up(context.bounds.get(SERVERS), current=now, wanted=now * 2, limit=self.servers_at_most)
+        lora = environment(context).get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+        if servers is None or lora or any(setting.get(knob) for knob in ALONE):
+            return None
+        return optimisation(
+            "C1",
+            reading,
+            {SERVERS: servers},
+            f"{why}: raise {SERVERS} from {now} to {servers}",
+            *numbers,
+            expects="tokenizing and answering take more cores: TTFT falls, the GPU has work",
+            risks="without free cores nothing is gained; process metrics of the server vanish",
+            source=source,
+            assumed={SERVERS: now},
+        )
+
+    def _under_loaded(self, reading: Reading, busy: float) -> Proposal | None:
+        if reading.waiting.high > 0:
+            return None
+        why = (
+            f"over {reading.span_s:.0f} s nothing waited and the GPU was {busy:.0%} busy: it is under-loaded"
+        )
+        advice = "nothing changes: there is room for more load"
+        numbers = ("gpu_utilization", busy, "ratio")
+        return note("C2", reading, why, advice, "production alerts: GPU utilisation < 60 %", numbers)
+
+    def _async(self, reading: Reading, context: Context) -> Proposal | None:
+        setting, release = context.setting, release_of(reading.facts.get("version"))
+        on = first_allowed(context.bounds.get(ASYNC), None, True)
+        if setting.get(ASYNC) is not False or release is None or release < ASYNC_SINCE or not on:
+            return None
+        if not _goes_with_async(setting):
+            return None
+        return optimisation(
+            "A1",
+            reading,
+            {ASYNC: on[0]},
+            f"async scheduling is turned off on vLLM {release[0]}.{release[1]}, which turns it on by itself, "
+            f"while {reading.running.mean:.1f} requests run",
+            expects="the next step is scheduled while the GPU works on this one: ITL falls",
+            risks="close to none: vLLM leaves it off where executor or model do not support it",
+            source="vLLM 0.32 config/scheduler.py; on by default since 0.14",
+        )
+
+
+def _goes_with_async(setting: Setting) -> bool:
+    """Combinations of which vLLM says that they do not work are left alone."""
+    if (whole(setting, "pipeline_parallel_size") or 1) > 1 or setting.get("enable_dbo"):
+        return False
+    if setting.get("distributed_executor_backend") not in {None, "mp", "uni"}:
+        return False
+    told = " ".join(str(setting[knob]) for knob in SPECULATION if setting.get(knob) is not None)
+    return not told or any(method in told for method in ASYNC_METHODS)
+
+
+plugin = HostBound

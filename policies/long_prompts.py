@@ -1,0 +1,82 @@
+"""Long prompts among short ones: chunks of the long are capped, so that the short pass them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.model import Proposal
+from agent.ports import Context
+from agent.reading import Reading
+from policies.defaults import token_budget, whole
+from policies.knobs import KNOBS
+from policies.saying import check_options, flag, idle, kv_free, optimisation, over, tails
+from policies.steps import down
+
+THRESHOLD = "long_prefill_token_threshold"
+LEAST = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongPrompts:
+    """Rule P4. Warm: the compile cache stays valid, unlike with another token budget."""
+
+    p50_series: str = "prompt_tokens_p50"  # of the reading's series
+    p99_series: str = "prompt_tokens_p99"
+    long_from: float = 1024.0  # tokens of a prompt
+    short_below_ratio: float = 0.25  # p50 over p99: mixed
+    budget_ratio: float = 0.25  # of a step that one long prompt may take
+    tail_ratio: float = 5.0  # TTFT p99 over p50, or ITL's
+    requests_at_least: int = 20
+    kv_free_below_ratio: float = 0.9  # highest KV usage of the window
+    coverage_at_least_ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        p50, p99 = reading.series.get(self.p50_series), reading.series.get(self.p99_series)
+        known = KNOBS[THRESHOLD].in_version(reading.facts.get("version"))
+        if not p50 or not p99 or flag(context.setting, THRESHOLD) or known is False:
+            return ()
+        mixed = p99 > self.long_from and p50 <= self.short_below_ratio * p99
+        if not mixed or not self._tails(reading, context) or not kv_free(reading, self.kv_free_below_ratio):
+            return ()
+        budget, length = token_budget(context.setting, reading), whole(context.setting, "max_model_len")
+        most = min(p99, length or p99)
+        value = down(
+            context.bounds.get(THRESHOLD), current=int(most), at_most=budget * self.budget_ratio, least=LEAST
+        )
+        if value is None or value >= budget:
+            return ()
+        found = optimisation(
+            "P4",
+            reading,
+            {THRESHOLD: value},
+            f"half of the prompts have at most {p50:.0f} tokens, one in a hundred {p99:.0f} or more, and "
+            f"the tail is long ({_tail(reading)}): cap a long prompt at {value} of a step's {budget} tokens",
+            ("prompt_tokens_p50", p50, "tokens"),
+            ("prompt_tokens_p99", p99, "tokens"),
+            expects="short prompts and answers pass long prompts: the tails of TTFT and ITL fall",
+            risks="the long prompts themselves get their first token later",
+            source="vLLM 0.32 config/scheduler.py (long_prefill_token_threshold)",
+            assumed={THRESHOLD: 0},
+        )
+        return (found,)
+
+    def _tails(self, reading: Reading, context: Context) -> bool:
+        least = self.requests_at_least
+        late = over(reading.itl, context.slo.itl, least)
+        long = tails(reading.ttft, self.tail_ratio, least) or tails(reading.itl, self.tail_ratio, least)
+        return late or long
+
+
+def _tail(reading: Reading) -> str:
+    return ", ".join(
+        f"{name} p50 {latency.p50:.3f} s, p99 {latency.p99:.3f} s"
+        for name, latency in (("TTFT", reading.ttft), ("ITL", reading.itl))
+        if latency
+    )
+
+
+plugin = LongPrompts

@@ -1,0 +1,171 @@
+"""How much of the GPU vLLM takes: more while the KV cache is the bottleneck, less once memory ran out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agent.model import Evidence, Knob, Proposal, Value
+from agent.ports import Context
+from agent.reading import Reading
+from policies.defaults import whole
+from policies.gpu_share import SHARE, share_of, used_share
+from policies.saying import (
+    check_options,
+    idle,
+    kv_full,
+    preempts,
+    ran_out_of_memory,
+    seen,
+)
+from policies.sequence_cap import cap_of, lowered
+from policies.steps import down, inside, turned_lately
+
+BYTES, LENGTH = "kv_cache_memory_bytes", "max_model_len"
+_Change = tuple[dict[Knob, Value], dict[Knob, Value]]
+"""What to set, and what is set now."""
+
+SOURCE = "vLLM optimization guide (preemption), vLLM 0.32 config/cache.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryShare:
+    """Rules M1, M2 and M3. After an OOM in a change nothing here ever takes more memory."""
+
+    step_ratio: float = 0.02  # M1: of the GPU's memory, in one step
+    wide_step_ratio: float = 0.05  # M3
+    ceiling_ratio: float = 0.92  # dense, unless the operator's bound says otherwise
+    moe_ceiling_ratio: float = 0.85  # all-to-all buffers are outside vLLM's accountant
+    utmost_ratio: float = 0.95  # whatever the operator's bound
+    spare_ratio: float = 0.03  # of the GPU's memory that stays free after a step
+    roomy_below_ratio: float = 0.75  # M3: used of the fullest GPU
+    back_off_ratios: tuple[float, ...] = (0.85, 0.80)  # M2, before the sequence cap
+    kv_full_above_ratio: float = 0.9  # in both halves of the window
+    preemptions_at_least_per_s: float = 0.1
+    coverage_at_least_ratio: float = 0.8
+    settle_s: float = 600.0  # no step back the other way so soon after a promotion
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not 0 < self.step_ratio <= self.wide_step_ratio < self.ceiling_ratio <= self.utmost_ratio <= 1:
+            raise ValueError(
+                "0 < step_ratio <= wide_step_ratio < ceiling_ratio <= utmost_ratio <= 1 must hold, not "
+                f"{self.step_ratio}, {self.wide_step_ratio}, {self.ceiling_ratio}, {self.utmost_ratio}"
+            )
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        if why := _oom(reading):
+            answer = self._less(reading, context, why)
+        elif any(map(ran_out_of_memory, context.outcomes)):
+            return ()
+        else:
+            answer = self._more(reading, context)
+        return (answer,) if answer else ()
+
+    def _more(self, reading: Reading, context: Context) -> Proposal | None:
+        wanted = preempts(reading, self.preemptions_at_least_per_s) or (
+            kv_full(reading, self.kv_full_above_ratio) and reading.waiting.low > 0
+        )
+        share, used = share_of(reading, context), used_share(reading)
+        if not wanted or share is None or used is None or context.setting.get(BYTES) is not None:
+            return None
+        rule = "M3" if used < self.roomy_below_ratio else "M1"
+        step = self.wide_step_ratio if rule == "M3" else self.step_ratio
+        value = round(min(share + step, self.ceiling(context)), 4)
+        bound = context.bounds.get(SHARE)
+        if value <= share or not inside(bound, value) or 1 - used < value - share + self.spare_ratio:
+            return None
+        if turned_lately(reading, context, (SHARE,), upwards=True, settle_s=self.settle_s):
+            return None
+        return Proposal(
+            rule=rule,
+            to={SHARE: value},
+            assumed={SHARE: share},
+            why=(
+                f"{_pressed(reading)} while the fullest GPU has {1 - used:.0%} of its memory free: "
+                f"raise {SHARE} from {share:g} to {value:g}"
+            ),
+            expects="more KV cache: fewer preemptions, more requests at once",
+            risks="less is left for activations, graphs and other processes: an OOM is remembered",
+            source=f"rulebook {rule}; {SOURCE}",
+            evidence=_evidence(reading, used),
+            mitigation=True,
+        )
+
+    def ceiling(self, context: Context) -> float:
+        """As far as the share may rise here."""
+        bound = context.bounds.get(SHARE)
+        highest = bound.max if bound and bound.max is not None else self.ceiling_ratio
+        return min(highest, self.moe_ceiling_ratio if _moe(context) else self.utmost_ratio)
+
+    def _less(self, reading: Reading, context: Context, seen_: str) -> Proposal | None:
+        for to, assumed in self._back_offs(reading, context):
+            if any(ran_out_of_memory(o) and to.items() <= o.to.items() for o in context.outcomes):
+                continue
+            values = " and ".join(f"{knob} {value}" for knob, value in to.items())
+            found = Proposal(
+                rule="M2",
+                to=to,
+                assumed=assumed,
+                why=f"{seen_} within the last {reading.span_s:.0f} s: lower to {values}",
+                expects="memory is left for what vLLM does not account for; no further OOM",
+                risks=(
+                    "less KV cache or fewer requests at once; where the kernel killed for want of host "
+                    "memory, the container's memory limit is what to raise"
+                ),
+                source=f"rulebook M2; {SOURCE}",
+                evidence=_evidence(reading, used_share(reading)),
+                mitigation=True,
+            )
+            return replace(found, klass="gated") if LENGTH in to else found
+        return None
+
+    def _back_offs(self, reading: Reading, context: Context) -> list[_Change]:
+        """The share first, then fewer sequences, then (a person's decision) shorter contexts."""
+        share = None if context.setting.get(BYTES) is not None else share_of(reading, context)
+        bound = context.bounds.get(SHARE)
+        chain: list[_Change] = [
+            ({SHARE: value}, {SHARE: share})
+            for value in self.back_off_ratios
+            if share is not None and value < share and inside(bound, value)
+        ]
+        if fewer := lowered(reading, context, cap_of(reading, context)):
+            chain.append((dict(fewer), dict.fromkeys(fewer, max(1, round(reading.running.high)))))
+        length = whole(context.setting, LENGTH)
+        shorter = down(context.bounds.get(LENGTH), current=length, at_most=length / 2) if length else None
+        if shorter is not None:
+            chain.append(({LENGTH: shorter}, {LENGTH: length}))
+        return chain
+
+
+def _moe(context: Context) -> bool:
+    model = context.case.model if context.case else None
+    return bool(model and model.experts) or context.setting.get("enable_expert_parallel") is True
+
+
+def _oom(reading: Reading) -> str:
+    for incident in reading.incidents:
+        if incident.what == "oom" or "out of memory" in incident.why.lower():
+            return f"{incident.server} ran out of memory ({incident.why})"
+    return ""
+
+
+def _pressed(reading: Reading) -> str:
+    per_s = reading.preemptions_per_s.mean if reading.preemptions_per_s else 0.0
+    full = f", the KV cache {reading.kv_usage.mean:.0%} full" if reading.kv_usage else ""
+    return (
+        f"over {reading.span_s:.0f} s {per_s:.2f} preemptions/s and {reading.waiting.mean:.1f} waiting{full}"
+    )
+
+
+def _evidence(reading: Reading, used: float | None) -> tuple[Evidence, ...]:
+    usage, preemptions = reading.kv_usage, reading.preemptions_per_s
+    return seen(
+        reading,
+        ("kv_usage", usage.mean if usage else None, "ratio"),
+        ("preemptions", preemptions.mean if preemptions else None, "1/s"),
+        ("gpu_memory_used", used, "ratio"),
+    )
+
+
+plugin = MemoryShare

@@ -1,0 +1,66 @@
+"""Prefix caching: on where it was turned off; said where it is on and never hits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.model import Proposal
+from agent.ports import Context
+from agent.reading import Reading
+from policies.saying import check_options, first_allowed, idle, note, optimisation
+
+CACHING = "enable_prefix_caching"
+SOURCE = "vLLM 0.32 config/cache.py: on for all generative models"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCache:
+    """Rules X1 and X2. What vLLM turned off by itself stays off: the model cannot."""
+
+    hits_below_ratio: float = 0.01  # X2: of the prompt tokens looked up
+    prompt_tokens_at_least: float = 20_000.0  # X2: computed in the window; fewer say nothing
+    coverage_at_least_ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        off = context.setting.get(CACHING) is False
+        answer = self._turned_on(reading, context) if off else self._never_hits(reading)
+        return (answer,) if answer else ()
+
+    def _turned_on(self, reading: Reading, context: Context) -> Proposal | None:
+        model = context.case.model if context.case else None
+        value = first_allowed(context.bounds.get(CACHING), None, True)
+        prompts = reading.prompt_tokens_per_s
+        if (model and model.hybrid) or not value or prompts is None or prompts.mean <= 0:
+            return None
+        return optimisation(
+            "X1",
+            reading,
+            {CACHING: value[0]},
+            f"prefix caching is turned off while {prompts.mean:.0f} prompt tokens/s are computed: "
+            "nothing that prompts have in common is reused",
+            ("prompt_tokens", prompts.mean, "tokens/s"),
+            expects="prompts that begin alike are computed once: TTFT falls",
+            risks="close to none: cached blocks are given up first when the cache is full",
+            source=SOURCE,
+        )
+
+    def _never_hits(self, reading: Reading) -> Proposal | None:
+        hits, prompts = reading.prefix_hit_ratio, reading.prompt_tokens_per_s
+        if hits is None or prompts is None or hits >= self.hits_below_ratio:
+            return None
+        tokens = prompts.mean * reading.span_s
+        if tokens < self.prompt_tokens_at_least:
+            return None
+        why = f"of {tokens:.0f} prompt tokens in {reading.span_s:.0f} s {hits:.1%} were in the prefix cache"
+        advice = (
+            "if prompts share a beginning, something defeats it: a template with a date or an id in front, "
+            "or routing that spreads one conversation over servers"
+        )
+        return note("X2", reading, why, advice, SOURCE, ("prefix_hit_ratio", hits, "ratio"))
+
+
+plugin = PrefixCache

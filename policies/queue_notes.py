@@ -1,0 +1,152 @@
+"""What can only be said of a queue: that it is long, that it stalls, that it takes more machines."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from agent.model import Proposal, Setting
+from agent.ports import Context
+from agent.reading import Reading
+from policies.defaults import token_budget
+from policies.gpu_share import SHARE, share_of
+from policies.saying import Number, check_options, flag, idle, kv_free, kv_full, note, over, preempts, waits
+from policies.sequence_cap import ACTIVE, SEQS, cap_of, raised
+from policies.steps import inside, turned_lately, up
+
+BUDGET, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
+TRIAGE = "production triage guide"
+FEW_TOKENS = 1024  # of a step: they admit few prompts
+BLOCKERS = {
+    "speculative_config": "speculative decoding",
+    "kv_transfer_config": "a KV connector that requests wait for",
+    "structured_outputs_config": "grammars of structured output that are still compiled",
+    "limit_mm_per_prompt": "multimodal inputs and their encoder budget",
+    "max_loras": "adapters that wait for a LoRA slot",
+    "scheduling_policy": "a scheduling policy other than first come, first served",
+    SCHEDULED: "a cap on the tokens of a step",
+    "long_prefill_token_threshold": "a cap on the chunks of long prompts",
+}
+"""Flags whose feature may keep requests in the queue while there is room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueNotes:
+    """Rules Q3, Q4 and N1. They change nothing."""
+
+    backlog_above: float = 100.0  # Q3: requests that wait, in both halves of the window
+    queue_at_least: float = 1.0  # Q4 and N1: the same
+    stalled_below_ratio: float = 0.75  # Q4: highest running over the cap
+    kv_free_below_ratio: float = 0.6  # highest KV usage of the window
+    kv_full_above_ratio: float = 0.9  # in both halves of the window
+    memory_ceiling_ratio: float = 0.92  # N1: gpu_memory_utilization that counts as its bound
+    requests_at_least: int = 20  # N1: behind the latency that misses its objective
+    coverage_at_least_ratio: float = 0.8
+    settle_s: float = 600.0  # N1 waits so long for what was promoted to show
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        found = (self._backlog(reading), self._stall(reading, context), self._capacity(reading, context))
+        return tuple(proposal for proposal in found if proposal)
+
+    def _backlog(self, reading: Reading) -> Proposal | None:
+        waiting = reading.waiting
+        if min(waiting.early, waiting.late) <= self.backlog_above:
+            return None
+        why = (
+            f"critical backlog: over {reading.span_s:.0f} s {waiting.mean:.0f} requests waited "
+            f"(more than {self.backlog_above:g}), at most {waiting.high:.0f}"
+        )
+        advice = "shed or spread load until it is gone; what makes it wait is said by Q1, Q2 or Q4"
+        return note("Q3", reading, why, advice, "production alerts: waiting > 100 is critical", _kv(reading))
+
+    def _stall(self, reading: Reading, context: Context) -> Proposal | None:
+        cap = cap_of(reading, context)
+        if cap is None or not waits(reading, self.queue_at_least):
+            return None
+        if not kv_free(reading, self.kv_free_below_ratio):
+            return None
+        if reading.running.high >= self.stalled_below_ratio * cap.value:
+            return None
+        why = (
+            f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited while at most "
+            f"{reading.running.high:.0f} ran ({cap.told}) and the KV cache had room"
+        )
+        blockers = "; ".join(_blockers(context.setting)) or "structured output, multimodal inputs, adapters"
+        advice = f"neither the cap nor the KV cache holds them back; look at: {blockers}"
+        return note("Q4", reading, why, advice, TRIAGE, _kv(reading))
+
+    def _capacity(self, reading: Reading, context: Context) -> Proposal | None:
+        slo, least = context.slo, self.requests_at_least
+        missed = [
+            (name, latency.over_slo or 0.0)
+            for name, latency, promise in (
+                ("TTFT", reading.ttft, slo.ttft),
+                ("ITL", reading.itl, slo.itl),
+                ("end-to-end time", reading.e2e, slo.e2e),
+            )
+            if latency and over(latency, promise, least)
+        ]
+        running, waiting = reading.running.mean, reading.waiting.mean
+        if not missed or running <= 0 or not waits(reading, self.queue_at_least):
+            return None
+        if not self._exhausted(reading, context):
+            return None
+        name, late = missed[0]
+        more = ceil(waiting / running)
+        why = (
+            f"over {reading.span_s:.0f} s {late:.1%} of the requests missed their {name}, {running:.1f} ran "
+            f"and {waiting:.1f} waited, and every knob that could help is at its bound"
+        )
+        advice = f"{more} more replica(s): {waiting:.1f} waiting / {running:.1f} running on this one"
+        return note("N1", reading, why, advice, TRIAGE, _kv(reading), ("late", late, "ratio"))
+
+    def _exhausted(self, reading: Reading, context: Context) -> bool:
+        """Nothing that admits more may move: the caches' share when they are full, else cap and budget."""
+        knobs = (SEQS, ACTIVE, BUDGET, SCHEDULED, SHARE)
+        if turned_lately(reading, context, knobs, upwards=True, settle_s=self.settle_s) or turned_lately(
+            reading, context, knobs, upwards=False, settle_s=self.settle_s
+        ):
+            return False
+        if kv_full(reading, self.kv_full_above_ratio) or preempts(reading):
+            return self._memory_is_at_its_bound(reading, context)
+        cap, budget = cap_of(reading, context), token_budget(context.setting, reading)
+        if cap is None or not kv_free(reading, self.kv_full_above_ratio):
+            return False
+        if reading.running.high < self.stalled_below_ratio * cap.value:
+            return False
+        more = raised(reading, context, cap, kv_target=1.0)
+        higher = up(context.bounds.get(BUDGET), current=budget, wanted=budget * 2, limit=budget * 2)
+        return not more and higher is None
+
+    def _memory_is_at_its_bound(self, reading: Reading, context: Context) -> bool:
+        share, bound = share_of(reading, context), context.bounds.get(SHARE)
+        if share is None:
+            return False
+        return share >= self.memory_ceiling_ratio or not inside(bound, share + 0.01)
+
+
+def _blockers(setting: Setting) -> list[str]:
+    found = [
+        f"{knob} ({meaning})"
+        for knob, meaning in BLOCKERS.items()
+        if setting.get(knob) not in {None, False, "fcfs"}
+    ]
+    if setting.get("async_scheduling") is False:
+        found.append("async_scheduling (it is off)")
+    if setting.get("enable_chunked_prefill") is False:
+        found.append("enable_chunked_prefill (it is off: a prompt waits until all of it fits a step)")
+    budget = flag(setting, BUDGET)
+    if budget is not None and budget < FEW_TOKENS:
+        found.append(f"{BUDGET} ({budget:g} tokens a step admit few prompts)")
+    return found
+
+
+def _kv(reading: Reading) -> Number:
+    return "kv_usage_high", reading.kv_usage.high if reading.kv_usage else None, "ratio"
+
+
+plugin = QueueNotes

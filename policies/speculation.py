@@ -1,0 +1,75 @@
+"""Speculative decoding that does not pay: drafts that are rejected, or batches too large to gain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.model import Knob, Proposal, Value
+from agent.ports import Context
+from agent.reading import Reading
+from policies.defaults import whole
+from policies.saying import check_options, first_allowed, idle, optimisation
+from policies.steps import inside
+
+TOKENS = "spec_tokens"
+FLAGS = ("speculative_config", "spec_method", "spec_model", TOKENS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Rule SD1. Gated: with some methods and kernels the answers differ."""
+
+    acceptance_series: str = "spec_acceptance_ratio"  # of the reading's series: accepted over drafted tokens
+    low_below_ratio: float = 0.5
+    useless_below_ratio: float = 0.3  # off; between the two fewer tokens are drafted
+    large_batch: float = 64.0  # running requests, in both halves of the window
+    coverage_at_least_ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.useless_below_ratio > self.low_below_ratio:
+            raise ValueError(
+                "useless_below_ratio must be at most low_below_ratio, not "
+                f"{self.useless_below_ratio} and {self.low_below_ratio}"
+            )
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        given = [knob for knob in FLAGS if context.setting.get(knob) is not None]
+        if not given or idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        accepted = reading.series.get(self.acceptance_series)
+        batch = min(reading.running.early, reading.running.late)
+        low = accepted is not None and accepted < self.low_below_ratio
+        if not low and batch < self.large_batch:
+            return ()
+        to = self._to(context, given, accepted if batch < self.large_batch else None)
+        if not to:
+            return ()
+        told = "" if accepted is None else f"{accepted:.0%} of the drafted tokens are accepted, "
+        values = "fewer tokens" if TOKENS in to and to[TOKENS] is not None else "off"
+        found = optimisation(
+            "SD1",
+            reading,
+            to,
+            f"{told}{reading.running.mean:.1f} requests ran over {reading.span_s:.0f} s: speculation costs "
+            f"more than it gives there; try {values}",
+            ("spec_acceptance", accepted, "ratio"),
+            expects="steps without drafts that are thrown away: throughput rises",
+            risks="at small batches ITL rises; answers may differ in the last digits of a logit",
+            source="throughput guide; vLLM documentation, speculative decoding",
+            klass="gated",
+        )
+        return (found,)
+
+    def _to(self, context: Context, given: Sequence[Knob], accepted: float | None) -> dict[Knob, Value]:
+        """Half the drafted tokens where some are of use, else every flag of it taken out."""
+        tokens = whole(context.setting, TOKENS) or 0
+        fewer = tokens // 2
+        some = accepted is not None and accepted >= self.useless_below_ratio
+        if some and fewer and inside(context.bounds.get(TOKENS), fewer):
+            return {TOKENS: fewer}
+        if all(first_allowed(context.bounds.get(knob), None) for knob in given):
+            return dict.fromkeys(given)
+        return {}
+
+
+plugin = Speculation

@@ -1,0 +1,55 @@
+"""A GPU that slows itself down: nothing that is measured on it is evidence, so every change waits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.model import Proposal
+from agent.ports import Context
+from agent.reading import Gpu, Reading
+from policies.saying import check_options, note
+
+REASONS = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown"}
+POWER = {0x80: "hardware power brake"}
+POWER_CAP = {0x4: "software power cap"}
+"""Bits of clocks_event_reasons.active (NVML)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thermal:
+    """Rule T1. Precedence lets nothing else be proposed while it speaks."""
+
+    hot_at_c: float = 80.0
+    power_cap_counts: bool = False  # a busy data-centre GPU reaches its power cap by design
+    coverage_at_least_ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:  # noqa: ARG002  one signature
+        said = [why for gpu in reading.gpus for why in [self._throttles(gpu)] if why]
+        if not said or reading.coverage < self.coverage_at_least_ratio:
+            return ()
+        hottest = max(
+            (gpu.temperature_c for gpu in reading.gpus if gpu.temperature_c is not None), default=None
+        )
+        why = "thermal throttling: " + "; ".join(said)
+        advice = (
+            "every change waits: a comparison on a GPU that slows itself down proves nothing; cool it first"
+        )
+        source = "production checklist: GPU temperature, NVML clocks_event_reasons"
+        count = ("throttled_gpus", float(len(said)), "GPUs")
+        return (note("T1", reading, why, advice, source, count, ("temperature", hottest, "°C")),)
+
+    def _throttles(self, gpu: Gpu) -> str:
+        told = REASONS | POWER | (POWER_CAP if self.power_cap_counts else {})
+        bits = gpu.throttle_reasons or 0
+        reasons = [name for bit, name in told.items() if bits & bit]
+        hot = gpu.temperature_c is not None and gpu.temperature_c >= self.hot_at_c
+        if not hot and not reasons:
+            return ""
+        at = "" if gpu.temperature_c is None else f" at {gpu.temperature_c:.0f} °C"
+        reported = f", reports {' and '.join(reasons)}" if reasons else f" (from {self.hot_at_c:g} °C)"
+        return f"GPU {gpu.index}{at}{reported}"
+
+
+plugin = Thermal
