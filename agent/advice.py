@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.facts import Case, Finding, Lint
 from agent.model import Evidence, Knob, Proposal, Value
-from agent.precedence import Outranked, Precedence
+from agent.precedence import Ordered, Outranked, Precedence
 
 SEVERITIES = ("error", "warning", "info")
 
@@ -35,27 +35,39 @@ def advise(case: Case, lints: Sequence[Lint], ranked: Precedence, live: Sequence
     One change at a time is what can be measured; flags that are wrong in themselves are put right together.
     """
     heard = ranked([*live, *_distinct(_linted(case, lints))])
-    agreed = sorted(_agreed(heard.kept), key=lambda finding: SEVERITIES.index(finding.severity))
+    kept, outranked = _errors_first(heard)
+    found: list[Finding] = []
     to: dict[Knob, Value] = {}
     env: dict[str, str | None] = {}
     later: list[str] = []
     followed: Finding | None = None
     errors = _errors(case, lints)
-    for finding in agreed:
-        if not finding.to and not finding.env:
-            continue
+    for finding in sorted(_agreed(kept), key=lambda finding: SEVERITIES.index(finding.severity)):
         measured = any(finding is one for one in live)
-        if measured and followed is not None:
-            later.append(f"{finding.rule} waits until the effect of {followed.rule} is measured")
+        if measured and followed is not None and finding.to:
+            found.append(finding)
+            later.append(f"{finding.rule} waits until what {followed.rule} does is measured")
+            continue
+        if not finding.to and not finding.env:
+            found.append(finding)
             continue
         brings = _errors(_with(case, {**to, **finding.to}, {**env, **finding.env}), lints) - errors
         if brings:
-            later.append(f"{finding.rule} is not among the changes: with the others it brings {min(brings)}")
+            outranked.append(Outranked(finding, min(brings), "what it asks for would bring that"))
             continue
+        found.append(finding)
         followed = finding if measured else followed
         to, env = {**to, **finding.to}, {**env, **finding.env}
-    return Advice(
-        findings=tuple(agreed), outranked=tuple(heard.outranked), to=to, env=env, later=tuple(later)
+    return Advice(findings=tuple(found), outranked=tuple(outranked), to=to, env=env, later=tuple(later))
+
+
+def _errors_first(heard: Ordered[Finding]) -> tuple[list[Finding], list[Outranked[Finding]]]:
+    """Nothing outranks what keeps the server from starting, but another such thing."""
+    grave = {finding.rule for finding in heard.kept if finding.severity == "error"}
+    back = [lost for lost in heard.outranked if lost.what.severity == "error" and lost.by not in grave]
+    return (
+        [*(lost.what for lost in back), *heard.kept],
+        [lost for lost in heard.outranked if not any(lost is one for one in back)],
     )
 
 

@@ -93,7 +93,7 @@ def _finding(finding: Finding, case: Case, assumed: Mapping[Knob, Value], width:
     head = f"  {finding.rule:4}{_change(finding, case, assumed)}  [{finding.klass}]\n"
     lines = [
         ("why", finding.why),
-        ("seen", ", ".join(f"{name} {_shown(number)}" for name, number in finding.evidence.items())),
+        ("seen", _seen(finding.evidence)),
         ("expects", finding.expects),
         ("risks", finding.risks),
         ("source", finding.source),
@@ -112,6 +112,10 @@ def _change(finding: Finding, case: Case, assumed: Mapping[Knob, Value]) -> str:
         for name, new in finding.env.items()
     ]
     return ", ".join(changes) or "no flag to change"
+
+
+def _seen(evidence: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name} {_shown(said)}" for name, said in evidence.items() if said is not None)
 
 
 def _shown(number: Value) -> str:
