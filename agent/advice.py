@@ -34,7 +34,8 @@ def advise(case: Case, lints: Sequence[Lint], ranked: Precedence, live: Sequence
 
     One change at a time is what can be measured; flags that are wrong in themselves are put right together.
     """
-    heard = ranked([*live, *_distinct(_linted(case, lints))])
+    static, live = _told_once(_distinct(_linted(case, lints)), live)
+    heard = ranked([*live, *static])
     kept, outranked = _errors_first(heard)
     found: list[Finding] = []
     to: dict[Knob, Value] = {}
@@ -123,6 +124,16 @@ def _distinct(findings: Iterable[Finding]) -> list[Finding]:
         if not any(_key(finding) == _key(one) and finding.why == one.why for one in kept):
             kept.append(finding)
     return kept
+
+
+def _told_once(static: Sequence[Finding], live: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """What flags and traffic say alike is said of the flags, with what was seen."""
+    seen = {_key(finding): finding.evidence for finding in live if finding.to}
+    known = {_key(finding) for finding in static}
+    return (
+        [replace(one, evidence={**one.evidence, **seen.get(_key(one), {})}) for one in static],
+        [one for one in live if not one.to or _key(one) not in known],
+    )
 
 
 def _key(finding: Finding) -> tuple[object, ...]:

@@ -111,6 +111,18 @@ def test_the_flags_are_linted_too(advise: Advise, scrapes: Scrapes) -> None:
     assert document["command"] == ["vllm", "serve", "--max-num-seqs", "16", "--no-enforce-eager"]
 
 
+def test_what_flags_and_traffic_say_alike_is_said_once(advise: Advise, scrapes: Scrapes) -> None:
+    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+    options = ("--vllm-version", "0.32.0", "--flags", f"{FLAGS} --no-async-scheduling", "--json")
+
+    _, out, _ = advise(*pages, *options)
+
+    document = json.loads(out)
+    (row,) = [row for row in document["findings"] if row["rule"] == "A1"]
+    assert row["evidence"]["running"] == 2.0
+    assert document["command"] == ["vllm", "serve", "org/model", "--max-num-seqs", "16"]
+
+
 def test_a_full_kv_cache_outranks_the_queue(advise: Advise, scrapes: Scrapes) -> None:
     full = {"num_requests_running": 40.0, "num_requests_waiting": 14.0, "kv_cache_usage_perc": 0.99}
     pages = scrapes(

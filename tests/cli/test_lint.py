@@ -102,6 +102,11 @@ def test_only_the_wanted_flags_change(lint: Lint) -> None:
         pytest.param((), (*SERVE, "--no-enable-prefix-caching", "-O0"), id="turned off"),
         pytest.param((), ("VLLM_ATTENTION_BACKEND=FLASH_ATTN", *EAGER), id="with a variable"),
         pytest.param(
+            ("--vllm-version", "0.32.0"),
+            (*SERVE, "--swap-space", "4", "--num-scheduler-steps=8"),
+            id="removed",
+        ),
+        pytest.param(
             ("--gpus", "4", "--gpu", "RTX 3090"),
             ("vllm", "serve", "Qwen/Qwen2.5-1.5B-Instruct", "-tp", "4", "--enforce-eager"),
             id="2B on four GPUs",
