@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from agent import plugins
+from agent import expertise
 from agent.api.app import build_app, serve
 from agent.api.tokens import Tokens
 from agent.config import Config, Target
@@ -57,7 +57,8 @@ def rules_of(config: Config, target: Target) -> Rules:
         slo=target.slo,
         guard=guard,
         policies=policies,
-        precedence=plugins.precedence(),
+        precedence=expertise.precedence(),
+        model_of=expertise.model_of,
         strategy=target.strategy,
     )
 

@@ -13,7 +13,6 @@ from pydantic import TypeAdapter, ValidationError
 from agent.complaints import meant, problem
 from agent.errors import ConfigError
 from agent.outside import SAYS_PLUGIN, Contained, Outsider, clash, outsiders
-from agent.precedence import Precedence, as_said
 
 
 def names(kind: str, *, folder: Path | None = None) -> tuple[str, ...]:
@@ -110,14 +109,6 @@ def knobs() -> Mapping[str, object]:
         return {}
     catalogue: Mapping[str, object] = import_module("policies.knobs").KNOBS
     return catalogue
-
-
-def precedence() -> Precedence:
-    """What puts proposals and findings in order: `policies/precedence.py`; as they were said without it."""
-    if find_spec("policies.precedence") is None:
-        return as_said
-    found: Precedence = import_module("policies.precedence").ranked
-    return found
 
 
 def frozen(value: Any) -> Any:  # noqa: ANN401 - any TOML value

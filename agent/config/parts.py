@@ -7,7 +7,20 @@ from typing import Any
 from agent.errors import ConfigError
 
 SENSORS = ("vllm_metrics", "proxy_requests")
-POLICIES = ("admission", "prefill_budget")
+POLICIES = (
+    "thermal",
+    "memory_share",
+    "admission",
+    "prefill_budget",
+    "long_prompts",
+    "graphs",
+    "prefix_cache",
+    "host_bound",
+    "offloading",
+    "context_length",
+    "speculation",
+    "queue_notes",
+)
 """On unless the file says `NAME = false`."""
 
 Build = Callable[..., object]

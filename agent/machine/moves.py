@@ -1,12 +1,13 @@
 """The moves that several phases share: asking for an effect, splitting traffic, remembering an outcome."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
 from agent.effects import Effect, Retire, Route
 from agent.events import ServerLost
+from agent.facts import Case, Model
 from agent.guard import DENIED_FOR, Guard
 from agent.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from agent.ports import Context, Judge, Policy
@@ -27,14 +28,21 @@ class Rules:
     guard: Guard = field(default_factory=Guard)
     policies: Sequence[tuple[str, Policy]] = ()
     precedence: Precedence = as_said  # of all that they say; the first that is admitted is heard
+    model_of: Callable[[str], Model | None] = dict[str, Model]().get  # a well-known model by its name
     strategy: Strategy | Literal["auto"] = "auto"
 
     def context(self, state: State) -> Context | None:
         """What the policies may know; None while no server is known."""
         if state.blue is None:
             return None
+        setting = state.blue.setting
+        model = self.model_of(str(setting.get("model", "")))
         return Context(
-            setting=state.blue.setting, slo=self.slo, bounds=self.guard.bounds, outcomes=state.outcomes
+            setting=setting,
+            slo=self.slo,
+            bounds=self.guard.bounds,
+            outcomes=state.outcomes,
+            case=Case(setting=setting, model=model) if model else None,
         )
 
 
