@@ -51,7 +51,9 @@ def case_of(args: argparse.Namespace, command: Command, *, version: str = "") ->
         card=_card(args.gpu) if args.gpu else None,
         gpus=gpus,
         model=_model(args.model_config, name),
-        version=_version(args.vllm_version) if args.vllm_version else version or _said(log),
+        version=_version(args.vllm_version)
+        if args.vllm_version
+        else version or command.version or _said(log),
         profile=args.profile or "",
         log=log,
     )

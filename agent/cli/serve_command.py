@@ -58,6 +58,12 @@ class Command:
         return [*self.before, *self.argv[self.implied :]]
 
     @property
+    def version(self) -> str:
+        """Of vLLM, as the image's tag says; "" where it says none."""
+        tag = re.search(r":v?(\d+\.\d+\.\d+)[^/]*$", self.before[-1]) if self.before else None
+        return tag[1] if tag else ""
+
+    @property
     def assignments(self) -> list[str]:
         """What stands in front of the words in a shell."""
         if self.before:

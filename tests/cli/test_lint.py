@@ -158,6 +158,19 @@ def test_docker_run_keeps_its_words(lint: Lint) -> None:
     assert document["command"] == [*before, "--model", "org/model", "--no-enforce-eager"]
 
 
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("vllm/vllm-openai:v0.32.0", "0.32.0"),
+        ("registry:5000/vllm:0.18.1-cu129", "0.18.1"),
+        ("vllm/vllm-openai:latest", ""),
+        ("registry:5000/vllm", ""),
+    ],
+)
+def test_the_tag_of_the_image_tells_the_version(image: str, version: str) -> None:
+    assert read(["docker", "run", image, "--model", "org/model"]).version == version
+
+
 def test_a_variable_of_docker_run_is_edited_where_it_stands() -> None:
     words = ["docker", "run", "-e", "A=1", "--env=B=2", "image", "serve", "org/model"]
 
