@@ -16,17 +16,6 @@ def _density(case: Case) -> Iterable[Finding]:
     model = case.model
     if not expert_parallel(case) or model is None or layout(case).tp * layout(case).dp == 1:
         return
-    if model.experts == 0:
-        yield Finding(
-            rule="D6",
-            klass="gated",
-            severity="error",
-            why=f"--enable-expert-parallel with {model.name}, which has no experts: vLLM refuses to start",
-            to={"enable_expert_parallel": None},
-            expects="it starts",
-            risks="none",
-            source="rulebook D6; vLLM 0.32 config/model.py: _verify_with_expert_parallelism",
-        )
     if not model.experts or not model.active_experts:
         return
     density = model.active_experts / model.experts
@@ -65,11 +54,8 @@ def _latent(case: Case) -> Iterable[Finding]:
         klass="gated",
         severity="warning",
         why=why + copied + ("; FlashMLA-Sparse pads 16 heads of a GPU to 64 besides" if padded else ""),
-        to={
-            "tensor_parallel_size": 1,
-            "data_parallel_size": now.tp * now.dp,
-            "enable_expert_parallel": True,
-        },
+        to={"tensor_parallel_size": 1, "data_parallel_size": now.tp * now.dp}
+        | ({} if expert_parallel(case) else {"enable_expert_parallel": True}),
         expects=f"the KV cache is shared out: about {now.tp} times the tokens, more throughput under load",
         risks="attention weights are held by each GPU; few requests at once are served faster by TP",
         source=f"rulebook D7; {TUNING}, mistakes 4 and 6; DeepSeek-V3.2 recipe; vLLM docs (MoE deployment)",

@@ -1,4 +1,4 @@
-"""How much of the GPU vLLM takes, and how large its batches are: M4, M5, B1, B2, B3 and O1."""
+"""How much of the GPU vLLM takes, and how large its batches are: M4, M5, B1, B2, B3, L1 and O1."""
 
 from collections.abc import Iterable, Mapping
 
@@ -17,7 +17,8 @@ from policies.case import (
     transformer,
 )
 from policies.defaults import whole
-from policies.room import fits, kv_tokens_at, longest, seqs_that_fit, space
+from policies.memory import fit, longest
+from policies.room import fits, kv_tokens_at, seqs_that_fit
 
 SHARE, SEQS, TOKENS = "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens"
 MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8
@@ -25,6 +26,7 @@ T4_REPORT, TUNING = "T4 benchmark report §6", "vLLM performance-tuning referenc
 FEW_SEQS, FEW_TOKENS = 16, 512
 SEQS_TO, TOKENS_TO = 128, 2048
 SMALL_CARD_GIB = 16
+SAFE, STEP, SHORT = 0.9, 1024, 2048  # of the KV cache that was estimated; tokens
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 
@@ -58,10 +60,12 @@ def _low(case: Case) -> Iterable[Finding]:
     ignored = case.setting.get("kv_cache_memory_bytes") is not None
     if given is None or given >= LOW_SHARE or ignored or pooling(case):
         return
-    room, seqs = seqs_that_fit(case), seqs_in_force(case)
+    room, seqs = seqs_that_fit(case, part=2), seqs_in_force(case)
+    if seqs and seqs <= FEW_SEQS and transformer(case):
+        seqs = SEQS_TO  # B1 asks for them
     wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
     if room is not None and wanted is not None and room >= wanted:
-        return  # there is KV cache for all that may run
+        return  # there is KV cache for all that may run, half as long as the longest
     hybrid = case.model is not None and case.model.hybrid
     to = MOE_SHARE if sparse(case) or hybrid else DENSE_SHARE
     yield Finding(
@@ -85,7 +89,7 @@ def _kv_change(case: Case, to: float) -> str:
 
 
 def _few(case: Case) -> Iterable[Finding]:
-    seqs, took, most = whole(case.setting, SEQS), space(case), longest(case)
+    seqs, took, most = whole(case.setting, SEQS), fit(case), longest(case)
     if seqs is None or seqs > FEW_SEQS or not transformer(case) or took is None or most is None:
         return
     if case.concurrency is not None and case.concurrency <= seqs:
@@ -175,11 +179,35 @@ def _small_steps(case: Case) -> Iterable[Finding]:
     )
 
 
+def _length(case: Case) -> Iterable[Finding]:
+    """L1, before a start: vLLM refuses a context of which not one request fits."""
+    took, most = fit(case), longest(case)
+    if took is None or most is None or took.fits is not False:
+        return
+    to = int(took.kv_tokens * SAFE) // STEP * STEP
+    if to < SHORT or to >= most:
+        return
+    named = "the model's own length" if case.setting.get("max_model_len") is None else "--max-model-len"
+    yield Finding(
+        rule="L1",
+        klass="gated",
+        severity="error",
+        why=(
+            f"one request of {most:,} tokens ({named}) does not fit, so the server does not start: {took.why}"
+        ),
+        to={"max_model_len": to},
+        expects="it starts; more GPUs to an engine or a KV cache in fp8 (with a look at answers) hold more",
+        risks="longer requests are refused: a person decides what length is needed",
+        source="rulebook L1; vLLM 0.32 v1/core/kv_cache_utils.py ('To serve at least one request with …')",
+        evidence={"kv_tokens": took.kv_tokens, "max_model_len": most},
+    )
+
+
 def _offloading(case: Case) -> Iterable[Finding]:
     size = number(case, "kv_offloading_size")
     if not size:
         return
-    room, seqs = seqs_that_fit(case, full=True), seqs_in_force(case)
+    room, seqs = seqs_that_fit(case, part=1), seqs_in_force(case)
     wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
     enough = room is not None and wanted is not None and room >= wanted
     to: Mapping[Knob, Value] = {}
@@ -210,5 +238,6 @@ LINTS = (
     Check(rules=("B1",), check=_few),
     Check(rules=("B2",), check=_hybrid),
     Check(rules=("B3",), check=_small_steps),
+    Check(rules=("L1",), check=_length),
     Check(rules=("O1",), check=_offloading),
 )

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from agent.facts import Case, Finding, Model, Severity
 from agent.model import Knob, Value
 from policies.case import Check, Layout, billions, layout, sparse, text
-from policies.room import Space, fits, space
+from policies.memory import Fit, fit, longest
+from policies.room import fits
 
 GUIDE = "parallelism guide"
 DOCS = "vLLM docs serving/parallelism_scaling.md"
@@ -16,6 +17,9 @@ SMALL = 7e9
 LADDER = ((SMALL, 1), (20e9, 2), (73e9, 4))  # S4: 7, 20 and 70B; a 70B model has up to 73
 WIDEST = 8
 PAIR = 2  # so many PCIe GPUs still have the custom all-reduce
+ENOUGH = 16384  # tokens of KV cache that make a small engine worth its while
+SAFE, STEP = 0.9, 1024  # of the KV cache that was estimated
+SHORT = 2048  # tokens of KV cache; with more a shorter context would do (L1)
 MANY = 512  # requests at once: data parallel wins (S3)
 NVLINK_LOST = "not supported on more than two PCIe-only GPUs"
 ALONE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb")
@@ -79,8 +83,8 @@ def _size(case: Case) -> Iterable[Finding]:
     model, now = case.model, layout(case)
     if model is None or divides(model, now.tp) or _crowded(case, now):
         return  # D3 says it
-    held = fits(case, tp=now.tp)
-    if held is False:
+    took = fit(case)
+    if took and took.fits is False and took.kv_tokens < SHORT:
         yield _too_large(case, model, now)
     elif now.tp > 1 and not sparse(case):
         yield from _too_wide(case, model, now)
@@ -93,7 +97,7 @@ def _too_large(case: Case, model: Model, now: Layout) -> Finding:
     change: dict[Knob, Value] = {"tensor_parallel_size": to} if to else {}
     if to and case.gpus and to * now.pp * now.dp > case.gpus:
         change["data_parallel_size"] = max(1, case.gpus // (to * now.pp))
-    took = space(case, tp=now.tp)
+    took = fit(case)
     return Finding(
         rule="D2",
         klass="gated",
@@ -110,11 +114,10 @@ def _too_large(case: Case, model: Model, now: Layout) -> Finding:
 
 
 def _too_wide(case: Case, model: Model, now: Layout) -> Iterable[Finding]:
-    parameters, alone = model.parameters, _roomy(case, now, 1)
-    small = parameters is not None and parameters < SMALL
-    if (small and alone is not False) or alone:
-        slow = small or _pcie(case) or (case.concurrency or 0) >= MANY
-        yield _replicas(case, model, now, "warning" if slow else "info")
+    parameters, single = model.parameters, _single(case, model, now)
+    if single is not None:
+        slow = _small(model) or _pcie(case) or (case.concurrency or 0) >= MANY
+        yield _replicas(case, model, now, single, "warning" if slow else "info")
         return
     to, severity = _narrower(case, parameters, now)
     if to is None or divides(model, to):
@@ -125,13 +128,13 @@ def _too_wide(case: Case, model: Model, now: Layout) -> Iterable[Finding]:
         severity=severity,
         why=(
             f"{model.name} ({billions(parameters) if parameters else 'size unknown'}) over {now.tp} GPUs: "
-            f"{to} are enough {'by the size ladder' if alone is None else 'for weights and KV cache'}"
+            f"{to} are enough {'for weights and KV cache' if fit(case) else 'by the size ladder'}"
         ),
         to=_spread(case, now, to),
         expects=f"more throughput for each GPU: {now.gpus // to} engines of {to}",
         risks="a single request answers slower, and each engine has a smaller KV cache",
         source=f"rulebook D2; {GUIDE} (size ladder), serving guide (the least TP that fits), {DOCS}",
-        evidence=_shown(space(case, tp=to)),
+        evidence=_shown(fit(case, tp=to)),
     )
 
 
@@ -149,28 +152,46 @@ def _narrower(case: Case, parameters: float | None, now: Layout) -> tuple[int | 
 
 def _roomy(case: Case, now: Layout, tp: int) -> bool | None:
     """Whether it fits so few GPUs with half of the present KV cache left in all; None: not known."""
-    fewer, present = space(case, tp=tp), space(case, tp=now.tp)
+    fewer, present = fit(case, tp=tp), fit(case, tp=now.tp)
     if fewer is None or present is None:
         return None
     return bool(fits(case, tp=tp)) and fewer.kv_tokens * now.tp / tp >= present.kv_tokens / 2
 
 
-def _replicas(case: Case, model: Model, now: Layout, severity: Severity) -> Finding:
-    alone = space(case, tp=1)
+def _single(case: Case, model: Model, now: Layout) -> Mapping[Knob, Value] | None:
+    """The change to engines of one GPU; None where the model does not fit that."""
+    roomy, took, spread = _roomy(case, now, 1), fit(case, tp=1), _spread(case, now, 1)
+    if roomy or (took is None and _small(model)):
+        return spread
+    if took is None or not _small(model) or took.kv_tokens < ENOUGH:
+        return None
+    if took.fits or longest(case) is None or not spread:
+        return spread
+    return {**spread, "max_model_len": int(took.kv_tokens * SAFE) // STEP * STEP}
+
+
+def _small(model: Model) -> bool:
+    return model.parameters is not None and model.parameters < SMALL
+
+
+def _replicas(case: Case, model: Model, now: Layout, to: Mapping[Knob, Value], severity: Severity) -> Finding:
+    alone = fit(case, tp=1)
     size = billions(model.parameters) if model.parameters else "its weights"
     room = f": {_needs(model, alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
     over = " over PCIe" if _pcie(case) else ""
+    shorter = f", not a request of all {longest(case):,}" if "max_model_len" in to else ""
     return Finding(
         rule="D1",
         klass="gated",
         severity=severity,
-        why=f"{model.name} ({size}) is split over {now.tp} GPUs{over}, yet fits one{room}",
-        to=_spread(case, now, 1),
+        why=f"{model.name} ({size}) is split over {now.tp} GPUs{over}, yet fits one{room}{shorter}",
+        to=to,
         expects=(
             f"{now.gpus // now.pp} independent engines without an exchange between GPUs in every layer "
             "(reported: 4 times the throughput of a 2B model on four PCIe GPUs, not promised)"
         ),
-        risks="one request alone answers slower on GPUs with NVLink; each engine caches its own prefixes",
+        risks="one request alone answers slower on GPUs with NVLink; each engine caches its own prefixes"
+        + ("; longer requests are refused" if shorter else ""),
         source=f"rulebook D1; {GUIDE} #1, {DOCS}: a model that fits one GPU needs no distributed inference",
         evidence={"tensor_parallel_size": now.tp, "parameters": model.parameters} | _shown(alone),
     )
@@ -211,14 +232,13 @@ def _links(case: Case) -> Iterable[Finding]:
     told = any(NVLINK_LOST in line for line in case.log)
     if now.tp <= PAIR or not (_pcie(case) or told):
         return
-    alone = _roomy(case, now, 1)
-    small = case.model is not None and (case.model.parameters or SMALL) < SMALL and alone is not False
-    layers = case.model.layers if case.model else None
+    model = case.model
+    single = _single(case, model, now) if model and not sparse(case) else None
     to: Mapping[Knob, Value] = {}
     expects = "fewer GPUs to an engine where the model fits them, or a pipeline, which exchanges less"
-    if not sparse(case) and (alone or small):
-        to, expects = _spread(case, now, 1), "no exchange between GPUs: data parallel engines instead"
-    elif layers and layers >= now.tp * now.pp and alone is False and _one_node(case):
+    if single is not None:
+        to, expects = single, "no exchange between GPUs: data parallel engines instead"
+    elif model and _stages(case, model, now):
         to = {"tensor_parallel_size": 1, "pipeline_parallel_size": now.tp * now.pp}
         expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
     yield Finding(
@@ -237,11 +257,17 @@ def _links(case: Case) -> Iterable[Finding]:
     )
 
 
+def _stages(case: Case, model: Model, now: Layout) -> bool:
+    """Whether a pipeline of all the GPUs is what vLLM's documents would have here."""
+    enough = bool(model.layers) and (model.layers or 0) >= now.tp * now.pp
+    return enough and not sparse(case) and fits(case, tp=1) is False and _one_node(case)
+
+
 def _pcie(case: Case) -> bool:
     return case.card is not None and case.card.link == "pcie"
 
 
-def _needs(model: Model, took: Space | None) -> str:
+def _needs(model: Model, took: Fit | None) -> str:
     return f"{took.weights_gib:.1f} GiB of weights for each GPU" if took else f"the weights of {model.name}"
 
 
@@ -250,7 +276,7 @@ def _gpus(case: Case, now: Layout) -> str:
     return f"{now.tp * now.pp} x {card}"
 
 
-def _shown(took: Space | None) -> dict[str, Value]:
+def _shown(took: Fit | None) -> dict[str, Value]:
     return {"weights_gib": round(took.weights_gib, 1), "kv_tokens": round(took.kv_tokens)} if took else {}
 
 

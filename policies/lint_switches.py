@@ -1,4 +1,4 @@
-"""Switches that were turned the slow way: G1, G2, G3, A1, X1, P3 and B3 as the flags alone show them."""
+"""Switches that were turned the slow way: G1, G2, G3, A1, X1 and P3 as the flags alone show them."""
 
 from collections.abc import Iterable, Mapping
 
@@ -86,18 +86,7 @@ def _capture(case: Case) -> Iterable[Finding]:
 def _async(case: Case) -> Iterable[Finding]:
     method, given = speculation(case), case.setting.get("async_scheduling")
     known_bad = bool(method) and not method.startswith(ASYNC_METHODS) and not method.endswith("_mtp")
-    if given is True and known_bad:
-        yield Finding(
-            rule="A1",
-            klass="auto",
-            severity="error",
-            why=f"--async-scheduling with speculative method {method}: vLLM refuses the pair",
-            to={"async_scheduling": None},
-            expects="it starts; vLLM turns async scheduling off by itself here",
-            risks="none",
-            source="rulebook A1; vLLM 0.32 config/vllm.py ('only supported with EAGLE/MTP …')",
-        )
-    elif given is False and not known_bad and layout(case).pp == 1 and not pooling(case):
+    if given is False and not known_bad and layout(case).pp == 1 and not pooling(case):
         if before(case, ASYNC_SINCE):
             return
         yield Finding(
@@ -132,38 +121,15 @@ def _prefix(case: Case) -> Iterable[Finding]:
 def _chunked(case: Case) -> Iterable[Finding]:
     if case.setting.get("enable_chunked_prefill") is not False or pooling(case):
         return
-    tokens, longest = whole(case.setting, "max_num_batched_tokens"), whole(case.setting, "max_model_len")
-    refused = tokens is not None and longest is not None and tokens < longest
-    why = "--no-enable-chunked-prefill is set: one long prompt holds up every running answer"
-    if refused:
-        why += f", and vLLM refuses max_num_batched_tokens {tokens} below max_model_len {longest}"
     yield Finding(
         rule="P3",
         klass="gated",
-        severity="error" if refused else "warning",
-        why=why,
+        severity="warning",
+        why="--no-enable-chunked-prefill is set: one long prompt holds up every running answer",
         to={"enable_chunked_prefill": None},
         expects="prompts are split over several steps: a shorter tail of ITL",
         risks="none known: vLLM itself warns of crashes and wrong answers with it off",
         source="rulebook P3; serving guide, issue 3; vLLM 0.32 config/scheduler.py, engine/arg_utils.py",
-    )
-
-
-def _crowded(case: Case) -> Iterable[Finding]:
-    tokens, seqs = whole(case.setting, "max_num_batched_tokens"), whole(case.setting, "max_num_seqs")
-    if tokens is None or seqs is None or tokens >= seqs:
-        return
-    to = max(2048, 1 << (seqs - 1).bit_length())
-    yield Finding(
-        rule="B3",
-        klass="auto",
-        severity="error",
-        why=f"max_num_batched_tokens {tokens} is less than max_num_seqs {seqs}: vLLM refuses to start",
-        to={"max_num_batched_tokens": to},
-        expects="it starts: each running sequence needs one token of the step",
-        risks="a larger step takes more memory for activations",
-        source="rulebook B3, Q1 (care); vLLM 0.32 config/scheduler.py",
-        evidence={"max_num_batched_tokens": tokens, "max_num_seqs": seqs},
     )
 
 
@@ -174,5 +140,4 @@ LINTS = (
     Check(rules=("A1",), check=_async),
     Check(rules=("X1",), check=_prefix),
     Check(rules=("P3",), check=_chunked),
-    Check(rules=("B3",), check=_crowded),
 )

@@ -1,4 +1,4 @@
-"""What this vLLM version does with these flags: rules V1, V2 and V3."""
+"""What this vLLM version does with these flags: rules V2 and V3 (V1 is in lint_flags.py)."""
 
 from collections.abc import Iterable
 

@@ -9,6 +9,7 @@ from agent.flags import place_of, setting_of, with_setting
 
 T4 = Card(name="T4", capability=(7, 5), memory_gib=15.0, link="pcie")
 RTX_5070 = Card(name="RTX 5070", capability=(12, 0), memory_gib=11.94, link="pcie")
+A10 = Card(name="A10", capability=(8, 6), memory_gib=22.49, link="pcie")
 L40S = Card(name="L40S", capability=(8, 9), memory_gib=44.99, link="pcie")
 A100 = Card(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="nvlink")
 H100 = Card(name="H100", capability=(9, 0), memory_gib=79.65, link="nvlink")

@@ -1,9 +1,10 @@
-"""M4, M5, B1, B2, B3 and O1: the share of the GPU and the size of the batches."""
+"""M4, M5, B1, B2, B3, L1 and O1: the share of the GPU and the size of the batches."""
 
 import pytest
 
 from policies.lint_memory import LINTS
 from tests.policies.cases import (
+    A10,
     DEEPSEEK_R1,
     H100,
     H200,
@@ -128,3 +129,18 @@ def test_offloading_is_taken_out_where_the_gpu_holds_all_and_else_quoted() -> No
     (found,) = findings(LINTS, case(many, model=QWEN_7B_AWQ, card=RTX_5070))
     assert (found.severity, dict(found.to)) == ("info", {})
     assert "not promised" in found.expects
+
+
+def test_a_context_of_which_not_one_request_fits_is_shortened_before_the_start() -> None:
+    (found,) = findings(LINTS, case("vllm serve x", model=LLAMA_8B, card=A10))
+    assert (found.rule, found.severity, found.klass) == ("L1", "error", "gated")
+    to = found.to["max_model_len"]
+    assert isinstance(to, int)
+    assert 2048 <= to < 131072
+    assert not findings(LINTS, case(f"vllm serve x --max-model-len {to}", model=LLAMA_8B, card=A10))
+
+
+def test_a_context_that_fits_is_not_known_or_left_to_vllm_is_left_alone() -> None:
+    assert not findings(LINTS, case("vllm serve x", model=LLAMA_8B, card=H100))
+    assert not findings(LINTS, case("vllm serve x", model=LLAMA_8B))
+    assert not findings(LINTS, case("vllm serve x --max-model-len auto", model=LLAMA_8B, card=A10))

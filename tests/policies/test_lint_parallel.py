@@ -4,9 +4,9 @@ import pytest
 
 from policies.lint_parallel import LINTS, divides
 from tests.policies.cases import (
-    A100,
     DEEPSEEK_R1,
     H100,
+    H200,
     L40S,
     LLAMA_8B,
     LLAMA_70B,
@@ -70,11 +70,11 @@ def test_without_a_card_the_ladder_of_sizes_counts(billions: float, tp: int, sai
 
 
 def test_a_model_that_does_not_fit_gets_the_fewest_gpus_that_hold_it() -> None:
-    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=A100, gpus=8))
+    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=8))
     assert (found.rule, found.severity, found.to) == ("D2", "error", {"tensor_parallel_size": 2})
-    (found,) = findings(LINTS, case("vllm serve x -tp 2 -dp 4", model=LLAMA_70B, card=H100, gpus=8))
+    (found,) = findings(LINTS, case(serve("-tp 2 -dp 4"), model=LLAMA_70B, card=L40S, gpus=8))
     assert found.to == {"tensor_parallel_size": 4, "data_parallel_size": 2}
-    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=A100, gpus=1))
+    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=1))
     assert not found.to
 
 
