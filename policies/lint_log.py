@@ -248,9 +248,9 @@ def _periodic(match: re.Match[str], case: Case) -> Finding | None:
     capped = usage < 60 and isinstance(seqs, int) and running >= 0.9 * seqs  # noqa: PLR2004 - as Q1's defaults
     told = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
     if capped:
-        advice = f"{_SEQS} {seqs} is what they wait for (Q1): ask `trimtab advise` of the running server"
+        advice = f"{_SEQS} {seqs} is what they wait for: `trimtab advise` says how far it may be raised"
     else:
-        advice = "ask `trimtab advise` of the running server what they wait for"
+        advice = "`trimtab advise` says what they wait for, of the running server or of this log"
     return Finding(
         rule="F8",
         klass="note",

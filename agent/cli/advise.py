@@ -8,12 +8,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent import expertise
 from agent.advice import Advice, advise, finding_of
 from agent.cli import Subparsers
-from agent.cli.case_options import add_options, case_of, unknown
+from agent.cli.case_options import add_options, case_of, log_of, unknown
 from agent.cli.findings import as_json, as_text, not_known, paste
 from agent.cli.serve_command import Command, edited, read
 from agent.cli.tables import value
@@ -22,6 +22,9 @@ from agent.facts import Case, Finding
 from agent.model import Knob, Objective, Slo, Value
 from agent.ports import Context
 from agent.reading import Gpu, Latency, Reading
+
+if TYPE_CHECKING:
+    from agent.cli.window import Window
 
 NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
 LIVE_S, SAVED_S = 30.0, 30.0
@@ -61,17 +64,7 @@ def _run(args: argparse.Namespace) -> int:
 
     slo = _slo(args)
     command = _command(args.flags) if args.flags is not None else None
-    if args.url and not args.scrape:
-        seen = windows.watched(args.url, _seconds(args.watch_s, "--for", LIVE_S), slo)
-    elif len(args.scrape) == len(("older", "newer")) and not args.url:
-        older, newer = args.scrape
-        seen = windows.saved(older, newer, _seconds(args.seconds, "--seconds", SAVED_S), slo)
-    else:
-        found = "both a URL and scrapes" if args.url else f"no URL and {len(args.scrape)} scrapes"
-        raise ConfigError(
-            f"advise: {found} given; give the URL of a server (http://127.0.0.1:8000), or two saved scrapes "
-            "(--scrape A.prom --scrape B.prom)"
-        )
+    seen = _seen_of(args, slo)
     told = windows.setting_of(seen.reading.facts)
     known = command or Command(argv=("vllm", "serve", seen.model or "MODEL"))
     try:
@@ -93,6 +86,24 @@ def _run(args: argparse.Namespace) -> int:
         text += _differs(case, told) + not_known(_unknown(case, command))
     sys.stdout.write(text)
     return FINDINGS if advice.findings else NOTHING
+
+
+def _seen_of(args: argparse.Namespace, slo: Slo) -> "Window":
+    """From the one source that the person names."""
+    from agent.cli import log_window, window  # noqa: PLC0415 - as above
+
+    if args.url and not args.scrape:
+        return window.watched(args.url, _seconds(args.watch_s, "--for", LIVE_S), slo)
+    if len(args.scrape) == len(("older", "newer")) and not args.url:
+        older, newer = args.scrape
+        return window.saved(older, newer, _seconds(args.seconds, "--seconds", SAVED_S), slo)
+    if args.log and not args.url and not args.scrape:
+        return log_window.logged(log_of(args.log), slo)
+    found = "both a URL and scrapes" if args.url else f"no URL and {len(args.scrape)} scrapes"
+    raise ConfigError(
+        f"advise: {found} given; give the URL of a server (http://127.0.0.1:8000), two saved scrapes "
+        "(--scrape A.prom --scrape B.prom), or the log of its busy time (--log FILE)"
+    )
 
 
 def _live(

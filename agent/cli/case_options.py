@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def case_of(args: argparse.Namespace, command: Command, *, version: str = "") -> Case:
     """ConfigError names the option, what was found and what to write. `version`: as the server tells it."""
-    log = _log(args.log) if args.log else ()
+    log = log_of(args.log) if args.log else ()
     setting = command.setting
     name = str(setting.get("model", ""))
     gpus = args.gpus if args.gpus is not None else _visible(command.env)
@@ -118,7 +118,8 @@ def _environment(words: Sequence[str]) -> dict[str, str]:
     return env
 
 
-def _log(path: Path) -> tuple[str, ...]:
+def log_of(path: Path) -> tuple[str, ...]:
+    """The lines of `--log`. Raises ConfigError."""
     return tuple(_read(path, "--log", "a text file is wanted", _LARGEST_LOG).splitlines())
 
 

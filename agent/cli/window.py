@@ -20,7 +20,7 @@ from agent.reading import EngineSample, Reading
 
 SERVER = "server"
 MOST_BYTES = 8 * 2**20
-_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)  # only differences of time count here
+BEGIN = datetime(2000, 1, 1, tzinfo=UTC)  # only differences of time count here
 _MODEL = re.compile(rb'^vllm:[^{]*\{[^}]*\bmodel_name="([^"\\]{1,200})"', re.MULTILINE)
 _TIMEOUT_S = 5.0
 
@@ -63,7 +63,7 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
             one = scrapes.sample(
                 before,
                 after,
-                at=_BEGIN + timedelta(seconds=now_s - began_s),
+                at=BEGIN + timedelta(seconds=now_s - began_s),
                 server=SERVER,
                 interval_s=now_s - before_s,
                 version=version,
@@ -73,7 +73,7 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
         fold.add(one)
         ended += sum(one.finished.values())
         before, before_s = after, now_s
-    reading = fold.reading(SERVER, _BEGIN + timedelta(seconds=now_s - began_s))
+    reading = fold.reading(SERVER, BEGIN + timedelta(seconds=now_s - began_s))
     if reading is None:
         raise ConfigError(
             f"{base}/metrics answered once, and then not for {seconds:g} s; is the server alive?"
@@ -98,10 +98,10 @@ def saved(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
             f"--scrape {first} --scrape {second}: the counts fall from one to the other: give the older "
             "page first, both of one run of the server"
         )
-    end = _BEGIN + timedelta(seconds=seconds)
+    end = BEGIN + timedelta(seconds=seconds)
     common: dict[str, Any] = {"server": SERVER, "version": None}
     try:
-        then: EngineSample = scrapes.sample(None, pages[0], at=_BEGIN, interval_s=0.0, **common)
+        then: EngineSample = scrapes.sample(None, pages[0], at=BEGIN, interval_s=0.0, **common)
         whole: EngineSample = scrapes.sample(*pages, at=end, interval_s=seconds, **common)
     except SensorError as error:
         raise ConfigError(f"--scrape {second}: {error}; save the whole page") from error

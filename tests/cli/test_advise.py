@@ -170,6 +170,33 @@ def test_a_server_that_falls_silent_is_not_judged(advise: Advise) -> None:
     assert "answered for only" in out
 
 
+def test_a_log_of_its_busy_time_stands_for_the_metrics(advise: Advise, tmp_path: Path) -> None:
+    """As `Engine 000:` lines of vLLM 0.32 tell it, of two data-parallel engines."""
+    line = (
+        "INFO 11-21 12:00:10 [loggers.py:259] Engine {:03}: Avg prompt throughput: 12.0 tokens/s, Avg "
+        "generation throughput: 80.1 tokens/s, Running: 1 reqs, Waiting: 7 reqs, GPU KV cache usage: 0.4%, "
+        "Prefix cache hit rate: 0.0%\n"
+    )
+    log = tmp_path / "log"
+    log.write_text("INFO before\n" + (line.format(0) + line.format(1)) * 3)
+
+    status, out, _ = advise("--log", str(log), "--flags", FLAGS, "--json")
+
+    document = json.loads(out)
+    assert status == 1
+    assert document["findings"][0]["rule"] == "Q1"
+    assert (document["window"]["seconds"], document["window"]["waiting"]) == (30.0, 14.0)
+
+
+def test_a_log_without_load_says_what_to_give_instead(advise: Advise, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("INFO Application startup complete.\n")
+
+    status, _, err = advise("--log", str(tmp_path / "log"))
+
+    assert status == 2
+    assert "give the URL" in err
+
+
 def test_flags_that_are_not_the_servers_are_doubted(advise: Advise, scrapes: Scrapes) -> None:
     _, out, _ = advise(*scrapes(PAGE, LATER), "--flags", "--gpu-memory-utilization 0.5")
 
