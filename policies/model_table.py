@@ -70,6 +70,11 @@ qwen3-235b-a22b                  235.094 22.2  94  4096  64  4 128 151936   8/12
 qwen3-coder-480b-a35b            480.155 35.5  62  6144  96  8 128 151936   8/160 262144  16bit
 = Qwen3NextForCausalLM
 qwen3-next-80b-a3b                79.7   3.9   48/12 2048 16 2 256 151936  10/512 262144  16bit
+= Qwen3_5ForConditionalGeneration
+qwen3.5-27b                       27.8   -     64/16 5120 24 4 256 248320   -     262144  16bit
+= Qwen3_5MoeForConditionalGeneration
+qwen3.5-35b-a3b,qwen3.6-35b-a3b   35.1   3.0   40/10 2048 16 2 256 248320   8/256 262144  16bit
+qwen3.5-397b-a17b                397.0  17.0   60/15 4096 32 2 256 248320  10/512 262144  16bit
 = MistralForCausalLM
 mistral-7b                         7.248 -     32  4096  32  8 128  32768   -     32768   16bit
 mistral-nemo                      12.248 -     40  5120  32  8 128 131072   -     -       16bit
@@ -88,6 +93,8 @@ deepseek-coder-v2-lite            15.706 2.66  27  2048  16 16 192 102400   6/64
 deepseek-v3,deepseek-r1,deepseek-v3.1  671.026 37.55 61 7168 128 128 192 129280 8/256 163840 fp8
 kimi-k2                         1026.47 32.86  61  7168  64 64 192 163840   8/384 131072  fp8
 kimi-k2-thinking                1026.47 32.86  61  7168  64 64 192 163840   8/384 262144  w4a16
+= KimiK25ForConditionalGeneration latent=576
+kimi-k2.5                       1026.9  32.86  61  7168  64 64 192 163840   8/384 262144  w4a16
 = DeepseekV32ForCausalLM latent=576
 deepseek-v3.2                    671.9  37.6   61  7168 128 128 192 129280  8/256 163840  fp8
 = KimiLinearForCausalLM latent=576
@@ -127,6 +134,7 @@ ai21-jamba-1.5-mini,jamba-1.5-mini 51.57 12.1  32/4 4096 32  8 128  65536   2/16
 = Glm4MoeForCausalLM
 glm-4.5-air                      106.9  12.0   46  4096  96  8 128 151552   8/128 131072  16bit
 glm-4.5                          353.0  32.0   92  5120  96  8 128 151552   8/160 131072  16bit
+glm-4.6,glm-4.7                  353.0  32.0   92  5120  96  8 128 151552   8/160 202752  16bit
 = MiniMaxM2ForCausalLM
 minimax-m2                       228.7  10.0   62  3072  48  8 128 200064   8/256 196608  fp8
 """
@@ -154,6 +162,7 @@ LENGTHS = {
 LOADED = {
     "gpt-oss-120b": 0.592,  # "Model loading took 64.38 GiB": vllm-project/vllm issue 33155 (0.14.1, H100)
     "kimi-k2-thinking": 0.58,  # 594 GB of files: the experts in 4 bit, the rest in 16
+    "kimi-k2.5": 0.58,
 }
 """Bytes of one parameter in GPU memory, where a start-up log says more than the files' size (padding)."""
 

@@ -15,7 +15,7 @@ _HOUSES = frozenset({"meta", "nvidia", "ibm", "microsoft", "google", "openai", "
 
 _OTHER = re.compile(
     r"eagle\d?|draft(er)?|speculators?|medusa|mtp|lora|adapter|pruned|distill(ed)?|embed(ding)?|reranker|reward"
-    r"|vision|vl|multimodal|omni|audio|tiny|mini|small|lite|nano|random|dummy|debug|\d*layers?"
+    r"|vision|vl|multimodal|omni|audio|tiny|mini|small|lite|nano|flash|air|random|dummy|debug|\d*layers?"
     r"|\d+(\.\d+)?b|\d{2,}m|a\d+(\.\d+)?b|\d+x\d+b|\d+e"
 )
 """Words behind a known name that make it another model: a drafter, another size."""

@@ -50,16 +50,6 @@ _WORDS = {
 
 _EIGHT_BITS = frozenset({"int8", "8bit"})
 
-METHODS = {
-    "fp8": FP8,
-    "awq": _WORDS["awq"],
-    "gptq": _WORDS["gptq"],
-    "bitsandbytes": _WORDS["bnb"],
-    "mxfp4": _WORDS["mxfp4"],
-    "modelopt_fp4": _WORDS["nvfp4"],
-}
-"""Those of vLLM's `--quantization` that tell a size by themselves."""
-
 
 def told_by(words: frozenset[str]) -> Format | None:
     """The format that a name's words tell; None where they tell none."""

@@ -99,6 +99,16 @@ MINIMAX_M2 = llama(62, 3072, 1536, 48, 8, vocab=200064) | {
     "max_position_embeddings": 196608,
     "quantization_config": {"quant_method": "fp8"},
 }
+GLM_4_7 = llama(92, 5120, 12288, 96, 8, vocab=151552) | {
+    "model_type": "glm4_moe",
+    "head_dim": 128,
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 160,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "max_position_embeddings": 202752,
+}
 
 COUNTED: dict[str, Config] = {
     "meta-llama/Llama-3.2-1B-Instruct": llama(16, 2048, 8192, 32, 8, tie_word_embeddings=True, head_dim=64),
@@ -176,5 +186,16 @@ COUNTED: dict[str, Config] = {
         "layer_types": ["sliding_attention", "full_attention"] * 18,
     },
     "MiniMaxAI/MiniMax-M2": MINIMAX_M2,
+    "zai-org/GLM-4.7": GLM_4_7,
+    "zai-org/GLM-4.5-Air": GLM_4_7
+    | {
+        "num_hidden_layers": 46,
+        "hidden_size": 4096,
+        "intermediate_size": 10944,
+        "moe_intermediate_size": 1408,
+        "n_routed_experts": 128,
+        "first_k_dense_replace": 1,
+        "max_position_embeddings": 131072,
+    },
 }
 """Those whose parameters can be counted from the shapes."""

@@ -156,6 +156,13 @@ def test_without_a_known_length_no_start_is_promised() -> None:
     assert fitted("Qwen/Qwen3-8B", "H100", max_model_len="auto").full_length_sequences is None
 
 
+def test_a_hybrid_holds_less_than_its_attention_layers_alone_would() -> None:
+    """club-3090 issue 612: 5.98 GiB held 567,978 tokens of 8 bit, the recurrent states among them."""
+    each = kv_bytes_per_token(case("Qwen/Qwen3.6-35B-A3B", kv_cache_dtype="fp8"), Layout())
+    assert each is not None
+    assert 567_978 < 5.98 * GIB / each < 1.15 * 567_978
+
+
 @pytest.mark.parametrize(
     ("name", "bound"),
     [

@@ -139,6 +139,7 @@ def test_a_format_in_the_name_tells_the_size(name: str, quantization: str, gib: 
         "meta-llama/Llama-Guard-3-8B",
         "microsoft/Phi-4-multimodal-instruct",
         "mistralai/Mistral-7B-12L-0.5b",
+        "zai-org/GLM-4.7-Flash",
         "Qwen/Qwen3-4Bit",
     ],
 )
