@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from agent.facts import Case, Finding
 from policies.case import Check, expert_parallel, layout, sparse
+from policies.room import crowded
 
 TUNING = "vLLM performance-tuning reference"
 SPARSE_ENOUGH = 0.02  # S3 #5: above this share of active experts expert parallelism pays
@@ -39,7 +40,7 @@ def _density(case: Case) -> Iterable[Finding]:
 
 def _latent(case: Case) -> Iterable[Finding]:
     model, now = case.model, layout(case)
-    if model is None or not model.mla or not sparse(case) or now.tp < WIDE:
+    if model is None or not model.mla or not sparse(case) or now.tp < WIDE or crowded(case):
         return
     padded = any(mark in model.name.lower() for mark in SPARSE_MLA)
     if case.concurrency is not None and case.concurrency <= FEW and not padded:

@@ -17,8 +17,8 @@ from policies.case import (
     transformer,
 )
 from policies.defaults import whole
-from policies.memory import fit, longest
-from policies.room import fits, kv_tokens_at, seqs_that_fit
+from policies.memory import GIB, fit, longest
+from policies.room import SHORT, fits, idle_gpus_help, kv_tokens_at, seqs_that_fit
 
 SHARE, SEQS, TOKENS = "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens"
 MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8
@@ -26,7 +26,7 @@ T4_REPORT, TUNING = "T4 benchmark report §6", "vLLM performance-tuning referenc
 FEW_SEQS, FEW_TOKENS = 16, 512
 SEQS_TO, TOKENS_TO = 128, 2048
 SMALL_CARD_GIB = 16
-SAFE, STEP, SHORT = 0.9, 1024, 2048  # of the KV cache that was estimated; tokens
+SAFE, STEP = 0.9, 1024  # of the KV cache that was estimated; tokens
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 
@@ -44,8 +44,9 @@ def _moe(case: Case) -> Iterable[Finding]:
         severity="warning" if given and (exchanges or present > DENSE_SHARE + 0.02) else "info",
         why=(
             f"{SHARE} {present:g}{'' if given else ' (the default)'} on a mixture of experts"
-            + (" with an exchange between GPUs: its buffers" if exchanges else ": buffers of an exchange")
-            + " lie outside vLLM's accounts and run out of memory under load"
+            + (" with an exchange between GPUs, whose" if exchanges else ": an exchange between GPUs has")
+            + " buffers outside vLLM's accounts"
+            + (": OOM under load" if exchanges else "")
         ),
         to={SHARE: MOE_SHARE},
         expects="no OOM at high concurrency",
@@ -124,7 +125,9 @@ def _hybrid(case: Case) -> Iterable[Finding]:
         return
     if card.memory_gib > SMALL_CARD_GIB or not model.parameters or not model.weight_bytes:
         return
-    if model.parameters * model.weight_bytes / layout(case).tp < HEAVY * card.memory_gib * 2**30:
+    took = fit(case)
+    none_left = took is not None and took.fits is False and took.kv_tokens < SHORT
+    if none_left or model.parameters * model.weight_bytes / layout(case).tp < HEAVY * card.memory_gib * GIB:
         return
     change: dict[Knob, Value] = {}
     if (seqs_in_force(case) or FEW_SEQS) > FEW_SEQS:
@@ -182,7 +185,7 @@ def _small_steps(case: Case) -> Iterable[Finding]:
 def _length(case: Case) -> Iterable[Finding]:
     """L1, before a start: vLLM refuses a context of which not one request fits."""
     took, most = fit(case), longest(case)
-    if took is None or most is None or took.fits is not False:
+    if took is None or most is None or took.fits is not False or idle_gpus_help(case):
         return
     to = int(took.kv_tokens * SAFE) // STEP * STEP
     if to < SHORT or to >= most:

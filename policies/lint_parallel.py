@@ -7,44 +7,39 @@ from collections.abc import Iterable, Mapping
 
 from agent.facts import Case, Finding, Model, Severity
 from agent.model import Knob, Value
-from policies.case import Check, Layout, billions, layout, sparse, text
+from policies.case import Check, Layout, billions, layout, sparse
 from policies.memory import Fit, fit, longest
-from policies.room import fits
+from policies.room import (
+    SHORT,
+    WIDEST,
+    crowded,
+    divides,
+    fits,
+    idle_gpus_help,
+    one_node,
+    per_engine,
+    wider,
+)
 
 GUIDE = "parallelism guide"
 DOCS = "vLLM docs serving/parallelism_scaling.md"
 SMALL = 7e9
 LADDER = ((SMALL, 1), (20e9, 2), (73e9, 4))  # S4: 7, 20 and 70B; a 70B model has up to 73
-WIDEST = 8
 PAIR = 2  # so many PCIe GPUs still have the custom all-reduce
 ENOUGH = 16384  # tokens of KV cache that make a small engine worth its while
 SAFE, STEP = 0.9, 1024  # of the KV cache that was estimated
-SHORT = 2048  # tokens of KV cache; with more a shorter context would do (L1)
 MANY = 512  # requests at once: data parallel wins (S3)
 NVLINK_LOST = "not supported on more than two PCIe-only GPUs"
 ALONE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb")
 
 
-def divides(model: Model | None, tp: int) -> str:
-    """Why the model cannot be split `tp` ways; "" when it can, or nothing is known against it."""
-    if model is None:
-        return ""
-    for size, what in ((model.heads, "attention heads"), (model.hidden_size, "hidden units")):
-        if size and size % tp:
-            return f"{size} {what} cannot be shared out to {tp} GPUs"
-    kv = model.kv_heads
-    if kv and not model.mla and kv % tp and tp % kv:
-        return f"{kv} KV heads can neither be shared out nor copied to {tp} GPUs"
-    return ""
-
-
 def _validity(case: Case) -> Iterable[Finding]:
     now, model = layout(case), case.model
     reason = divides(model, now.tp)
-    most = _per_engine(case, now)
+    most = per_engine(case)
     if reason:
         why = f"--tensor-parallel-size {now.tp}: {reason} ({model.name if model else ''})"
-    elif _crowded(case, now):
+    elif crowded(case):
         why = f"tensor {now.tp} x pipeline {now.pp} x data {now.dp} takes {now.gpus} GPUs of {case.gpus}"
     else:
         return
@@ -63,37 +58,21 @@ def _validity(case: Case) -> Iterable[Finding]:
     )
 
 
-def _crowded(case: Case, now: Layout) -> bool:
-    """Whether the layout takes more GPUs than there are."""
-    return case.gpus is not None and now.tp > _per_engine(case, now) and _one_node(case)
-
-
-def _per_engine(case: Case, now: Layout) -> int:
-    """The widest tensor parallelism that the GPUs of the host leave, pipelines and engines given."""
-    return max(1, case.gpus // (now.pp * now.dp)) if case.gpus else WIDEST
-
-
-def _one_node(case: Case) -> bool:
-    several = case.setting.get("nnodes") not in {None, 1} or case.setting.get("data_parallel_size_local")
-    return not several and text(case, "distributed_executor_backend") not in {"ray", "external_launcher"}
-
-
 def _size(case: Case) -> Iterable[Finding]:
     """D1 and D2: the fewest GPUs that hold weights and KV cache, the rest as replicas."""
     model, now = case.model, layout(case)
-    if model is None or divides(model, now.tp) or _crowded(case, now):
+    if model is None or divides(model, now.tp) or crowded(case):
         return  # D3 says it
     took = fit(case)
-    if took and took.fits is False and took.kv_tokens < SHORT:
-        yield _too_large(case, model, now)
-    elif now.tp > 1 and not sparse(case):
+    if took and took.fits is False:
+        to = wider(case, most=case.gpus // now.pp if case.gpus else WIDEST)
+        if took.kv_tokens < SHORT or idle_gpus_help(case):
+            yield _too_large(case, model, now, to)
+    elif now.tp > 1 and now.pp == 1 and not sparse(case):
         yield from _too_wide(case, model, now)
 
 
-def _too_large(case: Case, model: Model, now: Layout) -> Finding:
-    wider = (tp for tp in (2, 4, 8, 16) if tp > now.tp and not divides(model, tp))
-    most = case.gpus // now.pp if case.gpus else WIDEST
-    to = next((tp for tp in wider if tp <= most and fits(case, tp=tp)), None)
+def _too_large(case: Case, model: Model, now: Layout, to: int | None) -> Finding:
     change: dict[Knob, Value] = {"tensor_parallel_size": to} if to else {}
     if to and case.gpus and to * now.pp * now.dp > case.gpus:
         change["data_parallel_size"] = max(1, case.gpus // (to * now.pp))
@@ -207,7 +186,7 @@ def _spread(case: Case, now: Layout, tp: int) -> Mapping[Knob, Value]:
 def _pipeline(case: Case) -> Iterable[Finding]:
     now = layout(case)
     within = case.gpus is None or now.tp * now.pp <= case.gpus
-    if now.pp == 1 or not _one_node(case) or not within or _pcie(case):
+    if now.pp == 1 or not one_node(case) or not within or _pcie(case):
         return
     to, nvlink = now.tp * now.pp, case.card is not None and case.card.link == "nvlink"
     possible = not divides(case.model, to) and fits(case, tp=to) is not False
@@ -260,7 +239,7 @@ def _links(case: Case) -> Iterable[Finding]:
 def _stages(case: Case, model: Model, now: Layout) -> bool:
     """Whether a pipeline of all the GPUs is what vLLM's documents would have here."""
     enough = bool(model.layers) and (model.layers or 0) >= now.tp * now.pp
-    return enough and not sparse(case) and fits(case, tp=1) is False and _one_node(case)
+    return enough and not sparse(case) and fits(case, tp=1) is False and one_node(case)
 
 
 def _pcie(case: Case) -> bool:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from policies.lint_parallel import LINTS, divides
+from policies.lint_parallel import LINTS
+from policies.room import divides
 from tests.policies.cases import (
     DEEPSEEK_R1,
     H100,
@@ -140,3 +141,9 @@ def test_two_gpus_and_nvlink_have_the_custom_all_reduce() -> None:
     assert "D5" not in rules(findings(LINTS, case(serve("-tp 2"), model=LLAMA_70B, card=L40S)))
     assert "D5" not in rules(findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=H100)))
     assert "D5" not in rules(findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B)))
+
+
+def test_gpus_that_lie_idle_are_taken_before_the_context_is_cut() -> None:
+    (found,) = findings(LINTS, case("vllm serve x -tp 2", model=LLAMA_70B, card=H100, gpus=8))
+    assert (found.rule, found.to) == ("D2", {"tensor_parallel_size": 4})
+    assert not findings(LINTS, case("vllm serve x -tp 2", model=LLAMA_70B, card=H100, gpus=2))
