@@ -22,7 +22,7 @@ from agent.ports import Site
 Json = dict[str, Any]
 
 CHECK = "trimtab.check"  # the label of these containers: they are no servers
-_DEADLINE_S = 300.0
+_DEADLINE_S = 600.0  # a check takes half a minute of CPU, beside a server that is busy
 _GIB = 1024**3
 _PYTHONS = ("python3", "python")
 _MODULES = frozenset({"vllm", "vllm.entrypoints.cli.main"})
