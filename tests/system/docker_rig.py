@@ -40,6 +40,7 @@ class DockerWishes(Wishes):
     host: str = ""
     publish: str = "127.0.0.1"
     strategy: str = "auto"
+    health_timeout_s: float = 1.0
     steps: tuple[tuple[int, int, float], ...] = ((50, 8, 0.5),)
 
     def engine(self) -> str:
@@ -50,7 +51,7 @@ class DockerWishes(Wishes):
             publish = "{self.publish}"
             strategy = "{self.strategy}"
             health_every_s = 0.3
-            health_timeout_s = 1.0
+            health_timeout_s = {self.health_timeout_s}
             lost_after = 10
             stop_s = 5.0
         """

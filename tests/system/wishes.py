@@ -37,18 +37,22 @@ class Wishes:
     faults: tuple[str, ...] = ()
     serving: str = ""  # a server to adopt, instead of a command
     steps: tuple[tuple[int, int, float], ...] = ((50, 5, 0.5),)
+    at_most_s: float = 60.0  # of each step
     hold_s: float = 0.5
     start_s: float = 30.0
     warm_up_requests: int = 4
+    warm_up_s: float = 20.0
     drain_s: float = 5.0
     stalled_after_s: float = 2.0
+    ttft: str = "500ms"
+    octaves: float = 1.0  # of max_num_seqs, in one step
     policies: bool = False  # a test that wants its own changes wants no others
 
     def text(self, *, api: int, listen: int) -> str:
         """The TOML of a site whose state, tokens and ports are its own."""
         on = str(self.policies).lower()
         steps = ", ".join(
-            f'{{weight={weight}, requests={requests}, at_least="{at_least_s}s", at_most="60s"}}'
+            f'{{weight={weight}, requests={requests}, at_least="{at_least_s}s", at_most="{self.at_most_s}s"}}'
             for weight, requests, at_least_s in self.steps
         )
         return f"""
@@ -64,7 +68,7 @@ class Wishes:
             [[targets]]
             name = "{TARGET}"
             [targets.slo]
-            ttft = {{ under = "500ms", share = 0.95 }}
+            ttft = {{ under = "{self.ttft}", share = 0.95 }}
             [targets.engine]
             {self.engine()}
             [targets.traffic]
@@ -72,13 +76,15 @@ class Wishes:
             report_every_s = 0.5
             [targets.sensors]
             proxy_requests = {{ stalled_after_s = {self.stalled_after_s} }}
+            [targets.bounds.max_num_seqs]
+            octaves = {self.octaves}
             [targets.rollout]
             steps = [{steps}]
             hold = "{self.hold_s}s"
             hold_requests = 5
             start = "{self.start_s}s"
             warm_up_requests = {self.warm_up_requests}
-            warm_up = "20s"
+            warm_up = "{self.warm_up_s}s"
             drain = "{self.drain_s}s"
             cooldown = "0s"
             lease = "5s"
