@@ -42,7 +42,7 @@ def logged(log: Sequence[str], slo: Slo) -> Window:
     moments = _moments(log)[-LATEST:]
     if not moments:
         raise ConfigError(
-            "advise: the log has no line `Engine 000: Avg prompt throughput …`, which vLLM writes under load; "
+            "advise: the log has no line `Engine 000: Avg prompt throughput …` as vLLM writes under load; "
             "give the URL of the server, two saved scrapes, or a log of its busy time"
         )
     span_s = EVERY_S * len(moments)
