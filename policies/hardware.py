@@ -32,7 +32,9 @@ class _Kind:
 
 
 _KINDS = (
-    # Volta, Turing
+    # Pascal, which vLLM does not support; Volta; Turing
+    _Kind("p100", "P100", (6, 0), {"12": 12.0, "16": 16.0}),
+    _Kind("p40", "P40", (6, 1), {}, "pcie"),
     _Kind("v100s?", "V100", (7, 0), {"16": 16.0, "32": 32.0}),
     _Kind("titan v", "TITAN V", (7, 0), {"": 12.0}, "pcie"),
     _Kind("t4g?", "T4", (7, 5), {"": 15.0}, "pcie"),
@@ -85,6 +87,14 @@ _KINDS = (
     _Kind("(rtx )?5090", "RTX 5090", (12, 0), {"": 31.84}, "pcie"),
     _Kind("rtx pro 6000", "RTX PRO 6000 Blackwell", (12, 0), {"": 95.59}, "pcie"),
     _Kind("gb10|dgx spark", "GB10", (12, 1)),
+    # any other of a series: the architecture is known
+    _Kind(r"(gtx )?16\d0( ti| super)?", "GTX 16", (7, 5), {}, "pcie"),
+    _Kind(r"rtx 20\d0( super)?", "RTX 20", (7, 5), {}, "pcie"),
+    _Kind(r"rtx 30\d0( ti)?", "RTX 30", (8, 6), {}, "pcie"),
+    _Kind(r"rtx 40\d0( ti| super)?", "RTX 40", (8, 9), {}, "pcie"),
+    _Kind(r"rtx \d000 ada", "RTX Ada", (8, 9), {}, "pcie"),
+    _Kind(r"rtx 50\d0( ti)?", "RTX 50", (12, 0), {}, "pcie"),
+    _Kind(r"rtx pro \d\d00", "RTX PRO Blackwell", (12, 0), {}, "pcie"),
     # AMD: no CUDA capability; linked by Infinity Fabric, which is neither
     _Kind("mi250x?", "MI250X", None, {"": 63.98}),
     _Kind("mi300x", "MI300X", None, {"": 191.98}),
@@ -124,9 +134,10 @@ def card_of(name: str) -> Card | None:
 
 
 def _words(name: str) -> str:
-    """Lower case, one blank between words; "rtx4090" and "sxm4" as two words."""
+    """Lower case, one blank between words; "rtx4090" and "sxm4" are two words, "8x" is none."""
     plain = re.sub(r"[^a-z0-9]+", " ", name.lower())
-    plain = re.sub(r"\b(rtx|sxm)(?=\d)", r"\1 ", plain)
+    plain = re.sub(r"\b\d{1,2}x(?=[a-z0-9])|\b\d{1,2} ?x ", " ", plain)  # "8xH100", "8 x H100"
+    plain = re.sub(r"\b(rtx|gtx|sxm)(?=\d)", r"\1 ", plain)
     plain = re.sub(r"(?<=\d)(ti|super)\b", r" \1", plain)
     return f" {plain.strip()} "
 

@@ -81,7 +81,10 @@ class Fit:
 
 
 def fit(case: Case, *, tp: int | None = None, share: float | None = None) -> Fit | None:
-    """How `case` lies in memory; `tp`, `share`: with these instead of its own. None: facts are missing."""
+    """How `case` lies in memory; `tp`, `share`: with these instead of its own. None: facts are missing.
+
+    Not counted: a draft model, LoRA adapters, the image encoder's profile, other processes on the GPU.
+    """
     own, model = layout(case), case.model
     shape = Layout(tp=tp or own.tp, pp=own.pp, dp=own.dp)
     share = share_of(case) if share is None else share

@@ -1,6 +1,8 @@
 """Names of GPUs as drivers, clouds and people write them."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.hardware import card_of
 
@@ -37,6 +39,12 @@ from policies.hardware import card_of
         ("NVIDIA GB200", (10, 0), 185.03, "nvlink"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0), 95.59, "pcie"),
         ("AMD Instinct MI300X", None, 191.98, None),
+        ("8xH100-SXM", (9, 0), 79.65, "nvlink"),
+        ("4 x A100 40GB", (8, 0), 40.0, None),
+        ("Tesla P40", (6, 1), None, "pcie"),
+        ("NVIDIA GeForce GTX 1660 Ti", (7, 5), None, "pcie"),
+        ("NVIDIA GeForce RTX 4050", (8, 9), None, "pcie"),
+        ("NVIDIA RTX 4000 Ada Generation", (8, 9), None, "pcie"),
     ],
 )
 def test_a_card_is_known_by_its_name(
@@ -78,3 +86,11 @@ def test_the_size_is_in_the_name_where_two_are_sold() -> None:
         (card.name if (card := card_of(name)) else "") for name in ("A100 40GB", "A100-80GB", "T4", "H100")
     }
     assert names == {"A100 40GB", "A100 80GB", "T4", "H100"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=40))
+def test_no_name_breaks_it(name: str) -> None:
+    card = card_of(name)
+    assert card is None or card.name
+    assert card_of(f"NVIDIA GeForce RTX 5090 {name}") is not None
