@@ -1,0 +1,194 @@
+"""Servers under load, simulated and recorded: the right rule comes first, and nobody says what does harm."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+
+from agent.model import Knob, Objective, Slo, Value
+from agent.reading import Incident
+from tests.policies.live import Load, Situation, advised, asked
+
+
+def promise(ttft_s: float, itl_s: float) -> Slo:
+    return Slo(ttft=Objective(under_s=ttft_s, share=0.95), itl=Objective(under_s=itl_s, share=0.95))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """`rules`: one of these comes first; none: nothing is to change. `to`: what it must say of the knobs."""
+
+    situation: Situation
+    rules: tuple[str, ...] = ()
+    to: Callable[[Mapping[Knob, Value]], bool] = lambda _: True
+
+
+LIVE: dict[str, Expected] = {
+    "a queue beside a free cache, behind a small cap": Expected(
+        situation=Situation(flags="--max-num-seqs 2", loads=(Load(streams=16),), slo=promise(0.5, 0.1)),
+        rules=("Q1",),
+        to=lambda to: to == {"max_num_seqs": 16},
+    ),
+    "admission capped by the warm knob": Expected(
+        situation=Situation(
+            flags="--max-num-seqs 64 --max-num-active-seqs 2",
+            loads=(Load(streams=16),),
+            slo=promise(0.5, 0.1),
+        ),
+        rules=("Q1",),
+        to=lambda to: to == {"max_num_active_seqs": 16},
+    ),
+    "thrash on a card with memory to spare": Expected(
+        situation=Situation(
+            flags="--gpu-memory-utilization 0.5 --max-model-len 1024 --max-num-seqs 64",
+            loads=(Load(streams=24, prompt=60, output=400),),
+            slo=promise(2, 0.2),
+        ),
+        rules=("M1", "M3"),
+        to=lambda to: list(to) == ["gpu_memory_utilization"],
+    ),
+    "thrash on a card that is full": Expected(
+        situation=Situation(
+            flags="--max-num-seqs 256 --gpu-memory-utilization 0.8",
+            hardware="4090-8b",
+            loads=(Load(streams=48, prompt=100, output=700),),
+            gpu_used=0.97,
+            slo=promise(2, 0.2),
+        ),
+        rules=("K1",),
+        to=lambda to: to == {"watermark": 0.02},
+    ),
+    "thrash that a watermark has not ended": Expected(
+        situation=Situation(
+            flags="--max-num-seqs 256 --gpu-memory-utilization 0.8 --watermark 0.05",
+            hardware="4090-8b",
+            loads=(Load(streams=48, prompt=100, output=700),),
+            gpu_used=0.97,
+            slo=promise(2, 0.2),
+        ),
+        rules=("K1", "K2", "Q2"),
+        to=lambda to: set(to) <= {"max_num_seqs", "max_num_active_seqs", "watermark"},
+    ),
+    "prefill-bound": Expected(
+        situation=Situation(
+            flags="--max-num-batched-tokens 512",
+            hardware="h100-8b",
+            loads=(Load(rate=1.5, prompt=6000, output=20),),
+            slo=promise(0.2, 0.1),
+        ),
+        rules=("P1",),
+        to=lambda to: to in ({"max_num_batched_tokens": 1024}, {"max_num_scheduled_tokens": 1024}),
+    ),
+    "decode-bound by long prompts in between": Expected(
+        situation=Situation(
+            flags="--max-num-batched-tokens 8192",
+            hardware="h100-8b",
+            loads=(Load(streams=12, output=200), Load(rate=4, prompt=6000, output=20)),
+            slo=promise(2.5, 0.025),
+        ),
+        rules=("P2", "P4"),
+        to=lambda to: all(isinstance(v, int) and 0 < v < 8192 for v in to.values()),
+    ),
+    "without CUDA graphs": Expected(
+        situation=Situation(
+            flags="--max-num-seqs 64 --enforce-eager",
+            hardware="h100-8b",
+            loads=(Load(streams=4, output=200),),
+            slo=promise(0.5, 0.05),
+        ),
+        rules=("G1",),
+        to=lambda to: to in ({"enforce_eager": False}, {"enforce_eager": None}),
+    ),
+    "idle": Expected(
+        situation=Situation(flags="--max-num-seqs 256", gpu_busy=0.0, slo=promise(0.5, 0.1)),
+    ),
+    "over-provisioned": Expected(
+        situation=Situation(
+            flags="--max-num-seqs 256",
+            hardware="h100-8b",
+            loads=(Load(rate=0.5, prompt=100, output=50),),
+            gpu_busy=0.05,
+            slo=promise(0.5, 0.1),
+        ),
+        rules=("K3", "C2"),
+        to=lambda to: not to,
+    ),
+    "all promises kept": Expected(
+        situation=Situation(
+            flags="--max-num-seqs 64",
+            hardware="h100-8b",
+            loads=(Load(streams=8), Load(rate=1, prompt=400)),
+            slo=promise(1, 0.1),
+        ),
+    ),
+    "mixed: short chats and long documents, both late": Expected(
+        situation=Situation(
+            flags="--max-num-seqs 64",
+            hardware="4090-8b",
+            loads=(Load(streams=20, prompt=100, output=200), Load(rate=1, prompt=5000, output=20)),
+            slo=promise(0.5, 0.05),
+        ),
+        rules=("P4", "P1", "P2", "P3", "X2"),
+    ),
+    "mixed: a queue behind a cap, long documents in it": Expected(
+        situation=Situation(
+            flags="--max-num-seqs 4",
+            hardware="4090-8b",
+            loads=(Load(streams=12, prompt=100, output=200), Load(rate=0.3, prompt=3000, output=20)),
+            slo=promise(0.5, 0.05),
+        ),
+        rules=("Q1",),
+    ),
+}
+each = pytest.mark.parametrize("name", LIVE)
+live = cache(lambda name: advised(LIVE[name].situation))
+
+
+@each
+def test_the_right_rule_comes_first(name: str) -> None:
+    expected, found = LIVE[name], live(name)
+    first = found.first
+
+    if not expected.rules:
+        assert not found.changes, found.told()
+        return
+    assert first is not None
+    assert first.rule in expected.rules, found.told()
+    assert expected.to(first.to), found.told()
+
+
+@each
+@pytest.mark.parametrize("version", ["0.11.0", "0.18.0", "0.28.0", "0.31.0", "0.32.0", "0.33.0", ""])
+def test_nobody_says_what_does_harm_in_any_version(name: str, version: str) -> None:
+    found = live(name)
+    other = replace(found.reading, facts={**found.reading.facts, "version": version})
+
+    said = asked(other, found.context)
+
+    assert not said.harm, said.told()
+
+
+@each
+def test_after_an_oom_nobody_asks_for_more_memory(name: str) -> None:
+    found = live(name)
+    oom = Incident(at=found.reading.at, server=found.reading.server, what="oom", why="exit code 137")
+
+    said = asked(replace(found.reading, incidents=(oom,)), found.context)
+
+    assert not said.harm, said.told()
+
+
+@each
+def test_nothing_is_changed_on_a_window_half_seen(name: str) -> None:
+    found = live(name)
+
+    assert not asked(replace(found.reading, coverage=0.5), found.context).changes
+
+
+@each
+def test_a_throttling_gpu_holds_every_change(name: str) -> None:
+    found = live(name)
+    hot = tuple(replace(gpu, temperature_c=91.0, throttle_reasons=0x40) for gpu in found.reading.gpus)
+
+    assert not asked(replace(found.reading, gpus=hot), found.context).changes
