@@ -1,4 +1,7 @@
-"""What vLLM 0.32's argument parser says of its flags: which take a value, several, none; other names."""
+"""What vLLM's argument parser says of its flags: which take a value, several, none; other names.
+
+Those of 0.32, and those that 0.11 to 0.33 have had beside them: an old command line is read rightly too.
+"""
 
 ALIASES = {
     "device_memory_utilization": "gpu_memory_utilization",
@@ -40,6 +43,7 @@ SWITCHES = frozenset(
         "allow_credentials",
         "allow_deprecated_quantization",
         "async_scheduling",
+        "calculate_kv_scales",
         "cohere_is_reasoning_model",
         "cudagraph_metrics",
         "data_parallel_external_lb",
@@ -47,6 +51,7 @@ SWITCHES = frozenset(
         "data_parallel_multi_port_external_lb",
         "dcp_q_replicate",
         "enforce_eager",
+        "eplb_log_balancedness",
         "exclude_tools_when_tool_choice_none",
         "fail_on_environ_validation",
         "fully_sharded_loras",
@@ -61,6 +66,8 @@ SWITCHES = frozenset(
         "long_prefill_token_threshold_adaptive",
         "mm_device_do_normalize",
         "mm_encoder_only",
+        "monokernel",
+        "multi_step_stream_outputs",
         "numa_bind",
         "ray_workers_use_nsight",
         "return_sampling_mask",
@@ -76,8 +83,11 @@ SWITCHES = frozenset(
         "trust_request_chat_template",
         "trust_request_mm_kwargs",
         "use_fp64_gumbel",
+        "use_gpu_for_pooling_score",
         "use_replayssm",
         "use_tqdm_on_load",
+        "use_v2_block_manager",
+        "worker_use_ray",
     }
 )
 """Flags without a value; those called enable_* and disable_* go without saying."""
@@ -106,6 +116,7 @@ SEVERAL = frozenset(
         "allowed_media_domains",
         "collect_detailed_traces",
         "cpu_offload_params",
+        "cuda_graph_sizes",
         "cudagraph_capture_sizes",
         "ignore_patterns",
         "kv_cache_dtype_skip_layers",

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -101,31 +101,47 @@ def _told(policy: dict[str, Any]) -> str:
 
 def _knobs(args: argparse.Namespace) -> int:
     catalogue = plugins.knobs()
-    found = [_facts(catalogue[name]) for name in _chosen(args.name, catalogue)]
+    names = _chosen(args.name, catalogue)
     if args.json:
-        text = f"{json.dumps(found, indent=2)}\n"
+        text = f"{json.dumps([asdict(_facts(catalogue[name])) for name in names], indent=2)}\n"
     elif args.name:
-        text = table(
-            ("FACT", "VALUE"), [(name, value(fact)) for name, fact in found[0].items() if _says(fact)]
-        )
+        facts = _facts(catalogue[names[0]])
+        given = ((field.name, getattr(facts, field.name)) for field in fields(facts))
+        text = table(("FACT", "VALUE"), [row for name, fact in given for row in _rows(name, fact)])
     else:
-        shown = ("name", "klass", "start", "meaning")
         text = table(
-            ("KNOB", "CLASS", "START", "MEANING"),
-            [[facts.get(fact, "") for fact in shown] for facts in found],
+            ("KNOB", "CLASS", "START", "VLLM", "MEANING"),
+            [(name, *_brief(_facts(catalogue[name]))) for name in names],
         )
     sys.stdout.write(text)
     return 0
 
 
-def _says(fact: object) -> bool:
-    return fact is not None and fact not in ("", [], ())
+def _brief(facts: Any) -> tuple[str, ...]:  # noqa: ANN401 - a dataclass of the catalogue
+    """Class, start, releases of vLLM and meaning, as far as they are told."""
+    klass, start, since, removed, meaning = (
+        getattr(facts, name, None) or "" for name in ("klass", "start", "since", "removed", "meaning")
+    )
+    releases = [f"from {since}"] * bool(since) + [f"before {removed}"] * bool(removed)
+    return klass, start, " ".join(releases), meaning
 
 
-def _facts(facts: object) -> dict[str, Any]:
+def _rows(name: str, fact: object) -> Iterator[tuple[str, str]]:
+    """One for each thing said: nothing of what is not, and of a list one each."""
+    said = str(fact) if is_dataclass(fact) else fact
+    if said is None or said in ("", ()):
+        return
+    if not isinstance(said, tuple):
+        yield name, value(said)
+    elif not any(map(is_dataclass, said)):
+        yield name, ", ".join(map(value, said)) if name == "choices" else value(said[0])
+        yield from (("", value(more)) for more in said[1:] if name != "choices")
+
+
+def _facts(facts: object) -> Any:  # noqa: ANN401 - a dataclass of the catalogue
     if isinstance(facts, type) or not is_dataclass(facts):
         raise ConfigError(f"policies/knobs.py: KNOBS holds {facts!r}, which is not a dataclass")
-    return {field.name: getattr(facts, field.name) for field in fields(facts)}
+    return facts
 
 
 def _chosen(name: str | None, known: Collection[str]) -> list[str]:

@@ -228,6 +228,24 @@ def test_the_knobs_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[
 
     assert len(listed) == len(found) + 1
     assert any(knob["name"] == "max_num_seqs" and knob["source"] for knob in found)
+    assert all(set(knob["effects"]) >= {"ttft", "itl", "throughput", "kv"} for knob in found)
+    assert any(line.startswith("swap_space ") and " before 0.18 " in line for line in listed)
+
+
+def test_a_knob_is_shown_with_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", "max-num-active-seqs"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    facts = {line.split("  ", 1)[0]: line.split("  ", 1)[-1].strip() for line in lines}
+    assert facts["effects"] == "ttft ±, itl +, throughput ±"
+    assert facts["since"] == "0.31"
+    assert "removed" not in facts
+
+
+def test_a_knob_that_is_gone_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", "cuda-graph-sizes"]) == 0
+
+    assert "Write --cudagraph-capture-sizes." in capsys.readouterr().out
 
 
 def test_an_unknown_knob_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

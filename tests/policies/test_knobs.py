@@ -1,21 +1,97 @@
-"""The catalogue answers for itself."""
+"""The catalogue answers for itself, to vLLM's own list of flags, and to vLLM."""
 
+import json
+import subprocess
 from dataclasses import fields
 
 import pytest
 
+from agent import flag_table
+from agent.flags import setting_of, with_setting
+from agent.model import Value
+from policies.catalogue.parser import FLAGS, GROUPS
 from policies.knobs import KNOBS, KnobFacts, release_of
+from policies.renamed import RENAMED
+from tests.real_vllm import real_vllm
+
+NOW = "0.32.0"
+EXAMPLES: dict[str, Value] = {
+    "attention_backend": "FLASH_ATTN",
+    "spec_method": "ngram",
+    "distributed_executor_backend": "mp",
+    "collect_detailed_traces": "model",
+}
+SAID_ELSEWHERE = frozenset(
+    """
+    device_memory_utilization cpu_distributed_timeout_seconds data_parallel_address data_parallel_rank
+    data_parallel_rpc_port data_parallel_start_rank dcp_kv_cache_interleave_size device_ids
+    distributed_timeout_seconds enable_hc_sp fault_tolerance_config master_addr master_port node_rank
+    ray_workers_use_nsight worker_cls worker_extension_cls default_mm_loras enable_mixed_moe_lora_format
+    enable_moe_shared_loras enable_tower_connector_lora max_lora_cls_labels enable_mm_embeds
+    interleave_mm_strings media_io_kwargs mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_margin
+    mm_encoder_fp8_scale_save_path mm_processor_kwargs mamba_cache_philox_rounds
+    """.split()  # noqa: SIM905 - one a line would be a page
+)
+"""Other names, addresses, paths, and what decides about one model's correctness rather than about speed."""
+SIZES = frozenset({"cudagraph_capture_sizes", "numa_bind_nodes"})
+SAID_BY_TYPE: dict[str, Value] = {"int": 8, "float": 0.5, "bool": True, "text": "auto", "json": "{}"}
+
+
+def example(facts: KnobFacts) -> Value:
+    """A value that the parser of vLLM takes."""
+    if facts.name in EXAMPLES:
+        return EXAMPLES[facts.name]
+    if facts.type == "choice":
+        return facts.choices[0]
+    if facts.type == "list":
+        return "1 2" if facts.name in SIZES else "0 1"
+    return 1 if facts.max == 3 else SAID_BY_TYPE[facts.type]
 
 
 @pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
 def test_every_knob_is_told_completely(facts: KnobFacts) -> None:
     assert all(getattr(facts, text) for text in ("name", "meaning", "default", "source"))
     assert facts.meaning.endswith(".")
-    assert (facts.type in ("bool", "choice")) is bool(facts.choices)
-    assert facts.unit or facts.choices
-    assert "_" in facts.name or facts.name == "watermark"
-    assert "-" not in facts.name
-    assert {field.name for field in fields(facts)} >= {"since", "removed", "start", "klass"}
+    assert facts.choices or facts.type != "choice"
+    assert facts.unit or facts.type in {"bool", "choice"}
+    assert facts.name.isidentifier()
+    assert facts.name == facts.name.lower()
+    assert {field.name for field in fields(facts)} >= {"since", "removed", "start", "klass", "effects"}
+    assert (facts.klass == "note") is (facts.removed is not None or facts.name == "disable_cascade_attn")
+
+
+@pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
+def test_a_default_is_a_value_that_vllm_takes(facts: KnobFacts) -> None:
+    assert [facts.misfit(default.value) for default in facts.defaults] == [""] * len(facts.defaults)
+
+
+@pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
+def test_the_catalogue_and_vllm_know_the_same_flags(facts: KnobFacts) -> None:
+    assert facts.in_version(NOW) is (facts.name in FLAGS)
+
+
+@pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
+def test_the_flags_are_read_and_written_as_the_catalogue_types_them(facts: KnobFacts) -> None:
+    argv = ["vllm", "serve", "org/model"]
+    value = example(facts)
+
+    written = with_setting(argv, {facts.name: value})
+
+    assert setting_of(written) == {"model": "org/model", facts.name: value}
+    assert facts.misfit(value) == ""
+    if facts.removed is None and facts.in_version(NOW):
+        assert (facts.type == "list") is (facts.name in flag_table.SEVERAL)
+
+
+def test_what_is_gone_from_the_catalogue_says_what_replaces_it() -> None:
+    gone = {name: facts.removed for name, facts in KNOBS.items() if facts.removed}
+
+    assert gone == {name: RENAMED[name].since for name in gone}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_flag_that_decides_about_speed_and_room_is_there(group: str) -> None:
+    assert GROUPS[group] - KNOBS.keys() == SAID_ELSEWHERE & GROUPS[group]
 
 
 @pytest.mark.parametrize(
@@ -46,3 +122,110 @@ def test_a_version_is_read_or_not_known(version: str | None, release: tuple[int,
 )
 def test_a_knob_knows_its_versions(knob: str, version: str | None, *, there: bool | None) -> None:
     assert KNOBS[knob].in_version(version) is there
+
+
+@pytest.mark.parametrize(
+    ("knob", "version", "memory_gib", "card", "default"),
+    [
+        ("gpu_memory_utilization", "0.19.1", None, "", 0.9),
+        ("gpu_memory_utilization", "0.20.0", None, "", 0.92),
+        ("max_num_batched_tokens", "0.32.0", 192.0, "NVIDIA B200", 16384),
+        ("max_num_batched_tokens", "0.27.0", 192.0, "NVIDIA B200", 8192),
+        ("max_num_batched_tokens", "0.32.0", 80.0, "NVIDIA H100", 8192),
+        ("max_num_batched_tokens", "0.32.0", 80.0, "NVIDIA A100-SXM4-80GB", 2048),
+        ("max_num_batched_tokens", "0.32.0", None, "", 2048),
+        ("max_num_seqs", "0.32.0", 24.0, "NVIDIA L4", 256),
+        ("max_num_seqs", "0.32.0", 80.0, "NVIDIA H100", 1024),
+        ("max_num_seqs", "0.32.0", None, "", None),
+        ("max_num_queued_reqs", "0.32.0", None, "", None),
+    ],
+)
+def test_a_default_depends_on_version_and_card(
+    knob: str, version: str, memory_gib: float | None, card: str, default: Value
+) -> None:
+    assert KNOBS[knob].default_in(version, memory_gib=memory_gib, card=card) == default
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "why"),
+    [
+        ("max_num_seqs", 128, ""),
+        ("max_num_seqs", None, ""),
+        ("max_num_seqs", 0, "is at least 1"),
+        ("max_num_seqs", "8k", "is a whole number"),
+        ("max_num_seqs", True, "is a whole number"),
+        ("max_model_len", "auto", ""),
+        ("gpu_memory_utilization", 1, ""),
+        ("gpu_memory_utilization", 1.2, "is at most 1"),
+        ("gpu_memory_utilization", "all", "is a number"),
+        ("scheduling_policy", "lifo", "is one of fcfs, priority"),
+        ("enforce_eager", 1, "is on or off"),
+        ("attention_backend", "ANY", ""),
+    ],
+)
+def test_a_value_that_vllm_would_not_take_is_told(knob: str, value: Value, why: str) -> None:
+    assert KNOBS[knob].misfit(value) == why
+
+
+def test_effects_are_shown_shortly() -> None:
+    assert str(KNOBS["watermark"].effects) == "ttft +, itl -, throughput ±, kv -"
+    assert str(KNOBS["load_format"].effects) == ""
+
+
+_PARSE = """
+import contextlib, io, json, sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+said = {}
+for name, argv in json.load(sys.stdin).items():
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        try:
+            parser.parse_args(argv)
+        except BaseException as error:
+            err.write(repr(error))
+    said[name] = err.getvalue()[-300:]
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.real_vllm
+@pytest.mark.timeout(1800)
+def test_vllm_itself_takes_what_the_catalogue_has_and_nothing_that_is_gone() -> None:
+    lines = {
+        name: with_setting(["vllm", "serve"], {name: example(facts)})[2:] for name, facts in KNOBS.items()
+    }
+    lines |= {name: [f"--{name.replace('_', '-')}"] for name in RENAMED.keys() - KNOBS.keys()}
+    ran = subprocess.run(
+        [real_vllm().python, "-c", _PARSE],
+        input=json.dumps(lines),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    said = json.loads(ran.stdout.splitlines()[-1])
+
+    assert {name: why for name, why in said.items() if name in FLAGS and why} == {}
+    refused = {name for name, why in said.items() if "unrecognized arguments" in why or "ambiguous" in why}
+    assert refused == said.keys() - FLAGS
+    assert refused >= RENAMED.keys()
+
+
+_NAMES = """
+import json
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+actions = make_arg_parser(FlexibleArgumentParser())._actions
+print(json.dumps([name for action in actions for name in action.option_strings]))
+"""
+
+
+@pytest.mark.real_vllm
+@pytest.mark.timeout(1800)
+def test_the_list_of_all_flags_is_that_of_vllms_own_parser() -> None:
+    ran = subprocess.run([real_vllm().python, "-c", _NAMES], check=True, capture_output=True, text=True)
+    names = json.loads(ran.stdout.splitlines()[-1])
+
+    long = {name for name in names if name.startswith("--") and not name.startswith("--no-")}
+    assert {name[2:].replace("-", "_") for name in long - {"--help"}} == FLAGS

@@ -1,0 +1,1 @@
+"""What is known of vLLM's flags, as data: one file a concern."""

@@ -1,0 +1,130 @@
+"""What this vLLM would not take of the command line: rule V1.
+
+Flags that are gone, not there yet, or never were; values out of their domain; flags that do not go together.
+"""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from agent.facts import Case, Finding, Severity
+from agent.model import Knob, Value
+from policies.case import Check, release
+from policies.catalogue.parser import FLAGS, RELEASE
+from policies.knobs import KNOBS
+from policies.renamed import ENVIRONMENT, RENAMED
+from policies.validity import problems
+
+REFUSED = "a flag that it does not know ends the start (exit code 2)"
+
+
+def _finding(
+    why: str, source: str, to: Mapping[Knob, Value], *, severity: Severity = "error", expects: str = ""
+) -> Finding:
+    return Finding(
+        rule="V1",
+        klass="gated",
+        severity=severity,
+        why=why,
+        source=f"rulebook V1; {source}",
+        to=to,
+        expects=expects or ("vLLM takes the command line" if severity == "error" else "the same as now"),
+        risks="none known",
+    )
+
+
+def _flag(knob: Knob) -> str:
+    return "--" + knob.replace("_", "-")
+
+
+def _gone(case: Case) -> Iterable[Finding]:
+    """Where the version is not known, what no version of today takes is told as a warning."""
+    for knob, value in case.setting.items():
+        replaced = RENAMED.get(knob)
+        if replaced is None or replaced.gone(case.version) is False:
+            continue
+        known = replaced.gone(case.version) is True
+        yield _finding(
+            f"{_flag(knob)} is gone since vLLM {replaced.since}"
+            + (f": {case.version} does not start with it. " if known else ". ")
+            + replaced.how,
+            REFUSED,
+            replaced.changes(knob, value),
+            severity="error" if known else "warning",
+        )
+
+
+def _not_yet(case: Case) -> Iterable[Finding]:
+    for knob in case.setting:
+        facts = KNOBS.get(knob.partition(".")[0])
+        if facts is None or facts.removed is not None or facts.in_version(case.version) is not False:
+            continue
+        yield _finding(
+            f"vLLM {case.version} does not know {_flag(knob)} yet: it came with {facts.since}",
+            REFUSED,
+            {knob: None},
+            expects=f"it starts; or upgrade to {facts.since} and keep the flag",
+        )
+
+
+def _unknown(case: Case) -> Iterable[Finding]:
+    """Typing errors. Other releases than that of the list may know more: there it is a warning."""
+    for knob in case.setting:
+        name = knob.partition(".")[0]
+        if name in FLAGS or name in KNOBS or name in RENAMED or _short_for(name):
+            continue
+        near = get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
+        meant = f"; did you mean {_flag(near[0])}?" if near else ""
+        sure = release(case) == RELEASE
+        yield _finding(
+            f"{_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
+            REFUSED,
+            {knob: None} | ({near[0]: case.setting[knob]} if near and near[0] not in case.setting else {}),
+            severity="error" if sure else "warning",
+        )
+
+
+def _short_for(name: str) -> bool:
+    """The parser takes the beginning of a flag where no other begins so."""
+    return len([flag for flag in FLAGS if flag.startswith(name)]) == 1
+
+
+def _misfits(case: Case) -> Iterable[Finding]:
+    for knob, value in case.setting.items():
+        facts = KNOBS.get(knob)
+        if facts is None or facts.klass == "note" or not (misfit := facts.misfit(value)):
+            continue
+        if facts.type == "choice" and release(case) != RELEASE:
+            continue  # the choices are those of one release
+        yield _finding(f"{_flag(knob)} {misfit}, not {value}", facts.source, {knob: None})
+
+
+def _together(case: Case) -> Iterable[Finding]:
+    for problem in problems(case):
+        yield _finding(problem.why, problem.source, problem.to)
+
+
+def _environment(case: Case) -> Iterable[Finding]:
+    for name in sorted(ENVIRONMENT.keys() & case.env.keys()):
+        replaced = ENVIRONMENT[name]
+        if replaced.gone(case.version) is not True:
+            continue
+        yield Finding(
+            rule="V1",
+            klass="gated",
+            severity="warning",
+            why=f"{name} means nothing since vLLM {replaced.since}. {replaced.how}",
+            source="rulebook V1; vLLM envs.py",
+            env={name: None},
+            expects="the same as now, said truly",
+            risks="what it was meant for does not happen, before and after",
+        )
+
+
+LINTS = (
+    Check(rules=("V1",), check=_gone),
+    Check(rules=("V1",), check=_not_yet),
+    Check(rules=("V1",), check=_unknown),
+    Check(rules=("V1",), check=_misfits),
+    Check(rules=("V1",), check=_together),
+    Check(rules=("V1",), check=_environment),
+)
