@@ -59,9 +59,10 @@ def _unknown(reading: Reading, context: Context, proposal: Proposal) -> str:
     """A flag that the server runs with it has, whatever is known of its version."""
     version = reading.facts.get("version")
     for knob in proposal.to:
-        if knob not in KNOBS:
+        flag = _flag(knob)
+        if flag not in KNOBS:
             return f"{knob} is not in the catalogue of knobs"
-        if knob not in context.setting and KNOBS[knob].in_version(version) is False:
+        if knob not in context.setting and KNOBS[flag].in_version(version) is False:
             return f"vLLM {version} has no {knob}"
     return ""
 
@@ -85,7 +86,8 @@ def _takes(knob: Knob, value: Value) -> bool:
         return False
     low_enough = facts.max is None or number is None or number <= facts.max
     high_enough = facts.min is None or number is None or number >= facts.min
-    return low_enough and high_enough and (not facts.choices or value in facts.choices)
+    named = number is not None or not facts.choices or value in facts.choices
+    return low_enough and high_enough and named
 
 
 def _out_of_bounds(_: Reading, context: Context, proposal: Proposal) -> str:
@@ -105,7 +107,7 @@ def _nothing_new(_: Reading, context: Context, proposal: Proposal) -> str:
 
 def _too_free(_: Reading, __: Context, proposal: Proposal) -> str:
     for knob in proposal.to:
-        klass = KNOBS[knob].klass if knob in KNOBS else "auto"
+        klass = KNOBS[_flag(knob)].klass if _flag(knob) in KNOBS else "auto"
         if STRICTNESS[klass] > STRICTNESS[proposal.klass]:
             return f"{knob} is {klass}, and this would change it as {proposal.klass}"
     return ""
@@ -219,6 +221,11 @@ def _late(latency: Latency | None, objective: Objective | None) -> bool:
 def _above(small: Value, large: Value) -> bool:
     low, high = _number(small), _number(large)
     return low is not None and high is not None and low > high
+
+
+def _flag(knob: Knob) -> Knob:
+    """`compilation_config` of "compilation_config.cudagraph_mode"."""
+    return knob.partition(".")[0]
 
 
 def _number(value: Value) -> float | None:
