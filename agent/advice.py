@@ -13,6 +13,7 @@ from agent.model import Evidence, Knob, Proposal, Value
 from agent.precedence import Ordered, Outranked, Precedence
 
 SEVERITIES = ("error", "warning", "info")
+STEPS = 6  # of one rule that corrects itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ def advise(case: Case, lints: Sequence[Lint], ranked: Precedence, live: Sequence
 
     One change at a time is what can be measured; flags that are wrong in themselves are put right together.
     """
-    static, live = _told_once(_distinct(_linted(case, lints)), live)
+    static, live = _told_once([_settled(one, case, lints) for one in _distinct(_linted(case, lints))], live)
     heard = ranked([*live, *static])
     kept, outranked = _errors_first(heard)
     found: list[Finding] = []
@@ -52,12 +53,13 @@ def advise(case: Case, lints: Sequence[Lint], ranked: Precedence, live: Sequence
         if not finding.to and not finding.env:
             found.append(finding)
             continue
-        brings = _errors(_with(case, {**to, **finding.to}, {**env, **finding.env}), lints) - errors
-        if brings:
+        with_it = _errors(_with(case, {**to, **finding.to}, {**env, **finding.env}), lints)
+        if brings := with_it - errors:
             outranked.append(Outranked(finding, min(brings), "what it asks for would bring that"))
             continue
         found.append(finding)
         followed = finding if measured else followed
+        errors = with_it
         to, env = {**to, **finding.to}, {**env, **finding.env}
     return Advice(findings=tuple(found), outranked=tuple(outranked), to=to, env=env, later=tuple(later))
 
@@ -124,6 +126,20 @@ def _distinct(findings: Iterable[Finding]) -> list[Finding]:
         if not any(_key(finding) == _key(one) and finding.why == one.why for one in kept):
             kept.append(finding)
     return kept
+
+
+def _settled(finding: Finding, case: Case, lints: Sequence[Lint]) -> Finding:
+    """With the values that the same rule is content with, where it would go on step by step."""
+    own = [lint for lint in lints if finding.rule in lint.rules]
+    settled = finding
+    for _ in range(STEPS):
+        after = replace(_with(case, settled.to, settled.env), log=())
+        found = (one for one in _linted(after, own) if one.rule == finding.rule)
+        onward = next((one for one in found if one.to.keys() & settled.to.keys()), None)
+        if onward is None:
+            return settled
+        settled = replace(settled, to={**settled.to, **onward.to}, expects=onward.expects, risks=onward.risks)
+    return finding  # it goes in circles
 
 
 def _told_once(static: Sequence[Finding], live: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:

@@ -79,6 +79,28 @@ def test_more_sequences_than_tokens_of_a_step_are_never_asked_for() -> None:
     assert advice.to == {}
 
 
+def test_a_rule_that_goes_step_by_step_is_followed_to_its_end() -> None:
+    class Doubles:
+        rules = ("D",)
+
+        def check(self, case: Case) -> Iterable[Finding]:
+            seqs = case.setting["max_num_seqs"]
+            if isinstance(seqs, int) and seqs < 30:
+                yield finding("D", max_num_seqs=2 * seqs)
+
+    assert advise(CASE, [Doubles()], as_said).to == {"max_num_seqs": 32}
+
+
+def test_a_rule_that_goes_in_circles_is_taken_at_its_first_word() -> None:
+    class Turns:
+        rules = ("T",)
+
+        def check(self, case: Case) -> Iterable[Finding]:
+            yield finding("T", max_num_seqs=8 if case.setting["max_num_seqs"] == 4 else 4)
+
+    assert advise(CASE, [Turns()], as_said).to == {"max_num_seqs": 8}
+
+
 def test_an_error_yields_only_to_an_error() -> None:
     lints = [Says(finding("E", "error")), Says(finding("F", "error"))]
     live = [finding("Q", max_num_seqs=8)]
