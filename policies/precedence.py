@@ -137,7 +137,8 @@ def _pulls(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
 
 
 def _changes(one: S) -> bool:
-    return bool(one.to) and one.klass != "note"
+    """A finding may change the environment alone."""
+    return bool(one.to or getattr(one, "env", {})) and one.klass != "note"
 
 
 _PLACES = {rule: place for place, rule in enumerate(rule for band in ORDER for rule in band.rules)}

@@ -119,6 +119,20 @@ def test_findings_are_ranked_as_proposals_are() -> None:
     assert [one.rule for one in ordered.kept] == ["V1", "M4", "W1"]
 
 
+def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
+    tuned = Finding(
+        rule="U1",
+        klass="gated",
+        severity="warning",
+        why="1",
+        source="test",
+        env={"VLLM_MOE_USE_DEEP_GEMM": "0"},
+    )
+    template = Finding(rule="W1", klass="auto", severity="info", why="1", source="test", to={SEQS: 64})
+
+    assert [one.rule for one in ranked([template, tuned]).kept] == ["U1", "W1"]
+
+
 def test_without_precedence_things_are_heard_as_they_are_said() -> None:
     assert as_said([Q1, K1]).kept == (Q1, K1)
 

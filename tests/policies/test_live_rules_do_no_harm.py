@@ -1,0 +1,61 @@
+"""Every live rule, where it fires, does what `policies/harm.py` allows and asks for flags that vLLM has."""
+
+import pytest
+
+from agent.model import Proposal
+from agent.ports import Context, Policy
+from agent.reading import Reading
+from policies.context_length import ContextLength
+from policies.graphs import Graphs
+from policies.harm import harms
+from policies.host_bound import HostBound
+from policies.long_prompts import LongPrompts
+from policies.memory_share import MemoryShare
+from policies.offloading import Offloading
+from policies.prefix_cache import PrefixCache
+from policies.speculation import Speculation
+from tests.policies import test_graphs as graphs
+from tests.policies import test_host_bound as host
+from tests.policies import test_length_drafts_offloading as others
+from tests.policies import test_long_prompts as prompts
+from tests.policies import test_memory_share as memory
+from tests.policies import test_prefix_cache as prefixes
+from tests.policies.readings import a_context, a_reading, steady
+
+DRAFTED = a_context({"spec_method": "ngram", "spec_tokens": 5})
+CONFIGURED = a_context({graphs.CONFIG: '{"cudagraph_mode": "NONE", "mode": 3}'})
+SMALL_GRAPHS = a_context({graphs.SIZES: "1 2 4 8", "max_num_seqs": 128})
+NO_SHARE_LEFT = a_context({"gpu_memory_utilization": 0.8, "max_num_seqs": 64})
+
+
+@pytest.mark.parametrize(
+    ("rule", "policy", "reading", "context"),
+    [
+        ("A1", HostBound(), a_reading(), a_context(host.OFF)),
+        ("C1", HostBound(), host.HOST, a_context()),
+        ("C1", HostBound(), host.HOST, a_context({host.TOKENIZER: "slow"})),
+        ("G1", Graphs(), a_reading(), a_context({graphs.EAGER: True})),
+        ("G2", Graphs(), graphs.SPIKES, SMALL_GRAPHS),
+        ("G2", Graphs(), graphs.WIDE, a_context({"max_num_seqs": 1024})),
+        ("G3", Graphs(), a_reading(), a_context({graphs.LEVEL: 0})),
+        ("G3", Graphs(), a_reading(), a_context({graphs.DOTTED: "PIECEWISE"})),
+        ("G3", Graphs(), a_reading(), CONFIGURED),
+        ("L1", ContextLength(), others.SHORT, others.LONG),
+        ("M1", MemoryShare(), memory.SHORT, a_context(memory.AT)),
+        ("M2", MemoryShare(), memory.FAILED, a_context(memory.AT)),
+        ("M2", MemoryShare(), memory.FAILED, NO_SHARE_LEFT),
+        ("M3", MemoryShare(), memory.ROOMY, a_context({"gpu_memory_utilization": 0.6})),
+        ("O1", Offloading(), others.QUEUE, others.OFFLOADED),
+        ("P4", LongPrompts(), prompts.MIXED, a_context(prompts.SETTING)),
+        ("SD1", Speculation(), others.REJECTED, others.DRAFTS),
+        ("SD1", Speculation(), a_reading(running=steady(100)), DRAFTED),
+        ("X1", PrefixCache(), prefixes.BUSY, prefixes.OFF),
+    ],
+)
+def test_a_rule_that_fires_does_no_harm(
+    rule: str, policy: Policy, reading: Reading, context: Context
+) -> None:
+    said: list[Proposal] = list(policy.propose(reading, context))
+
+    assert [proposal.rule for proposal in said] == [rule]
+    assert harms(reading, context, said) == ()
