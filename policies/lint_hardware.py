@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from agent.facts import Case, Finding
 from agent.model import Knob, Value
 from policies.case import Check, before, inner, release, since, text, without
+from policies.renamed import ENVIRONMENT
 
 AMPERE = (8, 0)
 VARIABLE = "VLLM_ATTENTION_BACKEND"
-IGNORED_SINCE = (0, 17)  # the variable is still read by 0.14, and gone in 0.17
 GONE = frozenset({"XFORMERS", "TORCH_SDPA"})  # as backends of a decoder: out of vLLM's registry
 SINCE_AMPERE = frozenset({"FLASH_ATTN", "FLASHINFER", *GONE})
-FLASHINFER_ON_TURING = (0, 15)  # seed S0: FLASHINFER runs on a T4 with 0.14.1
+READ = (0, 32)  # the version whose backends were read; a T4 ran FLASHINFER with 0.14.1
 OLD = (0, 14)
 AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
 S0 = "T4 benchmark report"
@@ -49,32 +49,18 @@ def _attention(case: Case) -> Iterable[Finding]:
     forced = _forced(case)
     if forced is None:
         return
-    if forced.env and since(case, IGNORED_SINCE):
-        yield Finding(
-            rule="H3",
-            klass="gated",
-            severity="warning",
-            why=(
-                f"{forced.where} is set, but vLLM {case.version} does not read it any more: "
-                "the backend is chosen automatically"
-            ),
-            env=forced.env,
-            expects="the same backend as now, and nobody misled",
-            risks="none",
-            source=f"rulebook H3; {S0} §3 (never set it by hand); vLLM 0.32 envs.py does not know it",
-        )
-        return
     capability = case.card.capability if case.card else None
     if case.card and capability and capability < AMPERE and _fails(case, forced.name):
         yield _turing(
             case, forced, f"{case.card.name} has compute capability {capability[0]}.{capability[1]}"
         )
         return
+    what = "is not read by this version, yet means to force" if _dead(case, forced) else "forces"
     yield Finding(
         rule="H3",
         klass="gated",
         severity="info",
-        why=f"{forced.where} forces an attention backend: vLLM chooses one by GPU, head size and dtype",
+        why=f"{forced.where} {what} an attention backend: vLLM chooses one by GPU, head size and dtype",
         to=forced.to,
         env=forced.env,
         expects="the backend that vLLM ranks first for this GPU",
@@ -84,27 +70,37 @@ def _attention(case: Case) -> Iterable[Finding]:
     )
 
 
+def _dead(case: Case, forced: _Forced) -> bool:
+    """Whether it is only wished for: later versions pass the variable over."""
+    return bool(forced.env) and ENVIRONMENT[VARIABLE].gone(case.version) is True
+
+
 def _fails(case: Case, name: str) -> bool:
     if name == "FLASHINFER":
-        return not before(case, FLASHINFER_ON_TURING)
+        return since(case, READ)
     return name in SINCE_AMPERE or name.startswith("FLASH_ATTN")
 
 
 def _turing(case: Case, forced: _Forced, card: str) -> Finding:
-    if forced.name in GONE:
-        reason = f"{forced.name} is no backend of vLLM's decoder any more"
+    dead, doubtful = _dead(case, forced), forced.name in GONE and not since(case, READ)
+    if dead:
+        reason = f"{forced.name} does not run there; vLLM {case.version} passes the variable over"
+    elif doubtful:
+        reason = "the report saw it refused by a build of 0.12 and taken by 0.14.1; 0.32 has no such backend"
+    elif forced.name in GONE:
+        reason = f"{forced.name} is no backend of vLLM's decoder any more: the server does not start"
     else:
-        reason = f"{forced.name} needs 8.0"
-    chosen = "TRITON_ATTN" if not before(case, FLASHINFER_ON_TURING) else "FLASHINFER"
+        reason = f"{forced.name} needs 8.0: the server does not start"
+    chosen = "TRITON_ATTN" if since(case, READ) else "FLASHINFER with 0.14, TRITON_ATTN with 0.32"
     return Finding(
         rule="H1",
         klass="gated",
-        severity="error",
-        why=f"{forced.where} on a GPU below 8.0: {card}, {reason}; the server does not start",
+        severity="warning" if doubtful or dead else "error",
+        why=f"{forced.where} is forced: {card}, {reason}",
         to=forced.to,
         env=forced.env,
         expects=f"vLLM chooses what runs here ({chosen})",
-        risks="none: the forced backend does not run",
+        risks="none known",
         source=(
             f"rulebook H1; {S0} §3 (which found FLASHINFER best on a T4 with 0.14.1; vLLM 0.32 keeps "
             "FLASHINFER from Turing until flashinfer#3620 is fixed: v1/attention/backends/flashinfer.py)"

@@ -76,17 +76,20 @@ def _too_large(case: Case, model: Model, now: Layout, to: int | None) -> Finding
     change: dict[Knob, Value] = {"tensor_parallel_size": to} if to else {}
     if to and case.gpus and to * now.pp * now.dp > case.gpus:
         change["data_parallel_size"] = max(1, case.gpus // (to * now.pp))
+    stages = bool(to) and _pcie(case) and (to or 0) > PAIR >= now.tp  # D5: no wide exchange over PCIe
+    if to and stages:
+        change["pipeline_parallel_size"] = to // now.tp * now.pp
+        del change["tensor_parallel_size"]
     took = fit(case)
+    more = f"it fits {to * now.pp} GPUs to an engine" if to else "quantised weights or larger GPUs fit"
     return Finding(
         rule="D2",
         klass="gated",
         severity="error",
-        why=f"{_needs(model, took)} do not fit {_gpus(case, now)} with room for one request",
+        why=f"{model.name} does not fit {_gpus(case, now)} with one request: {took.why if took else ''}",
         to=change,
-        expects=f"it fits with tensor parallelism over {to}"
-        if to
-        else "quantised weights or larger GPUs fit",
-        risks="more GPUs; without NVLink the exchange between them is slow",
+        expects=more + (", as a pipeline, which exchanges least over PCIe" if stages else ""),
+        risks="more GPUs; the answer of one request waits for their exchange",
         source=f"rulebook D2; {GUIDE} (size ladder), {DOCS}",
         evidence=_shown(took),
     )

@@ -28,9 +28,12 @@ def test_the_variable_counts_where_the_version_reads_it() -> None:
 
 
 def test_the_variable_is_told_to_be_dead_where_the_version_ignores_it() -> None:
-    (found,) = findings(LINTS, case(SERVE, env="VLLM_ATTENTION_BACKEND=XFORMERS", card=T4))
-    assert (found.rule, found.severity) == ("H3", "warning")
-    assert "does not read it" in found.why
+    (found,) = findings(LINTS, case(SERVE, env="VLLM_ATTENTION_BACKEND=FLASH_ATTN", card=H100))
+    assert (found.rule, found.severity) == ("H3", "info")
+    assert "not read by this version" in found.why
+    (found,) = findings(LINTS, case(SERVE, env="VLLM_ATTENTION_BACKEND=FLASH_ATTN", card=T4))
+    assert (found.rule, found.severity) == ("H1", "warning")
+    assert "passes the variable over" in found.why
 
 
 @pytest.mark.parametrize(

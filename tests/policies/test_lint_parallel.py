@@ -1,10 +1,13 @@
 """D1 to D5: how the model lies on the GPUs."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies.lint_parallel import LINTS
 from policies.room import divides
 from tests.policies.cases import (
+    A100_40,
     DEEPSEEK_R1,
     H100,
     H200,
@@ -73,8 +76,8 @@ def test_without_a_card_the_ladder_of_sizes_counts(billions: float, tp: int, sai
 def test_a_model_that_does_not_fit_gets_the_fewest_gpus_that_hold_it() -> None:
     (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=8))
     assert (found.rule, found.severity, found.to) == ("D2", "error", {"tensor_parallel_size": 2})
-    (found,) = findings(LINTS, case(serve("-tp 2 -dp 4"), model=LLAMA_70B, card=L40S, gpus=8))
-    assert found.to == {"tensor_parallel_size": 4, "data_parallel_size": 2}
+    (found,) = findings(LINTS, case(serve("-tp 2 -dp 4"), model=LLAMA_70B, card=A100_40, gpus=8))
+    assert found.to == {"tensor_parallel_size": 8, "data_parallel_size": 1}
     (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=1))
     assert not found.to
 
@@ -147,3 +150,10 @@ def test_gpus_that_lie_idle_are_taken_before_the_context_is_cut() -> None:
     (found,) = findings(LINTS, case("vllm serve x -tp 2", model=LLAMA_70B, card=H100, gpus=8))
     assert (found.rule, found.to) == ("D2", {"tensor_parallel_size": 4})
     assert not findings(LINTS, case("vllm serve x -tp 2", model=LLAMA_70B, card=H100, gpus=2))
+
+
+def test_a_model_that_needs_many_pcie_gpus_gets_a_pipeline_and_is_then_left_alone() -> None:
+    asked = case(serve(""), model=LLAMA_70B, card=L40S, gpus=4)
+    (found,) = findings(LINTS, asked)
+    assert (found.rule, found.to) == ("D2", {"pipeline_parallel_size": 4})
+    assert not findings(LINTS, replace(asked, setting={**asked.setting, **found.to}))
