@@ -75,7 +75,8 @@ def test_replicas_are_counted_when_every_knob_is_at_its_bound() -> None:
 
     assert note.klass == "note"
     assert "40.0% of the requests missed their TTFT" in note.why
-    assert note.expects == "2 more replica(s): 20.0 waiting / 16.0 running on this one"
+    assert note.why.endswith("20.0 waiting / 16.0 running on one server make 2 more")
+    assert note.expects == "capacity: 2 more replica(s) like this one"
 
 
 def test_a_full_cache_on_a_full_card_takes_replicas_too() -> None:
