@@ -142,7 +142,7 @@ def _hybrid(case: Case) -> Iterable[Finding]:
         return
     yield Finding(
         rule="B2",
-        klass="auto",
+        klass="gated" if "mamba_ssm_cache_dtype" in change else "auto",
         severity="warning" if SEQS in change else "info",
         why=(
             f"{model.name} is a hybrid: each of {seqs_in_force(case)} sequences holds a state of fixed size, "
@@ -213,11 +213,9 @@ def _offloading(case: Case) -> Iterable[Finding]:
     room, seqs = seqs_that_fit(case, part=1), seqs_in_force(case)
     wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
     enough = room is not None and wanted is not None and room >= wanted
-    to: Mapping[Knob, Value] = {}
-    if enough:
-        to = {"kv_offloading_size": None} | (
-            {"kv_offloading_backend": None} if case.setting.get("kv_offloading_backend") else {}
-        )
+    to: Mapping[Knob, Value] = (
+        {"kv_offloading_size": None} if enough else {}
+    )  # the backend alone does nothing
     held = f"; the GPU alone holds {room} requests of full length" if room is not None else ""
     yield Finding(
         rule="O1",

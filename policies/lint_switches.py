@@ -50,7 +50,7 @@ def _graphs(case: Case) -> Iterable[Finding]:
 def _below(why: str, to: Mapping[Knob, Value], severity: Severity) -> Finding:
     return Finding(
         rule="G3",
-        klass="auto",
+        klass="auto" if set(to) == {"optimization_level"} else "gated",  # the rest of it may hang on that
         severity=severity,
         why=why,
         to=to,

@@ -18,6 +18,7 @@ from policies import (
     lint_version,
 )
 from policies.catalogue.parser import FLAGS
+from policies.knobs import KNOBS
 from policies.memory import fit
 from policies.room import divides
 from tests.policies import cases
@@ -113,6 +114,8 @@ CASES = st.builds(
 def test_every_finding_is_sound(asked: Case) -> None:
     for finding in cases.findings(LINTS, asked):
         assert {knob.partition(".")[0] for knob in finding.to} <= FLAGS
+        classes = {KNOBS[knob.partition(".")[0]].klass for knob in finding.to} - {"note"}
+        assert finding.klass != "auto" or classes <= {"auto"}, finding
         _divides(asked, finding)
         _has_cache(asked, finding)
         share = finding.to.get("gpu_memory_utilization")
