@@ -44,9 +44,8 @@ def _moe(case: Case) -> Iterable[Finding]:
         severity="warning" if given and (exchanges or present > DENSE_SHARE + 0.02) else "info",
         why=(
             f"{SHARE} {present:g}{'' if given else ' (the default)'} on a mixture of experts"
-            + (" with an exchange between GPUs, whose" if exchanges else ": an exchange between GPUs has")
-            + " buffers outside vLLM's accounts"
-            + (": OOM under load" if exchanges else "")
+            + (" with an exchange between GPUs: its" if exchanges else ": with an exchange between GPUs, its")
+            + " buffers lie outside vLLM's accounts, and memory runs out under load"
         ),
         to={SHARE: MOE_SHARE},
         expects="no OOM at high concurrency",
@@ -187,7 +186,8 @@ def _length(case: Case) -> Iterable[Finding]:
     took, most = fit(case), longest(case)
     if took is None or most is None or took.fits is not False or idle_gpus_help(case):
         return
-    to = int(took.kv_tokens * SAFE) // STEP * STEP
+    own = case.model.max_len if case.model and case.model.max_len else most
+    to = min(int(took.kv_tokens * SAFE) // STEP * STEP, own)
     if to < SHORT or to >= most:
         return
     named = "the model's own length" if case.setting.get("max_model_len") is None else "--max-model-len"

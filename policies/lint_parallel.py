@@ -36,26 +36,32 @@ ALONE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybri
 def _validity(case: Case) -> Iterable[Finding]:
     now, model = layout(case), case.model
     reason = divides(model, now.tp)
-    most = per_engine(case)
     if reason:
         why = f"--tensor-parallel-size {now.tp}: {reason} ({model.name if model else ''})"
     elif crowded(case):
         why = f"tensor {now.tp} x pipeline {now.pp} x data {now.dp} takes {now.gpus} GPUs of {case.gpus}"
     else:
         return
-    below = (tp for tp in range(min(now.tp - 1, most), 0, -1) if not divides(model, tp))
-    to = next((tp for tp in below if fits(case, tp=tp) is not False), None)
+    knob, to = "tensor_parallel_size", _smaller(case, now)
+    if not reason and case.gpus and now.tp * now.pp <= case.gpus:
+        knob, to = "data_parallel_size", case.gpus // (now.tp * now.pp)
     yield Finding(
         rule="D3",
         klass="gated",
         severity="error",
         why=f"{why}: the server does not start",
-        to={"tensor_parallel_size": to} if to else {},
-        expects=f"it starts on {to} GPUs" if to else "it starts with more GPUs, or with a smaller model",
-        risks="less memory for the KV cache with fewer GPUs",
+        to={knob: to} if to else {},
+        expects=f"it starts with {knob} {to}" if to else "it starts with more GPUs, or with a smaller model",
+        risks="fewer GPUs hold less KV cache" if to else "none",
         source="rulebook D3; vLLM 0.32 config/model.py: verify_with_parallel_config",
         evidence={"tensor_parallel_size": now.tp, "heads": model.heads if model else None},
     )
+
+
+def _smaller(case: Case, now: Layout) -> int | None:
+    """The widest tensor parallelism below the present one that the model and the host allow."""
+    below = (tp for tp in range(min(now.tp - 1, per_engine(case)), 0, -1) if not divides(case.model, tp))
+    return next((tp for tp in below if fits(case, tp=tp) is not False), None)
 
 
 def _size(case: Case) -> Iterable[Finding]:

@@ -9,6 +9,15 @@ USUAL = 8  # most requests are shorter than the longest: by so much, to be sure 
 SHORTEST = 256
 SHORT = 2048  # tokens of KV cache; with more a shorter context would do
 WIDEST = 8
+ELSEWHERE = (
+    "data_parallel_size_local",
+    "data_parallel_rank",
+    "data_parallel_start_rank",
+    "data_parallel_address",
+    "data_parallel_external_lb",
+    "data_parallel_hybrid_lb",
+)
+"""Flags of engines that run on other hosts, too."""
 
 
 def fits(case: Case, *, tp: int | None = None, share: float | None = None) -> bool | None:
@@ -46,7 +55,7 @@ def divides(model: Model | None, tp: int) -> str:
 
 def crowded(case: Case) -> bool:
     """Whether the layout takes more GPUs than there are."""
-    return case.gpus is not None and layout(case).tp > per_engine(case) and one_node(case)
+    return case.gpus is not None and layout(case).gpus > case.gpus and one_node(case)
 
 
 def per_engine(case: Case) -> int:
@@ -57,8 +66,14 @@ def per_engine(case: Case) -> int:
 
 def one_node(case: Case) -> bool:
     """Whether nothing says that other hosts take part."""
-    several = (whole(case.setting, "nnodes") or 1) > 1 or case.setting.get("data_parallel_size_local")
-    return not several and text(case, "distributed_executor_backend") not in {"ray", "external_launcher"}
+    several = (whole(case.setting, "nnodes") or 1) > 1
+    given = (case.setting.get(knob) for knob in ELSEWHERE)
+    shared = any(value is not None and value is not False for value in given)
+    return (
+        not several
+        and not shared
+        and text(case, "distributed_executor_backend") not in {"ray", "external_launcher"}
+    )
 
 
 def wider(case: Case, *, most: int) -> int | None:

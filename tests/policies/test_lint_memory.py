@@ -144,3 +144,8 @@ def test_a_context_that_fits_is_not_known_or_left_to_vllm_is_left_alone() -> Non
     assert not findings(LINTS, case("vllm serve x", model=LLAMA_8B, card=H100))
     assert not findings(LINTS, case("vllm serve x", model=LLAMA_8B))
     assert not findings(LINTS, case("vllm serve x --max-model-len auto", model=LLAMA_8B, card=A10))
+
+
+def test_a_context_is_never_asked_beyond_the_models_own() -> None:
+    (found,) = findings(LINTS, case("vllm serve x --max-model-len 1000000", model=LLAMA_8B, card=H100))
+    assert (found.rule, found.to) == ("L1", {"max_model_len": 131072})

@@ -157,3 +157,10 @@ def test_a_model_that_needs_many_pcie_gpus_gets_a_pipeline_and_is_then_left_alon
     (found,) = findings(LINTS, asked)
     assert (found.rule, found.to) == ("D2", {"pipeline_parallel_size": 4})
     assert not findings(LINTS, replace(asked, setting={**asked.setting, **found.to}))
+
+
+def test_more_engines_than_the_host_has_gpus_for_become_fewer() -> None:
+    (found,) = findings(LINTS, case("vllm serve x -tp 4 -dp 4", gpus=8))
+    assert (found.rule, found.to) == ("D3", {"data_parallel_size": 2})
+    assert not findings(LINTS, case("vllm serve x -tp 4 -dp 4 --data-parallel-size-local 2", gpus=8))
+    assert not findings(LINTS, case("vllm serve x -tp 4 -dp 4 --data-parallel-rank 0", gpus=8))
