@@ -1,0 +1,56 @@
+"""Answers 503 early instead of letting clients wait for minutes: bounds the queue once it has grown long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite
+
+from agent.model import Evidence, Proposal
+from agent.ports import Context
+from agent.reading import Reading
+from policies.knobs import KNOBS
+
+KNOB = "max_num_queued_reqs"
+COVERAGE = 0.8  # of the window, at least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimit:
+    """Rule ACME-1: after a whole window with a long queue, allow as many requests as were there at most."""
+
+    queue_at_least: float = 200.0  # requests that wait, all the time
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.queue_at_least) and self.queue_at_least >= 1):
+            raise ValueError(f"queue_at_least must be a number from 1, not {self.queue_at_least}")
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        has_the_flag = KNOBS[KNOB].in_version(reading.facts.get("version"))
+        known = context.setting.get(KNOB) is not None or not has_the_flag
+        if known or reading.coverage < COVERAGE or reading.waiting.low < self.queue_at_least:
+            return ()
+        limit = ceil(reading.running.high + reading.waiting.high)
+        bound = context.bounds.get(KNOB)
+        if bound and (bound.allowed or limit < (bound.min or 0) or limit > (bound.max or limit)):
+            return ()
+        return (
+            Proposal(
+                rule="ACME-1",
+                to={KNOB: limit},
+                klass="gated",  # clients would see 503: a person decides
+                why=f"never fewer than {reading.waiting.low:.0f} requests waited for {reading.span_s:.0f} s",
+                expects="who is let in waits no longer than today's longest",
+                risks="clients must be able to deal with a 503",
+                source="ACME's on-call handbook; vLLM 0.32 config/scheduler.py",
+                evidence=(
+                    Evidence(
+                        metric="waiting",
+                        value=reading.waiting.low,
+                        unit="requests",
+                        window_s=reading.span_s,
+                    ),
+                ),
+            ),
+        )
+
+
+plugin = QueueLimit

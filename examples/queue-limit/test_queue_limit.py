@@ -1,0 +1,33 @@
+"""The queue limit: when it speaks, when it does not, and what trimtab asks of every policy."""  # noqa: INP001
+
+import pytest
+from queue_limit import QueueLimit
+
+from policies.conformance import CHECKS, Check
+from policies.conformance.readings import a_context, a_reading, steady
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_it_is_a_good_policy(check: Check) -> None:
+    check(QueueLimit)
+
+
+def test_a_long_queue_is_bounded() -> None:
+    (proposal,) = QueueLimit().propose(a_reading(running=steady(64), waiting=steady(300)), a_context())
+
+    assert proposal.to == {"max_num_queued_reqs": 364}
+    assert proposal.klass == "gated"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "version", "setting"),
+    [
+        pytest.param(20, "0.32.0", {}, id="a short queue"),
+        pytest.param(300, "0.28.0", {}, id="a vLLM without the flag"),
+        pytest.param(300, "0.32.0", {"max_num_queued_reqs": 500}, id="a limit is set"),
+    ],
+)
+def test_otherwise_it_is_silent(waiting: float, version: str, setting: dict[str, int]) -> None:
+    reading = a_reading(waiting=steady(waiting), version=version)
+
+    assert not QueueLimit().propose(reading, a_context(setting))
