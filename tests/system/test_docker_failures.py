@@ -19,7 +19,7 @@ from tests.system.conftest import StartDocker
 from tests.system.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerWishes, all_is_well
 from tests.system.rig import Document, lost, trimtab, until
 
-pytestmark = [pytest.mark.real_envoy, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real_envoy, pytest.mark.timeout(180)]
 
 LONG = ((50, 1000, 50.0),)  # a canary that does not end by itself
 READY = "Application startup complete."
@@ -158,25 +158,14 @@ async def _in_flight(traffic: Traffic) -> int:
 
 
 async def test_greens_that_cannot_start_never_get_a_request(bench: Bench, docker_site: StartDocker) -> None:
-    blue = await bench.serving(
-        *(
-            *FLAGS,
-            "--gpu-memory-utilization",
-            "0.8",
-            "--sim-oom-above",
-            "0.85",
-            "--sim-fault",
-            "max_num_seqs=12:never_ready",
-        ),
-        restart="always",
-    )
-    rig = await docker_site(DockerWishes(start_s=15.0), blue)
+    oom = ("--gpu-memory-utilization", "0.8", "--sim-oom-above", "0.85")
+    blue = await bench.serving(*FLAGS, *oom, restart="always")
+    rig = await docker_site(DockerWishes(start_s=60.0), blue)
     await rig.serving()
     bad: tuple[tuple[dict[str, Value], str, str], ...] = (
         ({"unheard_of_flag": 3}, "exited with code 2", "unrecognized arguments: --unheard-of-flag"),
         ({"block_size": 0}, "exited with code 1", "block_size should be greater than or equal to 1"),
         ({"gpu_memory_utilization": 0.9}, "CUDA out of memory", "Engine core initialization failed"),
-        ({"max_num_seqs": 12}, "not healthy within", "Using max model len"),
     )
 
     async with rig.users(SOME) as traffic:
@@ -189,6 +178,22 @@ async def test_greens_that_cannot_start_never_get_a_request(bench: Bench, docker
     assert lost(traffic) == []
     assert shown[0] == 0
     assert all(said in shown[1] for _, said, _ in bad), shown[1]
+
+
+async def test_a_green_that_never_gets_ready_is_killed_at_the_deadline(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:never_ready")
+    rig = await docker_site(DockerWishes(start_s=8.0), blue)
+    await rig.serving()
+
+    async with rig.users(SOME) as traffic:
+        one = await rig.switch(max_num_seqs=12)
+
+    assert (one["outcome"], one["exposed"]["total"]) == ("rolled_back", 0), one
+    assert "was not healthy within 8 s" in one["why"]
+    assert await rig.are_whole() == [blue.name]
+    assert lost(traffic) == []
 
 
 # The servers that are there to stay.
