@@ -1,0 +1,76 @@
+"""Prints how long one `trimtab lint` takes, from the shell's return key to its answer: 300 ms are allowed.
+
+Writes the times to bench/results/, and the modules that cost most of the imports. Exits 1 when the fastest
+run is over: on a busy machine the others say more of the machine.
+"""
+
+import json
+import platform
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ROUNDS = 15
+ALLOWED_MS = 300.0
+COSTLIEST = 8
+COMMAND = (
+    *(str(Path(sys.executable).parent / "trimtab"), "lint", "--gpu", "T4", "--gpus", "4"),
+    *("--vllm-version", "0.32.0", "--", "vllm", "serve", "Qwen/Qwen2.5-1.5B-Instruct"),
+    *("--tensor-parallel-size", "4", "--dtype", "bfloat16", "--enforce-eager", "--swap-space", "4"),
+)
+_IMPORTED = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \| (\s*)(\S+)")
+
+
+def once_ms() -> float:
+    """Wall time of one run. RuntimeError when it does not answer as a lint does."""
+    before = time.perf_counter()
+    done = subprocess.run(COMMAND, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+    spent_ms = (time.perf_counter() - before) * 1e3
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"lint ended with {done.returncode}: {done.stderr}")
+    return spent_ms
+
+
+def imports_ms() -> dict[str, float]:
+    """What each top-level import costs with all that it imports, the costliest first."""
+    command = (sys.executable, "-X", "importtime", *COMMAND)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+    found = _IMPORTED.findall(done.stderr)
+    top = {name: int(with_all) / 1e3 for _, with_all, indent, name in found if len(indent) <= 2}  # noqa: PLR2004
+    return dict(sorted(top.items(), key=lambda row: -row[1])[:COSTLIEST])
+
+
+def main() -> int:
+    once_ms()  # from a warm disk
+    cpu_before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = sorted(once_ms() for _ in range(ROUNDS))
+    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = cpu.ru_utime + cpu.ru_stime - cpu_before.ru_utime - cpu_before.ru_stime
+    cpu_ms = cpu_s * 1e3 / ROUNDS
+    best, median, worst = spent[0], statistics.median(spent), spent[-1]
+    print(
+        f"lint: best {best:.0f} ms, median {median:.0f} ms, worst {worst:.0f} ms ({ALLOWED_MS:.0f} allowed)"
+    )
+    costs = imports_ms()
+    for name, cost in costs.items():
+        print(f"  {cost:6.1f} ms  import {name}")
+    results = ROOT / "bench/results"
+    results.mkdir(exist_ok=True)
+    found = {
+        "command": ["trimtab", *COMMAND[1:]],
+        "rounds": ROUNDS,
+        "python": platform.python_version(),
+        "ms": {"best": best, "median": median, "worst": worst, "cpu_mean": cpu_ms},
+        "imports_ms": costs,
+    }
+    (results / "lint_time.json").write_text(json.dumps(found, indent=2) + "\n")
+    return int(best > ALLOWED_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
