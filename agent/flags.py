@@ -32,6 +32,7 @@ _FLOAT = re.compile(r"-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]{
 _SIZE = re.compile(
     r"(?P<number>[0-9]{1,12}(\.[0-9]{1,6})?(?=[kmgt])|[0-9]{1,6}(?=[KMGT]))(?P<suffix>[kmgtKMGT])"
 )
+_JSON_SWITCH = {"true": True, "false": False}
 _SECRET_ASSIGNMENT = re.compile(r"\w*(KEY|TOKEN|SECRET|PASSWORD)\w*=")
 
 
@@ -82,13 +83,29 @@ def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]
         if own:
             edits[own[-1].start] = (own[-1].stop, _words(knob, value, own[-1]))
         else:
-            appended += _words(knob, value, None)
+            appended += _words(knob, value, None, part_of=_whole(knob, flags))
     edited: list[str] = []
     at = 0
     for start, (stop, words) in sorted(edits.items()):
         edited += [*argv[at:start], *words]
         at = stop
     return [*edited, *argv[at:], *appended]
+
+
+def _whole(knob: str, flags: Sequence[_Flag]) -> str:
+    """How the flag that a dotted knob is a part of is spelled there; "" where it is not.
+
+    vLLM puts the parts of each spelling together, and takes the last spelling, or JSON, alone.
+    """
+    first, dot, _ = knob.partition(".")
+    parts = [flag.spelled.partition(".")[0] for flag in flags if flag.knob.startswith(first + ".")]
+    if not dot or parts:
+        return parts[-1] if dot else ""
+    if any(flag.knob == first for flag in flags):
+        raise FlagError(
+            f"{knob} cannot be set beside the JSON of --{first.replace('_', '-')}: set that instead"
+        )
+    return ""
 
 
 def api_key_of(argv: Sequence[str]) -> str:
@@ -215,6 +232,8 @@ def _is_switch(knob: str) -> bool:
 
 
 def _typed(knob: str, word: str) -> Value:
+    if "." in knob and word in _JSON_SWITCH:
+        return _JSON_SWITCH[word]
     if knob in SEVERAL and shlex.quote(word) != word:
         return shlex.quote(word)
     if knob in TEXTS:
@@ -232,16 +251,16 @@ def _same(have: Value, want: Value) -> bool:
     return have == want and isinstance(have, bool) == isinstance(want, bool)  # True == 1
 
 
-def _words(knob: str, value: Value, like: _Flag | None) -> list[str]:
+def _words(knob: str, value: Value, like: _Flag | None, *, part_of: str = "") -> list[str]:
     """The knob spelled as it was (`like`), or in vLLM's own way."""
     first, dot, rest = knob.partition(".")
-    plain = "--" + first.replace("_", "-") + dot + rest
+    plain = (part_of or "--" + first.replace("_", "-")) + dot + rest
     name = like.spelled if like else plain
     if name.startswith(("--no-", "--no_")):
         name = "--" + name[len("--no-") :]
-    if value is True:
+    if value is True and not dot:
         return [name or plain]
-    if value is False:
+    if value is False and not dot:
         underscored = "_" in name.partition(".")[0]
         return [f"--no_{knob}" if underscored else "--no-" + plain.removeprefix("--")]
     texts = _texts(knob, value)
@@ -263,6 +282,8 @@ def _words(knob: str, value: Value, like: _Flag | None) -> list[str]:
 def _texts(knob: str, value: Value) -> list[str]:
     if isinstance(value, float) and not isfinite(value):
         raise FlagError(f"{knob} = {value} is not a number vLLM can be given")
+    if isinstance(value, bool):
+        return [str(value).lower()]
     if knob not in SEVERAL or not isinstance(value, str):
         return [repr(value) if isinstance(value, float) else str(value)]
     try:

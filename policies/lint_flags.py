@@ -3,12 +3,13 @@
 Flags that are gone, not there yet, or never were; values out of their domain; flags that do not go together.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from agent.facts import Case, Finding, Severity
 from agent.model import Knob, Value
-from policies.case import Check, release
+from policies.case import Check, entries, release
 from policies.catalogue.parser import FLAGS, RELEASE
 from policies.knobs import KNOBS
 from policies.renamed import ENVIRONMENT, RENAMED
@@ -48,9 +49,20 @@ def _gone(case: Case) -> Iterable[Finding]:
             + (f": {case.version} does not start with it. " if known else ". ")
             + replaced.how,
             REFUSED,
-            replaced.changes(knob, value),
+            _whole(case, replaced.changes(knob, value)),
             severity="error" if known else "warning",
         )
+
+
+def _whole(case: Case, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
+    """The same, with what belongs into JSON that is given written into it."""
+    written = dict(to)
+    for knob, value in to.items():
+        first, dot, rest = knob.partition(".")
+        if dot and case.setting.get(first) is not None and value is not None:
+            del written[knob]
+            written[first] = json.dumps({**entries(case, first), rest: value})
+    return written
 
 
 def _not_yet(case: Case) -> Iterable[Finding]:

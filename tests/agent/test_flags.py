@@ -41,6 +41,9 @@ SERVE = ["vllm", "serve", "org/model"]
         pytest.param(["-O=1"], {"optimization_level": 1}, id="-O=1"),
         pytest.param(["-q", "fp8", "-ep"], {"quantization": "fp8", "enable_expert_parallel": True}, id="-q"),
         pytest.param(["-cc.mode=3"], {"compilation_config.mode": 3}, id="dotted"),
+        pytest.param(["--eplb-config.use_async", "false"], {"eplb_config.use_async": False}, id="dotted off"),
+        pytest.param(["-cc.passes+", "a,b"], {"compilation_config.passes+": "a,b"}, id="dotted, one more"),
+        pytest.param(["--cuda-graph-sizes", "1", "2"], {"cuda_graph_sizes": "1 2"}, id="several of old"),
         pytest.param(
             ["--kv-cache-memory", "2G"], {"kv_cache_memory_bytes": 2**31}, id="short name of vLLM's log"
         ),
@@ -137,6 +140,14 @@ def test_what_cannot_be_edited_safely_is_refused(argv: list[str], why: str) -> N
             "--x 1", {"cudagraph_capture_sizes": "1 2"}, "--x 1 --cudagraph-capture-sizes 1 2", id="two"
         ),
         pytest.param("-cc.mode=3", {"compilation_config.mode": 0}, "-cc.mode=0", id="dotted"),
+        pytest.param("", {"eplb_config.use_async": False}, "--eplb-config.use_async false", id="dotted off"),
+        pytest.param("-ac.a true", {"attention_config.a": False}, "-ac.a false", id="dotted, switched"),
+        pytest.param(
+            "-cc.mode=3",
+            {"compilation_config.cudagraph_mode": "FULL"},
+            "-cc.mode=3 -cc.cudagraph_mode FULL",
+            id="part of the same spelling: vLLM takes the last spelling alone",
+        ),
         pytest.param("--port 8000 --x 1", {"port": 8101}, "--port 8101 --x 1", id="the port can be set"),
         pytest.param("--api-key k --x 1", {"x": 2}, "--api-key k --x 2", id="secrets stay"),
     ],
@@ -159,6 +170,14 @@ def test_the_positional_model_is_replaced_where_it_stands() -> None:
 def test_a_change_that_cannot_be_written_is_refused(changes: dict[str, Value]) -> None:
     with pytest.raises(FlagError):
         with_setting(SERVE, changes)
+
+
+def test_a_part_cannot_be_set_beside_json_that_it_would_replace() -> None:
+    argv = [*SERVE, "--compilation-config", '{"mode": 3}']
+
+    with pytest.raises(FlagError, match="beside the JSON of --compilation-config"):
+        with_setting(argv, {"compilation_config.cudagraph_mode": "FULL"})
+    assert with_setting(argv, {"compilation_config.cudagraph_mode": None}) == argv
 
 
 def test_the_address_is_read_apart() -> None:

@@ -78,6 +78,15 @@ def test_a_variable_that_is_passed_over_is_told() -> None:
     assert not findings(LINTS, case("vllm serve m", env="VLLM_TUNED_CONFIG_FOLDER=/tuned"))
 
 
+def test_what_moved_into_json_is_written_into_the_json_that_is_there() -> None:
+    asked = case("""vllm serve m --guided-decoding-backend xgrammar --structured-outputs-config '{"a": 1}'""")
+
+    (found,) = findings(LINTS, asked)
+
+    json = '{"a": 1, "backend": "xgrammar"}'
+    assert found.to == {"guided_decoding_backend": None, "structured_outputs_config": json}
+
+
 def test_it_stands_first_of_all() -> None:
     """See the order of the rules: nothing outranks what keeps a server from starting."""
     first = next(band for band in ORDER if "V1" in band.rules)
