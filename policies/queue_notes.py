@@ -99,8 +99,8 @@ class QueueNotes:
         more = ceil(waiting / running)
         why = (
             f"over {reading.span_s:.0f} s {late:.1%} of the requests missed their {name}, {running:.1f} ran "
-            f"and {waiting:.1f} waited, and every knob that could help is at its bound: {waiting:.1f} waiting "
-            f"/ {running:.1f} running on one server make {more} more"
+            f"and {waiting:.1f} waited, and every knob that could help is at its bound: "
+            f"{waiting:.1f} waiting / {running:.1f} running on one server make {more} more"
         )
         advice = f"capacity: {more} more replica(s) like this one"
         return note("N1", reading, why, advice, TRIAGE, _kv(reading), ("late", late, "ratio"))

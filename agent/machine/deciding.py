@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from agent.events import Approved, ChangeAsked, Denied, Observed, Paused, Resumed, ServerLost
 from agent.guard import PERSON, Refusal, base_digest
@@ -60,9 +61,21 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
         if isinstance(found, Suggestion):
             return check(rules, state, found, event.at)
         held_back = held_back or f"{one.rule} is held back: {found.why}"
-    said = [held_back] if held_back else []
-    said += dict.fromkeys(f"{lost.what.rule} yields to {lost.by}: {lost.why}" for lost in ordered.outranked)
-    return keep_alive(replace(state, note="; ".join(said[:SAID_AT_MOST]) or state.note), event.at)
+    yielding = dict.fromkeys(
+        f"{lost.what.rule} yields to {lost.by}: {lost.why}" for lost in ordered.outranked
+    )
+    note = _noted(state.note, event.at, held_back, tuple(yielding))
+    return keep_alive(replace(state, note=note), event.at)
+
+
+def _noted(note: str, at: datetime, held_back: str, yielding: tuple[str, ...]) -> str:
+    """Every new note is journalled: which rule it names changes once a minute, what yields to it never."""
+    if not held_back or note.startswith(held_back):
+        return note
+    speaks = " is held back: " in note or " (advice): " in note
+    if speaks and at.second and note.partition(" ")[0] != held_back.partition(" ")[0]:
+        return note
+    return "; ".join((held_back, *yielding[: SAID_AT_MOST - 1]))
 
 
 def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:

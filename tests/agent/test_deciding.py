@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from agent.facts import Model
 from agent.machine import Machine
@@ -80,6 +81,20 @@ def test_an_outranked_rule_is_not_suggested_in_place_of_a_refused_one() -> None:
     assert quiet.state.suggestion is None
     assert quiet.state.note.startswith("K1 is held back: max_num_seqs=4 changes nothing")
     assert "Q1 yields to K1" in quiet.state.note
+
+
+def test_a_note_changes_the_rule_that_it_names_once_a_minute() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Flaps:
+        def propose(self, reading: Reading, _: Context) -> tuple[Proposal, ...]:
+            return Says("C2" if reading.at.second % 2 else "K3", {}).propose(reading, _)
+
+    flapping = World(machine=Machine(rules(policies=(("flaps", Flaps()),)))).start().tick(121)
+
+    said = [state.note for state in flapping.states if "(advice)" in state.note]
+    changes = [note for before, note in pairwise(said) if before != note]
+    assert said
+    assert len(changes) <= 3
 
 
 def test_policies_are_told_what_model_is_served() -> None:
