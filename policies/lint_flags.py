@@ -28,7 +28,7 @@ def _finding(
         why=why,
         source=f"rulebook V1; {source}",
         to=to,
-        expects=expects or ("vLLM takes the command line" if severity == "error" else "the same as now"),
+        expects=expects or "vLLM takes the command line",
         risks="none known",
     )
 
@@ -44,13 +44,13 @@ def _gone(case: Case) -> Iterable[Finding]:
         if replaced is None or replaced.gone(case.version) is False:
             continue
         known = replaced.gone(case.version) is True
+        start = f"{case.version} does not start with it. " if known else ""
         yield _finding(
-            f"{_flag(knob)} is gone since vLLM {replaced.since}"
-            + (f": {case.version} does not start with it. " if known else ". ")
-            + replaced.how,
+            f"vLLM {replaced.since} and later do not know {_flag(knob)}: {start}{replaced.how}",
             REFUSED,
             _whole(case, replaced.changes(knob, value)),
             severity="error" if known else "warning",
+            expects=f"vLLM {replaced.since} and later take the command line",
         )
 
 
@@ -124,7 +124,7 @@ def _environment(case: Case) -> Iterable[Finding]:
             rule="V1",
             klass="gated",
             severity="warning",
-            why=f"{name} means nothing since vLLM {replaced.since}. {replaced.how}",
+            why=f"vLLM {replaced.since} and later pass {name} over. {replaced.how}",
             source="rulebook V1; vLLM envs.py",
             env={name: None},
             expects="the same as now, said truly",

@@ -10,9 +10,17 @@ from tests.policies.cases import case, findings, improved
 @pytest.mark.parametrize(
     ("flags", "why", "better"),
     [
-        ("--num-scheduler-steps 8", "gone since vLLM 0.11", ""),
-        ("--swap-space 16 --max-num-seqs 64", "gone since vLLM 0.18", "--max-num-seqs 64"),
-        ("--cuda-graph-sizes 1 2", "gone since vLLM 0.13", "--cudagraph-capture-sizes 1 2"),
+        ("--num-scheduler-steps 8", "vLLM 0.11 and later do not know --num-scheduler-steps", ""),
+        (
+            "--swap-space 16 --max-num-seqs 64",
+            "vLLM 0.18 and later do not know --swap-space",
+            "--max-num-seqs 64",
+        ),
+        (
+            "--cuda-graph-sizes 1 2",
+            "vLLM 0.13 and later do not know --cuda-graph-sizes",
+            "--cudagraph-capture-sizes 1 2",
+        ),
         ("--watchdog-config {}", "does not know --watchdog-config yet: it came with 0.33", ""),
         ("--max-num-sequences 8", "did you mean --max-num-seqs?", "--max-num-seqs 8"),
         ("--gpu-memory-utilization 1.5", "is at most 1, not 1.5", ""),
