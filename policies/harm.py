@@ -68,12 +68,10 @@ def _unknown(reading: Reading, context: Context, proposal: Proposal) -> str:
 
 
 def _out_of_domain(_: Reading, __: Context, proposal: Proposal) -> str:
-    return next(
-        (f"{k} = {v!r} is nothing vLLM takes" for k, v in proposal.to.items() if not _takes(k, v)), ""
-    )
+    return next((f"{k} = {v!r} is nothing vLLM takes" for k, v in proposal.to.items() if not takes(k, v)), "")
 
 
-def _takes(knob: Knob, value: Value) -> bool:
+def takes(knob: Knob, value: Value) -> bool:
     facts = KNOBS.get(knob)
     if facts is None or value is None:
         return True

@@ -34,6 +34,9 @@ CONFIG = "vllm:cache_config_info"
 BORN = ("process_start_time_seconds", "vllm:prompt_tokens_created")
 """Both are absent with several API server processes; an elastic scale-up changes only the second."""
 
+TOO_MANY = 1e18
+"""No counter gets there; two that are near the largest float would add up to infinity."""
+
 _WANTED = frozenset(
     [name for names in (*GAUGES.values(), *COUNTERS.values()) for name in names]
     + [name + part for names in HISTOGRAMS.values() for name in names for part in ("_bucket", "_sum")]
@@ -71,7 +74,7 @@ class Totals:
 def totals(body: bytes) -> Totals:
     """Read a /metrics page. Raises SensorError when it is cut, or is not that of a vLLM server.
 
-    A metric with a value that is NaN, infinite or negative counts as missing.
+    A metric with a value that is NaN, infinite, beyond all counting or negative counts as missing.
     """
     text = page_text(body)
     rows = pick(text, _WANTED)
@@ -185,7 +188,7 @@ def _numbers(
 
 
 def _countable(values: Iterable[float]) -> bool:
-    return all(0.0 <= value < inf for value in values)  # NaN is not
+    return all(0.0 <= value < TOO_MANY for value in values)  # NaN is not
 
 
 def _facts(inside: str) -> Mapping[str, str]:
