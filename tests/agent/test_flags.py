@@ -266,19 +266,25 @@ def test_any_words_are_read_or_refused_but_never_crash(words: list[str]) -> None
 
 
 _DUMP = """
-import json
+import json, sys
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-print(json.dumps([[a.option_strings, a.nargs] for a in make_arg_parser(FlexibleArgumentParser())._actions]))
+parser = make_arg_parser(FlexibleArgumentParser())
+parts = parser.parse_args(json.loads(sys.argv[1])).compilation_config
+actions = [[action.option_strings, action.nargs] for action in parser._actions]
+print(json.dumps([actions, int(parts.mode), str(parts.cudagraph_mode)]))
 """
 
 
 @pytest.mark.real_vllm
 @pytest.mark.timeout(1800)
 def test_the_table_says_what_vllms_own_parser_says() -> None:
-    dump = subprocess.run([real_vllm().python, "-c", _DUMP], check=True, capture_output=True, text=True)
-    actions = json.loads(dump.stdout.splitlines()[-1])
+    argv = with_setting([*SERVE, "-cc.mode=3"], {"compilation_config.cudagraph_mode": "PIECEWISE"})
+    command = [str(real_vllm().python), "-c", _DUMP, json.dumps(argv[3:])]
+    dump = subprocess.run(command, check=True, capture_output=True, text=True)
+    actions, mode, graphs = json.loads(dump.stdout.splitlines()[-1])
 
+    assert (mode, "PIECEWISE" in graphs) == (3, True)
     for names, nargs in actions:
         for name in names:
             if name in {"-h", "--help"}:
