@@ -7,8 +7,10 @@ from functools import cache
 import pytest
 
 from agent.model import Knob, Objective, Slo, Value
+from agent.ports import Context
 from agent.reading import Incident
-from tests.policies.live import Load, Situation, advised, asked
+from tests.policies.live import BOUNDS, Load, Situation, advised, asked, reading_of
+from tests.sensors.pages import PAGE, with_values
 
 
 def promise(ttft_s: float, itl_s: float) -> Slo:
@@ -192,3 +194,52 @@ def test_a_throttling_gpu_holds_every_change(name: str) -> None:
     hot = tuple(replace(gpu, temperature_c=91.0, throttle_reasons=0x40) for gpu in found.reading.gpus)
 
     assert not asked(replace(found.reading, gpus=hot), found.context).changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page of real vLLM 0.32 with the gauges of a busy moment; preemptions are those of a second."""
+
+    running: int
+    waiting: int
+    kv: float
+    preemptions: int = 0
+
+    def at(self, second: int) -> bytes:
+        return with_values(
+            PAGE,
+            num_requests_running=self.running,
+            num_requests_waiting=self.waiting,
+            kv_cache_usage_perc=self.kv,
+            num_preemptions_total=self.preemptions * second,
+            generation_tokens_total=38_334 + 900 * second,
+        )
+
+
+@pytest.mark.parametrize(
+    ("page", "setting", "rules"),
+    [
+        pytest.param(
+            Page(running=2, waiting=14, kv=0.0), {"max_num_seqs": 2}, ("Q1",), id="14 wait behind a cap of 2"
+        ),
+        pytest.param(
+            Page(running=60, waiting=20, kv=0.99, preemptions=2),
+            {"max_num_seqs": 64},
+            ("K1",),
+            id="it thrashes",
+        ),
+        pytest.param(Page(running=0, waiting=0, kv=0.0), {"max_num_seqs": 256}, (), id="it rests"),
+        pytest.param(Page(running=30, waiting=0, kv=0.5), {"max_num_seqs": 64}, (), id="it is well"),
+    ],
+)
+def test_a_page_of_real_vllm_is_answered_by_the_right_rule(
+    page: Page, setting: Mapping[Knob, Value], rules: tuple[str, ...]
+) -> None:
+    slo = promise(0.5, 0.1)
+    pages = [page.at(second) for second in range(31)]
+    reading = reading_of(pages, every_s=1.0, slo=slo, version="0.32.0")
+
+    said = asked(reading, Context(setting=setting, slo=slo, bounds=BOUNDS))
+
+    assert not said.harm, said.told()
+    assert tuple(dict.fromkeys(p.rule for p in said.changes)) == rules, said.told()
