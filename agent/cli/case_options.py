@@ -46,7 +46,7 @@ def case_of(args: argparse.Namespace, command: Command, *, version: str = "") ->
 
         raise ConfigError(f"--profile {args.profile}: is not known{meant(args.profile, PROFILES)}")
     return Case(
-        setting=setting,
+        setting={**setting, **command.reach},
         env={**command.env, **_environment(args.env)},
         card=_card(args.gpu) if args.gpu else None,
         gpus=gpus,

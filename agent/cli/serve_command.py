@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ConfigError, FlagError
-from agent.flags import Value, setting_of, with_setting
+from agent.flags import Value, api_key_of, place_of, setting_of, with_setting
+from agent.masking import MASK
 
 HOW = "write the server's own words after --, as in `trimtab lint -- vllm serve MODEL --max-num-seqs 64`"
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
@@ -51,6 +52,13 @@ class Command:
     def setting(self) -> dict[str, Value]:
         """Raises FlagError."""
         return {**self.file, **setting_of(self.argv)}
+
+    @property
+    def reach(self) -> dict[str, Value]:
+        """Who reaches it, which is no part of a setting: its host, where one is given; that it has a key."""
+        host, _ = place_of(self.argv)
+        key = {"api_key": MASK} if api_key_of(self.argv) else {}
+        return {**({"host": host} if host else {}), **key}
 
     @property
     def words(self) -> list[str]:

@@ -268,3 +268,13 @@ def test_lint_starts_without_the_daemons_libraries() -> None:
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert said.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_public_address_without_a_key_is_said_and_the_key_is_not(lint: Lint) -> None:
+    public = (*SERVE, "--host", "0.0.0.0")  # noqa: S104 - what is linted
+
+    open_, guarded = (found(lint, "--", *public, *key) for key in ((), ("--api-key", "s3cret-key")))
+
+    assert "R1" in {row["rule"] for row in open_["findings"]}
+    assert "R1" not in {row["rule"] for row in guarded["findings"]}
+    assert "s3cret-key" not in json.dumps(guarded["findings"])
