@@ -10,7 +10,7 @@ from agent.model import Knob, Objective, Slo, Value
 from agent.ports import Context
 from agent.reading import Incident
 from tests.policies.live import BOUNDS, Load, Situation, advised, asked, reading_of
-from tests.sensors.pages import PAGE, with_values
+from tests.sensors.pages import PAGE, SCRAPES, with_values
 
 
 def promise(ttft_s: float, itl_s: float) -> Slo:
@@ -243,3 +243,16 @@ def test_a_page_of_real_vllm_is_answered_by_the_right_rule(
 
     assert not said.harm, said.told()
     assert tuple(dict.fromkeys(p.rule for p in said.changes)) == rules, said.told()
+
+
+def test_real_vllm_recorded_behind_a_cap_of_2_is_told_of_the_cap() -> None:
+    """16 clients, `--max-num-seqs 2`: 14 wait and the KV cache is empty. Not replicas, not prefix caching."""
+    slo = promise(0.5, 10.0)
+    names = ("vllm-0.32-capped.txt", "vllm-0.32-capped-later.txt")  # 30 s between them
+    pages = [(SCRAPES / name).read_bytes() for name in names]
+    reading = reading_of(pages, every_s=30.0, slo=slo, version="0.32.0")
+
+    said = asked(reading, Context(setting={"max_num_seqs": 2}, slo=slo, bounds=BOUNDS))
+
+    assert not said.harm, said.told()
+    assert [(p.rule, dict(p.to)) for p in said.changes] == [("Q1", {"max_num_seqs": 16})], said.told()
