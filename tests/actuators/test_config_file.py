@@ -48,6 +48,8 @@ def test_a_file_is_read_as_vllm_reads_it() -> None:
     }
 
 
+@pytest.mark.real_vllm
+@pytest.mark.timeout(900)
 def test_vllm_itself_agrees_on_the_words() -> None:
     vllm = real_vllm()
     script = (
