@@ -90,7 +90,7 @@ def test_an_abort_at_any_second_ends_whole(story: str) -> None:
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("kind", ["route", "launch", "warm_up", "drain", "stop", "retire"])
 def test_an_effect_that_fails_for_a_while_at_any_second_ends_whole(story: str, kind: str) -> None:
-    for seconds in range(0, LONGEST_S, 2):
+    for seconds in range(0, LONGEST_S, 4):
         world = told(story, seconds)
         world.refuses = {kind}
         world.tick(5)
@@ -104,7 +104,7 @@ def test_an_effect_that_fails_for_a_while_at_any_second_ends_whole(story: str, k
 @pytest.mark.parametrize("story", [s for s in STORIES if s not in {"promoted", "rolled back"}])
 @pytest.mark.parametrize("known", [True, False], ids=["seen", "while the daemon was dead"])
 def test_any_server_that_dies_at_any_second_is_made_good(story: str, known: bool) -> None:
-    for seconds in range(0, LONGEST_S, 2):
+    for seconds in range(0, LONGEST_S, 3):
         for at in range(4):
             world = told(story, seconds)
             world.running = {name: replace(s, ours=True) for name, s in world.running.items()}
@@ -230,7 +230,7 @@ MISHAPS = st.sampled_from(
 FLEETS = st.sampled_from([(1, "surge"), (1, "swap"), (2, "replace"), (3, "replace"), (2, "surge")])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(FLEETS, st.lists(MISHAPS, max_size=40))
 def test_no_order_of_mishaps_leaves_other_than_the_servers_there_were(
     fleet: tuple[int, Strategy], mishaps: list[str]
