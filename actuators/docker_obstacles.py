@@ -3,7 +3,7 @@
 Both are known from `inspect` alone, before anything is started. Each sentence says what to do.
 """
 
-from actuators.docker_command import Files, Json, argv_of, place_in, setting_in
+from actuators.docker_command import Files, Json, argv_of, env_of, place_in, setting_in
 from actuators.docker_labels import EPOCH, LIKE, SERVER, SETTING, STATE_DIR, TARGET
 from actuators.docker_mounts import anonymous_in
 from actuators.docker_networks import (
@@ -145,14 +145,27 @@ def _notes_of_volumes(inspect: Json) -> list[str]:
 def _notes_of_life(inspect: Json) -> list[str]:
     host = inspect["HostConfig"]
     found: list[str] = []
+    if _pins_its_cores(inspect):
+        found.append(
+            "vLLM for the CPU binds each server to the same cores, so two of them starve each other: set "
+            "VLLM_CPU_OMP_THREADS_BIND=nobind in its environment, or give it a CPU set"
+        )
     if host.get("AutoRemove"):
         found.append(
-            "it was started with --rm: to stop it deletes it, so where it must give its place "
-            "it is made anew from its description; start it without --rm"
+            "it was started with --rm: to stop it deletes it, and the way back with it, so it cannot give its "
+            "place to another; start it without --rm"
         )
     if (host.get("LogConfig") or {}).get("Type") in _UNREADABLE_LOGS:
         found.append("it keeps no log (--log-driver none): a failed start can be told, but not why")
     return found
+
+
+def _pins_its_cores(inspect: Json) -> bool:
+    """Seen: a second server got 1 s of CPU in 4 minutes beside a busy one."""
+    env = env_of(inspect)
+    is_cpu = any(name.startswith("VLLM_CPU_") for name in env)
+    pinned = env.get("VLLM_CPU_OMP_THREADS_BIND", "auto") == "auto"
+    return is_cpu and pinned and not inspect["HostConfig"].get("CpusetCpus")
 
 
 def _notes_of_labels(inspect: Json) -> list[str]:

@@ -66,10 +66,23 @@ async def preflight(
         return Prospect(problem=problem, lasting=True)
     if choice.strategy is None:
         return Prospect(problem=choice.why)
+    if choice.strategy != "surge" and (unkept := _unkept(blues)):
+        return Prospect(problem=unkept)
     checked = await dry_run(client, site, asked.pattern, [argv_of(asked.pattern), _command(specs[-1])])
     if problem := _refused(checked):
         return Prospect(problem=problem, lasting=True)
     return await _prospect(asked, choice.strategy, choice.why, checked, specs[-1].notes)
+
+
+def _unkept(blues: Sequence[Json]) -> str:
+    """Who would be gone for good where it gives its place, with the fix; empty when nobody would."""
+    names = [str(blue["Name"]).lstrip("/") for blue in blues if blue["HostConfig"].get("AutoRemove")]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)} must give its place, and a container started with --rm is gone when it stops: "
+        "start it without --rm"
+    )
 
 
 def start_key(blue: Json, setting: Setting) -> str:

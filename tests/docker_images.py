@@ -83,7 +83,7 @@ def real_vllm_image(api: docker.APIClient) -> Image:
     vllm = real_vllm()
     kept = REPOSITORY / ".cache" / "vllm-home"
     kept.mkdir(parents=True, exist_ok=True)
-    tag = _made(api, "real", vllm.python, _REAL, ENVIRONMENT)
+    tag = _made(api, "real", vllm.python, _REAL, {**ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": "nobind"})
     binds = (*_binds(vllm.python), f"{vllm.model}:{MODEL}:ro", f"{kept}:/root/.cache")
     flags = (MODEL, "--served-model-name", "tiny", "--max-model-len", "2048", "--enforce-eager")
     return Image(tag=tag, binds=binds, flags=flags, host={"ShmSize": _SHM})

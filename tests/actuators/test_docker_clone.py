@@ -238,6 +238,7 @@ def test_what_is_not_shared_is_noted() -> None:
     [
         (container("m", host={"AutoRemove": True}), "--rm"),
         (container("m", host={"LogConfig": {"Type": "none"}}), "keeps no log"),
+        (container("m", config={"Env": ["VLLM_CPU_KVCACHE_SPACE=4"]}), "VLLM_CPU_OMP_THREADS_BIND=nobind"),
         (
             container("m", host={"IpcMode": "container:0123456789abcdef"}),
             "IpcMode is that of another container",

@@ -98,6 +98,14 @@ async def test_the_only_server_of_a_full_host_is_swapped_and_the_outage_is_told(
     assert "a planned outage of about 45 s: 5 s to stop, 40 s to start" in prospect.notes
 
 
+async def test_a_server_that_would_be_gone_when_it_stops_is_not_swapped(desk: Desk) -> None:
+    vllm = await desk.bench.run(cpuset_cpus="0", host={"AutoRemove": True})
+
+    prospect = await desk.ask(MORE, vllm)
+
+    assert "start it without --rm" in prospect.problem
+
+
 async def test_an_outage_that_nobody_has_measured_is_told_as_assumed(desk: Desk) -> None:
     vllm = await desk.bench.run("--sim-start-s", "600", cpuset_cpus="0")
 
