@@ -152,8 +152,8 @@ def _notes_of_life(inspect: Json) -> list[str]:
         )
     if host.get("AutoRemove"):
         found.append(
-            "it was started with --rm: to stop it deletes it, and the way back with it, so it cannot give its "
-            "place to another; start it without --rm"
+            "it was started with --rm: to stop it deletes it, and the way back with it, so it cannot give "
+            "its place to another; start it without --rm"
         )
     if (host.get("LogConfig") or {}).get("Type") in _UNREADABLE_LOGS:
         found.append("it keeps no log (--log-driver none): a failed start can be told, but not why")
