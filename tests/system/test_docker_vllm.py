@@ -32,6 +32,7 @@ async def test_too_few_sequences_are_suggested_tried_and_promoted(
     )
     rig = await docker_site(wishes, blue)
     rig.patience_s = START_S + 300
+    await rig.serving()
     before = await bench.inspect(blue)
 
     async with rig.observer() as answers, rig.users(Load(streams=16)) as traffic:
