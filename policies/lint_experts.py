@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from agent.facts import Case, Finding
 from policies.case import Check, expert_parallel, layout, sparse
-from policies.room import crowded
+from policies.room import crowded, fits
 
 TUNING = "vLLM performance-tuning reference"
 SPARSE_ENOUGH = 0.02  # S3 #5: above this share of active experts expert parallelism pays
@@ -42,6 +42,8 @@ def _latent(case: Case) -> Iterable[Finding]:
     model, now = case.model, layout(case)
     if model is None or not model.mla or not sparse(case) or now.tp < WIDE or crowded(case):
         return
+    if fits(case) is False:
+        return  # what does not fit split over all GPUs does not fit copied to each
     padded = any(mark in model.name.lower() for mark in SPARSE_MLA)
     if case.concurrency is not None and case.concurrency <= FEW and not padded:
         return  # D8 says why

@@ -90,9 +90,18 @@ def _unknown(case: Case) -> Iterable[Finding]:
         yield _finding(
             f"{_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
             REFUSED,
-            {knob: None} | ({near[0]: case.setting[knob]} if near and near[0] not in case.setting else {}),
+            {knob: None} | _carried(case, knob, name),
             severity="error" if sure else "warning",
         )
+
+
+def _carried(case: Case, knob: str, name: str) -> dict[str, Value]:
+    """The value under the right name, where no more than a letter or two was mistyped and it can take it."""
+    typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
+    if not typo or typo[0] in case.setting or typo[0] not in KNOBS:
+        return {}
+    value = case.setting[knob]
+    return {} if KNOBS[typo[0]].misfit(value) else {typo[0]: value}
 
 
 def _short_for(name: str) -> bool:

@@ -20,6 +20,7 @@ class Replaced:
     how: str  # a sentence for the person
     carries: bool = False  # the old value goes to `by` as it is
     to: Mapping[Knob, Value] = field(default_factory=dict)  # else these values, where any say the same
+    by_hand: bool = False  # what it says would be lost with it: a person writes it anew
 
     def gone(self, version: str | None) -> bool | None:
         """Whether that vLLM is without the old name; None when the version says nothing."""
@@ -27,7 +28,9 @@ class Replaced:
         return None if release is None or since is None else release >= since
 
     def changes(self, old: Knob, value: Value) -> dict[Knob, Value]:
-        """The edit that says the same today: the old flag taken out, and what replaces it."""
+        """The edit that says the same today: the old flag taken out, and what replaces it; empty by hand."""
+        if self.by_hand:
+            return {}
         new: dict[Knob, Value] = {self.by: value} if self.carries else {}
         return {old: None, **new, **(self.to if value is not False else {})}
 
@@ -49,8 +52,8 @@ _ROPE = "Changes of the model's config go through --hf-overrides."
 RENAMED: dict[Knob, Replaced] = {
     "num_scheduler_steps": Replaced(by="", since="0.11", how=_MULTI_STEP),
     "multi_step_stream_outputs": Replaced(by="", since="0.11", how=_MULTI_STEP),
-    "speculative_model": Replaced(by="speculative_config", since="0.11", how=_SPEC),
-    "num_speculative_tokens": Replaced(by="speculative_config", since="0.11", how=_SPEC),
+    "speculative_model": Replaced(by="speculative_config", since="0.11", how=_SPEC, by_hand=True),
+    "num_speculative_tokens": Replaced(by="speculative_config", since="0.11", how=_SPEC, by_hand=True),
     "use_v2_block_manager": Replaced(by="", since="0.12", how=_DEFAULT),
     "preemption_mode": Replaced(
         by="", since="0.12", how="Preempted requests are always computed again: leave it out."
@@ -74,8 +77,8 @@ RENAMED: dict[Knob, Replaced] = {
     "enable_reasoning": Replaced(
         by="reasoning_parser", since="0.12", how="Naming --reasoning-parser is enough: leave it out."
     ),
-    "rope_theta": Replaced(by="hf_overrides", since="0.12", how=_ROPE),
-    "rope_scaling": Replaced(by="hf_overrides", since="0.12", how=_ROPE),
+    "rope_theta": Replaced(by="hf_overrides", since="0.12", how=_ROPE, by_hand=True),
+    "rope_scaling": Replaced(by="hf_overrides", since="0.12", how=_ROPE, by_hand=True),
     "guided_decoding_backend": Replaced(
         by="structured_outputs_config.backend", since="0.12", how=_GUIDED, carries=True
     ),

@@ -63,8 +63,9 @@ def _run(args: argparse.Namespace) -> int:
     from agent.cli import window as windows  # noqa: PLC0415 - the parser of pages need not be there to complain
 
     slo = _slo(args)
-    command = _command(args.flags) if args.flags is not None else None
+    command = _command(args.flags, "") if args.flags is not None else None  # its mistakes, before a long look
     seen = _seen_of(args, slo)
+    command = _command(args.flags, seen.model) if command is not None else None
     told = windows.setting_of(seen.reading.facts)
     known = command or Command(argv=("vllm", "serve", seen.model or "MODEL"))
     try:
@@ -72,11 +73,12 @@ def _run(args: argparse.Namespace) -> int:
     except FlagError as error:
         raise ConfigError(f"--flags: {error}") from error
     reading = _with_facts(seen.reading, case)
-    live, assumed = ([], {}) if seen.idle else _live(reading, case, slo, told)
+    still = stands_still(reading)
+    live, assumed = ([], {}) if seen.idle or still else _live(reading, case, slo, told)
     lints = expertise.lints() if command or case.log else ()
     advice = advise(case, lints, expertise.precedence(), live)
     better = edited(replace(known, env={} if known.before else case.env), advice.to, advice.env)
-    window = {**_numbers(reading), "idle": seen.idle, "requests": seen.requests}
+    window = {**_numbers(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
     current = {**told, **assumed}
     if args.json:
         more = {"window": window}
@@ -121,6 +123,14 @@ def _live(
     return [finding_of(proposal) for proposal in kept], assumed
 
 
+def stands_still(reading: Reading) -> bool:
+    """Requests run, and neither a prompt nor an answer gets on: it hangs, or both pages are the same one."""
+    prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
+    if prompts is None or answers is None:
+        return False
+    return reading.running.low > 0 and prompts.high == 0 and answers.high == 0
+
+
 def _with_facts(reading: Reading, case: Case) -> Reading:
     """The reading with what the options tell: no driver was asked."""
     facts = {**reading.facts, "version": case.version} if case.version else reading.facts
@@ -135,14 +145,16 @@ def _with_facts(reading: Reading, case: Case) -> Reading:
     return replace(reading, facts=facts, gpus=reading.gpus or gpus)
 
 
-def _command(flags: str) -> Command:
-    """`--flags`: a whole command, or only the flags of one."""
+def _command(flags: str, model: str) -> Command:
+    """`--flags`: a whole command, or only the flags of one, which serves what the server says."""
     try:
         words = shlex.split(flags)
     except ValueError as error:
         raise ConfigError(f"--flags: cannot be read: {error}; write them as in a shell") from error
     if not words or words[0].startswith("-"):
         words = ["vllm", "serve", *words]
+        if model and "model" not in read(words).setting:
+            words.insert(2, model)
     return read(words)
 
 
@@ -204,6 +216,10 @@ def _text(
     text = _seen(window)
     if window["idle"]:
         text += "idle: nothing can be learned of a server without traffic\n"
+    elif window["stands_still"]:
+        text += (
+            "it stands still: requests run, and not one token was made; look at its log before its flags\n"
+        )
     elif not advice.findings:
         text += "nothing to say\n"
     if window["coverage"] < _ENOUGH and not window["idle"]:

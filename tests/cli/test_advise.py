@@ -101,6 +101,16 @@ def test_without_the_flags_the_cap_is_inferred(advise: Advise, scrapes: Scrapes)
     assert "seen over 30 s: 2.0 running, 14.0 waiting" in out
 
 
+def test_a_server_that_stands_still_is_not_told_to_take_more(advise: Advise, scrapes: Scrapes) -> None:
+    page = with_values(PAGE, **QUEUE)
+
+    status, out, _ = advise(*scrapes(page, page))
+
+    assert status == 0
+    assert "it stands still" in out
+    assert "Q1" not in out
+
+
 def test_the_flags_are_linted_too(advise: Advise, scrapes: Scrapes) -> None:
     pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
 
@@ -108,7 +118,7 @@ def test_the_flags_are_linted_too(advise: Advise, scrapes: Scrapes) -> None:
 
     document = json.loads(out)
     assert {"Q1", "G1"} <= {row["rule"] for row in document["findings"]}
-    assert document["command"] == ["vllm", "serve", "--max-num-seqs", "16", "--no-enforce-eager"]
+    assert document["command"] == ["vllm", "serve", "tiny", "--max-num-seqs", "16", "--no-enforce-eager"]
 
 
 def test_what_flags_and_traffic_say_alike_is_said_once(advise: Advise, scrapes: Scrapes) -> None:
