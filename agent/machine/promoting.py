@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from agent.effects import Drain, Retire
-from agent.events import Aborted, Drained, EffectFailed, Retired, Routed, ServerLost
+from agent.events import Aborted, EffectFailed, Retired, Routed, ServerLost
 from agent.machine.moves import (
     Moved,
     Rules,
@@ -56,16 +56,6 @@ def let_go(state: State) -> Moved:
         draining = replace(state, note=f"{old.name} gets no new request; those it has may end")
         return ask(draining, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
     return ask(state, Retire(number=0, server=old))  # it has stopped; whoever restarts it no longer may
-
-
-def drained(_: Rules, state: State, event: Drained) -> Moved:
-    effect, rollout = state.awaiting, state.rollout
-    if not isinstance(effect, Drain) or rollout is None or effect.number != event.number:
-        return stay(state)
-    old = effect.server
-    state = replace(state, rollout=replace(rollout, lost=rollout.lost + event.lost))
-    note = f"{old.name} is drained, {event.lost} requests lost"
-    return ask(replace(state, note=note), Retire(number=0, server=old))
 
 
 def retired(_: Rules, state: State, event: Retired) -> Moved:

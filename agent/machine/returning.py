@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from agent.effects import Drain, Launch, Retire, Route, Stop
-from agent.events import Drained, EffectFailed, Launched, Retired, Routed, ServerLost
+from agent.events import EffectFailed, Launched, Retired, Routed, ServerLost
 from agent.machine.moves import (
     Moved,
     Rules,
@@ -117,15 +117,6 @@ def routed(rules: Rules, state: State, event: Routed) -> Moved:
     draining = replace(state, note=f"{green.name} gets no new request; those it has may end")
     deadline_s = HUNG_DRAIN_S if rollout.hung else rollout.plan.drain_s
     return ask(draining, Drain(number=0, server=green, deadline_s=deadline_s))
-
-
-def drained(_: Rules, state: State, event: Drained) -> Moved:
-    green, rollout = state.green, state.rollout
-    if green is None or rollout is None or not awaited(state, event.number):
-        return stay(state)
-    state = replace(state, rollout=replace(rollout, lost=rollout.lost + event.lost))
-    note = f"{green.name} is drained, {event.lost} requests lost"
-    return ask(replace(state, note=note), Retire(number=0, server=green))
 
 
 def retired(rules: Rules, state: State, event: Retired) -> Moved:

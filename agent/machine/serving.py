@@ -4,11 +4,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from agent.arm import Arm
-from agent.effects import Effect, KeepAlive, Route
-from agent.events import EffectFailed, Observed, Retired, Routed
-from agent.machine.moves import Moved, Rules, also_retire, ask_again, awaited, later, stay
+from agent.effects import Drain, Effect, KeepAlive, Retire, Route, Stop
+from agent.events import Drained, EffectFailed, Observed, Retired, Routed
+from agent.machine.moves import Moved, Rules, also_retire, ask, ask_again, awaited, later, stay
 from agent.machine.routes import without
-from agent.state import State
+from agent.state import Phase, State
 
 
 def keep_alive(state: State, at: datetime) -> Moved:
@@ -94,6 +94,17 @@ def routed(_: Rules, state: State, event: Routed) -> Moved:
     if not awaited(state, event.number):
         return stay(state)
     return stay(replace(state, awaiting=None, tries=0))
+
+
+def drained(_: Rules, state: State, event: Drained) -> Moved:
+    """It has nothing open any more: it stops, where it gives its place and may come back; else it goes."""
+    effect, rollout = state.awaiting, state.rollout
+    if not isinstance(effect, Drain) or rollout is None or effect.number != event.number:
+        return stay(state)
+    state = replace(state, rollout=replace(rollout, lost=rollout.lost + event.lost))
+    state = replace(state, note=f"{effect.server.name} is drained, {event.lost} requests lost")
+    following = Stop if state.phase is Phase.VACATING else Retire
+    return ask(state, following(number=0, server=effect.server))
 
 
 def try_again(_: Rules, state: State, event: EffectFailed) -> Moved:

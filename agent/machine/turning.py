@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from agent.arm import Arm
-from agent.effects import Drain, Launch, Stop
-from agent.events import Drained, EffectFailed, Observed, Routed, ServerLost, Stopped
+from agent.effects import Drain, Launch
+from agent.events import EffectFailed, Observed, Routed, ServerLost, Stopped
 from agent.machine.moves import Moved, Rules, ask, awaited, enter, is_green, name_next, stay
 from agent.machine.returning import out_of_place, roll_back
 from agent.machine.routes import over
@@ -35,15 +35,6 @@ def routed(_: Rules, state: State, event: Routed) -> Moved:
     if old is None or rollout is None or not awaited(state, event.number):
         return stay(state)
     return ask(state, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
-
-
-def drained(_: Rules, state: State, event: Drained) -> Moved:
-    old, rollout = place_of(state), state.rollout
-    if old is None or rollout is None or not awaited(state, event.number):
-        return stay(state)
-    state = replace(state, rollout=replace(rollout, lost=rollout.lost + event.lost))
-    note = f"{old.name} is drained, {event.lost} requests lost"
-    return ask(replace(state, note=note), Stop(number=0, server=old))
 
 
 def stopped(_: Rules, state: State, event: Stopped) -> Moved:
