@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import isfinite
 
-from agent.model import Evidence, Proposal
+from agent.model import Proposal
 from agent.ports import Context
 from agent.reading import Reading
 from policies.defaults import whole
 from policies.knobs import KNOBS
-from policies.sequence_cap import ACTIVE, SEQS, SequenceCap, cap_of, lowered, raised
+from policies.saying import Number, load, mute, note, preempts, seen
+from policies.sequence_cap import ACTIVE, SEQS, STEP_OCTAVES, SequenceCap, cap_of, demand, lowered, raised
 from policies.steps import inside, turned_lately
 
 WATERMARK = "watermark"
@@ -49,11 +50,9 @@ class Admission:
             )
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        idle = reading.running.high <= 0 and reading.waiting.high <= 0
-        if idle or reading.coverage < self.coverage_at_least_ratio:
+        if mute(reading, self.coverage_at_least_ratio):
             return ()
-        preempts = reading.preemptions_per_s is not None and reading.preemptions_per_s.mean > 0
-        if preempts or self._full(reading):
+        if preempts(reading) or self._full(reading):
             return self._relief(reading, context)
         answer = self._more(reading, context) or self._spare(reading, context)
         return (answer,) if answer else ()
@@ -98,7 +97,7 @@ class Admission:
             expects="fewer preemptions, so fewer prompts computed twice",
             risks="requests start a little later; the cap may have to fall as well",
             source=f"rulebook {rule}; {TRIAGE} (watermark)",
-            evidence=_evidence(reading),
+            evidence=seen(reading, *_cache(reading)),
             mitigation=True,
         )
 
@@ -118,14 +117,14 @@ class Admission:
             expects="the running sequences fit the KV cache; preemptions stop",
             risks="a longer queue: TTFT rises where it was not preemption that made requests late",
             source=f"rulebook {rule}; {TRIAGE}",
-            evidence=_evidence(reading),
+            evidence=seen(reading, *_cache(reading)),
             mitigation=True,
         )
 
     def _warning(self, reading: Reading) -> Proposal:
         rule = "Q2" if self._waits(reading) else "K2"
-        why = f"{_thrash(reading)}, {reading.waiting.mean:.1f} requests wait"
-        return _note(rule, reading, why, MORE_KV, TRIAGE)
+        why = f"{_thrash(reading)}, and {reading.waiting.mean:.1f} requests waited"
+        return note(rule, reading, why, MORE_KV, TRIAGE, *_cache(reading))
 
     def _more(self, reading: Reading, context: Context) -> Proposal | None:
         usage, cap = reading.kv_usage, cap_of(reading, context)
@@ -137,6 +136,8 @@ class Admission:
         if rule is None or turned or not to:
             return None
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
+        enough = min(to.values()) >= demand(reading)
+        queue = "the queue empties" if enough else "the queue gets shorter, and is looked at again"
         return Proposal(
             rule=rule,
             to=to,
@@ -146,10 +147,10 @@ class Admission:
                 f"{reading.waiting.low:.0f}) while {reading.running.mean:.1f} ran ({cap.told}) and the KV "
                 f"cache was at most {usage.high:.0%} full: raise to {values}"
             ),
-            expects="the queue empties: TTFT falls, throughput rises until the KV cache is the limit",
+            expects=f"{queue}: TTFT falls, throughput rises until the KV cache is the limit",
             risks="ITL rises with the batch; preemptions if requests are longer than those seen",
-            source=f"rulebook {rule}; {TRIAGE}",
-            evidence=_evidence(reading),
+            source=f"rulebook {rule}; {TRIAGE}; a step of at most {STEP_OCTAVES} octaves: decisions/0003",
+            evidence=seen(reading, *load(reading), *_cache(reading)),
             mitigation=True,
         )
 
@@ -177,42 +178,27 @@ class Admission:
             f"full and the GPU {max(loads):.0%} busy"
         )
         advice = "nothing changes: fewer replicas or a smaller GPU would do"
-        return _note("K3", reading, why, advice, "parallelism guide, KV usage")
-
-
-def _note(rule: str, reading: Reading, why: str, advice: str, source: str) -> Proposal:
-    return Proposal(
-        rule=rule,
-        to={},
-        why=why,
-        expects=advice,
-        risks="none",
-        source=f"rulebook {rule}; {source}",
-        evidence=_evidence(reading),
-        klass="note",
-    )
+        busy: Number = ("gpu_utilization", max(loads), "ratio")
+        return note("K3", reading, why, advice, "parallelism guide, KV usage", *_cache(reading), busy)
 
 
 def _thrash(reading: Reading) -> str:
-    per_s = reading.preemptions_per_s.mean if reading.preemptions_per_s else 0.0
-    full = f", KV cache {reading.kv_usage.mean:.0%} full" if reading.kv_usage else " for want of KV cache"
-    return f"{per_s:.2f} preemptions/s over {reading.span_s:.0f} s{full}"
+    """What presses comes first."""
+    full = f"KV cache {reading.kv_usage.mean:.0%} full" if reading.kv_usage else ""
+    rate = reading.preemptions_per_s
+    if rate is None or not preempts(reading):
+        return f"{full} over {reading.span_s:.0f} s"
+    return f"{rate.mean:.2f} preemptions/s over {reading.span_s:.0f} s" + (
+        f", {full}" if full else " for want of KV cache"
+    )
 
 
-def _evidence(reading: Reading) -> tuple[Evidence, ...]:
-    window_s = reading.span_s
-    said = [
-        Evidence(metric="running", value=reading.running.mean, unit="requests", window_s=window_s),
-        Evidence(metric="waiting", value=reading.waiting.mean, unit="requests", window_s=window_s),
-    ]
-    if reading.kv_usage:
-        said.append(
-            Evidence(metric="kv_usage_high", value=reading.kv_usage.high, unit="ratio", window_s=window_s)
-        )
-    if reading.preemptions_per_s:
-        per_s = reading.preemptions_per_s.mean
-        said.append(Evidence(metric="preemptions", value=per_s, unit="1/s", window_s=window_s))
-    return tuple(said)
+def _cache(reading: Reading) -> tuple[Number, Number]:
+    """What presses comes first."""
+    usage, preemptions = reading.kv_usage, reading.preemptions_per_s
+    full: Number = ("kv_usage_high", usage.high if usage else None, "ratio")
+    thrash: Number = ("preemptions", preemptions.mean if preemptions else None, "1/s")
+    return (thrash, full) if preempts(reading) else (full, thrash)
 
 
 plugin = Admission

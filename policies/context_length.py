@@ -7,7 +7,7 @@ from agent.model import Proposal
 from agent.ports import Context
 from agent.reading import Reading
 from policies.defaults import whole
-from policies.saying import check_options, idle, kv_full, optimisation, preempts
+from policies.saying import check_options, kv_full, mute, optimisation, preempts
 from policies.steps import down
 
 LENGTH = "max_model_len"
@@ -31,7 +31,7 @@ class ContextLength:
             raise ValueError(f"reserve_ratio must be at least 1, not {self.reserve_ratio}")
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+        if mute(reading, self.coverage_at_least_ratio):
             return ()
         p99, longest = reading.series.get(self.p99_series), reading.series.get(self.longest_series)
         model = context.case.model if context.case else None

@@ -14,7 +14,7 @@ from policies.saying import (
     check_options,
     environment,
     first_allowed,
-    idle,
+    mute,
     optimisation,
     over,
     ran_out_of_memory,
@@ -44,7 +44,7 @@ class Graphs:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+        if mute(reading, self.coverage_at_least_ratio):
             return ()
         if any(map(ran_out_of_memory, context.outcomes)):
             return ()

@@ -13,8 +13,8 @@ from policies.saying import (
     environment,
     first_allowed,
     gpu_busy,
-    idle,
     kv_free,
+    mute,
     note,
     optimisation,
     waits,
@@ -45,7 +45,7 @@ class HostBound:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+        if mute(reading, self.coverage_at_least_ratio):
             return ()
         busy = gpu_busy(reading)
         found = [self._async(reading, context)]

@@ -8,7 +8,7 @@ from agent.ports import Context
 from agent.reading import Reading
 from policies.defaults import token_budget, whole
 from policies.knobs import KNOBS
-from policies.saying import check_options, flag, idle, kv_free, optimisation, over, tails
+from policies.saying import check_options, flag, kv_free, mute, optimisation, over, tails
 from policies.steps import down
 
 THRESHOLD = "long_prefill_token_threshold"
@@ -33,7 +33,7 @@ class LongPrompts:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+        if mute(reading, self.coverage_at_least_ratio):
             return ()
         p50, p99 = reading.series.get(self.p50_series), reading.series.get(self.p99_series)
         known = KNOBS[THRESHOLD].in_version(reading.facts.get("version"))

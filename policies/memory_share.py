@@ -15,6 +15,7 @@ from policies.saying import (
     preempts,
     ran_out_of_memory,
     seen,
+    stands_still,
 )
 from policies.sequence_cap import cap_of, lowered
 from policies.steps import down, inside, turned_lately
@@ -56,7 +57,7 @@ class MemoryShare:
             return ()
         if why := _oom(reading):
             answer = self._less(reading, context, why)
-        elif any(map(ran_out_of_memory, context.outcomes)):
+        elif stands_still(reading) or any(map(ran_out_of_memory, context.outcomes)):
             return ()
         else:
             answer = self._more(reading, context)
@@ -151,21 +152,20 @@ def _oom(reading: Reading) -> str:
 
 
 def _pressed(reading: Reading) -> str:
-    per_s = reading.preemptions_per_s.mean if reading.preemptions_per_s else 0.0
-    full = f", the KV cache {reading.kv_usage.mean:.0%} full" if reading.kv_usage else ""
-    return (
-        f"over {reading.span_s:.0f} s {per_s:.2f} preemptions/s and {reading.waiting.mean:.1f} waiting{full}"
-    )
+    """What presses comes first; M1 and M3 wanted one of the two."""
+    rate, usage = reading.preemptions_per_s, reading.kv_usage
+    thrash = [f"{rate.mean:.2f} preemptions/s"] if rate and preempts(reading) else []
+    full = [f"a KV cache {usage.mean:.0%} full"] if usage else []
+    pressed = ", ".join([*thrash, *full])
+    return f"over {reading.span_s:.0f} s {pressed} and {reading.waiting.mean:.1f} requests waiting"
 
 
 def _evidence(reading: Reading, used: float | None) -> tuple[Evidence, ...]:
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
-    return seen(
-        reading,
-        ("kv_usage", usage.mean if usage else None, "ratio"),
-        ("preemptions", preemptions.mean if preemptions else None, "1/s"),
-        ("gpu_memory_used", used, "ratio"),
-    )
+    full = ("kv_usage", usage.mean if usage else None, "ratio")
+    thrash = ("preemptions", preemptions.mean if preemptions else None, "1/s")
+    cache = (thrash, full) if preempts(reading) else (full, thrash)
+    return seen(reading, *cache, ("gpu_memory_used", used, "ratio"))
 
 
 plugin = MemoryShare

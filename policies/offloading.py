@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agent.model import Proposal
 from agent.ports import Context
 from agent.reading import Reading
-from policies.saying import check_options, first_allowed, flag, idle, kv_free, optimisation, over, waits
+from policies.saying import check_options, first_allowed, flag, kv_free, mute, optimisation, over, waits
 
 OFFLOAD = "kv_offloading_size"
 
@@ -27,7 +27,7 @@ class Offloading:
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         size, value = flag(context.setting, OFFLOAD), first_allowed(context.bounds.get(OFFLOAD), None)
-        if not size or not value or idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+        if not size or not value or mute(reading, self.coverage_at_least_ratio):
             return ()
         length = reading.series.get(self.length_series) or flag(context.setting, "max_model_len")
         slow = waits(reading, self.queue_at_least) or over(

@@ -8,6 +8,7 @@ from agent.model import Evidence, Knob, Objective, Proposal
 from agent.ports import Context
 from agent.reading import Latency, Reading
 from policies.defaults import token_budget, whole
+from policies.saying import Number, seen, stands_still
 from policies.steps import down, turned_lately, up
 
 BATCHED, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
@@ -44,7 +45,9 @@ class PrefillBudget:
             )
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if reading.coverage < self.coverage_at_least_ratio or self._short_of_kv(reading):
+        if reading.coverage < self.coverage_at_least_ratio or stands_still(reading):
+            return ()
+        if self._short_of_kv(reading):
             return ()
         slo = context.slo
         ttft, itl = self._counted(reading.ttft), self._counted(reading.itl)
@@ -112,7 +115,7 @@ class PrefillBudget:
             expects="prompts take fewer steps: TTFT falls",
             risks="ITL rises where prompts and answers share steps; activations take KV cache",
             source=f"rulebook {rule}; {SOURCE}",
-            evidence=_evidence(reading),
+            evidence=_evidence(reading, "ttft"),
             mitigation=rule == "P1",
         )
 
@@ -134,7 +137,7 @@ class PrefillBudget:
             expects="prompts take less of each step: ITL falls",
             risks="long prompts take more steps: TTFT rises",
             source=f"rulebook {rule}; {SOURCE}",
-            evidence=_evidence(reading),
+            evidence=_evidence(reading, "itl"),
             mitigation=rule == "P2",
         )
 
@@ -173,17 +176,14 @@ def _tail(name: str, latency: Latency) -> str:
     )
 
 
-def _evidence(reading: Reading) -> tuple[Evidence, ...]:
-    window_s = reading.span_s
-    said = [Evidence(metric="waiting", value=reading.waiting.mean, unit="requests", window_s=window_s)]
-    for name, latency in (("ttft", reading.ttft), ("itl", reading.itl)):
-        if latency is None:
-            continue
-        said.append(Evidence(metric=f"{name}_p99", value=latency.p99, unit="s", window_s=window_s))
-        if latency.over_slo is not None:
-            late = latency.over_slo
-            said.append(Evidence(metric=f"{name}_over_slo", value=late, unit="ratio", window_s=window_s))
-    return tuple(said)
+def _evidence(reading: Reading, first: str) -> tuple[Evidence, ...]:
+    """The latency that asks for the step, then the other."""
+    both = sorted((("ttft", reading.ttft), ("itl", reading.itl)), key=lambda named: named[0] != first)
+    numbers: list[Number] = []
+    for name, latency in both:
+        if latency is not None:
+            numbers += [(f"{name}_over_slo", latency.over_slo, "ratio"), (f"{name}_p99", latency.p99, "s")]
+    return seen(reading, *numbers)
 
 
 plugin = PrefillBudget

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agent.model import Proposal
 from agent.ports import Context
 from agent.reading import Reading
-from policies.saying import check_options, first_allowed, idle, note, optimisation
+from policies.saying import check_options, first_allowed, mute, note, optimisation
 
 CACHING = "enable_prefix_caching"
 SOURCE = "vLLM 0.32 config/cache.py: on for all generative models"
@@ -24,7 +24,7 @@ class PrefixCache:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+        if mute(reading, self.coverage_at_least_ratio):
             return ()
         off = context.setting.get(CACHING) is False
         answer = self._turned_on(reading, context) if off else self._never_hits(reading)

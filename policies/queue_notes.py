@@ -9,7 +9,19 @@ from agent.ports import Context
 from agent.reading import Reading
 from policies.defaults import token_budget
 from policies.gpu_share import SHARE, share_of
-from policies.saying import Number, check_options, flag, idle, kv_free, kv_full, note, over, preempts, waits
+from policies.saying import (
+    Number,
+    check_options,
+    flag,
+    idle,
+    kv_free,
+    kv_full,
+    note,
+    over,
+    preempts,
+    stands_still,
+    waits,
+)
 from policies.sequence_cap import ACTIVE, SEQS, cap_of, raised
 from policies.steps import inside, turned_lately, up
 
@@ -49,7 +61,9 @@ class QueueNotes:
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
             return ()
-        found = (self._backlog(reading), self._stall(reading, context), self._capacity(reading, context))
+        found = [self._backlog(reading), self._stall(reading, context)]
+        if not stands_still(reading):  # replicas do not help what hangs
+            found.append(self._capacity(reading, context))
         return tuple(proposal for proposal in found if proposal)
 
     def _backlog(self, reading: Reading) -> Proposal | None:

@@ -26,6 +26,19 @@ def idle(reading: Reading) -> bool:
     return reading.running.high <= 0 and reading.waiting.high <= 0
 
 
+def stands_still(reading: Reading) -> bool:
+    """Requests are there all along, and neither a prompt nor an answer gets on: the server hangs."""
+    prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
+    if prompts is None or answers is None or max(reading.running.low, reading.waiting.low) <= 0:
+        return False
+    return prompts.high <= 0 and answers.high <= 0
+
+
+def mute(reading: Reading, coverage_at_least_ratio: float) -> bool:
+    """Nothing can be learned of it: too little was seen, nothing is asked of the server, or it hangs."""
+    return reading.coverage < coverage_at_least_ratio or idle(reading) or stands_still(reading)
+
+
 def waits(reading: Reading, at_least: float) -> bool:
     """Requests wait in both halves of the window, and at every moment of it."""
     waiting = reading.waiting
@@ -87,16 +100,16 @@ def environment(context: Context) -> Mapping[str, str]:
 
 
 def seen(reading: Reading, *numbers: Number) -> tuple[Evidence, ...]:
-    """Evidence over the reading's window: the load, and what else was seen."""
-    load: tuple[Number, ...] = (
-        ("running", reading.running.mean, "requests"),
-        ("waiting", reading.waiting.mean, "requests"),
-    )
+    """Evidence over the reading's window: what made the rule speak, then the load; nothing twice."""
     return tuple(
         Evidence(metric=metric, value=value, unit=unit, window_s=reading.span_s)
-        for metric, value, unit in (*load, *numbers)
+        for metric, value, unit in dict.fromkeys((*numbers, *load(reading)))
         if value is not None
     )
+
+
+def load(reading: Reading) -> tuple[Number, Number]:
+    return ("waiting", reading.waiting.mean, "requests"), ("running", reading.running.mean, "requests")
 
 
 def note(rule: str, reading: Reading, why: str, advice: str, source: str, *numbers: Number) -> Proposal:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil, inf
 
-from agent.model import Knob
+from agent.model import Bound, Knob
 from agent.ports import Context
 from agent.reading import Reading
 from policies.defaults import chosen_seqs, token_budget, whole
@@ -11,6 +11,7 @@ from policies.knobs import KNOBS
 from policies.steps import down, inside, up
 
 SEQS, ACTIVE = "max_num_seqs", "max_num_active_seqs"
+STEP_OCTAVES = 3  # docs/decisions/0003: to a demand that is there already, no further in one step
 PLATEAU_RATIO = 0.9  # lowest over highest running of a window that looks like a cap
 
 
@@ -46,12 +47,14 @@ def has_active(reading: Reading, context: Context) -> bool:
 def raised(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: float) -> dict[Knob, int]:
     """Enough for what ran and waited at most, as far as KV usage stays under `kv_target` in proportion.
 
-    First `max_num_active_seqs` up to `max_num_seqs`, then that. Empty: no step is possible.
+    One step: three octaves at most, or what the operator's bound says. First `max_num_active_seqs` up to
+    `max_num_seqs`, then that. Empty: no step is possible.
     """
     usage = reading.kv_usage.high if reading.kv_usage else 1.0
-    limit = cap.value * kv_target / usage if usage > 0 else inf
-    wanted = ceil(reading.running.high + reading.waiting.high)
     active_bound, seqs_bound = context.bounds.get(ACTIVE), context.bounds.get(SEQS)
+    reach = _reach(context.bounds.get(cap.knob), cap.value)
+    limit = min(reach, cap.value * kv_target / usage if usage > 0 else inf)
+    wanted = demand(reading)
     if cap.knob == ACTIVE and cap.value < (ceiling := chosen_seqs(context.setting, reading)):
         active = up(active_bound, current=cap.value, wanted=wanted, limit=min(limit, ceiling))
         return {} if active is None else {ACTIVE: active}
@@ -62,6 +65,15 @@ def raised(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: f
     if cap.knob == SEQS:
         return {SEQS: seqs}
     return {SEQS: seqs, ACTIVE: seqs} if inside(active_bound, seqs) else {}
+
+
+def demand(reading: Reading) -> int:
+    """Requests that ran and waited at most."""
+    return ceil(reading.running.high + reading.waiting.high)
+
+
+def _reach(bound: Bound | None, current: int) -> float:
+    return current * 2.0 ** (bound.octaves if bound else STEP_OCTAVES)
 
 
 def lowered(reading: Reading, context: Context, cap: SequenceCap | None) -> dict[Knob, int]:

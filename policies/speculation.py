@@ -7,7 +7,7 @@ from agent.model import Knob, Proposal, Value
 from agent.ports import Context
 from agent.reading import Reading
 from policies.defaults import whole
-from policies.saying import check_options, first_allowed, idle, optimisation
+from policies.saying import check_options, first_allowed, mute, optimisation
 from policies.steps import inside
 
 TOKENS = "spec_tokens"
@@ -34,7 +34,7 @@ class Speculation:
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         given = [knob for knob in FLAGS if context.setting.get(knob) is not None]
-        if not given or idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+        if not given or mute(reading, self.coverage_at_least_ratio):
             return ()
         accepted = reading.series.get(self.acceptance_series)
         batch = min(reading.running.early, reading.running.late)

@@ -91,6 +91,26 @@ def test_q1_sizes_its_step(reading: Reading, setting: dict[str, Value], to: dict
     assert asked(reading, a_context(setting)) == [("Q1", to)]
 
 
+HUNDREDS = a_reading(running=steady(2), waiting=steady(300), kv=steady(0.001))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "to"),
+    [
+        pytest.param({}, 16, id="three octaves"),
+        pytest.param({"max_num_seqs": Bound(max=1024, octaves=3)}, 16, id="as the default bounds say"),
+        pytest.param({"max_num_seqs": Bound(max=1024)}, 4, id="one where the operator says so"),
+        pytest.param({"max_num_seqs": Bound(max=1024, octaves=10)}, 512, id="or as far as allowed"),
+    ],
+)
+def test_one_step_ends_where_the_guard_would_end_it(bounds: dict[str, Bound], to: int) -> None:
+    """Decision 3: 300 wait behind a cap of 2."""
+    (proposal,) = said(HUNDREDS, a_context({"max_num_seqs": 2}, bounds=bounds))
+
+    assert dict(proposal.to) == {"max_num_seqs": to}
+    assert ("the queue empties" in proposal.expects) is (to >= 302)
+
+
 def test_an_inferred_cap_is_said_to_be_one() -> None:
     (proposal,) = said(QUEUE, a_context())
 
@@ -209,7 +229,7 @@ def test_preemptions_are_answered_though_the_cache_is_not_known() -> None:
     (watermark, fewer) = said(a_reading(running=steady(64), kv=None, preemptions=steady(1)))
 
     assert watermark.why.startswith("1.00 preemptions/s over 30 s for want of KV cache: keep 2% of it free")
-    assert [evidence.metric for evidence in fewer.evidence] == ["running", "waiting", "preemptions"]
+    assert [evidence.metric for evidence in fewer.evidence] == ["preemptions", "waiting", "running"]
 
 
 def test_one_sequence_cannot_become_fewer() -> None:
@@ -340,3 +360,13 @@ def test_a_step_goes_the_way_its_rule_says_and_leaves_room_in_the_cache(
             assert proposal.rule not in RAISES or (
                 proposal.to["max_num_seqs"] <= context.setting["max_num_batched_tokens"]  # type: ignore[operator]
             )
+
+
+def test_what_made_the_rule_speak_comes_first() -> None:
+    full = a_reading(running=steady(40), waiting=steady(14), kv=steady(0.99))
+    queue, (note,), (watermark, *_) = said(QUEUE), said(full), said(THRASH)
+
+    assert [evidence.metric for evidence in queue[0].evidence][:2] == ["waiting", "running"]
+    assert (note.rule, note.why) == ("Q2", "KV cache 99% full over 30 s, and 14.0 requests waited")
+    assert note.evidence[0].metric == "kv_usage_high"
+    assert watermark.evidence[0].metric == "preemptions"

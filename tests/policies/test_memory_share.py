@@ -47,8 +47,8 @@ def test_a_short_cache_beside_free_memory_takes_a_small_step() -> None:
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("M1", {SHARE: 0.9}, "auto")
     assert proposal.mitigation
     assert proposal.why == (
-        "over 30 s 0.50 preemptions/s and 4.0 waiting, the KV cache 97% full while the fullest GPU has 12% "
-        "of its memory free: raise gpu_memory_utilization from 0.88 to 0.9"
+        "over 30 s 0.50 preemptions/s, a KV cache 97% full and 4.0 requests waiting while the fullest GPU "
+        "has 12% of its memory free: raise gpu_memory_utilization from 0.88 to 0.9"
     )
 
 

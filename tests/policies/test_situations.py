@@ -10,6 +10,7 @@ from agent.model import Knob, Objective, Slo, Value
 from agent.ports import Context
 from agent.reading import Incident
 from tests.policies.live import BOUNDS, Load, Situation, advised, asked, reading_of
+from tests.policies.readings import steady
 from tests.sensors.pages import PAGE, SCRAPES, with_values
 
 
@@ -186,6 +187,23 @@ def test_nothing_is_changed_on_a_window_half_seen(name: str) -> None:
     found = live(name)
 
     assert not asked(replace(found.reading, coverage=0.5), found.context).changes
+
+
+@each
+def test_of_a_server_that_stands_still_nothing_is_tuned(name: str) -> None:
+    """Requests run, and not one token is made: whatever holds it, it is not a knob of the load."""
+    found = live(name)
+    reading = replace(
+        found.reading,
+        running=steady(max(1.0, found.reading.running.high)),
+        prompt_tokens_per_s=steady(0.0),
+        generation_tokens_per_s=steady(0.0),
+    )
+
+    said = asked(reading, found.context)
+
+    assert not said.changes, said.told()
+    assert not {"N1", "K3", "C2"} & {proposal.rule for proposal in said.heard}, said.told()
 
 
 @each
