@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.model import Slo
+from agent.model import Objective, Slo
 from agent.reading import Request
 
 EDGES_S: tuple[float, ...] = tuple(round(0.001 * 2 ** (i / 4), 6) for i in range(4 * 20 + 1))
@@ -23,6 +23,10 @@ class Arm:
     late: int = 0  # answered well, but not within what the SLO promises
     gave_up: int = 0
     refused: int = 0  # answered 400 to 499
+    unreached: int = 0  # of the errors: no connection, or reset before the first byte of an answer
+    over_ttft: int = 0  # of those counted in `ttft`, above the objective's `under_s`; 0 without an objective
+    over_itl: int = 0
+    over_e2e: int = 0
     ttft: tuple[int, ...] = EMPTY
     itl: tuple[int, ...] = EMPTY
     e2e: tuple[int, ...] = EMPTY
@@ -39,6 +43,10 @@ class Arm:
             late=self.late + other.late,
             gave_up=self.gave_up + other.gave_up,
             refused=self.refused + other.refused,
+            unreached=self.unreached + other.unreached,
+            over_ttft=self.over_ttft + other.over_ttft,
+            over_itl=self.over_itl + other.over_itl,
+            over_e2e=self.over_e2e + other.over_e2e,
             ttft=_add(self.ttft, other.ttft),
             itl=_add(self.itl, other.itl),
             e2e=_add(self.e2e, other.e2e),
@@ -61,44 +69,49 @@ def met(request: Request, slo: Slo) -> bool:
     if request.outcome != "ok":
         return False
     measured = ((slo.ttft, request.ttft_s), (slo.itl, gap_s(request)), (slo.e2e, request.duration_s))
-    return all(
-        value_s is None or objective is None or value_s <= objective.under_s
-        for objective, value_s in measured
-    )
+    return not any(_above(objective, value_s) for objective, value_s in measured)
+
+
+def _above(objective: Objective | None, value_s: float | None) -> bool:
+    return objective is not None and value_s is not None and value_s > objective.under_s
+
+
+def _first_s(request: Request) -> float | None:
+    return request.duration_s if request.outcome == "stalled" else request.ttft_s
 
 
 def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> Arm:
     """Count requests of one server. A stalled one counts in `ttft` above its age so far."""
-    total = errors = late = gave_up = refused = 0
-    ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
-    for request in requests:
-        if request.outcome == "gave_up":
-            gave_up += 1
-            continue
-        if request.outcome == "refused":  # quick and useless: neither an answer nor a latency
-            refused += 1
-            continue
-        total += 1
-        errors += request.outcome != "ok"
-        first_s = request.duration_s if request.outcome == "stalled" else request.ttft_s
-        if first_s is not None:
-            ttft[bisect_left(EDGES_S, first_s)] += 1
-        if request.outcome != "ok":
-            continue
-        late += not met(request, slo)
-        e2e[bisect_left(EDGES_S, request.duration_s)] += 1
-        if (gap := gap_s(request)) is not None:
-            itl[bisect_left(EDGES_S, gap)] += 1
+    asked = list(requests)
+    counted = [request for request in asked if request.outcome not in ("gave_up", "refused")]
+    ok = [request for request in counted if request.outcome == "ok"]
+    firsts, gaps = _known(map(_first_s, counted)), _known(map(gap_s, ok))
+    whole = [request.duration_s for request in ok]
     return Arm(
-        total=total,
-        errors=errors,
-        late=late,
-        gave_up=gave_up,
-        refused=refused,
-        ttft=tuple(ttft),
-        itl=tuple(itl),
-        e2e=tuple(e2e),
+        total=len(counted),
+        errors=len(counted) - len(ok),
+        late=sum(not met(request, slo) for request in ok),
+        gave_up=sum(request.outcome == "gave_up" for request in asked),
+        refused=sum(request.outcome == "refused" for request in asked),
+        unreached=sum(request.outcome == "failed" and request.status == 0 for request in counted),
+        over_ttft=sum(_above(slo.ttft, value_s) for value_s in firsts),
+        over_itl=sum(_above(slo.itl, value_s) for value_s in gaps),
+        over_e2e=sum(_above(slo.e2e, value_s) for value_s in whole),
+        ttft=_spread(firsts),
+        itl=_spread(gaps),
+        e2e=_spread(whole),
     )
+
+
+def _known(values_s: Iterable[float | None]) -> list[float]:
+    return [value_s for value_s in values_s if value_s is not None]
+
+
+def _spread(values_s: Iterable[float]) -> tuple[int, ...]:
+    counts = list(EMPTY)
+    for value_s in values_s:
+        counts[bisect_left(EDGES_S, value_s)] += 1
+    return tuple(counts)
 
 
 def over(counts: tuple[int, ...], edge_s: float) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from agent.reading import (
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), e2e=Objective(under_s=2.0, share=0.95))
+FULL_SLO = replace(SLO, itl=Objective(under_s=0.1, share=0.95))
 
 
 def second(number: float) -> datetime:
@@ -211,12 +212,39 @@ def test_refusals_never_raise_goodput(served_at: list[int], refused_at: list[int
 @given(st.lists(st.sampled_from(get_args(RequestOutcome))), st.integers(0, 20))
 def test_every_attempt_is_in_an_arm_once_and_arms_add_up(outcomes: list[RequestOutcome], cut: int) -> None:
     requests = [request(outcome) for outcome in outcomes]
-    arm = arm_of(requests, SLO)
+    arm = arm_of(requests, FULL_SLO)
 
-    assert arm_of(requests[:cut], SLO) + arm_of(requests[cut:], SLO) == arm
+    assert arm_of(requests[:cut], FULL_SLO) + arm_of(requests[cut:], FULL_SLO) == arm
     assert arm.asked == len(outcomes)
     assert (arm.refused, arm.gave_up) == (outcomes.count("refused"), outcomes.count("gave_up"))
     assert sum(arm.e2e) == arm.total - arm.errors
+
+
+def test_what_is_above_an_objective_is_counted_exactly() -> None:
+    requests = [
+        request(ttft_s=0.5, duration_s=2.0, tokens=16),  # on the edge of all three
+        request(ttft_s=0.51, duration_s=2.01, tokens=16),
+        request(ttft_s=0.1, duration_s=1.7, tokens=16),
+        request("stalled", ttft_s=None, duration_s=9.0, tokens=None),
+        request("truncated", ttft_s=0.6, duration_s=9.0, tokens=2),
+        request("gave_up", ttft_s=9.0, duration_s=9.0),
+        request("refused", ttft_s=9.0, duration_s=9.0),
+    ]
+    arm, unpromised = arm_of(requests, FULL_SLO), arm_of(requests)
+
+    assert (arm.over_ttft, arm.over_itl, arm.over_e2e) == (3, 1, 1)
+    assert (sum(arm.ttft), sum(arm.itl), sum(arm.e2e)) == (5, 3, 3)
+    assert (unpromised.over_ttft, unpromised.over_itl, unpromised.over_e2e) == (0, 0, 0)
+
+
+def test_a_failure_with_no_answer_at_all_is_one_that_did_not_reach_the_server() -> None:
+    unreached = replace(request("failed", ttft_s=None, duration_s=0.0), status=0)
+    answered = replace(unreached, status=503)
+    left = replace(unreached, outcome="gave_up")
+
+    arm = arm_of([unreached, answered, left, replace(unreached, outcome="stalled")])
+
+    assert (arm.unreached, arm.errors, arm.total) == (1, 3, 3)
 
 
 BUCKETS = Buckets(edges=(0.1, 0.25, 0.75, 2.0), counts=(40, 40, 15, 5, 0), sum=20.0)
