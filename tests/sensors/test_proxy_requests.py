@@ -166,6 +166,29 @@ async def test_every_attempt_counts_for_the_server_that_made_it(
 
 @pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
+@pytest.mark.parametrize(("mode", "status"), [("reset", 0), ("gone", 0), ("503", 503)])
+async def test_what_no_server_answered_has_no_status(
+    heard: Heard,
+    traffic: EnvoyTraffic,
+    green: Backend,
+    client: aiohttp.ClientSession,
+    mode: str,
+    status: int,
+) -> None:
+    if mode == "gone":
+        await green.__aexit__(None, None, None)
+    else:
+        green.mode = mode  # type: ignore[assignment]
+
+    await asyncio.gather(*(ask(client, traffic.listen, stream=True) for _ in range(12)))
+    await heard.until_counted(24)
+
+    failed = [request for request in heard.requests if request.server == green.name]
+    assert [(request.outcome, request.status) for request in failed] == [("failed", status)] * 12
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
 async def test_a_mixture_under_load_is_counted_as_the_client_saw_it(
     heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
