@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from agent.arm import Arm
+from agent.calibration import Calibration
 from agent.model import Knob, Mode, Prospect, Server, Value
-from agent.reading import Reading
+from agent.reading import Pulse, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +23,14 @@ class AgentStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Once a second: blue's reading over the window, and what each server's requests did in this second."""
+    """Once a second: blue's reading over the window, and what each server did in this second."""
 
     at: datetime
     reading: Reading | None = None
-    arms: Mapping[str, Arm] = field(default_factory=dict)
+    arms: Mapping[str, Arm] = field(default_factory=dict)  # by server, of those with any request
+    pulses: Mapping[str, Pulse] = field(default_factory=dict)  # by server, of those that were scraped
+    blind: str = ""  # why requests cannot be counted now; empty: they can, as far as is known
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, once a minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

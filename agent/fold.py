@@ -14,6 +14,7 @@ from agent.reading import (
     Gpu,
     GpuSample,
     Incident,
+    Pulse,
     Reading,
     Request,
     RequestOutcome,
@@ -28,6 +29,9 @@ from agent.window import Spoken, gauge, latency_in, latency_of, rate, spoken
 PENDING = 2_000  # requests that wait for `arms` one by one; above, they are counted at once
 SOURCES = 1_000  # sources whose state is remembered
 INCIDENTS = 1_000  # the latest that are remembered, of all servers
+UNFELT = 100  # the latest scrapes of a server that wait for `pulses`
+TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
+REQUESTS = "proxy_requests"  # the source without which no request is counted
 FORGET_SPANS = 20  # a server silent for so many spans is gone
 
 
@@ -42,11 +46,41 @@ class _Server:
     facts: dict[str, str] = field(default_factory=dict)  # by name of the fact, the latest
     pending: list[Request] = field(default_factory=list)
     counted: Arm = field(default_factory=Arm)
+    unfelt: list[EngineSample] = field(default_factory=list)  # scrapes that `pulses` has not fetched yet
+    restarted: bool = False  # since then
+    tokens: float | None = None  # in the scrapes that it fetched last
 
     def fetch(self, slo: Slo) -> Arm:
         arm, self.counted = self.counted + arm_of(self.pending, slo), Arm()
         self.pending = []
         return arm
+
+    def scraped(self, sample: EngineSample) -> None:
+        self.restarted |= sample.interval_s == 0 and bool(self.samples)
+        self.samples.append(sample)
+        self.unfelt.append(sample)
+        del self.unfelt[:-UNFELT]
+
+    def feel(self, at: datetime) -> Pulse | None:
+        """The pulse, with what is new since the last call; None before the first scrape."""
+        if not self.samples:
+            return None
+        last, new = self.samples[-1], self.unfelt
+        if new:
+            counted = [s for s in new if s.interval_s > 0 and s.missing.isdisjoint(TOKENS)]
+            known = counted and counted[-1] is last
+            self.tokens = sum(s.prompt_tokens + s.generation_tokens for s in counted) if known else None
+        pulse = Pulse(
+            age_s=(at - last.at).total_seconds(),
+            running=last.running,
+            waiting=last.waiting,
+            tokens=self.tokens,
+            prefix_queries=sum(s.prefix_queries for s in new),
+            prefix_hits=sum(s.prefix_hits for s in new),
+            restarted=self.restarted,
+        )
+        self.unfelt, self.restarted = [], False
+        return pulse
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +145,17 @@ class Fold:
         ]
         return {name: self._servers[name].fetch(self.slo) for name in waiting}
 
+    def pulses(self, at: datetime) -> dict[str, Pulse]:
+        """What each server's engine said last, and what is new in it since the last call."""
+        felt = {name: server.feel(at) for name, server in self._servers.items()}
+        return {name: pulse for name, pulse in felt.items() if pulse is not None}
+
+    @property
+    def blind(self) -> str:
+        """Why requests cannot be counted; empty while nobody has said so."""
+        state = self._sources.get(REQUESTS)
+        return f"{state.source}: {state.why}" if state is not None and not state.available else ""
+
     def reading(self, server: str, at: datetime) -> Reading | None:
         """The server over the window that ends at `at`; None when no scrape of it lies in there."""
         known = self._servers.get(server)
@@ -171,7 +216,7 @@ class Fold:
         if not _readable(sample):
             return
         known = self._server(sample.server, sample.at)
-        known.samples.append(sample)
+        known.scraped(sample)
         known.facts.update(sample.facts)
         old = sample.at - timedelta(seconds=2 * self.span_s)
         while known.samples[0].at < old:

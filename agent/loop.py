@@ -121,7 +121,15 @@ class TargetLoop:
             await asyncio.sleep(1.0)
             at, carrier = self.now(), self._carrier()
             self.reading = self.fold.reading(carrier.name, at) if carrier is not None else None
-            self.emit(Observed(at=at, reading=self.reading, arms=self.fold.arms(at)))
+            self.emit(
+                Observed(
+                    at=at,
+                    reading=self.reading,
+                    arms=self.fold.arms(at),
+                    pulses=self.fold.pulses(at),
+                    blind=self.fold.blind,
+                )
+            )
 
     def _carrier(self) -> Server | None:
         """The server with most of the traffic: blue, but in the hold-back green."""

@@ -50,6 +50,20 @@ class EngineSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """What a server's engine said last. Increases are those of the scrapes since the last second: each scrape
+    counts once, and with no new one `tokens` is as before, the others are 0."""
+
+    age_s: float  # of the latest scrape
+    running: float
+    waiting: float
+    tokens: float | None  # of prompts and answers; None: a process's first scrape, or it does not count them
+    prefix_queries: float = 0.0
+    prefix_hits: float = 0.0
+    restarted: bool = False  # the process is another one than at the scrape before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One attempt of one request at one server, as the proxy saw it."""
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.arm import Arm, arm_of
-from agent.fold import PENDING, SOURCES, Fold
+from agent.fold import PENDING, REQUESTS, SOURCES, UNFELT, Fold
 from agent.model import Objective, Slo
 from agent.reading import (
     Buckets,
@@ -18,6 +18,7 @@ from agent.reading import (
     Gpu,
     GpuSample,
     Incident,
+    Pulse,
     Reading,
     Request,
     RequestOutcome,
@@ -357,6 +358,62 @@ def test_arms_are_what_came_since_the_last_call() -> None:
     assert (first["r0"].total, first["r0"].errors, first["r1"].total) == (2, 1, 1)
     assert fold.arms(second(2)) == {"r0": arm_of([request()])}
     assert fold.arms(second(3)) == {}
+
+
+def test_a_pulse_is_what_the_engine_said_last_and_each_scrape_counts_once() -> None:
+    busy = replace(
+        scrape(2, waiting=3), prompt_tokens=5, generation_tokens=7, prefix_queries=4, prefix_hits=1
+    )
+    fold = folded(scrape(1, interval_s=0), replace(scrape(1), server="r1"))
+    fold.add(RequestSample(at=second(1), requests=(request(server="r2"),)))
+    first = fold.pulses(second(1))
+    fold.add(busy)
+    fold.add(replace(busy, at=second(2.5), waiting=1))
+    both, again = fold.pulses(second(3))["r0"], fold.pulses(second(4))["r0"]
+
+    assert set(first) == {"r0", "r1"}
+    assert first["r0"] == Pulse(age_s=0, running=4, waiting=0, tokens=None)
+    assert both == Pulse(age_s=0.5, running=4, waiting=1, tokens=24, prefix_queries=8, prefix_hits=2)
+    assert again == Pulse(age_s=1.5, running=4, waiting=1, tokens=24)
+
+
+def test_a_pulse_says_once_that_the_process_is_another_one() -> None:
+    fold = folded(scrape(1, interval_s=0))
+    fold.pulses(second(1))
+    fold.add(scrape(2))
+    fold.add(scrape(3, interval_s=0))
+    (anew,) = fold.pulses(second(3)).values()
+    fold.add(scrape(4))
+    (later,) = fold.pulses(second(4)).values()
+
+    assert (anew.restarted, anew.tokens) == (True, None)
+    assert (later.restarted, later.tokens) == (False, 0)
+
+
+def test_tokens_that_a_server_does_not_count_are_unknown_not_none() -> None:
+    fold = folded(replace(scrape(2), missing=frozenset({"generation_tokens"})))
+
+    assert fold.pulses(second(2))["r0"].tokens is None
+
+
+def test_pulses_that_nobody_fetches_do_not_pile_up() -> None:
+    fold = folded(*(scrape(number) for number in range(1000)))
+
+    assert len(fold._servers["r0"].unfelt) == UNFELT
+
+
+def test_blind_is_what_the_source_of_requests_has_said() -> None:
+    fold, seen = Fold(), []
+    for source, available in [
+        ("nvidia_smi", False),
+        (REQUESTS, False),
+        ("proxy_requests records", True),
+        (REQUESTS, True),
+    ]:
+        seen.append(fold.blind)
+        fold.add(SourceState(at=NOON, source=source, available=available, why="it left"))
+
+    assert [*seen, fold.blind] == ["", "", "proxy_requests: it left", "proxy_requests: it left", ""]
 
 
 def test_arms_that_nobody_fetches_do_not_pile_up() -> None:
