@@ -48,7 +48,7 @@ def advise(case: Case, lints: Sequence[Lint], ranked: Precedence, live: Sequence
         measured = any(finding is one for one in live)
         if measured and followed is not None and finding.to:
             found.append(finding)
-            later.append(f"{finding.rule} waits until what {followed.rule} does is measured")
+            later.append(f"{_named(finding)}: one change at a time; first measure {_named(followed)}")
             continue
         if not finding.to and not finding.env:
             found.append(finding)
@@ -85,7 +85,7 @@ def finding_of(proposal: Proposal) -> Finding:
         severity="warning" if proposal.to else "info",
         why=proposal.why,
         source=proposal.source,
-        to=proposal.to,
+        to={} if proposal.klass == "note" else proposal.to,
         expects=proposal.expects,
         risks=proposal.risks,
         evidence=evidence,
@@ -150,6 +150,12 @@ def _told_once(static: Sequence[Finding], live: Sequence[Finding]) -> tuple[list
         [replace(one, evidence={**one.evidence, **seen.get(_key(one), {})}) for one in static],
         [one for one in live if not one.to or _key(one) not in known],
     )
+
+
+def _named(finding: Finding) -> str:
+    """`K1 (watermark 0.02)`"""
+    values = (f"{knob} {'as vLLM chooses' if to is None else to}" for knob, to in finding.to.items())
+    return f"{finding.rule} ({', '.join(values)})"
 
 
 def _key(finding: Finding) -> tuple[object, ...]:

@@ -8,10 +8,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.facts import Card, Lint, Model
 from agent.precedence import Precedence, as_said
+
+if TYPE_CHECKING:
+    from agent.reading import Reading  # `trimtab lint` has none, and would wait for its classes
 
 
 def lints() -> tuple[Lint, ...]:
@@ -20,6 +23,11 @@ def lints() -> tuple[Lint, ...]:
     found = sorted(module.name for module in iter_modules(package.__path__))
     modules = [import_module(f"policies.{name}") for name in found if name.startswith("lint_")]
     return tuple(lint for module in modules for lint in getattr(module, "LINTS", ()))
+
+
+def stands_still(reading: "Reading") -> bool:
+    """Requests are there, and neither a prompt nor an answer gets on."""
+    return bool(_asked("policies.saying", "stands_still", reading))
 
 
 def card_of(name: str) -> Card | None:

@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent import expertise
-from agent.advice import Advice, advise, finding_of
+from agent.advice import Advice, advise
 from agent.cli import Subparsers
 from agent.cli.case_options import add_options, case_of, log_of, unknown
+from agent.cli.doubts import Doubts, doubts
 from agent.cli.findings import as_json, as_text, not_known, paste
 from agent.cli.serve_command import Command, edited, read
-from agent.cli.tables import value
+from agent.cli.tables import safe
 from agent.errors import ConfigError, FlagError
-from agent.facts import Case, Finding
-from agent.model import Knob, Objective, Slo, Value
-from agent.ports import Context
+from agent.facts import Case
+from agent.model import Knob, Objective, Setting, Slo, Value
 from agent.reading import Gpu, Latency, Reading
 
 if TYPE_CHECKING:
+    from agent.cli.live import Said
     from agent.cli.window import Window
 
 NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
@@ -48,7 +49,11 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--seconds", metavar="S", help=f"between the two scrapes; taken to be {SAVED_S:g} else"
     )
-    parser.add_argument("--flags", metavar="TEXT", help="what the server was started with, as one text")
+    parser.add_argument(
+        "--flags",
+        metavar="TEXT",
+        help="what the server was started with, as one text: --flags='--max-num-seqs 64'",
+    )
     parser.add_argument(
         "--ttft", metavar="T", help="500ms: time to first token that 95 %% of requests shall meet"
     )
@@ -73,19 +78,22 @@ def _run(args: argparse.Namespace) -> int:
     except FlagError as error:
         raise ConfigError(f"--flags: {error}") from error
     reading = _with_facts(seen.reading, case)
-    still = stands_still(reading)
-    live, assumed = ([], {}) if seen.idle or still else _live(reading, case, slo, told)
+    still = expertise.stands_still(reading)
+    doubted = doubts(case.setting, told, reading, seen.model)
+    heard = None if seen.idle or still else _live(reading, case, slo, told, doubted)
     lints = expertise.lints() if command or case.log else ()
-    advice = advise(case, lints, expertise.precedence(), live)
+    advice = advise(case, lints, expertise.precedence(), heard.findings if heard else ())
     better = edited(replace(known, env={} if known.before else case.env), advice.to, advice.env)
     window = {**_numbers(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
-    current = {**told, **assumed}
+    current = {**told, **(heard.assumed if heard else {})}
+    broken = heard.broken if heard else ()
     if args.json:
-        more = {"window": window}
+        more = {"window": window, "doubts": doubted.said, "broken": broken}
         text = as_json(advice, case, better, assumed=current, unknown=_unknown(case, command), more=more)
     else:
-        text = _text(advice, case, current, better, window, given=command is not None)
-        text += _differs(case, told) + not_known(_unknown(case, command))
+        text = _seen(window) + _doubted(doubted)
+        text += _text(advice, case, current, better, window, given=command is not None)
+        text += "".join(f"passed over: {safe(why)}\n" for why in broken) + not_known(_unknown(case, command))
     sys.stdout.write(text)
     return FINDINGS if advice.findings else NOTHING
 
@@ -108,27 +116,15 @@ def _seen_of(args: argparse.Namespace, slo: Slo) -> "Window":
     )
 
 
-def _live(
-    reading: Reading, case: Case, slo: Slo, told: Mapping[Knob, Value]
-) -> tuple[list[Finding], dict[Knob, Value]]:
-    """What all policies propose, in order of precedence, and the present values that they assume."""
-    from agent import plugins  # noqa: PLC0415 - these two take a quarter of a second
-    from agent.config.terms import BOUNDS  # noqa: PLC0415
+def _live(reading: Reading, case: Case, slo: Slo, told: Setting, doubted: Doubts) -> "Said":
+    """Asked with the flags that were given; where those cannot be the server's, with what it tells itself."""
+    from agent.cli import live  # noqa: PLC0415 - the policies take a quarter of a second
 
-    context = Context(setting={**told, **case.setting}, slo=slo, bounds=BOUNDS, case=case)
-    policies: list[Any] = [plugins.build("policies", name, {}) for name in plugins.names("policies")]
-    said = [proposal for policy in policies for proposal in policy.propose(reading, context)]
-    kept = expertise.precedence()(said).kept
-    assumed = {knob: present for proposal in reversed(kept) for knob, present in proposal.assumed.items()}
-    return [finding_of(proposal) for proposal in kept], assumed
-
-
-def stands_still(reading: Reading) -> bool:
-    """Requests run, and neither a prompt nor an answer gets on: it hangs, or both pages are the same one."""
-    prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
-    if prompts is None or answers is None:
-        return False
-    return reading.running.low > 0 and prompts.high == 0 and answers.high == 0
+    if not doubted:
+        return live.said(reading, {**told, **case.setting}, slo, case)
+    heard = live.said(reading, told, slo, replace(case, setting=told, model=None, env={}))
+    kept = (finding for finding in heard.findings if not (doubted.beyond and finding.to))
+    return replace(heard, findings=tuple(kept))
 
 
 def _with_facts(reading: Reading, case: Case) -> Reading:
@@ -213,7 +209,7 @@ def _text(
     *,
     given: bool,
 ) -> str:
-    text = _seen(window)
+    text = ""
     if window["idle"]:
         text += "idle: nothing can be learned of a server without traffic\n"
     elif window["stands_still"]:
@@ -245,14 +241,13 @@ def _seen(window: Mapping[str, Any]) -> str:
     return f"seen over {window['seconds']:g} s: {', '.join(said)}, {window['requests']:.0f} requests ended\n"
 
 
-def _differs(case: Case, told: Mapping[Knob, Value]) -> str:
-    """Where the flags that were given are not those of this server."""
-    apart = [
-        f"the server says {knob} {value(said)}, --flags {value(case.setting[knob])}: are these its flags?\n"
-        for knob, said in told.items()
-        if knob in case.setting and case.setting[knob] != said
-    ]
-    return "".join(apart)
+def _doubted(doubted: Doubts) -> str:
+    if not doubted:
+        return ""
+    said = "".join(f"{one}: are these really its flags?\n" for one in doubted.said)
+    if doubted.beyond:
+        return f"{said}no change is drawn from what was measured: give the flags that it runs with\n"
+    return f"{said}what was measured is judged by what the server tells of itself\n"
 
 
 def _unknown(case: Case, command: Command | None) -> list[str]:

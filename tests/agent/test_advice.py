@@ -117,7 +117,9 @@ def test_only_the_first_of_what_was_measured_is_followed() -> None:
     advice = advise(CASE, [Says(finding("G", enforce_eager=False))], as_said, live)
 
     assert advice.to == {"max_num_seqs": 8, "enforce_eager": False}
-    assert advice.later == ("P waits until what Q does is measured",)
+    assert advice.later == (
+        "P (max_num_batched_tokens 4096): one change at a time; first measure Q (max_num_seqs 8)",
+    )
 
 
 def test_flags_and_traffic_that_agree_are_one_finding() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,42 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent.cli import main
+from tests.cli.advising import FLAGS, QUEUE, Advise, Scrapes
 from tests.sensors.pages import DISABLED_LOG_STATS, LATER, PAGE, with_values, without
-
-Advise = Callable[..., tuple[int, str, str]]
-QUEUE = {"num_requests_running": 2.0, "num_requests_waiting": 14.0, "kv_cache_usage_perc": 0.01}
-FLAGS = "vllm serve org/model --max-num-seqs 2"
-
-
-@pytest.fixture
-def advise(capsys: pytest.CaptureFixture[str]) -> Advise:
-    """Run the command: (exit status, stdout, stderr)."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        try:
-            status = main(("advise", *argv))
-        except SystemExit as end:  # argparse
-            status = int(end.code or 0)
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
-
-
-@pytest.fixture
-def scrapes(tmp_path: Path) -> Callable[[bytes, bytes], tuple[str, ...]]:
-    """The options that name two saved pages."""
-
-    def save(first: bytes, second: bytes) -> tuple[str, ...]:
-        (tmp_path / "a.prom").write_bytes(first)
-        (tmp_path / "b.prom").write_bytes(second)
-        return "--scrape", str(tmp_path / "a.prom"), "--scrape", str(tmp_path / "b.prom")
-
-    return save
-
-
-Scrapes = Callable[[bytes, bytes], tuple[str, ...]]
 
 
 @contextmanager
@@ -86,7 +52,7 @@ def test_a_queue_behind_a_low_cap_names_the_cap_first(advise: Advise, scrapes: S
     assert (status, err) == (1, "")
     assert (row["rule"], row["knob"], row["current"], row["suggested"]) == ("Q1", "max_num_seqs", 2, 16)
     assert (row["evidence"]["waiting"], row["evidence"]["window_s"]) == (14.0, 10.0)
-    assert document["command"] == ["vllm", "serve", "org/model", "--max-num-seqs", "16"]
+    assert document["command"] == ["vllm", "serve", "tiny", "--max-num-seqs", "16"]
     assert "enable_prefix_caching" not in {row["knob"] for row in document["findings"]}
 
 
@@ -130,7 +96,7 @@ def test_what_flags_and_traffic_say_alike_is_said_once(advise: Advise, scrapes: 
     document = json.loads(out)
     (row,) = [row for row in document["findings"] if row["rule"] == "A1"]
     assert row["evidence"]["running"] == 2.0
-    assert document["command"] == ["vllm", "serve", "org/model", "--max-num-seqs", "16"]
+    assert document["command"] == ["vllm", "serve", "tiny", "--max-num-seqs", "16"]
 
 
 def test_a_full_kv_cache_outranks_the_queue(advise: Advise, scrapes: Scrapes) -> None:
@@ -140,7 +106,7 @@ def test_a_full_kv_cache_outranks_the_queue(advise: Advise, scrapes: Scrapes) ->
         with_values(LATER, **full, num_preemptions_total=60),
     )
 
-    _, out, _ = advise(*pages, "--flags", "vllm serve m --max-num-seqs 40", "--json")
+    _, out, _ = advise(*pages, "--flags", "vllm serve tiny --max-num-seqs 40", "--json")
 
     findings = json.loads(out)["findings"]
     assert "Q1" not in {row["rule"] for row in findings}
@@ -205,12 +171,6 @@ def test_a_log_without_load_says_what_to_give_instead(advise: Advise, tmp_path: 
 
     assert status == 2
     assert "give the URL" in err
-
-
-def test_flags_that_are_not_the_servers_are_doubted(advise: Advise, scrapes: Scrapes) -> None:
-    _, out, _ = advise(*scrapes(PAGE, LATER), "--flags", "--gpu-memory-utilization 0.5")
-
-    assert "the server says gpu_memory_utilization 0.92, --flags 0.5" in out
 
 
 @pytest.mark.parametrize(
