@@ -1,7 +1,7 @@
 """Read a vLLM command line into a setting, and edit it without touching what was not asked for.
 
 What two servers of one setting may differ in, their address and their secrets, is no part of a setting.
-A `--config` file is left as it is: the flags inside it are not seen.
+A `--config` file is left as it is: the flags inside it are not seen (`with_file` puts them in).
 """
 
 import re
@@ -18,10 +18,15 @@ Value = bool | int | float | str | None  # as in agent.model, which stands above
 PLACE = frozenset({"host", "port"})
 SECRETS = frozenset({"api_key", "hf_token"})
 
-_SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
-_WRAPPERS = frozenset(
-    {"dumb-init", "env", "ionice", "nice", "nohup", "numactl", "stdbuf", "taskset", "tini", "uv"}
+SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
+WRAPPERS = frozenset(
+    """
+    chrt conda dumb-init env exec ionice mamba micromamba nice nohup numactl pdm pixi poetry screen setsid
+    srun stdbuf sudo systemd-run taskset time timeout tini unbuffer uv
+    """.split()  # noqa: SIM905 - as a list it were a line each
 )
+"""What starts the program behind it, and leaves its words as they are."""
+
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _KNOB = re.compile(r"[a-z][a-z0-9_]*(\.[\w.-]+)?")
@@ -32,6 +37,7 @@ _FLOAT = re.compile(r"-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]{
 _SIZE = re.compile(
     r"(?P<number>[0-9]{1,12}(\.[0-9]{1,6})?(?=[kmgt])|[0-9]{1,6}(?=[KMGT]))(?P<suffix>[kmgtKMGT])"
 )
+_ON, _OFF = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 _JSON_SWITCH = {"true": True, "false": False}
 _SECRET_ASSIGNMENT = re.compile(r"\w*(KEY|TOKEN|SECRET|PASSWORD)\w*=")
 
@@ -92,6 +98,12 @@ def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]
     return [*edited, *argv[at:], *appended]
 
 
+def with_file(argv: Sequence[str], words: Sequence[str]) -> list[str]:
+    """`argv` with the flags of its --config file where vLLM puts them: before its own, which win."""
+    at, _ = _head(argv)
+    return [*argv[:at], *words, *argv[at:]]
+
+
 def _whole(knob: str, flags: Sequence[_Flag]) -> str:
     """How the flag that a dotted knob is a part of is spelled there; "" where it is not.
 
@@ -139,7 +151,10 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
             at = flags[-1].stop
             continue
         if model or not positional:
-            after = flags[-1].spelled if flags else argv[0]
+            last = flags[-1] if flags else None
+            if last and last.stop == at and isinstance(last.value, bool) and argv[at].lower() in _ON | _OFF:
+                raise FlagError(_no_value(last.knob, last.spelled, argv[at], off=last.value is False))
+            after = last.spelled if last else argv[0]
             raise FlagError(
                 f"a word after {after} belongs to no flag: write one value per flag, as --flag=value"
             )
@@ -148,22 +163,31 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
     return [*flags, model] if model else flags  # last: vLLM lets the positional model win over --model
 
 
-def _head(argv: Sequence[str]) -> tuple[int, bool]:
-    """Where the flags start, and whether a model may stand among them."""
+def start_of(argv: Sequence[str]) -> int:
+    """Where the words that start the server begin: behind `nohup`, `numactl -N 0`. Raises FlagError."""
+    wrapped = bool(argv) and argv[0].rpartition("/")[2] in WRAPPERS
     for at, word in enumerate(argv):
         program = word.rpartition("/")[2]
-        if program in _SHELLS:
+        if program in SHELLS:
             raise FlagError(
                 f"the command starts a shell ({program}): give the server's own words as a list instead"
             )
-        if program == "vllm":
-            return _after_serve(argv, at + 1, required=True), True
-        if _PYTHON.fullmatch(program):
-            return _after_python(argv, at + 1), True
-        if at == 0 and program not in _WRAPPERS:
-            after = _after_serve(argv, 1, required=False)
-            return after, after == len(("program", "serve"))
+        served = program == "vllm" and (not wrapped or list(argv[at + 1 : at + 2]) == ["serve"])
+        if served or _PYTHON.fullmatch(program) or not wrapped:
+            return at
     raise FlagError("no server is named: start with `vllm serve MODEL` or `python -m MODULE`")
+
+
+def _head(argv: Sequence[str]) -> tuple[int, bool]:
+    """Where the flags start, and whether a model may stand among them."""
+    start = start_of(argv)
+    program = argv[start].rpartition("/")[2]
+    if program == "vllm":
+        return _after_serve(argv, start + 1, required=True), True
+    if _PYTHON.fullmatch(program):
+        return _after_python(argv, start + 1), True
+    after = _after_serve(argv, start + 1, required=False)
+    return after, after == len(("program", "serve"))
 
 
 def _after_serve(argv: Sequence[str], at: int, *, required: bool) -> int:
@@ -200,11 +224,9 @@ def _flag(argv: Sequence[str], at: int) -> _Flag:
         name, equals, text = word[:2], "=", word[2:].removeprefix("=")
     knob = _knob(name)
     off = name.startswith(("--no-", "--no_"))
-    if off or _is_switch(knob):
+    if off or is_switch(knob):
         if equals:
-            raise FlagError(
-                f"{name} takes no value: write --{'no-' * off}{knob.replace('_', '-')} or leave it out"
-            )
+            raise FlagError(_no_value(knob, name, text, off=off))
         return _Flag(knob=knob, spelled=name, value=not off, start=at, stop=at + 1)
     if equals:
         return _Flag(knob=knob, spelled=name, value=_typed(knob, text), start=at, stop=at + 1, joined=True)
@@ -227,7 +249,20 @@ def _knob(name: str) -> str:
     return ALIASES.get(first, first) + dot + rest
 
 
-def _is_switch(knob: str) -> bool:
+def _no_value(knob: str, name: str, text: str, *, off: bool) -> str:
+    """What to write instead of `--switch=False`, which vLLM refuses."""
+    plain = knob.replace("_", "-")
+    word = text.lower()
+    if knob in ONE_WAY and (word in _OFF) != off:
+        return f"{name} takes no value, found {text!r}: leave it out"
+    wanted = "no-" * ((word in _OFF) != off) + plain
+    return f"{name} takes no value, found {text!r}: write --{wanted}" + " or leave it out" * (
+        word not in _ON | _OFF
+    )
+
+
+def is_switch(knob: str) -> bool:
+    """Whether the flag takes no value."""
     return knob in SWITCHES or (knob.startswith(("enable_", "disable_")) and knob not in NO_SWITCHES)
 
 

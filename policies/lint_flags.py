@@ -8,10 +8,14 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from agent.facts import Case, Finding, Severity
+from agent.flags import is_switch
 from agent.model import Knob, Value
 from policies.case import Check, entries, release
 from policies.catalogue.parser import FLAGS, RELEASE
+from policies.json_flags import broken, mended
 from policies.knobs import KNOBS
+from policies.lint_hardware import VARIABLE
+from policies.own_length import ALLOWED, allowed, too_long
 from policies.renamed import ENVIRONMENT, RENAMED
 from policies.validity import problems
 
@@ -112,11 +116,59 @@ def _short_for(name: str) -> bool:
 def _misfits(case: Case) -> Iterable[Finding]:
     for knob, value in case.setting.items():
         facts = KNOBS.get(knob)
+        if value is True and knob in FLAGS and not is_switch(knob):
+            yield _finding(f"{_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None})
+            continue
         if facts is None or facts.klass == "note" or not (misfit := facts.misfit(value)):
             continue
-        if facts.type == "choice" and release(case) != RELEASE:
-            continue  # the choices are those of one release
-        yield _finding(f"{_flag(knob)} {misfit}, not {value}", facts.source, {knob: None})
+        if isinstance(value, str) and "$" in value:
+            yield _not_filled_in(knob, value)
+        elif facts.type != "choice" or release(case) == RELEASE:  # the choices are those of one release
+            yield _finding(f"{_flag(knob)} {misfit}, not {value}", facts.source, {knob: None})
+
+
+def _not_filled_in(knob: Knob, value: str) -> Finding:
+    return Finding(
+        rule="V1",
+        klass="note",
+        severity="info",
+        why=f"{_flag(knob)} {value}: the value of a shell's variable is not known here",
+        expects="write the number: what depends on it can be checked then",
+        risks="none",
+        source="rulebook V1",
+    )
+
+
+def _json(case: Case) -> Iterable[Finding]:
+    for knob, value in case.setting.items():
+        if not (why := broken(knob, value)):
+            continue
+        meant = mended(value)
+        to: dict[Knob, Value] = {knob: meant} if meant else {}
+        yield _finding(
+            f"{_flag(knob)} {why}",
+            "vLLM 0.32 engine/arg_utils.py: it ends with exit code 2",
+            to,
+            expects="" if meant else "write it anew: vLLM takes JSON, or its parts as --flag.key value",
+        )
+
+
+def _beyond(case: Case) -> Iterable[Finding]:
+    found = too_long(case)
+    if found is None or not allowed(case):
+        return
+    yield Finding(
+        rule="V1",
+        klass="note",
+        severity="warning",
+        why=(
+            f"max_model_len {found.asked} is above the {found.own} tokens that the model was made for; "
+            f"{ALLOWED} lets it start"
+        ),
+        expects=f"answers to prompts of more than {found.own} tokens may be worthless: try some as long",
+        risks="vLLM: 'positions exceeding derived_max_model_len lead to nan' with RoPE, else to a CUDA error",
+        source="rulebook V1; vLLM 0.32 config/model.py: _get_and_verify_max_len",
+    )
 
 
 def _together(case: Case) -> Iterable[Finding]:
@@ -127,13 +179,13 @@ def _together(case: Case) -> Iterable[Finding]:
 def _environment(case: Case) -> Iterable[Finding]:
     for name in sorted(ENVIRONMENT.keys() & case.env.keys()):
         replaced = ENVIRONMENT[name]
-        if replaced.gone(case.version) is not True:
+        if replaced.gone(case.version) is not True or name == VARIABLE:  # H1 and H3 say it of that one
             continue
         yield Finding(
             rule="V1",
             klass="gated",
             severity="warning",
-            why=f"vLLM {replaced.since} and later pass {name} over. {replaced.how}",
+            why=f"vLLM {replaced.since} and later ignore {name}. {replaced.how}",
             source="rulebook V1; vLLM envs.py",
             env={name: None},
             expects="the same as now, said truly",
@@ -146,6 +198,8 @@ LINTS = (
     Check(rules=("V1",), check=_not_yet),
     Check(rules=("V1",), check=_unknown),
     Check(rules=("V1",), check=_misfits),
+    Check(rules=("V1",), check=_json),
     Check(rules=("V1",), check=_together),
+    Check(rules=("V1",), check=_beyond),
     Check(rules=("V1",), check=_environment),
 )

@@ -55,7 +55,9 @@ def _attention(case: Case) -> Iterable[Finding]:
             case, forced, f"{case.card.name} has compute capability {capability[0]}.{capability[1]}"
         )
         return
-    what = "is not read by this version, yet means to force" if _dead(case, forced) else "forces"
+    what = "forces"
+    if _dead(case, forced):
+        what = f"is ignored by vLLM {case.version} (it reads --attention-backend), yet means to force"
     yield Finding(
         rule="H3",
         klass="gated",
@@ -71,7 +73,7 @@ def _attention(case: Case) -> Iterable[Finding]:
 
 
 def _dead(case: Case, forced: _Forced) -> bool:
-    """Whether it is only wished for: later versions pass the variable over."""
+    """Whether it is only wished for: later versions ignore the variable."""
     return bool(forced.env) and ENVIRONMENT[VARIABLE].gone(case.version) is True
 
 
@@ -84,7 +86,7 @@ def _fails(case: Case, name: str) -> bool:
 def _turing(case: Case, forced: _Forced, card: str) -> Finding:
     dead, doubtful = _dead(case, forced), forced.name in GONE and not since(case, READ)
     if dead:
-        reason = f"{forced.name} does not run there; vLLM {case.version} passes the variable over"
+        reason = f"{forced.name} does not run there; vLLM {case.version} ignores the variable"
     elif doubtful:
         reason = "the report saw it refused by a build of 0.12 and taken by 0.14.1; 0.32 has no such backend"
     elif forced.name in GONE:

@@ -25,6 +25,9 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 _TOP = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k")
 
+_ORIGINAL = "original_max_position_embeddings"
+_FACTOR_APART = frozenset({"linear", "dynamic"})  # vLLM multiplies; the others' length is scaled already
+
 _NO_MLA = frozenset({"minicpm3"})  # has a latent in its weights, but caches heads
 _ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"})
 
@@ -115,14 +118,20 @@ def _latent(text: Mapping[str, Any], rank: int | None) -> int | None:
 
 
 def _max_len(text: Mapping[str, Any]) -> int | None:
-    """Positions that the model was made for, with YaRN's factor; the others' is in the number already."""
-    told = [length for key in _LENGTHS if (length := _whole(text, key))]
+    """Positions that the model was made for, with the factor of its RoPE where that is not in the number."""
+    told = min((length for key in _LENGTHS if (length := _whole(text, key))), default=None)
     scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
-    if isinstance(scaling, Mapping) and scaling.get("rope_type", scaling.get("type")) == "yarn":
-        factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
-        if isinstance(factor, (int, float)) and isinstance(original, int):
-            return round(original * factor)
-    return min(told, default=None)
+    factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
+    if not isinstance(scaling, Mapping) or not isinstance(factor, (int, float)) or isinstance(factor, bool):
+        return told
+    kind, original = scaling.get("rope_type", scaling.get("type")), scaling.get(_ORIGINAL)
+    if kind == "yarn" and isinstance(original, int):
+        return round(original * factor)
+    return (
+        round(told * factor)
+        if told and kind in _FACTOR_APART and not _kind(text).startswith("gemma3")
+        else told
+    )
 
 
 def _attention_layers(text: Mapping[str, Any]) -> tuple[bool, int | None]:

@@ -1,7 +1,7 @@
 """Flags and variables that vLLM no longer knows, and what to write instead.
 
 From vLLM's own sources, 0.11.1 to 0.33 (engine/arg_utils.py, envs.py), and its deprecation messages. A flag
-that is gone keeps the server from starting; a variable that is gone is passed over in silence.
+that is gone keeps the server from starting; a variable that is gone is ignored in silence.
 """
 
 from collections.abc import Mapping
@@ -150,14 +150,14 @@ RENAMED: dict[Knob, Replaced] = {
 
 _MOE = "Choose the experts' kernels with --moe-backend: flashinfer_trtllm, flashinfer_cutlass or another."
 _PROFILER = "Profiling has one option: --profiler-config."
-_NOTHING = "It is passed over: take it out."
+_NOTHING = "Take it out."
 
 
 def _attention(part: str) -> Replaced:
     return Replaced(
         by=f"attention_config.{part}",
         since="0.16",
-        how=f"Write --attention-config.{part}; the variable is passed over.",
+        how=f"Write --attention-config.{part}.",
     )
 
 
@@ -169,7 +169,7 @@ ENVIRONMENT: dict[str, Replaced] = {
     "VLLM_ATTENTION_BACKEND": Replaced(
         by="attention_backend",
         since="0.16",
-        how="It is passed over: write --attention-backend, or leave the choice to vLLM.",
+        how="Write --attention-backend, or leave the choice to vLLM.",
         carries=True,
     ),
     "VLLM_ALL2ALL_BACKEND": Replaced(

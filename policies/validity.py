@@ -10,6 +10,7 @@ from agent.facts import Case
 from agent.model import Knob, Value
 from policies.case import inner, layout, speculation, tokens_in_force
 from policies.defaults import whole
+from policies.own_length import ALLOWED, LENGTH, allowed, too_long
 
 SCHEDULER = "vLLM 0.32 config/scheduler.py"
 PARALLEL = "vLLM 0.32 config/parallel.py"
@@ -188,6 +189,21 @@ def _budget(case: Case) -> Iterator[Problem]:
         )
 
 
+def _length(case: Case) -> Iterator[Problem]:
+    """A longer context than the model's, which vLLM takes only where a variable of its allows it."""
+    found = too_long(case)
+    if found is None or allowed(case):
+        return
+    model = case.model.name if case.model else "the model"
+    why = (
+        f"max_model_len {found.asked} is above the {found.own} tokens that {model} has "
+        f"(max_position_embeddings), and {ALLOWED}=1 is not set"
+    )
+    if found.yarn:
+        why += ": YaRN alone does not raise it, max_position_embeddings is wanted beside it"
+    yield Problem(knobs=(LENGTH,), why=why, source=f"{MODEL}: _get_and_verify_max_len", to=found.to)
+
+
 def _graphs(case: Case) -> Iterator[Problem]:
     largest = whole(case.setting, "max_cudagraph_capture_size")
     sizes = str(case.setting.get("cudagraph_capture_sizes") or "").split()
@@ -247,4 +263,4 @@ def _experts(case: Case) -> Iterator[Problem]:
         )
 
 
-_CHECKS = (_budget, _graphs, _async, _context_parallel, _experts)
+_CHECKS = (_budget, _length, _graphs, _async, _context_parallel, _experts)

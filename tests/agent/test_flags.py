@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent import flag_table
 from agent.errors import FlagError
-from agent.flags import Value, place_of, secrets_of, setting_of, with_setting
+from agent.flags import Value, place_of, secrets_of, setting_of, with_file, with_setting
 from tests.real_vllm import real_vllm
 
 SERVE = ["vllm", "serve", "org/model"]
@@ -73,6 +73,9 @@ def test_a_command_line_is_read(flags: list[str], setting: dict[str, Value]) -> 
         ["python", "stub.py"],
         ["env", "HF_HUB_OFFLINE=1", "vllm", "serve"],
         ["numactl", "--cpunodebind=0", "/bin/vllm", "serve"],
+        ["sudo", "-E", "nohup", "vllm", "serve"],
+        ["uv", "run", "--with", "vllm", "vllm", "serve"],
+        ["timeout", "60", "python3", "-m", "vllm.entrypoints.openai.api_server"],
         ["/usr/local/bin/serve-model"],
         ["serve-model", "serve"],
     ],
@@ -97,7 +100,13 @@ def test_any_way_to_start_a_server_is_understood(head: list[str]) -> None:
         ([*SERVE, "another"], "belongs to no flag"),
         ([*SERVE, "--", "x"], "cannot be read"),
         ([*SERVE, "-=5"], "cannot be read"),
-        ([*SERVE, "--enforce-eager=true"], "takes no value"),
+        ([*SERVE, "--enforce-eager=true"], "takes no value, found 'true': write --enforce-eager$"),
+        ([*SERVE, "--enable-chunked-prefill=False"], "write --no-enable-chunked-prefill$"),
+        ([*SERVE, "--enable-chunked-prefill", "False"], "write --no-enable-chunked-prefill$"),
+        ([*SERVE, "--no-enforce-eager=false"], "write --enforce-eager$"),
+        ([*SERVE, "--headless=0"], "leave it out$"),
+        ([*SERVE, "--enforce-eager=maybe"], "write --enforce-eager or leave it out$"),
+        (["nohup", "uv", "run", "server"], "no server is named"),
         (["env", "A=1"], "no server is named"),
         ([], "no server is named"),
     ],
@@ -170,6 +179,16 @@ def test_the_positional_model_is_replaced_where_it_stands() -> None:
 def test_a_change_that_cannot_be_written_is_refused(changes: dict[str, Value]) -> None:
     with pytest.raises(FlagError):
         with_setting(SERVE, changes)
+
+
+def test_the_flags_of_a_file_stand_before_those_that_win() -> None:
+    argv = ["nohup", "vllm", "serve", "m", "--config", "f.yaml", "--max-num-seqs", "2"]
+
+    both = with_file(argv, ["--max-num-seqs", "8", "--enforce-eager", "--model", "other"])
+
+    assert both[:4] == ["nohup", "vllm", "serve", "--max-num-seqs"]
+    expected = {"max_num_seqs": 2, "enforce_eager": True, "config": "f.yaml", "model": "m"}
+    assert setting_of(both) == expected
 
 
 def test_a_part_cannot_be_set_beside_json_that_it_would_replace() -> None:

@@ -2,9 +2,11 @@
 
 import pytest
 
+from agent.model import Value
 from policies.lint_flags import LINTS
+from policies.lint_hardware import LINTS as HARDWARE
 from policies.precedence import ORDER
-from tests.policies.cases import case, findings, improved
+from tests.policies.cases import LLAMA_8B, case, findings, improved
 
 
 @pytest.mark.parametrize(
@@ -75,15 +77,86 @@ def test_a_flag_is_too_new_for_an_old_version() -> None:
     assert "upgrade to 0.31" in found.expects
 
 
-def test_a_variable_that_is_passed_over_is_told() -> None:
-    forced = "VLLM_ATTENTION_BACKEND=FLASHINFER"
+def test_a_variable_that_is_ignored_is_told() -> None:
+    fbgemm = "VLLM_USE_FBGEMM=1"
 
-    (found,) = findings(LINTS, case("vllm serve m", env=forced))
+    (found,) = findings(LINTS, case("vllm serve m", env=fbgemm))
 
-    assert found.env == {"VLLM_ATTENTION_BACKEND": None}
-    assert "--attention-backend" in found.why
-    assert not findings(LINTS, case("vllm serve m", env=forced, version="0.14.0"))
+    assert found.env == {"VLLM_USE_FBGEMM": None}
+    assert found.why == "vLLM 0.24 and later ignore VLLM_USE_FBGEMM. Write --linear-backend fbgemm."
+    assert not findings(LINTS, case("vllm serve m", env=fbgemm, version="0.14.0"))
     assert not findings(LINTS, case("vllm serve m", env="VLLM_TUNED_CONFIG_FOLDER=/tuned"))
+
+
+def test_the_variable_for_an_attention_backend_is_left_to_the_rules_on_it() -> None:
+    asked = case("vllm serve m", env="VLLM_ATTENTION_BACKEND=FLASHINFER")
+
+    assert not findings(LINTS, asked)
+    assert [found.rule for found in findings(HARDWARE, asked)] == ["H3"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "why", "to"),
+    [
+        ("--speculative-config {bad", "at character 2, near '{bad'", {}),
+        ("""--compilation-config '{"x":'""", "at character 6, near '{\"x\":'", {}),
+        ("""--hf-overrides '{"x": }'""", "--hf-overrides is no JSON", {}),
+        ("-sc {method:ngram}", "its double quotes are gone", {}),
+        (
+            """-sc "{'method': 'ngram'}\"""",
+            "JSON has double quotes",
+            {"speculative_config": '{"method": "ngram"}'},
+        ),
+        (
+            "--limit-mm-per-prompt image=2,video=1",
+            "at character 1",
+            {"limit_mm_per_prompt": '{"image": 2, "video": 1}'},
+        ),
+    ],
+)
+def test_json_that_breaks_is_named_with_the_place(flags: str, why: str, to: dict[str, Value]) -> None:
+    (found,) = findings(LINTS, case(f"vllm serve m {flags}"))
+
+    assert (found.severity, found.to) == ("error", to)
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        """-sc '{"method": "ngram", "num_speculative_tokens": 2}'""",
+        """--kv-transfer-config '{"cpu_bytes_to_use": 80m}'""",
+        "--hf-overrides my.module.function",
+        "-cc.mode=3",
+        """--speculative-config '' --compilation-config '{}'""",
+    ],
+)
+def test_json_as_vllm_reads_it_is_left_alone(flags: str) -> None:
+    assert not findings(LINTS, case(f"vllm serve m {flags}"))
+
+
+@pytest.mark.parametrize("flag", ["--max-num-seqs", "--dtype", "--served-model-name"])
+def test_a_flag_without_its_value_is_told(flag: str) -> None:
+    (found,) = findings(LINTS, case(f"vllm serve m {flag} --enforce-eager"))
+
+    assert found.why == f"{flag} is not followed by a value"
+
+
+def test_a_shells_variable_is_not_taken_for_a_mistake() -> None:
+    (found,) = findings(LINTS, case("vllm serve m --max-num-seqs '$SEQS'"))
+
+    assert (found.severity, dict(found.to)) == ("info", {})
+
+
+def test_a_longer_context_than_the_models_is_refused_or_said_to_be_worth_little() -> None:
+    flags = f"vllm serve m --max-model-len {2 * 131072}"
+
+    (refused,) = findings(LINTS, case(flags, model=LLAMA_8B))
+    (forced,) = findings(LINTS, case(flags, model=LLAMA_8B, env="VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"))
+
+    assert (refused.severity, refused.to) == ("error", {"max_model_len": 131072})
+    assert (forced.severity, dict(forced.to)) == ("warning", {})
+    assert "nan" in forced.risks
 
 
 def test_what_moved_into_json_is_written_into_the_json_that_is_there() -> None:
