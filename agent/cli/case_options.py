@@ -38,7 +38,7 @@ def case_of(args: argparse.Namespace, command: Command, *, version: str = "") ->
     log = log_of(args.log) if args.log else ()
     setting = command.setting
     name = str(setting.get("model", ""))
-    gpus = args.gpus if args.gpus is not None else _visible(command.env)
+    gpus = args.gpus if args.gpus is not None else _visible(command.reaching)
     if gpus is not None and gpus < 1:
         raise ConfigError(f"--gpus {gpus}: must be at least 1")
     if args.profile and args.profile not in PROFILES:
@@ -47,7 +47,7 @@ def case_of(args: argparse.Namespace, command: Command, *, version: str = "") ->
         raise ConfigError(f"--profile {args.profile}: is not known{meant(args.profile, PROFILES)}")
     return Case(
         setting={**setting, **command.reach},
-        env={**command.env, **_environment(args.env)},
+        env={**command.reaching, **_environment(args.env)},
         card=_card(args.gpu) if args.gpu else None,
         gpus=gpus,
         model=_model(args.model_config, name),

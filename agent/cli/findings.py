@@ -1,16 +1,18 @@
 """Findings as text for people and as JSON for programs, with the improved command line ready to paste."""
 
 import json
-import shlex
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.advice import SEVERITIES, Advice, rows
+from agent.cli.config_file import Undone
 from agent.cli.serve_command import Command
+from agent.cli.shell_words import quoted, tail
 from agent.cli.tables import safe, value
 from agent.facts import Case, Finding
+from agent.flags import is_switch
 from agent.model import Knob, Value
 
 HEADS = {
@@ -63,6 +65,24 @@ def as_text(advice: Advice, case: Case, *, assumed: Mapping[Knob, Value], width:
     return "\n".join(parts)
 
 
+def improved(command: Command, still: Sequence[str], undone: Sequence[Undone]) -> str:
+    """The command to paste, and what it alone does not mend."""
+    width = _width()
+    head = "THE COMMAND WITH THESE CHANGES"
+    if still:
+        head += f" STILL DOES NOT START, OR NOT RIGHTLY: SEE {', '.join(still)}"
+    elif undone:
+        head += f", BESIDE THOSE TO MAKE IN {safe(undone[0].file)}"
+    text = f"{head}\n{paste(command, width)}"
+    lines = ", ".join(f"`{line.key}: {value(line.value)}`" for line in undone)
+    if lines:
+        said = f"{undone[0].file}: take out {lines}; no flag of the command line takes that back"
+        text += "\n" + _line("edit", said, width)
+    elif command.file:
+        text += "\n" + _line("note", "what the command line says wins over its --config file", width)
+    return text
+
+
 def paste(command: Command, width: int | None = None) -> str:
     """The command for a shell, each flag with its value, broken where the terminal ends."""
     room = (width or _width()) - len(" \\")
@@ -73,7 +93,8 @@ def paste(command: Command, width: int | None = None) -> str:
             line = "    " + chunk
         else:
             line = f"{line} {chunk}" if line else chunk
-    return " \\\n".join([*lines, line]) + "\n"
+    aside = f" {tail(command.aside)}" if command.aside else ""
+    return " \\\n".join([*lines, line]) + aside + "\n"
 
 
 def _chunks(command: Command) -> list[str]:
@@ -83,9 +104,9 @@ def _chunks(command: Command) -> list[str]:
         last = chunks[-1] if chunks else ""
         joins = last.startswith("-") and " " not in last and "=" not in last and not word.startswith("-")
         if joins or chunks in (["vllm"], ["docker"], ["vllm serve"]):
-            chunks[-1] = f"{last} {shlex.quote(word)}"
+            chunks[-1] = f"{last} {quoted(word, live=command.live)}"
         else:
-            chunks.append(shlex.quote(word))
+            chunks.append(quoted(word, live=command.live))
     return chunks
 
 
@@ -104,7 +125,7 @@ def _finding(finding: Finding, case: Case, assumed: Mapping[Knob, Value], width:
 def _change(finding: Finding, case: Case, assumed: Mapping[Knob, Value]) -> str:
     """`max_num_seqs 2 -> 16, VLLM_X 1 -> (unset)`"""
     changes = [
-        f"{safe(knob)} {value(case.setting.get(knob, assumed.get(knob)))} -> {value(new)}"
+        f"{safe(knob)} {_present(knob, case.setting.get(knob, assumed.get(knob)))} -> {value(new)}"
         for knob, new in finding.to.items()
     ]
     changes += [
@@ -112,6 +133,10 @@ def _change(finding: Finding, case: Case, assumed: Mapping[Knob, Value]) -> str:
         for name, new in finding.env.items()
     ]
     return ", ".join(changes) or "no flag to change"
+
+
+def _present(knob: Knob, present: Value) -> str:
+    return "(no value)" if present is True and "." not in knob and not is_switch(knob) else value(present)
 
 
 def _seen(evidence: Mapping[str, Value]) -> str:

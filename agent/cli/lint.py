@@ -2,15 +2,17 @@
 
 import argparse
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from agent import expertise
-from agent.advice import advise
+from agent.advice import Advice, advise
 from agent.cli import Subparsers
 from agent.cli.case_options import add_options, case_of, unknown
-from agent.cli.findings import as_json, as_text, not_known, nothing, paste
+from agent.cli.findings import as_json, as_text, improved, not_known, nothing
 from agent.cli.serve_command import edited, read
 from agent.errors import ConfigError, FlagError
+from agent.facts import Case, Lint
 
 NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
 
@@ -43,15 +45,27 @@ def _run(args: argparse.Namespace) -> int:
     command = replace(command, env={} if command.before else case.env)
     better = edited(command, advice.to, advice.env)
     checked = sorted({rule for lint in lints for rule in lint.rules})
-    lacking = unknown(case)
+    lacking = [*unknown(case), *([command.unread] if command.unread else [])]
+    still, undone = _still(advice, case, lints), command.undone(advice.to)
     if args.json:
-        text = as_json(advice, case, better, assumed={}, unknown=lacking, more={"checked": checked})
+        more = {"checked": checked, "still": still, "in_file": [asdict(line) for line in undone]}
+        text = as_json(advice, case, better, assumed={}, unknown=lacking, more=more)
     elif not advice.findings:
         text = nothing(checked, lacking)
     else:
         text = as_text(advice, case, assumed={})
         if advice.to or advice.env:
-            text += f"\nTHE COMMAND WITH THESE CHANGES\n{paste(better)}"
+            text += "\n" + improved(better, still, undone)
         text += "\n" + not_known(lacking)
     sys.stdout.write(text)
     return FINDINGS if advice.findings else NOTHING
+
+
+def _still(advice: Advice, case: Case, lints: Sequence[Lint]) -> list[str]:
+    """The rules that say it does not start with all the changes either."""
+    after = replace(advice.after(case), log=())
+    left = [found for lint in lints for found in lint.check(after) if found.severity == "error"]
+    logged = [
+        found for found in advice.findings if found.severity == "error" and not found.to and not found.env
+    ]
+    return sorted({found.rule for found in (*left, *logged)})

@@ -1,69 +1,65 @@
 """A command line as a person has it, to read and to edit: `K=V vllm serve …`, `docker run … IMAGE …`."""
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from functools import partial
 
+from agent.cli import shell_words
+from agent.cli.config_file import Undone, undone, whole, words_of
+from agent.cli.container import CONTAINERS, HOW, contained, in_shell, with_env
+from agent.cli.shell_words import ASSIGNMENT, quoted
 from agent.errors import ConfigError, FlagError
-from agent.flags import Value, api_key_of, place_of, setting_of, with_setting
-from agent.masking import MASK
-
-HOW = "write the server's own words after --, as in `trimtab lint -- vllm serve MODEL --max-num-seqs 64`"
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
-_CONTAINERS = frozenset({"docker", "nerdctl", "podman"})
-_ALONE = frozenset(
-    {
-        "--detach",
-        "--disable-content-trust",
-        "--init",
-        "--interactive",
-        "--no-healthcheck",
-        "--oom-kill-disable",
-        "--privileged",
-        "--publish-all",
-        "--quiet",
-        "--read-only",
-        "--replace",
-        "--rm",
-        "--sig-proxy",
-        "--tty",
-    }
+from agent.flags import (
+    WRAPPERS,
+    Value,
+    api_key_of,
+    place_of,
+    setting_of,
+    start_of,
+    with_file,
+    with_setting,
 )
-_SHORT_ALONE = re.compile(r"-[ditPq]+")
-_SERVE = ("vllm", "serve")
-_LARGEST_FILE = 2**20
+from agent.masking import MASK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """`before`: the words up to the server's own (`docker run … IMAGE`)."""
+    """`before`: the words up to the server's own (`docker run … IMAGE`). `front`: `nohup`, `numactl -N 0`."""
 
     argv: tuple[str, ...]  # the server's own words, beginning with what starts it
     implied: int = 0  # of them at the front that the image says itself
     before: tuple[str, ...] = ()
+    front: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
-    file: Mapping[str, Value] = field(default_factory=dict)  # what its --config file says
+    file: tuple[str, ...] = ()  # what its --config file says, as flags
+    aside: tuple[str, ...] = ()  # `> log 2>&1 &`
+    live: bool = False  # the shell is still to fill in its variables
+    unread: str = ""  # why the --config file was not read
 
     @property
     def setting(self) -> dict[str, Value]:
         """Raises FlagError."""
-        return {**self.file, **setting_of(self.argv)}
+        return setting_of(self._all())
 
     @property
     def reach(self) -> dict[str, Value]:
         """Who reaches it, which is no part of a setting: its host, where one is given; that it has a key."""
-        host, _ = place_of(self.argv)
-        key = {"api_key": MASK} if api_key_of(self.argv) else {}
+        host, _ = place_of(self._all())
+        key = {"api_key": MASK} if api_key_of(self._all()) else {}
         return {**({"host": host} if host else {}), **key}
+
+    @property
+    def reaching(self) -> dict[str, str]:
+        """The variables that reach the server: sudo keeps its caller's back."""
+        kept_back = "sudo" in self.front and not {"-E", "--preserve-env"} & set(self.front)
+        return {**({} if kept_back else self.env), **_assigned(self.front)}
 
     @property
     def words(self) -> list[str]:
         """Without the environment of a shell."""
-        return [*self.before, *self.argv[self.implied :]]
+        return [*self.before, *self.front, *self.argv[self.implied :]]
 
     @property
     def version(self) -> str:
@@ -77,108 +73,132 @@ class Command:
         if self.before:
             return []
         unset = [word for name in self.unset for word in ("-u", name)]
-        given = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
-        return [*(["env"] if unset else []), *unset, *given]
+        inside = _assigned(self.front)
+        given = [f"{name}={value}" for name, value in self.env.items() if inside.get(name) != value]
+        return [*(["env"] if unset else []), *unset, *map(partial(quoted, live=self.live), given)]
+
+    def undone(self, to: Mapping[str, Value]) -> list[Undone]:
+        """The lines of its --config file that must go, because no flag takes them back."""
+        return undone(to, self.file, self.argv) if self.file else []
+
+    def _all(self) -> list[str]:
+        return with_file(self.argv, self.file)
 
 
 def read(words: Sequence[str]) -> Command:
     """The command of these words. ConfigError says what is missing and how it is written."""
-    given = list(words)
+    given, aside = list(words), list[str]()
     if given[:1] == ["--"]:
         del given[0]
-    if len(given) == 1 and " " in given[0]:
-        try:
-            given = shlex.split(given[0])
-        except ValueError as error:
-            raise ConfigError(f"the command cannot be read: {error}; {HOW}") from error
+    live = len(given) == 1 and len(given[0].split()) > 1
+    if live:
+        given, aside = shell_words.split(given[0])
     if not given:
         raise ConfigError(f"no command is given; {HOW}")
     env: dict[str, str] = {}
-    if given[0] == "env" and len(given) > 1 and _ASSIGNMENT.match(given[1]):
+    if given[0] == "env" and len(given) > 1 and ASSIGNMENT.match(given[1]):
         del given[0]
-    while given and _ASSIGNMENT.match(given[0]):
+    while given and ASSIGNMENT.match(given[0]):
         name, _, value = given.pop(0).partition("=")
         env[name] = value
     if not given:
         raise ConfigError(f"after the variables no command is given; {HOW}")
-    command = _contained(given) if given[0] in _CONTAINERS else Command(argv=tuple(given))
-    command = replace(command, env={**env, **command.env})
+    command = replace(_started(given, env), aside=tuple(aside), live=live)
     try:
         setting = setting_of(command.argv)
     except FlagError as error:
-        raise ConfigError(f"{' '.join(given[:3])} …: {error}; {HOW}") from error
+        raise ConfigError(f"{_shown(given)}: {error}") from error
     if "model" not in setting and not any("vllm" in word or word == "serve" for word in command.argv):
-        raise ConfigError(f"{' '.join(given[:3])} …: starts no vLLM server; {HOW}")
-    path = setting.get("config")
-    return replace(command, file=_file(str(path))) if path and not command.before else command
+        raise ConfigError(f"{_shown(given)}: starts no vLLM server; {HOW}")
+    return _with_file(command, setting.get("config"))
+
+
+def _started(given: list[str], env: dict[str, str]) -> Command:
+    """What is behind the variables: wrappers, and then a container or the server itself."""
+    at = _start(given)
+    front, own = given[:at], given[at:]
+    if own[0] not in CONTAINERS:
+        return Command(argv=tuple(own), front=tuple(front), env=env)
+    inside = contained(own, {**env, **_assigned(front)})
+    leading = [f"{name}={value}" for name, value in env.items()]
+    return Command(
+        argv=inside.argv,
+        implied=inside.implied,
+        before=(*leading, *front, *inside.before),
+        env=inside.env,
+    )
+
+
+def _shown(given: Sequence[str]) -> str:
+    return " ".join(given[:3]) + " …" * (len(given) > len(given[:3]))
+
+
+def _start(given: list[str]) -> int:
+    if given[0].rpartition("/")[2] in WRAPPERS:
+        for at, word in enumerate(given):
+            if word in CONTAINERS and given[at + 1 : at + 2] == ["run"]:
+                return at
+    try:
+        at = start_of(given)
+    except FlagError as error:
+        told = in_shell(given) if "a shell" in str(error) else f"{error}"
+        raise ConfigError(f"{_shown(given)}: {told}") from error
+    pairs = zip(given[at:], given[at + 1 :], strict=False)
+    if given[at] not in CONTAINERS and ("vllm", "serve") in list(pairs)[1:]:
+        raise ConfigError(f"{_shown(given)}: what {given[at]} does to the server is not known; {HOW}")
+    return at
+
+
+def _assigned(words: Sequence[str]) -> dict[str, str]:
+    given = (word.partition("=") for word in words if ASSIGNMENT.match(word))
+    return {name: value for name, _, value in given}
+
+
+def _with_file(command: Command, path: Value) -> Command:
+    """The same with the flags of its --config file, where that can be read."""
+    if not isinstance(path, str):
+        return command
+    if command.before:
+        return replace(command, unread=f"what {path} says: it lies in the container (lint it outside)")
+    if "--config" not in command.argv:  # vLLM 0.32 utils/argparse_utils.py
+        return replace(
+            command, unread=f"--config={path}: vLLM reads the file only as two words, --config {path}"
+        )
+    command = replace(command, file=tuple(words_of(path)))
+    try:
+        _ = command.setting
+    except FlagError as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+    return command
 
 
 def edited(command: Command, to: Mapping[str, Value], env: Mapping[str, str | None]) -> Command:
     """The same with these changes and no others. Raises FlagError."""
-    argv = tuple(with_setting(command.argv, to))
-    environment = {**command.env, **{name: value for name, value in env.items() if value is not None}}
-    gone = [name for name, value in env.items() if value is None]
-    kept = {name: value for name, value in environment.items() if name not in gone}
-    before = _docker_env(command.before, env) if command.before else ()
-    unset = tuple(name for name in gone if name not in command.env)
-    return replace(command, argv=argv, env=kept, before=before, unset=unset)
+    argv = tuple(with_setting(command.argv, whole(to, command.file, command.argv) if command.file else to))
+    inside = _assigned(command.front)
+    own = {name: value for name, value in env.items() if name not in inside}
+    kept = {**command.env, **{name: value for name, value in own.items() if value is not None}}
+    gone = [name for name, value in own.items() if value is None]
+    front = _wrapped_env(command.front, env)
+    if "sudo" in front:  # what stands before it does not reach the server
+        new = [f"{name}={value}" for name, value in own.items() if value is not None]
+        front, kept = (*front, *(["env", *new] if new else [])), dict(command.env)
+    return replace(
+        command,
+        argv=argv,
+        front=front,
+        env={name: value for name, value in kept.items() if name not in gone},
+        before=with_env(command.before, env) if command.before else (),
+        unset=tuple(name for name in gone if name not in command.env),
+    )
 
 
-def _contained(words: list[str]) -> Command:
-    """`docker run [options] IMAGE [words]`; the images of vLLM say `vllm serve` themselves."""
-    if words[1:2] != ["run"]:
-        raise ConfigError(f"{' '.join(words[:2])}: only `{words[0]} run … IMAGE …` can be read; {HOW}")
-    at, env = 2, {}
-    while at < len(words) and words[at].startswith("-"):
-        name, equals, value = words[at].partition("=")
-        alone = name in _ALONE or _SHORT_ALONE.fullmatch(name) is not None
-        if not equals and not alone:
-            at += 1
-            value = words[at] if at < len(words) else ""
-        if name in {"-e", "--env"} and "=" in value:
-            env[value.partition("=")[0]] = value.partition("=")[2]
-        elif name == "--entrypoint":
-            raise ConfigError(f"--entrypoint {value}: what the image then starts is not known; {HOW}")
-        at += 1
-    if at >= len(words):
-        raise ConfigError(f"{words[0]} run: no image is named; {HOW}")
-    before, own = tuple(words[: at + 1]), words[at + 1 :]
-    if own[:1] == ["serve"]:
-        return Command(argv=("vllm", *own), implied=1, before=before, env=env)
-    if own[:1] and not own[0].startswith("-") and (own[0].rpartition("/")[2].startswith(("vllm", "python"))):
-        return Command(argv=tuple(own), before=before, env=env)
-    return Command(argv=(*_SERVE, *own), implied=len(_SERVE), before=before, env=env)
-
-
-def _docker_env(before: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
-    """`-e K=V` of the changed variables taken out, and put in again before the image."""
-    kept: list[str] = []
-    at = 0
-    while at < len(before):
-        name, equals, value = before[at].partition("=")
-        separate = name in {"-e", "--env"} and not equals
-        value = before[at + 1] if separate and at + 1 < len(before) else value
-        if name not in {"-e", "--env"} or value.partition("=")[0] not in env:
-            kept += before[at : at + 1 + separate]
-        at += 1 + separate
-    new = [word for name, value in env.items() if value is not None for word in ("-e", f"{name}={value}")]
-    return (*kept[:-1], *new, kept[-1])
-
-
-def _file(path: str) -> dict[str, Value]:
-    """The flags of a --config file; lists are left out."""
-    import yaml  # noqa: PLC0415 - few commands have such a file
-
-    try:
-        with Path(path).open("rb") as file:
-            content: Any = yaml.safe_load(file.read(_LARGEST_FILE))
-    except OSError as error:
-        raise ConfigError(
-            f"--config {path}: cannot be read: {error.strerror}; leave it out, or copy it"
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: is not YAML: {str(error).splitlines()[0]}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"--config {path}: holds no flags: one `name: value` a line is expected")
-    known = (bool, int, float, str)
-    return {str(k).replace("-", "_"): v for k, v in content.items() if isinstance(v, known)}
+def _wrapped_env(front: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
+    """`nohup env K=V` with the changed variables, each where it stands."""
+    kept = []
+    for word in front:
+        name = word.partition("=")[0]
+        value = env.get(name, "") if ASSIGNMENT.match(word) and name in env else word
+        if value is not None:
+            kept.append(word if value is word else f"{name}={value}")
+    return tuple(kept)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent.cli import main
+from agent.cli.findings import paste
 from agent.cli.serve_command import edited, read
 from agent.errors import ConfigError
 
@@ -171,6 +172,55 @@ def test_the_tag_of_the_image_tells_the_version(image: str, version: str) -> Non
     assert read(["docker", "run", image, "--model", "org/model"]).version == version
 
 
+@pytest.mark.parametrize(
+    ("command", "better"),
+    [
+        ("nohup vllm serve m --enforce-eager > log 2>&1 &", "nohup vllm serve m {} > log 2>&1 &"),
+        ("time vllm serve m --enforce-eager", "time vllm serve m {}"),
+        ("numactl -N 0 -m 0 vllm serve m --enforce-eager", "numactl -N 0 -m 0 vllm serve m {}"),
+        ("uv run --with vllm vllm serve m --enforce-eager", "uv run --with vllm vllm serve m {}"),
+        ("$ A=1 vllm serve m \\\n  --enforce-eager | tee log", "A=1 vllm serve m {} | tee log"),
+        ("nohup env A='1 2' vllm serve m --enforce-eager&", "nohup env A='1 2' vllm serve m {} &"),
+        (
+            "sudo docker run -e T=$TOKEN vllm/vllm-openai --model m --enforce-eager",
+            'sudo docker run -e T="$TOKEN" vllm/vllm-openai --model m {}',
+        ),
+        (
+            "docker run --entrypoint python3 image -m vllm.entrypoints.openai.api_server --enforce-eager",
+            "docker run --entrypoint python3 image -m vllm.entrypoints.openai.api_server {}",
+        ),
+        (
+            "python -m vllm.entrypoints.openai.api_server --model m --enforce-eager",
+            "python -m vllm.entrypoints.openai.api_server --model m {}",
+        ),
+    ],
+)
+def test_what_stands_around_the_server_is_kept(lint: Lint, command: str, better: str) -> None:
+    _, out, err = lint("--", command)
+
+    pasted = out.partition("THE COMMAND WITH THESE CHANGES\n")[2].partition("\n\n")[0]
+    assert err == ""
+    assert pasted.replace("\\\n    ", "") == better.format("--no-enforce-eager")
+
+
+@pytest.mark.parametrize(
+    ("command", "changed"),
+    [
+        ("env A=1 vllm serve m", "A=2 vllm serve m"),
+        ("nohup env A=1 vllm serve m", "nohup env A=2 vllm serve m"),
+        ("sudo vllm serve m", "sudo env A=2 vllm serve m"),
+        ("A=1 docker run -e A image --model m", "A=1 docker run -e A=2 image --model m"),
+    ],
+)
+def test_a_variable_is_set_where_the_server_sees_it(command: str, changed: str) -> None:
+    assert paste(edited(read([command]), {}, {"A": "2"})) == changed + "\n"
+
+
+def test_sudo_keeps_back_the_variables_before_it() -> None:
+    assert read(["A=1 sudo B=2 vllm serve m"]).reaching == {"B": "2"}
+    assert read(["A=1 sudo -E vllm serve m"]).reaching == {"A": "1"}
+
+
 def test_a_variable_of_docker_run_is_edited_where_it_stands() -> None:
     words = ["docker", "run", "-e", "A=1", "--env=B=2", "image", "serve", "org/model"]
 
@@ -206,6 +256,54 @@ def test_the_flags_of_a_config_file_are_seen(lint: Lint, tmp_path: Path) -> None
     assert document["command"][-1] == "--no-enforce-eager"
 
 
+def test_what_only_the_config_file_can_take_back_is_said(lint: Lint, tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("swap-space: 16\nmax-num-seqs: 64\nserved-model-name: [a, b]\n")
+    asked = ("--vllm-version", "0.32.0", "--", *SERVE, "--config", str(file))
+
+    document, (_, out, _) = found(lint, *asked), lint(*asked)
+
+    assert document["command"] == [*asked[3:]]
+    assert document["in_file"] == [{"file": str(file), "key": "swap-space", "value": 16}]
+    assert "take out `swap-space: 16`" in " ".join(out.split())
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text(
+        "compilation-config:\n  mode: 3\n  level: 1\nmax-num-seqs: 64\nno-async-scheduling: true\n"
+    )
+    command = read([*SERVE, "--config", str(file), "--max-num-seqs", "8"])
+
+    better = edited(command, {"compilation_config.mode": None, "max_num_seqs": 4}, {})
+
+    assert command.setting["max_num_seqs"] == 8
+    assert command.setting["async_scheduling"] is False
+    assert better.setting["compilation_config"] == '{"level": 1}'
+    assert better.setting["max_num_seqs"] == 4
+    assert better.undone({"compilation_config.mode": None}) == []
+
+
+def test_a_file_that_vllm_does_not_read_is_not_read(lint: Lint, tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("enforce-eager: true\n")
+
+    document = found(lint, "--", *SERVE, f"--config={file}")
+
+    assert not document["findings"]
+    assert any("only as two words" in said for said in document["unknown"])
+
+
+def test_a_command_that_still_does_not_start_is_not_offered_as_one_that_does(lint: Lint) -> None:
+    asked = ("--", *EAGER, "--speculative-config", "{bad")
+
+    document, (_, out, _) = found(lint, *asked), lint(*asked)
+
+    assert document["still"] == ["V1"]
+    assert "THE COMMAND WITH THESE CHANGES STILL DOES NOT START, OR NOT RIGHTLY: SEE V1\n" in out
+    assert found(lint, "--", *EAGER)["still"] == []
+
+
 def test_a_quoted_command_is_read_too(lint: Lint) -> None:
     assert found(lint, "--", shlex.join(EAGER)) == found(lint, "--", *EAGER)
 
@@ -225,7 +323,23 @@ def test_the_version_is_read_in_the_log(lint: Lint, tmp_path: Path) -> None:
         pytest.param((), "no command is given", id="nothing"),
         pytest.param(("--",), "no command is given", id="only --"),
         pytest.param(("--", "ls", "-l"), "vllm serve MODEL", id="not vLLM"),
-        pytest.param(("--", "sh", "-c", "vllm serve x"), "shell", id="a shell"),
+        pytest.param(("--", "sh", "-c", "exec vllm serve x -q"), "lint -- vllm serve x -q", id="a shell"),
+        pytest.param(
+            ("--", "docker", "run", "vllm/vllm-openai", "sh", "-c", "vllm serve x"),
+            "in vllm/vllm-openai a shell starts the server: lint what it runs, as in `trimtab lint -- vllm",
+            id="a shell in a container",
+        ),
+        pytest.param(
+            ("--", "docker", "run", "--entrypoint", "/start.sh", "image"), "--entrypoint", id="an entrypoint"
+        ),
+        pytest.param(
+            ("--", "docker", "run", "vllm/vllm-openai:v0.32.0", "vllm", "serve", "x"),
+            "take the word 'vllm' for the model",
+            id="vllm serve twice",
+        ),
+        pytest.param(("--", "cd /x && vllm serve x"), "'&&' joins several commands", id="joined commands"),
+        pytest.param(("--", "ssh", "host", *SERVE), "what ssh does to the server", id="ssh"),
+        pytest.param(("--", *SERVE, "--enforce-eager=False"), "write --no-enforce-eager\n", id="no value"),
         pytest.param(("--", "docker", "compose", "up"), "docker run", id="compose"),
         pytest.param(("--", "docker", "run", "--rm"), "no image", id="no image"),
         pytest.param(("--gpu", "Voodoo 2", "--", *SERVE), "--gpu Voodoo 2", id="unknown GPU"),
