@@ -5,13 +5,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.facts import Case, Finding
+from agent.facts import Case, Finding, Model
 from agent.model import Knob, Value
 from policies.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, whole
 from policies.knobs import release_of
 
 SHARE, SHARE_BEFORE = 0.92, 0.90
 SHARE_SINCE = (0, 20)
+SPARSE_ENOUGH = 0.02  # S3 #5: above this share of active experts expert parallelism pays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,17 @@ def expert_parallel(case: Case) -> bool:
 def sparse(case: Case) -> bool:
     """Whether the model is known to be a mixture of experts."""
     return bool(case.model and case.model.experts and case.model.experts > 1)
+
+
+def too_sparse(case: Case) -> bool:
+    """D6: whether so few experts work on a token that sharing them out costs more than it saves."""
+    known = case.model and case.model.experts and case.model.active_experts
+    return bool(known and case.model and active_share(case.model) <= SPARSE_ENOUGH)
+
+
+def active_share(model: Model) -> float:
+    """Of the routed experts of a layer, those that work on one token; 1 where it has none."""
+    return (model.active_experts or 0) / model.experts if model.experts else 1.0
 
 
 def transformer(case: Case) -> bool:

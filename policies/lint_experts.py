@@ -3,25 +3,21 @@
 from collections.abc import Iterable
 
 from agent.facts import Case, Finding
-from policies.case import Check, expert_parallel, layout, sparse
-from policies.room import crowded, fits
+from policies.case import Check, active_share, expert_parallel, layout, sparse, too_sparse
+from policies.layouts import FEW, change, crowded, padded, planned
 
 TUNING = "vLLM performance-tuning reference"
-SPARSE_ENOUGH = 0.02  # S3 #5: above this share of active experts expert parallelism pays
 WIDE = 8
-FEW, MANY = 128, 512  # S3: requests at once
-SPARSE_MLA = ("v3.2", "v3_2")
+MANY = 512  # S3: requests at once
 
 
 def _density(case: Case) -> Iterable[Finding]:
     model = case.model
     if not expert_parallel(case) or model is None or layout(case).tp * layout(case).dp == 1:
         return
-    if not model.experts or not model.active_experts:
+    if not too_sparse(case):
         return
-    density = model.active_experts / model.experts
-    if density > SPARSE_ENOUGH:
-        return
+    density = active_share(model)
     yield Finding(
         rule="D6",
         klass="gated",
@@ -39,27 +35,24 @@ def _density(case: Case) -> Iterable[Finding]:
 
 
 def _latent(case: Case) -> Iterable[Finding]:
-    model, now = case.model, layout(case)
-    if model is None or not model.mla or not sparse(case) or now.tp < WIDE or crowded(case):
+    model, now, plan = case.model, layout(case), planned(case)
+    if model is None or plan is None or not plan.experts or now.tp == 1 or crowded(case):
         return
-    if fits(case) is False:
-        return  # what does not fit split over all GPUs does not fit copied to each
-    padded = any(mark in model.name.lower() for mark in SPARSE_MLA)
-    if case.concurrency is not None and case.concurrency <= FEW and not padded:
-        return  # D8 says why
     copied = ""
     if model.latent_dim and model.layers:
         per_token_kib = model.latent_dim * model.layers * 2 / 1024
         copied = f" ({per_token_kib:.0f} KiB a token in 16 bit, {now.tp} times)"
     why = f"{model.name} has latent attention: with TP {now.tp} every GPU keeps all of the KV cache"
+    to = change(case)
+    kept = "; gpu_memory_utilization with it, for the exchange's buffers lie outside vLLM's accounts"
     yield Finding(
         rule="D7",
         klass="gated",
         severity="warning",
-        why=why + copied + ("; FlashMLA-Sparse pads 16 heads of a GPU to 64 besides" if padded else ""),
-        to={"tensor_parallel_size": 1, "data_parallel_size": now.tp * now.dp}
-        | ({} if expert_parallel(case) else {"enable_expert_parallel": True}),
-        expects=f"the KV cache is shared out: about {now.tp} times the tokens, more throughput under load",
+        why=why + copied + ("; FlashMLA-Sparse pads 16 heads of a GPU to 64 besides" if padded(case) else ""),
+        to=to,
+        expects=f"the KV cache is shared out: about {now.tp} times the tokens, more throughput under load"
+        + (kept if "gpu_memory_utilization" in to else ""),
         risks="attention weights are held by each GPU; few requests at once are served faster by TP",
         source=f"rulebook D7; {TUNING}, mistakes 4 and 6; DeepSeek-V3.2 recipe; vLLM docs (MoE deployment)",
         evidence={"tensor_parallel_size": now.tp, "latent_dim": model.latent_dim},

@@ -1,6 +1,7 @@
 """How much of the GPU vLLM takes, and how large its batches are: M4, M5, B1, B2, B3, L1 and O1."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from agent.facts import Case, Finding, Severity
 from agent.model import Knob, Value
@@ -9,42 +10,42 @@ from policies.case import (
     expert_parallel,
     layout,
     number,
-    pooling,
     seqs_in_force,
     share,
     sparse,
     tokens_in_force,
+    too_sparse,
     transformer,
 )
 from policies.defaults import whole
+from policies.layouts import SHORT, change, planned, settled
 from policies.memory import GIB, fit, longest
-from policies.room import SHORT, fits, idle_gpus_help, kv_tokens_at, seqs_that_fit
+from policies.room import fits, kv_tokens_at, seqs_that_fit
+from policies.usual import DENSE_SHARE, FEW_SEQS, MOE_SHARE, SEQS_TO, SHARE, raised
 
-SHARE, SEQS, TOKENS = "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens"
-MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8
+SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
 T4_REPORT, TUNING = "T4 benchmark report §6", "vLLM performance-tuning reference"
-FEW_SEQS, FEW_TOKENS = 16, 512
-SEQS_TO, TOKENS_TO = 128, 2048
+FEW_TOKENS, TOKENS_TO = 512, 2048
 SMALL_CARD_GIB = 16
-SAFE, STEP = 0.9, 1024  # of the KV cache that was estimated; tokens
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 
 def _moe(case: Case) -> Iterable[Finding]:
-    now, present = layout(case), share(case)
+    now, present = layout(settled(case)), share(case)
     if not sparse(case) or present <= MOE_SHARE or case.setting.get("kv_cache_memory_bytes"):
         return
     exchanges = now.gpus > 1 and (expert_parallel(case) or now.dp > 1)
     given = number(case, SHARE) is not None
     if not (exchanges or given) or fits(case, share=MOE_SHARE) is False:
         return
+    stays = exchanges and not (too_sparse(case) and now.dp == 1)  # else D6 takes it away
     yield Finding(
         rule="M4",
         klass="auto",
         severity="warning" if given and (exchanges or present > DENSE_SHARE + 0.02) else "info",
         why=(
             f"{SHARE} {present:g}{'' if given else ' (the default)'} on a mixture of experts"
-            + (" with an exchange between GPUs: its" if exchanges else ": with an exchange between GPUs, its")
+            + (" with an exchange between GPUs: its" if stays else ": with an exchange between GPUs, its")
             + " buffers lie outside vLLM's accounts, and memory runs out under load"
         ),
         to={SHARE: MOE_SHARE},
@@ -57,17 +58,9 @@ def _moe(case: Case) -> Iterable[Finding]:
 
 def _low(case: Case) -> Iterable[Finding]:
     given = number(case, SHARE)
-    ignored = case.setting.get("kv_cache_memory_bytes") is not None
-    if given is None or given >= LOW_SHARE or ignored or pooling(case):
+    to = raised(replace(case, setting={**settled(case).setting, SHARE: given}))
+    if given is None or to is None:
         return
-    room, seqs = seqs_that_fit(case, part=2), seqs_in_force(case)
-    if seqs and seqs <= FEW_SEQS and transformer(case):
-        seqs = SEQS_TO  # B1 asks for them
-    wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
-    if room is not None and wanted is not None and room >= wanted:
-        return  # there is KV cache for all that may run, half as long as the longest
-    hybrid = case.model is not None and case.model.hybrid
-    to = MOE_SHARE if sparse(case) or hybrid else DENSE_SHARE
     yield Finding(
         rule="M5",
         klass="auto",
@@ -89,7 +82,7 @@ def _kv_change(case: Case, to: float) -> str:
 
 
 def _few(case: Case) -> Iterable[Finding]:
-    seqs, took, most = whole(case.setting, SEQS), fit(case), longest(case)
+    seqs, took, most = whole(case.setting, SEQS), fit(settled(case)), longest(settled(case))
     if seqs is None or seqs > FEW_SEQS or not transformer(case) or took is None or most is None:
         return
     if case.concurrency is not None and case.concurrency <= seqs:
@@ -124,9 +117,10 @@ def _hybrid(case: Case) -> Iterable[Finding]:
         return
     if card.memory_gib > SMALL_CARD_GIB or not model.parameters or not model.weight_bytes:
         return
-    took = fit(case)
+    after = settled(case)
+    took = fit(after)
     none_left = took is not None and took.fits is False and took.kv_tokens < SHORT
-    if none_left or model.parameters * model.weight_bytes / layout(case).tp < HEAVY * card.memory_gib * GIB:
+    if none_left or model.parameters * model.weight_bytes / layout(after).tp < HEAVY * card.memory_gib * GIB:
         return
     change: dict[Knob, Value] = {}
     if (seqs_in_force(case) or FEW_SEQS) > FEW_SEQS:
@@ -183,13 +177,11 @@ def _small_steps(case: Case) -> Iterable[Finding]:
 
 def _length(case: Case) -> Iterable[Finding]:
     """L1, before a start: vLLM refuses a context of which not one request fits."""
-    took, most = fit(case), longest(case)
-    if took is None or most is None or took.fits is not False or idle_gpus_help(case):
+    took, most, plan = fit(case), longest(case), planned(case)
+    if took is None or most is None or took.fits is not False:
         return
-    own = case.model.max_len if case.model and case.model.max_len else most
-    to = min(int(took.kv_tokens * SAFE) // STEP * STEP, own)
-    if to < SHORT or to >= most:
-        return
+    if plan is None or plan.length is None or plan.layout != layout(case):
+        return  # D2 or D3 says it
     named = "the model's own length" if case.setting.get("max_model_len") is None else "--max-model-len"
     yield Finding(
         rule="L1",
@@ -198,7 +190,7 @@ def _length(case: Case) -> Iterable[Finding]:
         why=(
             f"one request of {most:,} tokens ({named}) does not fit, so the server does not start: {took.why}"
         ),
-        to={"max_model_len": to},
+        to=change(case),
         expects="it starts; more GPUs to an engine or a KV cache in fp8 (with a look at answers) hold more",
         risks="longer requests are refused: a person decides what length is needed",
         source="rulebook L1; vLLM 0.32 v1/core/kv_cache_utils.py ('To serve at least one request with …')",
@@ -210,7 +202,7 @@ def _offloading(case: Case) -> Iterable[Finding]:
     size = number(case, "kv_offloading_size")
     if not size:
         return
-    room, seqs = seqs_that_fit(case, part=1), seqs_in_force(case)
+    room, seqs = seqs_that_fit(case, tokens=longest(case)), seqs_in_force(case)
     wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
     enough = room is not None and wanted is not None and room >= wanted
     to: Mapping[Knob, Value] = (

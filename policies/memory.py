@@ -80,13 +80,12 @@ class Fit:
     why: str
 
 
-def fit(case: Case, *, tp: int | None = None, share: float | None = None) -> Fit | None:
-    """How `case` lies in memory; `tp`, `share`: with these instead of its own. None: facts are missing.
+def fit(case: Case, *, shape: Layout | None = None, share: float | None = None) -> Fit | None:
+    """How `case` lies in memory; `shape`, `share`: with these instead of its own. None: facts are missing.
 
     Not counted: a draft model, LoRA adapters, the image encoder's profile, other processes on the GPU.
     """
-    own, model = layout(case), case.model
-    shape = Layout(tp=tp or own.tp, pp=own.pp, dp=own.dp)
+    model, shape = case.model, shape or layout(case)
     share = share_of(case) if share is None else share
     weights, each = weights_gib(case, shape), kv_bytes_per_token(case, shape)
     overhead = overhead_gib(case, shape)

@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from policies import lint_memory
 from policies.lint_experts import LINTS
 from tests.policies.cases import (
+    A100,
+    A100_40,
     DEEPSEEK_R1,
     H200,
     MAVERICK,
@@ -25,6 +28,15 @@ def test_expert_parallel_is_taken_from_a_model_of_which_little_works() -> None:
     assert "0.78%" in found.why
 
 
+def test_what_is_said_of_the_exchange_beside_that_does_not_take_it_for_lasting() -> None:
+    asked = case("vllm serve x -tp 8 -ep --gpu-memory-utilization 0.95", model=MAVERICK, card=H200)
+    said = findings((*LINTS, *lint_memory.LINTS), asked)
+    assert rules(said) == ["D6", "M4"]
+    assert "on a mixture of experts: with an exchange" in said[1].why
+    after = {"tensor_parallel_size": 8, "gpu_memory_utilization": 0.85}
+    assert not findings((*LINTS, *lint_memory.LINTS), replace(asked, setting=after))
+
+
 @pytest.mark.parametrize("model", [DEEPSEEK_R1, QWEN_235B, MIXTRAL, None])
 def test_expert_parallel_is_left_to_models_of_which_more_works(model: object) -> None:
     assert "D6" not in rules(findings(LINTS, case("vllm serve x -tp 4 -ep", model=model)))
@@ -40,7 +52,22 @@ def test_latent_attention_over_eight_gpus_becomes_data_parallel_with_experts_sha
         "tensor_parallel_size": 1,
         "data_parallel_size": 8,
         "enable_expert_parallel": True,
+        "gpu_memory_utilization": 0.85,
     }
+
+
+def test_the_share_of_the_gpu_comes_with_the_exchange_of_experts() -> None:
+    said = findings((*LINTS, *lint_memory.LINTS), case("vllm serve x -tp 8", model=DEEPSEEK_R1, card=H200))
+    assert rules(said) == ["D7", "M4"]
+    assert said[0].to["gpu_memory_utilization"] == said[1].to["gpu_memory_utilization"] == 0.85
+    low = "vllm serve x -tp 8 -ep --gpu-memory-utilization 0.85"
+    (found,) = findings(LINTS, case(low, model=DEEPSEEK_R1, card=H200))
+    assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 8}
+
+
+def test_latent_attention_that_data_parallel_could_not_hold_is_left_split() -> None:
+    assert not findings(LINTS, case("vllm serve x -tp 32 --nnodes 4", model=DEEPSEEK_R1, card=A100_40))
+    assert findings(LINTS, case("vllm serve x -tp 32 --nnodes 4", model=DEEPSEEK_R1, card=A100))
 
 
 def test_few_requests_at_once_outrank_that_unless_the_kernel_pads() -> None:

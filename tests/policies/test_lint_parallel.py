@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from agent.facts import Card, Model
+from policies.case import Layout, layout
+from policies.layouts import divides
 from policies.lint_parallel import LINTS
-from policies.room import divides
 from tests.policies.cases import (
     A100_40,
     DEEPSEEK_R1,
@@ -23,6 +25,9 @@ from tests.policies.cases import (
     rules,
 )
 
+L4 = Card(name="L4", capability=(8, 9), memory_gib=22.49, link="pcie")
+A100_PCIE = Card(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="pcie")
+QWEN_14B = dense("Qwen/Qwen2.5-14B-Instruct", 14.8, layers=48, hidden_size=5120, heads=40)
 PCIE_ONLY = ("Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.",)
 
 
@@ -89,10 +94,11 @@ def test_what_is_split_as_it_must_be_is_left_alone() -> None:
     assert not findings(LINTS, case(serve("-tp 8")))
 
 
-@pytest.mark.parametrize(("tp", "to"), [(3, 2), (6, 4), (7, 4), (5, 4)])
-def test_heads_that_the_gpus_do_not_divide_are_refused(tp: int, to: int) -> None:
+@pytest.mark.parametrize(("tp", "engines"), [(3, 1), (6, 3), (7, 3), (5, 2)])
+def test_heads_that_the_gpus_do_not_divide_become_engines_of_the_ladders_size(tp: int, engines: int) -> None:
     (found,) = findings(LINTS, case(serve(f"-tp {tp}"), model=LLAMA_8B))
-    assert (found.rule, found.severity, found.to) == ("D3", "error", {"tensor_parallel_size": to})
+    to = {"tensor_parallel_size": 2} | ({"data_parallel_size": engines} if engines > 1 else {})
+    assert (found.rule, found.severity, found.to) == ("D3", "error", to)
     assert "32 attention heads" in found.why
 
 
@@ -157,6 +163,64 @@ def test_a_model_that_needs_many_pcie_gpus_gets_a_pipeline_and_is_then_left_alon
     (found,) = findings(LINTS, asked)
     assert (found.rule, found.to) == ("D2", {"pipeline_parallel_size": 4})
     assert not findings(LINTS, replace(asked, setting={**asked.setting, **found.to}))
+
+
+QWEN_7B = dense("Qwen/Qwen2.5-7B-Instruct", 7.6, layers=28, hidden_size=3584, heads=28, kv_heads=4)
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "flags", "gpus", "said", "tp", "pp", "dp"),
+    [
+        (QWEN_7B, L4, "-tp 4", 4, ["D1", "D5"], 1, 1, 4),  # a model sold as 7B that fits one card
+        (QWEN_7B, L4, "-tp 2", 4, ["D1"], 1, 1, 4),  # and the idle GPUs with it
+        (LLAMA_8B, L4, "-tp 4 --max-model-len 131072", 4, ["D2", "D5"], 2, 1, 2),
+        (QWEN_14B, L40S, "-tp 4", 4, ["D1", "D5"], 1, 1, 4),
+        (LLAMA_70B, L40S, "-tp 8", 8, ["D5"], 1, 8, 1),  # of four it would be nearly all weights
+        (LLAMA_8B, H100, "-tp 16", 8, ["D3"], 1, 1, 8),  # too many GPUs, then too wide: at once
+        (LLAMA_8B, H100, "-tp 7 --max-num-seqs 64", 8, ["D3"], 1, 1, 8),
+        (LLAMA_8B, H100, "-tp 4 -dp 4", 8, ["D3"], 1, 1, 8),
+        (LLAMA_8B, H100, "-tp 2 -pp 2", 4, ["D1"], 1, 1, 4),  # neither a pipeline
+    ],
+)
+def test_one_change_brings_the_fewest_gpus_that_hold_it_and_the_rest_as_engines(
+    model: Model, card: Card, flags: str, gpus: int, said: list[str], tp: int, pp: int, dp: int
+) -> None:
+    asked = case(serve(flags), model=model, card=card, gpus=gpus)
+    found = findings(LINTS, asked)
+    assert rules(found) == said
+    assert all(one.to == found[0].to for one in found)
+    after = replace(asked, setting={**asked.setting, **found[0].to})
+    assert layout(after) == Layout(tp=tp, pp=pp, dp=dp)
+    assert not findings(LINTS, after)
+
+
+def test_a_change_that_brings_the_start_is_whole() -> None:
+    """Fewer GPUs than asked for hold a shorter context: both are said at once."""
+    asked = case("vllm serve x -tp 8", model=LLAMA_70B, card=H100, gpus=2)
+    (found,) = findings(LINTS, asked)
+    assert found.rule == "D3"
+    assert found.to["tensor_parallel_size"] == 2
+    assert found.to["max_model_len"] < 131072  # type: ignore[operator]
+    assert not findings(LINTS, replace(asked, setting={**asked.setting, **found.to}))
+
+
+def test_a_share_that_is_too_low_to_start_is_raised_before_gpus_are_added() -> None:
+    asked = case(serve("--gpu-memory-utilization 0.6"), model=LLAMA_8B, card=L4, gpus=4)
+    (found,) = findings(LINTS, asked)
+    assert (found.rule, found.severity, found.to) == ("D2", "error", {"gpu_memory_utilization": 0.9})
+
+
+def test_gpus_that_stay_idle_are_named() -> None:
+    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=8))
+    assert "6 of 8 GPUs stay free: --data-parallel-size 4 would use 6" in found.expects
+    found = findings(LINTS, case(serve("-tp 4"), model=MIXTRAL, card=A100_PCIE, gpus=4))[-1]
+    assert (found.rule, found.to) == ("D5", {"tensor_parallel_size": 2})
+    assert "2 of 4 GPUs stay free, for 1 more server" in found.expects
+
+
+def test_what_no_layout_mends_is_told_without_a_change_and_after_what_has_one() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=L4, gpus=4))
+    assert (found.rule, found.severity, dict(found.to)) == ("D2", "error", {})
 
 
 def test_more_engines_than_the_host_has_gpus_for_become_fewer() -> None:

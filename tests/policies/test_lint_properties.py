@@ -19,8 +19,8 @@ from policies import (
 )
 from policies.catalogue.parser import FLAGS
 from policies.knobs import KNOBS
+from policies.layouts import divides, settled
 from policies.memory import fit
-from policies.room import divides
 from tests.policies import cases
 
 LINTS = tuple(
@@ -134,5 +134,5 @@ def _has_cache(asked: Case, finding: Finding) -> None:
     seqs, present = finding.to.get("max_num_seqs"), asked.setting.get("max_num_seqs")
     if not isinstance(seqs, int) or (isinstance(present, int) and seqs <= present) or present is None:
         return
-    took = fit(asked)
+    took = fit(settled(asked))
     assert took is None or took.kv_tokens >= seqs * 256 or asked.setting.get("max_model_len") in ("auto", -1)

@@ -221,7 +221,8 @@ def test_what_is_given_in_bytes_is_taken_as_given() -> None:
 
 def test_another_share_or_split_can_be_asked_for() -> None:
     asked = case("meta-llama/Llama-3.3-70B-Instruct", "H100", max_model_len=8192)
-    own, split, small = fit(asked), fit(asked, tp=4), fit(asked, tp=4, share=0.5)
+    four = Layout(tp=4)
+    own, split, small = fit(asked), fit(asked, shape=four), fit(asked, shape=four, share=0.5)
     assert own is not None
     assert split is not None
     assert small is not None
