@@ -18,7 +18,7 @@ from agent.fold import Fold
 from agent.guard import Guard
 from agent.history import History
 from agent.journal import Journal
-from agent.judge import PlainJudge
+from agent.judge import AnytimeJudge
 from agent.lock import held
 from agent.loop import TargetLoop
 from agent.machine import Machine
@@ -53,7 +53,7 @@ def rules_of(config: Config, target: Target) -> Rules:
     policies = tuple((part.name, part.plugin) for part in config.policies)
     return Rules(
         plan=target.plan,
-        judge=PlainJudge(),
+        judge=AnytimeJudge(),
         slo=target.slo,
         guard=guard,
         policies=policies,

@@ -123,11 +123,14 @@ class Plan:
     warm_up_s: float
     drain_s: float  # how long requests in flight may take before a server is retired over them
     lease_s: float
+    margin: float = 0.01  # a green that is worse by this share of its requests or more must not pass
+    gain_needed: bool = True  # a policy's change that gains nothing measurable is taken back
 
 
-OutcomeResult = Literal["promoted", "rolled_back", "failed", "denied", "undecided", "refused"]
+OutcomeResult = Literal["promoted", "rolled_back", "failed", "denied", "undecided", "refused", "no_gain"]
 """`rolled_back`: judged worse, or lost in the canary. `failed`: never served. `denied`: a person said no.
 `undecided`: taken back for what says nothing about the value, as no evidence in time.
+`no_gain`: not worse, and not measurably better either: taken back.
 `refused`: vLLM itself does not take these values; nothing was started."""
 
 

@@ -16,6 +16,7 @@ from agent.events import ServerLost
 from agent.facts import Case
 from agent.model import Bound, Outcome, Proposal, Prospect, Server, Setting, Slo, Step, Strategy
 from agent.reading import Reading, Sample
+from agent.trial import Second, Trial
 
 Now = Callable[[], datetime]
 
@@ -39,20 +40,32 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`fail`: green is proved worse. `pass`: proved not worse. `wait`: neither, yet."""
+    """`fail`: green is proved worse. `pass`: proved not worse. `wait`: neither, yet. `hold`: this second
+    cannot be evidence at all."""
 
-    kind: Literal["pass", "fail", "wait"]
+    kind: Literal["pass", "fail", "wait", "hold"]
     why: str
     bad: int = 0  # green's requests of this step that failed or were late by the judge's own edges
 
 
 class Judge(Protocol):
-    """Compares green with blue. Pure; all that it needs is in its arguments."""
+    """Compares green with blue. Pure: what it knows is in the trial, which the journal keeps."""
 
-    def verdict(
-        self, *, step: Step, slo: Slo, green: Arm, blue: Arm, record: Arm, elapsed_s: float
-    ) -> Verdict:
-        """`blue` ran beside green in this step; `record` is blue alone under full load, before the canary."""
+    def hear(
+        self, trial: Trial, *, step: Step, slo: Slo, second: Second, green: Arm, blue: Arm, record: Arm
+    ) -> tuple[Trial, Verdict]:
+        """The trial with one more second of a step, and what it says now.
+
+        `green`, `blue`: counts of this step so far, with this second. `record`: blue alone under full load,
+        before the canary.
+        """
+        ...
+
+    def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
+        """What green is measurably better at, in a sentence with its numbers; "" when at nothing.
+
+        `level`: green and blue beside each other at equal load; `green`: the hold-back's counts.
+        """
         ...
 
 

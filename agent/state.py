@@ -1,13 +1,16 @@
 """Everything a restart must remember of one target. Small and frozen; the journal holds it whole."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Literal
 
 from agent.arm import Arm
+from agent.calibration import Calibration
 from agent.effects import Drain, Launch, Preflight, Retire, Route, Stop, WarmUp
 from agent.model import Mode, Outcome, Plan, Proposal, Prospect, Server, Setting, Strategy
+from agent.trial import Trial
 
 Awaited = Preflight | Launch | WarmUp | Route | Drain | Stop | Retire
 
@@ -70,6 +73,10 @@ class Rollout:
     green: Arm = field(default_factory=Arm)  # this step
     blue: Arm = field(default_factory=Arm)  # this step
     record: Arm = field(default_factory=Arm)  # blue alone, before the canary
+    trial: Trial = field(default_factory=Trial)  # the judge's evidence
+    parked: str = ""  # why green waits without traffic: nothing can be seen of it
+    level: tuple[Arm, Arm] = (Arm(), Arm())  # green and blue at equal load, in the steps that ended
+    gain: str = ""  # what green was measurably better at
     heard_at: datetime | None = None  # the last second in which green answered a request
     exposed: Arm = field(default_factory=Arm)  # green, all steps
     bad: int = 0  # of the steps that ended, by the judge's own edges
@@ -116,6 +123,7 @@ class State:
     outcomes: tuple[Outcome, ...] = ()
     recent: tuple[Arm, ...] = ()  # what the fleet's requests did in this minute, and in the one before
     recent_since: datetime | None = None
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)  # of the fleet, the latest
     note: str = ""  # why it is as it is, for people
 
     @property

@@ -15,6 +15,7 @@ from agent.model import Bound, Mode, Plan, Proposal, Prospect, Server, Setting, 
 from agent.ports import Context, Verdict
 from agent.reading import Reading, Request, Trend
 from agent.state import State
+from agent.trial import Second, Trial
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 BLUE = Server(name="chat-r0", setting={"model": "m", "max_num_seqs": 4}, address="127.0.0.1:8000", ours=False)
@@ -57,15 +58,24 @@ class RaiseSeqs:
 class CountingJudge:
     """Fails on the first bad request of green; passes when the step's counts and time are reached."""
 
-    def verdict(
-        self, *, step: Step, slo: Slo, green: Arm, blue: Arm, record: Arm, elapsed_s: float
-    ) -> Verdict:
+    better: str = "better: quicker"
+
+    def hear(
+        self, trial: Trial, *, step: Step, slo: Slo, second: Second, green: Arm, blue: Arm, record: Arm
+    ) -> tuple[Trial, Verdict]:
         del slo, blue, record
+        if second.blind:
+            return replace(trial, held_s=trial.held_s + 1), Verdict(kind="hold", why=second.blind)
+        trial = replace(trial, valid_s=trial.valid_s + 1, held_s=0.0)
         if green.errors:
-            return Verdict(kind="fail", why=f"{green.errors} of {green.total} requests failed")
-        if green.total >= step.requests and elapsed_s >= step.at_least_s:
-            return Verdict(kind="pass", why=f"{green.total} requests, none failed")
-        return Verdict(kind="wait", why=f"{green.total} of {step.requests} requests")
+            return trial, Verdict(kind="fail", why=f"{green.errors} of {green.total} requests failed")
+        if green.total >= step.requests and trial.valid_s >= step.at_least_s:
+            return trial, Verdict(kind="pass", why=f"{green.total} requests, none failed")
+        return trial, Verdict(kind="wait", why=f"{green.total} of {step.requests} requests")
+
+    def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
+        del trial, slo, level, green, record
+        return self.better
 
 
 def rules(**changes: object) -> Rules:

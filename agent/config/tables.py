@@ -127,7 +127,7 @@ class StepTable(Table):
 
 
 SMOKE = StepTable(weight=5, requests=20, at_least=30.0, at_most=600.0)
-PARITY = StepTable(weight=50, requests=100, at_least=60.0, at_most=1800.0)
+PARITY = StepTable(weight=50, requests=100, at_least=60.0, at_most=2700.0)
 
 
 def _growing(steps: tuple[StepTable, ...]) -> tuple[StepTable, ...]:
@@ -161,6 +161,8 @@ class RolloutTable(Table):
     warm_up: SomeSeconds = 300.0
     drain: SomeSeconds = 120.0
     lease: Annotated[Seconds, AfterValidator(_renewable)] = 15.0
+    margin: Annotated[float, Field(gt=0, le=0.5)] = 0.01
+    gain_needed: bool = True
     cooldown: Seconds = 600.0
     suggestion_ttl: SomeSeconds = 3600.0
     changes_per_day: Annotated[int, Field(ge=0, le=1000)] = 8

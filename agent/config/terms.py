@@ -62,4 +62,6 @@ def plan(table: RolloutTable) -> Plan:
         warm_up_s=table.warm_up,
         drain_s=table.drain,
         lease_s=table.lease,
+        margin=table.margin,
+        gain_needed=table.gain_needed,
     )

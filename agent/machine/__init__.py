@@ -21,6 +21,7 @@ from agent.effects import Effect, KeepAlive, Stop
 from agent.machine import (
     checking,
     deciding,
+    judging,
     promoting,
     recovering,
     restoring,
@@ -31,6 +32,7 @@ from agent.machine import (
 )
 from agent.machine.moves import Moved, Rules, stay
 from agent.state import Phase, State
+from agent.trial import Trial
 
 Handler = Callable[[Rules, State, Any], Moved]
 
@@ -79,7 +81,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.WARMING, e.EffectFailed): rolling_out.failed,
     (Phase.WARMING, e.ServerLost): rolling_out.lost_early,
     (Phase.WARMING, e.Aborted): rolling_out.abort,
-    (Phase.CANARY, e.Observed): rolling_out.judge,
+    (Phase.CANARY, e.Observed): judging.judge,
     (Phase.CANARY, e.Routed): rolling_out.step_routed,
     (Phase.CANARY, e.EffectFailed): rolling_out.failed,
     (Phase.CANARY, e.ServerLost): rolling_out.lost_in_canary,
@@ -171,7 +173,16 @@ def material(state: State) -> State:
     if state.rollout is None:
         return state
     none = Arm()
-    bare = replace(state.rollout, green=none, blue=none, record=none, exposed=none, step_bad=0, heard_at=None)
+    bare = replace(
+        state.rollout,
+        green=none,
+        blue=none,
+        record=none,
+        trial=Trial(),
+        exposed=none,
+        step_bad=0,
+        heard_at=None,
+    )
     return replace(state, rollout=bare)
 
 

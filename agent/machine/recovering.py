@@ -20,7 +20,7 @@ from agent.machine.moves import (
 from agent.machine.promoting import promote, way_back
 from agent.machine.restoring import look_again, missing, restore
 from agent.machine.returning import roll_back
-from agent.machine.rolling_out import take_step
+from agent.machine.rolling_out import resume_step
 from agent.machine.routes import over
 from agent.model import Server
 from agent.state import Phase, State
@@ -155,7 +155,7 @@ def without_blue(rules: Rules, state: State, event: AgentStarted, found: Found) 
 
 
 def resume(state: State, event: AgentStarted) -> Moved:
-    """All that is expected is there: go on, with fresh evidence. Else back."""
+    """All that is expected is there: go on, with the evidence that was written down. Else back."""
     rollout, green = state.rollout, state.green
     if rollout is None or green is None:
         return stay(state)
@@ -170,7 +170,7 @@ def resume(state: State, event: AgentStarted) -> Moved:
         why = f"{', '.join(state.gone)} was gone when the daemon started"
         return roll_back(state, event.at, why, result="undecided")
     if state.phase is Phase.CANARY:
-        return take_step(state, rollout.step)
+        return resume_step(state)
     return ask_again(state)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from agent.arm import Arm
 from agent.effects import KeepAlive, Route, WarmUp
@@ -12,13 +12,12 @@ from agent.machine.promoting import promote
 from agent.machine.restoring import restore
 from agent.machine.returning import roll_back
 from agent.machine.routes import over, split
-from agent.machine.serving import keep_alive
 from agent.machine.turning import counted, join, next_turn
 from agent.machine.turning import lost as lost_in_turn
 from agent.model import OutcomeResult, Server
-from agent.state import Phase, State
+from agent.state import Phase, Rollout, State
 
-HEARD_S = 60.0  # a pass needs a request of green's within so many seconds: old evidence proves nothing of now
+ALL = 100
 GRACE_S = 60.0  # beyond the actuator's own deadline: it should have answered by then
 
 
@@ -74,79 +73,69 @@ def joined(_: Rules, state: State, event: Routed) -> Moved:
 
 def take_step(state: State, step: int) -> Moved:
     """Ask for the step's split; its evidence counts from the moment it is in force."""
-    green, rollout = state.green, state.rollout
-    if green is None or rollout is None:
-        return stay(state)
-    bad = rollout.bad + rollout.step_bad
-    rollout = replace(rollout, step=step, step_since=None, green=Arm(), blue=Arm(), bad=bad, step_bad=0)
-    state = replace(state, rollout=rollout)
-    if state.crew:
-        return ask(state, over(state.newcomers, *state.standing))
-    return ask(state, split(state.standing, green, rollout.plan.steps[step].weight, rollout.plan.lease_s))
-
-
-def step_routed(_: Rules, state: State, event: Routed) -> Moved:
-    if state.rollout is None or not awaited(state, event.number):
-        return stay(state)
-    rollout = replace(state.rollout, step_since=event.at)
-    weight = rollout.plan.steps[rollout.step].weight
-    return stay(replace(state, awaiting=None, rollout=rollout, note=f"green has {weight} % of the traffic"))
-
-
-def judge(rules: Rules, state: State, event: Observed) -> Moved:
-    """Count this second's requests, then ask the judge: back, on, or wait."""
     rollout = state.rollout
     if state.green is None or rollout is None:
         return stay(state)
-    new_green, new_blue = arm_of_all(state.newcomers, event), arm_of_all(state.standing, event)
-    heard_at = event.at if new_green.total else rollout.heard_at
-    rollout = replace(rollout, exposed=rollout.exposed + new_green, heard_at=heard_at)
-    if rollout.step_since is None:
-        return keep_alive(replace(state, rollout=rollout), event.at)
-    rollout = replace(rollout, green=rollout.green + new_green, blue=rollout.blue + new_blue)
-    step = rollout.plan.steps[rollout.step]
-    elapsed_s = (event.at - (rollout.step_since or event.at)).total_seconds()
-    verdict = rules.judge.verdict(
+    rollout = replace(
+        at_level(rollout),
         step=step,
-        slo=rules.slo,
-        green=rollout.green,
-        blue=rollout.blue,
-        record=rollout.record,
-        elapsed_s=elapsed_s,
+        step_since=None,
+        green=Arm(),
+        blue=Arm(),
+        trial=rollout.trial.next_step(),
+        parked="",
+        bad=rollout.bad + rollout.step_bad,
+        step_bad=0,
     )
-    state = replace(state, rollout=replace(rollout, step_bad=verdict.bad))
-    if verdict.kind == "fail":
-        return roll_back(state, event.at, f"at {step.weight} %: {verdict.why}")
-    if verdict.kind == "pass" and not heard_lately(heard_at, event.at):
-        verdict = replace(verdict, kind="wait", why=f"nothing heard of green for {HEARD_S:.0f} s")
-    if verdict.kind == "pass":
-        return advance(state, event.at, f"{step.weight} % passed: {verdict.why}")
-    if elapsed_s > step.at_most_s:
-        why = f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.why}"
-        return roll_back(state, event.at, why, result="undecided")
-    return keep_alive(state, event.at)
+    return split_of_step(replace(state, rollout=rollout))
 
 
-def advance(state: State, at: datetime, why: str) -> Moved:
-    """The next share; before the last one, all traffic, the other places are turned; then promotion."""
+def at_level(rollout: Rollout) -> Rollout:
+    """Keep what was counted at equal load beside blue: whether green is any better is read from it."""
+    weight, parity = rollout.plan.steps[rollout.step].weight, rollout.plan.steps[rollout.step].parity
+    if rollout.step_since is None or not parity <= weight < ALL:
+        return rollout
+    return replace(rollout, level=(rollout.level[0] + rollout.green, rollout.level[1] + rollout.blue))
+
+
+def split_of_step(state: State) -> Moved:
+    """The traffic that the step gives green; nothing while it is parked."""
+    green, rollout = state.green, state.rollout
+    if green is None or rollout is None:
+        return stay(state)
+    if rollout.parked:
+        return ask(state, over(state.standing, *state.newcomers))
+    if state.crew:
+        return ask(state, over(state.newcomers, *state.standing))
+    return ask(
+        state, split(state.standing, green, rollout.plan.steps[rollout.step].weight, rollout.plan.lease_s)
+    )
+
+
+def resume_step(state: State) -> Moved:
+    """The daemon was away: the same step again, with the evidence it had."""
     rollout = state.rollout
     if rollout is None:
         return stay(state)
-    last = len(rollout.plan.steps) - 1
-    if rollout.step == last:
-        return promote(state, at, why)
-    if rollout.step + 1 < last:
-        return take_step(replace(state, note=why), rollout.step + 1)
-    passed = replace(state, note=why, rollout=replace(rollout, passed=True))
-    return next_turn(passed, at, why) or take_step(passed, last)
+    return split_of_step(replace(state, rollout=replace(rollout, trial=rollout.trial.resumed())))
+
+
+def step_routed(_: Rules, state: State, event: Routed) -> Moved:
+    rollout = state.rollout
+    if rollout is None or not awaited(state, event.number):
+        return stay(state)
+    weight = rollout.plan.steps[rollout.step].weight
+    note = (
+        f"green waits without traffic: {rollout.parked}"
+        if rollout.parked
+        else f"green has {weight} % of the traffic"
+    )
+    rollout = replace(rollout, step_since=rollout.step_since or event.at)
+    return stay(replace(state, awaiting=None, rollout=rollout, note=note))
 
 
 def arm_of_all(servers: Sequence[Server], event: Observed) -> Arm:
     return sum((event.arms.get(server.name, Arm()) for server in servers), Arm())
-
-
-def heard_lately(heard_at: datetime | None, now: datetime) -> bool:
-    return heard_at is not None and now - heard_at <= timedelta(seconds=HEARD_S)
 
 
 def failed(_: Rules, state: State, event: EffectFailed) -> Moved:

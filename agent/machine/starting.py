@@ -10,6 +10,7 @@ from agent.machine.turning import vacate
 from agent.model import Server
 from agent.plans import plan_for
 from agent.state import Phase, Rollout, State
+from agent.trial import Trial
 
 
 def start_rollout(rules: Rules, state: State, at: datetime, by: str) -> Moved:
@@ -30,6 +31,7 @@ def start_rollout(rules: Rules, state: State, at: datetime, by: str) -> Moved:
         old=tuple(server.name for server in standing),
         started_at=at,
         phase_since=at,
+        trial=Trial(calibration=state.calibration, margin=rules.plan.margin),
         record=sum(state.recent, Arm()) if prospect.strategy == "swap" else Arm(),
     )
     approved = replace(suggestion, status="approved", decided_by=by)

@@ -88,6 +88,7 @@ class Wishes:
             drain = "{self.drain_s}s"
             cooldown = "0s"
             lease = "5s"
+            margin = 0.5
         """
 
     def engine(self) -> str:

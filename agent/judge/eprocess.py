@@ -1,0 +1,135 @@
+"""Is one share of bad requests above another by more than a margin? Evidence that may be read at any time.
+
+A tick brings counts of two streams that ran at the same time: the control (n_b requests, k_b bad) and green
+(n_c, k_c). Their true shares q_b, q_c may move from tick to tick in any way, as long as they move together.
+
+    worse      H0: q_c <= q_b + d      alternatives c* = b* + 1.5 d 2^j, up to 0.97
+    not worse  H0: q_c >= q_b + d'     alternatives c* in {b*, b*/2, b* + d'/2}
+    b*  the control's share so far (half of it forgotten in 10 min): known before the tick
+    x   minimises n_b KL(b*||x) + n_c KL(c*||x + d): the point of H0 nearest to the alternative
+    log E += (k_b ln(b*/x) + (n_b - k_b) ln((1-b*)/(1-x))
+              + k_c ln(c*/(x+d)) + (n_c - k_c) ln((1-c*)/(1-x-d))) / phi
+
+Each factor has a mean of at most 1 under all of H0: by 1 + u <= e^u it is at most
+exp(sum of n (q - q0)(q* - q0) / (q0 (1 - q0))), and the exponent is <= 0 by the first-order condition of the
+projection on the convex H0. So E is an e-process, and P(E ever >= 1/a) <= a (Ville). A mean of e-processes is
+one: over alternatives, over start times (so that a fault that comes late is not buried under earlier good
+evidence; weights 1/2, 3/(pi i)^2), over lenses, over streams.
+
+`phi`, the design effect (Kish 1965): how much more counts of equal servers differ than independent requests
+would; it makes the guarantee hold nearly where failures come in clumps (`bench/judge` measures how nearly).
+Turner, Ly, Gruenwald, 'Generic e-variables for exact sequential k-sample tests', JSPI 2024.
+"""
+
+from dataclasses import replace
+from math import exp, log, pi
+
+from agent.trial import Lens
+
+HALF_LIFE_S = 600.0
+RESTART_S = 300.0
+MOST_STARTS = 24
+HIGHEST = 0.97
+BISECTIONS = 24
+LEAST = 1e-4  # the control's share is never taken to be less
+
+
+def grid(margin: float) -> tuple[float, ...]:
+    """How much worse than the control each alternative is."""
+    return tuple(d for j in range(20) if (d := 1.5 * margin * 2**j) < HIGHEST)
+
+
+def nearest(n_b: float, n_c: float, b: float, c: float, d: float) -> float:
+    """The share x of the control with which (x, x + d) is nearest to (b, c)."""
+    low = max(min(b, c - d), 1e-9)
+    high = min(max(b, c - d), 1 - d - 1e-9)
+    for _ in range(BISECTIONS):
+        x = 0.5 * (low + high)
+        y = x + d
+        if n_b * (x - b) / (x * (1 - x)) + n_c * (y - c) / (y * (1 - y)) > 0:
+            high = x
+        else:
+            low = x
+    return 0.5 * (low + high)
+
+
+def gained(counts: tuple[float, float, float, float], b: float, c: float, d: float) -> float:
+    """The logarithm of one tick's factor, for one alternative, with a control beside green."""
+    n_b, k_b, n_c, k_c = counts
+    x = nearest(n_b, n_c, b, c, d)
+    return k_b * log(b / x) + (n_b - k_b) * log((1 - b) / (1 - x)) + gained_alone(n_c, k_c, c, x + d)
+
+
+def gained_alone(n_c: float, k_c: float, c: float, limit: float) -> float:
+    """The same against a fixed limit on green's share: there is no control beside it."""
+    return k_c * log(c / limit) + (n_c - k_c) * log((1 - c) / (1 - limit))
+
+
+def beside(
+    lens: Lens,
+    counts: tuple[int, int, int, int],
+    *,
+    margin: float,
+    phi: float,
+    at_s: float,
+    tick_s: float,
+) -> Lens:
+    """One tick with a control. `margin`: d; d' is twice that. `at_s`: valid seconds before the tick."""
+    n_b, k_b, n_c, _ = counts
+    if n_b and n_c:
+        b = min(max(lens.bad / lens.of if lens.of else 0.01, LEAST), 0.9)
+        above = [min(b + step, 0.99) for step in grid(margin)]
+        worse = [gained(counts, b, c, margin) / phi if c > b + margin else 0.0 for c in above]
+        near = (b, 0.5 * b, min(b + margin, 0.98))
+        good = [gained(counts, b, c, 2 * margin) / phi for c in near]
+        lens = _with(lens, worse, good, at_s)
+    keep = 0.5 ** (tick_s / HALF_LIFE_S)
+    return replace(lens, bad=keep * lens.bad + k_b, of=keep * lens.of + n_b)
+
+
+def alone(
+    lens: Lens,
+    requests: int,
+    bad: int,
+    *,
+    margin: float,
+    worse_above: float,
+    good_below: float,
+    phi: float,
+    at_s: float,
+) -> Lens:
+    """One tick without a control: worse is above one limit, not worse below another."""
+    base = worse_above - margin
+    above = [min(base + step, 0.99) for step in grid(margin)]
+    worse = [gained_alone(requests, bad, c, worse_above) / phi if c > worse_above else 0.0 for c in above]
+    b = max(good_below - 2 * margin, LEAST)
+    near = (b, 0.5 * b, 0.5 * (b + good_below))
+    good = [gained_alone(requests, bad, c, good_below) / phi for c in near]
+    return _with(lens, worse, good, at_s)
+
+
+def _with(lens: Lens, worse: list[float], good: list[float], at_s: float) -> Lens:
+    """Each start that has been counts the tick; `log_worse` is of the mixture over all of them."""
+    rows = list(lens.worse)
+    if len(rows) < min(1 + int(at_s // RESTART_S), MOST_STARTS):
+        rows.append(tuple([0.0] * len(worse)))
+    rows = [tuple(round(old + new, 5) for old, new in zip(row, worse, strict=True)) for row in rows]
+    weights = [0.5, *(3 / (pi * i) ** 2 for i in range(1, len(rows)))]
+    rest = max(1 - sum(weights), 1e-12)  # starts to come are worth their weight
+    parts = [log_sum(row) - log(len(row)) + log(w) for row, w in zip(rows, weights, strict=True)]
+    log_worse = log_sum([*parts, log(rest)])
+    now = tuple(round(old + new, 5) for old, new in zip(lens.good, good, strict=True))
+    log_good = log_sum(now) - log(len(now))
+    return replace(
+        lens,
+        worse=tuple(rows),
+        good=(now[0], now[1], now[2]),
+        log_worse=round(log_worse, 5),
+        most_good=round(max(lens.most_good, log_good), 5),
+    )
+
+
+def log_sum(logs: tuple[float, ...] | list[float]) -> float:
+    """The logarithm of the sum of exponentials."""
+    most = max(logs)
+    return most + log(sum(exp(value - most) for value in logs))

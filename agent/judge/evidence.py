@@ -1,0 +1,151 @@
+"""From a second's counts to ticks, and from ticks to the evidence of each stream."""
+
+from dataclasses import replace
+from math import log
+
+from agent.arm import Arm, quantile
+from agent.judge.eprocess import alone, beside, log_sum
+from agent.judge.fairness import Held
+from agent.judge.streams import ANSWERS, counts, names, phi_of, tick_margin
+from agent.judge.words import interval
+from agent.model import Slo, Step
+from agent.trial import NONE, Counts, Lens, Second, Stream, Trial
+
+HOLD_BACK = 100  # the weight at which blue has no traffic of its own
+TICK_S, TICK_REQUESTS, TICK_AT_MOST_S = 5.0, 5, 15.0
+WIDE_S, WIDE_REQUESTS = 15.0, 5  # a server's tick, as Steadiness counts them
+SETTLE_AT_MOST_S = 60.0
+
+
+def heard(trial: Trial, second: Second, *, step: Step, slo: Slo, record: Arm, hold: Held) -> Trial:
+    """The trial with one more second that counts."""
+    if trial.settled_s < settling_s(record):
+        return replace(trial, settled_s=trial.settled_s + 1.0)
+    trial = replace(
+        trial,
+        streams=tuple(
+            stream if hold.latency and stream.name not in ANSWERS else _pend(stream, second, slo)
+            for stream in trial.streams
+        ),
+        tick_s=trial.tick_s + 1.0,
+        wide_s=trial.wide_s + 1.0,
+        valid_s=trial.valid_s + 1.0,
+        all_s=trial.all_s + 1.0,
+    )
+    if trial.wide_s >= WIDE_S:
+        trial = replace(trial, streams=tuple(_wide(s, trial) for s in trial.streams), wide_s=0.0)
+    if not _due(trial):
+        return trial
+    closed = tuple(_close(stream, trial, step, slo, record) for stream in trial.streams)
+    return replace(trial, streams=closed, tick_s=0.0)
+
+
+def settling_s(record: Arm) -> float:
+    """As long as nine of ten requests take: before, those that end are the quick ones, and the failed."""
+    return min(quantile(record.e2e, 0.9) or 0.0, SETTLE_AT_MOST_S)
+
+
+def log_worse(stream: Stream) -> float:
+    """The logarithm of the mean of both lenses' evidence that green is worse."""
+    if stream.ticks is None:
+        return stream.requests.log_worse
+    return log_sum((stream.requests.log_worse, stream.ticks.log_worse)) - log(2)
+
+
+def log_mean(trial: Trial, slo: Slo) -> float:
+    """The same over all streams that there may be; one that is not open yet counts as 1."""
+    every = len(names(slo))
+    logs = [log_worse(stream) for stream in trial.streams]
+    closed = every - len(logs)
+    return log_sum([*logs, log(closed)] if closed > 0 else logs) - log(max(every, len(logs)))
+
+
+def _pend(stream: Stream, second: Second, slo: Slo) -> Stream:
+    of, bad = counts(second.green, stream.name, stream.edge_s, slo)
+    wide, blue_of, blue_bad = dict(stream.wide), 0, 0
+    for server, arm in {**second.blue, "": second.green}.items():
+        n, k = counts(arm, stream.name, stream.edge_s, slo)
+        was_n, was_k = wide.get(server, (0, 0))
+        if n:
+            wide[server] = (was_n + n, was_k + k)
+        if server:
+            blue_of, blue_bad = blue_of + n, blue_bad + k
+    now: Counts = (blue_of, blue_bad, of, bad)
+    return replace(
+        stream,
+        pending=_sum(stream.pending, now),
+        counted=_sum(stream.counted, now),
+        wide=wide if stream.ticks else {},
+    )
+
+
+def _sum(one: Counts, other: Counts) -> Counts:
+    a, b, c, d = (x + y for x, y in zip(one, other, strict=True))
+    return a, b, c, d
+
+
+def _due(trial: Trial) -> bool:
+    """By time and numbers of requests only, never by how they went."""
+    if trial.tick_s < TICK_S:
+        return False
+    n_b, _, n_c, _ = trial.streams[0].pending
+    return trial.tick_s >= TICK_AT_MOST_S or min(n_b or n_c, n_c) >= TICK_REQUESTS
+
+
+def _close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm) -> Stream:
+    """The tick's counts become evidence; without one of the sides they wait for the next tick."""
+    n_b, _, n_c, _ = stream.pending
+    phi = phi_of(trial.calibration.get(stream.name))
+    if n_b and n_c:
+        requests = beside(
+            stream.requests,
+            stream.pending,
+            margin=stream.margin,
+            phi=phi,
+            at_s=trial.all_s,
+            tick_s=trial.tick_s,
+        )
+        return replace(stream, requests=requests, pending=NONE)
+    if n_c and step.weight >= HOLD_BACK:
+        return replace(stream, requests=_by_itself(stream, trial, slo, record, phi), pending=NONE)
+    return stream
+
+
+def _by_itself(stream: Stream, trial: Trial, slo: Slo, record: Arm, phi: float) -> Lens:
+    """Against blue's record, which is of another time: twice the margin, beyond what is not known of it."""
+    of, bad = counts(record, stream.name, stream.edge_s, slo)
+    low, high = interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
+    promised = stream.promised or 0.0
+    return alone(
+        stream.requests,
+        stream.pending[2],
+        stream.pending[3],
+        margin=2 * stream.margin,
+        worse_above=min(max(high, promised) + 2 * stream.margin, 0.98),
+        good_below=min(max(low, promised) + 4 * stream.margin, 0.98),
+        phi=phi,
+        at_s=trial.all_s,
+    )
+
+
+def _wide(stream: Stream, trial: Trial) -> Stream:
+    """Each server's tick is one bad or good one: robust against failures that come in clumps."""
+    spread = trial.calibration.get(stream.name)
+    if stream.ticks is None or spread is None:
+        return replace(stream, wide={})
+    above = {
+        server: bad > spread.tick_edge * of
+        for server, (of, bad) in stream.wide.items()
+        if of >= WIDE_REQUESTS
+    }
+    blue = [over for server, over in above.items() if server]
+    green = [over for server, over in above.items() if not server]
+    ticks = beside(
+        stream.ticks,
+        (len(blue), sum(blue), len(green), sum(green)),
+        margin=tick_margin(stream, spread),
+        phi=max(1.0, spread.tick_phi),
+        at_s=trial.all_s,
+        tick_s=WIDE_S,
+    )
+    return replace(stream, ticks=ticks, wide={})

@@ -1,0 +1,99 @@
+"""When a second is no evidence: nothing can be seen, blue has trouble of its own, or the sides are unlike.
+
+What is held is neither for green nor against it, and its time does not count as served.
+"""
+
+from dataclasses import dataclass, replace
+from math import sqrt
+
+from agent.arm import Arm
+from agent.model import Step
+from agent.trial import Second, Trial
+
+RECENT_S = 120.0  # half-life of who was asked how often
+ILL_S = 30.0  # half-life of what failed at blue
+ILL = 0.2  # so much more than its record fails at blue: an incident, whoever has it
+ENOUGH = 20.0
+WARM_S = 60.0  # half-life of prefix hits
+COLD_AT_MOST_S = 600.0  # a green that stays cold for longer is judged as it is
+AS_WARM = 0.8
+PREFIX_TOKENS = 1000.0
+HITS_MATTER = 0.1
+ASTRAY, SURE = 0.5, 6.0  # a share so far beside its weight, by so many standard errors
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`all`: no stream counts. `latency`: only errors and refusals count. Empty: nothing is held."""
+
+    all: str = ""
+    latency: str = ""
+
+
+def remembered(trial: Trial, second: Second) -> Trial:
+    """What the next seconds are compared with: sums in which older seconds fade."""
+    blue = sum(second.blue.values(), Arm())
+    asked = (blue.asked, second.green.asked)
+    failed = (blue.errors + blue.gave_up, blue.total + blue.gave_up)
+    prefixes = tuple(
+        count
+        for pulse in (second.blue_pulse, second.green_pulse)
+        for count in ((pulse.prefix_hits, pulse.prefix_queries) if pulse else (0.0, 0.0))
+    )
+    warm = _faded(trial.prefixes, prefixes, WARM_S)
+    recent, ill = _faded(trial.asked, asked, RECENT_S), _faded(trial.blue_failed, failed, ILL_S)
+    return replace(
+        trial,
+        asked=(recent[0], recent[1]),
+        blue_failed=(ill[0], ill[1]),
+        prefixes=(warm[0], warm[1], warm[2], warm[3]),
+    )
+
+
+def _faded(old: tuple[float, ...], new: tuple[float, ...], half_life_s: float) -> tuple[float, ...]:
+    keep = 0.5 ** (1 / half_life_s)
+    return tuple(round(keep * was + now, 3) for was, now in zip(old, new, strict=True))
+
+
+def held(trial: Trial, second: Second, *, step: Step, record: Arm, alone: bool) -> Held:
+    """Why this second does not count. `alone`: green has all the traffic, so nothing is beside it."""
+    if second.blind:
+        return Held(all=f"the proxy's records cannot be read: {second.blind}")
+    if alone:
+        return Held()
+    if why := _incident(trial, record):
+        return Held(all=why)
+    return Held(latency=_cold(trial) or _astray(trial, step.weight / 100))
+
+
+def _incident(trial: Trial, record: Arm) -> str:
+    failed, of = trial.blue_failed
+    asked = record.total + record.gave_up
+    usual = (record.errors + record.gave_up) / asked if asked else 0.0
+    if of < ENOUGH or failed / of <= usual + ILL:
+        return ""
+    return f"blue has an incident of its own: {failed / of:.0%} of its requests fail, {usual:.0%} did before"
+
+
+def _cold(trial: Trial) -> str:
+    """Green's prefix cache is not as full as blue's yet."""
+    blue_hits, blue_queries, hits, queries = trial.prefixes
+    if min(blue_queries, queries) < PREFIX_TOKENS or trial.valid_s > COLD_AT_MOST_S:
+        return ""
+    usual, now = blue_hits / blue_queries, hits / queries
+    if usual < HITS_MATTER or now >= AS_WARM * usual:
+        return ""
+    return f"green's prefix cache is cold: {now:.0%} of prompt tokens hit it, {usual:.0%} of blue's"
+
+
+def _astray(trial: Trial, weight: float) -> str:
+    """Latency is comparable at equal load only; sessions are few, so some deviation is usual."""
+    blue, green = trial.asked
+    of = blue + green
+    if of < ENOUGH:
+        return ""
+    share = green / of
+    error = sqrt(weight * (1 - weight) / of)
+    if abs(share - weight) <= max(ASTRAY * min(weight, 1 - weight), SURE * error):
+        return ""
+    return f"green gets {share:.0%} of the requests, not {weight:.0%}: latency is not comparable"

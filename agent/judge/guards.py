@@ -1,0 +1,47 @@
+"""Outside the statistics: what no green may do, whatever it is compared with. Said within a second."""
+
+from collections.abc import Iterator
+
+from agent.arm import Arm
+from agent.judge.streams import counts
+from agent.model import Slo
+from agent.trial import Second, Trial
+
+REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty are bad while few of blue's are
+CONTROL_AT_LEAST = 10
+UNREACHED = 5
+WEDGED_S = 60.0
+FRESH_S = 10.0  # an older scrape says nothing of now
+
+
+def wedged_s(trial: Trial, second: Second) -> float:
+    """For how long green has run requests without a token."""
+    pulse = second.green_pulse
+    if pulse is None or pulse.age_s > FRESH_S:
+        return trial.wedged_s
+    stands = pulse.running > 0 and pulse.tokens == 0
+    return trial.wedged_s + 1.0 if stands else 0.0
+
+
+def broken(trial: Trial, second: Second, *, slo: Slo, green: Arm, control: Arm) -> str:
+    """Why green goes back at once; "" when it need not. `green`, `control`: counts of this step."""
+    if second.green_pulse is not None and second.green_pulse.restarted:
+        return "its process is another one than before: it ended, and something started it again"
+    if trial.wedged_s >= WEDGED_S:
+        return f"it has run requests for {trial.wedged_s:.0f} s and not one token came"
+    return next(_mostly_bad(trial, slo, green, control), "")
+
+
+def _mostly_bad(trial: Trial, slo: Slo, green: Arm, control: Arm) -> Iterator[str]:
+    well = not control.asked or control.unreached < CONTROL_BAD * control.asked
+    if green.unreached >= UNREACHED and green.unreached >= BAD * green.asked and well:
+        yield f"{green.unreached} of {green.asked} requests could not reach it"
+    for stream in trial.streams:
+        of, bad = counts(green, stream.name, stream.edge_s, slo)
+        control_of, control_bad = counts(control, stream.name, stream.edge_s, slo)
+        if of < REQUESTS or bad < BAD * of:
+            continue
+        compared = control_of >= CONTROL_AT_LEAST and control_bad < CONTROL_BAD * control_of
+        if compared or (stream.name == "errors" and control_of < CONTROL_AT_LEAST):
+            beside = f"{control_bad} of {control_of}" if compared else "nothing to compare with"
+            yield f"{stream.name}: {bad} of {of} are bad, at least {BAD:.0%}, against {beside}"
