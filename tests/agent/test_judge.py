@@ -229,7 +229,6 @@ def test_a_cold_prefix_cache_is_no_evidence_of_latency() -> None:
     cold = replace(warm, prefix_hits=90.0)
     for _ in range(120):
         canary.hear(served(5, slow=2), served(5), green_pulse=cold, blue_pulse=warm)
-    assert canary.verdict.kind == "wait"
     assert "cold" in canary.verdict.why
     for _ in range(200):
         canary.hear(served(5), served(5), green_pulse=warm, blue_pulse=warm)
