@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from agent.facts import Case, Finding
-from policies.case import Check, release, since
+from policies.case import Check, patch, release, since, text
 from policies.regressions import REGRESSIONS
 
 HMA_ERROR_SINCE, HMA_SINCE = (0, 14), (0, 21)
@@ -70,9 +70,11 @@ def _regressions(case: Case) -> Iterable[Finding]:
     known = release(case)
     if known is None:
         return
-    model, card = case.model.name if case.model else "", case.card.name if case.card else ""
+    model, card = f"{text(case, 'model')} {case.model.name if case.model else ''}", case.card
     for row in REGRESSIONS:
-        if not row.seen_in(known) or not row.fits(model, card):
+        if not row.seen_in(known, patch(case)) or not row.fits(model, card.name if card else ""):
+            continue
+        if not row.shows(case.env.get(row.env) if row.env else case.setting.get(row.knob)):
             continue
         fixed = f"; fixed {row.fixed}" if row.fixed else "; no fix is on record"
         yield Finding(

@@ -62,5 +62,45 @@ def test_a_regression_is_told_to_nobody_else() -> None:
 def test_each_row_names_releases_in_order_and_where_it_shows() -> None:
     for row in REGRESSIONS:
         assert row.first <= row.last
-        assert row.model or row.card
-        assert "#" in row.issue
+        assert row.model or row.card or row.knob or row.env
+        assert "#" in row.issue or "source" in row.issue
+
+
+@pytest.mark.parametrize(
+    ("command", "version", "issue"),
+    [
+        ("vllm serve openai/gpt-oss-120b", "0.17.1", "#40838"),
+        ("vllm serve Qwen/Qwen3.6-35B-A3B-FP8", "0.24.0", "#51663"),
+        ("vllm serve Qwen/Qwen3-Embedding-8B", "0.26.0", "#52630"),
+        ("vllm serve m --async-scheduling", "0.11.0", "#27878"),
+        ("vllm serve mistralai/Ministral-3-3B-Instruct-2512 --kv-cache-dtype fp8_e4m3", "0.25.1", "#48945"),
+        ("vllm serve zai-org/GLM-5.3 -dcp 8", "0.29.0", "#54300"),
+        ("vllm serve Qwen/Qwen3-VL-8B-Instruct --max-num-queued-reqs 64", "0.32.0", "#58192"),
+        ("vllm serve m --kv-offloading-size 8", "0.22.1", "#45388"),
+    ],
+)
+def test_a_defect_is_told_where_its_flags_and_model_are(command: str, version: str, issue: str) -> None:
+    (found,) = findings(LINTS, case(command, version=version))
+
+    assert issue in found.why
+
+
+@pytest.mark.parametrize(
+    ("command", "version"),
+    [
+        ("vllm serve openai/gpt-oss-120b", "0.20.0"),
+        ("vllm serve m --async-scheduling", "0.11.1"),
+        ("vllm serve m --no-async-scheduling", "0.11.0"),
+        ("vllm serve mistralai/Ministral-3-3B-Instruct-2512", "0.25.1"),
+        ("vllm serve zai-org/GLM-5.3 -dcp 1", "0.29.0"),
+        ("vllm serve openai/gpt-oss-20b", "0.22.0"),
+    ],
+)
+def test_a_defect_is_not_told_without_them(command: str, version: str) -> None:
+    assert not findings(LINTS, case(command, version=version))
+
+
+def test_a_defect_of_a_variable_is_told() -> None:
+    (found,) = findings(LINTS, case("vllm serve m", env="VLLM_ENABLE_STARTUP_PLAN=1"))
+
+    assert "startup_plan" in found.expects
