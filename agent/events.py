@@ -30,7 +30,7 @@ class Observed:
     arms: Mapping[str, Arm] = field(default_factory=dict)  # by server, of those with any request
     pulses: Mapping[str, Pulse] = field(default_factory=dict)  # by server, of those that were scraped
     blind: str = ""  # why requests cannot be counted now; empty: they can, as far as is known
-    calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, once a minute
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

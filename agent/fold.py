@@ -1,12 +1,13 @@
 """Fold the streams of samples into what the machine is told once a second: a reading, and arms."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import isfinite
 
 from agent.arm import Arm, arm_of, gap_s, met
+from agent.calibration import STREAMS, Calibration, Steadiness
 from agent.model import Slo
 from agent.reading import (
     Buckets,
@@ -32,6 +33,7 @@ INCIDENTS = 1_000  # the latest that are remembered, of all servers
 UNFELT = 100  # the latest scrapes of a server that wait for `pulses`
 TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
 REQUESTS = "proxy_requests"  # the source without which no request is counted
+LOOK_S = 60 // len(STREAMS)
 FORGET_SPANS = 20  # a server silent for so many spans is gone
 
 
@@ -99,6 +101,8 @@ class Fold:
     _sources: dict[str, SourceState] = field(default_factory=dict, init=False)
     _gpus: GpuSample | None = field(default=None, init=False)
     _series: SeriesSample | None = field(default=None, init=False)
+    _steadiness: Steadiness = field(default_factory=Steadiness, init=False)
+    _looked: int = field(default=0, init=False)  # number of the ten seconds in which it was last asked
     _incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=INCIDENTS), init=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +159,17 @@ class Fold:
         """Why requests cannot be counted; empty while nobody has said so."""
         state = self._sources.get(REQUESTS)
         return f"{state.source}: {state.why}" if state is not None and not state.available else ""
+
+    def steady(self, at: datetime, arms: Mapping[str, Arm]) -> dict[str, Calibration]:
+        """Take a second's arms of servers of one setting. Each stream is calibrated once a minute, one at a
+        time; a latency that was not promised has no edge, so never."""
+        self._steadiness.add(at, arms)
+        looked, self._looked = self._looked, int(at.timestamp()) // LOOK_S
+        stream = tuple(STREAMS)[self._looked % len(STREAMS)]
+        if self._looked == looked or getattr(self.slo, stream, self.slo) is None:
+            return {}
+        found = self._steadiness.calibration(stream, at)
+        return {} if found is None else {stream: found}
 
     def reading(self, server: str, at: datetime) -> Reading | None:
         """The server over the window that ends at `at`; None when no scrape of it lies in there."""

@@ -121,13 +121,16 @@ class TargetLoop:
             await asyncio.sleep(1.0)
             at, carrier = self.now(), self._carrier()
             self.reading = self.fold.reading(carrier.name, at) if carrier is not None else None
+            arms = self.fold.arms(at)
+            equal = {server.name: arms[server.name] for server in self.state.standing if server.name in arms}
             self.emit(
                 Observed(
                     at=at,
                     reading=self.reading,
-                    arms=self.fold.arms(at),
+                    arms=arms,
                     pulses=self.fold.pulses(at),
                     blind=self.fold.blind,
+                    calibration=self.fold.steady(at, equal),
                 )
             )
 

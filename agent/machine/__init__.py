@@ -187,8 +187,8 @@ def material(state: State) -> State:
 
 
 def unremembered(state: State) -> State:
-    """The state without what the next minute forgets again."""
-    return replace(state, recent=(), recent_since=None)
+    """The state without what the next minute forgets again, or finds anew."""
+    return replace(state, recent=(), recent_since=None, calibration={})
 
 
 def numbered(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:

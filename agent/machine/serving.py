@@ -23,10 +23,21 @@ def keep_alive(state: State, at: datetime) -> Moved:
 
 
 RECENT = timedelta(seconds=60)
+STEADY_TICKS = 240  # an hour of one server: known so well, it takes the place of any older knowledge
 
 
 def remembering(state: State, event: Observed) -> State:
-    """Count the fleet's requests of this minute and the one before: what a swap is held up to."""
+    """Count the fleet's requests of this minute and the one before: what a swap is held up to.
+
+    And keep how steady its servers are: the first minutes of a new process do not displace hours.
+    """
+    better = {
+        stream: new
+        for stream, new in event.calibration.items()
+        if (old := state.calibration.get(stream)) is None or new.ticks >= min(old.ticks, STEADY_TICKS)
+    }
+    if better:
+        state = replace(state, calibration={**state.calibration, **better})
     new = sum((event.arms.get(server.name, Arm()) for server in state.standing), Arm())
     if state.recent_since is None or event.at - state.recent_since > RECENT:
         return replace(state, recent=(new, *state.recent[:1]), recent_since=event.at)
