@@ -48,11 +48,26 @@ def _first_pass(case: Case) -> Iterable[Finding]:
     profile = PROFILES.get(case.profile)
     if profile is None:
         return
+    if case.profile == "wide-ep" and case.model and not case.model.experts:
+        yield _dense(case.model.name)
+        return
     tokens = _one(case, profile, TOKENS, tokens_in_force(case), profile.tokens, profile.first_tokens)
     seqs = _one(case, profile, SEQS, seqs_in_force(case), profile.seqs, profile.first_seqs)
     yield from (found for found in (tokens, seqs) if found)
     if case.profile == "wide-ep":
         yield from _experts(case)
+
+
+def _dense(name: str) -> Finding:
+    return Finding(
+        rule="W1",
+        klass="note",
+        severity="info",
+        why=f"the profile wide-ep is for models with experts: {name} has none",
+        expects="name what the traffic is like instead: chat, api, batch or rag",
+        risks="none",
+        source=SOURCE,
+    )
 
 
 def _one(

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -17,6 +18,11 @@ from agent.cli.tables import table, value
 from agent.complaints import meant
 from agent.config import policies_dir_of
 from agent.errors import ConfigError
+from agent.flag_table import SHORT
+
+_FEW = 30  # names that can be read at a glance
+_NEAR = 5
+_SHORT = 2  # letters that are in too many names
 
 
 def register(subparsers: Subparsers) -> None:
@@ -101,7 +107,7 @@ def _told(policy: dict[str, Any]) -> str:
 
 def _knobs(args: argparse.Namespace) -> int:
     catalogue = plugins.knobs()
-    names = _chosen(args.name, catalogue)
+    names = _chosen(args.name and SHORT.get(args.name, args.name), catalogue)
     if args.json:
         text = f"{json.dumps([asdict(_facts(catalogue[name])) for name in names], indent=2)}\n"
     elif args.name:
@@ -149,5 +155,15 @@ def _chosen(name: str | None, known: Collection[str]) -> list[str]:
         return list(known)
     plain = name.lstrip("-").replace("-", "_")
     if plain not in known:
-        raise ConfigError(f"{name}: is not known{meant(name, known)}")
+        raise ConfigError(f"{name}: is not known{_nearest(plain, known)}")
     return [plain]
+
+
+def _nearest(plain: str, known: Collection[str]) -> str:
+    """The few names that may be meant, or where all of them are; a short list is given whole."""
+    if len(known) <= _FEW:
+        return meant(plain, known)
+    near = get_close_matches(plain.lower(), known, n=_NEAR)
+    inside = sorted(one for one in known if plain.lower() in one)[:_NEAR] if len(plain) > _SHORT else []
+    names = list(dict.fromkeys([*near, *inside]))[:_NEAR]
+    return f"; did you mean {', '.join(names)}?" if names else "; without a name all of them are shown"

@@ -232,6 +232,29 @@ def test_the_knobs_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[
     assert any(line.startswith("swap_space ") and " before 0.18 " in line for line in listed)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("seqs", "did you mean max_num_active_seqs, max_num_seqs?"),
+        ("max-num-seq", "did you mean max_num_seqs"),
+        ("nosuch", "without a name all of them are shown"),
+    ],
+)
+def test_of_an_unknown_knob_only_the_nearest_names_are_given(
+    name: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["knobs", name]) == 2
+
+    said = capsys.readouterr().err
+    assert told in said
+    assert len(said) < 300
+
+
+def test_a_knob_is_found_by_its_short_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", "tp"]) == 0
+    assert "tensor_parallel_size" in capsys.readouterr().out
+
+
 def test_a_knob_is_shown_with_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knobs", "max-num-active-seqs"]) == 0
 

@@ -46,3 +46,10 @@ def test_wide_experts_need_the_switches_for_it() -> None:
     (found,) = findings(LINTS, case(f"{SERVE} {flags}", profile="wide-ep", model=QWEN_235B))
     assert found.to == {"enable_expert_parallel": True, "enable_eplb": True}
     assert rules(findings(LINTS, case(f"{SERVE} {flags} -ep --enable-eplb", profile="wide-ep"))) == []
+
+
+def test_wide_experts_are_not_for_a_dense_model() -> None:
+    (found,) = findings(LINTS, case(SERVE, profile="wide-ep", model=LLAMA_8B))
+
+    assert not found.to
+    assert "has none" in found.why
