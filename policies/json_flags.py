@@ -58,6 +58,16 @@ def mended(value: Value) -> str:
         return ""
 
 
+def as_json(value: Value) -> object:
+    """What a part of a flag stands for, given as `--flag.part value`: vLLM reads JSON there too."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
 def _hint(value: str) -> str:
     if "'" in value and '"' not in value:
         return "; JSON has double quotes, and single ones stand around it for the shell: '{\"key\": 1}'"

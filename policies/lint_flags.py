@@ -12,7 +12,7 @@ from agent.flags import is_switch
 from agent.model import Knob, Value
 from policies.case import Check, entries, release
 from policies.catalogue.parser import FLAGS, RELEASE
-from policies.json_flags import broken, mended
+from policies.json_flags import as_json, broken, mended
 from policies.knobs import KNOBS
 from policies.lint_hardware import VARIABLE
 from policies.own_length import ALLOWED, allowed, too_long
@@ -65,7 +65,7 @@ def _whole(case: Case, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
         first, dot, rest = knob.partition(".")
         if dot and case.setting.get(first) is not None and value is not None:
             del written[knob]
-            written[first] = json.dumps({**entries(case, first), rest: value})
+            written[first] = json.dumps({**entries(case, first), rest: as_json(value)})
     return written
 
 

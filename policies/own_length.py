@@ -10,6 +10,7 @@ from agent.facts import Case
 from agent.model import Knob, Value
 from policies.case import entries, since
 from policies.defaults import whole
+from policies.json_flags import as_json
 
 LENGTH, OVERRIDES = "max_model_len", "hf_overrides"
 POSITIONS, LONGEST = "max_position_embeddings", "model_max_length"
@@ -59,8 +60,10 @@ def too_long(case: Case) -> TooLong | None:
 
 
 def _overrides(case: Case) -> dict[str, object]:
-    """What --hf-overrides puts into the model's config, given as JSON or dotted."""
+    """What --hf-overrides puts into the model's config, given as JSON or dotted; --rope-scaling once did."""
     over = entries(case, OVERRIDES)
+    if _ROPE[0] in case.setting:
+        over.setdefault(_ROPE[0], as_json(case.setting[_ROPE[0]]))
     for knob, value in case.setting.items():
         first, _, rest = knob.partition(".")
         if first == OVERRIDES and rest:
@@ -71,7 +74,7 @@ def _overrides(case: Case) -> dict[str, object]:
                 if not isinstance(below, dict):
                     return over
                 inside = below
-            inside[last] = value
+            inside[last] = as_json(value)
     return over
 
 

@@ -20,6 +20,9 @@ class Replaced:
     how: str  # a sentence for the person
     carries: bool = False  # the old value goes to `by` as it is
     to: Mapping[Knob, Value] = field(default_factory=dict)  # else these values, where any say the same
+    by_value: Mapping[Value, Mapping[Knob, Value]] = field(
+        default_factory=dict
+    )  # else what each old value says
     by_hand: bool = False  # what it says would be lost with it: a person writes it anew
 
     def gone(self, version: str | None) -> bool | None:
@@ -32,7 +35,7 @@ class Replaced:
         if self.by_hand:
             return {}
         new: dict[Knob, Value] = {self.by: value} if self.carries else {}
-        return {old: None, **new, **(self.to if value is not False else {})}
+        return {old: None, **new, **(self.to if value is not False else {}), **self.by_value.get(value, {})}
 
 
 _MULTI_STEP = (
@@ -47,6 +50,7 @@ _EPLB = "Expert load balancing has one option: --eplb-config."
 _CHUNKS = (
     "The scheduler shares the step among all prompts; long_prefill_token_threshold caps a long one's chunk."
 )
+_POOLING = ("classify", "embed", "embedding", "reward", "score")
 _ROPE = "Changes of the model's config go through --hf-overrides."
 
 RENAMED: dict[Knob, Replaced] = {
@@ -77,8 +81,8 @@ RENAMED: dict[Knob, Replaced] = {
     "enable_reasoning": Replaced(
         by="reasoning_parser", since="0.12", how="Naming --reasoning-parser is enough: leave it out."
     ),
-    "rope_theta": Replaced(by="hf_overrides", since="0.12", how=_ROPE, by_hand=True),
-    "rope_scaling": Replaced(by="hf_overrides", since="0.12", how=_ROPE, by_hand=True),
+    "rope_theta": Replaced(by="hf_overrides.rope_theta", since="0.12", how=_ROPE, carries=True),
+    "rope_scaling": Replaced(by="hf_overrides.rope_scaling", since="0.12", how=_ROPE, carries=True),
     "guided_decoding_backend": Replaced(
         by="structured_outputs_config.backend", since="0.12", how=_GUIDED, carries=True
     ),
@@ -108,7 +112,13 @@ RENAMED: dict[Knob, Replaced] = {
         by="cudagraph_capture_sizes", since="0.13", how="Write --cudagraph-capture-sizes.", carries=True
     ),
     "task": Replaced(
-        by="runner", since="0.13", how="Write --runner generate or pooling, and --convert embed or classify."
+        by="runner",
+        since="0.13",
+        how="Write --runner generate or pooling (--convert classify makes a generative model a classifier).",
+        by_value={
+            "generate": {"runner": "generate"},
+            **{task: {"runner": "pooling"} for task in _POOLING},
+        },
     ),
     "disable_mm_preprocessor_cache": Replaced(
         by="mm_processor_cache_gb",

@@ -269,9 +269,3 @@ def test_a_knob_that_is_gone_says_what_to_do(capsys: pytest.CaptureFixture[str])
     assert main(["knobs", "cuda-graph-sizes"]) == 0
 
     assert "Write --cudagraph-capture-sizes." in capsys.readouterr().out
-
-
-def test_an_unknown_knob_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["knobs", "max-num-seq"]) == 2
-
-    assert capsys.readouterr().err == "trimtab: max-num-seq: is not known; did you mean max_num_seqs?\n"

@@ -6,7 +6,7 @@ from agent.model import Value
 from policies.lint_flags import LINTS
 from policies.lint_hardware import LINTS as HARDWARE
 from policies.precedence import ORDER
-from tests.policies.cases import LLAMA_8B, case, findings, improved
+from tests.policies.cases import LLAMA_8B, case, dense, findings, improved
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,27 @@ def test_what_moved_into_json_is_written_into_the_json_that_is_there() -> None:
 
     json = '{"a": 1, "backend": "xgrammar"}'
     assert found.to == {"guided_decoding_backend": None, "structured_outputs_config": json}
+
+
+def test_old_rope_scaling_is_carried_over_with_the_length_that_it_wants() -> None:
+    yarn = '{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}'
+    command = f"vllm serve m --rope-scaling '{yarn}' --max-model-len 131072"
+    model = dense("Qwen/Qwen3-8B", 8.2, max_len=40960)
+
+    better = improved(command, findings(LINTS, case(command, model=model)))
+
+    assert f"--hf-overrides.rope_scaling '{yarn}'" in better
+    assert "--hf-overrides.max_position_embeddings 131072" in better
+    assert not findings(LINTS, case(better, model=model))
+
+
+@pytest.mark.parametrize(
+    ("task", "runner"), [("embed", "pooling"), ("classify", "pooling"), ("generate", "generate")]
+)
+def test_a_task_is_carried_over_as_a_runner(task: str, runner: str) -> None:
+    (found,) = findings(LINTS, case(f"vllm serve m --task {task}"))
+
+    assert found.to == {"task": None, "runner": runner}
 
 
 def test_it_stands_first_of_all() -> None:
