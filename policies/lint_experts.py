@@ -13,20 +13,21 @@ MANY = 512  # S3: requests at once
 
 def _density(case: Case) -> Iterable[Finding]:
     model = case.model
-    if not expert_parallel(case) or model is None or layout(case).tp * layout(case).dp == 1:
+    given = expert_parallel(case)
+    if model is None or not too_sparse(case) or layout(case).tp * layout(case).dp == 1:
         return
-    if not too_sparse(case):
-        return
-    density = active_share(model)
+    if not given and case.profile != "wide-ep":
+        return  # else W1 would ask for it
+    asks, density = "--enable-expert-parallel" if given else "the profile wide-ep", active_share(model)
     yield Finding(
         rule="D6",
         klass="gated",
-        severity="warning",
+        severity="warning" if given else "info",
         why=(
-            f"--enable-expert-parallel with {model.name}: {model.active_experts} of {model.experts} experts "
+            f"{asks} with {model.name}: {model.active_experts} of {model.experts} experts "
             f"work on a token ({density:.2%}, at most 2 %), the exchange costs more than it saves"
         ),
-        to={"enable_expert_parallel": None},
+        to={"enable_expert_parallel": None} if given else {},
         expects="reported: 7 to 12 % more throughput without it on Llama-4-Maverick, not promised",
         risks="each expert is split over the GPUs: measure where the batches are very large",
         source=f"rulebook D6; {TUNING}, mistake 5 (AMD's MoE playbook, 8 x MI300X)",

@@ -19,6 +19,7 @@ from policies.case import (
 )
 from policies.defaults import whole
 from policies.layouts import SHORT, change, planned, settled
+from policies.lint_profile import PROFILES
 from policies.memory import GIB, fit, longest
 from policies.room import fits, kv_tokens_at, seqs_that_fit
 from policies.usual import DENSE_SHARE, FEW_SEQS, MOE_SHARE, SEQS_TO, SHARE, raised
@@ -87,14 +88,14 @@ def _few(case: Case) -> Iterable[Finding]:
         return
     if case.concurrency is not None and case.concurrency <= seqs:
         return
-    room = seqs_that_fit(case) or 0
-    to = next((value for value in (SEQS_TO, 64, 32) if seqs * 2 <= value <= room), None)
+    room, least = seqs_that_fit(case) or 0, _least(case)[1]
+    to = next((value for value in (least, least // 2, 64, 32) if seqs * 2 <= value <= room), None)
     if to is None:
         return
-    change: dict[Knob, Value] = {SEQS: to}
+    wanted: dict[Knob, Value] = {SEQS: to}
     tokens = whole(case.setting, TOKENS)
     if tokens is not None and tokens < to:
-        change[TOKENS] = TOKENS_TO
+        wanted[TOKENS] = max(to, _least(case)[0])
     yield Finding(
         rule="B1",
         klass="auto",
@@ -103,12 +104,20 @@ def _few(case: Case) -> Iterable[Finding]:
             f"{SEQS} {seqs} caps a transformer whose KV cache holds about {took.kv_tokens:,.0f} tokens: "
             f"{took.kv_tokens / most:.0f} requests of {most:,} and many more of usual length"
         ),
-        to=change,
+        to=wanted,
         expects="more throughput under load (reported on a T4: 476 tokens/s with 16 users at 128)",
         risks="ITL rises with the batch; preemptions if most requests are near the longest",
         source=f"rulebook B1; {T4_REPORT} (16 is too low for a transformer, 128 for 8B on 16 GB)",
         evidence={SEQS: seqs, "kv_tokens": round(took.kv_tokens)},
     )
+
+
+def _least(case: Case) -> tuple[int, int]:
+    """Tokens and sequences that B3 and B1 ask for: no fewer than W1 would, where a profile is declared."""
+    profile = PROFILES.get(case.profile)
+    if profile is None:
+        return TOKENS_TO, SEQS_TO
+    return max(TOKENS_TO, profile.tokens[0]), max(SEQS_TO, profile.seqs[0])
 
 
 def _hybrid(case: Case) -> Iterable[Finding]:
@@ -122,26 +131,26 @@ def _hybrid(case: Case) -> Iterable[Finding]:
     none_left = took is not None and took.fits is False and took.kv_tokens < SHORT
     if none_left or model.parameters * model.weight_bytes / layout(after).tp < HEAVY * card.memory_gib * GIB:
         return
-    change: dict[Knob, Value] = {}
+    wanted: dict[Knob, Value] = {}
     if (seqs_in_force(case) or FEW_SEQS) > FEW_SEQS:
-        change[SEQS] = FEW_SEQS
+        wanted[SEQS] = FEW_SEQS
     if (tokens_in_force(case) or FEW_TOKENS) > FEW_TOKENS:
-        change[TOKENS] = FEW_TOKENS
+        wanted[TOKENS] = FEW_TOKENS
     if share(case) > MOE_SHARE and fits(case, share=MOE_SHARE) is not False:
-        change[SHARE] = MOE_SHARE
+        wanted[SHARE] = MOE_SHARE
     if case.setting.get("mamba_ssm_cache_dtype") in {"float16", "bfloat16"}:
-        change["mamba_ssm_cache_dtype"] = "float32"
-    if not change:
-        return
+        wanted["mamba_ssm_cache_dtype"] = "float32"
+    if not wanted and case.profile not in PROFILES:
+        return  # else W1 would ask for the template's values
     yield Finding(
         rule="B2",
-        klass="gated" if "mamba_ssm_cache_dtype" in change else "auto",
-        severity="warning" if SEQS in change else "info",
+        klass="gated" if "mamba_ssm_cache_dtype" in wanted else "auto",
+        severity="warning" if SEQS in wanted else "info",
         why=(
             f"{model.name} is a hybrid: each of {seqs_in_force(case)} sequences holds a state of fixed size, "
             f"and {card.name} has {card.memory_gib:g} GiB"
         ),
-        to=change,
+        to=wanted,
         expects="no OOM, and no 'max_num_seqs exceeds available Mamba cache blocks' at the start",
         risks=(
             "fewer requests at once and smaller steps: TTFT of long prompts rises; where it serves "
@@ -167,7 +176,7 @@ def _small_steps(case: Case) -> Iterable[Finding]:
         klass="auto",
         severity=severity,
         why=f"{TOKENS} {tokens}: a prompt of 2,048 tokens takes {-(-2048 // tokens)} steps before it answers",
-        to={TOKENS: TOKENS_TO},
+        to={TOKENS: _least(case)[0]},
         expects="lower TTFT and more throughput; 2048 is vLLM's own least default",
         risks="ITL rises a little while prompts are computed; a little more memory for activations",
         source=f"rulebook B3; {T4_REPORT} (512 limits batching); vLLM 0.32 engine/arg_utils.py",

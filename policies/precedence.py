@@ -97,6 +97,7 @@ YIELDS = (
     Yield(("H3",), ("H1",), "the same flag, and here it does not work at all"),
     Yield(("D2", "D8"), ("D1", "D3", "D5", "D7"), "the particular outranks the rule of thumb"),
     Yield(("B1", "B3", "W1"), ("B2",), "a hybrid model on a small card needs the small values"),
+    Yield(("W1",), ("D6",), "the profile's expert parallelism would cost this model more than it saves"),
 )
 
 

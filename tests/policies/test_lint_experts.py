@@ -37,6 +37,12 @@ def test_what_is_said_of_the_exchange_beside_that_does_not_take_it_for_lasting()
     assert not findings((*LINTS, *lint_memory.LINTS), replace(asked, setting=after))
 
 
+def test_a_profile_that_would_bring_it_back_is_told_why_not() -> None:
+    (found,) = findings(LINTS, case("vllm serve x -tp 8", model=MAVERICK, profile="wide-ep"))
+    assert (found.rule, found.severity, dict(found.to)) == ("D6", "info", {})
+    assert not findings(LINTS, case("vllm serve x -tp 8", model=MAVERICK, profile="batch"))
+
+
 @pytest.mark.parametrize("model", [DEEPSEEK_R1, QWEN_235B, MIXTRAL, None])
 def test_expert_parallel_is_left_to_models_of_which_more_works(model: object) -> None:
     assert "D6" not in rules(findings(LINTS, case("vllm serve x -tp 4 -ep", model=model)))

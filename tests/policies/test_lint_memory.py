@@ -1,8 +1,12 @@
 """M4, M5, B1, B2, B3, L1 and O1: the share of the GPU and the size of the batches."""
 
+from dataclasses import replace
+
 import pytest
 
+from policies import lint_profile
 from policies.lint_memory import LINTS
+from policies.precedence import ranked
 from tests.policies.cases import (
     A10,
     DEEPSEEK_R1,
@@ -102,6 +106,45 @@ def test_a_hybrid_on_a_small_card_gets_the_small_values() -> None:
     )
     assert found.to == {"mamba_ssm_cache_dtype": "float32"}
     assert not findings(LINTS, case(f"vllm serve x {flags}", model=MAMBA_9B, card=T4))
+
+
+def test_a_template_does_not_take_the_small_values_from_a_hybrid() -> None:
+    flags = "--max-num-seqs 16 --max-num-batched-tokens 512 --gpu-memory-utilization 0.85"
+    asked = case(f"vllm serve x {flags}", model=MAMBA_9B, card=T4, profile="batch")
+    said = findings((*LINTS, *lint_profile.LINTS), asked)
+    assert [one.rule for one in ranked(said).kept] == ["B2"]
+    assert not said[0].to
+
+
+@pytest.mark.parametrize(
+    ("profile", "seqs", "tokens"), [("", 128, 2048), ("chat", 128, 2048), ("batch", 256, 4096)]
+)
+def test_values_that_are_too_small_are_raised_as_far_as_the_profile_would(
+    profile: str, seqs: int, tokens: int
+) -> None:
+    flags = "--max-num-seqs 16 --max-num-batched-tokens 512 --max-model-len 8192"
+    asked = case(f"vllm serve x {flags}", model=LLAMA_8B, card=H100, profile=profile)
+    assert [one.to for one in findings(LINTS, asked)] == [
+        {"max_num_seqs": seqs},
+        {"max_num_batched_tokens": tokens},
+    ]
+    few = asked.setting | {"max_num_batched_tokens": 16}
+    assert findings(LINTS, replace(asked, setting=few))[0].to == {
+        "max_num_seqs": seqs,
+        "max_num_batched_tokens": tokens,
+    }
+
+
+def test_a_usual_request_of_a_model_with_a_long_context_is_not_long() -> None:
+    """457,784 tokens hold 223 requests of 2,048, though only 3 of 131,072."""
+    (found,) = findings(LINTS, case("vllm serve x --max-num-seqs 16", model=LLAMA_8B, card=H100))
+    assert (found.rule, found.to) == ("B1", {"max_num_seqs": 128})
+
+
+def test_offloading_is_kept_where_the_longest_requests_would_not_fit() -> None:
+    flags = "--kv-offloading-size 62 --max-num-seqs 64"
+    (found,) = findings(LINTS, case(f"vllm serve x {flags}", model=LLAMA_8B, card=H100))
+    assert (found.rule, dict(found.to)) == ("O1", {})
 
 
 def test_a_hybrid_on_a_large_card_is_left_alone() -> None:

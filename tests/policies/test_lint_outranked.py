@@ -6,7 +6,6 @@ from agent import expertise
 from agent.facts import Case
 from policies.precedence import ranked
 from tests.policies.cases import (
-    A100,
     DEEPSEEK_R1,
     H100,
     H200,
@@ -15,6 +14,7 @@ from tests.policies.cases import (
     LLAMA_8B_AWQ,
     LLAMA_70B,
     MAMBA_9B,
+    MAVERICK,
     QWEN_2B,
     T4,
     case,
@@ -41,17 +41,8 @@ SHORT = "vllm serve x --max-model-len 2048"
             "D5",
             "D2",
         ),
-        (
-            case(
-                f"{SHORT} --max-num-seqs 16 --max-num-batched-tokens 8192",
-                model=LLAMA_8B,
-                card=A100,
-                profile="batch",
-            ),
-            "B1",
-            "W1",
-        ),
         (case(SHORT, model=MAMBA_9B, card=T4, profile="chat"), "B2", "W1"),
+        (case("vllm serve x -tp 8", model=MAVERICK, card=H200, profile="wide-ep"), "D6", "W1"),
         (case(f"{SHORT} --max-num-seqs 16", model=LLAMA_8B_AWQ, card=T4, log=(FEW,)), "F5", "B1"),
         (case(f"{SHORT} --enforce-eager", model=LLAMA_8B_AWQ, card=T4, log=(NO_BLOCKS,)), "F4", "G1"),
         (case(f"{SHORT} --gpu-memory-utilization 0.7", log=(WARM_UP,)), "F5", "M5"),
