@@ -9,7 +9,7 @@ from agent.ports import Context
 from agent.reading import Reading
 from policies.defaults import whole
 from policies.knobs import KNOBS
-from policies.saying import Number, load, mute, note, preempts, seen
+from policies.saying import Number, gpu_busy, load, mute, note, over, preempts, seen
 from policies.sequence_cap import ACTIVE, SEQS, STEP_OCTAVES, SequenceCap, cap_of, demand, lowered, raised
 from policies.steps import inside, turned_lately
 
@@ -169,17 +169,17 @@ class Admission:
         usage, cap = reading.kv_usage, whole(context.setting, SEQS)
         if usage is None or cap is None or usage.high >= self.kv_idle_below_ratio or reading.waiting.high > 0:
             return None
-        loads = [gpu.utilization for gpu in reading.gpus if gpu.utilization is not None]
-        if not loads or max(loads) >= self.gpu_idle_below_ratio or reading.running.high > cap / 4:
+        busy, running = gpu_busy(reading), reading.running.high
+        late = over(reading.ttft, context.slo.ttft, 1) or over(reading.itl, context.slo.itl, 1)
+        if busy is None or busy >= self.gpu_idle_below_ratio or running > cap / 4 or late:
             return None
         why = (
-            f"over-provisioned: over {reading.span_s:.0f} s nothing waited, at most "
-            f"{reading.running.high:.0f} of {cap} sequences ran, the KV cache was at most {usage.high:.0%} "
-            f"full and the GPU {max(loads):.0%} busy"
+            f"over-provisioned: over {reading.span_s:.0f} s nothing waited, at most {running:.0f} of {cap} "
+            f"sequences ran, the KV cache was at most {usage.high:.0%} full and the GPU {busy:.0%} busy"
         )
         advice = "nothing changes: fewer replicas or a smaller GPU would do"
-        busy: Number = ("gpu_utilization", max(loads), "ratio")
-        return note("K3", reading, why, advice, "parallelism guide, KV usage", *_cache(reading), busy)
+        numbers = (*_cache(reading), ("gpu_utilization", busy, "ratio"))
+        return note("K3", reading, why, advice, "parallelism guide, KV usage", *numbers)
 
 
 def _thrash(reading: Reading) -> str:

@@ -4,16 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import isfinite
 
-from agent.model import Evidence, Knob, Objective, Proposal
+from agent.model import ChangeClass, Knob, Objective, Proposal
 from agent.ports import Context
 from agent.reading import Latency, Reading
 from policies.defaults import token_budget, whole
-from policies.saying import Number, seen, stands_still
+from policies.saying import Number, note, seen, stands_still
 from policies.steps import down, turned_lately, up
 
 BATCHED, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
 TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: where a tail of TTFT or ITL sends the budget
-LEAST = 256
+TAIL_SHARE = 0.01  # what lies above a p99
+LEAST = 256  # tokens of a step: with fewer prompt tokens in it, it is hardly slower than without
+DECODING = (
+    "the token budget is not what is late: look at enforce_eager, a forced attention backend, "
+    "async_scheduling and untuned MoE kernels; else fewer sequences at once, or replicas"
+)
 SOURCE = "vLLM optimization guide (chunked prefill): small budgets favour ITL, large ones TTFT"
 
 
@@ -52,13 +57,14 @@ class PrefillBudget:
         slo = context.slo
         ttft, itl = self._counted(reading.ttft), self._counted(reading.itl)
         queue_empty = max(reading.waiting.early, reading.waiting.late) < self.queue_empty_below
-        prefills = reading.prompt_tokens_per_s is None or reading.prompt_tokens_per_s.mean > 0
         itl_fine, ttft_fine = self._fine(itl, slo.itl), self._fine(ttft, slo.ttft)
         answer: Proposal | None = None
         if ttft and slo.ttft and _over(ttft, slo.ttft) and queue_empty and itl_fine:
             answer = self._raise("P1", reading, context, _late("TTFT", ttft, slo.ttft))
-        elif itl and slo.itl and _over(itl, slo.itl) and ttft_fine and prefills:
-            answer = self._lower("P2", reading, context, _late("ITL", itl, slo.itl))
+        elif itl and slo.itl and _over(itl, slo.itl) and ttft_fine:
+            why, late = _late("ITL", itl, slo.itl), itl.over_slo or 0.0
+            by_prompts = _prompts_are_behind(reading, late)
+            answer = self._lower("P2", reading, context, why) if by_prompts else _decoding(reading, why)
         elif (
             ttft
             and self._tail(ttft, slo.ttft)
@@ -67,7 +73,7 @@ class PrefillBudget:
             and not _tails(itl, self.tail_ratio)
         ):
             answer = self._into_band(reading, context, upwards=True, why=_tail("TTFT", ttft))
-        elif itl and self._tail(itl, slo.itl) and ttft_fine and prefills:
+        elif itl and self._tail(itl, slo.itl) and ttft_fine and _prompts_are_behind(reading, TAIL_SHARE):
             answer = self._into_band(reading, context, upwards=False, why=_tail("ITL", itl))
         return (answer,) if answer else ()
 
@@ -103,6 +109,8 @@ class PrefillBudget:
         self, rule: str, reading: Reading, context: Context, why: str, to: int | None = None
     ) -> Proposal | None:
         knob, current, ceiling = _budget(reading, context)
+        klass, guessed = _sure(reading, context, knob)
+        queue = reading.waiting.mean
         wanted = to or current * 2
         value = up(context.bounds.get(knob), current=current, wanted=wanted, limit=min(wanted, ceiling))
         if value is None or self._turned(reading, context, upwards=True):
@@ -111,18 +119,20 @@ class PrefillBudget:
             rule=rule,
             to={knob: value},
             assumed={knob: current},
-            why=f"{why} and {reading.waiting.mean:.1f} waited: raise {knob} from {current} to {value}",
+            why=f"{why} and {queue:.1f} waited: raise {knob} from {current} to {value}{guessed}",
             expects="prompts take fewer steps: TTFT falls",
             risks="ITL rises where prompts and answers share steps; activations take KV cache",
             source=f"rulebook {rule}; {SOURCE}",
-            evidence=_evidence(reading, "ttft"),
+            evidence=seen(reading, *_latencies(reading, "ttft")),
             mitigation=rule == "P1",
+            klass=klass,
         )
 
     def _lower(
         self, rule: str, reading: Reading, context: Context, why: str, to: int | None = None
     ) -> Proposal | None:
         knob, current, _ = _budget(reading, context)
+        klass, guessed = _sure(reading, context, knob)
         seqs = whole(context.setting, "max_num_seqs") or 0
         least = max(LEAST, seqs)  # vLLM refuses fewer tokens than sequences
         wanted = to or current // 2
@@ -133,12 +143,13 @@ class PrefillBudget:
             rule=rule,
             to={knob: value},
             assumed={knob: current},
-            why=f"{why} while prompts are mixed in: lower {knob} from {current} to {value}",
+            why=f"{why} while prompts are mixed in: lower {knob} from {current} to {value}{guessed}",
             expects="prompts take less of each step: ITL falls",
             risks="long prompts take more steps: TTFT rises",
             source=f"rulebook {rule}; {SOURCE}",
-            evidence=_evidence(reading, "itl"),
+            evidence=seen(reading, *_latencies(reading, "itl")),
             mitigation=rule == "P2",
+            klass=klass,
         )
 
     def _turned(self, reading: Reading, context: Context, *, upwards: bool) -> bool:
@@ -153,6 +164,38 @@ def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
     if scheduled is not None and scheduled < batched:
         return SCHEDULED, scheduled, batched
     return BATCHED, batched, float("inf")
+
+
+def _sure(reading: Reading, context: Context, knob: Knob) -> tuple[ChangeClass, str]:
+    """Where neither the flag nor the GPU is known, the default is a guess: a person decides."""
+    known = whole(context.setting, knob) is not None or any(gpu.memory_total_mib for gpu in reading.gpus)
+    return ("auto", "") if known else ("gated", " (a guess: neither the flag nor the GPU is known)")
+
+
+def _prompts_are_behind(reading: Reading, late: float) -> bool:
+    """Whether steps with prompts in them can be half of the late ones, a share `late` of all.
+
+    A second has answer tokens / running steps, and at most prompt tokens / LEAST of them carry a prompt that
+    counts.
+    """
+    prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
+    if prompts is None or prompts.mean <= 0:
+        return prompts is None
+    steps = answers.mean / max(1.0, reading.running.mean) if answers else 0.0
+    return prompts.mean / LEAST >= late / 2 * steps
+
+
+def _decoding(reading: Reading, late: str) -> Proposal:
+    """Decode-bound: a fact, for which no step of the budget helps."""
+    rates = (reading.prompt_tokens_per_s, reading.generation_tokens_per_s)
+    prompts, answers = (rate.mean if rate else 0.0 for rate in rates)
+    why = (
+        f"decode-bound: {late}, while {reading.running.mean:.1f} requests ran and only {prompts:.0f} prompt "
+        f"tokens/s came beside {answers:.0f} of answers"
+    )
+    return note(
+        "P2", reading, why, DECODING, "triage tree: TPOT high, TTFT fine", *_latencies(reading, "itl")
+    )
 
 
 def _over(latency: Latency, objective: Objective) -> bool:
@@ -176,14 +219,14 @@ def _tail(name: str, latency: Latency) -> str:
     )
 
 
-def _evidence(reading: Reading, first: str) -> tuple[Evidence, ...]:
-    """The latency that asks for the step, then the other."""
+def _latencies(reading: Reading, first: str) -> list[Number]:
+    """The one that asks for the step, then the other."""
     both = sorted((("ttft", reading.ttft), ("itl", reading.itl)), key=lambda named: named[0] != first)
     numbers: list[Number] = []
     for name, latency in both:
         if latency is not None:
             numbers += [(f"{name}_over_slo", latency.over_slo, "ratio"), (f"{name}_p99", latency.p99, "s")]
-    return seen(reading, *numbers)
+    return numbers
 
 
 plugin = PrefillBudget

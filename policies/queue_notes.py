@@ -7,7 +7,7 @@ from math import ceil
 from agent.model import Proposal, Setting
 from agent.ports import Context
 from agent.reading import Reading
-from policies.defaults import token_budget
+from policies.defaults import chosen_seqs, token_budget
 from policies.gpu_share import SHARE, share_of
 from policies.saying import (
     Number,
@@ -22,11 +22,12 @@ from policies.saying import (
     stands_still,
     waits,
 )
-from policies.sequence_cap import ACTIVE, SEQS, cap_of, raised
+from policies.sequence_cap import ACTIVE, SEQS, SequenceCap, cap_of, raised
 from policies.steps import inside, turned_lately, up
 
 BUDGET, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
 TRIAGE = "production triage guide"
+PREFILL_RATIO = 10  # prompt tokens over answer tokens: most of the work is prefill
 FEW_TOKENS = 1024  # of a step: they admit few prompts
 BLOCKERS = {
     "speculative_config": "speculative decoding",
@@ -78,9 +79,9 @@ class QueueNotes:
         return note("Q3", reading, why, advice, "production alerts: waiting > 100 is critical", _kv(reading))
 
     def _stall(self, reading: Reading, context: Context) -> Proposal | None:
-        cap = cap_of(reading, context)
-        if cap is None or not waits(reading, self.queue_at_least):
+        if not waits(reading, self.queue_at_least):
             return None
+        cap = cap_of(reading, context) or _default_cap(reading, context)
         if not kv_free(reading, self.kv_free_below_ratio):
             return None
         if reading.running.high >= self.stalled_below_ratio * cap.value:
@@ -89,7 +90,8 @@ class QueueNotes:
             f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited while at most "
             f"{reading.running.high:.0f} ran ({cap.told}) and the KV cache had room"
         )
-        blockers = "; ".join(_blockers(context.setting)) or "structured output, multimodal inputs, adapters"
+        found = [*_prefill(reading), *_blockers(context.setting)]
+        blockers = "; ".join(found) or "structured output, multimodal inputs, adapters"
         advice = f"neither the cap nor the KV cache holds them back; look at: {blockers}"
         return note("Q4", reading, why, advice, TRIAGE, _kv(reading))
 
@@ -142,6 +144,20 @@ class QueueNotes:
         if share is None:
             return False
         return share >= self.memory_ceiling_ratio or not inside(bound, share + 0.01)
+
+
+def _default_cap(reading: Reading, context: Context) -> SequenceCap:
+    value = chosen_seqs(context.setting, reading)
+    return SequenceCap(knob=SEQS, value=value, told=f"{SEQS} is not given, vLLM's own is {value} or more")
+
+
+def _prefill(reading: Reading) -> list[str]:
+    """Prompts that take most of what is computed: they are what the queue waits for."""
+    prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
+    if prompts is None or answers is None or prompts.mean < PREFILL_RATIO * answers.mean:
+        return []
+    told = f"{prompts.mean:.0f} tokens/s of them beside {answers.mean:.0f} of answers"
+    return [f"prompts ({told}: prefill is the limit, so prefix caching, a larger token budget, or replicas)"]
 
 
 def _blockers(setting: Setting) -> list[str]:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from agent import expertise
+from agent.cli.lengths import series
 from agent.errors import ConfigError, SensorError
 from agent.fold import Fold
 from agent.model import Setting, Slo, Value
@@ -48,7 +49,7 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
     every_s = max(0.1, min(1.0, seconds / 10))
     fold = Fold(slo=slo, span_s=seconds, fresh_s=3 * every_s)
     try:
-        body = _get(f"{base}/metrics")
+        body = last = _get(f"{base}/metrics")
         before = scrapes.totals(body)
     except SensorError as error:
         raise ConfigError(f"{base}/metrics: {error}; give the address of a vLLM server") from error
@@ -59,7 +60,8 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
         time.sleep(max(0.0, due_s - time.monotonic()))
         now_s = time.monotonic()
         try:
-            after = scrapes.totals(_get(f"{base}/metrics"))
+            page = _get(f"{base}/metrics")
+            after = scrapes.totals(page)
             one = scrapes.sample(
                 before,
                 after,
@@ -72,12 +74,13 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
             continue  # a gap: the next scrape tells what was counted meanwhile
         fold.add(one)
         ended += sum(one.finished.values())
-        before, before_s = after, now_s
+        before, before_s, last = after, now_s, page
     reading = fold.reading(SERVER, BEGIN + timedelta(seconds=now_s - began_s))
     if reading is None:
         raise ConfigError(
             f"{base}/metrics answered once, and then not for {seconds:g} s; is the server alive?"
         )
+    reading = replace(reading, series=series(body, last))
     return Window(reading=reading, model=model, requests=ended)
 
 
@@ -112,6 +115,7 @@ def saved(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
     reading = fold.reading(SERVER, end)
     if reading is None:
         raise ConfigError(f"--scrape {second}: holds numbers that cannot be counted with")
+    reading = replace(reading, series=series(*bodies))
     return Window(reading=reading, model=_model(bodies[1]), requests=sum(whole.finished.values()))
 
 

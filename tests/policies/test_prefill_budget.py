@@ -8,7 +8,7 @@ from hypothesis import given
 
 from agent.model import Bound, Outcome, Proposal, Slo, Value
 from agent.ports import Context
-from agent.reading import Gpu, Latency, Reading
+from agent.reading import Gpu, Latency, Reading, Trend
 from policies.prefill_budget import PrefillBudget
 from tests.policies.readings import (
     CONTEXTS,
@@ -82,13 +82,42 @@ def test_late_tokens_beside_prompts_ask_for_a_smaller_budget() -> None:
     "reading",
     [
         pytest.param(a_reading(ttft=late(0.04), itl=late(0.2)), id="first tokens have no slack to give"),
-        pytest.param(
-            a_reading(ttft=FINE, itl=late(0.2), prompt_tokens=steady(0)), id="no prompts are mixed in"
-        ),
     ],
 )
 def test_p2_stays_silent(reading: Reading) -> None:
     assert not said(reading)
+
+
+FEW, MANY = steady(90.0), steady(9000.0)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "answers", "changes"),
+    [
+        pytest.param(steady(0), steady(700), False, id="no prompts at all"),
+        pytest.param(FEW, steady(700), False, id="too few for so many late tokens"),
+        pytest.param(MANY, steady(700), True, id="prompts in most of the steps"),
+        pytest.param(FEW, None, True, id="answers that nobody counts"),
+    ],
+)
+def test_late_tokens_that_no_prompt_explains_are_no_matter_of_the_budget(
+    prompts: Trend, answers: Trend | None, changes: bool
+) -> None:
+    """128 short chats at once: each step is late by its decoding alone."""
+    reading = a_reading(running=steady(128), ttft=FINE, itl=late(0.9), prompt_tokens=prompts)
+
+    (proposal,) = said(replace(reading, generation_tokens_per_s=answers))
+
+    assert proposal.rule == "P2"
+    assert bool(proposal.to) is changes
+    assert proposal.why.startswith("decode-bound: ") is not changes
+
+
+def test_a_budget_that_is_only_guessed_is_a_persons_to_change() -> None:
+    (proposal,) = said(SLOW_TOKENS, a_context())
+
+    assert proposal.klass == "gated"
+    assert "a guess: neither the flag nor the GPU is known" in proposal.why
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,28 @@ def test_a_queue_below_the_cap_beside_a_free_cache_names_what_may_block() -> Non
         pytest.param(replace(STALL, kv_usage=steady(0.9)), a_context(SETTING), id="the cache does"),
         pytest.param(replace(STALL, kv_usage=None), a_context(SETTING), id="the cache is not known"),
         pytest.param(replace(STALL, preemptions_per_s=steady(0.1)), a_context(SETTING), id="it preempts"),
-        pytest.param(STALL, a_context({}), id="no cap is known"),
+        pytest.param(STALL, a_context({}), id="no cap is known, and it may be the level that it keeps"),
         pytest.param(replace(STALL, waiting=rising(0, 5)), a_context(SETTING), id="not all the time"),
         pytest.param(replace(STALL, coverage=0.7), a_context(SETTING), id="scrapes are missing"),
     ],
 )
 def test_q4_stays_silent(reading: Reading, context: Context) -> None:
     assert "Q4" not in said(reading, context)
+
+
+def test_a_queue_far_below_vllms_own_cap_is_held_up_by_its_prompts() -> None:
+    """No flag is given, and what runs keeps no level: prompts of 8,000 tokens come faster than they go."""
+    prefills = replace(
+        STALL,
+        running=rising(4, 8),
+        waiting=steady(60),
+        prompt_tokens_per_s=steady(16_000),
+        generation_tokens_per_s=steady(80),
+    )
+    note = said(prefills, a_context({}))["Q4"]
+
+    assert "max_num_seqs is not given, vLLM's own is 128 or more" in note.why
+    assert "16000 tokens/s of them beside 80 of answers: prefill is the limit" in note.expects
 
 
 def test_replicas_are_counted_when_every_knob_is_at_its_bound() -> None:
