@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from agent.events import Event
-from agent.history import History
+from agent.history import History, Point
 from agent.journal import Journal
 from agent.loop import TargetLoop
 from agent.model import Slo
@@ -91,6 +91,9 @@ class Daemon:
 
     def suggestions(self) -> Sequence[Suggestion]:
         return self.history.suggestions()
+
+    def points(self, rollout: str) -> Sequence[Point]:
+        return self.history.points(rollout)
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
         """The running one with this second's counts."""

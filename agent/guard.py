@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from agent.digest import digest
-from agent.model import Bound, Knob, Outcome, Plan, Proposal, Prospect, Setting, Value
-from agent.plans import plan_for
+from agent.model import Bound, Forecast, Knob, Outcome, Plan, Proposal, Prospect, Setting, Value
 from agent.reading import Reading
 from agent.state import State, Suggestion
 
@@ -102,9 +101,15 @@ class Guard:
         )
 
     def seal(
-        self, suggestion: Suggestion, prospect: Prospect, *, at: datetime, plan: Plan, servers: int
+        self,
+        suggestion: Suggestion,
+        prospect: Prospect,
+        *,
+        at: datetime,
+        plan: Plan,
+        forecast: Forecast | None,
     ) -> Suggestion:
-        """What a person is shown: with the engine's answer, and the digest of all of it.
+        """What a person is shown: with the engine's answer, the plan, and the digest of all of it.
 
         A planned outage is never `auto`.
         """
@@ -116,7 +121,9 @@ class Guard:
                 suggestion,
                 proposal=proposal,
                 prospect=prospect,
-                notes=(*suggestion.notes, *_told(prospect, plan_for(plan, prospect, servers), servers)),
+                plan=plan,
+                forecast=forecast,
+                notes=(*suggestion.notes, *_told(prospect, plan, forecast, len(suggestion.servers))),
                 expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
                 status="open",
             )
@@ -201,9 +208,8 @@ def _unfit(state: State) -> str:
     return ""
 
 
-def _told(prospect: Prospect, plan: Plan, servers: int) -> tuple[str, ...]:
+def _told(prospect: Prospect, plan: Plan, forecast: Forecast | None, servers: int) -> tuple[str, ...]:
     """How it will be done and how long that takes, in sentences."""
-    least_s = sum(step.at_least_s for step in plan.steps)
     start = "" if prospect.start_s is None else f"a start takes about {prospect.start_s:.0f} s; "
     said = [f"{prospect.strategy}: {prospect.why}"] if prospect.why else []
     if prospect.outage_s:
@@ -213,8 +219,28 @@ def _told(prospect: Prospect, plan: Plan, servers: int) -> tuple[str, ...]:
         )
     if servers > 1:
         said.append(f"{servers} servers, one after the other")
-    said.append(f"{start}a rollout takes at least {least_s:.0f} s after green is up")
+    said.append(start + (_expected(forecast, plan) if forecast else _at_least(plan)))
     return (*said, *prospect.notes)
+
+
+def _at_least(plan: Plan) -> str:
+    least_s = sum(step.at_least_s for step in plan.steps)
+    return f"a rollout takes at least {least_s:.0f} s after green is up; without traffic it is never known"
+
+
+def _expected(forecast: Forecast, plan: Plan) -> str:
+    """Before anybody approves: how long until it is known what the change does."""
+    said = (
+        f"at {forecast.rate_rps:.3g} requests/s it is known after about {forecast.usual_s:.0f} s of canary "
+        f"(nine of ten take less than {forecast.likely_s:.0f} s) that green is not worse, then it holds all "
+        f"traffic for {forecast.hold_s:.0f} s"
+    )
+    if not forecast.too_long:
+        return said
+    weights = " and ".join(f"{weight} %" for weight in forecast.too_long)
+    fit = forecast.fitting_margin
+    fix = f"; a margin of {fit:g} instead of {plan.margin:g} would fit" if fit else ""
+    return f"{said}; the limit at {weights} is too short for that: it may be taken back undecided{fix}"
 
 
 def _sealed(suggestion: Suggestion) -> Suggestion:

@@ -1,20 +1,34 @@
 """Every suggestion and rollout there was, latest version of each: read from the journal once, then kept."""
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from agent.journal import Journal
+from agent.judge.accounts import accounts
 from agent.records import Record, state_of
 from agent.state import Rollout, State, Suggestion
 
+CURVES, POINTS = 50, 1000  # of the evidence over time: rollouts, and points of each
 KEPT = 1000  # of each kind; the journal has them all
 PAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The e-values of one second, by stream: worse, not worse."""
+
+    at: datetime
+    weight: int
+    judged: Mapping[str, tuple[float, float]]
 
 
 @dataclass(slots=True)
 class History:
     _suggestions: dict[str, Suggestion] = field(default_factory=dict)
     _rollouts: dict[str, tuple[str, Rollout]] = field(default_factory=dict)
+    _points: dict[str, deque[Point]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, journal: Journal) -> "History":
@@ -32,9 +46,23 @@ class History:
             self._suggestions[state.suggestion.id] = state.suggestion
         if state.rollout is not None:
             self._rollouts[state.rollout.id] = (state.target, state.rollout)
-        for kept in (self._suggestions, self._rollouts):
-            while len(kept) > KEPT:
+            self._note(state.rollout)
+        for kept, most in ((self._suggestions, KEPT), (self._rollouts, KEPT), (self._points, CURVES)):
+            while len(kept) > most:
                 kept.pop(next(iter(kept)))
+
+    def _note(self, rollout: Rollout) -> None:
+        """One point for each second of evidence that was written down."""
+        at = rollout.trial.at
+        points = self._points.setdefault(rollout.id, deque(maxlen=POINTS))
+        if at is None or (points and points[-1].at >= at):
+            return
+        judged = {account.stream: (account.worse, account.not_worse) for account in accounts(rollout.trial)}
+        points.append(Point(at=at, weight=rollout.plan.steps[rollout.step].weight, judged=judged))
+
+    def points(self, rollout: str) -> Sequence[Point]:
+        """How the evidence on a rollout grew, oldest first; the latest ones of the latest rollouts."""
+        return tuple(self._points.get(rollout, ()))
 
     def _close_before(self, latest: Suggestion) -> None:
         """A target has one suggestion at a time: one that waited when another followed was superseded."""

@@ -6,6 +6,7 @@ from agent import events as e
 from agent.arm import Arm, quantile
 from agent.effects import Effect
 from agent.guard import PERSON
+from agent.judge.accounts import accounts
 from agent.model import Evidence
 from agent.records import DAEMON, Actor, Entry
 from agent.state import Phase, Rollout, State, Suggestion
@@ -126,7 +127,14 @@ def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple
     shown = suggestion.proposal.evidence if suggestion else ()
     if rollout is None or rollout.step_since is None:
         return shown
-    return (*shown, *_arm("green", rollout.green), *_arm("blue", rollout.blue))
+    judged = (
+        Evidence(
+            metric=f"{account.stream}_{name}", value=value, unit="e-value", window_s=rollout.trial.valid_s
+        )
+        for account in accounts(rollout.trial)
+        for name, value in (("worse", account.worse), ("not_worse", account.not_worse))
+    )
+    return (*shown, *_arm("green", rollout.green), *_arm("blue", rollout.blue), *judged)
 
 
 def _arm(side: str, arm: Arm) -> tuple[Evidence, ...]:

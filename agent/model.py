@@ -127,6 +127,18 @@ class Plan:
     gain_needed: bool = True  # a policy's change that gains nothing measurable is taken back
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """How long until it is known what a change does, from the traffic of the last minutes."""
+
+    rate_rps: float
+    usual_s: float  # from the first share to the end of load parity, the median
+    likely_s: float  # nine of ten take no longer
+    hold_s: float  # then, under full load
+    too_long: tuple[int, ...] = ()  # weights of the steps that will probably end undecided
+    fitting_margin: float | None = None  # with which they would not
+
+
 OutcomeResult = Literal["promoted", "rolled_back", "failed", "denied", "undecided", "refused", "no_gain"]
 """`rolled_back`: judged worse, or lost in the canary. `failed`: never served. `denied`: a person said no.
 `undecided`: taken back for what says nothing about the value, as no evidence in time.

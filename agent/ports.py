@@ -11,10 +11,23 @@ from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 from agent.arm import Arm
+from agent.calibration import Calibration
 from agent.effects import Route
 from agent.events import ServerLost
 from agent.facts import Case
-from agent.model import Bound, Outcome, Proposal, Prospect, Server, Setting, Slo, Step, Strategy
+from agent.model import (
+    Bound,
+    Forecast,
+    Outcome,
+    Plan,
+    Proposal,
+    Prospect,
+    Server,
+    Setting,
+    Slo,
+    Step,
+    Strategy,
+)
 from agent.reading import Reading, Sample
 from agent.trial import Second, Trial
 
@@ -59,6 +72,12 @@ class Judge(Protocol):
         `green`, `blue`: counts of this step so far, with this second. `record`: blue alone under full load,
         before the canary.
         """
+        ...
+
+    def forecast(
+        self, plan: Plan, *, slo: Slo, recent: Arm, recent_s: float, calibration: Mapping[str, Calibration]
+    ) -> Forecast | None:
+        """How long the plan will take at the traffic of the last `recent_s` seconds; None: not known."""
         ...
 
     def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 from agent.arm import Arm
 from agent.calibration import Calibration
 from agent.effects import Drain, Launch, Preflight, Retire, Route, Stop, WarmUp
-from agent.model import Mode, Outcome, Plan, Proposal, Prospect, Server, Setting, Strategy
+from agent.model import Forecast, Mode, Outcome, Plan, Proposal, Prospect, Server, Setting, Strategy
 from agent.trial import Trial
 
 Awaited = Preflight | Launch | WarmUp | Route | Drain | Stop | Retire
@@ -50,6 +50,8 @@ class Suggestion:
     digest: str
     servers: tuple[str, ...] = ()  # those that serve: with others it is another change
     prospect: Prospect = field(default_factory=Prospect)
+    plan: Plan | None = None  # frozen when the engine has answered; None: it has not yet
+    forecast: Forecast | None = None
     status: SuggestionStatus = "checking"
     decided_by: str = ""
 

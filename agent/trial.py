@@ -47,6 +47,7 @@ class Trial:
     """`valid_s`: seconds that count, of this step and of all; those that are held do not."""
 
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # frozen when the rollout starts
+    at: datetime | None = None  # of the last second that was heard
     margin: float = 0.01  # a green that is worse by this share of requests or more must not pass
     streams: tuple[Stream, ...] = ()
     tick_s: float = 0.0

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from agent.digest import digest
 from agent.errors import TrimtabError
 from agent.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
+from agent.history import Point
 from agent.model import Evidence, Objective, Plan, Proposal, Prospect, Server, Slo, Step, Value
 from agent.reading import Latency, Reading, SourceState, Trend
 from agent.state import Phase, Rollout, State, Suggestion
@@ -78,6 +79,10 @@ class FakeDesk:
 
     def suggestions(self) -> Sequence[Suggestion]:
         return list(reversed(self._suggestions.values()))
+
+    def points(self, rollout: str) -> Sequence[Point]:
+        del rollout
+        return ()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
         return [(self.target, rollout) for rollout in reversed(self._rollouts.values())]

@@ -1,6 +1,6 @@
 """The machine with plain rules, and a world that answers its effects: for tests that tell stories."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from agent import effects as fx
 from agent import events as e
 from agent.arm import Arm, arm_of
+from agent.calibration import Calibration
 from agent.guard import Guard
 from agent.machine import Machine
 from agent.machine.moves import Rules
@@ -73,6 +74,11 @@ class CountingJudge:
             return trial, Verdict(kind="pass", why=f"{green.total} requests, none failed")
         return trial, Verdict(kind="wait", why=f"{green.total} of {step.requests} requests")
 
+    def forecast(
+        self, plan: Plan, *, slo: Slo, recent: Arm, recent_s: float, calibration: Mapping[str, Calibration]
+    ) -> None:
+        del plan, slo, recent, recent_s, calibration
+
     def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
         del trial, slo, level, green, record
         return self.better
@@ -122,6 +128,7 @@ class World:
     green_fails: int = 0
     waiting: float = 12
     silent: bool = False  # no requests come
+    blind: str = ""  # why the requests that come cannot be counted
     refuses: set[str] = field(default_factory=set)  # kinds of effects that fail
     prospect: Prospect = field(default_factory=Prospect)
     stopped: dict[str, Server] = field(default_factory=dict)
@@ -170,7 +177,8 @@ class World:
                 for name, weight in self.weights.items()
                 if weight and not self.silent
             }
-            self.feed(e.Observed(at=self.at, reading=reading(self.at, waiting=self.waiting), arms=arms))
+            now = reading(self.at, waiting=self.waiting)
+            self.feed(e.Observed(at=self.at, reading=now, arms=arms, blind=self.blind))
         return self
 
     def perform(self, effect: fx.Effect) -> Iterable[e.Event]:  # noqa: C901 - a table of effects

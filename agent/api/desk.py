@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from agent.events import Event
+from agent.history import Point
 from agent.model import Slo
 from agent.reading import Reading, SourceState
 from agent.state import Rollout, State, Suggestion
@@ -38,6 +39,10 @@ class Desk(Protocol):
 
     def suggestions(self) -> Sequence[Suggestion]:
         """The latest version of each, newest first."""
+        ...
+
+    def points(self, rollout: str) -> Sequence[Point]:
+        """How the evidence on a rollout grew, oldest first."""
         ...
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:

@@ -1,6 +1,6 @@
 """The JSON documents that the API gives: what a person needs of the core's values, and no more."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.desk import Desk
 from agent.arm import Arm, quantile
-from agent.model import ChangeClass, Evidence, Mode, Outcome, Plan, Server, Slo, Strategy, Value
+from agent.history import Point
+from agent.judge.accounts import Account, accounts
+from agent.model import ChangeClass, Evidence, Forecast, Mode, Outcome, Plan, Server, Slo, Strategy, Value
 from agent.reading import Reading
 from agent.state import Phase, Rollout, State, Suggestion, SuggestionStatus
 
@@ -82,6 +84,10 @@ class SuggestionDocument(Document):
         description="what the guard changed about it, and how it will be done; the last one of a refused "
         "suggestion says why"
     )
+    plan: Plan | None = Field(description="how it will be carried out; null: the engine has not answered yet")
+    forecast: Forecast | None = Field(
+        description="how long it will take to know, from the traffic of the last minutes; null: not known"
+    )
     prospect: ProspectDocument | None = Field(
         description="what the engine says will come of it; null until it has answered, or when it refused"
     )
@@ -130,6 +136,11 @@ class RolloutDocument(Document):
     bad_exposed: int = Field(
         description="failed, later than promised or than blue, or refused beyond the share that blue refuses"
     )
+    judged: list[Account] = Field(description="the evidence of this step, for each stream of requests")
+    over_time: list[Point] = Field(description="how the evidence grew; not in lists")
+    valid_s: float = Field(description="seconds of this step that count; those that are held do not")
+    parked: str = Field(description="why green waits without traffic; empty: it does not")
+    gain: str = Field(description="what green was measurably better at; empty: at nothing, or not asked yet")
     restarts: int
     lost: int
     log: list[str] = Field(description="the lost server's own last lines")
@@ -211,6 +222,8 @@ def suggestion_of(suggestion: Suggestion) -> SuggestionDocument:
         mitigation=proposal.mitigation,
         notes=list(suggestion.notes),
         prospect=_prospect(suggestion),
+        plan=suggestion.plan,
+        forecast=suggestion.forecast,
         base=suggestion.base,
         made_at=suggestion.made_at,
         expires_at=suggestion.expires_at,
@@ -225,7 +238,9 @@ def tag_of(suggestion: Suggestion) -> dict[str, str]:
     return {"ETag": f'"{suggestion.digest}"'} if suggestion.digest else {}
 
 
-def rollout_of(state: State | None, target: str, rollout: Rollout) -> RolloutDocument:
+def rollout_of(
+    state: State | None, target: str, rollout: Rollout, points: Sequence[Point] = ()
+) -> RolloutDocument:
     return RolloutDocument(
         id=rollout.id,
         target=target,
@@ -246,6 +261,11 @@ def rollout_of(state: State | None, target: str, rollout: Rollout) -> RolloutDoc
         record=_arm(rollout.record),
         exposed=_arm(rollout.exposed),
         bad_exposed=rollout.bad_exposed,
+        judged=list(accounts(rollout.trial)),
+        over_time=list(points),
+        valid_s=rollout.trial.valid_s,
+        parked=rollout.parked,
+        gain=rollout.gain,
         restarts=rollout.restarts,
         lost=rollout.lost,
         log=list(rollout.log),

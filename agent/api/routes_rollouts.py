@@ -62,7 +62,8 @@ async def _list(call: Call) -> RolloutsDocument:
 
 async def _show(call: Call) -> RolloutDocument:
     target, rollout = _rollout(call)
-    return rollout_of(call.desk.states().get(target), target, rollout)
+    points = call.desk.points(rollout.id)
+    return rollout_of(call.desk.states().get(target), target, rollout, points)
 
 
 async def _abort(call: Call) -> RolloutDocument:
@@ -102,7 +103,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/rollouts/{id}",
         role="viewer",
-        summary="One rollout",
+        summary="One rollout, with the evidence over time",
         answer=_show,
         gives=RolloutDocument,
         refuses=UNKNOWN,

@@ -8,17 +8,20 @@ holds over all steps and looks. P(a green that is worse by more than twice the m
 each stream must reach 1/0.05 in that step, so the one that is worse must (intersection-union: no correction).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import isfinite, log
 
 from agent.arm import Arm
+from agent.calibration import Calibration
 from agent.judge.evidence import HOLD_BACK, heard, log_mean, log_worse
 from agent.judge.fairness import Held, held, remembered
+from agent.judge.forecast import forecast
 from agent.judge.gain import gain
 from agent.judge.guards import broken, wedged_s
 from agent.judge.streams import LEAST_CONTROL, counts, opened
 from agent.judge.words import chance, counted
-from agent.model import Slo, Step
+from agent.model import Forecast, Plan, Slo, Step
 from agent.ports import Verdict
 from agent.trial import Second, Trial
 
@@ -55,7 +58,7 @@ class AnytimeJudge:
     ) -> tuple[Trial, Verdict]:
         """`green`, `blue`: counts of the step with this second; `record`: blue before the canary."""
         by_itself = step.weight >= HOLD_BACK and not sum(second.blue.values(), Arm()).asked
-        trial = replace(remembered(trial, second), wedged_s=wedged_s(trial, second))
+        trial = replace(remembered(trial, second), at=second.at, wedged_s=wedged_s(trial, second))
         trial = replace(
             trial,
             streams=opened(trial, step=step, slo=slo, control=record + blue, margin=trial.margin),
@@ -70,6 +73,14 @@ class AnytimeJudge:
             return trial, Verdict(kind="hold", why=hold.all, bad=bad)
         trial = heard(replace(trial, held_s=0.0), second, step=step, slo=slo, record=record, hold=hold)
         return trial, replace(self._verdict(trial, step, slo, green, blue, hold), bad=bad)
+
+    def forecast(
+        self, plan: Plan, *, slo: Slo, recent: Arm, recent_s: float, calibration: Mapping[str, Calibration]
+    ) -> Forecast | None:
+        """See agent.judge.forecast."""
+        return forecast(
+            plan, slo=slo, recent=recent, recent_s=recent_s, calibration=calibration, beta=self.beta
+        )
 
     def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
         """See agent.judge.gain."""

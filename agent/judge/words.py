@@ -1,6 +1,5 @@
-"""The judge's sentences, and the account that the API and the audit give of its evidence."""
+"""The judge's sentences."""
 
-from dataclasses import dataclass
 from math import exp, sqrt
 
 from agent.trial import Stream
@@ -14,52 +13,6 @@ BAD_ONES = {
     "e2e": "longer than {edge}",
 }
 Z95 = 1.96
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """One stream in numbers. Intervals: Wilson 95 %, of this step's counts, to look at, not to judge by.
-
-    `worse`, `not_worse`: e-values; a verdict needs 100 (of the mean over streams) and 20.
-    `chance`: at most so probable would evidence like this be, if green were not worse by the margin.
-    """
-
-    stream: str
-    edge_s: float | None
-    green_bad: int
-    green_of: int
-    green_interval: tuple[float, float] | None
-    blue_bad: int
-    blue_of: int
-    blue_interval: tuple[float, float] | None
-    margin: float
-    worse: float
-    not_worse: float
-    chance: float
-    says: str
-
-
-def account(stream: Stream, log_worse: float) -> Account:
-    blue_of, blue_bad, of, bad = stream.counted
-    return Account(
-        stream=stream.name,
-        edge_s=stream.edge_s,
-        green_bad=bad,
-        green_of=of,
-        green_interval=interval(bad, of),
-        blue_bad=blue_bad,
-        blue_of=blue_of,
-        blue_interval=interval(blue_bad, blue_of),
-        margin=stream.margin,
-        worse=_rounded(log_worse),
-        not_worse=_rounded(stream.requests.most_good),
-        chance=min(1.0, exp(-min(log_worse, 700.0))),
-        says=counted(stream),
-    )
-
-
-def _rounded(log_e: float) -> float:
-    return float(f"{exp(min(log_e, 700.0)):.3g}")
 
 
 def interval(bad: int, of: int) -> tuple[float, float] | None:

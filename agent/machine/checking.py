@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from agent.effects import Preflight
 from agent.events import Denied, EffectFailed, Observed, Preflighted
 from agent.machine.moves import Moved, Rules, ask, awaited, close, enter, remember, stay
-from agent.machine.serving import keep_alive
+from agent.machine.serving import keep_alive, lately
 from agent.machine.starting import start_rollout
 from agent.model import OutcomeResult
+from agent.plans import plan_for
 from agent.state import Phase, State, Suggestion
 
 ANSWER_S = 900.0  # vLLM's own check takes a minute; beyond this the engine's deadline has failed too
@@ -34,8 +35,13 @@ def preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
     if prospect.problem:
         result: OutcomeResult = "refused" if prospect.lasting else "undecided"
         return refuse(state, event.at, prospect.problem, result)
-    servers = len(state.standing)
-    sealed = rules.guard.seal(suggestion, prospect, at=event.at, plan=rules.plan, servers=servers)
+    recent, recent_s = lately(state, event.at)
+    rate_rps = recent.asked / recent_s if recent_s else None
+    plan = plan_for(rules.plan, prospect, len(state.standing), rate_rps)
+    forecast = rules.judge.forecast(
+        plan, slo=rules.slo, recent=recent, recent_s=recent_s, calibration=state.calibration
+    )
+    sealed = rules.guard.seal(suggestion, prospect, at=event.at, plan=plan, forecast=forecast)
     open_ = replace(state, suggestion=sealed, awaiting=None)
     proposed = enter(open_, Phase.PROPOSED, event.at, sealed.proposal.why)
     bounds = [rules.guard.bounds.get(knob) for knob in sealed.proposal.to]
@@ -44,7 +50,7 @@ def preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
     allowed = "; ".join(
         f"{k} in {b.min}..{b.max}" for k, b in zip(sealed.proposal.to, bounds, strict=True) if b
     )
-    return start_rollout(rules, proposed, event.at, f"auto mode, inside the bounds {allowed}")
+    return start_rollout(proposed, event.at, f"auto mode, inside the bounds {allowed}")
 
 
 def refuse(state: State, at: datetime, why: str, result: OutcomeResult) -> Moved:

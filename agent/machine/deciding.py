@@ -107,7 +107,7 @@ def wait(_: Rules, state: State, event: Observed) -> Moved:
     return keep_alive(state, event.at)
 
 
-def approve(rules: Rules, state: State, event: Approved) -> Moved:
+def approve(_: Rules, state: State, event: Approved) -> Moved:
     """Start only what was shown: same digest, still open, still in time, and never in advise mode."""
     suggestion = state.suggestion
     if (
@@ -118,7 +118,7 @@ def approve(rules: Rules, state: State, event: Approved) -> Moved:
         or event.at >= suggestion.expires_at
     ):
         return stay(state)
-    return start_rollout(rules, state, event.at, event.actor)
+    return start_rollout(state, event.at, event.actor)
 
 
 def deny(_: Rules, state: State, event: Denied) -> Moved:

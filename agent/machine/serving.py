@@ -44,6 +44,14 @@ def remembering(state: State, event: Observed) -> State:
     return replace(state, recent=(state.recent[0] + new, *state.recent[1:])) if new.asked else state
 
 
+def lately(state: State, at: datetime) -> tuple[Arm, float]:
+    """What the fleet's requests did in the last one to two minutes, and in how many seconds."""
+    if state.recent_since is None:
+        return Arm(), 0.0
+    earlier = RECENT * (len(state.recent) - 1)
+    return sum(state.recent, Arm()), (at - state.recent_since + earlier).total_seconds()
+
+
 def spare_the_gone(moved: Moved) -> Moved:
     """No share stays with a server that has ended while others carry traffic."""
     state, effects = moved

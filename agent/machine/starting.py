@@ -5,18 +5,17 @@ from datetime import datetime
 
 from agent.arm import Arm
 from agent.effects import Launch
-from agent.machine.moves import Moved, Rules, ask, enter, name_next, stay
+from agent.machine.moves import Moved, ask, enter, name_next, stay
 from agent.machine.turning import vacate
 from agent.model import Server
-from agent.plans import plan_for
 from agent.state import Phase, Rollout, State
 from agent.trial import Trial
 
 
-def start_rollout(rules: Rules, state: State, at: datetime, by: str) -> Moved:
+def start_rollout(state: State, at: datetime, by: str) -> Moved:
     """Launch green beside the others, or first make room for it."""
     suggestion, standing = state.suggestion, state.standing
-    if suggestion is None or not standing:
+    if suggestion is None or suggestion.plan is None or not standing:
         return stay(state)
     state, name = name_next(state)
     old, prospect = standing[-1], suggestion.prospect
@@ -25,13 +24,13 @@ def start_rollout(rules: Rules, state: State, at: datetime, by: str) -> Moved:
         id=f"{state.target}-{state.suggestions}",
         suggestion=suggestion.id,
         server=name,
-        plan=plan_for(rules.plan, prospect, len(standing)),
+        plan=suggestion.plan,
         strategy=prospect.strategy,
         outage_s=prospect.outage_s,
         old=tuple(server.name for server in standing),
         started_at=at,
         phase_since=at,
-        trial=Trial(calibration=state.calibration, margin=rules.plan.margin),
+        trial=Trial(calibration=state.calibration, margin=suggestion.plan.margin),
         record=sum(state.recent, Arm()) if prospect.strategy == "swap" else Arm(),
     )
     approved = replace(suggestion, status="approved", decided_by=by)

@@ -182,7 +182,7 @@ def test_the_digest_covers_everything_that_is_shown() -> None:
 
 
 def seal(suggestion: Suggestion, prospect: Prospect) -> Suggestion:
-    return GUARD.seal(suggestion, prospect, at=NOON, plan=PLAN, servers=1)
+    return GUARD.seal(suggestion, prospect, at=NOON, plan=PLAN, forecast=None)
 
 
 def test_a_planned_outage_is_told_and_never_auto() -> None:
