@@ -100,7 +100,7 @@ def alone(
 ) -> Lens:
     """One tick without a control: worse is above one limit, not worse below another."""
     base = worse_above - margin
-    above = [min(base + step, 0.99) for step in grid(margin)]
+    above = [min(base + 2 * step, 0.99) for step in grid(margin / 2)]  # a number for each that `beside` has
     worse = [gained_alone(requests, bad, c, worse_above) / phi if c > worse_above else 0.0 for c in above]
     b = max(good_below - 2 * margin, LEAST)
     near = (b, 0.5 * b, 0.5 * (b + good_below))

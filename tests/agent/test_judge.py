@@ -180,6 +180,17 @@ def test_the_hold_back_is_held_up_to_the_record() -> None:
     assert Canary(HOLD, record=record).run(served(10, slow=2), seconds=600).kind == "fail"
 
 
+def test_the_evidence_of_the_canary_goes_on_in_the_hold_back() -> None:
+    canary = Canary(PARITY)
+    assert canary.run(served(5), served(5), seconds=900).kind == "pass"
+    before = [len(row) for stream in canary.trial.streams for row in stream.requests.worse]
+
+    canary.step, canary.trial = HOLD, canary.trial.next_step()
+
+    assert canary.run(served(10), seconds=900).kind == "pass"
+    assert {len(row) for stream in canary.trial.streams for row in stream.requests.worse} == set(before)
+
+
 def test_a_promise_that_is_kept_is_no_breach_in_the_hold_back() -> None:
     record = served(600)
     verdict = Canary(HOLD, record=record).run(served(25, slow=1), seconds=600)
