@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import isinf
 from random import Random
 
+from simulator.faults import Faults
 from simulator.metrics import Metrics
 from simulator.scheduler import Request, Scheduler, Step
 from simulator.step_time import Work
@@ -42,10 +44,12 @@ class Engine:
         jitter: float = 0.0,
         random: Random,
         seed: int = 0,
+        faults: Faults | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.metrics = metrics
-        self.hangs_from: float | None = None  # loop time from which no step ends any more
+        self.used_at: float | None = None  # loop time of the first completion that was asked for
+        self._faults = faults or Faults()
         self._seconds = seconds
         self._speed = speed
         self._jitter = jitter
@@ -65,9 +69,9 @@ class Engine:
         """Prompt tokens of the requests that have no token yet."""
         return sum(request.prompt for request in self._streams if request.first_at is None)
 
-    def read(self, prompt: str | Sequence[int]) -> Transcript:
-        """Count and hash a prompt."""
-        return Transcript(prompt, self.scheduler.cache.block_size, self._seed)
+    def read(self, prompt: str | Sequence[int], *, wrong: bool = False) -> Transcript:
+        """Count and hash a prompt; what is `wrong` is answered with other words."""
+        return Transcript(prompt, self.scheduler.cache.block_size, self._seed + wrong)
 
     def submit(self, text: Transcript, wanted: int, *, ignore_eos: bool) -> Stream:
         """Queue a request for at most `wanted` tokens."""
@@ -107,10 +111,13 @@ class Engine:
             for request in step.admitted:
                 request.scheduled_at = now if request.scheduled_at is None else request.scheduled_at
             noise = self._random.lognormvariate(0.0, self._jitter) if self._jitter else 1.0
-            due += self._seconds(step.work) * noise / self._speed
-            await asyncio.sleep(due - loop.time())
-            if self.hangs_from is not None and loop.time() >= self.hangs_from:
+            began = now if self.used_at is None else self.used_at
+            pace = self._faults.pace(step.work, now - began)
+            due += self._seconds(step.work) * pace * noise / self._speed
+            due = began + self._faults.ends_s(due - began)
+            if isinf(due):
                 await asyncio.Event().wait()
+            await asyncio.sleep(due - loop.time())
             self._deliver(step, loop.time())
 
     def _deliver(self, step: Step, now: float) -> None:

@@ -2,6 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+
+from simulator.step_time import Work
+
+FIVE = 5.0
+MINUTE_S = 60.0
 
 KINDS = {
     "exit": "exits 1 while it starts",
@@ -11,10 +17,17 @@ KINDS = {
     "errors": "answers this share of the requests with 500",
     "abort": "answers this share with 200 and finish_reason abort",
     "truncate": "cuts this share of the streams in the middle",
+    "wrong": "answers this share with other words",
     "slow": "multiplies the time of every step",
+    "slow_prefill": "multiplies the time of steps that compute prompts",
+    "slow_decode": "multiplies the time of steps that do not",
+    "slow_above": "five times as slow in steps of more than so many sequences",
+    "slow_after": "five times as slow from so many seconds after its first request on",
+    "stall": "ends no step in the last so many seconds of each minute since its first request",
 }
 _PLAIN = ("exit", "never_ready")
-_SHARES = ("errors", "abort", "truncate")
+_SHARES = ("errors", "abort", "truncate", "wrong")
+_FACTORS = ("slow", "slow_prefill", "slow_decode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +41,26 @@ class Faults:
     errors: float = 0.0
     abort: float = 0.0
     truncate: float = 0.0
+    wrong: float = 0.0
     slow: float = 1.0
+    slow_prefill: float = 1.0
+    slow_decode: float = 1.0
+    slow_above: float = inf  # sequences
+    slow_after: float = inf  # seconds
+    stall: float = 0.0  # seconds
+
+    def pace(self, work: Work, since_s: float) -> float:
+        """How many times as long a step takes; `since_s`: begun so many seconds after the first request."""
+        factor = self.slow * (self.slow_prefill if work.prefills else self.slow_decode)
+        factor *= FIVE if work.sequences > self.slow_above else 1.0
+        return factor * (FIVE if since_s >= self.slow_after else 1.0)
+
+    def ends_s(self, since_s: float) -> float:
+        """When a step ends that would have ended so many seconds after the first request; inf: never."""
+        if self.hang_after is not None and since_s >= self.hang_after:
+            return inf
+        minutes, seconds = divmod(since_s, MINUTE_S)
+        return (minutes + 1) * MINUTE_S if seconds >= MINUTE_S - self.stall else since_s
 
 
 def faults_for(texts: Sequence[str], setting: Mapping[str, object]) -> Faults:
@@ -59,7 +91,8 @@ def _argument(text: str, kind: str, argument: str) -> bool | float:
         number = float(argument)
     except ValueError:
         raise ValueError(f"--sim-fault {text}: {kind} needs a number, as in {kind}=0.5") from None
-    if number < 0 or (kind in _SHARES and number > 1) or (kind == "slow" and number == 0):
+    most = 1.0 if kind in _SHARES else MINUTE_S - 1 if kind == "stall" else inf
+    if not 0 <= number <= most or (kind in _FACTORS and number == 0):
         raise ValueError(f"--sim-fault {text}: {argument} is out of range")
     return number
 

@@ -32,7 +32,6 @@ class Frontend:
         self._luck = draws(flags.seed, "faults")
         self._names = draws(flags.seed, "names", now())
         self._since = int(now())
-        self._used = False
         self._open = 0
         self.idle = asyncio.Event()  # no completion is being answered
         self.idle.set()
@@ -134,7 +133,7 @@ class Frontend:
             return await _aborted(request, reply)
         cut = self._luck.random() < self._faults.truncate
         self._admit()
-        text = self._engine.read(asked.prompt)
+        text = self._engine.read(asked.prompt, wrong=self._luck.random() < self._faults.wrong)
         wanted = fit(asked, text.prompt_tokens, self._flags.memory.max_model_len)
         stream = self._engine.submit(text, wanted, ignore_eos=asked.ignore_eos)
         try:
@@ -145,13 +144,11 @@ class Frontend:
             self._engine.abort(stream)
 
     def _first_use(self) -> None:
-        """The clock of `die_after` and `hang_after` starts with the first completion that is asked for."""
-        if self._used:
+        """The clock of the faults starts with the first completion that is asked for."""
+        if self._engine.used_at is not None:
             return
-        self._used = True
         loop = asyncio.get_running_loop()
-        if self._faults.hang_after is not None:
-            self._engine.hangs_from = loop.time() + self._faults.hang_after
+        self._engine.used_at = loop.time()
         if self._faults.die_after is not None:
             loop.call_later(self._faults.die_after, os._exit, 1)
 

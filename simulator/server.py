@@ -22,7 +22,7 @@ from simulator.kv_cache import KvCache
 from simulator.memory import StartError, kv_blocks
 from simulator.metrics import CacheFacts, Metrics
 from simulator.scheduler import Scheduler
-from simulator.step_time import StepTime, Work
+from simulator.step_time import StepTime
 from simulator.text import draws
 
 Now = Callable[[], float]
@@ -39,11 +39,6 @@ def build(flags: Flags, now: Now) -> tuple[Engine, Frontend]:
     law = StepTime(
         hardware=simulation.hardware, eager=flags.enforce_eager, largest_graph=memory.largest_graph
     )
-    slow = simulation.faults.slow
-
-    def seconds(work: Work) -> float:
-        return law.seconds(work) * slow
-
     facts = CacheFacts(
         blocks=blocks,
         block_size=memory.block_size,
@@ -56,12 +51,13 @@ def build(flags: Flags, now: Now) -> tuple[Engine, Frontend]:
     )
     engine = Engine(
         Scheduler(flags.limits, cache),
-        seconds,
+        law.seconds,
         Metrics(flags.names[0], facts, now()),
         speed=simulation.speed,
         jitter=simulation.jitter,
         random=draws(flags.seed, "jitter"),
         seed=flags.seed,
+        faults=simulation.faults,
     )
     return engine, Frontend(flags, engine, now)
 

@@ -2,10 +2,13 @@
 
 import asyncio
 from contextlib import suppress
+from math import inf
 
 import pytest
 from aiohttp import ClientConnectorError, ClientSession
 
+from simulator.faults import Faults, faults_for
+from simulator.step_time import Work
 from simulator.traffic import Load, Traffic
 from simulator.workload import Shape, lengths
 from tests.simulator.running import free_port, process, running, until
@@ -47,6 +50,67 @@ async def test_slow_multiplies_step_times() -> None:
             return asyncio.get_running_loop().time() - started
 
     assert await seconds("--sim-fault", "*:slow=10") > 10 * 30 * 0.0238 / 20
+
+
+PREFILL, DECODE = Work(tokens=100, sequences=9, prefills=1), Work(tokens=8, sequences=8)
+
+
+@pytest.mark.parametrize(
+    ("fault", "prefill", "decode", "late"),
+    [
+        ("slow_prefill=3", 3.0, 1.0, 1.0),
+        ("slow_decode=3", 1.0, 3.0, 3.0),
+        ("slow_above=8", 5.0, 1.0, 1.0),
+        ("slow_after=600", 1.0, 1.0, 5.0),
+    ],
+)
+def test_a_step_is_slow_by_what_it_computes_how_full_it_is_or_when(
+    fault: str, prefill: float, decode: float, late: float
+) -> None:
+    faults = faults_for([f"*:{fault}"], {})
+
+    assert (faults.pace(PREFILL, 0.0), faults.pace(DECODE, 0.0), faults.pace(DECODE, 600.0)) == (
+        prefill,
+        decode,
+        late,
+    )
+
+
+def test_a_stall_is_the_end_of_each_minute_and_a_hang_is_for_ever() -> None:
+    stalls = Faults(stall=15.0)
+
+    assert [stalls.ends_s(at_s) for at_s in (44.9, 45.0, 59.0, 60.0, 110.0)] == [
+        44.9,
+        60.0,
+        60.0,
+        60.0,
+        120.0,
+    ]
+    assert Faults(hang_after=3.0).ends_s(2.9) == 2.9
+    assert Faults(hang_after=3.0).ends_s(3.0) == inf
+
+
+@pytest.mark.parametrize("fault", ["stall=60", "wrong=1.1", "slow_decode=0", "slow=nan"])
+def test_a_fault_that_cannot_be_is_refused(fault: str) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        faults_for([f"*:{fault}"], {})
+
+
+async def test_a_wrong_answer_has_other_words_and_the_same_length() -> None:
+    body = {"model": "tiny", "prompt": "once upon a time", "max_tokens": 12, "ignore_eos": True}
+
+    async def words(*argv: str) -> list[str]:
+        async with (
+            running(*argv) as server,
+            ClientSession() as session,
+            session.post(f"{server.url}/v1/completions", json=body) as got,
+        ):
+            return str((await got.json())["choices"][0]["text"]).split()
+
+    right, again, wrong = await words(), await words(), await words("--sim-fault", "*:wrong=1")
+    assert right == again
+    assert len(wrong) == len(right)
+    assert wrong != right
 
 
 async def test_a_hung_engine_produces_nothing_and_stays_healthy() -> None:
