@@ -46,6 +46,7 @@ class Wishes:
     stalled_after_s: float = 2.0
     ttft: str = "500ms"
     octaves: float = 1.0  # of max_num_seqs, in one step
+    margin: float = 0.5  # so wide that twenty good answers are proof enough
     policies: bool = False  # a test that wants its own changes wants no others
 
     def text(self, *, api: int, listen: int) -> str:
@@ -88,7 +89,7 @@ class Wishes:
             drain = "{self.drain_s}s"
             cooldown = "0s"
             lease = "5s"
-            margin = 0.5
+            margin = {self.margin}
         """
 
     def engine(self) -> str:
