@@ -21,6 +21,11 @@ STRICT = frozenset(_STRICT.split())
 BRACED = frozenset({"additional_config", "hf_overrides", "model_loader_extra_config", "pt_load_map_location"})
 """Those that may be something else: JSON is what begins with a brace (union_dict_and_str)."""
 
+OBJECTS = STRICT - frozenset(
+    {"allowed_headers", "allowed_methods", "allowed_origins", "custom_histogram_buckets", "diffusion_config"}
+)
+"""Those that are keys and values."""
+
 _UNSET = ("", "None")
 _NEAR = 16  # characters that are shown of where it breaks
 _QUOTED = re.compile(r'("(?:[^"\\]|\\.)*")')
@@ -30,22 +35,27 @@ _PAIRS = re.compile(r"(\w+=\d+)(,\w+=\d+)*")
 
 def broken(knob: Knob, value: Value) -> str:
     """Why the value is no JSON and where it breaks, as the end of a sentence; empty where all is well."""
+    if knob in OBJECTS and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f'is {value}, yet wants keys and values: {{"key": {value}}}'
     if not isinstance(value, str) or value in _UNSET or "$" in value:
         return ""
     if knob not in STRICT and not (knob in BRACED and value.lstrip().startswith("{")):
         return ""
     try:
-        json.loads(_numbers(value))
+        read = json.loads(_numbers(value))
     except json.JSONDecodeError as error:
         near = value[max(0, error.pos - _NEAR) :][: 2 * _NEAR]
         return f"is no JSON: {error.msg} at character {error.pos + 1}, near {near!r}{_hint(value)}"
     except RecursionError:
         return "is no JSON that can be read: it is nested too deeply"
-    return ""
+    wrong = knob in OBJECTS and not isinstance(read, dict | None)
+    return f"is {value}, yet wants keys and values: {{…}}" if wrong else ""
 
 
-def mended(value: Value) -> str:
+def mended(knob: Knob, value: Value) -> str:
     """The same as JSON, where there is no doubt what was meant; else empty."""
+    if knob == "compilation_config" and isinstance(value, int):  # the level, as -O had it
+        return json.dumps({"mode": value})
     if not isinstance(value, str):
         return ""
     if _PAIRS.fullmatch(value):  # as `--limit-mm-per-prompt image=2` was written once

@@ -10,15 +10,17 @@ from difflib import get_close_matches
 from agent.facts import Case, Finding, Severity
 from agent.flags import is_switch
 from agent.model import Knob, Value
-from policies.case import Check, entries, release
+from policies.case import Check, entries, release, text
 from policies.catalogue.parser import FLAGS, RELEASE
-from policies.json_flags import as_json, broken, mended
+from policies.defaults import whole
+from policies.json_flags import as_json
 from policies.knobs import KNOBS
 from policies.lint_hardware import VARIABLE
 from policies.own_length import ALLOWED, allowed, too_long
 from policies.renamed import ENVIRONMENT, RENAMED
 from policies.validity import problems
 
+DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
 REFUSED = "a flag that it does not know ends the start (exit code 2)"
 
 
@@ -43,19 +45,29 @@ def _flag(knob: Knob) -> str:
 
 def _gone(case: Case) -> Iterable[Finding]:
     """Where the version is not known, what no version of today takes is told as a warning."""
+    drafts = _drafts(case)
     for knob, value in case.setting.items():
         replaced = RENAMED.get(knob)
-        if replaced is None or replaced.gone(case.version) is False:
+        if replaced is None or replaced.gone(case.version) is False or (drafts and knob == DRAFT_TOKENS):
             continue
         known = replaced.gone(case.version) is True
         start = f"{case.version} does not start with it. " if known else ""
         yield _finding(
             f"vLLM {replaced.since} and later do not know {_flag(knob)}: {start}{replaced.how}",
             REFUSED,
-            _whole(case, replaced.changes(knob, value)),
+            _whole(case, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
             severity="error" if known else "warning",
             expects=f"vLLM {replaced.since} and later take the command line",
         )
+
+
+def _drafts(case: Case) -> dict[Knob, Value]:
+    """What the two old flags of a draft model say as one, where both are given and nothing else."""
+    model, tokens = text(case, DRAFT), whole(case.setting, DRAFT_TOKENS)
+    if not model or tokens is None or "speculative_config" in case.setting or model.startswith("["):
+        return {}
+    said = json.dumps({"model": model, "num_speculative_tokens": tokens})
+    return {DRAFT: None, DRAFT_TOKENS: None, "speculative_config": said}
 
 
 def _whole(case: Case, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
@@ -139,20 +151,6 @@ def _not_filled_in(knob: Knob, value: str) -> Finding:
     )
 
 
-def _json(case: Case) -> Iterable[Finding]:
-    for knob, value in case.setting.items():
-        if not (why := broken(knob, value)):
-            continue
-        meant = mended(value)
-        to: dict[Knob, Value] = {knob: meant} if meant else {}
-        yield _finding(
-            f"{_flag(knob)} {why}",
-            "vLLM 0.32 engine/arg_utils.py: it ends with exit code 2",
-            to,
-            expects="" if meant else "write it anew: vLLM takes JSON, or its parts as --flag.key value",
-        )
-
-
 def _beyond(case: Case) -> Iterable[Finding]:
     found = too_long(case)
     if found is None or not allowed(case):
@@ -198,7 +196,6 @@ LINTS = (
     Check(rules=("V1",), check=_not_yet),
     Check(rules=("V1",), check=_unknown),
     Check(rules=("V1",), check=_misfits),
-    Check(rules=("V1",), check=_json),
     Check(rules=("V1",), check=_together),
     Check(rules=("V1",), check=_beyond),
     Check(rules=("V1",), check=_environment),

@@ -104,11 +104,13 @@ def read(words: Sequence[str]) -> Command:
     if not given:
         raise ConfigError(f"after the variables no command is given; {HOW}")
     command = replace(_started(given, env), aside=tuple(aside), live=live)
+    serves = any("vllm" in word or word == "serve" for word in command.argv)
     try:
         setting = setting_of(command.argv)
     except FlagError as error:
-        raise ConfigError(f"{_shown(given)}: {error}") from error
-    if "model" not in setting and not any("vllm" in word or word == "serve" for word in command.argv):
+        told = str(error) if serves or "python" in command.argv[0] else f"starts no vLLM server; {HOW}"
+        raise ConfigError(f"{_shown(given)}: {told}") from error
+    if "model" not in setting and not serves:
         raise ConfigError(f"{_shown(given)}: starts no vLLM server; {HOW}")
     return _with_file(command, setting.get("config"))
 

@@ -338,6 +338,7 @@ def test_the_version_is_read_in_the_log(lint: Lint, tmp_path: Path) -> None:
             id="vllm serve twice",
         ),
         pytest.param(("--", "cd /x && vllm serve x"), "'&&' joins several commands", id="joined commands"),
+        pytest.param(("--", "ray", "start", "--head"), "starts no vLLM server", id="ray"),
         pytest.param(("--", "ssh", "host", *SERVE), "what ssh does to the server", id="ssh"),
         pytest.param(("--", *SERVE, "--enforce-eager=False"), "write --no-enforce-eager\n", id="no value"),
         pytest.param(("--", "docker", "compose", "up"), "docker run", id="compose"),

@@ -2,7 +2,6 @@
 
 import pytest
 
-from agent.model import Value
 from policies.lint_flags import LINTS
 from policies.lint_hardware import LINTS as HARDWARE
 from policies.precedence import ORDER
@@ -95,46 +94,6 @@ def test_the_variable_for_an_attention_backend_is_left_to_the_rules_on_it() -> N
     assert [found.rule for found in findings(HARDWARE, asked)] == ["H3"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "why", "to"),
-    [
-        ("--speculative-config {bad", "at character 2, near '{bad'", {}),
-        ("""--compilation-config '{"x":'""", "at character 6, near '{\"x\":'", {}),
-        ("""--hf-overrides '{"x": }'""", "--hf-overrides is no JSON", {}),
-        ("-sc {method:ngram}", "its double quotes are gone", {}),
-        (
-            """-sc "{'method': 'ngram'}\"""",
-            "JSON has double quotes",
-            {"speculative_config": '{"method": "ngram"}'},
-        ),
-        (
-            "--limit-mm-per-prompt image=2,video=1",
-            "at character 1",
-            {"limit_mm_per_prompt": '{"image": 2, "video": 1}'},
-        ),
-    ],
-)
-def test_json_that_breaks_is_named_with_the_place(flags: str, why: str, to: dict[str, Value]) -> None:
-    (found,) = findings(LINTS, case(f"vllm serve m {flags}"))
-
-    assert (found.severity, found.to) == ("error", to)
-    assert why in found.why
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        """-sc '{"method": "ngram", "num_speculative_tokens": 2}'""",
-        """--kv-transfer-config '{"cpu_bytes_to_use": 80m}'""",
-        "--hf-overrides my.module.function",
-        "-cc.mode=3",
-        """--speculative-config '' --compilation-config '{}'""",
-    ],
-)
-def test_json_as_vllm_reads_it_is_left_alone(flags: str) -> None:
-    assert not findings(LINTS, case(f"vllm serve m {flags}"))
-
-
 @pytest.mark.parametrize("flag", ["--max-num-seqs", "--dtype", "--served-model-name"])
 def test_a_flag_without_its_value_is_told(flag: str) -> None:
     (found,) = findings(LINTS, case(f"vllm serve m {flag} --enforce-eager"))
@@ -178,6 +137,17 @@ def test_old_rope_scaling_is_carried_over_with_the_length_that_it_wants() -> Non
     assert f"--hf-overrides.rope_scaling '{yarn}'" in better
     assert "--hf-overrides.max_position_embeddings 131072" in better
     assert not findings(LINTS, case(better, model=model))
+
+
+def test_the_two_flags_of_a_draft_model_become_one() -> None:
+    command = "vllm serve m --speculative-model small --num-speculative-tokens 5"
+
+    (found,) = findings(LINTS, case(command))
+
+    json = '{"model": "small", "num_speculative_tokens": 5}'
+    assert improved(command, [found]) == f"vllm serve m --speculative-config '{json}'"
+    (alone,) = findings(LINTS, case("vllm serve m --num-speculative-tokens 5"))
+    assert not alone.to
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""Formats of the weights that this vLLM does not read, or not beside this model: rule V1."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from agent.facts import Case, Finding, Severity
+from agent.model import Knob, Value
+from policies.case import Check, release, since, text
+from policies.catalogue.parser import RELEASE
+
+METHODS = frozenset(
+    {
+        *(
+            "auto_awq",
+            "auto_gptq",
+            "awq",
+            "awq_marlin",
+            "compressed-tensors",
+            "deepseek_v4_fp8",
+            "experts_int8",
+        ),
+        *(
+            "fbgemm_fp8",
+            "fp8",
+            "fp8_per_block",
+            "fp8_per_channel",
+            "fp8_per_tensor",
+            "fp_quant",
+            "gpt_oss_mxfp4",
+        ),
+        *(
+            "gptq",
+            "gptq_marlin",
+            "humming",
+            "inc",
+            "int8_per_channel_weight_only",
+            "modelopt",
+            "modelopt_fp4",
+        ),
+        *("modelopt_mixed", "modelopt_mxfp8", "moe_wna16", "mxfp4", "mxfp8", "nvfp4_per_token", "online"),
+        *("quark", "torchao"),
+    }
+)
+"""Of `--quantization`, as vLLM 0.32 model_executor/layers/quantization has them; plugins may add some."""
+
+PLUGINS = {
+    "gguf": ((0, 24), "vllm-gguf-plugin", "vllm-project/vllm#39612"),
+    "bitsandbytes": ((0, 28), "vllm-bnb-plugin", "vllm-project/vllm#43529"),
+}
+"""Formats that went out of vLLM: in which release, where they are now, and who says so."""
+
+FAMILIES = ({"awq", "auto_awq", "awq_marlin"}, {"gptq", "auto_gptq", "gptq_marlin"}, {"fp8"})
+_GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
+
+
+def _finding(
+    why: str, source: str, expects: str, to: Mapping[Knob, Value], severity: Severity = "error"
+) -> Finding:
+    return Finding(
+        rule="V1",
+        klass="gated",
+        severity=severity,
+        why=why,
+        source=f"rulebook V1; {source}",
+        to=to,
+        expects=expects,
+        risks="none known",
+    )
+
+
+def _format(case: Case) -> str:
+    """`gguf` or `bitsandbytes` where a flag or the model's name says so."""
+    for knob in ("quantization", "load_format"):
+        if text(case, knob).lower() in PLUGINS:
+            return text(case, knob).lower()
+    name = text(case, "model").lower()
+    return "gguf" if _GGUF.search(name) else "bitsandbytes" if _BNB.search(name) else ""
+
+
+def _plugged(case: Case) -> Iterable[Finding]:
+    found = _format(case)
+    if not found or not since(case, PLUGINS[found][0]):
+        return
+    (_, minor), package, source = PLUGINS[found]
+    yield _finding(
+        f"vLLM 0.{minor} and later read {found} with the package {package} only: "
+        "without it the server does not start",
+        source,
+        f"it starts where {package} is installed beside vLLM; AWQ, GPTQ and FP8 need nothing besides",
+        {},
+        "warning",
+    )
+
+
+def _unknown(case: Case) -> Iterable[Finding]:
+    given = text(case, "quantization")
+    if not given or given in METHODS or given.lower() in PLUGINS or release(case) != RELEASE or "$" in given:
+        return
+    yield _finding(
+        f"--quantization {given} is no method of vLLM {case.version}",
+        "vLLM 0.32 config/model.py: _verify_quantization",
+        "vLLM reads the method in the model's own config; fp8 quantizes while it loads",
+        {"quantization": None},
+    )
+
+
+def _unlike(case: Case) -> Iterable[Finding]:
+    """Another method than the checkpoint's is refused."""
+    given, model = text(case, "quantization"), case.model
+    family = next((one for one in FAMILIES if given in one), None)
+    if family is None or model is None or model.quantization not in {"awq", "gptq"}:
+        return
+    if model.quantization in family:
+        return
+    yield _finding(
+        f"--quantization {given}, yet {model.name} is quantized with {model.quantization}: vLLM refuses that",
+        "vLLM 0.32 config/model.py: _verify_quantization",
+        "vLLM reads the method in the model's own config",
+        {"quantization": None},
+    )
+
+
+LINTS = (
+    Check(rules=("V1",), check=_plugged),
+    Check(rules=("V1",), check=_unknown),
+    Check(rules=("V1",), check=_unlike),
+)
