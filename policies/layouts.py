@@ -303,7 +303,7 @@ def _cut(case: Case, shape: Layout) -> Plan | None:
     if took.fits or longest(case) is None:
         return Plan(layout=shape)
     length = _shorter(case, took)
-    return Plan(layout=shape, length=length) if length else None
+    return None if length is None and took.fits is False else Plan(layout=shape, length=length)
 
 
 def _holds(case: Case, shape: Layout) -> bool:

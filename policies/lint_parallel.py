@@ -170,7 +170,8 @@ def _pipeline(case: Case) -> Iterable[Finding]:
         why=f"{now.pp} pipeline stages of {now.tp} GPUs on one host{' with NVLink' if nvlink else ''}: "
         "a token passes the stages one after the other",
         to=change(case),
-        expects="lower ITL: all GPUs work on each layer; pipelines are for between hosts",
+        expects="lower ITL: all GPUs work on each layer; pipelines are for between hosts"
+        + idle(case, plan.layout),
         risks="without NVLink vLLM's own documents prefer the pipeline: keep it there",
         source=f"rulebook D4; serving guide (PP = hosts, TP = GPUs of one); {DOCS} (edge case: no NVLink)",
         evidence={"pipeline_parallel_size": now.pp, "tensor_parallel_size": now.tp},
@@ -187,8 +188,9 @@ def _links(case: Case) -> Iterable[Finding]:
     expects = "GPUs with NVLink, quantised weights on fewer GPUs, or a smaller model"
     if to and plan and plan.layout.tp * plan.layout.pp < now.tp * now.pp:
         expects = f"less exchange between GPUs, or none: {_engines(plan.layout)}{idle(case, plan.layout)}"
-    elif to:
+    elif to and plan:
         expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
+        expects += idle(case, plan.layout)
     told = any(NVLINK_LOST in line for line in case.log)
     yield Finding(
         rule="D5",

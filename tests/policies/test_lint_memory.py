@@ -128,7 +128,7 @@ def test_values_that_are_too_small_are_raised_as_far_as_the_profile_would(
         {"max_num_seqs": seqs},
         {"max_num_batched_tokens": tokens},
     ]
-    few = asked.setting | {"max_num_batched_tokens": 16}
+    few = {**asked.setting, "max_num_batched_tokens": 16}
     assert findings(LINTS, replace(asked, setting=few))[0].to == {
         "max_num_seqs": seqs,
         "max_num_batched_tokens": tokens,
