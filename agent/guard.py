@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
+from agent.arm import NO_SLO
 from agent.digest import digest
-from agent.model import Bound, Forecast, Knob, Outcome, Plan, Proposal, Prospect, Setting, Value
+from agent.model import Bound, Forecast, Knob, Outcome, Plan, Proposal, Prospect, Setting, Slo, Value
 from agent.reading import Reading
 from agent.state import State, Suggestion
 
@@ -36,20 +37,30 @@ class Guard:
         policy: str,
         at: datetime,
         reading: Reading | None,
+        slo: Slo = NO_SLO,
     ) -> Suggestion | Refusal:
         """Turn a policy's proposal into a suggestion, or say why not."""
         if why := self._not_now(state, at, reading):
             return Refusal(why=why)
+        if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
+            return Refusal(why=f"{why}; only what relieves that is suggested meanwhile")
         found = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
         if isinstance(found, Suggestion) and (why := _tried_before(state.outcomes, found.proposal.to, at)):
             return Refusal(why=why)
         return found
 
     def admit_asked(
-        self, state: State, proposal: Proposal, *, actor: str, at: datetime
+        self, state: State, proposal: Proposal, *, actor: str, at: datetime, slo: Slo = NO_SLO
     ) -> Suggestion | Refusal:
-        """The same for a person's wish: the bounds hold, the pace (octaves, cool-down, memory) does not."""
-        return self._suggestion(state, proposal, policy=actor, at=at, stepwise=False)
+        """The same for a person's wish: the bounds hold, the pace (octaves, cool-down, memory) does not.
+
+        Nor does a burning budget stop it: they are told.
+        """
+        found = self._suggestion(state, proposal, policy=actor, at=at, stepwise=False)
+        burning = state.budget.alarm(slo, at)
+        if isinstance(found, Suggestion) and burning:
+            return replace(found, notes=(*found.notes, f"{burning}; what fails now adds to that"))
+        return found
 
     def _not_now(self, state: State, at: datetime, reading: Reading | None) -> str:
         if reading is None or reading.coverage < MIN_COVERAGE:

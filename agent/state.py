@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Literal
 
 from agent.arm import Arm
+from agent.budget import Budget
 from agent.calibration import Calibration
 from agent.effects import Drain, Launch, Preflight, Retire, Route, Stop, WarmUp
 from agent.model import Forecast, Mode, Outcome, Plan, Proposal, Prospect, Server, Setting, Strategy
@@ -126,6 +127,7 @@ class State:
     recent: tuple[Arm, ...] = ()  # what the fleet's requests did in this minute, and in the one before
     recent_since: datetime | None = None
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # of the fleet, the latest
+    budget: Budget = field(default_factory=Budget)  # what all servers did with the SLO's, in all phases
     note: str = ""  # why it is as it is, for people
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 
 from agent import events as e
 from agent.arm import Arm
+from agent.budget import Budget
 from agent.effects import Effect, KeepAlive, Stop
 from agent.machine import (
     checking,
@@ -124,6 +125,8 @@ class Machine:
         if isinstance(event, e.ServerLost) and event.server in state.vacated:
             return stay(state)  # as we asked
         state = _count_late(_note_exit(state, event), event)
+        if isinstance(event, e.Observed):
+            state = replace(state, budget=state.budget.counted(event.at, event.arms.values()))
         if state.mode == "advise" and state.phase in MOVING and not isinstance(event, HEARD_IN_ADVISE):
             return stay(state)  # a rollout of another mode: nothing may be written, so nothing is decided
         if isinstance(event, e.Observed) and state.phase in IDLE:
@@ -188,7 +191,7 @@ def material(state: State) -> State:
 
 def unremembered(state: State) -> State:
     """The state without what the next minute forgets again, or finds anew."""
-    return replace(state, recent=(), recent_since=None, calibration={})
+    return replace(state, recent=(), recent_since=None, calibration={}, budget=Budget())
 
 
 def numbered(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:

@@ -57,7 +57,9 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
         if one.klass == "note" or not one.to:
             held_back = held_back or f"{one.rule} (advice): {one.proposal.expects}"
             continue
-        found = rules.guard.admit(state, one.proposal, policy=one.policy, at=event.at, reading=reading)
+        found = rules.guard.admit(
+            state, one.proposal, policy=one.policy, at=event.at, reading=reading, slo=rules.slo
+        )
         if isinstance(found, Suggestion):
             return check(rules, state, found, event.at)
         held_back = held_back or f"{one.rule} is held back: {found.why}"
@@ -89,7 +91,7 @@ def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:
         source=event.actor,
         klass="gated",
     )
-    found = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at)
+    found = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at, slo=rules.slo)
     if isinstance(found, Refusal):
         return stay(replace(state, note=found.why))
     return check(rules, replace(state, suggestion=close(state.suggestion, "superseded")), found, event.at)

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.arm import Arm
+from agent.budget import Budget
 from agent.guard import Guard, Refusal
-from agent.model import Bound, Outcome, Proposal, Prospect, Value
+from agent.model import Bound, Objective, Outcome, Proposal, Prospect, Slo, Value
 from agent.reading import Reading
 from agent.state import State, Suggestion
 from tests.stories import BLUE, NOON, PLAN, reading
@@ -59,6 +61,47 @@ def test_a_bound_on_the_other_side_never_turns_a_raise_into_a_cut() -> None:
 
     assert isinstance(found, Refusal)
     assert "out of reach" in found.why
+
+
+SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))
+
+
+def burning(*, late: int = 30) -> State:
+    """Twenty minutes of thirty requests each."""
+    budget = Budget()
+    for minute in range(20, 0, -1):
+        budget = budget.counted(NOON - timedelta(minutes=minute), [Arm(total=30, over_ttft=late)])
+    return replace(STATE, budget=budget)
+
+
+def test_while_the_error_budget_burns_only_a_mitigation_is_suggested() -> None:
+    state, relief = burning(), replace(proposal(8), mitigation=True)
+
+    refused = GUARD.admit(state, proposal(8), policy="graphs", at=NOON, reading=SEEN, slo=SLO)
+    admitted = GUARD.admit(state, relief, policy="admission", at=NOON, reading=SEEN, slo=SLO)
+
+    assert isinstance(refused, Refusal)
+    assert refused.why.startswith("the error budget burns 14.4 times too fast or more: at least 72 %")
+    assert isinstance(admitted, Suggestion)
+    assert admitted.notes == ()
+
+
+def test_a_persons_wish_is_told_that_the_error_budget_burns() -> None:
+    found = GUARD.admit_asked(burning(), proposal(8), actor="alice", at=NOON, slo=SLO)
+
+    assert isinstance(found, Suggestion)
+    assert "the error budget burns 14.4 times too fast" in " ".join(found.notes)
+
+
+def test_a_budget_that_is_used_as_planned_stops_nothing() -> None:
+    state = burning(late=1)
+
+    admitted = GUARD.admit(state, proposal(8), policy="graphs", at=NOON, reading=SEEN, slo=SLO)
+    asked = GUARD.admit_asked(state, proposal(8), actor="alice", at=NOON, slo=SLO)
+
+    assert isinstance(admitted, Suggestion)
+    assert isinstance(asked, Suggestion)
+    assert asked.notes == ()
 
 
 def test_a_value_outside_the_allowed_ones_is_refused() -> None:
