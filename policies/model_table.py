@@ -160,6 +160,7 @@ LENGTHS = {
 """max_len where it differs from the row. A key that is a row itself means that name alone: the base model."""
 
 LOADED = {
+    "gpt-oss-20b": 0.704,  # 13.72 GiB: start-up logs of 0.19.0 on an A100 (myoceane.fr, April 2026)
     "gpt-oss-120b": 0.592,  # "Model loading took 64.38 GiB": vllm-project/vllm issue 33155 (0.14.1, H100)
     "kimi-k2-thinking": 0.58,  # 594 GB of files: the experts in 4 bit, the rest in 16
     "kimi-k2.5": 0.58,

@@ -34,6 +34,9 @@ def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | floa
         ("Qwen/Qwen3-30B-A3B", {"tensor_parallel_size": 4}, 14.2474, 0.003),  # vllm issue 17469
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", {"tensor_parallel_size": 2}, 13.9476, 0.015),  # 13061
         ("openai/gpt-oss-120b", {}, 64.38, 0.002),  # 33155
+        ("openai/gpt-oss-20b", {}, 13.72, 0.002),  # myoceane.fr: vLLM 0.19.0 on an A100
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"tensor_parallel_size": 2}, 74.2812, 0.002),  # 0.10.2 on H200
+        ("meta-llama/Llama-3.2-1B-Instruct", {}, 2.3185, 0.01),
         ("Qwen/Qwen3-4B", {}, 7.6785, 0.03),  # amd-strix-halo-vllm-toolboxes PR 5
     ],
 )
@@ -62,6 +65,16 @@ def test_weights_are_as_logged(name: str, setting: Setting, gib: float, error: f
             0.001,
         ),  # spark-vllm-docker issue 396 (M2.7)
         ("MiniMaxAI/MiniMax-M2", {"tensor_parallel_size": 2}, 28.74, 240_816, 0.012),
+        ("Qwen/Qwen2.5-3B-Instruct", {}, 3.75, 109_264, 0.001),  # 0.18.0, bitsandbytes
+        # vLLM recipes, Kimi-K2-Thinking: eight times the tokens with decode context parallel
+        ("moonshotai/Kimi-K2-Thinking", {"tensor_parallel_size": 8}, 46.80, 715_072, 0.001),
+        (
+            "moonshotai/Kimi-K2-Thinking",
+            {"tensor_parallel_size": 8, "decode_context_parallel_size": 8},
+            46.80,
+            5_721_088,
+            0.001,
+        ),
     ],
 )
 def test_a_token_takes_what_was_logged(
@@ -103,6 +116,9 @@ def test_a_token_takes_exactly_what_real_vllm_gave_a_small_model() -> None:
             {"data_parallel_size": 8, "enable_expert_parallel": True},
             48.66,
         ),
+        ("openai/gpt-oss-20b", "A100 SXM 80GB", "0.19.0", {"gpu_memory_utilization": 0.65}, 36.56),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "H200", "0.10.2", {"tensor_parallel_size": 2}, 44.59),
+        ("moonshotai/Kimi-K2-Thinking", "H200", "0.11.0", {"tensor_parallel_size": 8}, 46.80),  # recipes
     ],
 )
 def test_the_kv_cache_is_within_five_percent_of_the_budget(
@@ -110,6 +126,60 @@ def test_the_kv_cache_is_within_five_percent_of_the_budget(
 ) -> None:
     found = fitted(name, card, version, **setting)
     assert abs(found.kv_gib - kv_gib) <= 0.05 * found.budget_gib
+
+
+LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "version", "setting", "tokens", "sequences"),
+    [  # "GPU KV cache size: … tokens, Maximum concurrency for … tokens per request: …x"
+        (LLAMA_8B, "A100-SXM4-40GB", "0.19.0", {"max_model_len": 32768}, 163_168, 4.98),  # note of 2026-05-03
+        (LLAMA_8B, "RTX A6000", "0.19.0", {"max_model_len": 32768}, 221_824, 6.77),  # on an experiment's GPUs
+        (LLAMA_8B, "H100 NVL", "0.19.0", {"max_model_len": 32768}, 545_456, 16.65),
+        (  # vllm issue 10517: no chunked prefill yet, the whole prompt is profiled
+            LLAMA_8B,
+            "RTX 3090",
+            "0.6.4",
+            {"max_model_len": 20000, "max_num_batched_tokens": 20000},
+            31_232,
+            1.56,
+        ),
+        ("meta-llama/Llama-3.2-1B-Instruct", "L40S", "0.10.0", {}, 1_215_552, 9.27),  # 44.3 GiB card
+        (
+            "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8",
+            "L40S",
+            "0.10.2",
+            {
+                "tensor_parallel_size": 2,
+                "enable_expert_parallel": True,
+                "gpu_memory_utilization": 0.95,
+                "max_model_len": 32768,
+            },
+            566_016,
+            17.27,
+        ),
+        (  # a hybrid: what it says of requests, not of tokens, which vllm issue 40691 calls wrong
+            "Qwen/Qwen3-Next-80B-A3B-Instruct",
+            "H200",
+            "0.10.2",
+            {"tensor_parallel_size": 2},
+            3_871_867,
+            14.77,
+        ),
+    ],
+)
+def test_tokens_and_full_length_sequences_are_within_six_percent_of_the_log(
+    name: str,
+    card: str,
+    version: str,
+    setting: dict[str, bool | float],
+    tokens: int,
+    sequences: float,
+) -> None:
+    found = fitted(name, card, version, **setting)
+    assert found.kv_tokens == pytest.approx(tokens, rel=0.06)
+    assert found.full_length_sequences == pytest.approx(sequences, rel=0.06)
 
 
 @pytest.mark.parametrize(
