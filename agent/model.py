@@ -115,7 +115,7 @@ class Step:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How a rollout proceeds; frozen when it starts. The last step is the hold-back: all traffic on green,
-    blue kept warm at weight 0."""
+    blue kept warm at weight 0; of several servers the last old one serves on, as control."""
 
     steps: tuple[Step, ...]
     start_s: float  # deadline from launch to healthy

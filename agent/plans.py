@@ -11,6 +11,7 @@ def plan_for(plan: Plan, prospect: Prospect, servers: int, rate_rps: float | Non
 
     Parity: green carries as much as each other server. Beside n servers that is 1/(n+1) of the traffic; in
     the place of one of n, 1/n. With nobody beside it, green has everything at once: only the hold-back.
+    Of several servers the last old one serves on beside the new ones in the hold-back, as their control.
     A share below parity that would see its requests too late at this rate is made larger, or left out.
     """
     plan = replace(plan, start_s=prospect.deadline_s or plan.start_s)
@@ -20,8 +21,9 @@ def plan_for(plan: Plan, prospect: Prospect, servers: int, rate_rps: float | Non
     parity = parity_of(prospect.strategy, servers)
     below = [replace(step, parity=parity) for step in steps if step.weight < parity]
     at = [step for step in steps if step.weight >= parity]
-    if prospect.strategy != "surge" or servers > 1:
+    if servers > 1:
         at = [replace(step, weight=parity) for step in at[-1:]]
+        hold = replace(hold, weight=100 - parity, parity=100 - parity)
     shared = [*_in_time(below, rate_rps), *(replace(step, parity=parity) for step in at)]
     return replace(plan, steps=(*shared, hold))
 

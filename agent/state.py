@@ -71,6 +71,7 @@ class Rollout:
     outage_s: float = 0.0  # as the suggestion told it; 0: there is none
     old: tuple[str, ...] = ()  # the servers whose places are to be turned
     passed: bool = False  # the canary passed: the other places are turned
+    held: bool = False  # the hold-back passed: the last old server, which was its control, gives its place
     step: int = 0
     step_since: datetime | None = None  # when the step's split was in force
     green: Arm = field(default_factory=Arm)  # this step

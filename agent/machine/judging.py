@@ -117,12 +117,11 @@ def conclude(rules: Rules, state: State, at: datetime, why: str) -> Moved:
     gain = rules.judge.gain(
         rollout.trial, slo=rules.slo, level=rollout.level, green=rollout.green, record=rollout.record
     )
-    state = replace(state, rollout=replace(rollout, gain=gain))
-    if gain:
-        return promote(state, at, f"{why}; {gain}")
-    if proposal.mitigation or proposal.rule == PERSON or not rollout.plan.gain_needed:
-        return promote(state, at, f"{why}; no measurable gain, none was needed")
-    return roll_back(state, at, f"no measurable gain: {why}", result="no_gain")
+    state = replace(state, rollout=replace(rollout, gain=gain, held=True))
+    if not gain and not (proposal.mitigation or proposal.rule == PERSON or not rollout.plan.gain_needed):
+        return roll_back(state, at, f"no measurable gain: {why}", result="no_gain")
+    why = f"{why}; {gain or 'no measurable gain, none was needed'}"
+    return next_turn(state, at, why) or promote(state, at, why)
 
 
 def heard_lately(heard_at: datetime | None, now: datetime) -> bool:

@@ -61,13 +61,15 @@ def warmed(_: Rules, state: State, event: Warmed) -> Moved:
 
 
 def joined(_: Rules, state: State, event: Routed) -> Moved:
-    """The newest server serves: the next place; after the last one all of them are held up to the record."""
+    """The newest server serves: the next place; then all of them are held up to the last old one."""
     if state.rollout is None or state.green is None or not awaited(state, event.number):
         return stay(state)
     serving = f"{state.green.name} serves"
     turn = next_turn(state, event.at, serving)
     if turn is not None:
         return turn
+    if state.rollout.held:
+        return promote(state, event.at, f"held, and {serving}")
     return take_step(enter(state, Phase.CANARY, event.at, serving), len(state.rollout.plan.steps) - 1)
 
 
@@ -105,6 +107,8 @@ def split_of_step(state: State) -> Moved:
         return stay(state)
     if rollout.parked:
         return ask(state, over(state.standing, *state.newcomers))
+    if state.crew and rollout.plan.steps[rollout.step].weight < ALL:
+        return ask(state, over((*state.newcomers, *state.standing)))
     if state.crew:
         return ask(state, over(state.newcomers, *state.standing))
     return ask(

@@ -56,15 +56,21 @@ def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
 
 
 def next_turn(state: State, at: datetime, why: str) -> Moved | None:
-    """Turn the next place; None when every place has been turned or, beside them, given to a new server."""
+    """Turn the next place; None when each has been turned or given, or the last one is the hold-back's."""
     taken = {*state.vacated, *(server.like for server in state.newcomers)}
     left = [server for server in state.standing if server.name not in taken]
-    if not left or state.green is None:
+    if not left or state.green is None or (len(left) == 1 and keeps_control(state)):
         return None
     state, name = name_next(replace(state, crew=state.newcomers))
     old, first = left[-1], state.crew[0]
     green = Server(name=name, setting=first.setting, like=old.name)
     return vacate(replace(state, green=green), at, why)
+
+
+def keeps_control(state: State) -> bool:
+    """The last old one serves until the hold-back has passed; where green came beside, one does anyway."""
+    rollout = state.rollout
+    return rollout is not None and rollout.strategy == "replace" and not rollout.held
 
 
 def join(state: State, at: datetime) -> Moved:

@@ -73,7 +73,7 @@ def test_servers_of_different_flags_are_not_changed_together() -> None:
 
 
 def test_a_take_back_keeps_the_new_servers_that_live_until_an_old_one_is_back() -> None:
-    world = World.servers(2, "replace").start().until("proposed").approve()
+    world = World.servers(3, "replace").start().until("proposed").approve()
     world.until("spreading").until("canary").tick(2)
     first = world.state.crew[0].name
 
@@ -82,7 +82,52 @@ def test_a_take_back_keeps_the_new_servers_that_live_until_an_old_one_is_back() 
         world.tick()
         assert sum(world.weights.values()) == 100
 
-    assert set(world.running) == {"vllm0", "vllm1"}
+    assert set(world.running) == {"vllm0", "vllm1", "vllm2"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "servers", "split"), [("replace", 2, 50), ("replace", 3, 33), ("surge", 2, 33)]
+)
+def test_the_last_old_server_is_the_control_of_the_hold_back(
+    strategy: Strategy, servers: int, split: int
+) -> None:
+    world = held_back(strategy, servers)
+
+    assert len(world.state.standing) == 1
+    assert abs(world.weights[world.state.standing[0].name] - split) <= 1
+    assert len(world.state.newcomers) == len(world.weights) - 1
+    world.until("observing")
+    assert world.state.rollout is not None
+    assert world.state.rollout.outcome == "promoted"
+    assert len(world.running) == servers
+    assert not world.running.keys() & world.old
+
+
+@pytest.mark.parametrize(("strategy", "servers"), [("replace", 2), ("replace", 3), ("surge", 2)])
+def test_a_breach_in_the_hold_back_has_an_old_server_to_go_to_at_once(
+    strategy: Strategy, servers: int
+) -> None:
+    world = held_back(strategy, servers)
+    world.green_fails = 3
+
+    world.tick(2)
+
+    assert world.state.phase is Phase.ROLLING_BACK
+    control = world.state.standing[0].name
+    assert world.weights[control] > 0
+    world.until("cooldown")
+    assert set(world.running) == world.old
+
+
+def held_back(strategy: Strategy, servers: int) -> World:
+    """In the middle of the last step."""
+    world = World.servers(servers, strategy).start().until("proposed").approve()
+    for _ in range(200):
+        rollout = world.state.rollout
+        if rollout and rollout.step == len(rollout.plan.steps) - 1 and rollout.step_since:
+            return world
+        world.tick()
+    raise AssertionError(world.state.note)
 
 
 @pytest.mark.parametrize("phase", ["launching", "canary", "rolling_back", "promoting"])

@@ -82,5 +82,5 @@ def test_a_first_share_is_large_enough_for_the_traffic(rate: float | None, weigh
 def test_at_parity_each_server_carries_as_much_as_the_others() -> None:
     for strategy, servers, parity in (("surge", 3, 25), ("replace", 4, 25), ("replace", 2, 50)):
         plan = plan_for(PLAN, Prospect(strategy=strategy), servers)  # type: ignore[arg-type]
-        assert [step.weight for step in plan.steps] == [5, parity, 100]
-        assert plan.steps[1].parity == parity
+        assert [step.weight for step in plan.steps] == [5, parity, 100 - parity]
+        assert [step.parity for step in plan.steps] == [parity, parity, 100 - parity]
