@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.desk import Desk
 from agent.arm import Arm, quantile
+from agent.budget import Burn
 from agent.history import Point
 from agent.judge.accounts import Account, accounts
 from agent.model import ChangeClass, Evidence, Forecast, Mode, Outcome, Plan, Server, Slo, Strategy, Value
@@ -45,6 +46,10 @@ class TargetDocument(Document):
     note: str = Field(description="why it is as it is")
     until: datetime | None = Field(description="end of a cool-down, or time of the next try")
     slo: Slo | None
+    budget: list[Burn] = Field(
+        description="of each window the objective of the SLO that suffers most; rate: how many times faster "
+        "than it may its error budget is used up"
+    )
     servers: list[ServerDocument]
     goodput_rps: float | None
     ttft_p95_s: float | None
@@ -150,6 +155,7 @@ def target_of(desk: Desk, state: State) -> TargetDocument:
     reading = desk.readings().get(state.target)
     suggestion = state.suggestion
     ttft = reading.ttft if reading else None
+    slo = desk.slos().get(state.target)
     return TargetDocument(
         name=state.target,
         phase=state.phase,
@@ -157,7 +163,8 @@ def target_of(desk: Desk, state: State) -> TargetDocument:
         paused=state.paused,
         note=state.note,
         until=state.until,
-        slo=desk.slos().get(state.target),
+        slo=slo,
+        budget=list(state.budget.burns(slo, desk.now())) if slo else [],
         servers=_servers(state),
         goodput_rps=reading.goodput_rps if reading else None,
         ttft_p95_s=ttft.p95 if ttft else None,

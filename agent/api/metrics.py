@@ -124,6 +124,18 @@ def _measured(desk: Desk) -> Iterable[Family]:
         ("target",),
         {(name,): reading.ttft.p95 for name, reading in readings.items() if reading.ttft is not None},
     )
+    slos, states = desk.slos(), desk.states()
+    yield Family(
+        "error_budget_burn",
+        "How many times faster than it may the error budget of the SLO's worst objective is used up.",
+        ("target", "window"),
+        {
+            (name, burn.window): burn.rate
+            for name, slo in sorted(slos.items())
+            if name in states
+            for burn in states[name].budget.burns(slo, desk.now())
+        },
+    )
     yield Family(
         "source_up",
         "1 while the source answers, 0 while it is lost.",

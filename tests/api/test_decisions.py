@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from agent.api.problems import MEDIA
+from agent.arm import Arm
+from agent.budget import Budget
 from agent.errors import JournalError
 from agent.model import Prospect
 from agent.state import Phase
@@ -291,10 +293,13 @@ async def test_a_pause_and_its_end_may_be_repeated(client: Client, desk: FakeDes
 
 async def test_a_target_tells_what_runs_and_how_it_does(client: Client, desk: FakeDesk) -> None:
     desk.suggest({"max_num_seqs": 128})
+    budget = Budget().counted(desk.at, [Arm(total=100, over_ttft=30)])
+    desk.set(replace(desk.states()["chat"], budget=budget))
 
     async with client.get("/v1/targets/chat") as response:
         target = await response.json()
 
+    assert target["budget"][0] == {"window": "5m", "objective": "ttft", "rate": 6.0, "bad": 30, "of": 100}
     assert (target["phase"], target["mode"], target["goodput_rps"], target["ttft_p95_s"]) == (
         "proposed", "approve", 7.5, 0.42,
     )  # fmt: skip

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.api.metrics import Family, exposition
+from agent.arm import Arm
+from agent.budget import Budget
 from agent.effects import Route
 from agent.model import Server
 from tests.api.conftest import Client
@@ -37,7 +39,8 @@ def test_the_target_is_told_in_base_units() -> None:
     desk = FakeDesk()
     server = Server(name="chat-r0", setting={})
     route = Route(number=1, servers=(server,), weights={"chat-r0": 100}, fallback="chat-r0")
-    desk.set(replace(desk.states()["chat"], route=route))
+    budget = Budget().counted(desk.at, [Arm(total=100, over_ttft=30)])
+    desk.set(replace(desk.states()["chat"], route=route, budget=budget))
 
     found = samples(exposition(desk))
 
@@ -45,6 +48,8 @@ def test_the_target_is_told_in_base_units() -> None:
     assert found['trimtab_target_phase{target="chat",phase="canary"}'] == 0
     assert found['trimtab_target_goodput_rps{target="chat"}'] == 7.5
     assert found['trimtab_target_ttft_p95_seconds{target="chat"}'] == 0.42
+    assert found['trimtab_error_budget_burn{target="chat",window="5m"}'] == 6
+    assert found['trimtab_error_budget_burn{target="chat",window="6h"}'] == 6
     assert found['trimtab_server_weight_ratio{target="chat",server="chat-r0"}'] == 1
     assert found['trimtab_source_up{target="chat",source="nvidia_smi"}'] == 0
     assert found['trimtab_source_up{target="chat",source="vllm_metrics chat-r0"}'] == 1
