@@ -26,6 +26,7 @@ from policies.usual import DENSE_SHARE, FEW_SEQS, MOE_SHARE, SEQS_TO, SHARE, rai
 
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
 T4_REPORT, TUNING = "T4 benchmark report §6", "vLLM performance-tuning reference"
+MOST_SHARE, DENSE_MOST = 0.95, 0.92  # no source goes beyond the one; the other is for dense models
 FEW_TOKENS, TOKENS_TO = 512, 2048
 SMALL_CARD_GIB = 16
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
@@ -54,6 +55,29 @@ def _moe(case: Case) -> Iterable[Finding]:
         risks="a smaller KV cache" + _kv_change(case, MOE_SHARE),
         source=f"rulebook M4; {TUNING}, mistake 2 (0.85 for MoE, 0.92 for dense)",
         evidence={SHARE: present},
+    )
+
+
+def _most(case: Case) -> Iterable[Finding]:
+    """What M4 is for a mixture of experts, for all others: no source goes beyond 0.95."""
+    given = number(case, SHARE)
+    if given is None or given <= MOST_SHARE or sparse(case) or case.setting.get("kv_cache_memory_bytes"):
+        return
+    if fits(case, share=DENSE_MOST) is False:
+        return
+    yield Finding(
+        rule="M4",
+        klass="auto",
+        severity="warning",
+        why=(
+            f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU for what vLLM does not count: it does not "
+            "start where less is free (the CUDA context is not), or runs out of memory at a peak"
+        ),
+        to={SHARE: DENSE_MOST},
+        expects="a start wherever the GPU is free, and room for a peak",
+        risks="a smaller KV cache" + _kv_change(case, DENSE_MOST),
+        source=f"rulebook M4, M1; {TUNING}, mistake 2 (0.92 for dense); T4 benchmark report §6 (up to 0.95)",
+        evidence={SHARE: given},
     )
 
 
@@ -236,6 +260,7 @@ def _offloading(case: Case) -> Iterable[Finding]:
 
 LINTS = (
     Check(rules=("M4",), check=_moe),
+    Check(rules=("M4",), check=_most),
     Check(rules=("M5",), check=_low),
     Check(rules=("B1",), check=_few),
     Check(rules=("B2",), check=_hybrid),

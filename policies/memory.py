@@ -127,7 +127,7 @@ def weights_gib(case: Case, shape: Layout) -> float | None:
     experts = (routed or 0.0) / (shape.tp * shape.dp)
     others = (model.parameters - (routed or 0.0)) / shape.tp
     gib = (experts + others) * size / GIB * _of_stage(model.layers, shape.pp)
-    return max(0.0, gib - (number(case, "cpu_offload_gb") or 0.0))
+    return max(0.0, gib - max(0.0, number(case, "cpu_offload_gb") or 0.0))
 
 
 def kv_bytes_per_token(case: Case, shape: Layout) -> float | None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from agent.facts import Model
 from policies import lint_profile
 from policies.lint_memory import LINTS
 from policies.precedence import ranked
@@ -49,6 +50,15 @@ def test_experts_on_one_gpu_dense_models_and_a_low_share_are_left_alone() -> Non
 def test_the_share_is_not_lowered_below_what_the_weights_need() -> None:
     asked = case("vllm serve x --gpu-memory-utilization 0.95", model=MIXTRAL, card=H100)
     assert "M4" not in rules(findings(LINTS, asked))
+
+
+@pytest.mark.parametrize("model", [None, LLAMA_8B_AWQ])
+def test_no_model_gets_more_of_the_gpu_than_any_source_gives_it(model: Model | None) -> None:
+    flags = "vllm serve x --max-model-len 2048 --gpu-memory-utilization"
+    (found,) = findings(LINTS, case(f"{flags} 0.98", model=model, card=T4))
+    assert (found.rule, found.severity, found.to) == ("M4", "warning", {"gpu_memory_utilization": 0.92})
+    assert not findings(LINTS, case(f"{flags} 0.95", model=model, card=T4))
+    assert not findings(LINTS, case("vllm serve x --gpu-memory-utilization 0.99", model=MIXTRAL, gpus=1))[1:]
 
 
 def test_a_share_that_wastes_the_card_is_raised() -> None:

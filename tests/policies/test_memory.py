@@ -306,6 +306,7 @@ def test_weights_made_smaller_while_loading_are_counted_smaller() -> None:
     assert weights_gib(case("Qwen/Qwen3-8B", quantization="of_tomorrow"), Layout()) is None
     assert weights_gib(case("Qwen/Qwen3-8B", dtype="float32"), Layout()) == pytest.approx(30.5, abs=0.1)
     assert weights_gib(case("Qwen/Qwen3-8B", cpu_offload_gb=10), Layout()) == pytest.approx(5.26, abs=0.01)
+    assert weights_gib(case("Qwen/Qwen3-8B", cpu_offload_gb=-1e300), Layout()) == weights_gib(plain, Layout())
 
 
 def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
