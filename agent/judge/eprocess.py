@@ -81,7 +81,8 @@ def beside(
         above = [min(b + step, 0.99) for step in grid(margin)]
         worse = [gained(counts, b, c, margin) / phi if c > b + margin else 0.0 for c in above]
         near = (b, 0.5 * b, min(b + margin, 0.98))
-        good = [gained(counts, b, c, 2 * margin) / phi for c in near]
+        limit = 2 * margin
+        good = [gained(counts, b, c, limit) / phi if limit < HIGHEST else 0.0 for c in near]
         lens = _with(lens, worse, good, at_s)
     keep = 0.5 ** (tick_s / HALF_LIFE_S)
     return replace(lens, bad=keep * lens.bad + k_b, of=keep * lens.of + n_b)
