@@ -38,6 +38,7 @@ _SIZE = re.compile(
     r"(?P<number>[0-9]{1,12}(\.[0-9]{1,6})?(?=[kmgt])|[0-9]{1,6}(?=[KMGT]))(?P<suffix>[kmgtKMGT])"
 )
 _ON, _OFF = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+_DASHES = ("—", "–", "−")  # noqa: RUF001 - what a text makes of --
 _JSON_SWITCH = {"true": True, "false": False}
 _SECRET_ASSIGNMENT = re.compile(r"\w*(KEY|TOKEN|SECRET|PASSWORD)\w*=")
 
@@ -154,7 +155,11 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
             last = flags[-1] if flags else None
             if last and last.stop == at and isinstance(last.value, bool) and argv[at].lower() in _ON | _OFF:
                 raise FlagError(_no_value(last.knob, last.spelled, argv[at], off=last.value is False))
-            after = last.spelled if last else argv[0]
+            if argv[at].startswith(_DASHES):
+                raise FlagError(
+                    f"{argv[at]} begins with a long dash: write --{argv[at].lstrip('-' + ''.join(_DASHES))}"
+                )
+            after = last.spelled if last else "the model" if model else argv[0]
             raise FlagError(
                 f"a word after {after} belongs to no flag: write one value per flag, as --flag=value"
             )

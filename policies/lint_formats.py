@@ -7,6 +7,7 @@ from agent.facts import Case, Finding, Severity
 from agent.model import Knob, Value
 from policies.case import Check, release, since, text
 from policies.catalogue.parser import RELEASE
+from policies.weight_formats import SIXTEEN_BIT
 
 METHODS = frozenset(
     {
@@ -50,6 +51,7 @@ PLUGINS = {
 """Formats that went out of vLLM: in which release, where they are now, and who says so."""
 
 FAMILIES = ({"awq", "auto_awq", "awq_marlin"}, {"gptq", "auto_gptq", "gptq_marlin"}, {"fp8"})
+_CHECKPOINTS = FAMILIES[0] | FAMILIES[1]
 _GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
 
 
@@ -120,8 +122,25 @@ def _unlike(case: Case) -> Iterable[Finding]:
     )
 
 
+def _plain(case: Case) -> Iterable[Finding]:
+    """A checkpoint of 16 bit, as far as its name tells: nothing in it says how it is quantized."""
+    given, model = text(case, "quantization"), case.model
+    if model is None or model.quantization or model.weight_bytes != SIXTEEN_BIT or given not in _CHECKPOINTS:
+        return
+    if text(case, "model").startswith(("/", ".")):
+        return
+    yield _finding(
+        f"--quantization {given} reads weights in that format; {model.name} has 16 bits, as its name tells",
+        "vLLM 0.32 model_executor/model_loader/weight_utils.py: get_quant_config",
+        "it starts in 16 bit; or name a checkpoint in that format, or let fp8 quantize while it loads",
+        {"quantization": None},
+        "warning",
+    )
+
+
 LINTS = (
     Check(rules=("V1",), check=_plugged),
     Check(rules=("V1",), check=_unknown),
     Check(rules=("V1",), check=_unlike),
+    Check(rules=("V1",), check=_plain),
 )

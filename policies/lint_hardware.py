@@ -13,12 +13,13 @@ from agent.model import Knob, Value
 from policies.case import Check, before, inner, release, since, text, without
 from policies.renamed import ENVIRONMENT
 
-AMPERE = (8, 0)
+AMPERE, ADA = (8, 0), (8, 9)
 VARIABLE = "VLLM_ATTENTION_BACKEND"
 GONE = frozenset({"XFORMERS", "TORCH_SDPA"})  # as backends of a decoder: out of vLLM's registry
 SINCE_AMPERE = frozenset({"FLASH_ATTN", "FLASHINFER", *GONE})
 READ = (0, 32)  # the version whose backends were read; a T4 ran FLASHINFER with 0.14.1
 OLD = (0, 14)
+CUDA_13_SINCE, OLDEST_BUILT = (0, 20), (7, 5)
 AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
 S0 = "T4 benchmark report"
 
@@ -85,8 +86,9 @@ def _fails(case: Case, name: str) -> bool:
 
 def _turing(case: Case, forced: _Forced, card: str) -> Finding:
     dead, doubtful = _dead(case, forced), forced.name in GONE and not since(case, READ)
+    forces = f"is ignored by vLLM {case.version} (it reads --attention-backend)" if dead else "is forced"
     if dead:
-        reason = f"{forced.name} does not run there; vLLM {case.version} ignores the variable"
+        reason = f"{forced.name} would not run there"
     elif doubtful:
         reason = "the report saw it refused by a build of 0.12 and taken by 0.14.1; 0.32 has no such backend"
     elif forced.name in GONE:
@@ -98,7 +100,7 @@ def _turing(case: Case, forced: _Forced, card: str) -> Finding:
         rule="H1",
         klass="gated",
         severity="warning" if doubtful or dead else "error",
-        why=f"{forced.where} is forced: {card}, {reason}",
+        why=f"{forced.where} {forces}: {card}, {reason}",
         to=forced.to,
         env=forced.env,
         expects=f"vLLM chooses what runs here ({chosen})",
@@ -129,6 +131,57 @@ def _dtype(case: Case) -> Iterable[Finding]:
         expects="it starts, in float16",
         risks="float16 has less range: a model trained in bfloat16 may overflow, so check its answers",
         source=f"rulebook H2; {S0} §6; vLLM 0.32 platforms/cuda.py: check_if_supports_dtype",
+        evidence={"capability": f"{capability[0]}.{capability[1]}"},
+    )
+
+
+def _volta(case: Case) -> Iterable[Finding]:
+    capability = case.card.capability if case.card else None
+    if (
+        case.card is None
+        or capability is None
+        or capability >= OLDEST_BUILT
+        or not since(case, CUDA_13_SINCE)
+    ):
+        return
+    yield Finding(
+        rule="E1",
+        klass="note",
+        severity="warning",
+        why=(
+            f"{case.card.name} has compute capability {capability[0]}.{capability[1]}: vLLM's own wheels and "
+            f"images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
+        ),
+        expects="it runs with a build of your own for CUDA 12, or with a release before 0.20",
+        risks="flags were renamed and removed since: lint the command line again for that version",
+        source="rulebook E1; vllm-project/vllm#39878 (CUDA 13), #42381 (what 0.20.1 is built for)",
+        evidence={"version": case.version},
+    )
+
+
+def _cache(case: Case) -> Iterable[Finding]:
+    """Turing has TRITON_ATTN alone in that release; it reads fp8 from 8.9 on, and bfloat16 from 8.0."""
+    capability, kind = case.card.capability if case.card else None, text(case, "kv_cache_dtype")
+    if case.card is None or capability is None or not since(case, READ):
+        return
+    forced = _forced(case)
+    by_triton = capability < AMPERE or (forced is not None and forced.name == "TRITON_ATTN")
+    needs = ADA if kind.startswith("fp8") else AMPERE if kind == "bfloat16" else None
+    if needs is None or not by_triton or capability >= needs:
+        return
+    yield Finding(
+        rule="H2",
+        klass="gated",
+        severity="error",
+        why=(
+            f"--kv-cache-dtype {kind} on {case.card.name} (compute capability "
+            f"{capability[0]}.{capability[1]}): TRITON_ATTN wants {needs[0]}.{needs[1]} for it, "
+            "the server does not start"
+        ),
+        to={"kv_cache_dtype": None},
+        expects="it starts, with a KV cache in the model's dtype",
+        risks="the KV cache holds half as many tokens" if needs == ADA else "none known",
+        source="rulebook H2; vLLM 0.32 v1/attention/backends/triton_attn.py",
         evidence={"capability": f"{capability[0]}.{capability[1]}"},
     )
 
@@ -201,6 +254,8 @@ def _kernel(case: Case) -> Iterable[Finding]:
 LINTS = (
     Check(rules=("H1", "H3"), check=_attention),
     Check(rules=("H2",), check=_dtype),
+    Check(rules=("H2",), check=_cache),
+    Check(rules=("E1",), check=_volta),
     Check(rules=("E1",), check=_engine),
     Check(rules=("E2",), check=_kernel),
 )

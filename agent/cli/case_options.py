@@ -61,10 +61,12 @@ def case_of(args: argparse.Namespace, command: Command, *, version: str = "") ->
 
 def unknown(case: Case) -> list[str]:
     """What would let the lints say more, each with the option that tells it."""
+    name = str(case.setting.get("model", ""))
+    model = f"the model {name} (--model-config FILE)" if name else "the model: none is named"
     lacking = (
         (case.card is None, "the GPU (--gpu NAME)"),
         (case.gpus is None, "how many GPUs (--gpus N)"),
-        (case.model is None, f"the model {case.setting.get('model', '')} (--model-config FILE)"),
+        (case.model is None, model),
         (not case.version, "the version of vLLM (--vllm-version V)"),
         (not case.profile, "what the traffic is like (--profile P)"),
         (not case.log, "how it starts (--log FILE)"),

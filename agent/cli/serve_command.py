@@ -10,6 +10,7 @@ from agent.cli.config_file import Undone, undone, whole, words_of
 from agent.cli.container import CONTAINERS, HOW, contained, in_shell, with_env
 from agent.cli.shell_words import ASSIGNMENT, quoted
 from agent.errors import ConfigError, FlagError
+from agent.flag_table import SHORT
 from agent.flags import (
     WRAPPERS,
     Value,
@@ -85,6 +86,15 @@ class Command:
         return with_file(self.argv, self.file)
 
 
+def _one_dash(argv: Sequence[str]) -> str:
+    """A flag with one dash that vLLM's parser would not take: `-max-num-seqs`."""
+    for word in argv:
+        name = re.match(r"-([A-Za-z][A-Za-z_-]{3,})(?=[.=]|$)", word)
+        if name and name[1] not in SHORT and not name[1].startswith("O"):
+            return name[0]
+    return ""
+
+
 def read(words: Sequence[str]) -> Command:
     """The command of these words. ConfigError says what is missing and how it is written."""
     given, aside = list(words), list[str]()
@@ -104,6 +114,8 @@ def read(words: Sequence[str]) -> Command:
     if not given:
         raise ConfigError(f"after the variables no command is given; {HOW}")
     command = replace(_started(given, env), aside=tuple(aside), live=live)
+    if (dashed := _one_dash(command.argv)) and "serve" in command.argv:
+        raise ConfigError(f"{_shown(given)}: {dashed} has one dash: write -{dashed}")
     serves = any("vllm" in word or word == "serve" for word in command.argv)
     try:
         setting = setting_of(command.argv)

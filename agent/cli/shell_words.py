@@ -40,6 +40,8 @@ def quoted(word: str, *, live: bool = False) -> str:
     name, value = (assigned[0], word[assigned.end() :]) if assigned else ("", word)
     if live and _VARIABLE.search(value) and not value.startswith(("{", "[")):
         return name + '"' + re.sub(r'(["\\`])', r"\\\1", value) + '"'
+    if live and value.startswith("~/"):
+        return f"{name}~/{shlex.quote(value[2:])}" if value[2:] else name + value
     return name + shlex.quote(value) if value or not name else name
 
 

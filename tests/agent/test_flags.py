@@ -105,6 +105,7 @@ def test_any_way_to_start_a_server_is_understood(head: list[str]) -> None:
         ([*SERVE, "--enable-chunked-prefill", "False"], "write --no-enable-chunked-prefill$"),
         ([*SERVE, "--no-enforce-eager=false"], "write --enforce-eager$"),
         ([*SERVE, "--headless=0"], "leave it out$"),
+        ([*SERVE, "—enforce-eager"], "begins with a long dash: write --enforce-eager$"),
         ([*SERVE, "--enforce-eager=maybe"], "write --enforce-eager or leave it out$"),
         (["nohup", "uv", "run", "server"], "no server is named"),
         (["env", "A=1"], "no server is named"),

@@ -182,8 +182,8 @@ def test_the_tag_of_the_image_tells_the_version(image: str, version: str) -> Non
         ("$ A=1 vllm serve m \\\n  --enforce-eager | tee log", "A=1 vllm serve m {} | tee log"),
         ("nohup env A='1 2' vllm serve m --enforce-eager&", "nohup env A='1 2' vllm serve m {} &"),
         (
-            "sudo docker run -e T=$TOKEN vllm/vllm-openai --model m --enforce-eager",
-            'sudo docker run -e T="$TOKEN" vllm/vllm-openai --model m {}',
+            "sudo docker run -e T=$TOKEN -v ~/a:/a vllm/vllm-openai --model m --enforce-eager",
+            'sudo docker run -e T="$TOKEN" -v ~/a:/a vllm/vllm-openai --model m {}',
         ),
         (
             "docker run --entrypoint python3 image -m vllm.entrypoints.openai.api_server --enforce-eager",
@@ -338,6 +338,7 @@ def test_the_version_is_read_in_the_log(lint: Lint, tmp_path: Path) -> None:
             id="vllm serve twice",
         ),
         pytest.param(("--", "cd /x && vllm serve x"), "'&&' joins several commands", id="joined commands"),
+        pytest.param(("--", *SERVE, "-max-num-seqs", "8"), "write --max-num-seqs", id="one dash"),
         pytest.param(("--", "ray", "start", "--head"), "starts no vLLM server", id="ray"),
         pytest.param(("--", "ssh", "host", *SERVE), "what ssh does to the server", id="ssh"),
         pytest.param(("--", *SERVE, "--enforce-eager=False"), "write --no-enforce-eager\n", id="no value"),

@@ -3,7 +3,7 @@
 import pytest
 
 from policies.lint_formats import LINTS
-from tests.policies.cases import QWEN_7B_AWQ, case, dense, findings
+from tests.policies.cases import LLAMA_8B, QWEN_7B_AWQ, case, dense, findings
 
 AWQ = dense("org/m-AWQ", 7, quantization="awq")
 
@@ -44,3 +44,11 @@ def test_another_method_than_the_checkpoints_is_refused(method: str) -> None:
 def test_the_checkpoints_own_method_is_left_alone(method: str) -> None:
     assert not findings(LINTS, case(f"vllm serve m --quantization {method}", model=AWQ))
     assert not findings(LINTS, case("vllm serve m", model=QWEN_7B_AWQ))
+
+
+def test_a_checkpoint_of_16_bit_is_not_read_as_awq() -> None:
+    (found,) = findings(LINTS, case("vllm serve org/m --quantization awq", model=LLAMA_8B))
+
+    assert (found.severity, found.to) == ("warning", {"quantization": None})
+    assert not findings(LINTS, case("vllm serve /models/m --quantization awq", model=LLAMA_8B))
+    assert not findings(LINTS, case("vllm serve org/m --quantization fp8", model=LLAMA_8B))

@@ -2,8 +2,9 @@
 
 import pytest
 
+from agent.facts import Card
 from policies.lint_hardware import LINTS
-from tests.policies.cases import A100, H100, LLAMA_8B_AWQ, T4, case, findings, rules
+from tests.policies.cases import A10, A100, H100, L40S, LLAMA_8B_AWQ, T4, case, findings, rules
 
 SERVE = "vllm serve casperhansen/llama-3-8b-instruct-awq"
 
@@ -33,7 +34,7 @@ def test_the_variable_is_told_to_be_dead_where_the_version_ignores_it() -> None:
     assert "is ignored by vLLM 0.32.0 (it reads --attention-backend)" in found.why
     (found,) = findings(LINTS, case(SERVE, env="VLLM_ATTENTION_BACKEND=FLASH_ATTN", card=T4))
     assert (found.rule, found.severity) == ("H1", "warning")
-    assert "ignores the variable" in found.why
+    assert "is ignored by vLLM 0.32.0 (it reads --attention-backend): T4" in found.why
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,25 @@ def test_naming_awq_forces_its_slow_kernel_only_in_versions_that_obey() -> None:
     assert not findings(LINTS, case(f"{SERVE} --quantization awq", version="0.32.0"))
     assert not findings(LINTS, case(f"{SERVE} --quantization awq", version=""))
     assert not findings(LINTS, case(f"{SERVE} --quantization awq_marlin", version="0.14.0"))
+
+
+@pytest.mark.parametrize("kind", ["fp8", "fp8_e5m2", "bfloat16"])
+def test_turing_has_no_such_kv_cache(kind: str) -> None:
+    (found,) = findings(LINTS, case(f"{SERVE} --kv-cache-dtype {kind}", card=T4))
+    assert (found.rule, found.severity, found.to) == ("H2", "error", {"kv_cache_dtype": None})
+    for card, version in ((H100, "0.32.0"), (A10, "0.32.0"), (T4, "0.14.1")):
+        assert not findings(LINTS, case(f"{SERVE} --kv-cache-dtype {kind}", card=card, version=version))
+
+
+def test_a_forced_triton_has_no_fp8_kv_cache_before_ada() -> None:
+    command = f"{SERVE} --kv-cache-dtype fp8 --attention-backend TRITON_ATTN"
+    assert "H2" in rules(findings(LINTS, case(command, card=A100)))
+    assert "H2" not in rules(findings(LINTS, case(command, card=L40S)))
+
+
+def test_volta_is_not_in_the_builds_of_today() -> None:
+    v100 = Card(name="V100", capability=(7, 0), memory_gib=15.8)
+    (found,) = findings(LINTS, case(SERVE, card=v100))
+    assert (found.rule, dict(found.to)) == ("E1", {})
+    assert not findings(LINTS, case(SERVE, card=v100, version="0.19.1"))
+    assert not findings(LINTS, case(SERVE, card=T4))
