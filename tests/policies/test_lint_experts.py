@@ -71,8 +71,13 @@ def test_the_share_of_the_gpu_comes_with_the_exchange_of_experts() -> None:
     assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 8}
 
 
-def test_latent_attention_that_data_parallel_could_not_hold_is_left_split() -> None:
-    assert not findings(LINTS, case("vllm serve x -tp 32 --nnodes 4", model=DEEPSEEK_R1, card=A100_40))
+def test_latent_attention_that_data_parallel_could_not_hold_is_left_split_and_told_of() -> None:
+    flags = "vllm serve x -tp 32 --nnodes 4"
+    (found,) = findings(LINTS, case(flags, model=DEEPSEEK_R1, card=A100_40))
+    assert (found.rule, found.severity, dict(found.to)) == ("D7", "info", {})
+    assert "--decode-context-parallel-size 32" in found.expects
+    shared = case(f"{flags} --decode-context-parallel-size 32", model=DEEPSEEK_R1, card=A100_40)
+    assert not findings(LINTS, shared)
     assert findings(LINTS, case("vllm serve x -tp 32 --nnodes 4", model=DEEPSEEK_R1, card=A100))
 
 

@@ -12,6 +12,7 @@ from agent import expertise
 from agent.advice import Advice, advise
 from agent.facts import Case
 from agent.flags import setting_of, with_setting
+from policies.case import Layout, layout
 from policies.hardware import card_of
 from policies.models import model_of
 from tests.policies.cases import case
@@ -339,3 +340,58 @@ def test_the_improved_command_is_said_to_be_good(command: str, card: str, gpus: 
     argv = with_setting(shlex.split(command), advice.to)
     again = advised(replace(asked, setting=setting_of(argv)))
     assert said(again) == []
+
+
+LLAMA_3 = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+LLAMA_70 = "vllm serve meta-llama/Llama-3.3-70B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked"),
+    [
+        ("H1", known(f"{T4_AWQ} --attention-backend FLASH_ATTN", card="T4")),
+        ("H2", known(f"{T4_AWQ} --dtype bfloat16", card="T4")),
+        ("H3", known(f"{LLAMA_3} --attention-backend FLASHINFER", card="H100")),
+        ("E1", known(T4_AWQ, card="T4", version="0.12.0", env="NIM_MODEL_PROFILE=x")),
+        ("E2", known(f"{T4_AWQ} --quantization awq", card="T4", version="0.14.1")),
+        ("D1", known("vllm serve Qwen/Qwen2.5-7B-Instruct -tp 4", card="L4", gpus=4)),
+        ("D2", known(f"{LLAMA_70} --max-model-len 8192", card="H100", gpus=8)),
+        ("D3", known(f"{LLAMA_3} -tp 6", card="H100", gpus=8)),
+        ("D4", known(f"{LLAMA_70} -tp 2 -pp 2 --max-model-len 8192", card="H100", gpus=4)),
+        ("D5", known(f"{LLAMA_70} -tp 4 --max-model-len 8192", card="L40S", gpus=4)),
+        ("D6", known(f"{MAVERICK} -ep", card="H200", gpus=8)),
+        ("D7", known(f"{DEEPSEEK} -tp 8", card="H200", gpus=8)),
+        ("D7", known("vllm serve moonshotai/Kimi-K2-Instruct -tp 8", card="H200", gpus=8)),
+        ("D8", known(f"{DEEPSEEK} -tp 8", card="H200", gpus=8, concurrency=64)),
+        ("M4", known(f"{DEEPSEEK} -dp 8 -ep --gpu-memory-utilization 0.95", card="H200", gpus=8)),
+        ("M5", known(f"{LLAMA_3} --gpu-memory-utilization 0.6", card="A100 80GB")),
+        ("B1", known(f"{LLAMA_3} --max-num-seqs 16", card="H100")),
+        ("B2", known(T4_MAMBA, card="T4")),
+        ("B3", known(f"{LLAMA_3} --max-num-batched-tokens 512", card="H100")),
+        ("W1", known(f"{LLAMA_3} --max-num-seqs 1024", card="H100", profile="chat")),
+        ("V1", known(f"{LLAMA_3} --swap-space 16")),
+        ("V2", known(OFFLOADING, card="RTX 5070", version="0.14.0")),
+        ("U1", known(f"{DEEPSEEK} -dp 8 -ep", card="H200", version="0.18.0", env="VLLM_MOE_USE_DEEP_GEMM=1")),
+        ("U2", known(f"{DEEPSEEK} -dp 8 -ep", card="GB200", gpus=8, env="NCCL_CUMEM_ENABLE=0")),
+        ("U3", known(MAVERICK, card="H200", gpus=8, version="0.11.0")),
+        ("R1", known(f"{LLAMA_3} --trust-remote-code")),
+        ("F1", known("vllm serve Qwen/Qwen3-30B-A3B", card="B200", log=(DEFAULT_MOE,))),
+        ("F5", known(OFFLOADING, card="RTX 5070", version="0.14.0", log=(WARM_UP,))),
+    ],
+)
+def test_each_rule_of_flags_and_hardware_is_heard(rule: str, asked: Case) -> None:
+    assert rule in said(advised(asked), above_info=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "card", "gpus", "tp", "dp"),
+    [  # the size ladder of the parallelism guide, where the card's arithmetic agrees with it
+        (PCIE_2B, "L40S", 4, 1, 4),
+        ("vllm serve Qwen/Qwen3-14B -tp 4", "A100 SXM 40GB", 4, 2, 2),
+        ("vllm serve meta-llama/Llama-2-70b-hf", "A100 SXM 40GB", 4, 4, 1),
+        ("vllm serve meta-llama/Llama-3.1-405B-Instruct --quantization fp8", "H100", 8, 8, 1),
+    ],
+)
+def test_the_size_ladder(command: str, card: str, gpus: int, tp: int, dp: int) -> None:
+    asked = known(command, card=card, gpus=gpus)
+    assert layout(advised(asked).after(asked)) == Layout(tp=tp, dp=dp)
