@@ -1,0 +1,85 @@
+"""Equal greens and bad ones, each through a whole rollout in virtual time.
+
+python -m bench.rollouts [--rollouts N] [--bad N] [--json FILE] prints a line for each and writes JSON.
+Exits 1 when an equal green went back for cause, or a bad one did not.
+"""
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import cycle, islice
+from pathlib import Path
+
+import structlog
+
+from bench.rollouts.cases import BAD, CALM, EQUAL, PROFILES, SERVICES
+from bench.rollouts.story import Case, Told, tell
+
+BAD_RATES = (8.0, 2.0, 30.0)
+HEAD = ("GREEN", "PROFILE", "RPS", "SEED", "RESULT", "AT", "VERDICT s", "ONSET s", "EXPOSED", "BAD", "WHY")
+
+
+def equal_ones(count: int) -> Iterator[Case]:
+    """Every rate with every profile, as often as it takes."""
+    kinds = cycle([(rate, profile) for profile in PROFILES for rate in SERVICES])
+    for seed, (rate, profile) in enumerate(islice(kinds, count)):
+        yield Case(seed=seed, rate=rate, profile=profile, green=EQUAL)
+
+
+def bad_ones(count: int) -> Iterator[Case]:
+    """Every kind at the first rate, then at the next."""
+    kinds = cycle([(rate, green) for rate in BAD_RATES for green in BAD])
+    for seed, (rate, green) in enumerate(islice(kinds, count)):
+        yield Case(seed=1000 + seed, rate=rate, profile=CALM, green=green)
+
+
+def told(cases: Iterable[Case]) -> Iterator[Told]:
+    for case in cases:
+        with tempfile.TemporaryDirectory() as home:
+            yield tell(case, Path(home))
+
+
+def line(one: Told) -> str:
+    said = (
+        f"{one.green:<22} {one.profile:<9} {one.rate:>4g} {one.seed:>5} {one.result:<12} {one.weight:>3}% "
+        f"{_number(one.verdict_s):>9} {_number(one.after_onset_s):>8} {one.exposed:>7} {one.bad_exposed:>5}"
+    )
+    return f"{said}  {one.why[:110]}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def wrong(one: Told) -> bool:
+    return (one.result == "rolled_back") is (one.green == EQUAL.name)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.rollouts", description=__doc__)
+    parser.add_argument("--rollouts", type=int, default=32, help="with an equal green")
+    parser.add_argument("--bad", type=int, default=len(BAD_RATES) * len(BAD), help="with a bad one")
+    parser.add_argument("--json", type=Path, default=Path("bench/results/rollouts.json"))
+    options = parser.parse_args(argv)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    print("{:<22} {:<9} {:>4} {:>5} {:<12} {:>4} {:>9} {:>8} {:>7} {:>5}  {}".format(*HEAD))
+    rows: list[Told] = []
+    for one in told((*bad_ones(options.bad), *equal_ones(options.rollouts))):
+        rows.append(one)
+        print(line(one), flush=True)
+        options.json.parent.mkdir(exist_ok=True)
+        document = {"rollouts": [asdict(row) | {"wrong": wrong(row)} for row in rows]}
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
+    for name in ("equal", "bad"):
+        results = Counter(row.result for row in rows if (row.green == EQUAL.name) is (name == "equal"))
+        print(f"{name}: {', '.join(f'{count} {result}' for result, count in results.most_common())}")
+    return 1 if any(map(wrong, rows)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

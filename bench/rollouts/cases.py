@@ -1,0 +1,83 @@
+"""What a rollout meets: how much is asked, what happens to all servers, what is wrong with green."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from agent.model import Objective, Slo
+from bench.rollouts.servers import Pauses, pauses
+from simulator.faults import Faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """Servers that can carry a rate with room to spare, and what is promised of them."""
+
+    hardware: str
+    slowly: float
+    slo: Slo
+
+
+def _slo(ttft_s: float, e2e_s: float) -> Slo:
+    return Slo(
+        ttft=Objective(under_s=ttft_s, share=0.95),
+        e2e=Objective(under_s=e2e_s, share=0.95),
+        errors=0.99,
+    )
+
+
+SERVICES: Mapping[float, Service] = {
+    0.5: Service(hardware="t4-8b-awq", slowly=2.0, slo=_slo(1.5, 10.0)),
+    2.0: Service(hardware="t4-8b-awq", slowly=1.0, slo=_slo(1.0, 6.0)),
+    8.0: Service(hardware="4090-8b", slowly=1.5, slo=_slo(0.5, 4.0)),
+    30.0: Service(hardware="h100-8b", slowly=2.0, slo=_slo(0.3, 3.0)),
+}
+"""By requests a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What happens to both sides. `incident_s`: from, until; seconds after the canary began."""
+
+    name: str
+    stalls: bool = False  # 3 to 8 s a minute, each server by itself
+    drift: float = 0.0  # of the rate, in an hour
+    incident_s: tuple[float, float] = (0.0, 0.0)
+    incident_errors: float = 0.0
+
+    def pauses(self, random: Random) -> Pauses:
+        return pauses(random, every_s=60.0, least_s=3.0, most_s=8.0) if self.stalls else iter(())
+
+
+CALM = Profile(name="calm")
+PROFILES = (
+    CALM,
+    Profile(name="stalls", stalls=True),
+    Profile(name="drift", drift=0.5),
+    Profile(name="incident", incident_s=(180.0, 780.0), incident_errors=0.06),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Green:
+    """One kind of green. `turns_in_hold_s`: so long after it got all the traffic it gets slow."""
+
+    name: str
+    faults: Faults = field(default_factory=Faults)
+    turns_in_hold_s: float | None = None
+
+
+EQUAL = Green(name="equal")
+BAD = (
+    Green(name="slow prefill", faults=Faults(slow_prefill=4.0)),
+    Green(name="slow decode", faults=Faults(slow_decode=2.5)),
+    Green(name="2 % errors", faults=Faults(errors=0.022)),
+    Green(name="5 % truncated", faults=Faults(truncate=0.05)),
+    Green(name="stalls of 15 s", faults=Faults(stall=15.0)),
+    Green(name="wedge", faults=Faults(hang_after=90.0)),
+    Green(name="abort with 200", faults=Faults(abort=0.05)),
+    Green(name="slow under load", faults=Faults(slow_above=12.0)),
+    Green(name="slow after ten minutes", turns_in_hold_s=600.0),
+)
+"""And wrong outputs: see WRONG."""
+WRONG = Green(name="wrong outputs", faults=Faults(wrong=1.0))

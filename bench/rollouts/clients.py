@@ -1,0 +1,79 @@
+"""Who asks: requests that come by chance at a rate that drifts, half of them as turns of conversations."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import pi, sin
+from random import Random
+
+from simulator.scheduler import Request
+from simulator.workload import Lengths
+
+BLOCK = 16  # tokens
+SYSTEM_TOKENS = 64  # a prefix that all prompts share
+TURNS = 5
+CONVERSATIONS = 40  # that go on at any time
+IN_CONVERSATION = 0.5
+PROMPT = Lengths(kind="lognormal", middle=100, sigma=0.7, least=8, most=1200)
+OUTPUT = Lengths(kind="lognormal", middle=40, sigma=0.5, least=4, most=200)
+
+
+@dataclass(slots=True)
+class _Session:
+    name: int
+    tokens: int = SYSTEM_TOKENS
+    turns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """One request and where it goes: green's share is that of the places below its weight, of 100."""
+
+    request: Request
+    place: float  # 0 to 100: of a session always the same
+
+
+@dataclass(slots=True, kw_only=True)
+class Clients:
+    """`drift`: how far the rate swings around its mean, over `period_s`."""
+
+    rate: float
+    random: Random
+    drift: float = 0.0
+    period_s: float = 3600.0
+    _sessions: deque[_Session] = field(default_factory=deque)
+    _count: int = 0
+    _next_s: float = 0.0
+
+    def rate_at(self, at_s: float) -> float:
+        return self.rate * (1 + self.drift * sin(2 * pi * at_s / self.period_s))
+
+    def until(self, at_s: float) -> Iterator[Coming]:
+        """Those that come before then: a Poisson process, thinned to the rate of the moment."""
+        most = self.rate * (1 + self.drift)
+        while self._next_s < at_s:
+            came_s = self._next_s
+            self._next_s += self.random.expovariate(most)
+            if self.random.random() * most <= self.rate_at(came_s):
+                yield self._one(came_s)
+
+    def _one(self, at_s: float) -> Coming:
+        self._count += 1
+        talks = self.random.random() < IN_CONVERSATION
+        session = self._session() if talks else _Session(self._count)
+        prompt = session.tokens + PROMPT.draw(self.random)
+        wanted = OUTPUT.draw(self.random)
+        shared = SYSTEM_TOKENS // BLOCK
+        hashes = [(-1 - i if i < shared else session.name << 20 | i) for i in range(prompt // BLOCK)]
+        session.tokens, session.turns = prompt + wanted, session.turns + 1
+        place = Random(session.name).uniform(0, 100)  # noqa: S311 - a hash, as the proxy makes one
+        request = Request(name=f"{self._count}", prompt=prompt, wanted=wanted, hashes=hashes, arrived_at=at_s)
+        return Coming(request, place)
+
+    def _session(self) -> _Session:
+        if len(self._sessions) < CONVERSATIONS or self.random.random() < 1 / TURNS:
+            self._sessions.append(_Session(self._count))
+            while len(self._sessions) > CONVERSATIONS:
+                self._sessions.popleft()
+            return self._sessions[-1]
+        return self.random.choice(self._sessions)

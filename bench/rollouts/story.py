@@ -1,0 +1,278 @@
+"""One rollout from the wish to its end, through the daemon's own loop, machine, judge and journal."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+
+from agent import events as e
+from agent.config.tables import RolloutTable
+from agent.config.terms import BOUNDS, plan
+from agent.fold import Fold
+from agent.guard import Guard
+from agent.journal import Journal
+from agent.judge import AnytimeJudge
+from agent.loop import TargetLoop
+from agent.machine import Machine
+from agent.machine.moves import Rules
+from agent.model import Plan, Server
+from agent.ports import Site
+from agent.state import Phase, State
+from bench.rollouts.cases import SERVICES, Green, Profile
+from bench.rollouts.clients import Clients
+from bench.rollouts.world import BLUE, World
+from simulator.text import draws
+from tests.fake_engine import FakeEngine
+from tests.fake_traffic import FakeTraffic
+from tests.fast_time import in_no_time, loop_now
+
+TARGET = "chat"
+START_S = 90.0  # of green, and as long again to warm it up: blue's record is of that time
+LATE_S = 20.0  # after the end, in which what green had open is recorded
+WISH = {"watermark": 0.02}  # the simulated scheduler does not take it: green is what its faults make of it
+DEFAULT = plan(RolloutTable())
+RESTING = {Phase.OBSERVING, Phase.COOLDOWN, Phase.PROPOSED, Phase.HALTED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`history_s`: blue was watched for so long before."""
+
+    seed: int
+    rate: float
+    profile: Profile
+    green: Green
+    plan: Plan = DEFAULT
+    history_s: int = 3600
+    limit_s: float = 6 * 3600.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """What became of a rollout. Times in seconds."""
+
+    green: str
+    profile: str
+    rate: float
+    seed: int
+    phi: dict[str, float] = field(default_factory=dict)
+    result: str = "none"  # as the machine remembers it: promoted, rolled_back, undecided, no_gain, failed
+    why: str = ""
+    weight: int = 0  # green's share when the verdict fell
+    steps_s: dict[int, float] = field(default_factory=dict)  # by weight: when the step began
+    verdict_s: float | None = None  # from the canary's beginning
+    onset_s: float | None = None  # the same of the first request that met the fault
+    back_s: float | None = None  # from the verdict until blue had everything
+    launches: int = 0  # after the canary's beginning
+    exposed: int = 0
+    bad_exposed: int = 0
+    held_s: int = 0
+    parked: int = 0  # times
+    story_s: float = 0.0
+    wall_s: float = 0.0
+
+    @property
+    def after_onset_s(self) -> float | None:
+        if self.verdict_s is None or self.onset_s is None:
+            return None
+        return round(self.verdict_s - self.onset_s, 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    case: Case
+    home: Path
+    world: World
+    engine: FakeEngine
+    traffic: FakeTraffic
+    told: Told
+    loop: TargetLoop | None = None
+    began_s: float | None = None  # the canary
+    ended_s: float | None = None  # when the verdict fell
+    _epoch: int = 0
+    before: State = field(default_factory=lambda: State(target=TARGET))  # as a daemon of old has left it
+    _daemon: asyncio.Task[None] | None = None
+    _journal: Journal | None = None
+
+    @property
+    def state(self) -> State:
+        return self.loop.state if self.loop is not None else self.before
+
+    @property
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def start(self) -> None:
+        """Start the daemon; the second time it reads what the first one wrote."""
+        self._epoch += 1
+        journal = Journal.open(self.home / "audit.jsonl", now=loop_now)
+        state = journal.states().get(TARGET, self.before)
+        site = Site(target=TARGET, state_dir=self.home, epoch=self._epoch)
+        slo = SERVICES[self.case.rate].slo
+        rules = Rules(
+            plan=self.case.plan, judge=AnytimeJudge(), slo=slo, guard=Guard(bounds=BOUNDS), policies=()
+        )
+        self.loop = TargetLoop(
+            state=replace(state, mode="approve"),
+            machine=Machine(rules),
+            journal=journal,
+            engine=self.engine.bind(site),
+            traffic=self.traffic.bind(site),
+            sensors=(self.world,),
+            state_dir=self.home,
+            now=loop_now,
+            heard=self._heard,
+            fold=Fold(slo=slo),
+        )
+        self._journal = journal
+        self._daemon = asyncio.create_task(self.loop.run(self._epoch, lambda: None))
+
+    async def stop(self) -> None:
+        """As a kill would: what is not in the journal is gone."""
+        assert self._daemon is not None and self._journal is not None  # noqa: PT018 - one fact
+        self._daemon.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._daemon
+        self._journal.close()
+
+    async def until(self, holds: Callable[[State], object], limit_s: float | None = None) -> State:
+        """TimeoutError, with where it stands, when it never does."""
+        end_s = self.now_s + (self.case.limit_s if limit_s is None else limit_s)
+        while not holds(self.state):
+            if self._daemon is not None and self._daemon.done() and not self._daemon.cancelled():
+                self._daemon.result()
+            if self.now_s > end_s:
+                raise TimeoutError(f"{self.state.phase}: {self.state.note}")
+            await asyncio.sleep(1.0)
+        return self.state
+
+    async def begin(self) -> None:
+        """A person asks for the change and approves it; returns when green gets its first share."""
+        assert self.loop is not None
+        await asyncio.sleep(5.0)
+        self.engine.takes_s = START_S
+        await self.loop.submit(e.ChangeAsked(at=loop_now(), actor="alice", to=WISH, reason="a wish"))
+        state = await self.until(lambda state: state.phase is Phase.PROPOSED, 60.0)
+        assert state.suggestion is not None
+        await self.loop.submit(
+            e.Approved(
+                at=loop_now(), actor="alice", suggestion=state.suggestion.id, digest=state.suggestion.digest
+            )
+        )
+        await self.until(lambda state: state.phase is Phase.CANARY and state.awaiting is None, 600.0)
+        self.engine.takes_s = 1.0
+
+    async def at_weight(self, weight: int) -> None:
+        """Until green has this share, or it is over."""
+        await self.until(lambda state: over(state) or weight in self.told.steps_s)
+
+    async def end(self) -> Told:
+        """Until it is decided and done, and what green had open is counted."""
+        state = await self.until(over)
+        await asyncio.sleep(LATE_S)
+        rollout = self.state.rollout
+        assert rollout is not None
+        green = self.world.servers.get(rollout.server)
+        self.told.result = state.outcomes[-1].result
+        self.told.why = rollout.why
+        self.told.exposed, self.told.bad_exposed = rollout.exposed.total, rollout.bad_exposed
+        if green is not None and green.harmed_s is not None:
+            self.told.onset_s = round(green.harmed_s - self._world_s(self.began_s or 0.0), 1)
+        self.told.story_s = self.now_s
+        return self.told
+
+    def _world_s(self, at_s: float) -> float:
+        return self.world.at_s + at_s - self.now_s
+
+    def _heard(self, state: State) -> None:
+        """Every state that was written down."""
+        rollout = state.rollout
+        if rollout is None:
+            return
+        if state.phase is Phase.CANARY and rollout.step_since is not None:
+            self._step_began(rollout.plan.steps[rollout.step].weight, rollout.server)
+        if self.ended_s is None and state.phase in {Phase.ROLLING_BACK, Phase.PROMOTING}:
+            self.ended_s = self.now_s
+            self.told.verdict_s = round(self.now_s - (self.began_s or self.now_s), 1)
+            self.told.weight = rollout.plan.steps[rollout.step].weight
+
+    def _step_began(self, weight: int, green: str) -> None:
+        if self.began_s is None:
+            self.began_s = self.now_s
+            from_s, until_s = self.case.profile.incident_s
+            self.world.incident_s = (self.world.at_s + from_s, self.world.at_s + until_s)
+        if weight in self.told.steps_s:
+            return
+        self.told.steps_s[weight] = round(self.now_s - self.began_s, 1)
+        turns_s = self.case.green.turns_in_hold_s
+        if weight == 100 and turns_s is not None:  # noqa: PLR2004 - percent
+            server = self.world.server(green)
+            since_s = self.world.at_s - (server.used_s or self.world.at_s)
+            server.faults = replace(server.faults, slow_after=since_s + turns_s)
+
+    async def watch(self) -> None:
+        """Count the seconds that were held, and when blue has everything again."""
+        parked = False
+        while True:
+            await asyncio.sleep(1.0)
+            rollout = self.state.rollout
+            if rollout is None or self.began_s is None:
+                continue
+            self.told.held_s += rollout.trial.held_s > 0 and self.ended_s is None
+            self.told.parked += bool(rollout.parked) and not parked
+            parked = bool(rollout.parked)
+            back = self.world.traffic.weights_in_force == {BLUE: 100}
+            if self.ended_s is not None and self.told.back_s is None and back:
+                self.told.back_s = round(self.now_s - self.ended_s, 1)
+
+
+def over(state: State) -> bool:
+    return state.rollout is not None and state.rollout.ended_at is not None and state.phase in RESTING
+
+
+@asynccontextmanager
+async def telling(case: Case, home: Path) -> AsyncIterator[Story]:
+    """A world with clients, and a daemon that has looked around."""
+    began_s = perf_counter()
+    blue = Server(name=BLUE, setting={"model": "m", "max_num_seqs": 64}, address="127.0.0.1:8000")
+    engine, traffic = FakeEngine(blue), FakeTraffic()
+    world = World(
+        seed=case.seed,
+        service=SERVICES[case.rate],
+        profile=case.profile,
+        green=case.green,
+        clients=Clients(
+            rate=case.rate, random=draws(case.seed, "clients", case.rate), drift=case.profile.drift
+        ),
+        engine=engine,
+        traffic=traffic.bind(Site(target=TARGET, state_dir=home, epoch=0)),
+    )
+    told = Told(green=case.green.name, profile=case.profile.name, rate=case.rate, seed=case.seed)
+    story = Story(case=case, home=home, world=world, engine=engine, traffic=traffic, told=told)
+    calibration = world.history(case.history_s, loop_now())
+    told.phi = {name: one.phi for name, one in calibration.items()}
+    story.before = State(target=TARGET, calibration=calibration)
+    await story.start()
+    tasks = [asyncio.create_task(world.live(loop_now)), asyncio.create_task(story.watch())]
+    try:
+        yield story
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await story.stop()
+        told.launches = sum(what == "launch" for what, _ in engine.calls) - 1
+        told.wall_s = round(perf_counter() - began_s, 1)
+
+
+def tell(case: Case, home: Path) -> Told:
+    """A whole rollout without anything in between, in no time."""
+
+    async def plot() -> Told:
+        async with telling(case, home) as story:
+            await story.begin()
+            return await story.end()
+
+    return in_no_time(plot())
