@@ -10,7 +10,18 @@ from agent.reading import Reading
 from policies.defaults import whole
 from policies.knobs import KNOBS
 from policies.saying import Number, gpu_busy, load, mute, note, over, preempts, seen
-from policies.sequence_cap import ACTIVE, SEQS, STEP_OCTAVES, SequenceCap, cap_of, demand, lowered, raised
+from policies.sequence_cap import (
+    ACTIVE,
+    SEQS,
+    STEP_OCTAVES,
+    SequenceCap,
+    cap_of,
+    demand,
+    engines,
+    lowered,
+    raised,
+    ran,
+)
 from policies.steps import inside, turned_lately
 
 WATERMARK = "watermark"
@@ -112,7 +123,7 @@ class Admission:
         return Proposal(
             rule=rule,
             to=to,
-            assumed=dict.fromkeys(to, max(1, round(reading.running.high))),
+            assumed=dict.fromkeys(to, ran(reading, context)),
             why=f"{_thrash(reading)}, up to {reading.running.high:.0f} running ({told}): lower to {values}",
             expects="the running sequences fit the KV cache; preemptions stop",
             risks="a longer queue: TTFT rises where it was not preemption that made requests late",
@@ -136,7 +147,7 @@ class Admission:
         if rule is None or turned or not to:
             return None
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
-        enough = min(to.values()) >= demand(reading)
+        enough = min(to.values()) * cap.engines >= demand(reading)
         queue = "the queue empties" if enough else "the queue gets shorter, and is looked at again"
         return Proposal(
             rule=rule,
@@ -156,7 +167,7 @@ class Admission:
 
     def _rule(self, reading: Reading, cap: SequenceCap, kv_high: float) -> str | None:
         running = reading.running
-        reached = self.cap_reached_ratio * cap.value
+        reached = self.cap_reached_ratio * cap.in_all
         if self._waits(reading) and min(running.early, running.late) >= reached:
             return "Q1"
         rises = running.late >= max(reached, self.load_rises_ratio * running.early) and running.early > 0
@@ -171,7 +182,12 @@ class Admission:
             return None
         busy, running = gpu_busy(reading), reading.running.high
         late = over(reading.ttft, context.slo.ttft, 1) or over(reading.itl, context.slo.itl, 1)
-        if busy is None or busy >= self.gpu_idle_below_ratio or running > cap / 4 or late:
+        if (
+            busy is None
+            or busy >= self.gpu_idle_below_ratio
+            or running > cap * engines(context.setting) / 4
+            or late
+        ):
             return None
         why = (
             f"over-provisioned: over {reading.span_s:.0f} s nothing waited, at most {running:.0f} of {cap} "

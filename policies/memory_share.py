@@ -17,7 +17,7 @@ from policies.saying import (
     seen,
     stands_still,
 )
-from policies.sequence_cap import cap_of, lowered
+from policies.sequence_cap import cap_of, lowered, ran
 from policies.steps import down, inside, turned_lately
 
 BYTES, LENGTH = "kv_cache_memory_bytes", "max_model_len"
@@ -131,7 +131,7 @@ class MemoryShare:
             if share is not None and value < share and inside(bound, value)
         ]
         if fewer := lowered(reading, context, cap_of(reading, context)):
-            chain.append((dict(fewer), dict.fromkeys(fewer, max(1, round(reading.running.high)))))
+            chain.append((dict(fewer), dict.fromkeys(fewer, ran(reading, context))))
         length = whole(context.setting, LENGTH)
         shorter = down(context.bounds.get(LENGTH), current=length, at_most=length / 2) if length else None
         if shorter is not None:

@@ -88,6 +88,7 @@ YIELDS = (
     ),
     Yield(("P1", "P2", "P3"), ("Q1",), "a queue makes requests late, not the token budget"),
     Yield(("P2", "P3"), ("P1",), "they pull the token budget apart"),
+    Yield(("P2", "P3"), ("G2",), "batches above the largest graph are late by themselves"),
     Yield(("P3",), ("P2", "P4"), "the tail is answered already"),
     Yield(("Q4", "C1"), ("Q1", "K3"), "the sequence cap explains the queue"),
     Yield(("C2",), ("K3", "Q1", "C1"), "it says the same, or the opposite, with less"),

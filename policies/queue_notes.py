@@ -22,7 +22,7 @@ from policies.saying import (
     stands_still,
     waits,
 )
-from policies.sequence_cap import ACTIVE, SEQS, SequenceCap, cap_of, raised
+from policies.sequence_cap import ACTIVE, SEQS, SequenceCap, cap_of, engines, raised
 from policies.steps import inside, turned_lately, up
 
 BUDGET, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
@@ -84,7 +84,7 @@ class QueueNotes:
         cap = cap_of(reading, context) or _default_cap(reading, context)
         if not kv_free(reading, self.kv_free_below_ratio):
             return None
-        if reading.running.high >= self.stalled_below_ratio * cap.value:
+        if reading.running.high >= self.stalled_below_ratio * cap.in_all:
             return None
         why = (
             f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited while at most "
@@ -133,11 +133,14 @@ class QueueNotes:
         cap, budget = cap_of(reading, context), token_budget(context.setting, reading)
         if cap is None or not kv_free(reading, self.kv_full_above_ratio):
             return False
-        if reading.running.high < self.stalled_below_ratio * cap.value:
+        if reading.running.high < self.stalled_below_ratio * cap.in_all:
             return False
-        more = raised(reading, context, cap, kv_target=1.0)
+        if raised(reading, context, cap, kv_target=1.0):
+            return False
+        if not kv_free(reading, self.kv_free_below_ratio):  # more of it would let more run
+            return self._memory_is_at_its_bound(reading, context)
         higher = up(context.bounds.get(BUDGET), current=budget, wanted=budget * 2, limit=budget * 2)
-        return not more and higher is None
+        return higher is None or not _prefills(reading)
 
     def _memory_is_at_its_bound(self, reading: Reading, context: Context) -> bool:
         share, bound = share_of(reading, context), context.bounds.get(SHARE)
@@ -148,16 +151,23 @@ class QueueNotes:
 
 def _default_cap(reading: Reading, context: Context) -> SequenceCap:
     value = chosen_seqs(context.setting, reading)
-    return SequenceCap(knob=SEQS, value=value, told=f"{SEQS} is not given, vLLM's own is {value} or more")
+    told = f"{SEQS} is not given, vLLM's own is {value} or more"
+    return SequenceCap(knob=SEQS, value=value, told=told, engines=engines(context.setting))
 
 
 def _prefill(reading: Reading) -> list[str]:
     """Prompts that take most of what is computed: they are what the queue waits for."""
     prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
-    if prompts is None or answers is None or prompts.mean < PREFILL_RATIO * answers.mean:
+    if prompts is None or answers is None or not _prefills(reading):
         return []
     told = f"{prompts.mean:.0f} tokens/s of them beside {answers.mean:.0f} of answers"
     return [f"prompts ({told}: prefill is the limit, so prefix caching, a larger token budget, or replicas)"]
+
+
+def _prefills(reading: Reading) -> bool:
+    """Most of the work is, or may be, prefill."""
+    prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
+    return prompts is None or answers is None or prompts.mean >= PREFILL_RATIO * answers.mean
 
 
 def _blockers(setting: Setting) -> list[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil, inf
 
-from agent.model import Bound, Knob
+from agent.model import Bound, Knob, Setting
 from agent.ports import Context
 from agent.reading import Reading
 from policies.defaults import chosen_seqs, token_budget, whole
@@ -11,31 +11,53 @@ from policies.knobs import KNOBS
 from policies.steps import down, inside, up
 
 SEQS, ACTIVE = "max_num_seqs", "max_num_active_seqs"
+ALONE = ("data_parallel_external_lb", "data_parallel_multi_port_external_lb")  # each with a page of its own
 STEP_OCTAVES = 3  # docs/decisions/0003: to a demand that is there already, no further in one step
 PLATEAU_RATIO = 0.9  # lowest over highest running of a window that looks like a cap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceCap:
-    """The flag that binds, its value, and how that is known."""
+    """The flag that binds, its value, and how that is known. Each of `engines` has a cap of its own."""
 
     knob: Knob
     value: int
     told: str
+    engines: int = 1
+
+    @property
+    def in_all(self) -> int:
+        return self.value * self.engines
 
 
 def cap_of(reading: Reading, context: Context) -> SequenceCap | None:
-    """As given; else the level at which running stays while requests wait; None when that is no plateau."""
+    """As given; else the level at which running stays while requests wait; None when that is no plateau.
+
+    Of a command that is known all through, a level below what vLLM chooses by itself is no cap.
+    """
     active, seqs = whole(context.setting, ACTIVE), whole(context.setting, SEQS)
+    count = engines(context.setting)
+    each = f" for each of {count} engines" if count > 1 else ""
     if active is not None and active <= (seqs or active) and has_active(reading, context):
-        return SequenceCap(knob=ACTIVE, value=active, told=f"{ACTIVE} is {active}")
+        return SequenceCap(knob=ACTIVE, value=active, told=f"{ACTIVE} is {active}{each}", engines=count)
     if seqs is not None:
-        return SequenceCap(knob=SEQS, value=seqs, told=f"{SEQS} is {seqs}")
+        return SequenceCap(knob=SEQS, value=seqs, told=f"{SEQS} is {seqs}{each}", engines=count)
     low, high = reading.running.low, reading.running.high
-    if high >= 1 and low >= PLATEAU_RATIO * high and reading.waiting.low > 0:
-        told = f"{SEQS} is not given, a cap of {high:.0f} is inferred from the level at which running stays"
-        return SequenceCap(knob=SEQS, value=round(high), told=told)
+    known = "model" in context.setting and context.setting.get("config") is None
+    least = count * (chosen_seqs(context.setting, reading) if known else 1)
+    if high >= least and low >= PLATEAU_RATIO * high and reading.waiting.low > 0:
+        level = round(high / count)
+        told = f"a cap of {level}{each} is inferred from the level at which running stays"
+        return SequenceCap(knob=SEQS, value=level, told=f"{SEQS} is not given, {told}", engines=count)
     return None
+
+
+def engines(setting: Setting) -> int:
+    """Data-parallel engines that one page of metrics counts together."""
+    if any(setting.get(knob) for knob in ALONE):
+        return 1
+    local = whole(setting, "data_parallel_size_local") if setting.get("data_parallel_hybrid_lb") else None
+    return local or whole(setting, "data_parallel_size") or 1
 
 
 def has_active(reading: Reading, context: Context) -> bool:
@@ -54,7 +76,7 @@ def raised(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: f
     active_bound, seqs_bound = context.bounds.get(ACTIVE), context.bounds.get(SEQS)
     reach = _reach(context.bounds.get(cap.knob), cap.value)
     limit = min(reach, cap.value * kv_target / usage if usage > 0 else inf)
-    wanted = demand(reading)
+    wanted = ceil(demand(reading) / cap.engines)
     if cap.knob == ACTIVE and cap.value < (ceiling := chosen_seqs(context.setting, reading)):
         active = up(active_bound, current=cap.value, wanted=wanted, limit=min(limit, ceiling))
         return {} if active is None else {ACTIVE: active}
@@ -72,13 +94,18 @@ def demand(reading: Reading) -> int:
     return ceil(reading.running.high + reading.waiting.high)
 
 
+def ran(reading: Reading, context: Context) -> int:
+    """Requests that ran in one engine at most, where they spread evenly; at least 1."""
+    return max(1, ceil(reading.running.high / engines(context.setting)))
+
+
 def _reach(bound: Bound | None, current: int) -> float:
     return current * 2.0 ** (bound.octaves if bound else STEP_OCTAVES)
 
 
 def lowered(reading: Reading, context: Context, cap: SequenceCap | None) -> dict[Knob, int]:
     """A quarter to a half fewer than ran at most: the cap itself may be far above what the cache carries."""
-    peak = max(1, ceil(reading.running.high))
+    peak = ran(reading, context)
     base = min(cap.value, peak) if cap else peak
     knob = ACTIVE if has_active(reading, context) else SEQS
     value = down(context.bounds.get(knob), current=base, at_most=0.75 * base)

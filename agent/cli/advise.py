@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agent.cli.window import Window
 
 NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
+ENGINES = "data_parallel_size"
 LIVE_S, SAVED_S = 30.0, 30.0
 ALARM_TTFT = Objective(under_s=1.0, share=0.99)  # rulebook Z7: TTFT p99 above 1 s is a warning
 _MIB_PER_GIB = 1024
@@ -72,6 +73,8 @@ def _run(args: argparse.Namespace) -> int:
     seen = _seen_of(args, slo)
     command = _command(args.flags, seen.model) if command is not None else None
     told = windows.setting_of(seen.reading.facts)
+    if seen.engines > 1 and not (command and ENGINES in command.setting):
+        told = {**told, ENGINES: seen.engines}
     known = command or Command(argv=("vllm", "serve", seen.model or "MODEL"))
     try:
         case = case_of(args, known, version=seen.reading.facts.get("version", ""))
@@ -80,7 +83,8 @@ def _run(args: argparse.Namespace) -> int:
     reading = _with_facts(seen.reading, case)
     still = expertise.stands_still(reading)
     doubted = doubts(case.setting, told, reading, seen.model)
-    heard = None if seen.idle or still else _live(reading, case, slo, told, doubted)
+    believed = told if doubted or command is None else {**told, **case.setting}
+    heard = None if seen.idle or still else _live(reading, case, slo, believed, doubted)
     lints = expertise.lints() if command or case.log else ()
     advice = advise(case, lints, expertise.precedence(), heard.findings if heard else ())
     better = edited(replace(known, env={} if known.before else case.env), advice.to, advice.env)
@@ -116,13 +120,13 @@ def _seen_of(args: argparse.Namespace, slo: Slo) -> "Window":
     )
 
 
-def _live(reading: Reading, case: Case, slo: Slo, told: Setting, doubted: Doubts) -> "Said":
-    """Asked with the flags that were given; where those cannot be the server's, with what it tells itself."""
+def _live(reading: Reading, case: Case, slo: Slo, believed: Setting, doubted: Doubts) -> "Said":
+    """What the policies say. Of flags that cannot be the server's neither they nor the model are believed."""
     from agent.cli import live  # noqa: PLC0415 - the policies take a quarter of a second
 
     if not doubted:
-        return live.said(reading, {**told, **case.setting}, slo, case)
-    heard = live.said(reading, told, slo, replace(case, setting=told, model=None, env={}))
+        return live.said(reading, believed, slo, case)
+    heard = live.said(reading, believed, slo, replace(case, setting=believed, model=None, env={}))
     kept = (finding for finding in heard.findings if not (doubted.beyond and finding.to))
     return replace(heard, findings=tuple(kept))
 

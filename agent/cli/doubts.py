@@ -26,7 +26,7 @@ class Doubts:
 
 def doubts(given: Setting, told: Setting, reading: Reading, model: str) -> Doubts:
     """`given`: by the person. `told`: by the server. `model`: the name that it serves under, or ""."""
-    beyond = _beyond(given, reading)
+    beyond = _beyond({**told, **given}, reading)
     said = [beyond] if beyond else []
     names = _names(given)
     if model and names and model.rstrip("/") not in names:

@@ -64,7 +64,7 @@ def logged(log: Sequence[str], slo: Slo) -> Window:
     reading = fold.reading(SERVER, BEGIN + timedelta(seconds=span_s))
     if reading is None:
         raise ConfigError("advise: the log holds numbers that cannot be counted with")
-    return Window(reading=reading)
+    return Window(reading=reading, engines=max(len(moment.engines) for moment in moments))
 
 
 def _moments(log: Sequence[str]) -> list[_Moment]:

@@ -23,6 +23,7 @@ SERVER = "server"
 MOST_BYTES = 8 * 2**20
 BEGIN = datetime(2000, 1, 1, tzinfo=UTC)  # only differences of time count here
 _MODEL = re.compile(rb'^vllm:[^{]*\{[^}]*\bmodel_name="([^"\\]{1,200})"', re.MULTILINE)
+_ENGINE = re.compile(rb'^vllm:num_requests_running\{[^}\n]{0,500}?\bengine="(\d{1,6})"', re.MULTILINE)
 _TIMEOUT_S = 5.0
 
 
@@ -32,6 +33,7 @@ class Window:
 
     reading: Reading
     model: str = ""
+    engines: int = 1  # data-parallel ones, that its page counts one by one
     requests: float = 0.0  # that ended in the window
 
     @property
@@ -81,7 +83,7 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
             f"{base}/metrics answered once, and then not for {seconds:g} s; is the server alive?"
         )
     reading = replace(reading, series=series(body, last))
-    return Window(reading=reading, model=model, requests=ended)
+    return Window(reading=reading, model=model, engines=_engines(last), requests=ended)
 
 
 def saved(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
@@ -116,7 +118,12 @@ def saved(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
     if reading is None:
         raise ConfigError(f"--scrape {second}: holds numbers that cannot be counted with")
     reading = replace(reading, series=series(*bodies))
-    return Window(reading=reading, model=_model(bodies[1]), requests=sum(whole.finished.values()))
+    return Window(
+        reading=reading,
+        model=_model(bodies[1]),
+        engines=_engines(bodies[1]),
+        requests=sum(whole.finished.values()),
+    )
 
 
 def setting_of(facts: Mapping[str, str]) -> Setting:
@@ -188,6 +195,10 @@ def _version(base: str) -> str | None:
 def _model(body: bytes) -> str:
     found = _MODEL.search(body)
     return found[1].decode("utf-8", "replace") if found else ""
+
+
+def _engines(body: bytes) -> int:
+    return max(1, len(set(_ENGINE.findall(body))))
 
 
 def _read(path: Path) -> bytes:

@@ -147,10 +147,10 @@ def test_a_server_that_falls_silent_is_not_judged(advise: Advise) -> None:
 
 
 def test_a_log_of_its_busy_time_stands_for_the_metrics(advise: Advise, tmp_path: Path) -> None:
-    """As `Engine 000:` lines of vLLM 0.32 tell it, of two data-parallel engines."""
+    """As `Engine 000:` lines of vLLM 0.32 tell it, of two data-parallel engines with a cap of 2 each."""
     line = (
         "INFO 11-21 12:00:10 [loggers.py:259] Engine {:03}: Avg prompt throughput: 12.0 tokens/s, Avg "
-        "generation throughput: 80.1 tokens/s, Running: 1 reqs, Waiting: 7 reqs, GPU KV cache usage: 0.4%, "
+        "generation throughput: 80.1 tokens/s, Running: 2 reqs, Waiting: 7 reqs, GPU KV cache usage: 0.4%, "
         "Prefix cache hit rate: 0.0%\n"
     )
     log = tmp_path / "log"

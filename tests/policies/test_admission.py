@@ -91,32 +91,6 @@ def test_q1_sizes_its_step(reading: Reading, setting: dict[str, Value], to: dict
     assert asked(reading, a_context(setting)) == [("Q1", to)]
 
 
-HUNDREDS = a_reading(running=steady(2), waiting=steady(300), kv=steady(0.001))
-
-
-@pytest.mark.parametrize(
-    ("bounds", "to"),
-    [
-        pytest.param({}, 16, id="three octaves"),
-        pytest.param({"max_num_seqs": Bound(max=1024, octaves=3)}, 16, id="as the default bounds say"),
-        pytest.param({"max_num_seqs": Bound(max=1024)}, 4, id="one where the operator says so"),
-        pytest.param({"max_num_seqs": Bound(max=1024, octaves=10)}, 512, id="or as far as allowed"),
-    ],
-)
-def test_one_step_ends_where_the_guard_would_end_it(bounds: dict[str, Bound], to: int) -> None:
-    """Decision 3: 300 wait behind a cap of 2."""
-    (proposal,) = said(HUNDREDS, a_context({"max_num_seqs": 2}, bounds=bounds))
-
-    assert dict(proposal.to) == {"max_num_seqs": to}
-    assert ("the queue empties" in proposal.expects) is (to >= 302)
-
-
-def test_an_inferred_cap_is_said_to_be_one() -> None:
-    (proposal,) = said(QUEUE, a_context())
-
-    assert "max_num_seqs is not given, a cap of 4 is inferred" in proposal.why
-
-
 @pytest.mark.parametrize(
     "reading",
     [
@@ -135,12 +109,6 @@ def test_an_inferred_cap_is_said_to_be_one() -> None:
 )
 def test_q1_stays_silent(reading: Reading) -> None:
     assert not said(reading)
-
-
-def test_a_cap_that_is_no_plateau_is_not_inferred() -> None:
-    swinging = Trend(mean=4, low=1, high=7, early=4, late=4)
-
-    assert not said(a_reading(running=swinging, waiting=steady(9)), a_context())
 
 
 def test_the_operators_bound_ends_the_climb() -> None:

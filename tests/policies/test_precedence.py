@@ -47,6 +47,10 @@ def test_every_rule_stands_in_one_place_and_every_row_gives_its_reason() -> None
     assert set(REASONS) == set(KNOWN)
 
 
+def test_batches_above_the_largest_graph_are_answered_before_the_token_budget() -> None:
+    assert heard(a("P2", {BUDGET: 1024}), a("G2", {"max_cudagraph_capture_size": 1024})) == ["G2"]
+
+
 def test_no_two_rules_yield_to_each_other() -> None:
     pairs = {(loser, winner) for row in YIELDS for loser in row.rules for winner in row.to}
 

@@ -102,6 +102,32 @@ def test_a_full_cache_on_a_full_card_takes_replicas_too() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reading", "setting", "says"),
+    [
+        pytest.param(FULL_HOUSE, {SEQS: 16}, False, id="the cap may rise"),
+        pytest.param(
+            replace(FULL_HOUSE, kv_usage=steady(0.85)),
+            {SEQS: 16, "gpu_memory_utilization": 0.8},
+            False,
+            id="the share may rise",
+        ),
+        pytest.param(
+            replace(FULL_HOUSE, kv_usage=steady(0.85)),
+            {SEQS: 16, "gpu_memory_utilization": 0.92},
+            True,
+            id="no more cache for more sequences",
+        ),
+    ],
+)
+def test_where_decoding_is_the_work_the_token_budget_is_no_way_out(
+    reading: Reading, setting: dict[str, Value], says: bool
+) -> None:
+    decoding = replace(reading, generation_tokens_per_s=steady(900))
+
+    assert ("N1" in said(decoding, a_context(setting))) is says
+
+
+@pytest.mark.parametrize(
     ("reading", "context"),
     [
         pytest.param(replace(FULL_HOUSE, ttft=late(0.01)), AT_BOUNDS, id="the promise is kept"),
