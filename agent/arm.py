@@ -76,42 +76,49 @@ def _above(objective: Objective | None, value_s: float | None) -> bool:
     return objective is not None and value_s is not None and value_s > objective.under_s
 
 
-def _first_s(request: Request) -> float | None:
-    return request.duration_s if request.outcome == "stalled" else request.ttft_s
-
-
 def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> Arm:
     """Count requests of one server. A stalled one counts in `ttft` above its age so far."""
-    asked = list(requests)
-    counted = [request for request in asked if request.outcome not in ("gave_up", "refused")]
-    ok = [request for request in counted if request.outcome == "ok"]
-    firsts, gaps = _known(map(_first_s, counted)), _known(map(gap_s, ok))
-    whole = [request.duration_s for request in ok]
+    total = errors = late = gave_up = refused = unreached = over_ttft = over_itl = over_e2e = 0
+    ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
+    for request in requests:
+        outcome = request.outcome
+        if outcome == "gave_up":
+            gave_up += 1
+            continue
+        if outcome == "refused":  # quick and useless: neither an answer nor a latency
+            refused += 1
+            continue
+        total += 1
+        first_s = request.duration_s if outcome == "stalled" else request.ttft_s
+        if first_s is not None:
+            ttft[bisect_left(EDGES_S, first_s)] += 1
+        late_first = _above(slo.ttft, first_s)
+        over_ttft += late_first
+        if outcome != "ok":
+            errors += 1
+            unreached += outcome == "failed" and request.status == 0
+            continue
+        e2e[bisect_left(EDGES_S, request.duration_s)] += 1
+        if (gap := gap_s(request)) is not None:
+            itl[bisect_left(EDGES_S, gap)] += 1
+        late_gaps, late_end = _above(slo.itl, gap), _above(slo.e2e, request.duration_s)
+        over_itl += late_gaps
+        over_e2e += late_end
+        late += late_first or late_gaps or late_end
     return Arm(
-        total=len(counted),
-        errors=len(counted) - len(ok),
-        late=sum(not met(request, slo) for request in ok),
-        gave_up=sum(request.outcome == "gave_up" for request in asked),
-        refused=sum(request.outcome == "refused" for request in asked),
-        unreached=sum(request.outcome == "failed" and request.status == 0 for request in counted),
-        over_ttft=sum(_above(slo.ttft, value_s) for value_s in firsts),
-        over_itl=sum(_above(slo.itl, value_s) for value_s in gaps),
-        over_e2e=sum(_above(slo.e2e, value_s) for value_s in whole),
-        ttft=_spread(firsts),
-        itl=_spread(gaps),
-        e2e=_spread(whole),
+        total=total,
+        errors=errors,
+        late=late,
+        gave_up=gave_up,
+        refused=refused,
+        unreached=unreached,
+        over_ttft=over_ttft,
+        over_itl=over_itl,
+        over_e2e=over_e2e,
+        ttft=tuple(ttft),
+        itl=tuple(itl),
+        e2e=tuple(e2e),
     )
-
-
-def _known(values_s: Iterable[float | None]) -> list[float]:
-    return [value_s for value_s in values_s if value_s is not None]
-
-
-def _spread(values_s: Iterable[float]) -> tuple[int, ...]:
-    counts = list(EMPTY)
-    for value_s in values_s:
-        counts[bisect_left(EDGES_S, value_s)] += 1
-    return tuple(counts)
 
 
 def over(counts: tuple[int, ...], edge_s: float) -> tuple[int, int]:

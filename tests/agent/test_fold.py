@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.arm import Arm, arm_of
+from agent.arm import Arm, arm_of, met
 from agent.fold import PENDING, REQUESTS, SOURCES, UNFELT, Fold
 from agent.model import Objective, Slo
 from agent.reading import (
@@ -236,6 +236,23 @@ def test_what_is_above_an_objective_is_counted_exactly() -> None:
     assert (arm.over_ttft, arm.over_itl, arm.over_e2e) == (3, 1, 1)
     assert (sum(arm.ttft), sum(arm.itl), sum(arm.e2e)) == (5, 3, 3)
     assert (unpromised.over_ttft, unpromised.over_itl, unpromised.over_e2e) == (0, 0, 0)
+
+
+@given(
+    st.lists(
+        st.builds(
+            request,
+            st.sampled_from(get_args(RequestOutcome)),
+            ttft_s=st.none() | st.floats(0, 1),
+            duration_s=st.floats(1, 3),
+            tokens=st.none() | st.integers(0, 40),
+        )
+    )
+)
+def test_late_is_what_was_answered_and_did_not_meet_the_slo(requests: list[Request]) -> None:
+    answered = [request for request in requests if request.outcome == "ok"]
+
+    assert arm_of(requests, FULL_SLO).late == sum(not met(request, FULL_SLO) for request in answered)
 
 
 def test_a_failure_with_no_answer_at_all_is_one_that_did_not_reach_the_server() -> None:
