@@ -74,9 +74,12 @@ def beside(
     at_s: float,
     tick_s: float,
 ) -> Lens:
-    """One tick with a control. `margin`: d; d' is twice that. `at_s`: valid seconds before the tick."""
+    """One tick with a control. `margin`: d; d' is twice that. `at_s`: valid seconds before the tick.
+
+    A margin that leaves nothing worse than itself leaves nothing to say.
+    """
     n_b, k_b, n_c, _ = counts
-    if n_b and n_c:
+    if n_b and n_c and grid(margin):
         b = min(max(lens.bad / lens.of if lens.of else 0.01, LEAST), 0.9)
         above = [min(b + step, 0.99) for step in grid(margin)]
         worse = [gained(counts, b, c, margin) / phi if c > b + margin else 0.0 for c in above]
