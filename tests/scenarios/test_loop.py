@@ -289,3 +289,18 @@ def test_a_server_that_hangs_in_the_canary_is_left(tmp_path: Path) -> None:
     assert state.rollout is not None
     assert "does not answer" in state.rollout.why
     assert isinstance(state.blue, Server)
+
+
+def test_while_nothing_is_tried_the_fleet_is_calibrated_and_its_budget_counted(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE), FakeTraffic()
+
+    async def story() -> State:
+        async with running(tmp_path, engine, traffic) as loop:
+            await asyncio.sleep(420)
+            return loop.state
+
+    state = in_no_time(story())
+
+    assert set(state.calibration) == {"errors", "gave_up", "refused"}  # no latency is promised
+    assert {one.ticks >= 20 and one.phi == 1 for one in state.calibration.values()} == {True}
+    assert sum(slot[1] for slot in state.budget.slots) >= 5 * 400
