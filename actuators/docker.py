@@ -20,7 +20,9 @@ from agent.errors import ActError
 from agent.events import ServerLost
 from agent.model import Prospect, Server, Setting, Strategy
 from agent.ports import Now, Site
+from agent.quality import Answer
 
+_COMPILING_LINES = 1000  # of a log that are looked at for signs of compiling: its last seconds
 _ASK_AGAIN_S = 2.0  # while Docker's daemon is away
 
 
@@ -100,12 +102,27 @@ class DockerEngine:
             starter = Starter(client=self._client, site=self._bound, times=self._times, publish=self.publish)
             return await starter.launched(server, found, deadline_s)
 
-    async def warm_up(self, server: Server, requests: int, deadline_s: float) -> None:
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        container = await self._id_of(server.name)
+
+        async def log() -> Sequence[str]:
+            return await self._client.tail(container, _COMPILING_LINES) if container else ()
+
+        await (await self._probe(server)).warm_up(requests, deadline_s, prompts, log)
+
+    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+        return await (await self._probe(server)).answers(prompts, deadline_s)
+
+    async def _probe(self, server: Server) -> OpenAiProbe:
+        """With the key that `/v1` asks for."""
         if not server.address:
             raise ActError(f"{server.name} has no address: it was never launched")
         one = (await self._found()).get(server.name)
-        key = docker_found.api_key_of(one.inspect) if one else ""
-        await OpenAiProbe(address=server.address, api_key=key).warm_up(requests, deadline_s)
+        return OpenAiProbe(
+            address=server.address, api_key=docker_found.api_key_of(one.inspect) if one else ""
+        )
 
     async def busy(self, server: Server) -> int | None:
         return await OpenAiProbe(address=server.address).busy()

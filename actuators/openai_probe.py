@@ -2,21 +2,18 @@
 
 import asyncio
 import errno
-import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
 
+from actuators import golden_answers
+from actuators.warming import Log, Warming, no_log
 from agent.errors import ActError
+from agent.quality import Answer
 
-_AT_ONCE = 8
-_TOKENS = 16  # asked of each warm-up request: some decode steps
-_LENGTHS = (8, 64, 256, 1024)  # words of a prompt; those beyond an eighth of the context are left out
-_RETRY_S = 0.2
-_BUSY_STATUS = frozenset({429, 503})  # a queue limit of the server's own
 _IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 
 
@@ -58,33 +55,40 @@ class OpenAiProbe:
         except (TimeoutError, aiohttp.ClientError, ValueError, OverflowError):
             return None
 
-    async def warm_up(self, requests: int, deadline_s: float) -> None:
-        """Complete prompts of several lengths, the first alone, then some at once.
+    async def warm_up(
+        self, requests: int, deadline_s: float, prompts: Sequence[str] = (), log: Log = no_log
+    ) -> None:
+        """Complete prompts of several lengths, and those given, until `log` tells of no more compiling.
 
         Raises ActError when more than half fail, or the deadline passes.
         """
-        done: list[str] = []
-        gate = asyncio.Semaphore(_AT_ONCE)
+        warming: Warming | None = None
         try:
             async with asyncio.timeout(deadline_s), self._session(None) as session:
                 model, context = await self._model(session)
-
-                async def send(number: int) -> None:
-                    async with gate:
-                        done.append(await _complete(session, model, _prompt(number, context)))
-
-                await send(0)
-                async with asyncio.TaskGroup() as group:
-                    for number in range(1, requests):
-                        group.create_task(send(number))
+                warming = Warming(session=session, model=model, context=context, prompts=prompts, log=log)
+                await warming.run(requests)
         except TimeoutError as error:
-            sofar = f"{len(done)} of {requests} warm-up requests were done within {deadline_s:g} s"
+            done, compiled = (len(warming.done), warming.compiled) if warming else (0, "")
+            sofar = f"{done} of {requests} warm-up requests were done within {deadline_s:g} s"
+            if done >= requests and compiled:
+                sofar = f"after {done} warm-up requests in {deadline_s:g} s it still compiles: {compiled}"
             raise ActError(f"{self.address}: {sofar}") from error
-        failed = [why for why in done if why]
-        if len(failed) * 2 > len(done):
+        failed = [why for why in warming.done if why]
+        if len(failed) * 2 > len(warming.done):
             raise ActError(
-                f"{self.address}: {len(failed)} of {len(done)} warm-up requests failed: {failed[0]}"
+                f"{self.address}: {len(failed)} of {len(warming.done)} warm-up requests failed: {failed[0]}"
             )
+
+    async def answers(self, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+        """What it says to golden prompts. Raises ActError when it names no model, or the deadline passes."""
+        try:
+            async with asyncio.timeout(deadline_s), self._session(None) as session:
+                model, _ = await self._model(session)
+                return await golden_answers.answers(session, model, prompts)
+        except TimeoutError as error:
+            late = f"{self.address}: {len(prompts)} golden prompts were not answered within {deadline_s:g} s"
+            raise ActError(late) from error
 
     async def _model(self, session: aiohttp.ClientSession) -> tuple[str, int]:
         """What it calls itself, and its context length in tokens."""
@@ -106,40 +110,3 @@ class OpenAiProbe:
             f"http://{self.address}", timeout=timeout, headers=headers
         ) as session:
             yield session
-
-
-def _prompt(number: int, context: int) -> str:
-    lengths = [length for length in _LENGTHS if length * 8 <= context] or [1]
-    count = lengths[number % len(lengths)]
-    return " ".join([str(number), *["warm"] * count])  # each begins otherwise: no prefix is cached
-
-
-async def _complete(session: aiohttp.ClientSession, model: str, prompt: str) -> str:
-    """Why the request failed; empty when it did not."""
-    body = {"model": model, "prompt": prompt, "max_tokens": _TOKENS, "stream": True, "ignore_eos": True}
-    while True:
-        try:
-            async with session.post("/v1/completions", json=body) as answer:
-                if answer.status not in _BUSY_STATUS:
-                    return await _streamed(answer)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            return repr(error)
-        await asyncio.sleep(_RETRY_S)
-
-
-async def _streamed(answer: aiohttp.ClientResponse) -> str:
-    if answer.status != 200:  # noqa: PLR2004
-        return f"status {answer.status}: {(await answer.text(errors='replace'))[:200]}"
-    tokens = 0
-    async for line in answer.content:
-        data = line.strip().removeprefix(b"data:").strip()
-        if not data or data == b"[DONE]":
-            continue
-        match json.loads(data):
-            case {"error": error}:
-                return f"an error in the stream: {str(error)[:200]}"
-            case {"choices": [{"finish_reason": "abort"}, *_]}:
-                return "the server aborted it"
-            case _:
-                tokens += 1
-    return "" if tokens else "the stream was empty"

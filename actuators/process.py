@@ -14,7 +14,7 @@ from actuators.openai_probe import OpenAiProbe
 from actuators.proc_table import Process
 from actuators.process_group import end, exit_code, how_it_ended, spawn
 from actuators.server_address import address_of, listens, port_of
-from actuators.server_log import log_cause, log_tail
+from actuators.server_log import log_cause, log_lines, log_tail
 from actuators.server_marks import Marked, Note
 from actuators.server_origin import Origin
 from actuators.server_watch import until_gone
@@ -23,6 +23,7 @@ from agent.events import ServerLost
 from agent.flags import setting_of
 from agent.model import Prospect, Server, Setting, Strategy
 from agent.ports import Now, Site
+from agent.quality import Answer
 
 _LAST_PORT = 65535
 _POLL_S = 0.25
@@ -136,11 +137,23 @@ class ProcessEngine:
             raise
         return replace(server, setting=server.setting or _setting(one.argv), address=address, ours=True)
 
-    async def warm_up(self, server: Server, requests: int, deadline_s: float) -> None:
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        async def log() -> Sequence[str]:
+            path, start, hidden = await asyncio.to_thread(self._log, server)
+            return await asyncio.to_thread(log_lines, path, start, hidden)
+
+        await (await self._probe(server)).warm_up(requests, deadline_s, prompts, log)
+
+    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+        return await (await self._probe(server)).answers(prompts, deadline_s)
+
+    async def _probe(self, server: Server) -> OpenAiProbe:
+        """With the key that `/v1` asks for."""
         if not server.address:
             raise ActError(f"{server.name} has no address: it was never launched")
-        key = await asyncio.to_thread(self._api_key)
-        await OpenAiProbe(address=server.address, api_key=key).warm_up(requests, deadline_s)
+        return OpenAiProbe(address=server.address, api_key=await asyncio.to_thread(self._api_key))
 
     async def busy(self, server: Server) -> int | None:
         return await OpenAiProbe(address=server.address).busy()

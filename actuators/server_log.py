@@ -27,12 +27,12 @@ _PYDANTIC_LINES = 3  # of each error: the field, the reason, and where to read m
 
 def log_tail(log: Path, start: int = 0, hidden: Collection[str] = ()) -> tuple[str, ...]:
     """The last lines from byte `start` on, fit to be shown: no colours, no progress bars, no secrets."""
-    return _lines(log, start, hidden)[-_TAIL:]
+    return log_lines(log, start, hidden)[-_TAIL:]
 
 
 def log_cause(log: Path, start: int = 0, hidden: Collection[str] = ()) -> str:
     """The line that names the cause; empty when none does."""
-    return cause_in(_lines(log, start, hidden))
+    return cause_in(log_lines(log, start, hidden))
 
 
 def cause_in(said: Sequence[str]) -> str:
@@ -52,7 +52,8 @@ def _whole(lines: Sequence[str], at: int) -> str:
     return " ".join(told)[:_LONGEST]
 
 
-def _lines(log: Path, start: int, hidden: Collection[str]) -> tuple[str, ...]:
+def log_lines(log: Path, start: int = 0, hidden: Collection[str] = ()) -> tuple[str, ...]:
+    """All that a log of ordinary length says from byte `start` on, and the end of a longer one."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, 2)

@@ -49,6 +49,7 @@ def rules_of(config: Config, target: Target) -> Rules:
         cooldown_s=target.cooldown_s,
         suggestion_ttl_s=target.suggestion_ttl_s,
         changes_per_day=target.changes_per_day,
+        alters_outputs=expertise.alters_outputs,
     )
     policies = tuple((part.name, part.plugin) for part in config.policies)
     return Rules(
@@ -60,6 +61,7 @@ def rules_of(config: Config, target: Target) -> Rules:
         precedence=expertise.precedence(),
         model_of=expertise.model_of,
         strategy=target.strategy,
+        exam=target.exam,
     )
 
 

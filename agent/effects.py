@@ -39,6 +39,17 @@ class WarmUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Examine:
+    """Ask both the golden prompts, and compare. Without `green`: blue alone, for later, as it is to stop."""
+
+    number: int
+    blue: Server
+    green: Server | None
+    deadline_s: float
+    kind: Literal["examine"] = "examine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """The whole split, never a delta. Servers of weight 0 stay known to the proxy: open requests go on.
 
@@ -90,4 +101,4 @@ class Retire:
     kind: Literal["retire"] = "retire"
 
 
-Effect = Preflight | Launch | WarmUp | Route | KeepAlive | Drain | Stop | Retire
+Effect = Preflight | Launch | WarmUp | Examine | Route | KeepAlive | Drain | Stop | Retire

@@ -7,6 +7,7 @@ from datetime import datetime
 from agent.arm import Arm
 from agent.calibration import Calibration
 from agent.model import Knob, Mode, Prospect, Server, Value
+from agent.quality import Quality
 from agent.reading import Pulse, Reading
 
 
@@ -51,6 +52,13 @@ class Launched:
 class Warmed:
     at: datetime
     number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    at: datetime
+    number: int
+    quality: Quality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +157,7 @@ Event = (
     | Preflighted
     | Launched
     | Warmed
+    | Examined
     | Routed
     | Drained
     | Stopped

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from agent.facts import Card, Lint, Model
+from agent.model import Knob
 from agent.precedence import Precedence, as_said
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ def model_from(config: Mapping[str, object], name: str) -> Model | None:
     """The model that a `config.json` describes."""
     model: Model | None = _asked("policies.models", "from_config", config, name)
     return model
+
+
+def alters_outputs(knob: Knob) -> bool:
+    """Whether another value of the knob may change what is answered; of a knob that nobody knows it may."""
+    return bool(_asked("policies.knobs", "alters_outputs", knob))
 
 
 def precedence() -> Precedence:

@@ -1,6 +1,6 @@
 """What no policy may pass: between a proposal and a suggestion. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -28,6 +28,7 @@ class Guard:
     cooldown_s: float = 600.0
     suggestion_ttl_s: float = 3600.0
     changes_per_day: int = 8
+    alters_outputs: Callable[[Knob], bool] = frozenset[Knob]().__contains__  # as far as anybody knows
 
     def admit(
         self,
@@ -122,11 +123,13 @@ class Guard:
     ) -> Suggestion:
         """What a person is shown: with the engine's answer, the plan, and the digest of all of it.
 
-        A planned outage is never `auto`.
+        A planned outage is never `auto`, nor is what may alter the answers.
         """
         proposal = suggestion.proposal
-        if prospect.strategy == "swap":
+        altering = self.altering(proposal)
+        if prospect.strategy == "swap" or altering:
             proposal = replace(proposal, klass="gated")
+        told = _told(prospect, plan, forecast, len(suggestion.servers))
         return _sealed(
             replace(
                 suggestion,
@@ -134,11 +137,15 @@ class Guard:
                 prospect=prospect,
                 plan=plan,
                 forecast=forecast,
-                notes=(*suggestion.notes, *_told(prospect, plan, forecast, len(suggestion.servers))),
+                notes=(*suggestion.notes, *told, *_examined(plan, altering)),
                 expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
                 status="open",
             )
         )
+
+    def altering(self, proposal: Proposal) -> tuple[Knob, ...]:
+        """What of it may alter the answers."""
+        return tuple(knob for knob in proposal.to if self.alters_outputs(knob))
 
     def _bounded(self, knob: Knob, wanted: Value, now: Value, *, stepwise: bool) -> tuple[Value, str]:
         """The value nearest to the wanted one that is allowed, and a sentence if it is another."""
@@ -252,6 +259,14 @@ def _expected(forecast: Forecast, plan: Plan) -> str:
     fit = forecast.fitting_margin
     fix = f"; a margin of {fit:g} instead of {plan.margin:g} would fit" if fit else ""
     return f"{said}; the limit at {weights} is too short for that: it may be taken back undecided{fix}"
+
+
+def _examined(plan: Plan, altering: tuple[Knob, ...]) -> tuple[str, ...]:
+    """What comes before the canary, where answers may change."""
+    if not plan.examine_s:
+        return ()
+    may = f"{', '.join(altering)} may alter the answers: " if altering else ""
+    return (f"{may}green's to the golden prompts are compared with blue's before it gets any traffic",)
 
 
 def _sealed(suggestion: Suggestion) -> Suggestion:

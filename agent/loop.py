@@ -70,7 +70,10 @@ class TargetLoop:
 
     async def run(self, epoch: int, started: Callable[[], None]) -> None:
         """Run until cancelled. Any task that fails takes the others down with it."""
-        performer = Performer(engine=self.engine, traffic=self.traffic, emit=self.emit, now=self.now)
+        exam = self.machine.rules.exam
+        performer = Performer(
+            engine=self.engine, traffic=self.traffic, emit=self.emit, now=self.now, exam=exam
+        )
         event: Event = await self._look_around(epoch)  # before whatever the API has put into the inbox
         done: asyncio.Future[State] | None = None
         async with asyncio.TaskGroup() as tasks:

@@ -31,6 +31,7 @@ HAPPENED: dict[type[e.Event], str] = {
     e.Preflighted: "suggestion.checked",
     e.Launched: "server.launched",
     e.Warmed: "server.warmed",
+    e.Examined: "answers.examined",
     e.Routed: "traffic.routed",
     e.Drained: "server.drained",
     e.Stopped: "server.stopped",

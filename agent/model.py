@@ -123,6 +123,7 @@ class Plan:
     warm_up_s: float
     drain_s: float  # how long requests in flight may take before a server is retired over them
     lease_s: float
+    examine_s: float = 0.0  # green and blue answer the golden prompts within so long; 0: they are not asked
     margin: float = 0.01  # a green that is worse by this share of its requests or more must not pass
     gain_needed: bool = True  # a policy's change that gains nothing measurable is taken back
 

@@ -4,9 +4,22 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.effects import Drain, Effect, KeepAlive, Launch, Preflight, Retire, Route, Stop, WarmUp
+from agent.effects import Drain, Effect, Examine, KeepAlive, Launch, Preflight, Retire, Route, Stop, WarmUp
 from agent.errors import ActError, FencedError
-from agent.events import Drained, EffectFailed, Event, Launched, Preflighted, Retired, Routed, Stopped, Warmed
+from agent.events import (
+    Drained,
+    EffectFailed,
+    Event,
+    Examined,
+    Launched,
+    Preflighted,
+    Retired,
+    Routed,
+    Stopped,
+    Warmed,
+)
+from agent.examination import Examiner
+from agent.golden import Exam
 from agent.model import Server
 from agent.ports import Engine, Now, Traffic
 
@@ -17,14 +30,19 @@ ROUTE_S = 20.0  # a split that is not confirmed by then counts as failed
 
 @dataclass(slots=True)
 class Performer:
-    """One target's effects. A Retire first stops a Launch or WarmUp of its server that is still at work."""
+    """One target's effects. A Retire first stops a Launch, WarmUp or Examine of its server."""
 
     engine: Engine
     traffic: Traffic
     emit: Callable[[Event], None]
     now: Now
+    exam: Exam = field(default_factory=Exam)
+    _examiner: Examiner = field(init=False)
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._examiner = Examiner(engine=self.engine, exam=self.exam)
 
     async def perform(self, effect: Effect) -> None:
         """Act, then report. Raises FencedError only: another daemon acts here, so this one must end."""
@@ -41,7 +59,7 @@ class Performer:
         if event is not None:
             self.emit(event)
 
-    async def _act(self, effect: Effect) -> Event | None:
+    async def _act(self, effect: Effect) -> Event | None:  # noqa: C901 - a table of effects
         match effect:
             case Preflight(number=number):
                 found = await self.engine.preflight(effect.servers, effect.setting, effect.wanted)
@@ -53,8 +71,13 @@ class Performer:
                 return Launched(at=self.now(), number=number, server=server)
             case WarmUp(number=number):
                 self._started(effect.server)
-                await self.engine.warm_up(effect.server, effect.requests, effect.deadline_s)
+                own = self.exam.prompts if self.exam.own else ()
+                await self.engine.warm_up(effect.server, effect.requests, effect.deadline_s, own)
                 return Warmed(at=self.now(), number=number)
+            case Examine(number=number):
+                self._started(effect.green or effect.blue)
+                quality = await self._examiner.examine(effect)
+                return Examined(at=self.now(), number=number, quality=quality)
             case Route(number=number):
                 async with asyncio.timeout(ROUTE_S):
                     await self.traffic.route(effect)

@@ -28,6 +28,7 @@ from agent.model import (
     Step,
     Strategy,
 )
+from agent.quality import Answer
 from agent.reading import Reading, Sample
 from agent.trial import Second, Trial
 
@@ -154,8 +155,20 @@ class Engine(Protocol):
         """
         ...
 
-    async def warm_up(self, server: Server, requests: int, deadline_s: float) -> None:
-        """Send requests of several lengths straight to the server. Raises ActError if too many fail."""
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        """Send requests of several lengths, and these prompts, straight to it until it compiles no more.
+
+        Raises ActError if too many fail, or it still compiles at the deadline.
+        """
+        ...
+
+    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+        """What the server itself, not the proxy, says to each prompt at temperature 0, in their order.
+
+        One that fails is an Answer that says so. Raises ActError when the server cannot be asked at all.
+        """
         ...
 
     async def busy(self, server: Server) -> int | None:

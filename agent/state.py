@@ -9,11 +9,12 @@ from typing import Literal
 from agent.arm import Arm
 from agent.budget import Budget
 from agent.calibration import Calibration
-from agent.effects import Drain, Launch, Preflight, Retire, Route, Stop, WarmUp
+from agent.effects import Drain, Examine, Launch, Preflight, Retire, Route, Stop, WarmUp
 from agent.model import Forecast, Mode, Outcome, Plan, Proposal, Prospect, Server, Setting, Strategy
+from agent.quality import Quality
 from agent.trial import Trial
 
-Awaited = Preflight | Launch | WarmUp | Route | Drain | Stop | Retire
+Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire
 
 SuggestionStatus = Literal["checking", "open", "approved", "denied", "expired", "superseded", "refused"]
 """`checking`: the engine is asked what would come of it; no digest yet. `refused`: by the engine's answer."""
@@ -86,6 +87,7 @@ class Rollout:
     bad: int = 0  # of the steps that ended, by the judge's own edges
     step_bad: int = 0  # of this step
     restarts: int = 0
+    quality: Quality | None = None  # of green's answers to the golden prompts, where it had to give them
     outcome: Literal["running", "promoted", "rolled_back"] = "running"
     why: str = ""
     log: tuple[str, ...] = ()  # the lost server's own last lines

@@ -25,7 +25,7 @@ from policies.catalogue import (
 from policies.catalogue.facts import Default, Effects, KnobFacts, release_of
 from policies.renamed import CHANGED, RENAMED
 
-__all__ = ["KNOBS", "Default", "Effects", "KnobFacts", "release_of"]
+__all__ = ["KNOBS", "Default", "Effects", "KnobFacts", "alters_outputs", "release_of"]
 
 _PARTS = (
     scheduler,
@@ -52,3 +52,9 @@ def _all() -> Iterator[KnobFacts]:
 
 
 KNOBS: dict[Knob, KnobFacts] = {facts.name: facts for facts in _all()}
+
+
+def alters_outputs(knob: Knob) -> bool:
+    """Whether another value may change what is answered beyond rounding; a knob that is not here may."""
+    facts = KNOBS.get(knob)
+    return facts is None or bool(facts.effects.quality)

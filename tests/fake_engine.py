@@ -9,6 +9,7 @@ from agent.errors import ActError
 from agent.events import ServerLost
 from agent.model import Prospect, Server, Setting, Strategy
 from agent.ports import Now, Site
+from agent.quality import Answer
 
 
 class FakeEngine:
@@ -32,6 +33,8 @@ class FakeEngine:
         self.target = target
         self.wrong: list[str] = []  # what `problems` says
         self.prospect = Prospect(why="memory has room for everything")
+        self.wrong_answers: dict[str, str] = {}  # to every prompt, by server name
+        self.warmed_with: tuple[str, ...] = ()  # prompts
         self.stopped: dict[str, Server] = {}
         self._ports = iter(range(8101, 9999))
         self._hanging: set[str] = set()
@@ -84,10 +87,20 @@ class FakeEngine:
         self.servers[server.name] = replace(server, setting=setting, address=address, ours=True)
         return replace(server, address=address, ours=True)
 
-    async def warm_up(self, server: Server, requests: int, deadline_s: float) -> None:
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        self.warmed_with = tuple(prompts)
         await self._act("warm_up", server, deadline_s)
         if not self._answers(server):
             raise ActError(f"{server.name}: {requests} of {requests} warm-up requests failed")
+
+    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+        await self._act("answers", server, deadline_s)
+        if not self._answers(server):
+            raise ActError(f"{server.name}: /v1/models names no model")
+        said = [self.wrong_answers.get(server.name) or f"all about {prompt}" for prompt in prompts]
+        return tuple(Answer(text=text, finish_reason="stop", length=len(text.split())) for text in said)
 
     async def busy(self, server: Server) -> int | None:
         return self.requests.get(server.name, 0) if self._answers(server) else None

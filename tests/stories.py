@@ -14,6 +14,7 @@ from agent.machine import Machine
 from agent.machine.moves import Rules
 from agent.model import Bound, Mode, Plan, Proposal, Prospect, Server, Setting, Slo, Step, Strategy
 from agent.ports import Context, Verdict
+from agent.quality import Quality
 from agent.reading import Reading, Request, Trend
 from agent.state import State
 from agent.trial import Second, Trial
@@ -131,6 +132,7 @@ class World:
     blind: str = ""  # why the requests that come cannot be counted
     refuses: set[str] = field(default_factory=set)  # kinds of effects that fail
     prospect: Prospect = field(default_factory=Prospect)
+    wrong: bool = False  # green answers golden prompts wrongly
     stopped: dict[str, Server] = field(default_factory=dict)
 
     @classmethod
@@ -204,6 +206,11 @@ class World:
                 return (e.Launched(at=self.at, number=effect.number, server=up),)
             case fx.WarmUp():
                 return (e.Warmed(at=self.at, number=effect.number),)
+            case fx.Examine(green=green):
+                if green is not None:
+                    assert not self.weights.get(green.name), "examined before it has traffic"
+                quality = Quality(ok=green is None or not self.wrong, why="as golden as ever")
+                return (e.Examined(at=self.at, number=effect.number, quality=quality),)
             case fx.Route(weights=weights):
                 self.weights = dict(weights)
                 return (e.Routed(at=self.at, number=effect.number),)

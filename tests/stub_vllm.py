@@ -17,6 +17,8 @@ REFUSED = """(APIServer pid=1) Traceback (most recent call last):
 OUT_OF_MEMORY = """(EngineCore pid=7) ERROR 11-21 08:00:00 [c.py:1] torch.OutOfMemoryError: CUDA out of memory
 (APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above."""
 
+JIT = "WARNING [jit_monitor.py:1] Triton kernel JIT compilation during inference: kernel_{}. This causes a\n"
+
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--host", default="127.0.0.1")
 parser.add_argument("--port", type=int, default=8000)
@@ -33,8 +35,9 @@ parser.add_argument(
 parser.add_argument("--never-stops", action="store_true", help="SIGTERM is ignored when it serves, too")
 parser.add_argument("--engine-core", action="store_true", help="has a child that ignores SIGTERM")
 parser.add_argument(
-    "--completes", choices=("well", "never", "with-500", "with-abort", "half"), default="well"
+    "--completes", choices=("well", "plainly", "never", "with-500", "with-abort", "half"), default="well"
 )
+parser.add_argument("--compiles", type=int, default=0, help="so many first completions compile a kernel")
 parser.add_argument("--says", default="", help="what it writes to its log first")
 
 
@@ -66,6 +69,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         Handler.completions += 1
         sys.stderr.write(f"prompt of {len(asked['prompt'].split())} words\n")
+        if Handler.completions <= self.flags.compiles:
+            sys.stderr.write(JIT.format(Handler.completions))
         match self.flags.completes:
             case "never":
                 time.sleep(3600)
@@ -75,8 +80,22 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply(500, b"{}")
             case how:
                 finish = "abort" if how == "with-abort" else "length"
+                if not asked.get("stream"):
+                    self.whole(asked, finish)
+                    return
                 chunk = json.dumps({"choices": [{"text": "a", "finish_reason": finish}]})
                 self.reply(200, f"data: {chunk}\n\ndata: [DONE]\n\n".encode())
+
+    def whole(self, asked: dict[str, object], finish: str) -> None:
+        """An answer that is not streamed; the older its likes, the fewer of its fields it knows."""
+        if self.flags.completes == "plainly" and {"logprobs", "cache_salt"} & asked.keys():
+            self.reply(400, b"{}")
+            return
+        tokens = [" so", " it", " is"]
+        logprobs = {"tokens": tokens, "token_logprobs": [-0.5, -0.25, 0.0]} if "logprobs" in asked else None
+        choice = {"text": "".join(tokens), "finish_reason": finish, "logprobs": logprobs}
+        body = {"choices": [choice], "usage": {"completion_tokens": len(tokens)}}
+        self.reply(200, json.dumps(body).encode())
 
     def allowed(self) -> bool:
         if self.flags.api_key and self.headers["Authorization"] != f"Bearer {self.flags.api_key}":

@@ -12,6 +12,7 @@ from agent.budget import Burn
 from agent.history import Point
 from agent.judge.accounts import Account, accounts
 from agent.model import ChangeClass, Evidence, Forecast, Mode, Outcome, Plan, Server, Slo, Strategy, Value
+from agent.quality import Quality
 from agent.reading import Reading
 from agent.state import Phase, Rollout, State, Suggestion, SuggestionStatus
 
@@ -146,6 +147,9 @@ class RolloutDocument(Document):
     valid_s: float = Field(description="seconds of this step that count; those that are held do not")
     parked: str = Field(description="why green waits without traffic; empty: it does not")
     gain: str = Field(description="what green was measurably better at; empty: at nothing, or not asked yet")
+    quality: Quality | None = Field(
+        description="how green's answers to golden prompts compared with blue's; null: it had to give none"
+    )
     restarts: int
     lost: int
     log: list[str] = Field(description="the lost server's own last lines")
@@ -273,6 +277,7 @@ def rollout_of(
         valid_s=rollout.trial.valid_s,
         parked=rollout.parked,
         gain=rollout.gain,
+        quality=rollout.quality,
         restarts=rollout.restarts,
         lost=rollout.lost,
         log=list(rollout.log),

@@ -1,7 +1,7 @@
 """The operator's wishes: one TOML file, read whole, with every error in it named by its key."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,12 @@ from pydantic import ValidationError
 
 from agent import outside, plugins
 from agent.config.checks import clashes, complaints, of_target, unknown_knobs
+from agent.config.golden import exam
 from agent.config.parts import POLICIES, Build, Part, Workshop
 from agent.config.tables import DEFAULT_LISTEN, FileTable, TargetTable
 from agent.config.terms import BOUNDS, bound, plan, slo
 from agent.errors import ConfigError
+from agent.golden import Exam
 from agent.model import Bound, Knob, Mode, Plan, Slo
 
 LARGEST_FILE = 2**20
@@ -35,6 +37,7 @@ class Target:
     cooldown_s: float
     suggestion_ttl_s: float
     changes_per_day: int
+    exam: Exam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,7 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
     ]
     keys = {problem.split(": ")[0] for problem in problems}
     problems += (problem for problem in workshop.problems if problem.split(": ")[0] not in keys)
+    exams = list(_exams(tables.targets if tables else (), document, here, problems))
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
     tokens_file = tables.api.tokens_file
@@ -111,7 +115,10 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
         mode=tables.agent.mode,
         listen=tables.api.listen,
         tokens_file=_path(here, tokens_file) if tokens_file else None,
-        targets=tuple(_target(target, *made) for target, made in zip(tables.targets, parts, strict=True)),
+        targets=tuple(
+            _target(target, wishes, *made)
+            for target, wishes, made in zip(tables.targets, exams, parts, strict=True)
+        ),
         policies=policies,
     )
 
@@ -150,8 +157,19 @@ def _parts_of(
     )
 
 
+def _exams(
+    targets: tuple[TargetTable, ...], document: Mapping[str, Any], here: Path, problems: list[str]
+) -> Iterator[Exam]:
+    for index, target in enumerate(targets):
+        written = target.quality.prompts
+        try:
+            yield exam(target.quality, _path(here, written) if written else None)
+        except ConfigError as error:
+            problems.append(f"[targets.quality{of_target(document, index)}] prompts: {error}")
+
+
 def _target(
-    table: TargetTable, engine: Part | None, traffic: Part | None, sensors: tuple[Part, ...]
+    table: TargetTable, wishes: Exam, engine: Part | None, traffic: Part | None, sensors: tuple[Part, ...]
 ) -> Target:
     if engine is None or traffic is None:
         raise ConfigError(f"[[targets]] {table.name}: has no engine or no traffic part")
@@ -169,6 +187,7 @@ def _target(
         cooldown_s=table.rollout.cooldown,
         suggestion_ttl_s=table.rollout.suggestion_ttl,
         changes_per_day=table.rollout.changes_per_day,
+        exam=wishes,
     )
 
 

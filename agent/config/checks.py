@@ -24,6 +24,7 @@ _DEPTHS = {
     "targets.sensors": 2,
     "targets.bounds": 2,
     "targets.rollout": 1,
+    "targets.quality": 1,
 }
 """How many names of a path are the name of the table."""
 

@@ -174,6 +174,19 @@ class RolloutTable(Table):
         return self
 
 
+class QualityTable(Table):
+    prompts: PathText | None = None
+    command: tuple[str, ...] = ()
+    always: bool = False
+    at_most: SomeSeconds = 600.0
+
+    @model_validator(mode="after")
+    def _asks_green(self) -> Self:
+        if self.command and not any("{green}" in word for word in self.command):
+            raise wrong("command", "has no {green} in any of its words: that is where green's URL goes")
+        return self
+
+
 class TargetTable(Table):
     name: TargetName
     profile: Annotated[str, Field(min_length=1)] = "chat"
@@ -183,6 +196,7 @@ class TargetTable(Table):
     sensors: dict[str, Switch] = {}
     bounds: dict[Knob, BoundTable] = {}
     rollout: RolloutTable = RolloutTable()
+    quality: QualityTable = QualityTable()
 
 
 def _some(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:

@@ -38,6 +38,8 @@ def preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
     recent, recent_s = lately(state, event.at)
     rate_rps = recent.asked / recent_s if recent_s else None
     plan = plan_for(rules.plan, prospect, len(state.standing), rate_rps)
+    if rules.exam.always or rules.guard.altering(suggestion.proposal):
+        plan = replace(plan, examine_s=rules.exam.at_most_s)
     forecast = rules.judge.forecast(
         plan, slo=rules.slo, recent=recent, recent_s=recent_s, calibration=state.calibration
     )

@@ -8,6 +8,7 @@ from typing import Literal
 from agent.effects import Effect, Retire, Route
 from agent.events import ServerLost
 from agent.facts import Case, Model
+from agent.golden import Exam
 from agent.guard import DENIED_FOR, Guard
 from agent.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from agent.ports import Context, Judge, Policy
@@ -30,6 +31,7 @@ class Rules:
     precedence: Precedence = as_said  # of all that they say; the first that is admitted is heard
     model_of: Callable[[str], Model | None] = dict[str, Model]().get  # a well-known model by its name
     strategy: Strategy | Literal["auto"] = "auto"
+    exam: Exam = field(default_factory=Exam)
 
     def context(self, state: State) -> Context | None:
         """What the policies may know; None while no server is known."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from agent.arm import Arm
-from agent.effects import KeepAlive, Route, WarmUp
+from agent.effects import Examine, KeepAlive, Launch, Route, WarmUp
 from agent.events import Aborted, EffectFailed, Launched, Observed, Routed, ServerLost, Warmed
 from agent.machine.moves import Moved, Rules, ask, awaited, enter, is_green, of_fleet, stay
 from agent.machine.promoting import promote
@@ -30,7 +30,7 @@ def prepare(_: Rules, state: State, event: Observed) -> Moved:
         record = rollout.record + arm_of_all(state.standing, event)
         state = replace(state, rollout=replace(rollout, record=record))
     state = counted(state, event)
-    limit_s = rollout.plan.start_s if state.phase is Phase.LAUNCHING else rollout.plan.warm_up_s
+    limit_s = state.awaiting.deadline_s if isinstance(state.awaiting, Launch | WarmUp | Examine) else 0.0
     if event.at > rollout.phase_since + timedelta(seconds=limit_s + GRACE_S):
         return roll_back(state, event.at, f"{state.phase.value} took longer than {limit_s:.0f} s")
     if state.route is None:
@@ -145,7 +145,7 @@ def arm_of_all(servers: Sequence[Server], event: Observed) -> Arm:
 def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     if not awaited(state, event.number):
         return stay(state)
-    result: OutcomeResult | None = "undecided" if isinstance(state.awaiting, Route) else None
+    result: OutcomeResult | None = "undecided" if isinstance(state.awaiting, Route | Examine) else None
     return roll_back(state, event.at, event.why, event.log, result=result)
 
 

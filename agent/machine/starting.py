@@ -5,8 +5,8 @@ from datetime import datetime
 
 from agent.arm import Arm
 from agent.effects import Launch
+from agent.machine.examining import vacate_or_ask
 from agent.machine.moves import Moved, ask, enter, name_next, stay
-from agent.machine.turning import vacate
 from agent.model import Server
 from agent.state import Phase, Rollout, State
 from agent.trial import Trial
@@ -36,6 +36,6 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
     approved = replace(suggestion, status="approved", decided_by=by)
     state = replace(state, green=green, rollout=rollout, suggestion=approved)
     if prospect.strategy != "surge":
-        return vacate(state, at, f"{suggestion.id} approved by {by}")
+        return vacate_or_ask(state, at, f"{suggestion.id} approved by {by}")
     state = enter(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")
     return ask(state, Launch(number=0, server=green, deadline_s=rollout.plan.start_s))

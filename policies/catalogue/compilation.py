@@ -133,7 +133,7 @@ FACTS = (
         unit="JSON",
         meaning="All of attention: backend, flash_attn_version, backends per kind of layer.",
         default="automatic",
-        effects=Effects(ttft="±", itl="±"),
+        effects=Effects(ttft="±", itl="±", quality="±"),
         start="cold",
         klass="gated",
         since="0.13",

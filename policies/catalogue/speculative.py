@@ -3,7 +3,7 @@
 from policies.catalogue.facts import Effects, KnobFacts
 
 CONFIG = "vLLM 0.32 config/speculative.py"
-FASTER = Effects(itl="-", throughput="±", kv="-", oom="+")
+FASTER = Effects(itl="-", throughput="±", kv="-", oom="+", quality="±")
 
 FACTS = (
     KnobFacts(
@@ -52,7 +52,7 @@ FACTS = (
         min=1,
         meaning="Tokens guessed at once: more pay off only while most of them are right.",
         default="the draft model's own",
-        effects=Effects(itl="±", throughput="-", kv="-"),
+        effects=Effects(itl="±", throughput="-", kv="-", quality="±"),
         start="cold",
         klass="gated",
         since="0.22",

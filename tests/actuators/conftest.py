@@ -2,12 +2,17 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
+from actuators import server_marks
 from actuators.envoy import EnvoyTraffic
+from actuators.process import ProcessEngine
+from agent.model import Server
 from agent.ports import Site
+from tests.actuators.process_rig import SERVER, STUB, Bound, free_ports, site
 from tests.sse_backend import Backend, free_port
 
 
@@ -41,3 +46,24 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         yield session
+
+
+@pytest.fixture
+async def bound(tmp_path: Path) -> AsyncIterator[Bound]:
+    """Makes engines of one site; what they started is ended with the test."""
+
+    def make(*flags: str, epoch: int = 1, **options: Any) -> ProcessEngine:  # noqa: ANN401 - any option
+        options = {
+            "command": (*STUB, *flags),
+            "ports": free_ports(),
+            "health_every_s": 0.1,
+            "stop_s": 5.0,
+            **options,
+        }
+        return ProcessEngine(**options).bind(site(tmp_path, epoch))
+
+    yield make
+    last = make(epoch=99, stop_s=0.0)
+    for name in list(server_marks.marked(site(tmp_path))):
+        await last.retire(Server(name=name, setting={}))
+    assert server_marks.members(site(tmp_path), SERVER.name) == []

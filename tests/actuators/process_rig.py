@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actuators import server_marks
+from actuators.process import ProcessEngine
 from agent.model import Server
 from agent.ports import Site
 
 STUB = (sys.executable, str(Path(__file__).parents[1] / "stub_vllm.py"))
 SERVER = Server(name="chat-r1", setting={})
+
+Bound = Callable[..., ProcessEngine]
 
 
 def free_ports() -> tuple[int, int]:

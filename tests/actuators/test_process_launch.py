@@ -6,44 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
 from actuators import server_marks
-from actuators.process import ProcessEngine
 from agent.errors import ActError, FencedError
 from agent.events import ServerLost
 from agent.model import Server, Setting
 from agent.ports import Site
-from tests.actuators.process_rig import SERVER, STUB, free_ports, pids, site, until
-
-Bound = Callable[..., ProcessEngine]
-
-
-@pytest.fixture
-async def bound(tmp_path: Path) -> AsyncIterator[Bound]:
-    """Makes engines of one site; what they started is ended with the test."""
-
-    def make(*flags: str, epoch: int = 1, **options: Any) -> ProcessEngine:  # noqa: ANN401 - any option
-        options = {
-            "command": (*STUB, *flags),
-            "ports": free_ports(),
-            "health_every_s": 0.1,
-            "stop_s": 5.0,
-            **options,
-        }
-        return ProcessEngine(**options).bind(site(tmp_path, epoch))
-
-    yield make
-    last = make(epoch=99, stop_s=0.0)
-    for name in list(server_marks.marked(site(tmp_path))):
-        await last.retire(Server(name=name, setting={}))
-    assert server_marks.members(site(tmp_path), SERVER.name) == []
+from tests.actuators.process_rig import SERVER, STUB, Bound, free_ports, pids, site, until
 
 
 async def test_the_command_line_changes_only_where_the_setting_differs(bound: Bound, tmp_path: Path) -> None:
@@ -294,41 +268,6 @@ async def test_busy_is_running_plus_waiting(bound: Bound) -> None:
     server = await engine.launch(SERVER, 60)
 
     assert await engine.busy(server) == 3
-
-
-async def test_warm_up_sends_several_lengths_with_the_servers_own_key(bound: Bound, tmp_path: Path) -> None:
-    engine = bound("--api-key", "sk-secret")
-    server = await engine.launch(SERVER, 60)
-
-    await engine.warm_up(server, 12, 60)
-
-    log = (tmp_path / "servers" / "chat-r1.log").read_text()
-    lengths = [line.split()[2] for line in log.splitlines() if line.startswith("prompt of")]
-    assert len(lengths) == 12
-    assert set(lengths) == {"9", "65", "257"}  # of 2,048 tokens of context
-
-
-@pytest.mark.parametrize(
-    ("how", "why"),
-    [
-        ("with-500", "4 of 4 warm-up requests failed: status 500: .*the engine is dead"),
-        ("with-abort", "4 of 4 .* aborted"),
-        ("never", "0 of 4 warm-up requests were done within 1 s"),
-    ],
-)
-async def test_a_failed_warm_up_says_how(bound: Bound, how: str, why: str) -> None:
-    engine = bound("--completes", how)
-    server = await engine.launch(SERVER, 60)
-
-    with pytest.raises(ActError, match=why):
-        await engine.warm_up(server, 4, 1 if how == "never" else 60)
-
-
-async def test_a_warm_up_of_which_half_fails_is_good_enough(bound: Bound) -> None:
-    engine = bound("--completes", "half")
-    server = await engine.launch(SERVER, 60)
-
-    await engine.warm_up(server, 4, 60)
 
 
 async def test_a_server_of_an_earlier_daemon_outlives_it(bound: Bound, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     ("an answer about what is no longer asked", e.Preflighted): set(Phase) - {Phase.CHECKING},
     ("the outcome of a stop that is no longer wanted", e.Stopped): set(Phase) - {Phase.VACATING},
     ("the outcome of a warm-up that is no longer wanted", e.Warmed): set(Phase) - {Phase.WARMING},
+    ("the outcome of an examination that is no longer wanted", e.Examined): set(Phase)
+    - {Phase.VACATING, Phase.WARMING},
     ("the outcome of a drain that is no longer wanted", e.Drained): set(Phase)
     - {Phase.VACATING, Phase.PROMOTING, Phase.ROLLING_BACK},
     ("the outcome of a retirement on the side", e.Retired): set(Phase)

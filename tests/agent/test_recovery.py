@@ -8,10 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import events as e
-from agent.machine import numbered
+from agent.golden import Exam
+from agent.machine import Machine, numbered
 from agent.model import Strategy
 from agent.state import Phase, State
-from tests.stories import BLUE, World
+from tests.stories import BLUE, World, rules
+
+
+def examined(strategy: Strategy = "surge", count: int = 1, *, wrong: bool = False) -> World:
+    """What changes may alter the answers: golden prompts come before the canary."""
+    machine = Machine(rules(exam=Exam(always=True)))
+    return World.servers(count, strategy, machine=machine, wrong=wrong)
+
 
 STORIES = {
     "promoted": World(),
@@ -23,6 +31,11 @@ STORIES = {
     "replaced back": World.servers(3, "replace", green_fails=1),
     "two replaced": World.servers(2, "replace", ours=True),
     "surged": World.servers(2, "surge", ours=True),
+    "examined": examined(),
+    "examined and wrong": examined(wrong=True),
+    "examined and swapped": examined("swap"),
+    "examined, swapped and wrong": examined("swap", wrong=True),
+    "examined and replaced": examined("replace", 3),
     "surged back": World.servers(2, "surge", green_fails=1),
 }
 LONGEST_S = 60
@@ -88,7 +101,7 @@ def test_an_abort_at_any_second_ends_whole(story: str) -> None:
 
 
 @pytest.mark.parametrize("story", STORIES)
-@pytest.mark.parametrize("kind", ["route", "launch", "warm_up", "drain", "stop", "retire"])
+@pytest.mark.parametrize("kind", ["route", "launch", "warm_up", "examine", "drain", "stop", "retire"])
 def test_an_effect_that_fails_for_a_while_at_any_second_ends_whole(story: str, kind: str) -> None:
     for seconds in range(0, LONGEST_S, 4):
         world = told(story, seconds)

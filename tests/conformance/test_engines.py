@@ -20,6 +20,7 @@ from agent.errors import ActError
 from agent.events import ServerLost
 from agent.model import Prospect, Server
 from agent.ports import Engine, Site
+from agent.quality import compare, flaw_of
 from tests.actuators.docker_rig import Place, place
 from tests.actuators.process_rig import STUB, free_ports
 from tests.fake_engine import FakeEngine
@@ -323,6 +324,26 @@ async def test_a_server_is_warmed_up_and_says_how_busy_it_is(rig: Rig) -> None:
     await rig.engine.warm_up(server, 5, 60)
 
     assert await rig.engine.busy(server) is not None
+
+
+async def test_a_server_answers_golden_prompts_the_same_each_time(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    prompts = [f"prompt number {number}" for number in range(12)]
+
+    first = await rig.engine.answers(server, prompts, 60)
+    again = await rig.restarted().answers(server, prompts, 60)
+
+    assert len(first) == len(prompts)
+    assert all(one.text and one.length and not flaw_of(one) for one in first)
+    assert compare(first, again, first).same == 1.0
+
+
+async def test_a_dead_server_cannot_be_asked_golden_prompts(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    rig.die("chat-r1")
+
+    with pytest.raises(ActError):
+        await rig.engine.answers(server, ["one", "two"], 60)
 
 
 async def test_a_server_that_dies_is_said_to_be_gone(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from agent import flag_table
 from agent.flags import setting_of, with_setting
 from agent.model import Value
 from policies.catalogue.parser import FLAGS, GROUPS
-from policies.knobs import KNOBS, KnobFacts, release_of
+from policies.knobs import KNOBS, KnobFacts, alters_outputs, release_of
 from policies.renamed import RENAMED
 from tests.real_vllm import real_vllm
 
@@ -213,3 +213,24 @@ def test_vllm_itself_takes_what_the_catalogue_has_and_nothing_that_is_gone() -> 
     refused = {name for name, why in said.items() if "unrecognized arguments" in why or "ambiguous" in why}
     assert refused == said.keys() - FLAGS
     assert refused >= RENAMED.keys()
+
+
+@pytest.mark.parametrize(
+    ("knob", "alters"),
+    [
+        ("kv_cache_dtype", True),
+        ("quantization", True),
+        ("dtype", True),
+        ("speculative_config", True),
+        ("spec_tokens", True),
+        ("attention_backend", True),
+        ("attention_config", True),
+        ("unheard_of_flag", True),
+        ("max_num_seqs", False),
+        ("max_num_batched_tokens", False),
+        ("gpu_memory_utilization", False),
+        ("enable_prefix_caching", False),
+    ],
+)
+def test_it_is_known_what_may_alter_the_answers(knob: str, alters: bool) -> None:
+    assert alters_outputs(knob) is alters

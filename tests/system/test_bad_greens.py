@@ -47,6 +47,23 @@ async def test_a_green_that_cannot_start_never_gets_a_request(site: Start) -> No
     assert lost(traffic) == []
 
 
+async def test_a_green_that_answers_wrongly_never_gets_a_request(site: Start) -> None:
+    rig = await site(Wishes(faults=("kv_cache_dtype=fp8_e5m2:wrong=0.3",)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(kv_cache_dtype="fp8_e5m2")
+        await taken_back(rig, blue, one, said="chance of that if green were another blue")
+        assert one["exposed"]["total"] == 0
+        assert one["quality"]["same"] < 0.9
+        assert not rig.named_in_journal("capital of France")
+        one = await rig.switch(kv_cache_dtype="fp8_e4m3")
+        assert (one["outcome"], one["quality"]["same"]) == ("promoted", 1.0), one
+
+    assert lost(traffic) == []
+
+
 async def test_a_green_that_never_gets_healthy_is_killed_at_the_deadline(site: Start) -> None:
     rig = await site(Wishes(faults=("max_num_seqs=9:never_ready",), start_s=6.0))
     await rig.serving()

@@ -1,0 +1,20 @@
+"""What vLLM's log says while it still compiles: kernels, graphs and their tuning hold requests up."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+# vLLM 0.26 to 0.33: utils/jit_monitor.py, compilation/, v1/worker; Triton's and FlashInfer's own tuners.
+_COMPILES = re.compile(
+    r" during inference: "  # the JIT monitor: "Triton kernel JIT compilation during inference: NAME."
+    r"|Triton autotuning for function"
+    r"|\[Auto[Tt]uner\]"
+    r"|Starting torch\.compile|torch\.compile took|Dynamo bytecode transform time"
+    r"|Compiling a graph for compile range"
+    r"|Capturing CUDA graphs|Graph capturing finished"
+)
+
+
+def compile_lines(log: Iterable[str]) -> Counter[str]:
+    """Those of the lines that tell of compiling, and how often each is there."""
+    return Counter(line for line in log if _COMPILES.search(line))

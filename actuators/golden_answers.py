@@ -1,0 +1,79 @@
+"""What a server answers to golden prompts: the same requests each time, so that only the server differs."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+
+from agent.quality import Answer
+
+TOKENS = 48  # asked of each answer
+BUSY = frozenset({429, 503})  # a queue limit of the server's own
+_AT_ONCE = 8
+_RETRY_S = 0.2
+_OK, _REFUSED = 200, 400
+
+Json = dict[str, Any]
+
+
+async def answers(session: aiohttp.ClientSession, model: str, prompts: Sequence[str]) -> tuple[Answer, ...]:
+    """In the order of the prompts; one that fails is an Answer that says so."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+    salt = secrets.token_hex(8)  # nothing of an earlier round lies in a prefix cache
+
+    async def one(prompt: str) -> Answer:
+        async with gate:
+            return await _answer(session, {"model": model, "prompt": prompt}, salt)
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(one(prompt)) for prompt in prompts]
+    return tuple(task.result() for task in asked)
+
+
+async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> Answer:
+    """With log-probabilities, and uncached, where the server allows it."""
+    plain = {**asked, "max_tokens": TOKENS, "temperature": 0, "seed": 0}
+    body = {**plain, "logprobs": 0, "cache_salt": salt}
+    while True:
+        try:
+            async with session.post("/v1/completions", json=body) as answer:
+                if answer.status == _OK:
+                    return read(await answer.json(content_type=None))
+                if answer.status == _REFUSED and body is not plain:
+                    body = plain
+                    continue
+                if answer.status not in BUSY:
+                    return FAILED
+        except (aiohttp.ClientError, ValueError):
+            return FAILED
+        await asyncio.sleep(_RETRY_S)
+
+
+FAILED = Answer(finish_reason="failed")
+
+
+def read(body: Any) -> Answer:  # noqa: ANN401 - whatever JSON came
+    """The answer in the body of a completion; FAILED where there is none."""
+    try:
+        choice = body["choices"][0]
+        text, usage = str(choice["text"]), body.get("usage") or {}
+        tokens, logprobs = _tokens(choice.get("logprobs"))
+        return Answer(
+            text=text,
+            finish_reason=str(choice.get("finish_reason") or ""),
+            length=int(usage.get("completion_tokens") or len(tokens or text.split())),
+            tokens=tokens,
+            logprobs=logprobs,
+        )
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return FAILED
+
+
+def _tokens(found: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:  # noqa: ANN401 - as above
+    """Nothing unless each token has its log-probability."""
+    tokens, logprobs = (found or {}).get("tokens") or (), (found or {}).get("token_logprobs") or ()
+    if len(tokens) != len(logprobs) or not all(isinstance(one, int | float) for one in logprobs):
+        return (), ()
+    return tuple(map(str, tokens)), tuple(map(float, logprobs))
