@@ -41,6 +41,8 @@ STREAMS: Mapping[str, Callable[[Arm], tuple[int, int]]] = {
 """(requests, bad ones) of an arm. The bad ones of a latency are those above the objective."""
 
 Counts = Mapping[str, tuple[int, int]]  # by server
+Tick = tuple[float, int, str, int]
+"""Bad share, number, server, requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class _Blocks:
     ended: dict[int, _Block] = field(default_factory=dict)
     _number: int = -1
     _open: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # requests, bad, ticks; by server
+    _ticks: Mapping[str, int] = field(default_factory=dict)  # of the block that ended last
 
     def take(self, tick: int, counts: Counts) -> None:
         self._number = tick // self.length
@@ -88,12 +91,14 @@ class _Blocks:
         """Make `tick` the present: what lies before it has ended, what lies long before it is forgotten."""
         if self._open and tick // self.length > self._number:
             rows, self._open = self._open, {}
+            ticks = {server: ticks for server, (_, _, ticks) in rows.items() if ticks}
+            self._ticks = self._ticks if ticks == self._ticks else ticks  # mostly the same: one is enough
             self.ended[self._number] = _Block(
                 squares=sum(bad * bad / requests for requests, bad, _ in rows.values()),
                 requests=sum(requests for requests, _, _ in rows.values()),
                 bad=sum(bad for _, bad, _ in rows.values()),
                 servers=len(rows),
-                ticks={server: ticks for server, (_, _, ticks) in rows.items() if ticks},
+                ticks=self._ticks,
             )
         while self.ended and (first := next(iter(self.ended))) * self.length < tick - KEPT_TICKS:
             del self.ended[first]
@@ -141,8 +146,8 @@ class _Stream:
     """One stream: its blocks, and its ticks that count, in the order of their bad share."""
 
     blocks: tuple[_Blocks, ...] = field(default_factory=lambda: tuple(_Blocks(length) for length in LENGTHS))
-    ordered: list[tuple[float, int, str]] = field(default_factory=list)  # (bad share, number, server)
-    kept: deque[tuple[tuple[float, int, str], int]] = field(default_factory=deque)  # by time; with requests
+    ordered: list[Tick] = field(default_factory=list)
+    kept: deque[Tick] = field(default_factory=deque)  # the same by time
     requests: int = 0  # of all that are kept
 
     def take(self, tick: int, counts: Counts) -> None:
@@ -150,18 +155,18 @@ class _Stream:
             blocks.take(tick, counts)
         for server, (requests, bad) in counts.items():
             if requests >= LEAST_REQUESTS:
-                one = (bad / requests, tick, server)
+                one = (bad / requests, tick, server, requests)
                 insort(self.ordered, one)
-                self.kept.append((one, requests))
+                self.kept.append(one)
                 self.requests += requests
 
     def end(self, tick: int) -> None:
         for blocks in self.blocks:
             blocks.end(tick)
-        while self.kept and self.kept[0][0][1] < tick - KEPT_TICKS:
-            oldest, requests = self.kept.popleft()
+        while self.kept and self.kept[0][1] < tick - KEPT_TICKS:
+            oldest = self.kept.popleft()
             del self.ordered[bisect_left(self.ordered, oldest)]
-            self.requests -= requests
+            self.requests -= oldest[3]
 
     def calibration(self) -> Calibration | None:
         ticks = len(self.ordered)
@@ -169,7 +174,7 @@ class _Stream:
             return None
         edge = self.ordered[ceil(EDGE * ticks) - 1][0]
         first = bisect_right(self.ordered, edge, key=lambda one: one[0])
-        above = [(tick, server) for _, tick, server in self.ordered[first:]]
+        above = [(tick, server) for _, tick, server, _ in self.ordered[first:]]
         return Calibration(
             phi=round(max(1.0, *(blocks.phi() for blocks in self.blocks)), 3),
             tick_edge=edge,
