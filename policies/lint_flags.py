@@ -171,7 +171,8 @@ def _beyond(case: Case) -> Iterable[Finding]:
 
 def _together(case: Case) -> Iterable[Finding]:
     for problem in problems(case):
-        yield _finding(problem.why, problem.source, problem.to)
+        by_hand = "" if problem.to else "vLLM takes the command line once that is given"
+        yield _finding(problem.why, problem.source, problem.to, expects=by_hand)
 
 
 def _environment(case: Case) -> Iterable[Finding]:

@@ -16,6 +16,7 @@ SCHEDULER = "vLLM 0.32 config/scheduler.py"
 PARALLEL = "vLLM 0.32 config/parallel.py"
 MODEL = "vLLM 0.32 config/model.py"
 VLLM = "vLLM 0.32 config/vllm.py"
+CLI = "vLLM 0.32 entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
 LORA = "vLLM 0.32 config/lora.py"
 
 Setting = Mapping[Knob, Value]
@@ -263,4 +264,39 @@ def _experts(case: Case) -> Iterator[Problem]:
         )
 
 
-_CHECKS = (_budget, _length, _graphs, _async, _context_parallel, _experts)
+def _serving(case: Case) -> Iterator[Problem]:
+    """What the server itself asks of its flags, before and after the engine starts."""
+    given = case.setting
+    if given.get("enable_auto_tool_choice") is True and not given.get("tool_call_parser"):
+        yield Problem(
+            knobs=("enable_auto_tool_choice",),
+            why=(
+                "enable_auto_tool_choice needs tool_call_parser, the one for the model's family: "
+                "hermes, llama3_json, mistral, openai (gpt-oss) or another"
+            ),
+            source=CLI,
+        )
+    if given.get("enable_log_outputs") is True and given.get("enable_log_requests") is not True:
+        yield Problem(
+            knobs=("enable_log_outputs",),
+            why="enable_log_outputs needs enable_log_requests",
+            source=CLI,
+            to={"enable_log_requests": True},
+        )
+    if given.get("enable_per_request_metrics") is True and given.get("disable_log_stats") is True:
+        yield Problem(
+            knobs=("enable_per_request_metrics", "disable_log_stats"),
+            why="enable_per_request_metrics is refused beside disable_log_stats",
+            source=CLI,
+            to={"disable_log_stats": None},
+        )
+    if given.get("lora_modules") and given.get("enable_lora") is not True:
+        yield Problem(
+            knobs=("lora_modules",),
+            why="lora_modules needs enable_lora",
+            source="vLLM 0.32 entrypoints/openai/models/serving.py, v1/engine/input_processor.py",
+            to={"enable_lora": True},
+        )
+
+
+_CHECKS = (_budget, _length, _graphs, _async, _context_parallel, _experts, _serving)

@@ -30,6 +30,13 @@ from tests.policies.cases import DEEPSEEK_R1, H100, LLAMA_8B, MIXTRAL, case
         ),
         ("--max-loras 8 --max-cpu-loras 4", "8 is above max_cpu_loras 4", {"max_cpu_loras": 8}),
         ("--enable-eplb", "needs enable_expert_parallel", {"enable_expert_parallel": True}),
+        ("--lora-modules a=/a", "needs enable_lora", {"enable_lora": True}),
+        ("--enable-log-outputs", "needs enable_log_requests", {"enable_log_requests": True}),
+        (
+            "--enable-per-request-metrics --disable-log-stats",
+            "beside disable_log_stats",
+            {"disable_log_stats": None},
+        ),
         ("--enable-dbo", "needs all2all_backend", {"enable_dbo": None}),
         ("--numa-bind-nodes 0 1", "needs numa_bind", {"numa_bind": True}),
         (
@@ -76,11 +83,20 @@ def test_what_does_not_go_together_is_told_with_its_mending(
         "-tp 4 -dcp 2",
         "--max-cudagraph-capture-size 4 --cudagraph-capture-sizes 1 2 4",
         "--no-numa-bind",
+        "--enable-auto-tool-choice --tool-call-parser hermes",
+        "--lora-modules a=/a --enable-lora",
         "--max-num-seqs x --max-num-active-seqs 2",
     ],
 )
 def test_what_goes_together_or_is_not_known_is_left_alone(flags: str) -> None:
     assert not list(problems(case(f"vllm serve m {flags}")))
+
+
+def test_tools_need_a_parser_that_only_a_person_can_name() -> None:
+    (found,) = problems(case("vllm serve m --enable-auto-tool-choice"))
+
+    assert "needs tool_call_parser" in found.why
+    assert not found.to
 
 
 def test_what_vllm_chooses_counts_where_the_card_is_known() -> None:
