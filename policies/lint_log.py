@@ -1,4 +1,4 @@
-"""What the lines of a vLLM server's log say about its setting, recognised word for word (rules F1 to F8).
+"""What the lines of a vLLM server's log say about its setting, recognised word for word (rules F1 to F5, F8).
 
 The texts are those of vLLM 0.11 to 0.33; a line that no recogniser knows says nothing.
 """
@@ -39,36 +39,6 @@ class Recogniser:
             if match and (found := self.says(match, case)):
                 return (found,)
         return ()
-
-
-@dataclass(frozen=True, slots=True)
-class StartTimes:
-    """F6: the times of a start lie in several lines."""
-
-    rules: tuple[str, ...] = ("F6",)
-
-    def check(self, case: Case) -> Iterable[Finding]:
-        times = {name: _seconds(pattern, case.log) for name, pattern in _TIMES.items()}
-        known: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
-        if not known:
-            return ()
-        told = ", ".join(
-            f"{name.removesuffix('_s').replace('_', ' ')} {took:g} s" for name, took in known.items()
-        )
-        return (
-            Finding(
-                rule="F6",
-                klass="note",
-                severity="info",
-                why=f"this start took {told}: a deadline for starts must lie well above that",
-                expects=(
-                    "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
-                    "start of the same flags loads what this one compiled"
-                ),
-                source="rulebook F6; vLLM 0.32 compilation/backends.py, seed S0 §4",
-                evidence=known,
-            ),
-        )
 
 
 def _moe(match: re.Match[str], case: Case) -> Finding:
@@ -200,6 +170,24 @@ def _warm_up(match: re.Match[str], case: Case) -> Finding | None:
     )
 
 
+def _mamba(match: re.Match[str], case: Case) -> Finding | None:
+    seqs, blocks = int(match["seqs"]), int(match["blocks"])
+    present = case.setting.get(_SEQS)
+    if blocks < 1 or (isinstance(present, int) and present <= blocks):
+        return None
+    return Finding(
+        rule="F5",
+        klass="auto",
+        severity="error",
+        why=f"it did not start: {_SEQS} {seqs} is more than the {blocks} blocks of the Mamba cache",
+        to={_SEQS: 1 << (blocks.bit_length() - 1)},
+        expects="it starts; a higher gpu_memory_utilization makes more blocks",
+        risks="fewer requests run at once",
+        source="rulebook F5, B2; vLLM 0.32 v1/core/kv_cache_utils.py",
+        evidence={_SEQS: seqs, "mamba_blocks": blocks},
+    )
+
+
 def _oom(match: re.Match[str], case: Case) -> Finding | None:
     if any("dummy requests" in line for line in case.log):
         return None  # F5 knows more
@@ -220,23 +208,6 @@ def _oom(match: re.Match[str], case: Case) -> Finding | None:
         risks="less KV cache",
         source="rulebook M2; vLLM conserving-memory guide",
         evidence={"line": match[0][:160]},
-    )
-
-
-def _capacity(match: re.Match[str], case: Case) -> Finding:
-    tokens, longest = (int(match[name].replace(",", "")) for name in ("tokens", "longest"))
-    at_once = float(match["at_once"])
-    seqs = case.setting.get(_SEQS)
-    cap = f"; {_SEQS} is {seqs}" if isinstance(seqs, int) else ""
-    evidence: dict[str, Value] = {"kv_cache_tokens": tokens, _LEN: longest, "full_length_requests": at_once}
-    return Finding(
-        rule="F7",
-        klass="note",
-        severity="warning" if at_once < 1 else "info",
-        why=f"the KV cache holds {tokens:,} tokens: {at_once:g} requests of {longest:,} tokens at once{cap}",
-        expects="nothing to do: this is the true capacity that a sequence cap is measured by",
-        source="rulebook F7; vLLM 0.32 kv_cache_utils.py",
-        evidence=evidence,
     )
 
 
@@ -276,25 +247,14 @@ def _round_down(tokens: int) -> int:
     return tokens // 1024 * 1024 or tokens
 
 
-def _seconds(pattern: str, log: tuple[str, ...]) -> float | None:
-    found = (re.search(pattern, line[:_LONGEST_LINE]) for line in reversed(log))
-    return next((float(match[1]) for match in found if match), None)
-
-
-_TIMES = {
-    "compilation_s": r"torch\.compile (?:took|takes) ([\d.]+\d|\d+) s in total",
-    "graph_capture_s": r"Graph capturing finished in (\d+) secs",
-    "engine_start_s": r"init engine \([^)]*\) took ([\d.]+\d|\d+) s",
-}
-_KV_SIZE = (
-    r"KV cache size: (?P<tokens>[\d,]*\d) tokens, "
-    r"Maximum concurrency for (?P<longest>[\d,]*\d) tokens per request: (?P<at_once>\d+\.?\d*)x"
-)
 _COUNTS = (
     r"Engine \d+: Avg prompt throughput: .*?Running: (?P<running>\d+) reqs?, "
     r"Waiting: (?P<waiting>\d+) reqs?.*?KV cache usage: (?P<usage>\d+\.?\d*)%"
 )
-_TOO_LONG = r"max seq len \((?P<wanted>[\d,]*\d)\).*estimated maximum model length is (?P<fits>[\d,]*\d)"
+_TOO_LONG = (  # the second text is that of vLLM up to 0.8
+    r"max seq len \((?P<wanted>[\d,]*\d)\)(?:.*estimated maximum model length is "
+    r"|.*maximum number of tokens that can be stored in KV cache \()(?P<fits>[\d,]*\d)"
+)
 _NOT_FREE = (
     r"Free memory on device\D*\d* ?\((?P<free>\d+\.?\d*)/(?P<total>\d+\.?\d*) GiB\) on startup is less"
 )
@@ -308,12 +268,13 @@ _ROWS: tuple[tuple[str, str, Says], ...] = (
     ("F4", _TOO_LONG, _too_long),
     ("F4", _NOT_FREE, _not_free),
     ("F5", r"CUDA out of memory.*?(?P<dummies>\d+) dummy requests", _warm_up),
+    (
+        "F5",
+        r"max_num_seqs \((?P<seqs>\d+)\) exceeds available Mamba cache blocks \((?P<blocks>\d+)\)",
+        _mamba,
+    ),
     ("M2", _OOM, _oom),
-    ("F7", _KV_SIZE, _capacity),
     ("F8", _COUNTS, _periodic),
 )
 
-LINTS: tuple[Lint, ...] = (
-    *(Recogniser(rule, pattern, says) for rule, pattern, says in _ROWS),
-    StartTimes(),
-)
+LINTS: tuple[Lint, ...] = (*(Recogniser(rule, pattern, says) for rule, pattern, says in _ROWS),)

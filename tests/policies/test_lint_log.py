@@ -6,8 +6,9 @@ import pytest
 
 from agent.facts import Case, Finding, Model
 from agent.model import Value
-from policies.lint_log import LINTS
+from policies import lint_log, lint_start
 
+LINTS = (*lint_log.LINTS, *lint_start.LINTS)
 CORE = "(EngineCore pid=812) "
 MOE = CORE + (
     "WARNING 11-21 12:00:00 [fused_moe.py:1118] Using default MoE config. Performance might be sub-optimal! "
@@ -42,6 +43,15 @@ TIMES = (
     CORE + "INFO [core.py:1] init engine (profile, create kv cache, warmup model) took 80.55 s",
 )
 CAPACITY = "INFO GPU KV cache size: 27,056 tokens, Maximum concurrency for 16,384 tokens per request: 1.65x"
+TWO_LINES = (
+    "INFO [kv_cache_utils.py:1087] GPU KV cache size: 66,912 tokens",
+    "INFO [kv_cache_utils.py:1091] Maximum concurrency for 8,192 tokens per request: 8.17x",
+)
+MAMBA = "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (72). Each decode request needs"
+MAX_TOKENS = (
+    "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be "
+    "stored in KV cache (20000). Try increasing `gpu_memory_utilization` or decreasing `max_model_len`"
+)
 WAITING = (
     "INFO [loggers.py:1] Engine 000: Avg prompt throughput: 12.0 tokens/s, Avg generation throughput: "
     "80.1 tokens/s, Running: 2 reqs, Waiting: 14 reqs, GPU KV cache usage: 0.4%, Prefix cache hit rate: 0.0%"
@@ -80,6 +90,10 @@ def told(case: Case) -> list[Finding]:
             {"max_num_seqs": 64, "gpu_memory_utilization": 0.85},
             id="warm-up",
         ),
+        pytest.param((MAMBA,), {"max_num_seqs": 256}, "F5", {"max_num_seqs": 64}, id="Mamba blocks"),
+        pytest.param(
+            (MAX_TOKENS,), {}, "F4", {"max_model_len": 19456}, id="one request, as vLLM 0.8 said it"
+        ),
         pytest.param((OOM,), {}, "M2", {"gpu_memory_utilization": 0.85}, id="OOM"),
         pytest.param(
             (OOM,), {"gpu_memory_utilization": 0.85}, "M2", {"gpu_memory_utilization": 0.8}, id="2nd"
@@ -93,6 +107,7 @@ def told(case: Case) -> list[Finding]:
         ),
         pytest.param(TIMES, {}, "F6", {}, id="times of a start"),
         pytest.param((CAPACITY,), {"max_num_seqs": 64}, "F7", {}, id="capacity"),
+        pytest.param(TWO_LINES, {"max_num_seqs": 64}, "F7", {}, id="capacity, as vLLM 0.11 said it"),
         pytest.param((WAITING,), {"max_num_seqs": 2}, "F8", {}, id="periodic line"),
     ],
 )
@@ -112,12 +127,53 @@ def test_a_line_is_recognised(
         pytest.param((TOO_LONG,), {"max_model_len": 16384}, id="shortened since"),
         pytest.param((NOT_FREE,), {"gpu_memory_utilization": 0.7}, id="lowered since"),
         pytest.param((WARM_UP,), {"max_num_seqs": 64}, id="fewer sequences since"),
+        pytest.param((MAMBA,), {"max_num_seqs": 64}, id="as many as there are blocks, since"),
+        pytest.param(TWO_LINES[:1], {}, id="half of the capacity"),
         pytest.param((PCIE.replace("more than two", "ten"),), {"tensor_parallel_size": 1}, id="one GPU"),
         pytest.param((WAITING.replace("14", "0"),), {"max_num_seqs": 2}, id="nothing waits"),
     ],
 )
 def test_what_is_no_trouble_is_not_told(log: tuple[str, ...], setting: Mapping[str, Value]) -> None:
     assert found(*log, **setting) == []
+
+
+@pytest.mark.parametrize(
+    "dressed",
+    [
+        pytest.param("2026-11-21T12:00:00.123456789Z {}", id="docker logs -t"),
+        pytest.param("2026-11-21T12:00:00.123456789Z stderr F {}", id="kubectl logs --timestamps"),
+        pytest.param("Nov 21 12:00:00 gpu1 vllm[812]: {}", id="journalctl"),
+        pytest.param("\x1b[0;36m(EngineCore pid=812)\x1b[0;0m {}", id="colours"),
+        pytest.param(
+            "(EngineCore pid=812) ERROR 11-21 12:00:00 [core.py:936] {}", id="a line of a traceback"
+        ),
+        pytest.param('{{"log":"{}\\n","stream":"stderr","time":"2026-11-21T12:00:00Z"}}', id="json-file"),
+        pytest.param("vllm-1  | {}\r", id="docker compose logs"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        (MOE, "F1"),
+        (EAGER, "F2"),
+        (PCIE, "F3"),
+        (NO_BLOCKS, "F4"),
+        (WARM_UP, "F5"),
+        (OOM, "M2"),
+        (CAPACITY, "F7"),
+        (WAITING, "F8"),
+    ],
+)
+def test_what_carries_the_log_does_not_hide_its_lines(dressed: str, line: str, rule: str) -> None:
+    traceback = (
+        "EngineCore failed to start.",
+        "Traceback (most recent call last):",
+        '  File "/x.py", line 1',
+    )
+
+    (finding,) = found(*(dressed.format(one) for one in (*traceback, line, "RuntimeError: see above")))
+
+    assert finding.rule == rule
 
 
 def test_the_warm_up_outranks_the_plain_out_of_memory() -> None:
