@@ -192,6 +192,20 @@ def _environment(case: Case) -> Iterable[Finding]:
         )
 
 
+def _unseen(case: Case) -> Iterable[Finding]:
+    if case.setting.get("disable_log_stats") is not True:
+        return
+    yield Finding(
+        rule="V1",
+        klass="note",
+        severity="info",
+        why="--disable-log-stats takes away all vllm metrics of /metrics, not the log lines alone",
+        expects="leave it out where anything is to watch or tune this server",
+        risks="none",
+        source="rulebook V1; vLLM 0.32 v1/engine/async_llm.py",
+    )
+
+
 LINTS = (
     Check(rules=("V1",), check=_gone),
     Check(rules=("V1",), check=_not_yet),
@@ -200,4 +214,5 @@ LINTS = (
     Check(rules=("V1",), check=_together),
     Check(rules=("V1",), check=_beyond),
     Check(rules=("V1",), check=_environment),
+    Check(rules=("V1",), check=_unseen),
 )

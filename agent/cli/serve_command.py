@@ -47,7 +47,12 @@ class Command:
     @property
     def reach(self) -> dict[str, Value]:
         """Who reaches it, which is no part of a setting: its host, where one is given; that it has a key."""
-        host, _ = place_of(self._all())
+        try:
+            host, _ = place_of(self._all())
+        except FlagError:
+            if not self.live:  # --port $PORT
+                raise
+            host = ""
         key = {"api_key": MASK} if api_key_of(self._all()) else {}
         return {**({"host": host} if host else {}), **key}
 

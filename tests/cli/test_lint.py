@@ -216,6 +216,14 @@ def test_a_variable_is_set_where_the_server_sees_it(command: str, changed: str) 
     assert paste(edited(read([command]), {}, {"A": "2"})) == changed + "\n"
 
 
+def test_variables_that_a_shell_is_to_fill_in_are_no_fault(lint: Lint) -> None:
+    document = found(lint, "--", "vllm serve $MODEL --port $PORT -tp $TP --enforce-eager")
+
+    errors = [row for row in document["findings"] if row["severity"] == "error"]
+    assert not errors
+    assert document["command"][-1] == "--no-enforce-eager"
+
+
 def test_sudo_keeps_back_the_variables_before_it() -> None:
     assert read(["A=1 sudo B=2 vllm serve m"]).reaching == {"B": "2"}
     assert read(["A=1 sudo -E vllm serve m"]).reaching == {"A": "1"}

@@ -107,6 +107,12 @@ def test_a_shells_variable_is_not_taken_for_a_mistake() -> None:
     assert (found.severity, dict(found.to)) == ("info", {})
 
 
+def test_metrics_that_are_switched_off_are_worth_a_word() -> None:
+    (found,) = findings(LINTS, case("vllm serve m --disable-log-stats"))
+
+    assert (found.severity, found.klass) == ("info", "note")
+
+
 def test_a_longer_context_than_the_models_is_refused_or_said_to_be_worth_little() -> None:
     flags = f"vllm serve m --max-model-len {2 * 131072}"
 
