@@ -257,9 +257,14 @@ def _narrowed(case: Case, start: Layout) -> Plan | None:
     if shape and slow and (model.parameters or SMALLISH) < SMALLISH and (shorter := _cut(case, shape)):
         return shorter
     pipeline = replace(start, tp=1, pp=engine)
-    if slow and start.tp > PAIR and one_node(case) and _holds(case, pipeline):
+    if slow and start.tp > PAIR and one_node(case) and not _hurried(case, engine) and _holds(case, pipeline):
         return Plan(layout=pipeline)
     return None
+
+
+def _hurried(case: Case, stages: int) -> bool:
+    """Whether single answers matter more than throughput, or too few run at once to keep all stages busy."""
+    return case.profile == "chat" or (case.concurrency is not None and case.concurrency <= stages)
 
 
 def _alone(case: Case, start: Layout) -> Plan | None:

@@ -186,7 +186,8 @@ def _links(case: Case) -> Iterable[Finding]:
     if not to and took is not None and took.fits is False:
         return  # D2 says it
     expects = "GPUs with NVLink, quantised weights on fewer GPUs, or a smaller model"
-    if to and plan and plan.layout.tp * plan.layout.pp < now.tp * now.pp:
+    fewer = to and plan is not None and plan.layout.tp * plan.layout.pp < now.tp * now.pp
+    if plan and fewer:
         expects = f"less exchange between GPUs, or none: {_engines(plan.layout)}{idle(case, plan.layout)}"
     elif to and plan:
         expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
@@ -195,14 +196,14 @@ def _links(case: Case) -> Iterable[Finding]:
     yield Finding(
         rule="D5",
         klass="gated",
-        severity="warning" if to else "info",
+        severity="warning" if fewer else "info",
         why=(
             f"tensor parallelism over {now.tp} GPUs on PCIe{' (the log says so)' if told else ''}: "
             "vLLM turns its custom all-reduce off for more than two, and every layer waits for the bus twice"
         ),
         to=to,
         expects=expects,
-        risks="one request alone may answer slower",
+        risks="one request alone answers slower" + ("" if fewer else ": keep it where few come at once"),
         source=f"rulebook D5; {GUIDE} #1; {DOCS} (no NVLink: pipeline); vLLM 0.32 custom_all_reduce.py",
         evidence={"tensor_parallel_size": now.tp},
     )

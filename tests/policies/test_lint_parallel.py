@@ -140,6 +140,15 @@ def test_tensor_parallel_over_pcie_becomes_engines_or_a_pipeline() -> None:
     assert (found.rule, found.to) == ("D5", {"tensor_parallel_size": 1, "pipeline_parallel_size": 4})
 
 
+def test_a_pipeline_is_for_throughput_and_no_more_than_worth_knowing() -> None:
+    asked = case(serve("-tp 4"), model=LLAMA_70B, card=L40S, gpus=4)
+    (found,) = findings(LINTS, asked)
+    assert (found.severity, found.to["pipeline_parallel_size"]) == ("info", 4)
+    for hurried in (replace(asked, profile="chat"), replace(asked, concurrency=4.0)):
+        (found,) = findings(LINTS, hurried)
+        assert (found.rule, found.severity, dict(found.to)) == ("D5", "info", {})
+
+
 def test_the_log_tells_the_links_where_the_card_does_not() -> None:
     said = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, log=PCIE_ONLY))
     assert rules(said) == ["D1", "D5"]
