@@ -4,6 +4,7 @@ Flags that are gone, not there yet, or never were; values out of their domain; f
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
@@ -14,13 +15,15 @@ from policies.case import Check, entries, release, text
 from policies.catalogue.parser import FLAGS, RELEASE
 from policies.defaults import whole
 from policies.json_flags import as_json
-from policies.knobs import KNOBS
+from policies.knobs import KNOBS, KnobFacts
 from policies.lint_hardware import VARIABLE
 from policies.own_length import ALLOWED, allowed, too_long
 from policies.renamed import ENVIRONMENT, RENAMED
 from policies.validity import problems
 
 DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
+_FACTORS = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
+_SHORT_NUMBER = re.compile(r"([0-9]{1,9})([kmKM])")
 REFUSED = "a flag that it does not know ends the start (exit code 2)"
 
 
@@ -136,7 +139,16 @@ def _misfits(case: Case) -> Iterable[Finding]:
         if isinstance(value, str) and "$" in value:
             yield _not_filled_in(knob, value)
         elif facts.type != "choice" or release(case) == RELEASE:  # the choices are those of one release
-            yield _finding(f"{_flag(knob)} {misfit}, not {value}", facts.source, {knob: None})
+            yield _finding(
+                f"{_flag(knob)} {misfit}, not {value}", facts.source, {knob: _counted(facts, value)}
+            )
+
+
+def _counted(facts: KnobFacts, value: Value) -> Value:
+    """The number that `8k` means, where vLLM wants it written out."""
+    short = _SHORT_NUMBER.fullmatch(value) if isinstance(value, str) and facts.type == "int" else None
+    number = int(short[1]) * _FACTORS[short[2]] if short else None
+    return None if number is None or facts.misfit(number) else number
 
 
 def _not_filled_in(knob: Knob, value: str) -> Finding:
