@@ -53,7 +53,9 @@ def planned(case: Case) -> Plan | None:
     start = _possible(case)
     took = fit(case, shape=start)
     if took is None or took.fits is not False:
-        return _latent(case, start) or _narrowed(case, start) or Plan(layout=start)
+        shared = (whole(case.setting, "decode_context_parallel_size") or 1) > 1  # chosen for its KV cache
+        plan = None if shared else _latent(case, start) or _narrowed(case, start)
+        return plan or Plan(layout=start)
     plan = _alone(case, start) or _grown(case, start, took)
     return plan if plan is None or plan.length else _latent(case, plan.layout) or plan
 

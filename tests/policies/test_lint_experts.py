@@ -62,6 +62,11 @@ def test_latent_attention_over_eight_gpus_becomes_data_parallel_with_experts_sha
     }
 
 
+def test_a_kv_cache_that_is_shared_out_within_tensor_parallel_is_left_so() -> None:
+    flags = "vllm serve x -tp 8 --decode-context-parallel-size 8"
+    assert not findings(LINTS, case(flags, model=DEEPSEEK_R1, card=H200))
+
+
 def test_the_share_of_the_gpu_comes_with_the_exchange_of_experts() -> None:
     said = findings((*LINTS, *lint_memory.LINTS), case("vllm serve x -tp 8", model=DEEPSEEK_R1, card=H200))
     assert rules(said) == ["D7", "M4"]
