@@ -7,7 +7,7 @@ from collections.abc import Iterable
 # vLLM 0.26 to 0.33: utils/jit_monitor.py, compilation/, v1/worker; Triton's and FlashInfer's own tuners.
 _COMPILES = re.compile(
     r" during inference: "  # the JIT monitor: "Triton kernel JIT compilation during inference: NAME."
-    r"|Triton autotuning for function"
+    r"|Triton autotuning for function|Autotuning (?:kernel|FlashInfer)"
     r"|\[Auto[Tt]uner\]"
     r"|Starting torch\.compile|torch\.compile took|Dynamo bytecode transform time"
     r"|Compiling a graph for compile range"

@@ -92,9 +92,9 @@ def compare(blue: Sequence[Answer], again: Sequence[Answer], green: Sequence[Ans
         by_luck = chance(len(odd), odd.count(_GREEN))
         if excess > measure.margin and by_luck <= ALPHA / len(MEASURES):
             why = (
-                f"green's answer {measure.says}: of {len(odd)} golden prompts (of {len(sets)}) in which one "
-                f"of green's and blue's two answers stands alone, it is green's in {odd.count(_GREEN)}; "
-                f"chance of that if green were another blue: under 1 in {_power_of_ten(1 / by_luck):,}"
+                f"green's answer {measure.says}: in {len(odd)} of {len(sets)} golden prompts one of its and "
+                f"blue's two answers stands alone, {odd.count(_GREEN)} times its own; chance of that if "
+                f"green were another blue: under 1 in {_told(1 / by_luck)}"
             )
             return replace(counted, ok=False, why=why)
     return counted
@@ -106,9 +106,9 @@ def chance(odd: int, green: int) -> float:
     return float(ways / 3**odd)
 
 
-def _power_of_ten(number: float) -> int:
-    """Rounded down: 1 in 729 is told as 1 in 100."""
-    return int(10.0 ** int(log10(number)))
+def _told(odds: float) -> str:
+    """1 in 729 is told as 1 in 100, and what is beyond a million as a million."""
+    return f"{10 ** min(int(log10(odds)), 6):,}"
 
 
 def _counted(blue: Sequence[Answer], again: Sequence[Answer], green: Sequence[Answer]) -> Quality:
@@ -245,7 +245,7 @@ def _loops(tokens: Sequence[str]) -> bool:
 MEASURES = (
     _Measure(says="is empty, loops, refuses or failed", spread=_flawed, margin=0.05),
     _Measure(
-        says="parts from blue's at a token that one of them was sure of",
+        says="parts from blue's at once, or at a token that one of them was sure of",
         spread=_apart(_contradicted),
         margin=0.05,
     ),

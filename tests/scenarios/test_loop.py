@@ -10,6 +10,7 @@ import pytest
 
 from agent import events as e
 from agent.errors import ActError, JournalError
+from agent.golden import PROMPTS, Exam
 from agent.journal import Journal, verify
 from agent.loop import TargetLoop
 from agent.machine import Machine
@@ -50,14 +51,20 @@ class Clients:
 
 @asynccontextmanager
 async def running(
-    home: Path, engine: FakeEngine, traffic: FakeTraffic, *, green_fails: bool = False, epoch: int = 1
+    home: Path,
+    engine: FakeEngine,
+    traffic: FakeTraffic,
+    *,
+    green_fails: bool = False,
+    epoch: int = 1,
+    exam: Exam | None = None,
 ) -> AsyncIterator[TargetLoop]:
     journal = Journal.open(home / "audit.jsonl", now=loop_now)
     state = replace(journal.states().get("chat", State(target="chat")), mode="approve")
     site = traffic.bind(_site(home, epoch))
     loop = TargetLoop(
         state=state,
-        machine=Machine(rules()),
+        machine=Machine(rules(exam=exam or Exam())),
         journal=journal,
         engine=engine.bind(_site(home, epoch)),
         traffic=site,
@@ -169,6 +176,50 @@ def test_a_swap_that_fails_starts_blue_again_and_nobody_is_sent_to_a_stopped_ser
         "launch",
     ]
     assert 40.0 in {route.closed_s for _, route in traffic.calls}
+
+
+def test_a_green_that_answers_wrongly_goes_and_its_answers_stay_out_of_the_journal(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+    engine.wrong_answers["chat-r1"] = "a private matter"
+
+    async def story() -> State:
+        async with running(tmp_path, engine, traffic, exam=Exam(always=True)) as loop:
+            await approve(loop)
+            await reach(loop, Phase.COOLDOWN)
+            return loop.state
+
+    state = in_no_time(story())
+
+    assert state.rollout is not None
+    assert (state.rollout.exposed.total, state.outcomes[-1].result) == (0, "rolled_back")
+    written = (tmp_path / "audit.jsonl").read_text()
+    assert "rollout.rolling_back" in written
+    assert "private" not in written
+    assert PROMPTS[0] not in written
+
+
+def test_the_only_server_answers_before_it_stops_and_green_is_held_up_to_that(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+    engine.prospect = Prospect(strategy="swap", why="one GPU", outage_s=40.0)
+
+    async def story() -> State:
+        async with running(tmp_path, engine, traffic, exam=Exam(always=True)) as loop:
+            await approve(loop)
+            await reach(loop, Phase.CANARY)
+            return loop.state
+
+    state = in_no_time(story())
+
+    assert state.rollout is not None
+    assert state.rollout.quality is not None
+    assert state.rollout.quality.ok
+    assert engine.calls[1:] == [
+        *[("answers", BLUE.name)] * 2,
+        ("stop", BLUE.name),
+        ("launch", "chat-r1"),
+        ("warm_up", "chat-r1"),
+        ("answers", "chat-r1"),
+    ]
 
 
 def test_a_bad_green_goes_and_the_journal_counts_who_met_it(tmp_path: Path) -> None:
