@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -64,12 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.rollouts", description=__doc__)
     parser.add_argument("--rollouts", type=int, default=32, help="with an equal green")
     parser.add_argument("--bad", type=int, default=len(BAD_RATES) * len(BAD), help="with a bad one")
+    parser.add_argument("--history", type=int, default=3600, help="seconds for which blue was watched before")
     parser.add_argument("--json", type=Path, default=Path("bench/results/rollouts.json"))
     options = parser.parse_args(argv)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print("{:<22} {:<9} {:>4} {:>5} {:<12} {:>4} {:>9} {:>8} {:>7} {:>5}  {}".format(*HEAD))
     rows: list[Told] = []
-    for one in told((*bad_ones(options.bad), *equal_ones(options.rollouts))):
+    cases = (*bad_ones(options.bad), *equal_ones(options.rollouts))
+    for one in told(replace(case, history_s=options.history) for case in cases):
         rows.append(one)
         print(line(one), flush=True)
         options.json.parent.mkdir(exist_ok=True)

@@ -12,6 +12,7 @@ from agent.reading import Request, RequestSample, Sample, SourceState
 from bench.rollouts.cases import Green, Profile, Service
 from bench.rollouts.clients import Clients
 from bench.rollouts.servers import SimServer
+from simulator.faults import Faults
 from simulator.hardware import PRESETS
 from simulator.text import draws
 from tests.fake_engine import FakeEngine
@@ -50,7 +51,7 @@ class World:
                 name=name,
                 hardware=PRESETS[self.service.hardware],
                 slowly=self.service.slowly,
-                faults=self.green.faults if name != BLUE else Green(name="blue").faults,
+                faults=Faults() if name == BLUE else self.green.faults_at(self.service),
                 random=draws(self.seed, "server", name),
                 pauses=self.profile.pauses(draws(self.seed, "pauses", name)),
                 now_s=self.at_s,
