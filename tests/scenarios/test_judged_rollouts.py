@@ -1,4 +1,4 @@
-"""Whole rollouts in no time, judged as in production: equal greens stay, bad ones go, silence says nothing."""
+"""Whole rollouts in no time, judged as real ones: equal greens stay, bad ones go, silence proves nothing."""
 
 import asyncio
 from dataclasses import replace

@@ -9,7 +9,7 @@ from tests.system.wishes import Wishes
 pytestmark = pytest.mark.real_envoy
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_ten_switches_in_a_row_lose_no_request(site: Start) -> None:
     rig = await site(Wishes())
     await rig.serving()
