@@ -6,6 +6,7 @@ from agent.model import Bound, Knob, Objective, Proposal, Value
 from agent.ports import Context
 from agent.reading import Latency, Reading
 from policies.knobs import KNOBS
+from policies.saying import stands_still
 
 SEQS = ("max_num_seqs", "max_num_active_seqs")
 TOKENS = ("max_num_batched_tokens", "max_num_scheduled_tokens")
@@ -122,6 +123,13 @@ def _idle(reading: Reading, _: Context, proposal: Proposal) -> str:
     return f"{tuned[0]} is changed though nothing ran or waited" if nothing and tuned else ""
 
 
+def _hangs(reading: Reading, _: Context, proposal: Proposal) -> str:
+    tuned = sorted(LOAD_KNOBS & proposal.to.keys())
+    if not tuned or not stands_still(reading) or _out_of_memory(reading):
+        return ""
+    return f"{tuned[0]} is changed though the server hangs: not one token was made"
+
+
 def _more_under_pressure(reading: Reading, context: Context, proposal: Proposal) -> str:
     raised = [knob for knob in SEQS if knob in proposal.to and upwards(context, proposal, knob)]
     if not raised:
@@ -192,6 +200,7 @@ HARMS: tuple[Harm, ...] = (
     _too_free,
     _half_seen,
     _idle,
+    _hangs,
     _more_under_pressure,
     _fewer_under_a_queue,
     _less_cache_under_pressure,

@@ -15,6 +15,7 @@ BATCHED, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
 TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: where a tail of TTFT or ITL sends the budget
 TAIL_SHARE = 0.01  # what lies above a p99
 LEAST = 256  # tokens of a step: with fewer prompt tokens in it, it is hardly slower than without
+CHUNKED = "; V1 chunks prompts anyway, so this is the chunk's size"
 DECODING = (
     "the token budget is not what is late: look at enforce_eager, a forced attention backend, "
     "async_scheduling and untuned MoE kernels; else fewer sequences at once, or replicas"
@@ -120,7 +121,7 @@ class PrefillBudget:
             to={knob: value},
             assumed={knob: current},
             why=f"{why} and {queue:.1f} waited: raise {knob} from {current} to {value}{guessed}",
-            expects="prompts take fewer steps: TTFT falls",
+            expects=f"prompts take fewer steps: TTFT falls{CHUNKED if rule == 'P3' else ''}",
             risks="ITL rises where prompts and answers share steps; activations take KV cache",
             source=f"rulebook {rule}; {SOURCE}",
             evidence=seen(reading, *_latencies(reading, "ttft")),
@@ -144,7 +145,7 @@ class PrefillBudget:
             to={knob: value},
             assumed={knob: current},
             why=f"{why} while prompts are mixed in: lower {knob} from {current} to {value}{guessed}",
-            expects="prompts take less of each step: ITL falls",
+            expects=f"prompts take less of each step: ITL falls{CHUNKED if rule == 'P3' else ''}",
             risks="long prompts take more steps: TTFT rises",
             source=f"rulebook {rule}; {SOURCE}",
             evidence=seen(reading, *_latencies(reading, "itl")),

@@ -59,3 +59,14 @@ def test_a_rule_that_fires_does_no_harm(
 
     assert [proposal.rule for proposal in said] == [rule]
     assert harms(reading, context, said) == ()
+
+
+def test_a_load_that_is_tuned_on_a_server_that_hangs_is_harm() -> None:
+    hung = a_reading(waiting=steady(9), prompt_tokens=steady(0), answer_tokens=steady(0))
+    context = a_context({"max_num_seqs": 4})
+    more = Proposal(rule="X", to={"max_num_seqs": 8}, why="1", expects="e", risks="r", source="s")
+
+    assert harms(hung, context, [more]) == (
+        "X: max_num_seqs is changed though the server hangs: not one token was made",
+    )
+    assert harms(a_reading(waiting=steady(9)), context, [more]) == ()
