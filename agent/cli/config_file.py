@@ -47,17 +47,18 @@ def words_of(path: str) -> list[str]:
 
 
 def _flag(key: str, value: object) -> Iterator[str]:
+    flag = f"--{key}"
     if isinstance(value, bool):
-        off = key.replace("-", "_") in ONE_WAY or key.startswith(("no-", "no_"))
-        if value or not off:
-            yield f"--{key}" if value else f"--no-{key}"
-    elif isinstance(value, list):
         if value:
-            yield f"--{key}"
-            yield from map(str, value)
+            yield flag
+        elif "_" not in key and key.replace("-", "_") not in ONE_WAY and not key.startswith("no-"):
+            yield f"--no-{key}"  # vLLM drops what it knows no such flag for, all underscored ones among them
+    elif isinstance(value, list):
+        yield from [flag, *map(str, value)] if value else []
+    elif isinstance(value, dict):
+        yield from (flag, json.dumps(value))
     else:
-        yield f"--{key}"
-        yield json.dumps(value) if isinstance(value, dict) else str(value)
+        yield from [f"{flag}={value}"] if str(value).startswith("-") else (flag, str(value))
 
 
 def undone(to: Mapping[str, Value], file: Sequence[str], argv: Sequence[str]) -> list[Undone]:

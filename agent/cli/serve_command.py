@@ -183,6 +183,8 @@ def _with_file(command: Command, path: Value) -> Command:
         return replace(
             command, unread=f"--config={path}: vLLM reads the file only as two words, --config {path}"
         )
+    if command.argv.count("--config") > 1:
+        raise ConfigError(f"--config {path}: is given twice, and vLLM takes one file only")
     command = replace(command, file=tuple(words_of(path)))
     try:
         _ = command.setting

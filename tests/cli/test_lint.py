@@ -292,6 +292,25 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert better.undone({"compilation_config.mode": None}) == []
 
 
+def test_the_lines_of_the_file_are_the_flags_that_vllm_makes_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text(
+        "async-scheduling: false\nenable_prefix_caching: false\nmax-model-len: -1\n"
+        "served-model-name: [a, b]\neplb-config: {step_interval: 100}\nlora-modules: []\n"
+    )
+
+    command = read([*SERVE, "--config", str(file)])
+
+    assert command.setting == {
+        "model": "org/model",
+        "config": str(file),
+        "async_scheduling": False,  # and what is spelled with underscores is not switched off
+        "max_model_len": -1,
+        "served_model_name": "a b",
+        "eplb_config": '{"step_interval": 100}',
+    }
+
+
 def test_a_file_that_vllm_does_not_read_is_not_read(lint: Lint, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("enforce-eager: true\n")
