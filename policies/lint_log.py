@@ -213,12 +213,16 @@ def _oom(match: re.Match[str], case: Case) -> Finding | None:
 
 def _periodic(match: re.Match[str], case: Case) -> Finding | None:
     running, waiting, usage = (float(match[name]) for name in ("running", "waiting", "usage"))
+    still = running > 0 and not float(match["prompts"]) and not float(match["answers"])
     if not waiting:
         return None
     seqs = case.setting.get(_SEQS)
-    capped = usage < 60 and isinstance(seqs, int) and running >= 0.9 * seqs  # noqa: PLR2004 - as Q1's defaults
+    reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
+    capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
     told = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
-    if capped:
+    if still:
+        advice = "not one token was made meanwhile: look at what the log says before, not at the flags"
+    elif capped:
         advice = f"{_SEQS} {seqs} is what they wait for: `trimtab advise` says how far it may be raised"
     else:
         advice = "`trimtab advise` says what they wait for, of the running server or of this log"
@@ -248,7 +252,8 @@ def _round_down(tokens: int) -> int:
 
 
 _COUNTS = (
-    r"Engine \d+: Avg prompt throughput: .*?Running: (?P<running>\d+) reqs?, "
+    r"Engine \d+: Avg prompt throughput: (?P<prompts>\d+\.?\d*) tokens/s, "
+    r"Avg generation throughput: (?P<answers>\d+\.?\d*) tokens/s, Running: (?P<running>\d+) reqs?, "
     r"Waiting: (?P<waiting>\d+) reqs?.*?KV cache usage: (?P<usage>\d+\.?\d*)%"
 )
 _TOO_LONG = (  # the second text is that of vLLM up to 0.8

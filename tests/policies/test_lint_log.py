@@ -190,6 +190,24 @@ def test_the_numbers_of_the_lines_are_evidence() -> None:
     assert (periodic.evidence["waiting"], periodic.severity) == (14.0, "warning")
 
 
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        pytest.param(WAITING, "max_num_seqs 2 is what they wait for", id="a cap"),
+        pytest.param(WAITING.replace("Running: 2", "Running: 9"), "`trimtab advise`", id="more than the cap"),
+        pytest.param(
+            WAITING.replace("12.0 tokens", "0.0 tokens").replace("80.1 tokens", "0.0 tokens"),
+            "not one token was made",
+            id="it hangs",
+        ),
+    ],
+)
+def test_the_periodic_line_names_the_cap_only_where_it_is_one(line: str, advice: str) -> None:
+    (finding,) = found(line, max_num_seqs=2)
+
+    assert finding.expects.startswith(advice)
+
+
 def test_a_mixture_of_experts_gets_the_lower_ceiling() -> None:
     setting = {"gpu_memory_utilization": 0.7}
 
