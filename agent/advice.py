@@ -143,7 +143,10 @@ def _settled(finding: Finding, case: Case, lints: Sequence[Lint]) -> Finding:
 
 
 def _told_once(static: Sequence[Finding], live: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """What flags and traffic say alike is said of the flags, with what was seen."""
+    """What flags and traffic say alike is said of the flags, with what was seen; advice that traffic makes a
+    change of, as that change."""
+    changed = {finding.rule for finding in live if finding.to}
+    static = [one for one in static if one.to or one.env or one.rule not in changed]
     seen = {_key(finding): finding.evidence for finding in live if finding.to}
     known = {_key(finding) for finding in static}
     return (

@@ -111,6 +111,17 @@ def test_an_error_yields_only_to_an_error() -> None:
     assert advice.outranked == ()
 
 
+def test_advice_of_the_flags_that_traffic_makes_a_change_of_is_said_once() -> None:
+    live = [finding("O", kv_offloading_size=None)]
+
+    advice = advise(CASE, [Says(finding("O")), Says(finding("N"))], as_said, live)
+
+    assert [(one.rule, dict(one.to)) for one in advice.findings] == [
+        ("O", {"kv_offloading_size": None}),
+        ("N", {}),
+    ]
+
+
 def test_only_the_first_of_what_was_measured_is_followed() -> None:
     live = [finding("Q", max_num_seqs=8), finding("P", max_num_batched_tokens=4096)]
 
