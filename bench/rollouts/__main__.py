@@ -1,7 +1,8 @@
 """Equal greens and bad ones, each through a whole rollout in virtual time.
 
-python -m bench.rollouts [--rollouts N] [--bad N] [--json FILE] prints a line for each and writes JSON.
-Exits 1 when an equal green went back for cause, or a bad one did not.
+python -m bench.rollouts [--rollouts N] [--bad N] [--json FILE] prints a line for each and writes JSON;
+with --real [--engine sim|vllm] the daemon, Envoy and the servers are processes. Exits 1 when an equal green
+went back for cause, or a bad one did not.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from bench.rollouts import real
 from bench.rollouts.cases import BAD, CALM, EQUAL, PROFILES, SERVICES
 from bench.rollouts.story import Case, Told, tell
 
@@ -65,8 +67,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rollouts", type=int, default=32, help="with an equal green")
     parser.add_argument("--bad", type=int, default=len(BAD_RATES) * len(BAD), help="with a bad one")
     parser.add_argument("--history", type=int, default=3600, help="seconds for which blue was watched before")
+    parser.add_argument("--real", action="store_true", help="with real processes, in real time")
+    parser.add_argument("--engine", choices=("sim", "vllm"), default="sim", help="of --real")
     parser.add_argument("--json", type=Path, default=Path("bench/results/rollouts.json"))
     options = parser.parse_args(argv)
+    options.json.parent.mkdir(exist_ok=True)
+    return in_real_time(options) if options.real else in_no_time(options)
+
+
+def in_real_time(options: argparse.Namespace) -> int:
+    rows: list[real.Told] = []
+    for case in real.cases(options.engine, options.rollouts, options.bad):
+        try:
+            rows.append(real.tell(case))
+        except AssertionError as error:  # of the rig: what was waited for did not happen
+            print(f"{case.green}: {error}", flush=True)
+            continue
+        print(real.line(rows[-1]), flush=True)
+        options.json.write_text(json.dumps(real.document(rows), indent=2) + "\n")
+    return 1 if any(map(real.wrong, rows)) else 0
+
+
+def in_no_time(options: argparse.Namespace) -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print("{:<22} {:<9} {:>4} {:>5} {:<12} {:>4} {:>9} {:>8} {:>7} {:>5}  {}".format(*HEAD))
     rows: list[Told] = []
@@ -74,7 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for one in told(replace(case, history_s=options.history) for case in cases):
         rows.append(one)
         print(line(one), flush=True)
-        options.json.parent.mkdir(exist_ok=True)
         document = {"rollouts": [asdict(row) | {"wrong": wrong(row)} for row in rows]}
         options.json.write_text(json.dumps(document, indent=2) + "\n")
     for name in ("equal", "bad"):
