@@ -155,6 +155,7 @@ hold_requests = 20
 warm_up_requests = 8
 lease = "{scene.lease}"
 cooldown = "2s"
+margin = 0.5  # so wide that twenty requests are proof enough; 0.01 is the default
 """,
         encoding="utf-8",
     )
