@@ -43,7 +43,7 @@ def advise(case: Case, lints: Sequence[Lint], ranked: Precedence, live: Sequence
     env: dict[str, str | None] = {}
     later: list[str] = []
     followed: Finding | None = None
-    errors = _errors(case, lints)
+    errors = present = _errors(case, lints)
     for finding in sorted(_agreed(kept), key=lambda finding: SEVERITIES.index(finding.severity)):
         measured = any(finding is one for one in live)
         if measured and followed is not None and finding.to:
@@ -52,6 +52,9 @@ def advise(case: Case, lints: Sequence[Lint], ranked: Precedence, live: Sequence
             continue
         if not finding.to and not finding.env:
             found.append(finding)
+            continue
+        if finding.severity == "error" and finding.rule in present - errors:
+            outranked.append(Outranked(finding, found[-1].rule, "what is put right before ends that too"))
             continue
         with_it = _errors(_with(case, {**to, **finding.to}, {**env, **finding.env}), lints)
         if brings := with_it - errors:

@@ -71,6 +71,21 @@ def test_what_would_bring_an_error_is_left_out() -> None:
     assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("A", "E")]
 
 
+def test_an_error_that_the_change_before_it_ends_asks_for_nothing_more() -> None:
+    def many(case: Case) -> bool:
+        return case.setting.get("max_num_seqs") == 4
+
+    lints = [
+        Says(finding("V1", "error", max_num_seqs=2), when=many),
+        Says(finding("D2", "error", tensor_parallel_size=4), when=many),
+    ]
+
+    advice = advise(CASE, lints, as_said)
+
+    assert (rules(advice.findings), advice.to) == (["V1"], {"max_num_seqs": 2})
+    assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("D2", "V1")]
+
+
 def test_more_sequences_than_tokens_of_a_step_are_never_asked_for() -> None:
     case = Case(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
 
