@@ -9,9 +9,11 @@ from agent.reading import Reading
 from policies.defaults import whole
 from policies.gpu_share import SHARE, share_of, used_share
 from policies.saying import (
+    Number,
     check_options,
     idle,
     kv_full,
+    note,
     preempts,
     ran_out_of_memory,
     seen,
@@ -38,6 +40,7 @@ class MemoryShare:
     utmost_ratio: float = 0.95  # whatever the operator's bound
     spare_ratio: float = 0.03  # of the GPU's memory that stays free after a step
     roomy_below_ratio: float = 0.75  # M3: used of the fullest GPU
+    small_below_ratio: float = 0.8  # M1's note: of a GPU that nobody looks at
     back_off_ratios: tuple[float, ...] = (0.85, 0.80)  # M2, before the sequence cap
     kv_full_above_ratio: float = 0.9  # in both halves of the window
     preemptions_at_least_per_s: float = 0.1
@@ -68,8 +71,10 @@ class MemoryShare:
             kv_full(reading, self.kv_full_above_ratio) and reading.waiting.low > 0
         )
         share, used = share_of(reading, context), used_share(reading)
-        if not wanted or share is None or used is None or context.setting.get(BYTES) is not None:
+        if not wanted or share is None or context.setting.get(BYTES) is not None:
             return None
+        if used is None:
+            return self._unseen(reading, share)
         rule = "M3" if used < self.roomy_below_ratio else "M1"
         step = self.wide_step_ratio if rule == "M3" else self.step_ratio
         value = round(min(share + step, self.ceiling(context)), 4)
@@ -92,6 +97,17 @@ class MemoryShare:
             evidence=_evidence(reading, used),
             mitigation=True,
         )
+
+    def _unseen(self, reading: Reading, share: float) -> Proposal | None:
+        """Where nobody says what of the GPU is free: a small share is only pointed at."""
+        if share >= self.small_below_ratio:
+            return None
+        why = f"{_pressed(reading)} while vLLM takes only {share:.0%} of the GPU's memory ({SHARE} {share:g})"
+        advice = (
+            f"more KV cache before fewer sequences: where nvidia-smi shows the rest free, raise {SHARE} "
+            "to 0.85 and on"
+        )
+        return note("M1", reading, why, advice, SOURCE, *_cache(reading))
 
     def ceiling(self, context: Context) -> float:
         """As far as the share may rise here."""
@@ -161,11 +177,15 @@ def _pressed(reading: Reading) -> str:
 
 
 def _evidence(reading: Reading, used: float | None) -> tuple[Evidence, ...]:
+    return seen(reading, *_cache(reading), ("gpu_memory_used", used, "ratio"))
+
+
+def _cache(reading: Reading) -> tuple[Number, Number]:
+    """What presses comes first."""
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
-    full = ("kv_usage", usage.mean if usage else None, "ratio")
-    thrash = ("preemptions", preemptions.mean if preemptions else None, "1/s")
-    cache = (thrash, full) if preempts(reading) else (full, thrash)
-    return seen(reading, *cache, ("gpu_memory_used", used, "ratio"))
+    full: Number = ("kv_usage", usage.mean if usage else None, "ratio")
+    thrash: Number = ("preemptions", preemptions.mean if preemptions else None, "1/s")
+    return (thrash, full) if preempts(reading) else (full, thrash)
 
 
 plugin = MemoryShare

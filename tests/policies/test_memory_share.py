@@ -41,6 +41,13 @@ def remembered(to: dict[str, Value], why: str) -> Outcome:
     return Outcome(at=NOON - timedelta(days=3), result="failed", to=to, why=why)
 
 
+def test_a_small_share_of_a_gpu_that_nobody_looks_at_is_pointed_at() -> None:
+    (note,) = said(replace(SHORT, gpus=()), a_context({SHARE: 0.5}))
+
+    assert (note.rule, note.klass, dict(note.to)) == ("M1", "note", {})
+    assert "vLLM takes only 50% of the GPU's memory" in note.why
+
+
 def test_a_short_cache_beside_free_memory_takes_a_small_step() -> None:
     (proposal,) = said(SHORT)
 
