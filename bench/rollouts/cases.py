@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from agent.model import Objective, Slo
+from agent.model import Objective, Setting, Slo
 from bench.rollouts.servers import Pauses, pauses
 from simulator.faults import Faults
 
@@ -65,9 +65,11 @@ PROFILES = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Green:
     """One kind of green. `turns_in_hold_s`: so long after it got all the traffic it gets slow. `crowded`: it
-    is slow while it has more sequences than the service's crowd."""
+    is slow while it has more sequences than the service's crowd. What is asked for does nothing to a
+    simulated scheduler: green is what its faults make of it."""
 
     name: str
+    to: Setting = field(default_factory=lambda: {"watermark": 0.02})
     faults: Faults = field(default_factory=Faults)
     turns_in_hold_s: float | None = None
     crowded: bool = False
@@ -87,4 +89,5 @@ BAD = (
     Green(name="abort with 200", faults=Faults(abort=0.05)),
     Green(name="slow under load", crowded=True),
     Green(name="slow after ten minutes", turns_in_hold_s=600.0),
+    Green(name="wrong outputs", to={"kv_cache_dtype": "fp8_e5m2"}, faults=Faults(wrong=1.0)),
 )

@@ -14,7 +14,7 @@ from tests.real_vllm import ENVIRONMENT, real_vllm
 from tests.system.rig import Document, Rig, lost, until
 from tests.system.wishes import SERVERS, Wishes
 
-EQUAL = "equal"
+EQUAL, SEQS = "equal", "max_num_seqs"
 WATCHED_S = 20.0  # before the change is asked for
 VERDICTS = ("rollout.rolling_back", "rollout.promoting")
 
@@ -40,10 +40,10 @@ class OfVllm(Wishes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`to`: what green gets; `fault`: of the simulator, in green only."""
+    """`to`: the knob and the value that green gets; `fault`: of the simulator, in green only."""
 
     green: str
-    to: int
+    to: tuple[str, int | str]
     load: Load
     wishes: Wishes
     fault: str = ""
@@ -87,8 +87,9 @@ BAD = {
     "abort with 200": "abort=0.05",
     "slow under load": "slow_above=6",
     "slow in the hold-back": "slow_after=150",
+    "wrong outputs": "wrong=0.3",
 }
-"""Kinds of bad green, and the fault that makes them; wrong outputs go before there is any traffic."""
+"""Kinds of bad green, and the fault that makes them."""
 
 RATE = Load(rate=16.0)
 CPU = OfVllm(
@@ -106,14 +107,16 @@ CPU = OfVllm(
 def cases(engine: str, equal: int, bad: int) -> Iterator[Case]:
     if engine == "vllm":
         few = Load(streams=8)
-        yield from (Case(green="one sequence", to=1, load=few, wishes=CPU) for _ in range(min(bad, 1)))
-        yield from (Case(green=EQUAL, to=17 + n, load=few, wishes=CPU) for n in range(equal))
+        one = Case(green="one sequence", to=(SEQS, 1), load=few, wishes=CPU)
+        yield from (one for _ in range(min(bad, 1)))
+        yield from (Case(green=EQUAL, to=(SEQS, 17 + n), load=few, wishes=CPU) for n in range(equal))
         return
     for name, fault in list(BAD.items())[:bad]:
         wishes = replace(SIMULATED, margin=0.01) if name == "2 % errors" else SIMULATED
         wishes = replace(wishes, hold_s=180.0) if name == "slow in the hold-back" else wishes
-        yield Case(green=name, to=9, load=RATE, wishes=wishes, fault=fault)
-    yield from (Case(green=EQUAL, to=9, load=RATE, wishes=SIMULATED) for _ in range(equal))
+        to = ("kv_cache_dtype", "fp8_e5m2") if name == "wrong outputs" else (SEQS, 9)
+        yield Case(green=name, to=to, load=RATE, wishes=wishes, fault=fault)
+    yield from (Case(green=EQUAL, to=(SEQS, 9), load=RATE, wishes=SIMULATED) for _ in range(equal))
 
 
 def tell(case: Case) -> Told:
@@ -122,7 +125,8 @@ def tell(case: Case) -> Told:
 
 
 async def _tell(case: Case, home: Path) -> Told:
-    faults = (f"max_num_seqs={case.to}:{case.fault}",) if case.fault else ()
+    knob, value = case.to
+    faults = (f"{knob}={value}:{case.fault}",) if case.fault else ()
     rig = Rig(home=home, wishes=replace(case.wishes, faults=faults, octaves=5.0), patience_s=3600.0)
     began_s = asyncio.get_running_loop().time()
     try:
@@ -132,7 +136,7 @@ async def _tell(case: Case, home: Path) -> Told:
         await rig.serving()
         async with rig.clients(load=case.load, timeout_s=60.0) as traffic:
             await asyncio.sleep(WATCHED_S)
-            one = await rig.switch(max_num_seqs=case.to)
+            one = await rig.switch(**{knob: value})
         await asyncio.sleep(2.0)
         one = await rig.rollout()
         target = await rig.target()

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from agent import events as e
+from agent import expertise
 from agent.config.tables import RolloutTable
 from agent.config.terms import BOUNDS, plan
 from agent.fold import Fold
@@ -28,10 +29,9 @@ from tests.fake_engine import FakeEngine
 from tests.fake_traffic import FakeTraffic
 from tests.fast_time import in_no_time, loop_now
 
-TARGET = "chat"
+TARGET, GREEN = "chat", "chat-r1"
 START_S = 90.0  # of green, and as long again to warm it up: blue's record is of that time
 LATE_S = 20.0  # after the end, in which what green had open is recorded
-WISH = {"watermark": 0.02}  # the simulated scheduler does not take it: green is what its faults make of it
 DEFAULT = plan(RolloutTable())
 RESTING = {Phase.OBSERVING, Phase.COOLDOWN, Phase.PROPOSED, Phase.HALTED}
 
@@ -111,9 +111,8 @@ class Story:
         state = journal.states().get(TARGET, self.before)
         site = Site(target=TARGET, state_dir=self.home, epoch=self._epoch)
         slo = SERVICES[self.case.rate].slo
-        rules = Rules(
-            plan=self.case.plan, judge=AnytimeJudge(), slo=slo, guard=Guard(bounds=BOUNDS), policies=()
-        )
+        guard = Guard(bounds=BOUNDS, alters_outputs=expertise.alters_outputs)
+        rules = Rules(plan=self.case.plan, judge=AnytimeJudge(), slo=slo, guard=guard)
         self.loop = TargetLoop(
             state=replace(state, mode="approve"),
             machine=Machine(rules),
@@ -149,11 +148,13 @@ class Story:
         return self.state
 
     async def begin(self) -> None:
-        """A person asks for the change and approves it; returns when green gets its first share."""
+        """A person asks for the change and approves it; returns when green gets its first share, if ever."""
         assert self.loop is not None
         await asyncio.sleep(5.0)
         self.engine.takes_s = START_S
-        await self.loop.submit(e.ChangeAsked(at=loop_now(), actor="alice", to=WISH, reason="a wish"))
+        await self.loop.submit(
+            e.ChangeAsked(at=loop_now(), actor="alice", to=self.case.green.to, reason="a wish")
+        )
         state = await self.until(lambda state: state.phase is Phase.PROPOSED, 60.0)
         assert state.suggestion is not None
         await self.loop.submit(
@@ -161,7 +162,7 @@ class Story:
                 at=loop_now(), actor="alice", suggestion=state.suggestion.id, digest=state.suggestion.digest
             )
         )
-        await self.until(lambda state: state.phase is Phase.CANARY and state.awaiting is None, 600.0)
+        await self.until(lambda state: over(state) or self.began_s is not None, 600.0)
         self.engine.takes_s = 1.0
 
     async def at_weight(self, weight: int) -> None:
@@ -238,6 +239,8 @@ async def telling(case: Case, home: Path) -> AsyncIterator[Story]:
     began_s = perf_counter()
     blue = Server(name=BLUE, setting={"model": "m", "max_num_seqs": 64}, address="127.0.0.1:8000")
     engine, traffic = FakeEngine(blue), FakeTraffic()
+    if case.green.faults.wrong:
+        engine.wrong_answers = {GREEN: "something else altogether"}
     world = World(
         seed=case.seed,
         service=SERVICES[case.rate],
