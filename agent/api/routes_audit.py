@@ -15,7 +15,7 @@ from agent.api.operations import Call, Operation
 from agent.api.problems import Refusal
 from agent.errors import JournalError
 
-HEARTBEAT_S = 15.0  # proxies cut a silent stream after 30 to 60 s
+HEARTBEAT_S = 5.0  # a revoked token ends its stream by then; proxies cut a silent one after 30 to 60 s
 WRITE_TIMEOUT_S = 30.0  # a reader that takes nothing for so long is gone
 PAGE = 500  # records
 STREAMS = 32  # open at once
