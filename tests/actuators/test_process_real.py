@@ -10,8 +10,10 @@ from actuators import server_marks
 from actuators.process import ProcessEngine
 from agent.errors import ActError
 from agent.flags import setting_of
+from agent.golden import PROMPTS
 from agent.model import Server
 from agent.ports import Site
+from agent.quality import compare
 from tests.actuators.process_rig import free_ports
 from tests.real_vllm import ENVIRONMENT, real_vllm
 
@@ -50,6 +52,11 @@ async def test_real_vllm_is_started_warmed_up_refused_and_ended(
 
     await engine.warm_up(server, 6, 300)
     log.info("warm")
+
+    said, again = [await engine.answers(server, PROMPTS, 300) for _ in range(2)]
+    assert all(len(one.tokens) == len(one.logprobs) == one.length for one in said)
+    assert any(one.logprobs for one in said)
+    assert compare(said, again, said).ok
 
     assert await engine.busy(server) == 0
     assert list(await engine.observe()) == [server]
