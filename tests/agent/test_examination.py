@@ -1,18 +1,23 @@
 """Both are asked, compared, and the operator's command has the last word; what was said stays in memory."""
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from agent.effects import Examine
+from agent.effects import Examine, Retire, WarmUp
 from agent.errors import ActError
+from agent.events import Event, Retired, Warmed
 from agent.examination import Examiner, run
 from agent.golden import PROMPTS, Exam
 from agent.model import Server
+from agent.perform import Performer
 from agent.quality import Answer
 from tests.fake_engine import FakeEngine
+from tests.fake_traffic import FakeTraffic
+from tests.fast_time import loop_now
 
 BLUE = Server(name="chat-r0", setting={}, address="127.0.0.1:8000")
 GREEN = Server(name="chat-r1", setting={}, address="127.0.0.1:8101")
@@ -114,3 +119,28 @@ async def test_of_much_that_a_command_says_the_end_is_kept() -> None:
     status, last = await run(python("print('x' * 10**6); [print(n) for n in range(10**5)]"))
 
     assert (status, last) == (0, "99998 99999")
+
+
+async def test_a_green_that_goes_is_asked_nothing_more() -> None:
+    engine, heard = FakeEngine(BLUE, GREEN, takes_s=3600), list[Event]()
+    performer = Performer(engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now)
+    examination = asyncio.create_task(performer.perform(BOTH))
+    await asyncio.sleep(0)
+
+    engine.takes_s = 0
+    await performer.perform(Retire(number=2, server=GREEN))
+
+    assert examination.cancelled()
+    assert [event.number for event in heard if isinstance(event, Retired)] == [2]
+    assert len(heard) == 1
+
+
+async def test_the_operators_prompts_warm_a_new_server_up() -> None:
+    engine, heard = FakeEngine(GREEN), list[Event]()
+    own = Exam(prompts=("as our clients ask",), own=True)
+    performer = Performer(engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, exam=own)
+
+    await performer.perform(WarmUp(number=1, server=GREEN, requests=4, deadline_s=60))
+
+    assert engine.warmed_with == own.prompts
+    assert [type(event) for event in heard] == [Warmed]
