@@ -9,7 +9,7 @@ from agent.ports import Context
 from agent.reading import Reading
 from policies.defaults import whole
 from policies.knobs import KNOBS
-from policies.saying import Number, gpu_busy, load, mute, note, over, preempts, seen
+from policies.saying import Number, flag, gpu_busy, load, mute, note, over, preempts, seen
 from policies.sequence_cap import (
     ACTIVE,
     SEQS,
@@ -63,21 +63,23 @@ class Admission:
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         if mute(reading, self.coverage_at_least_ratio):
             return ()
-        if preempts(reading) or self._full(reading):
+        if preempts(reading) or self._full(reading, context):
             return self._relief(reading, context)
         answer = self._more(reading, context) or self._spare(reading, context)
         return (answer,) if answer else ()
 
-    def _full(self, reading: Reading) -> bool:
-        usage = reading.kv_usage
-        return usage is not None and min(usage.early, usage.late) > self.kv_full_above_ratio
+    def _full(self, reading: Reading, context: Context) -> bool:
+        """In both halves of the window, of what the watermark leaves to be given away."""
+        usage, kept_free = reading.kv_usage, min(1.0, flag(context.setting, WATERMARK) or 0.0)
+        above = self.kv_full_above_ratio * (1 - kept_free)
+        return usage is not None and min(usage.early, usage.late) > above
 
     def _waits(self, reading: Reading) -> bool:
         waiting = reading.waiting
         return waiting.low > 0 and min(waiting.early, waiting.late) >= self.queue_at_least
 
     def _relief(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        preemptions, full = reading.preemptions_per_s, self._full(reading)
+        preemptions, full = reading.preemptions_per_s, self._full(reading, context)
         enough = preemptions is not None and preemptions.mean >= self.preemptions_at_least_per_s
         # Two halves of a steady rate differ by rounding alone.
         rises = preemptions is not None and preemptions.late >= 0.99 * preemptions.early

@@ -330,6 +330,14 @@ def test_a_step_goes_the_way_its_rule_says_and_leaves_room_in_the_cache(
             )
 
 
+def test_a_cache_is_full_at_its_watermark() -> None:
+    reading = a_reading(running=steady(33), waiting=steady(47), kv=steady(0.897))
+    (note,) = said(reading, a_context({"max_num_seqs": 256, "watermark": 0.1}))
+
+    assert (note.rule, note.klass) == ("Q2", "note")
+    assert not said(reading, a_context({"max_num_seqs": 256}))
+
+
 def test_what_made_the_rule_speak_comes_first() -> None:
     full = a_reading(running=steady(40), waiting=steady(14), kv=steady(0.99))
     queue, (note,), (watermark, *_) = said(QUEUE), said(full), said(THRASH)
