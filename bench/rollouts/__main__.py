@@ -20,17 +20,19 @@ import structlog
 
 from bench.rollouts import real
 from bench.rollouts.cases import BAD, CALM, EQUAL, PROFILES, SERVICES
-from bench.rollouts.story import Case, Told, tell
+from bench.rollouts.story import DEFAULT, Case, Told, tell
 
 BAD_RATES = (8.0, 2.0, 30.0)
 HEAD = ("GREEN", "PROFILE", "RPS", "SEED", "RESULT", "AT", "VERDICT s", "ONSET s", "EXPOSED", "BAD", "WHY")
 
 
-def equal_ones(count: int) -> Iterator[Case]:
+def equal_ones(count: int, hold_s: float) -> Iterator[Case]:
     """Every rate with every profile, as often as it takes."""
+    *steps, hold = DEFAULT.steps
+    plan = replace(DEFAULT, steps=(*steps, replace(hold, at_least_s=hold_s)))
     kinds = cycle([(rate, profile) for profile in PROFILES for rate in SERVICES])
     for seed, (rate, profile) in enumerate(islice(kinds, count)):
-        yield Case(seed=seed, rate=rate, profile=profile, green=EQUAL)
+        yield Case(seed=seed, rate=rate, profile=profile, green=EQUAL, plan=plan)
 
 
 def bad_ones(count: int) -> Iterator[Case]:
@@ -67,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rollouts", type=int, default=32, help="with an equal green")
     parser.add_argument("--bad", type=int, default=len(BAD_RATES) * len(BAD), help="with a bad one")
     parser.add_argument("--history", type=int, default=3600, help="seconds for which blue was watched before")
+    parser.add_argument("--hold", type=float, default=1800.0, help="seconds that an equal green is held back")
     parser.add_argument("--real", action="store_true", help="with real processes, in real time")
     parser.add_argument("--engine", choices=("sim", "vllm"), default="sim", help="of --real")
     parser.add_argument("--json", type=Path, default=Path("bench/results/rollouts.json"))
@@ -92,7 +95,7 @@ def in_no_time(options: argparse.Namespace) -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print("{:<22} {:<9} {:>4} {:>5} {:<12} {:>4} {:>9} {:>8} {:>7} {:>5}  {}".format(*HEAD))
     rows: list[Told] = []
-    cases = (*bad_ones(options.bad), *equal_ones(options.rollouts))
+    cases = (*bad_ones(options.bad), *equal_ones(options.rollouts, options.hold))
     for one in told(replace(case, history_s=options.history) for case in cases):
         rows.append(one)
         print(line(one), flush=True)

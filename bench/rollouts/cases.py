@@ -31,10 +31,10 @@ def _slo(ttft_s: float, e2e_s: float) -> Slo:
 
 
 SERVICES: Mapping[float, Service] = {
-    0.5: Service(hardware="t4-8b-awq", slowly=2.0, slo=_slo(1.5, 10.0), crowd=3),
-    2.0: Service(hardware="t4-8b-awq", slowly=1.0, slo=_slo(1.0, 6.0), crowd=6),
-    8.0: Service(hardware="4090-8b", slowly=1.5, slo=_slo(0.5, 4.0), crowd=14),
-    30.0: Service(hardware="h100-8b", slowly=2.0, slo=_slo(0.3, 3.0), crowd=26),
+    0.5: Service(hardware="t4-8b-awq", slowly=4.0, slo=_slo(1.5, 8.0), crowd=5),
+    2.0: Service(hardware="t4-8b-awq", slowly=2.5, slo=_slo(1.0, 5.0), crowd=7),
+    8.0: Service(hardware="4090-8b", slowly=3.5, slo=_slo(0.5, 4.0), crowd=14),
+    30.0: Service(hardware="h100-8b", slowly=4.0, slo=_slo(0.3, 3.0), crowd=26),
 }
 """By requests a second."""
 

@@ -15,7 +15,7 @@ TURNS = 5
 CONVERSATIONS = 40  # that go on at any time
 IN_CONVERSATION = 0.5
 PROMPT = Lengths(kind="lognormal", middle=100, sigma=0.7, least=8, most=1200)
-OUTPUT = Lengths(kind="lognormal", middle=40, sigma=0.5, least=4, most=200)
+OUTPUT = Lengths(kind="lognormal", middle=16, sigma=0.5, least=4, most=80)
 
 
 @dataclass(slots=True)
