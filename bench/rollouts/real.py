@@ -85,13 +85,13 @@ BAD = {
     "stalls of 15 s": "stall=15",
     "wedge": "hang_after=20",
     "abort with 200": "abort=0.05",
-    "slow under load": "slow_above=6",
+    "slow under load": "slow_above=3",
     "slow in the hold-back": "slow_after=150",
     "wrong outputs": "wrong=0.3",
 }
 """Kinds of bad green, and the fault that makes them."""
 
-RATE = Load(rate=16.0)
+RATE = Load(rate=8.0)
 CPU = OfVllm(
     steps=((5, 3, 5.0), (50, 20, 15.0)),
     at_most_s=600.0,
