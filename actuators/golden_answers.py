@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import aiohttp
@@ -10,6 +11,7 @@ import aiohttp
 from agent.quality import Answer
 
 TOKENS = 48  # asked of each answer
+MOST_TOKENS = 1_000_000  # that a server may say it gave
 BUSY = frozenset({429, 503})  # a queue limit of the server's own
 _AT_ONCE = 8
 _RETRY_S = 0.2
@@ -60,10 +62,13 @@ def read(body: Any) -> Answer:  # noqa: ANN401 - whatever JSON came
         choice = body["choices"][0]
         text, usage = str(choice["text"]), body.get("usage") or {}
         tokens, logprobs = _tokens(choice.get("logprobs"))
+        counted = usage.get("completion_tokens")
+        if not isinstance(counted, int) or not 0 <= counted <= MOST_TOKENS:
+            counted = len(tokens or text.split())
         return Answer(
             text=text,
             finish_reason=str(choice.get("finish_reason") or ""),
-            length=int(usage.get("completion_tokens") or len(tokens or text.split())),
+            length=counted,
             tokens=tokens,
             logprobs=logprobs,
         )
@@ -74,6 +79,10 @@ def read(body: Any) -> Answer:  # noqa: ANN401 - whatever JSON came
 def _tokens(found: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:  # noqa: ANN401 - as above
     """Nothing unless each token has its log-probability."""
     tokens, logprobs = (found or {}).get("tokens") or (), (found or {}).get("token_logprobs") or ()
-    if len(tokens) != len(logprobs) or not all(isinstance(one, int | float) for one in logprobs):
+    if len(tokens) != len(logprobs) or not all(map(_finite, logprobs)):
         return (), ()
     return tuple(map(str, tokens)), tuple(map(float, logprobs))
+
+
+def _finite(one: object) -> bool:
+    return isinstance(one, int | float) and isfinite(one)

@@ -6,7 +6,7 @@ import signal
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from agent.effects import Examine
 from agent.errors import ActError
@@ -27,17 +27,18 @@ class Examiner:
 
     engine: Engine
     exam: Exam
-    _said: dict[str, Twice] = field(default_factory=dict)  # by servers that gave their places
+    _said: tuple[Server, Twice] | None = None  # by the server that gives its place
 
     async def examine(self, effect: Examine) -> Quality:
         """How green's answers compare with blue's two. TimeoutError, ActError: nothing is known of that."""
         async with asyncio.timeout(effect.deadline_s):
-            blue, green, known = effect.blue, effect.green, self._said.get(effect.blue.name)
+            blue, green, known = effect.blue, effect.green, self._said
+            self._said = None
             if green is None:
-                self._said = {blue.name: _usable(blue, (await self._ask(blue), await self._ask(blue)))}
+                self._said = blue, _usable(blue, (await self._ask(blue), await self._ask(blue)))
                 return Quality(ok=True, why=f"{blue.name} answered the golden prompts")
-            if known is not None:
-                return await self._with_command(compare(*known, await self._ask(green)), blue, green)
+            if known is not None and known[0] == blue:
+                return await self._with_command(compare(*known[1], await self._ask(green)), blue, green)
             first = await self._ask(blue)
             said = await self._ask(green)
             _usable(blue, (first, again := await self._ask(blue)))

@@ -212,7 +212,11 @@ def _drift_if_any(one: Answer, other: Answer) -> float | None:
     pairs = list(zip(one.logprobs, other.logprobs, strict=False))[: _equal(one, other)]
     if not (one.tokens and other.tokens and pairs):
         return None
-    return fmean(abs(max(a, LEAST_LOGPROB) - max(b, LEAST_LOGPROB)) for a, b in pairs)
+    return fmean(abs(_bounded(a) - _bounded(b)) for a, b in pairs)
+
+
+def _bounded(logprob: float) -> float:
+    return min(max(logprob, LEAST_LOGPROB), 0.0)
 
 
 def _lengths(one: Answer, other: Answer) -> float:

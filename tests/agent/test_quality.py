@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from math import comb
 from random import Random
 
@@ -18,6 +19,7 @@ def drawing(seed: int | str) -> Random:
     return Random(seed)  # noqa: S311 - noise, not cryptography
 
 
+@cache
 def answer(about: int, *, logprobs: bool = True, length: int = LENGTH) -> Answer:
     """The answer to prompt number `about`: always the same."""
     draw = drawing(about)
@@ -191,32 +193,34 @@ def wild(draw: Random) -> list[Answer]:
     said = []
     for one in answers():
         kind = draw.random()
-        tokens = answer(draw.randrange(10**6), length=draw.choice((12, LENGTH))) if kind < 0.5 else one
+        tokens = (
+            answer(draw.randrange(PROMPTS, 1000), length=draw.choice((12, LENGTH))) if kind < 0.5 else one
+        )
         drifted = tuple(logprob - draw.expovariate(3) for logprob in tokens.logprobs)
         said.append(Answer(finish_reason="stop") if kind > 0.85 else replace(tokens, logprobs=drifted))
     return said
 
 
-@pytest.mark.parametrize("noise", ["batching", "wild"])
-def test_blue_against_blue_fails_no_oftener_than_stated(noise: str) -> None:
+@pytest.mark.parametrize(("noise", "draws", "most"), [("batching", 60, 0), ("wild", 300, 8)])
+def test_blue_against_blue_fails_no_oftener_than_stated(noise: str, draws: int, most: int) -> None:
     """ALPHA is 1 %; the chance to see more than 8 of 300 at that rate is 0.4 %."""
     failed = 0
-    for seed in range(300):
+    for seed in range(draws):
         draw = drawing(seed)
         sets = [wild(draw) if noise == "wild" else drawn(draw, flips=0.2) for _ in range(3)]
         failed += not compare(*sets).ok
 
     assert len(MEASURES) == 5  # by which the test divides its error
     assert ALPHA == 0.01
-    assert failed <= (8 if noise == "wild" else 0)
+    assert failed <= most
 
 
 def test_a_server_that_is_wrong_in_three_of_ten_is_found_as_often_as_stated() -> None:
     found = 0
-    for seed in range(200):
+    for seed in range(100):
         draw = drawing(seed)
         blue = answers()
         green = [answer(at + 1000) if draw.random() < 0.3 else one for at, one in enumerate(blue)]
         found += not compare(blue, blue, green).ok
 
-    assert found >= 190  # of 200; 99 % stated
+    assert found >= 95  # 99 % stated
