@@ -22,6 +22,7 @@ Turner, Ly, Gruenwald, 'Generic e-variables for exact sequential k-sample tests'
 """
 
 from dataclasses import replace
+from functools import cache
 from math import exp, log, pi
 
 from agent.trial import Lens
@@ -30,27 +31,43 @@ HALF_LIFE_S = 600.0
 RESTART_S = 300.0
 MOST_STARTS = 24
 HIGHEST = 0.97
-BISECTIONS = 24
+STEPS, CLOSE = 60, 1e-6  # of Newton, whose error is the square of its last step
 LEAST = 1e-4  # the control's share is never taken to be less
 
 
+@cache
 def grid(margin: float) -> tuple[float, ...]:
     """How much worse than the control each alternative is."""
     return tuple(d for j in range(20) if (d := 1.5 * margin * 2**j) < HIGHEST)
 
 
 def nearest(n_b: float, n_c: float, b: float, c: float, d: float) -> float:
-    """The share x of the control with which (x, x + d) is nearest to (b, c)."""
-    low = max(min(b, c - d), 1e-9)
-    high = min(max(b, c - d), 1 - d - 1e-9)
-    for _ in range(BISECTIONS):
-        x = 0.5 * (low + high)
+    """The share x of the control with which (x, x + d) is nearest to (b, c).
+
+    The one root of n_b (x - b) / (x (1 - x)) + n_c (y - c) / (y (1 - y)), y = x + d, between b and c - d:
+    with both denominators multiplied out a cubic, by Newton's method, halving where that would leave the
+    bracket. Mostly 4 steps, to within 1e-12.
+    """
+    e = c - d
+    low = max(min(b, e), 1e-9)
+    high = min(max(b, e), 1 - d - 1e-9)
+    x = min(max((n_b * b + n_c * e) / (n_b + n_c), low), high)
+    for _ in range(STEPS):
         y = x + d
-        if n_b * (x - b) / (x * (1 - x)) + n_c * (y - c) / (y * (1 - y)) > 0:
+        v, w = x * (1 - x), y * (1 - y)
+        value = n_b * (x - b) * w + n_c * (x - e) * v
+        if value > 0:
             high = x
         else:
             low = x
-    return 0.5 * (low + high)
+        slope = n_b * (w + (x - b) * (1 - y - y)) + n_c * (v + (x - e) * (1 - x - x))
+        then = x - value / slope if slope else low
+        if not low <= then <= high:
+            then = 0.5 * (low + high)
+        if abs(then - x) < CLOSE * x:
+            return then
+        x = then
+    return x
 
 
 def gained(counts: tuple[float, float, float, float], b: float, c: float, d: float) -> float:
@@ -116,19 +133,20 @@ def _with(lens: Lens, worse: list[float], good: list[float], at_s: float) -> Len
     """Each start that has been counts the tick; `log_worse` is of the mixture over all of them."""
     rows = list(lens.worse)
     if len(rows) < min(1 + int(at_s // RESTART_S), MOST_STARTS):
-        rows.append(tuple([0.0] * len(worse)))
-    rows = [tuple(round(old + new, 5) for old, new in zip(row, worse, strict=True)) for row in rows]
+        rows.append((0.0,) * len(worse))
+    rows = [tuple([round(old + new, 5) for old, new in zip(row, worse, strict=True)]) for row in rows]
     weights = [0.5, *(3 / (pi * i) ** 2 for i in range(1, len(rows)))]
     rest = max(1 - sum(weights), 1e-12)  # starts to come are worth their weight
-    parts = [log_sum(row) - log(len(row)) + log(w) for row, w in zip(rows, weights, strict=True)]
-    log_worse = log_sum([*parts, log(rest)])
+    most = max(0.0, *[max(row) for row in rows])
+    means = [sum([exp(value - most) for value in row]) / len(row) for row in rows]
+    mixture = rest * exp(-most) + sum([w * mean for w, mean in zip(weights, means, strict=True)])
     now = tuple(round(old + new, 5) for old, new in zip(lens.good, good, strict=True))
     log_good = log_sum(now) - log(len(now))
     return replace(
         lens,
         worse=tuple(rows),
         good=(now[0], now[1], now[2]),
-        log_worse=round(log_worse, 5),
+        log_worse=round(most + log(mixture), 5),
         most_good=round(max(lens.most_good, log_good), 5),
     )
 

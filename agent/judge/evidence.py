@@ -24,7 +24,7 @@ def heard(trial: Trial, second: Second, *, step: Step, slo: Slo, record: Arm, ho
     trial = replace(
         trial,
         streams=tuple(
-            stream if hold.latency and stream.name not in ANSWERS else _pend(stream, second, slo)
+            stream if hold.latency and stream.name not in ANSWERS else pend(stream, second, slo)
             for stream in trial.streams
         ),
         tick_s=trial.tick_s + 1.0,
@@ -33,10 +33,10 @@ def heard(trial: Trial, second: Second, *, step: Step, slo: Slo, record: Arm, ho
         all_s=trial.all_s + 1.0,
     )
     if trial.wide_s >= WIDE_S:
-        trial = replace(trial, streams=tuple(_wide(s, trial) for s in trial.streams), wide_s=0.0)
+        trial = replace(trial, streams=tuple(widen(s, trial) for s in trial.streams), wide_s=0.0)
     if not _due(trial):
         return trial
-    closed = tuple(_close(stream, trial, step, slo, record) for stream in trial.streams)
+    closed = tuple(close(stream, trial, step, slo, record) for stream in trial.streams)
     return replace(trial, streams=closed, tick_s=0.0)
 
 
@@ -60,7 +60,8 @@ def log_mean(trial: Trial, slo: Slo) -> float:
     return log_sum([*logs, log(closed)] if closed > 0 else logs) - log(max(every, len(logs)))
 
 
-def _pend(stream: Stream, second: Second, slo: Slo) -> Stream:
+def pend(stream: Stream, second: Second, slo: Slo) -> Stream:
+    """The second's counts wait for the ticks they belong to."""
     of, bad = counts(second.green, stream.name, stream.edge_s, slo)
     wide, blue_of, blue_bad = dict(stream.wide), 0, 0
     for server, arm in {**second.blue, "": second.green}.items():
@@ -92,7 +93,7 @@ def _due(trial: Trial) -> bool:
     return trial.tick_s >= TICK_AT_MOST_S or min(n_b or n_c, n_c) >= TICK_REQUESTS
 
 
-def _close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm) -> Stream:
+def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm) -> Stream:
     """The tick's counts become evidence; without one of the sides they wait for the next tick."""
     n_b, _, n_c, _ = stream.pending
     phi = phi_of(trial.calibration.get(stream.name))
@@ -128,7 +129,7 @@ def _by_itself(stream: Stream, trial: Trial, slo: Slo, record: Arm, phi: float) 
     )
 
 
-def _wide(stream: Stream, trial: Trial) -> Stream:
+def widen(stream: Stream, trial: Trial) -> Stream:
     """Each server's tick is one bad or good one: robust against failures that come in clumps."""
     spread = trial.calibration.get(stream.name)
     if stream.ticks is None or spread is None:
