@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from agent import expertise
+from agent import checkpoints, expertise
 from agent.api.app import build_app, serve
 from agent.api.tokens import Tokens
 from agent.config import Config, Target
@@ -72,7 +72,10 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
     Raises JournalError when another daemon works here or the journal is not whole.
     """
     with held(config.state_dir):
-        journal = Journal.open(config.state_dir / "audit.jsonl", now=utc_now)
+        signer = checkpoints.find(config.state_dir)
+        path = config.state_dir / "audit.jsonl"
+        journal = Journal.open(path, now=utc_now, limits=config.audit, signer=signer)
+        log.info("audit.opened", **journal.head.told(), signed_by=signer.id if signer else None)
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
         loops = {}
         for target in config.targets:
@@ -109,7 +112,7 @@ async def run(config: Config, mode: Mode) -> None:
             await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=tokens.reload)
         finally:
             await runner.cleanup()
-            log.info("daemon.stopped", head=daemon.journal.head.seq)
+            log.info("daemon.stopped", **daemon.journal.head.told())
 
 
 async def newest_epoch(config: Config) -> int:

@@ -1,4 +1,4 @@
-"""Every suggestion and rollout there was, latest version of each: read from the journal once, then kept."""
+"""The suggestions and rollouts of late, latest version of each: read from the journal once, then kept."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ from agent.state import Rollout, State, Suggestion
 CURVES, POINTS = 50, 1000  # of the evidence over time: rollouts, and points of each
 KEPT = 1000  # of each kind; the journal has them all
 PAGE = 500
+READ_BACK = 5000  # entries, at a start: two to three seconds; `trimtab audit show` reads them all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class History:
 
 
 def _pages(journal: Journal) -> Iterator[Record]:
-    seq = 0
+    seq = max(journal.head.seq - READ_BACK, 0)
     while records := journal.after(seq, PAGE):
         yield from records
         seq = records[-1]["seq"]

@@ -64,7 +64,7 @@ class Record(TypedDict):
     """One line of the journal, as JSON."""
 
     v: int
-    seq: int  # from 1, without gaps: also the line's number
+    seq: int  # from 1, without gaps
     ts: str
     actor: dict[str, str | None]
     action: str
@@ -84,6 +84,10 @@ class Record(TypedDict):
     state: dict[str, Any] | None
     prev: str
     hash: str
+
+
+FIELDS = sorted(Record.__annotations__)
+"""The members of a line in the order in which they stand there."""
 
 
 class BrokenLineError(ValueError):

@@ -7,14 +7,18 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agent.chain import Head, verify
+from agent import checkpoints
+from agent.chain import Head, Verification, verify
 from agent.cli import Subparsers
 from agent.cli.tables import moment, safe, value
 from agent.errors import JournalError
+from agent.journald import exported
 from agent.records import BrokenLineError, Record, parse
+from agent.segments import files
 
 DEFAULT_STATE_DIR = Path("/var/lib/trimtab")
 JOURNAL = "audit.jsonl"
@@ -30,64 +34,100 @@ def register(subparsers: Subparsers) -> None:
     commands = audit.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     show = commands.add_parser("show", help="the entries, oldest first")
-    show.add_argument("--target", help="only of this target")
     show.add_argument("--action", help="only these: an action, or its beginning (`rollout.`)")
     show.add_argument("--op", metavar="ID", help="only of this rollout")
-    show.add_argument("--after", type=int, default=0, metavar="SEQ", help="only entries with a larger number")
+    show.add_argument("--limit", type=_count, metavar="N", help="at most N; how to go on is said at the end")
     show.add_argument("--json", action="store_true", help="whole entries as one JSON array")
     show.set_defaults(run=_show)
 
     check = commands.add_parser(
         "verify",
         help="is it as it was written?",
-        description="Exit status 0: yes; 1: no, and the first bad entry is named; 2: it cannot be read.",
+        description="Exit status 0: yes, whatever a crash left of a last line; 1: no, and the first bad "
+        "entry is named; 2: it cannot be read. docs/audit.md says what is only found with --key or --pin.",
     )
     check.add_argument(
         "--pin",
         type=_pin,
+        action="append",
+        default=[],
         metavar="SEQ:HASH",
-        help="a head that was noted elsewhere: shows that the end was cut off, or all of it written anew",
+        help="a head that was noted elsewhere: shows that the end was cut off, or all of it written anew; "
+        "may be given more than once",
+    )
+    check.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="public keys as `trimtab audit key` prints them: checks the signed checkpoints",
     )
     check.add_argument("--json", action="store_true", help="the finding as JSON")
     check.set_defaults(run=_verify)
 
-    export = commands.add_parser("export", help="the entries, byte for byte, so that others can verify them")
-    export.add_argument("--format", choices=("jsonl",), default="jsonl")
+    export = commands.add_parser("export", help="the entries, for other tools")
+    export.add_argument(
+        "--format",
+        choices=("jsonl", "journald"),
+        default="jsonl",
+        help="jsonl: byte for byte, so that others can verify them (default); journald: the Journal Export "
+        "Format, for systemd-journal-remote",
+    )
     export.set_defaults(run=_export)
 
-    for command in (show, check, export):
+    key = commands.add_parser(
+        "key", help="make the key that signs checkpoints, if there is none; print its public half"
+    )
+    key.set_defaults(run=_key)
+
+    for command in (show, export):
+        command.add_argument("--target", help="only of this target")
+        command.add_argument("--after", type=int, default=0, metavar="SEQ", help="only with a larger number")
+        command.add_argument("--since", type=_time, metavar="TIME", help="only from then on (ISO 8601, UTC)")
+        command.add_argument("--until", type=_time, metavar="TIME", help="only before")
+    for command in (show, check, export, key):
         command.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR")
 
 
 def _show(args: argparse.Namespace) -> int:
-    first, unreadable = True, 0
-    for seq, line in _lines(args.state_dir / JOURNAL):
+    shown, unreadable, more = 0, 0, 0
+    for where, line in _lines(args.state_dir / JOURNAL, args.after):
         try:
             record = parse(line)
         except BrokenLineError as error:
             unreadable += 1
-            sys.stderr.write(f"trimtab: line {seq}: {safe(error)}\n")
+            sys.stderr.write(f"trimtab: {where}: {safe(error)}\n")
             continue
         if not _wanted(record, args):
             continue
+        if shown == args.limit:
+            sys.stderr.write(f"more: --after {more}\n")
+            break
         if args.json:
-            sys.stdout.write(("[\n" if first else ",\n") + json.dumps(record, ensure_ascii=False))
+            sys.stdout.write((",\n" if shown else "[\n") + json.dumps(record, ensure_ascii=False))
         else:
             sys.stdout.write(_told(record))
-        first = False
+        shown, more = shown + 1, record["seq"]
     if args.json:
-        sys.stdout.write("[]\n" if first else "\n]\n")
-    elif first and not unreadable:
+        sys.stdout.write("\n]\n" if shown else "[]\n")
+    elif not shown and not unreadable:
         sys.stdout.write("no entries\n")
     return TAMPERED if unreadable else OK
 
 
 def _wanted(record: Record, args: argparse.Namespace) -> bool:
     return (
-        record["seq"] > args.after
-        and args.target in (None, record["target"])
+        _asked_for(record, args)
         and args.op in (None, record["op_id"])
         and (args.action is None or record["action"].startswith(args.action))
+    )
+
+
+def _asked_for(record: Record, args: argparse.Namespace) -> bool:
+    return (
+        record["seq"] > args.after
+        and args.target in (None, record["target"])
+        and (args.since is None or args.since <= datetime.fromisoformat(record["ts"]))
+        and (args.until is None or datetime.fromisoformat(record["ts"]) < args.until)
     )
 
 
@@ -128,39 +168,69 @@ def _shown(given: object) -> str:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    found = verify(args.state_dir / JOURNAL, pin=args.pin)
+    keys = checkpoints.trusted(args.key) if args.key else None
+    found = verify(args.state_dir / JOURNAL, pins=args.pin, keys=keys)
     if args.json:
         text = json.dumps(asdict(found), indent=2)
     elif found.ok:
-        text = f"ok: {found.entries} entries, head {found.head.seq}:{found.head.hash}"
-        if found.torn_tail:
-            text += (
-                f"\nnote: the last line is unfinished ({found.torn_tail} bytes): a crash, or a daemon "
-                f"that is writing now; the next start sets it aside and says so in the journal"
-            )
+        text = "\n".join(
+            [f"ok: {found.entries} entries, head {found.head.seq}:{found.head.hash}", *_notes(found)]
+        )
     else:
-        bad = f"bad: entry {found.first_bad} (line {found.first_bad}): {safe(found.problem)}"
+        bad = f"bad: entry {found.first_bad} ({found.where}): {safe(found.problem)}"
         text = f"{_coloured(bad, _RED)}\nthe {found.entries} entries before it are as they were written"
     sys.stdout.write(f"{text}\n")
     return OK if found.ok else TAMPERED
 
 
+def _notes(found: Verification) -> Iterator[str]:
+    if found.first > 1:
+        yield f"note: entries before {found.first} were removed when their time was over; an entry says so"
+    if found.signed:
+        yield f"signed up to entry {found.signed}, by {found.checkpoints} checkpoints"
+    elif found.checkpoints:
+        yield f"note: {found.checkpoints} signed checkpoints were not checked: give the public --key"
+    if found.torn_tail:
+        yield (
+            f"note: the last line is unfinished ({found.torn_tail} bytes): a crash, or a daemon "
+            f"that is writing now; the next start sets it aside and says so in the journal"
+        )
+
+
 def _export(args: argparse.Namespace) -> int:
-    for _, line in _lines(args.state_dir / JOURNAL):
-        sys.stdout.buffer.write(line + b"\n")
+    chosen = args.format != "jsonl" or args.target or args.since or args.until
+    for where, line in _lines(args.state_dir / JOURNAL, args.after):
+        if not chosen and not args.after:
+            sys.stdout.buffer.write(line + b"\n")
+            continue
+        try:
+            record = parse(line)
+        except BrokenLineError as error:
+            raise JournalError(f"{where}: {error}") from error
+        if _asked_for(record, args):
+            sys.stdout.buffer.write(line + b"\n" if args.format == "jsonl" else exported(record))
     sys.stdout.buffer.flush()
     return OK
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Every finished line with its number."""
+def _key(args: argparse.Namespace) -> int:
+    path = args.state_dir / checkpoints.KEY
+    signer = checkpoints.load(path) if path.exists() else checkpoints.make(path)
+    sys.stdout.write(signer.public())
+    sys.stderr.write(f"{path}: key {signer.id}; keep the public half above on another host\n")
+    return OK
+
+
+def _lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:
+    """Every finished line and where it stands; of the files that hold what is after entry `after`."""
     try:
-        with path.open("rb") as file:
-            for seq, line in enumerate(file, start=1):
-                if line.endswith(b"\n"):
-                    yield seq, line[:-1]
+        for at in files(path, after):
+            with at.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    if line.endswith(b"\n"):
+                        yield f"{at.name}, line {number}", line[:-1]
     except OSError as error:
-        raise JournalError(f"{path}: cannot be read: {error.strerror}") from error
+        raise JournalError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 
 
 def _pin(text: str) -> Head:
@@ -168,6 +238,22 @@ def _pin(text: str) -> Head:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not SEQ:HASH as `audit verify` prints it")
     return Head(seq=int(found[1]), hash=found[2])
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text[:15])):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of entries")
+    return int(text[:15])
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time like 2026-11-20 or 2026-11-20T12:00Z"
+        ) from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _coloured(text: str, code: int) -> str:

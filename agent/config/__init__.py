@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +14,11 @@ from agent.config.checks import clashes, complaints, of_target, unknown_knobs
 from agent.config.golden import exam
 from agent.config.parts import POLICIES, Build, Part, Workshop
 from agent.config.tables import DEFAULT_LISTEN, FileTable, TargetTable
-from agent.config.terms import BOUNDS, bound, plan, slo
+from agent.config.terms import BOUNDS, bound, limits, plan, slo
 from agent.errors import ConfigError
 from agent.golden import Exam
 from agent.model import Bound, Knob, Mode, Plan, Slo
+from agent.segments import Limits
 
 LARGEST_FILE = 2**20
 
@@ -48,6 +49,7 @@ class Config:
     tokens_file: Path | None
     targets: tuple[Target, ...]
     policies: tuple[Part, ...]  # in the order they are asked
+    audit: Limits = field(default_factory=Limits)
 
 
 def load(path: Path, *, build: Build = plugins.build) -> Config:
@@ -120,6 +122,7 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
             for target, wishes, made in zip(tables.targets, exams, parts, strict=True)
         ),
         policies=policies,
+        audit=limits(tables.agent.audit),
     )
 
 

@@ -44,10 +44,20 @@ class PluginTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
+class AuditTable(Table):
+    """When a file of the journal is closed, and how long closed ones are kept: whichever comes first."""
+
+    segment_mb: Annotated[int, Field(ge=1, le=1024)] = 16
+    segment_age: SomeSeconds = 86400.0
+    keep_mb: Annotated[int, Field(ge=1, le=2**20)] = 2048
+    keep: SomeSeconds = 366 * 86400.0
+
+
 class AgentTable(Table):
     state_dir: PathText = "/var/lib/trimtab"
     mode: Mode = "advise"
     policies_dir: PathText | None = None
+    audit: AuditTable = AuditTable()
 
 
 class ApiTable(Table):

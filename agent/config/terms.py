@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from agent.config.tables import BoundTable, ObjectiveTable, RolloutTable, SloTable
+from agent.config.tables import AuditTable, BoundTable, ObjectiveTable, RolloutTable, SloTable
 from agent.model import Bound, Knob, Objective, Plan, Slo, Step
+from agent.segments import Limits
 
 BOUNDS: Mapping[Knob, Bound] = {
     "max_num_seqs": Bound(min=1, max=1024, octaves=3),  # raised to a demand that already waits: no guess
@@ -26,6 +27,15 @@ def slo(table: SloTable) -> Slo:
 
 def _objective(table: ObjectiveTable | None) -> Objective | None:
     return None if table is None else Objective(under_s=table.under, share=table.share)
+
+
+def limits(table: AuditTable) -> Limits:
+    return Limits(
+        segment_bytes=table.segment_mb * 2**20,
+        segment_s=table.segment_age,
+        keep_s=table.keep,
+        keep_bytes=table.keep_mb * 2**20,
+    )
 
 
 def bound(knob: Knob, table: BoundTable) -> Bound:

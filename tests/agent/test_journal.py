@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from agent.arm import Arm, arm_of
 from agent.effects import Retire, Route
 from agent.errors import JournalError
-from agent.journal import STRIDE, Actor, Entry, Head, Journal, Verification, verify
+from agent.journal import Actor, Entry, Head, Journal, Verification, verify
 from agent.model import Evidence, Outcome, Plan, Proposal, Server, Step
+from agent.pages import STRIDE
 from agent.reading import Request
 from agent.records import state_of
 from agent.state import Phase, Rollout, State, Suggestion
@@ -456,7 +457,9 @@ def test_a_second_torn_line_does_not_overwrite_the_first(path: Path) -> None:
 
 def test_a_page_that_did_not_reach_the_disk_counts_as_torn(path: Path) -> None:
     lines = written(path, 3).read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + lines[1] + b"\0" * 100 + lines[2][100:])
+    start = len(lines[0] + lines[1])
+    missing = -start % 512 + 512  # up to the end of a sector
+    path.write_bytes(lines[0] + lines[1] + b"\0" * missing + lines[2][missing:])
 
     assert opened(path).head.seq == 3
     assert verify(path).ok
@@ -565,7 +568,7 @@ def test_a_cut_end_shows_against_a_head_that_was_noted_elsewhere(path: Path) -> 
     path.write_bytes(b"".join(lines[:3]))
 
     assert verify(path).ok
-    found = verify(path, pin=noted)
+    found = verify(path, pins=[noted])
 
     assert (found.ok, found.first_bad) == (False, 4)
     assert "cut off or written anew" in found.problem
@@ -576,9 +579,9 @@ def test_a_noted_head_holds_while_the_journal_grows(path: Path) -> None:
     journal = opened(path)
     journal.append(ENTRY)
 
-    assert verify(path, pin=noted).ok
-    assert verify(path, pin=Head()).ok
-    assert not verify(path, pin=Head(seq=2, hash=noted.hash)).ok
+    assert verify(path, pins=[noted]).ok
+    assert verify(path, pins=[Head()]).ok
+    assert not verify(path, pins=[Head(seq=2, hash=noted.hash)]).ok
 
 
 def test_an_unreadable_file_is_an_error_and_not_tampering(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_tampered_journal_names_the_first_bad_entry(run: Run, journal: Path) -
     status, out, _ = run("verify")
 
     assert status == 1
-    assert out.startswith("bad: entry 2 (line 2): its content is not what its hash was made of")
+    assert out.startswith("bad: entry 2 (audit.jsonl, line 2): its content is not what its hash was made of")
     assert "the 1 entries before it" in out
 
 
@@ -123,7 +123,7 @@ def test_a_cut_end_is_found_with_a_pin(run: Run, journal: Path) -> None:
     status, out, _ = run("verify", "--pin", f"{head.seq}:{head.hash}")
 
     assert status == 1
-    assert out.startswith("bad: entry 3 (line 3)")
+    assert out.startswith("bad: entry 3 (audit.jsonl, line 3)")
 
 
 def test_a_torn_last_line_is_a_note_and_no_tampering(run: Run, journal: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_line_that_is_no_entry_is_pointed_at_and_the_rest_shown(run: Run, jour
     status, out, err = run("show", "--json")
 
     assert status == 1
-    assert err.startswith("trimtab: line 2: it is not an entry")
+    assert err.startswith("trimtab: audit.jsonl, line 2: it is not an entry")
     assert [entry["seq"] for entry in json.loads(out)] == [1, 2, 3, 4]
 
 
