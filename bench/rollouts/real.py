@@ -78,8 +78,8 @@ SIMULATED = Wishes(
     warm_up_requests=0,
 )
 BAD = {
-    "slow prefill": "slow_prefill=8",
-    "slow decode": "slow_decode=4",
+    "slow prefill": "slow_prefill=20",
+    "slow decode": "slow_decode=6",
     "2 % errors": "errors=0.02",
     "5 % truncated": "truncate=0.05",
     "stalls of 15 s": "stall=15",
