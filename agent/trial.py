@@ -18,7 +18,9 @@ NONE: Counts = (0, 0, 0, 0)
 class Lens:
     """One e-process for 'worse' and one for 'not worse', over the same counts. Natural logarithms."""
 
-    worse: tuple[tuple[float, ...], ...] = ()  # a row for each start time, a number for each alternative
+    worse: tuple[float, ...] = ()  # for each alternative, since the first start
+    starts: tuple[float, ...] = ()  # … the sum over start times of weight / what `worse` was then
+    started: int = 0  # so many start times have been
     good: tuple[float, float, float] = (0.0, 0.0, 0.0)  # since the step began
     bad: float = 0.0  # the control's bad ones, older ones counting less
     of: float = 0.0  # … and its requests

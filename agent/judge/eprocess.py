@@ -29,7 +29,6 @@ from agent.trial import Lens
 
 HALF_LIFE_S = 600.0
 RESTART_S = 300.0
-MOST_STARTS = 24
 HIGHEST = 0.97
 STEPS, CLOSE = 60, 1e-6  # of Newton, whose error is the square of its last step
 LEAST = 1e-4  # the control's share is never taken to be less
@@ -130,25 +129,45 @@ def alone(
 
 
 def _with(lens: Lens, worse: list[float], good: list[float], at_s: float) -> Lens:
-    """Each start that has been counts the tick; `log_worse` is of the mixture over all of them."""
-    rows = list(lens.worse)
-    if len(rows) < min(1 + int(at_s // RESTART_S), MOST_STARTS):
-        rows.append((0.0,) * len(worse))
-    rows = [tuple([round(old + new, 5) for old, new in zip(row, worse, strict=True)]) for row in rows]
-    weights = [0.5, *(3 / (pi * i) ** 2 for i in range(1, len(rows)))]
-    rest = max(1 - sum(weights), 1e-12)  # starts to come are worth their weight
-    most = max(0.0, *[max(row) for row in rows])
-    means = [sum([exp(value - most) for value in row]) / len(row) for row in rows]
-    mixture = rest * exp(-most) + sum([w * mean for w, mean in zip(weights, means, strict=True)])
-    now = tuple(round(old + new, 5) for old, new in zip(lens.good, good, strict=True))
-    log_good = log_sum(now) - log(len(now))
+    """The mixture over start times s, of weight w, and J alternatives with the evidence L now, L_s then:
+
+    E = rest + sum over s, j of w exp(L - L_s) / J = rest + sum over j of exp(L) S / J
+
+    with S = sum over s of w exp(-L_s), which changes at a start only, and the weight of the starts to come.
+    """
+    if lens.started < 1 + int(at_s // RESTART_S):
+        lens = _started(lens, len(worse))
+    now = tuple([round(old + new, 5) for old, new in zip(lens.worse, worse, strict=True)])
+    logs = [one + start for one, start in zip(now, lens.starts, strict=True)]
+    most = max(0.0, *logs)
+    mixture = _rest(lens.started) * exp(-most) + sum([exp(value - most) for value in logs]) / len(logs)
+    better = tuple([round(old + new, 5) for old, new in zip(lens.good, good, strict=True)])
+    log_good = log_sum(better) - log(len(better))
     return replace(
         lens,
-        worse=tuple(rows),
-        good=(now[0], now[1], now[2]),
+        worse=now,
+        good=(better[0], better[1], better[2]),
         log_worse=round(most + log(mixture), 5),
         most_good=round(max(lens.most_good, log_good), 5),
     )
+
+
+def _started(lens: Lens, alternatives: int) -> Lens:
+    if not lens.started:
+        first = (round(log(_weight(0)), 5),) * alternatives
+        return replace(lens, worse=(0.0,) * alternatives, starts=first, started=1)
+    log_w = log(_weight(lens.started))
+    starts = [log_sum((old, log_w - now)) for old, now in zip(lens.starts, lens.worse, strict=True)]
+    return replace(lens, starts=tuple([round(start, 5) for start in starts]), started=lens.started + 1)
+
+
+def _weight(start: int) -> float:
+    return 3 / (pi * start) ** 2 if start else 0.5
+
+
+@cache
+def _rest(started: int) -> float:
+    return 1 - sum(map(_weight, range(started)))
 
 
 def log_sum(logs: tuple[float, ...] | list[float]) -> float:
