@@ -1,0 +1,64 @@
+"""How often the judge is wrong, and how soon right: tables, and bench/results/judge.json.
+
+Without sections: all. What a section measured before stays in the file until it is measured again.
+"""
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+from bench.judge import cost, exposure, gains, hours, others, passing, rollouts
+from bench.judge.report import table
+from bench.judge.runs import Pool
+from bench.judge.scenarios import LATER, NULLS, WORSE
+from bench.judge.traffic import SEED
+
+RUNS = 1000
+RESULTS = Path(__file__).parent.parent / "results" / "judge.json"
+SECTIONS: Mapping[str, Callable[[Pool, int], dict[str, object]]] = {
+    "nulls": partial(hours.measure, NULLS),
+    "worse": partial(hours.measure, WORSE),
+    "late": partial(hours.measure, LATER),
+    "rollouts": rollouts.measure,
+    "passing": passing.measure,
+    "gain": gains.measure,
+    "several": others.measure_several,
+    "quiet": others.measure_quiet,
+    "exposure": exposure.measure,
+    "cost": lambda _, runs: cost.measure(max(100, runs)),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.judge", description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--runs", type=int, default=RUNS, help="of each null; others take a share of it")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="where the numbers go")
+    options = parser.parse_args()
+    if wrong := set(options.sections) - set(SECTIONS):
+        parser.error(f"no section is called {', '.join(sorted(wrong))}")
+    found = json.loads(options.json.read_text()) if options.json.exists() else {}
+    pool = Pool()
+    for name in options.sections or SECTIONS:
+        begun_s = perf_counter()
+        print(f"{name}:", flush=True)
+        found[name] = SECTIONS[name](pool, options.runs)
+        spent_s = round(perf_counter() - begun_s, 1)
+        about = found.setdefault("about", {"seed": SEED, "wall_s": {}, "runs": {}})
+        about["python"] = platform.python_version()
+        about["wall_s"][name], about["runs"][name] = spent_s, options.runs
+        options.json.parent.mkdir(exist_ok=True)
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        print(f"  {spent_s} s\n", flush=True)
+    pool.close()
+    print(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Section `cost`: CPU time of the seconds in which the judge closes a tick of every stream and both lenses.
+
+Four streams, and all six.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from time import thread_time_ns
+
+from agent.arm import EMPTY, Arm
+from agent.judge import AnytimeJudge
+from agent.judge.streams import ANSWERS
+from agent.model import Slo, Step
+from agent.trial import Second, Trial
+from bench.judge import rollouts
+from bench.judge.ours import NOON, independent
+from bench.judge.traffic import quantiles, seeded
+
+STEP = Step(weight=25, requests=100, at_least_s=60.0, at_most_s=1e9, parity=25)
+FOUR = Slo(ttft=rollouts.SLO.ttft, errors=0.99)  # with blue's e2e not known, nor promised
+ALLOWED_MS = 2.0
+
+
+def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
+    """How many streams, and what each second cost in which both lenses closed a tick."""
+    random = seeded("cost")
+    green, *blue = [rollouts.Server(random, None) for _ in range(4)]
+    spread = dict.fromkeys((*ANSWERS, "ttft", "itl", "e2e"), independent())
+    trial, asked, beside = Trial(calibration=spread), Arm(), Arm()
+    record, spent, second = _known(blue[0].arm(0.0, 2000.0), slo), list[float](), 0
+    judge = AnytimeJudge()
+    while len(spent) < ticks:
+        second += 1
+        now = _known(green.arm(second, 2.0), slo)
+        others = {str(number): _known(one.arm(second, 2.0), slo) for number, one in enumerate(blue)}
+        asked, beside = asked + now, sum(others.values(), beside)
+        heard = Second(at=NOON + timedelta(seconds=second), green=now, blue=others)
+        begun = thread_time_ns()
+        trial, _ = judge.hear(
+            trial, step=STEP, slo=slo, second=heard, green=asked, blue=beside, record=record
+        )
+        spent_ms = (thread_time_ns() - begun) / 1e6
+        if trial.wide_s == trial.tick_s == 0.0 and trial.all_s:
+            spent.append(spent_ms)
+    return len(trial.streams), spent
+
+
+def _known(arm: Arm, slo: Slo) -> Arm:
+    return arm if slo.e2e else replace(arm, itl=EMPTY, e2e=EMPTY, over_itl=0, over_e2e=0)
+
+
+def measure(ticks: int) -> dict[str, object]:
+    found: dict[str, object] = {"allowed_ms": ALLOWED_MS}
+    for slo in (FOUR, rollouts.SLO):
+        streams, spent = seconds_ms(slo, ticks)
+        found[f"{streams} streams"] = _row(spent)
+        print(f"  {streams} streams: {_row(spent)}", flush=True)
+    return found
+
+
+def _row(spent: Sequence[float]) -> dict[str, object]:
+    p50, p99 = quantiles(spent, 0.5, 0.99)
+    return {"ticks": len(spent), "p50_ms": round(p50, 3), "p99_ms": round(p99, 3)}

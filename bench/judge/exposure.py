@@ -1,0 +1,74 @@
+"""Section `exposure`: what a bad green costs until it is taken back, by others' documented plans.
+
+8 rps over four servers. Ours: section `rollouts`. The limits lie halfway between good and bad.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import inf
+from random import Random
+
+from bench.judge.hours import finite
+from bench.judge.runs import Pool
+from bench.judge.scenarios import LIMITS
+from bench.judge.traffic import Pair, pair, quantiles, seeded
+
+RPS, USUAL, MINUTE_S = 8.0, 0.01, 60.0
+Cost = tuple[float, float, float]
+"""Minutes until green goes back (inf: never), its requests, its excess bad ones."""
+
+
+def flagger(random: Random, share: float, most: float) -> Cost:
+    """Documented example: 5 % more each minute up to 50 %, threshold 10; a failed check holds the weight."""
+    weight = failed = asked = 0
+    for minute in range(1, 241):
+        of, bad = pair(random, RPS * MINUTE_S * weight / 100, share)
+        asked += of
+        if failed >= 10:  # noqa: PLR2004 - the threshold
+            return minute, asked, asked * (share - USUAL)
+        if weight and (not of or bad > most * of):
+            failed += 1
+        elif weight >= 50:  # noqa: PLR2004 - promoted
+            break
+        else:
+            weight += 5
+    return inf, asked, asked * (share - USUAL)
+
+
+def argo(random: Random, share: float, most: float) -> Cost:
+    """Documented example: 20, 40, 60, 80 %, 10 min each; analysed every 5 min from the second step on."""
+    asked = failed = 0
+    last: Pair = (0, 0)
+    for number in range(1, 9):
+        weight = 20 * ((number + 1) // 2)
+        last = pair(random, RPS * 5 * MINUTE_S * weight / 100, share)
+        asked += last[0]
+        failed += number >= 2 and last[1] > most * last[0]  # noqa: PLR2004 - the first look begins the step
+        if failed > 3:  # noqa: PLR2004 - failureLimit
+            return 5.0 * number, asked, asked * (share - USUAL)
+    return inf, asked, asked * (share - USUAL)
+
+
+RULES: Mapping[str, Callable[[Random, float, float], Cost]] = {"flagger": flagger, "argo": argo}
+
+
+def cost(rule: str, share: float, run: int) -> Cost:
+    return RULES[rule](seeded("exposure", rule, share, run), share, LIMITS[share])
+
+
+def measure(pool: Pool, runs: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for share in LIMITS:
+        for rule in RULES:
+            rows = pool.of(partial(cost, rule, share), runs)
+            back = [row for row in rows if row[0] < inf]
+            name = f"1 to {share:.0%}, {rule}'s example"
+            found[name] = {
+                "runs": runs,
+                "back": len(back) / runs,
+                "minutes": finite(quantiles([row[0] for row in rows], 0.5)),
+                "requests": finite(quantiles([row[1] for row in rows], 0.5)),
+                "excess_bad": finite(quantiles([row[2] for row in rows], 0.5)),
+            }
+            print(f"  {name}: {found[name]}", flush=True)
+    return found

@@ -1,0 +1,145 @@
+"""Section `gain`: how often an equal green is called better (5 % are meant), and a better one too.
+
+Twelve minutes at parity beside three servers, thirty in the hold-back, three of blue's record; latencies are
+lognormal, TTFT 0.25 s, ITL 20 ms and e2e 3 s in the middle. `stalls`: a server that stalls takes three times
+as long, all that it answers; `busy`: the load moves, and with it all latencies of a minute, by 20 %.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache, partial
+from random import Random
+
+from agent.arm import EDGES_S, EMPTY, Arm
+from agent.calibration import Calibration, Steadiness
+from agent.judge.gain import gain
+from agent.trial import Trial
+from bench.judge.ours import NOON
+from bench.judge.rollouts import RPS, SERVERS, SLO
+from bench.judge.runs import Pool
+from bench.judge.traffic import MINUTE, TICK_S, Stalls, poisson, seeded, stalled
+
+MIDDLES_S = {"ttft": (0.25, 0.3), "itl": (0.02, 0.4), "e2e": (3.0, 0.5)}
+ERRORS = 0.01
+SLOW = 3.0
+PARITY_TICKS, HOLD_TICKS, RECORD_TICKS = 48, 120, 12
+HISTORY_TICKS, RUNS_OF_A_HISTORY = 480, 10
+SHARE = 0.4  # of the runs that are asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`quicker`: green's latencies are so many times blue's."""
+
+    quicker: float = 1.0
+    errors: float = ERRORS
+    stalls: Stalls | None = None
+    busy: float = 0.0
+
+
+CASES: Mapping[str, Case] = {
+    "equal": Case(),
+    "equal, stalls of 45 s": Case(stalls=Stalls(3)),
+    "equal, busy minutes": Case(busy=0.2),
+    "5 % quicker": Case(quicker=0.95),
+    "10 % quicker": Case(quicker=0.9),
+    "20 % quicker": Case(quicker=0.8),
+    "20 % quicker, stalls of 45 s": Case(quicker=0.8, stalls=Stalls(3)),
+    "errors of 1 % halved": Case(errors=0.005),
+    "no errors": Case(errors=0.0),
+}
+
+
+def spent(random: Random, requests: float, *, errors: float, times: float) -> Arm:
+    """A server's tick."""
+    of = poisson(random, requests)
+    failed = sum(random.random() < errors for _ in range(of))
+    found = {name: list(EMPTY) for name in MIDDLES_S}
+    over, late = dict.fromkeys(MIDDLES_S, 0), 0
+    promised = {"ttft": SLO.ttft, "itl": SLO.itl, "e2e": SLO.e2e}
+    for _ in range(of - failed):
+        missed = False
+        for name, (middle_s, spread) in MIDDLES_S.items():
+            value_s = middle_s * times * random.lognormvariate(0.0, spread)
+            found[name][bisect_left(EDGES_S, value_s)] += 1
+            objective = promised[name]
+            if objective is not None and value_s > objective.under_s:
+                over[name] += 1
+                missed = True
+        late += missed
+    return Arm(
+        total=of,
+        errors=failed,
+        late=late,
+        over_ttft=over["ttft"],
+        over_itl=over["itl"],
+        over_e2e=over["e2e"],
+        ttft=tuple(found["ttft"]),
+        itl=tuple(found["itl"]),
+        e2e=tuple(found["e2e"]),
+    )
+
+
+def served(random: Random, case: Case, ticks: int, rates: Sequence[float], greens: int) -> list[list[Arm]]:
+    """For each tick the arm of each server, of which the first `greens` are green."""
+    states = [stalled(random, case.stalls) for _ in rates]
+    loads = [random.lognormvariate(0.0, case.busy) for _ in range(ticks // MINUTE + 1)]
+    return [
+        [
+            spent(
+                random,
+                rate * TICK_S,
+                errors=case.errors if number < greens else ERRORS,
+                times=loads[tick // MINUTE]
+                * (SLOW if next(state) else 1.0)
+                * (case.quicker if number < greens else 1.0),
+            )
+            for number, (rate, state) in enumerate(zip(rates, states, strict=True))
+        ]
+        for tick in range(ticks)
+    ]
+
+
+@lru_cache(maxsize=4)
+def known(stalls: Stalls | None, busy: float, number: int) -> Mapping[str, Calibration]:
+    """What the daemon has learned in two hours of four servers."""
+    random = seeded("gain", stalls, busy, number)
+    steadiness, at = Steadiness(), NOON
+    for arms in served(random, Case(stalls=stalls, busy=busy), HISTORY_TICKS, [RPS / SERVERS] * SERVERS, 0):
+        steadiness.add(at, {str(server): arm for server, arm in enumerate(arms)})
+        at += timedelta(seconds=TICK_S)
+    return steadiness.calibrations(at)
+
+
+def said(name: str, run: int) -> str:
+    """What the judge calls better; "" for nothing."""
+    case = CASES[name]
+    random = seeded("gain", name, run)
+    trial = Trial(calibration=known(case.stalls, case.busy, run // RUNS_OF_A_HISTORY))
+    record = _sum(served(random, case, RECORD_TICKS, [RPS / (SERVERS - 1)] * (SERVERS - 1), 0))
+    beside = served(random, case, PARITY_TICKS, [RPS / SERVERS] * SERVERS, 1)
+    level = _sum([arms[:1] for arms in beside]), _sum([arms[1:] for arms in beside])
+    green = _sum(served(random, case, HOLD_TICKS, [RPS / SERVERS] * SERVERS, SERVERS))
+    return gain(trial, slo=SLO, level=level, green=green, record=record)
+
+
+def _sum(rows: Sequence[Sequence[Arm]]) -> Arm:
+    return sum((arm for arms in rows for arm in arms), Arm())
+
+
+def measure(pool: Pool, runs: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name in CASES:
+        many = max(2, round(runs * (SHARE if name.startswith("equal") else SHARE / 4)))
+        answers = pool.of(partial(said, name), many)
+        row = {
+            "runs": many,
+            "called_better": sum(map(bool, answers)) / many,
+            "said": dict(Counter(answer.split(":")[1] for answer in answers if answer)),
+        }
+        found[name] = row
+        print(f"  {name}: {row}", flush=True)
+    return found

@@ -1,0 +1,111 @@
+"""Sections `nulls`, `worse`, `late`: an hour of one stream, for the judge's code and its peers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import accumulate
+from math import inf
+
+from agent.calibration import Calibration
+from bench.judge import peers
+from bench.judge.ours import SURE, Evidence, blues, calibrated, greens
+from bench.judge.runs import Pool
+from bench.judge.scenarios import SCENARIOS, Scenario
+from bench.judge.traffic import TICK_S, Tick, Traffic, history, quantiles, seeded, ticks
+
+KAYENTA_RUNS = 0.1
+RUNS_OF_A_HISTORY = 4
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """When each rule took green back: the number of the tick; None: it did not. `phi`: of blue before."""
+
+    phi: float
+    tick_phi: float
+    requests: tuple[int, ...]  # of green's, up to each tick
+    excess: tuple[float, ...]  # bad requests more than blue would have had, up to each tick
+    back: Mapping[str, int | None]
+
+
+@cache
+def learned(traffic: Traffic, number: int) -> Calibration | None:
+    """From four hours of blue. A few runs share one: it costs more than the hour that is judged."""
+    return calibrated(history(seeded("history", traffic, number), traffic))
+
+
+def hour(name: str, kayenta: float, run: int) -> Hour:
+    scenario = SCENARIOS[name]
+    calibration = learned(scenario.traffic, run // RUNS_OF_A_HISTORY)
+    random = seeded(name, run)
+    made = ticks(random, scenario.traffic, scenario.green, scenario.blue)
+    green, blue = greens(made), blues(made)
+    evidence = Evidence(calibration)
+    back = _backs(evidence, made, both=scenario.onset is not None)
+    back |= {f"flagger {n}": peers.flagger(n)(green, scenario.limit) for n in (1, 5, 10)}
+    back |= {"argo": peers.argo(green, scenario.limit), "z": peers.z_test(green, blue)}
+    if run < kayenta:
+        back["kayenta"] = peers.kayenta(green, blue)
+    shares = zip(green, scenario.green, scenario.blue, strict=True)
+    more = (n * (now - usual) for (n, _), now, usual in shares)
+    return Hour(
+        phi=calibration.phi if calibration else 1.0,
+        tick_phi=calibration.tick_phi if calibration else 1.0,
+        requests=tuple(accumulate(n for n, _ in green)),
+        excess=tuple(accumulate(more)),
+        back=back,
+    )
+
+
+def _backs(evidence: Evidence, made: Iterable[Tick], *, both: bool) -> dict[str, int | None]:
+    """Ours; with `both`, ours without the mixture over start times too."""
+    found: dict[str, int | None] = dict.fromkeys(("ours", "one start") if both else ("ours",))
+    for number, tick in enumerate(made, 1):
+        log_e = evidence.hear(tick)
+        if log_e >= SURE and found["ours"] is None:
+            found["ours"] = number
+        if both and found["one start"] is None and evidence.log_from_the_start >= SURE:
+            found["one start"] = number
+        if None not in found.values():
+            break
+    return found
+
+
+def summed(scenario: Scenario, hours: Sequence[Hour]) -> dict[str, object]:
+    """The scenario's row: for each rule how often, and after how many requests or minutes."""
+    rules = sorted({rule for one in hours for rule in one.back}, key=("ours",).__contains__, reverse=True)
+    row: dict[str, object] = {
+        "runs": len(hours),
+        "phi": round(sum(one.phi for one in hours) / len(hours), 2),
+        "tick_phi": round(sum(one.tick_phi for one in hours) / len(hours), 2),
+    }
+    for rule in rules:
+        asked = [(one, one.back[rule]) for one in hours if rule in one.back]
+        counts = [inf if at is None else one.requests[at - 1] for one, at in asked]
+        bad = [inf if at is None else one.excess[at - 1] for one, at in asked]
+        onset = scenario.onset or 0
+        waits = [inf if at is None else (at - 1 - onset) * TICK_S / MINUTE_S for _, at in asked]
+        row[rule] = {
+            "runs": len(asked),
+            "back": sum(at is not None for _, at in asked) / len(asked),
+            "requests": finite(quantiles(counts, 0.5, 0.9)),
+            "excess_bad": finite(quantiles(bad, 0.5)),
+            "minutes": finite(quantiles(waits, 0.5, 0.9)),
+        }
+    return row
+
+
+def finite(values: Iterable[float]) -> list[float | None]:
+    """As JSON has it: null where it was not within the hour."""
+    return [round(value, 2) if value < inf else None for value in values]
+
+
+def measure(scenarios: Mapping[str, Scenario], pool: Pool, runs: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, scenario in scenarios.items():
+        many = max(2, round(runs * scenario.runs))
+        hours = pool.of(partial(hour, name, min(many, runs * KAYENTA_RUNS)), many)
+        found[name] = summed(scenario, hours)
+        print(f"  {name}: {found[name]}", flush=True)
+    return found

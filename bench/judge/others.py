@@ -1,0 +1,85 @@
+"""Sections `quiet`: a request of green's every ten seconds; `several`: four ways to be bad at once."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import inf, log
+
+from agent.judge.eprocess import log_sum
+from bench.judge.hours import finite, learned
+from bench.judge.ours import SURE, Evidence, calibrated, greens
+from bench.judge.peers import flagger
+from bench.judge.runs import Pool
+from bench.judge.scenarios import HOUR
+from bench.judge.traffic import Traffic, history, quantiles, seeded, ticks
+
+SHARE = 0.2  # of the runs that are asked for
+QUIET = Traffic(green_rps=0.1, blue_rps=0.3)
+EIGHT_HOURS = 8 * HOUR
+QUIET_WANTED = {0.01: None, 0.05: 343, 0.10: 100, 0.50: 12}
+"""Median requests; of one lens, phi 1, one start."""
+USUAL = (0.002, 0.01, 0.03, 0.01)  # of the four; the last is the one that green makes worse
+SEVERAL_WANTED = {0.01: None, 0.03: 1682, 0.05: 408, 0.10: 120}
+
+
+def quiet(share: float, run: int) -> tuple[float, bool]:
+    """Green's requests until it is taken back, and whether Flagger's threshold of 10 was passed."""
+    random = seeded("quiet", share, run)
+    evidence = Evidence(learned(QUIET, run))
+    made = ticks(random, QUIET, [share] * EIGHT_HOURS, [0.01] * EIGHT_HOURS)
+    green = greens(made)
+    peer = flagger(10)(green, 0.02) is not None
+    asked = 0
+    for tick in made:
+        asked += tick[0][0]
+        if evidence.hear(tick) >= SURE:
+            return asked, peer
+    return inf, peer
+
+
+def several(share: float, run: int) -> float:
+    """By the mean of four streams' evidence."""
+    random, asked = seeded("several", share, run), 0
+    known = [calibrated(history(random, Traffic(), 1.0, usual)) for usual in USUAL]
+    streams = [Evidence(one, usual=usual) for one, usual in zip(known, USUAL, strict=True)]
+    shares = (*USUAL[:-1], share)
+    made = [
+        ticks(random, Traffic(), [now] * HOUR, [usual] * HOUR)
+        for now, usual in zip(shares, USUAL, strict=True)
+    ]
+    for number in range(HOUR):
+        rows = [one[number] for one in made]
+        asked += rows[-1][0][0]
+        logs = [stream.hear(tick) for stream, tick in zip(streams, rows, strict=True)]
+        if log_sum(logs) - log(len(logs)) >= SURE:
+            return asked
+    return inf
+
+
+def measure_quiet(pool: Pool, runs: int) -> dict[str, object]:
+    many = max(2, round(runs * SHARE))
+    found: dict[str, object] = {}
+    for share, wanted in QUIET_WANTED.items():
+        rows = pool.of(partial(quiet, share), many)
+        row = _row([count for count, _ in rows], wanted)
+        found[f"1 to {share:.0%}"] = row | {"flagger 10": sum(peer for _, peer in rows) / many}
+        print(f"  1 to {share:.0%}: {found[f'1 to {share:.0%}']}", flush=True)
+    return found
+
+
+def measure_several(pool: Pool, runs: int) -> dict[str, object]:
+    many = max(2, round(runs * SHARE))
+    found: dict[str, object] = {}
+    for share, wanted in SEVERAL_WANTED.items():
+        row = _row(pool.of(partial(several, share), many), wanted)
+        found[f"1 to {share:.0%}"] = row
+        print(f"  1 to {share:.0%}: {row}", flush=True)
+    return found
+
+
+def _row(counts: Sequence[float], wanted: float | None) -> dict[str, object]:
+    return {
+        "runs": len(counts),
+        "back": sum(count < inf for count in counts) / len(counts),
+        "requests": finite(quantiles(counts, 0.5, 0.9)),
+        "wanted": wanted,
+    }

@@ -1,0 +1,110 @@
+"""What others would say of the same traffic, at their documented settings. Each answers with a tick, or None.
+
+Read at source level: Flagger 1.44 (a failed check more than `threshold` times, ever), Argo Rollouts 1.9 (a
+measurement fails more than `failureLimit` times, ever), Kayenta 2.46 (`MannWhitneyClassifier` of
+NetflixACAJudge-v1.0: confidence 0.98, tolerance 0.25, direction increase; the classifier alone). Their fixed
+limits lie halfway between good and bad, which no operator knows. `z`: the pooled test of two proportions at
+p < 0.01, looked at every tick.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import copysign, nan, sqrt
+from statistics import NormalDist
+
+from bench.judge.traffic import MINUTE, Pair, by_minute
+
+CONFIDENCE, TOLERANCE = 0.98, 0.25
+LOOKS_MIN = (10, 20, 30, 40, 50, 60)
+Z01 = NormalDist().inv_cdf(0.99)
+
+
+def limit(green: Sequence[Pair], most: float, *, minutes: int, failures: int) -> int | None:
+    """A check every `minutes` over as many; an empty one fails. Back at the `failures`-th that fails."""
+    failed = 0
+    for number, (of, bad) in enumerate(by_minute(green, minutes), 1):
+        failed += bad > most * of or not of
+        if failed >= failures:
+            return number * minutes * MINUTE
+    return None
+
+
+def flagger(threshold: int) -> Callable[[Sequence[Pair], float], int | None]:
+    return lambda green, most: limit(green, most, minutes=1, failures=threshold)
+
+
+def argo(green: Sequence[Pair], most: float) -> int | None:
+    """5 min, failureLimit 3: the fourth failure is one too many."""
+    return limit(green, most, minutes=5, failures=4)
+
+
+def z_test(green: Sequence[Pair], blue: Sequence[Pair], warm_up: int = MINUTE) -> int | None:
+    n = k = m = j = 0
+    for number, ((of, bad), (blue_of, blue_bad)) in enumerate(zip(green, blue, strict=True), 1):
+        n, k, m, j = n + of, k + bad, m + blue_of, j + blue_bad
+        share = (k + j) / max(n + m, 1)
+        error = sqrt(max(share * (1 - share) * (1 / max(n, 1) + 1 / max(m, 1)), 1e-12))
+        if number > warm_up and (k / max(n, 1) - j / max(m, 1)) / error >= Z01:
+            return number
+    return None
+
+
+def kayenta(green: Sequence[Pair], blue: Sequence[Pair]) -> int | None:
+    """Shares of bad requests by the minute, all so far, looked at every ten minutes."""
+    ours, theirs = _shares(green), _shares(blue)
+    for minutes in LOOKS_MIN:
+        if minutes <= len(ours) and high(_known(ours[:minutes]), _known(theirs[:minutes])):
+            return minutes * MINUTE
+    return None
+
+
+def _shares(pairs: Sequence[Pair]) -> list[float]:
+    return [bad / of if of else nan for of, bad in by_minute(pairs)]
+
+
+def _known(values: Sequence[float]) -> list[float]:
+    return [value for value in values if value == value]  # noqa: PLR0124 - not a number
+
+
+def high(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Is the experiment's metric classified as High? What Kayenta calls an error is dropped: not high."""
+    if not ours or not theirs or sorted(ours) == sorted(theirs) or len({*ours, *theirs}) == 1:
+        return False
+    confident = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    try:
+        low, estimate = _shift(confident, ours, theirs), _shift(0.0, ours, theirs)
+    except ZeroDivisionError:
+        return False
+    mean, usual = sum(ours) / len(ours), sum(theirs) / len(theirs)
+    return low > TOLERANCE * abs(estimate) and (usual <= 0 or mean >= usual)
+
+
+def _shift(wanted: float, ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The difference in location at which the rank statistic is `wanted` standard errors."""
+    low, high_ = min(ours) - max(theirs), max(ours) - min(theirs)
+    if _rank_z(low, ours, theirs) <= wanted:
+        return low
+    if _rank_z(high_, ours, theirs) >= wanted:
+        return high_
+    for _ in range(30):
+        middle = 0.5 * (low + high_)
+        if _rank_z(middle, ours, theirs) > wanted:
+            low = middle
+        else:
+            high_ = middle
+    return 0.5 * (low + high_)
+
+
+def _rank_z(shift: float, ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The Mann-Whitney statistic of `ours` less `shift`, standardised, with continuity and ties."""
+    moved = [value - shift for value in ours]
+    times = Counter(moved) + Counter(theirs)
+    rank, seen = {}, 0
+    for value in sorted(times):
+        rank[value] = seen + (times[value] + 1) / 2
+        seen += times[value]
+    n, m = len(ours), len(theirs)
+    off = sum(rank[value] for value in moved) - n * (n + 1) / 2 - n * m / 2
+    ties = sum(count**3 - count for count in times.values()) / ((n + m) * (n + m - 1))
+    sigma = sqrt(n * m / 12 * (n + m + 1 - ties))
+    return (off - (copysign(0.5, off) if off else 0.0)) / sigma

@@ -1,0 +1,83 @@
+"""What was wanted, what was measured, and whether that is enough."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bench.judge.scenarios import SCENARIOS
+
+Found = Mapping[str, Any]
+MOST_FALSE = 0.01
+MOST_WRONG = 0.05
+SLACK = 1.15
+Line = tuple[str, str, str, bool]
+"""What, wanted, measured, met."""
+
+
+def lines(found: Found) -> Iterator[Line]:
+    for section in ("nulls", "worse", "late"):
+        yield from _hours(found.get(section, {}))
+    yield from _passing(found.get("passing", {}))
+    yield from _rollouts(found.get("rollouts", {}))
+    yield from _gain(found.get("gain", {}))
+    for name, row in found.get("cost", {}).items():
+        if name == "4 streams":
+            yield "a tick of four streams, p99", "under 2 ms", f"{row['p99_ms']} ms", row["p99_ms"] < 2  # noqa: PLR2004
+
+
+def _hours(rows: Found) -> Iterator[Line]:
+    for name, row in rows.items():
+        wanted, ours = SCENARIOS[name], row["ours"]
+        if wanted.null:
+            yield name, "at most 1 % taken back", _share(ours), ours["back"] <= MOST_FALSE
+        if wanted.wanted_share is not None and wanted.wanted_share < 0.99:  # noqa: PLR2004
+            least = wanted.wanted_share / SLACK
+            yield name, f"{wanted.wanted_share:.0%} taken back", _share(ours), ours["back"] >= least
+        if wanted.wanted_median is not None:
+            yield _median(name, "requests", ours["requests"][0], wanted.wanted_median)
+        if wanted.wanted_minutes is not None:
+            yield _median(name, "min", ours["minutes"][0], wanted.wanted_minutes, slack=0.25)
+
+
+def _passing(rows: Found) -> Iterator[Line]:
+    for name, row in rows.items():
+        yield _median(f"passes, {name}", "requests", row["requests"][0], row["wanted"])
+        if "passed_though_worse" in row:
+            wrong, runs = row["passed_though_worse"], row["runs"]
+            noise = 2 * (MOST_WRONG * (1 - MOST_WRONG) / runs) ** 0.5
+            measured = f"{wrong:.1%} of {runs}"
+            yield f"passes though worse, {name}", "at most 5 %", measured, wrong <= MOST_WRONG + noise
+
+
+def _rollouts(rows: Found) -> Iterator[Line]:
+    for name, row in rows.items():
+        if name.startswith("null"):
+            yield f"whole judge, {name}", "at most 1 % taken back", _share(row), row["back"] <= MOST_FALSE
+
+
+def _gain(rows: Found) -> Iterator[Line]:
+    for name, row in rows.items():
+        if name.startswith("equal"):
+            called, runs = row["called_better"], row["runs"]
+            noise = 2 * (MOST_WRONG * (1 - MOST_WRONG) / runs) ** 0.5
+            measured = f"{called:.1%} of {runs}"
+            yield f"called better, {name}", "at most 5 %", measured, called <= MOST_WRONG + noise
+
+
+def _share(row: Found) -> str:
+    return f"{row['back']:.1%} of {row['runs']}"
+
+
+def _median(name: str, unit: str, found: float | None, wanted: float, slack: float = 0.0) -> Line:
+    """Enough is 15 % more than wanted; `slack`: what one tick adds."""
+    measured = "none" if found is None else f"{found:g} {unit}"
+    met = found is not None and found <= wanted * SLACK + slack
+    return name, f"{wanted:g} {unit} (median)", measured, met
+
+
+def table(found: Found) -> str:
+    rows = list(lines(found))
+    width = max((len(what) for what, *_ in rows), default=0)
+    return "\n".join(
+        f"{'met   ' if met else 'MISSED'}  {what:{width}}  wanted {wanted:24}  {measured}"
+        for what, wanted, measured, met in rows
+    )

@@ -1,0 +1,217 @@
+"""Section `rollouts`: the whole judge, second by second, all six streams, from 5 % of the traffic to parity.
+
+Four servers, 8 rps: green takes the place of one of them. Of what is asked, 1 % fails, 1 % is given up by its
+client, 1 % is refused, and of the answers 1 % each is later than each of three objectives: six null streams
+but for `errors`, which green makes worse. A server that stalls does so in all of them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache, lru_cache, partial
+from math import inf
+from random import Random
+
+from agent.arm import EMPTY, Arm
+from agent.calibration import Calibration, Steadiness
+from agent.judge import AnytimeJudge
+from agent.model import Objective, Plan, Prospect, Slo, Step
+from agent.plans import plan_for
+from agent.trial import Second, Trial
+from bench.judge.hours import finite
+from bench.judge.ours import NOON
+from bench.judge.runs import Pool
+from bench.judge.traffic import TICK_S, Stalls, poisson, quantiles, seeded, stalled
+
+SLO = Slo(
+    ttft=Objective(under_s=0.5, share=0.99),
+    itl=Objective(under_s=0.05, share=0.99),
+    e2e=Objective(under_s=10.0, share=0.99),
+    errors=0.99,
+)
+USUAL = 0.01
+RPS, SERVERS = 8.0, 4
+STARTS_S = 180  # while green starts, the others serve: their record
+STEPS = (
+    Step(weight=5, requests=20, at_least_s=30.0, at_most_s=600.0),
+    Step(weight=50, requests=100, at_least_s=60.0, at_most_s=2700.0),
+    Step(weight=100, requests=100, at_least_s=1800.0, at_most_s=7200.0),
+)
+PLAN = Plan(steps=STEPS, start_s=900.0, warm_up_requests=20, warm_up_s=120.0, drain_s=60.0, lease_s=45.0)
+SHARE = 0.2  # of the runs that are asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`minutes`: so long it is judged, at parity once it may. `errors`: green's, from `onset_s`."""
+
+    errors: float = USUAL
+    onset_s: int = 0
+    minutes: int = 60
+    stalls: Stalls | None = None
+
+
+CASES: Mapping[str, Case] = {
+    "null": Case(minutes=30),
+    "null, stalls of 45 s": Case(minutes=30, stalls=Stalls(3)),
+    "1 to 3 %": Case(errors=0.03),
+    "1 to 5 %": Case(errors=0.05),
+    "1 to 10 %": Case(errors=0.10),
+    "1 to 50 %": Case(errors=0.50),
+    "1 to 10 % at minute 20": Case(errors=0.10, onset_s=1200),
+    "1 to 10 %, stalls of 45 s": Case(errors=0.10, stalls=Stalls(3)),
+}
+
+
+@dataclass(slots=True)
+class Server:
+    """What one server's requests do, second by second."""
+
+    random: Random
+    stalls: Stalls | None
+    ill: bool = False
+    _states: Iterator[bool] = field(init=False)
+    _until_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._states = stalled(self.random, self.stalls)
+
+    def arm(self, at_s: float, requests: float, errors: float = USUAL) -> Arm:
+        """`requests`: their expected number."""
+        if at_s >= self._until_s:
+            self.ill, self._until_s = next(self._states), at_s + TICK_S
+        of = poisson(self.random, requests)
+        gave_up = self._bad(of, USUAL)
+        refused = self._bad(of - gave_up, USUAL)
+        total = of - gave_up - refused
+        failed = self._bad(total, errors)
+        late = (self._bad(total - failed, USUAL) for _ in range(3))
+        return arm(total, failed, gave_up, refused, *late)
+
+    def _bad(self, of: int, share: float) -> int:
+        if self.stalls:
+            share = max(share, self.stalls.bad) if self.ill else self.stalls.between(share)
+        return sum(self.random.random() < share for _ in range(of)) if of else 0
+
+
+@cache
+def arm(total: int, errors: int, gave_up: int, refused: int, *late: int) -> Arm:
+    ok = total - errors
+    ttft, itl, e2e = late
+    return Arm(
+        total=total,
+        errors=errors,
+        late=min(ok, sum(late)),
+        gave_up=gave_up,
+        refused=refused,
+        over_ttft=ttft,
+        over_itl=itl,
+        over_e2e=e2e,
+        ttft=_spread(ok, ttft, 27, 40),
+        itl=_spread(ok, itl, 18, 26),
+        e2e=_spread(ok, e2e, 44, 56),
+    )
+
+
+def _spread(of: int, late: int, usual: int, slow: int) -> tuple[int, ...]:
+    counts = list(EMPTY)
+    counts[usual], counts[slow] = of - late, late
+    return tuple(counts)
+
+
+@lru_cache(maxsize=4)
+def known(stalls: Stalls | None, number: int) -> Mapping[str, Calibration]:
+    """What the daemon has learned in four hours of three servers."""
+    random = seeded("known", stalls, number)
+    servers = [Server(random, stalls) for _ in range(SERVERS - 1)]
+    steadiness, at = Steadiness(), NOON
+    for tick in range(round(4 * 3600 / TICK_S)):
+        arms = {str(n): one.arm(tick * TICK_S, RPS / SERVERS * TICK_S) for n, one in enumerate(servers)}
+        steadiness.add(at, arms)
+        at += timedelta(seconds=TICK_S)
+    return steadiness.calibrations(at)
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One rollout: up to parity, where it stays until green goes back or the time is over."""
+
+    case: Case
+    run: int
+    trial: Trial = field(init=False)
+    asked: int = 0  # of green
+    excess: float = 0.0
+    passed_s: float = inf  # at parity
+    _blue: list[Server] = field(init=False)
+    _green: Server = field(init=False)
+    _record: Arm = field(init=False)
+
+    def __post_init__(self) -> None:
+        random = seeded("rollout", self.case, self.run)
+        self.trial = Trial(calibration=known(self.case.stalls, self.run // 4))
+        *self._blue, self._green = [Server(random, self.case.stalls) for _ in range(SERVERS)]
+        each = RPS / (SERVERS - 1)
+        self._record = sum((one.arm(second, each) for second in range(STARTS_S) for one in self._blue), Arm())
+
+    def back_s(self) -> float:
+        """The second at which green goes back; inf: it does not."""
+        plan = plan_for(PLAN, Prospect(strategy="replace"), SERVERS, RPS)
+        steps = iter(plan.steps[:-1])
+        step, at_s, begun = next(steps), STARTS_S, Arm()
+        green = blue = begun
+        for second in range(self.case.minutes * 60):
+            at_s += 1
+            now, beside = self._second(at_s, step.weight / 100, second >= self.case.onset_s)
+            green, blue = green + now, sum(beside.values(), blue)
+            self.trial, verdict = AnytimeJudge().hear(
+                self.trial,
+                step=step,
+                slo=SLO,
+                second=Second(at=NOON + timedelta(seconds=at_s), green=now, blue=beside),
+                green=green,
+                blue=blue,
+                record=self._record,
+            )
+            if verdict.kind == "fail":
+                return second + 1
+            if verdict.kind == "pass" and step.weight < step.parity:
+                step, green, blue = next(steps), begun, begun
+                self.trial = self.trial.next_step()
+            elif verdict.kind == "pass":
+                self.passed_s = min(self.passed_s, second + 1)
+        return inf
+
+    def _second(self, at_s: int, weight: float, now: bool) -> tuple[Arm, dict[str, Arm]]:
+        errors = self.case.errors if now else USUAL
+        green = self._green.arm(at_s, RPS * weight, errors)
+        self.asked += green.asked
+        self.excess += green.total * (errors - USUAL)
+        each = RPS * (1 - weight) / (SERVERS - 1)
+        return green, {str(number): one.arm(at_s, each) for number, one in enumerate(self._blue)}
+
+
+def rollout(name: str, run: int) -> tuple[float, float, float, float]:
+    """Seconds until green goes back, and until it has passed at parity; its requests, and its excess bad."""
+    one = Rollout(CASES[name], run)
+    back_s = one.back_s()
+    return back_s, one.passed_s, one.asked, one.excess
+
+
+def measure(pool: Pool, runs: int, names: Sequence[str] = tuple(CASES)) -> dict[str, object]:
+    many = max(2, round(runs * SHARE))
+    found: dict[str, object] = {}
+    for name in names:
+        rows = pool.of(partial(rollout, name), many)
+        back = [row for row in rows if row[0] < inf]
+        onset_s = CASES[name].onset_s
+        found[name] = {
+            "runs": many,
+            "back": len(back) / many,
+            "seconds": finite(quantiles([row[0] - onset_s for row in rows], 0.5, 0.9)),
+            "requests": finite(quantiles([row[2] if row[0] < inf else inf for row in rows], 0.5, 0.9)),
+            "excess_bad": finite(quantiles([row[3] if row[0] < inf else inf for row in rows], 0.5, 0.9)),
+            "passed_at_parity": sum(row[1] < min(row[0], inf) for row in rows) / many,
+            "passed_s": finite(quantiles([row[1] for row in rows], 0.5, 0.9)),
+        }
+        print(f"  {name}: {found[name]}", flush=True)
+    return found
