@@ -119,4 +119,5 @@ class Daemon:
         return {
             "events_total": sum(loop.events for loop in self.loops.values()),
             "audit_head_seq": self.journal.head.seq,
+            "audit_writable": all(loop.writable for loop in self.loops.values()),
         }

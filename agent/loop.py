@@ -13,7 +13,7 @@ from agent.effects import Effect, KeepAlive
 from agent.errors import ActError, JournalError
 from agent.events import AgentStarted, EffectFailed, Event, Observed
 from agent.fold import Fold
-from agent.journal import Journal
+from agent.journal import Entry, Journal
 from agent.machine import Machine, material, numbered, unremembered
 from agent.minutes import entry_of
 from agent.model import Server
@@ -21,7 +21,9 @@ from agent.perform import Performer
 from agent.ports import Engine, Now, Sensor, Traffic
 from agent.reading import Reading, Sample
 from agent.state import State
+from agent.unwritten import Late, takes_back
 
+RETRY_S = 1.0  # for a journal that cannot be written at the start
 LOOK_EVERY_S = 5.0  # for an adopted server that went away and may come back, perhaps with other flags
 COUNTS_EVERY = timedelta(seconds=10)  # how much of a canary's counts a crash may forget
 log = structlog.get_logger()
@@ -46,10 +48,13 @@ class TargetLoop:
     reading: Reading | None = None
     last_step: float = 0.0  # loop time; the watchdog asks for progress here
     events: int = 0
+    writable: bool = True  # whether the journal took what was last to be written
     _inbox: Inbox = field(default_factory=asyncio.Queue)
     _written: State | None = None
     _written_at: datetime | None = None
     _watched: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _late: Late = field(default_factory=Late)
+    _held: list[Event] = field(default_factory=list)  # outcomes that wait for the journal
 
     @property
     def target(self) -> str:
@@ -74,24 +79,36 @@ class TargetLoop:
         performer = Performer(
             engine=self.engine, traffic=self.traffic, emit=self.emit, now=self.now, exam=exam
         )
-        event: Event = await self._look_around(epoch)  # before whatever the API has put into the inbox
-        done: asyncio.Future[State] | None = None
+        effects = await self._recovered(epoch)
+        started()
         async with asyncio.TaskGroup() as tasks:
             for sensor in self.sensors:
                 tasks.create_task(sensor.run(self, self.hear, self.now), name=f"{self.target} {sensor}")
             tasks.create_task(self._tick(), name=f"{self.target} tick")
             renewing: asyncio.Task[None] | None = None
             while True:
-                for effect in self._step(event, done):
+                for effect in effects:
                     if isinstance(effect, KeepAlive):
                         if renewing is None or renewing.done():
                             renewing = tasks.create_task(performer.perform(effect))
                     else:
                         tasks.create_task(performer.perform(effect), name=f"{self.target} {effect.kind}")
-                if isinstance(event, AgentStarted):
-                    started()
                 self._watch_servers(tasks, epoch)
                 event, done = await self._inbox.get()
+                effects = self._step(event, done) or ()
+
+    async def _recovered(self, epoch: int) -> tuple[Effect, ...]:
+        """Look around and decide, before whatever the API has put into the inbox; wait for a full disk."""
+        while True:
+            effects = self._step(await self._look_around(epoch), None)
+            self._held.clear()  # the next look will see more
+            if effects is not None:
+                return effects
+            await asyncio.sleep(RETRY_S)
+            while not self._inbox.empty():
+                _, done = self._inbox.get_nowait()
+                if done is not None and not done.done():
+                    done.set_exception(JournalError(f"{self.target}: the start cannot be written down yet"))
 
     def hear(self, sample: Sample) -> None:
         self.fold.add(sample)
@@ -142,25 +159,68 @@ class TargetLoop:
         weights = self.state.route.weights if self.state.route else {}
         return max(self.state.present, key=lambda server: weights.get(server.name, 0), default=None)
 
-    def _step(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...]:
-        """Decide, write down, and only then say what is to be done."""
+    def _step(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...] | None:
+        """Decide, write down, and only then say what is to be done. None: that cannot be written."""
         after, effects = self.machine.step(self.state, event)
+        self.last_step = asyncio.get_running_loop().time()
+        if isinstance(event, Observed):
+            self._hear_again()
         try:
-            if self._worth_writing(after, effects, event):
-                self._write(after, event, effects)
+            self._write_down(after, event, effects)
         except JournalError as error:
-            if done is None:
-                raise
-            done.set_exception(error)
-            return ()
+            if self.writable:
+                self.writable = False
+                log.warning("audit.unwritable", target=self.target, why=str(error))
+            if not self._goes_unwritten(after, event, effects):
+                self._refuse(event, done, error)
+                return None
         self.state = after
         self.events += 1
-        self.last_step = asyncio.get_running_loop().time()
         if isinstance(event, EffectFailed):
             log.warning("effect failed", target=self.target, why=event.why)
         if done is not None and not done.done():
             done.set_result(after)
         return effects
+
+    def _write_down(self, after: State, event: Event, effects: tuple[Effect, ...]) -> None:
+        """What is late first. Raises JournalError."""
+        while (entry := self._late.first(self.now())) is not None:
+            self._append(entry)
+            self._late.written()
+            self._written, self._written_at = self.state, event.at
+            log.info("audit.recorded_late", target=self.target, action=entry.action)
+        if self._worth_writing(after, effects, event):
+            self._write(after, event, effects)
+
+    def _append(self, entry: Entry) -> None:
+        self.journal.append(entry)
+        if not self.writable:
+            self.writable = True
+            log.info("audit.writable_again", target=self.target, **self.journal.head.told())
+
+    def _goes_unwritten(self, after: State, event: Event, effects: tuple[Effect, ...]) -> bool:
+        """Whether the step is made all the same: only counts that a crash may forget, or only back."""
+        if not numbered(effects) and material(after) == material(self.state):
+            return True
+        if not takes_back(self.state, after, effects):
+            return False
+        entry = entry_of(self.state, after, event, numbered(effects))
+        self._late.add(entry)
+        self.heard(after)
+        log.warning("audit.to_be_recorded", target=self.target, action=entry.action, why=entry.why)
+        return True
+
+    def _refuse(self, event: Event, done: asyncio.Future[State] | None, error: JournalError) -> None:
+        """Who asked is told; an outcome is kept for later; of what was observed there is more in a second."""
+        if done is not None and not done.done():
+            done.set_exception(error)
+        elif done is None and not isinstance(event, Observed):
+            self._held.append(event)
+
+    def _hear_again(self) -> None:
+        """Outcomes that could not be written down are decided on anew."""
+        while self._held:
+            self.emit(self._held.pop(0))
 
     def _worth_writing(self, after: State, effects: tuple[Effect, ...], event: Event) -> bool:
         if self._written is None or numbered(effects) or material(after) != material(self._written):
@@ -170,11 +230,12 @@ class TargetLoop:
 
     def _write(self, after: State, event: Event, effects: tuple[Effect, ...]) -> None:
         entry = entry_of(self.state, after, event, numbered(effects))
-        self.journal.append(entry)
+        self._append(entry)
         self._written, self._written_at = after, event.at
         self.heard(after)
         if material(after) != material(self.state):
-            log.info(entry.action, target=self.target, rollout=entry.op_id, why=entry.why, by=entry.actor.id)
+            who = {"target": self.target, "rollout": entry.op_id, "by": entry.actor.id}
+            log.info(entry.action, **who, why=entry.why, **self.journal.head.told())
 
     def _watch_servers(self, tasks: asyncio.TaskGroup, epoch: int) -> None:
         """One watcher for each server that has an address, none for those that left."""
