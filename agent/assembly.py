@@ -9,8 +9,9 @@ from pathlib import Path
 import structlog
 
 from agent import checkpoints, expertise
-from agent.api.app import build_app, serve
-from agent.api.tokens import Tokens
+from agent.api.app import build_app
+from agent.api.entry import Entry
+from agent.api.listening import serve
 from agent.config import Config, Target
 from agent.daemon import Daemon, utc_now
 from agent.errors import ConfigError
@@ -102,14 +103,15 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
 
 async def run(config: Config, mode: Mode) -> None:
     """Be the daemon until a signal ends it. What must work before anything is decided is checked first."""
-    tokens = Tokens(config.tokens_file, utc_now)
+    entry = Entry.of(config.door, utc_now)
     if mode != "advise":
         await refuse_what_cannot_work(config)
     with assembled(config, mode, await newest_epoch(config)) as (daemon, epoch):
-        log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.listen)
-        runner = await serve(build_app(daemon, tokens, hosts=set()), config.listen)
+        log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.door.listen)
+        app = build_app(daemon, entry.tokens, entry.hosts, peers=entry.peers)
+        runner = await serve(app, *config.door.listen, tls=entry.tls)
         try:
-            await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=tokens.reload)
+            await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=entry.reload)
         finally:
             await runner.cleanup()
             log.info("daemon.stopped", **daemon.journal.head.told())
@@ -134,9 +136,9 @@ async def problems(config: Config) -> list[str]:
     """Why this config cannot work here, one line each with its key; empty when it can."""
     found = []
     try:
-        Tokens(config.tokens_file, utc_now)
+        Entry.of(config.door, utc_now)
     except ConfigError as error:
-        found.append(f"[api] tokens_file: {error}")
+        found.append(str(error))
     for target in config.targets:
         engine, traffic = actuators(config, target, epoch=0)
         of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())

@@ -43,7 +43,7 @@ class FakeDesk:
         blue = Server(name="chat-r0", address="127.0.0.1:8101", setting={"max_num_seqs": 64})
         self._states = {self.target: State(target=self.target, mode="approve", blue=blue)}
         self._suggestions: dict[str, Suggestion] = {}
-        self._rollouts: dict[str, Rollout] = {}
+        self._rollouts: dict[str, tuple[str, Rollout]] = {}
         self._records: list[Mapping[str, object]] = []
         self._followers: set[asyncio.Queue[Mapping[str, object]]] = set()
         self._readings: dict[str, Reading | None] = {
@@ -85,7 +85,7 @@ class FakeDesk:
         return ()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
-        return [(self.target, rollout) for rollout in reversed(self._rollouts.values())]
+        return list(reversed(self._rollouts.values()))
 
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
         self._fail_once()
@@ -127,11 +127,17 @@ class FakeDesk:
         if state.suggestion:
             self._suggestions[state.suggestion.id] = state.suggestion
         if state.rollout:
-            self._rollouts[state.rollout.id] = state.rollout
+            self._rollouts[state.rollout.id] = (state.target, state.rollout)
 
     def record(self, event: str, actor: str = "") -> None:
         """Append to the audit, and tell the followers."""
-        entry = {"seq": len(self._records) + 1, "at": self.at.isoformat(), "event": event, "actor": actor}
+        entry = {
+            "seq": len(self._records) + 1,
+            "at": self.at.isoformat(),
+            "target": self.target,
+            "event": event,
+            "actor": actor,
+        }
         self._records.append(entry)
         for queue in self._followers:
             queue.put_nowait(entry)

@@ -4,22 +4,28 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 
-from agent.api.app import build_app, serve
+from agent.api.app import build_app
 from agent.api.desk import Desk
+from agent.api.limits import Limits
+from agent.api.listening import serve
+from agent.api.peers import Peers
 from agent.api.tokens import Tokens
 
 
 @contextmanager
-def served(desk: Desk, tokens: Tokens, listen: str = "127.0.0.1:0") -> Iterator[int]:
-    """Yields the port; 0 for a unix socket."""
+def served(
+    desk: Desk, tokens: Tokens, listen: str = "127.0.0.1:0", peers: Peers | None = None
+) -> Iterator[int]:
+    """Yields the port; 0 for a unix socket. One caller may ask as much as it likes."""
+    unlimited = Limits(now=lambda: 0.0, burst=inf)
+    app = build_app(desk, tokens, peers=peers, limits=unlimited, heartbeat_s=0.05)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="api")
     thread.start()
     try:
-        runner = asyncio.run_coroutine_threadsafe(
-            serve(build_app(desk, tokens, heartbeat_s=0.05), listen), loop
-        ).result(timeout=60)
+        runner = asyncio.run_coroutine_threadsafe(serve(app, listen), loop).result(timeout=60)
         address = runner.addresses[0]
         yield 0 if isinstance(address, str) else address[1]
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(timeout=60)

@@ -1,5 +1,6 @@
 """What every request passes first: no foreign pages, no strange names, nobody without a token."""
 
+import asyncio
 import ipaddress
 import re
 import socket
@@ -8,11 +9,13 @@ from collections.abc import Awaitable, Callable, Collection
 import structlog
 from aiohttp import web
 
+from agent.api.limits import Limits
+from agent.api.peers import Peers
 from agent.api.problems import Refusal, of_exception
-from agent.api.tokens import Token, Tokens
+from agent.api.tokens import Holder, Tokens
 from agent.errors import JournalError
 
-HOLDER: web.RequestKey[Token] = web.RequestKey("holder", Token)
+HOLDER: web.RequestKey[Holder] = web.RequestKey("holder", Holder)
 STARTED: web.RequestKey[bool] = web.RequestKey("started", bool)  # the answer's head is sent
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.IGNORECASE)
@@ -22,19 +25,33 @@ SAFE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
     ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
 }
 HEALTH = "/healthz"
+SEND_TIMEOUT_S = 30.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = structlog.get_logger(__name__)
 
 
 class Border:
-    """The middleware of the whole application; what is not expressly open needs a token, 404s too."""
+    """The middleware of the whole application; what is not expressly open needs a known caller, 404s too."""
 
-    def __init__(self, tokens: Tokens, hosts: Collection[str], pages: Collection[str]) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        peers: Peers | None,
+        limits: Limits,
+        *,
+        hosts: Collection[str],
+        pages: Collection[str],
+    ) -> None:
         self._tokens = tokens
+        self._peers = peers
+        self._limits = limits
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
         self._pages = frozenset(pages)  # paths of the console's files: they hold no data and need no token
 
@@ -44,7 +61,7 @@ class Border:
             self._refuse_strange_host(request)
             self._refuse_other_sites(request)
             self._let_in(request)
-            return await handler(request)
+            return await self._served(request, handler)
         except Refusal as refusal:
             return refusal.response()
         except web.HTTPException as error:
@@ -61,18 +78,26 @@ class Border:
             log.exception("api.failed", method=request.method, path=request.path)
             return Refusal(500, "This is a bug in trimtab; the daemon's log has the details.").response()
 
-    def holder(self, request: web.Request) -> Token | None:
-        """Whose valid token the request carries now; asked again while a stream is open."""
-        scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    def holder(self, request: web.Request) -> Holder | None:
+        """Who asks: by the token, else by the unix socket. Asked again while a stream is open."""
+        sent = request.headers.get("Authorization")
+        if sent is None:
+            return self._peers.holder(request) if self._peers else None
+        scheme, _, text = sent.partition(" ")
         return self._tokens.holder(text.strip()) if scheme.lower() == "bearer" else None
+
+    async def _served(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        holder = request.get(HOLDER)
+        if holder is None:
+            return await _sent(request, await handler(request))
+        self._limits.spend(holder.id)
+        with self._limits.turn(holder.id):
+            return await _sent(request, await handler(request))
 
     def _refuse_strange_host(self, request: web.Request) -> None:
         """A page that has pointed its own name at this address (DNS rebinding) is told apart by the name."""
-        if is_unix(request):
-            return
         named = request.headers.getall("Host", [])
-        authority = AUTHORITY.fullmatch(named[0]) if len(named) == 1 else None
-        if authority is None or authority[1].lower() not in self._hosts:
+        if len(named) != 1 or host_of(named[0]) not in self._hosts:
             raise Refusal(
                 421,
                 "The Host header names a host that this API does not answer for; use the address it listens"
@@ -84,13 +109,8 @@ class Border:
         site = request.headers.get("Sec-Fetch-Site", "none").lower()
         link = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.path in self._pages
         foreign = site not in {"none", "same-origin"} and not (link and request.method == "GET")
-        origin = request.headers.get("Origin")
-        if (
-            origin is not None
-            and origin.partition("://")[2].lower() != request.headers.get("Host", "").lower()
-        ):
-            foreign = True
-        if foreign:
+        host = request.headers.get("Host", "")
+        if foreign or not all(is_own(origin, host) for origin in request.headers.getall("Origin", [])):
             detail = "A page of another site may not use this API; open trimtab's own console instead."
             raise Refusal(403, detail, kind="cross-site")
 
@@ -101,6 +121,7 @@ class Border:
             return
         if request.path in self._pages or (request.path == HEALTH and is_local(request)):
             return
+        self._limits.spend(f"from {request.remote or 'the unix socket'}")
         sent = "Authorization" in request.headers
         detail = (
             "The token is unknown, revoked or expired; ask an admin for a new one (`trimtab token new`)."
@@ -111,9 +132,37 @@ class Border:
         raise Refusal(401, detail, headers={"WWW-Authenticate": challenge})
 
 
+async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Send the whole answer here, where it has a deadline: a reader that takes nothing is cut off."""
+    if not isinstance(response, web.Response):
+        return response
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+def host_of(authority: str) -> str | None:
+    """The host in a Host header, in lower case and without the port; None: it is no such thing."""
+    found = AUTHORITY.fullmatch(authority)
+    return found[1].lower() if found else None
+
+
+def is_own(origin: str, host: str) -> bool:
+    """Whether a page of this origin was served by the host that is asked now."""
+    scheme, separator, authority = origin.partition("://")
+    known = scheme.lower() in {"http", "https"} and bool(separator) and host_of(authority) is not None
+    return known and authority.lower() == host.lower()
+
+
 async def stamp(request: web.Request, response: web.StreamResponse) -> None:
     """Put the safe headers on every response, streams too; what a handler has set itself stays."""
     request[STARTED] = True
+    response.headers["Server"] = "trimtab"  # and not the versions of what it is built with
     for name, value in SAFE_HEADERS.items():
         response.headers.setdefault(name, value)
 

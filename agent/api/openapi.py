@@ -9,6 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from agent.api.operations import Operation
 from agent.api.problems import MEDIA, Problem
+from agent.api.repeats import HEADER
 
 Json = dict[str, Any]
 
@@ -17,6 +18,7 @@ EVERY: Mapping[int, str] = {
     403: "A page of another site asks, or the token's role is too low.",
     421: "The Host header names a host that this API does not answer for.",
     422: "A parameter or the body is not of the shape that is described here.",
+    429: "Too many requests; Retry-After says when to come back.",
     500: "A bug; the daemon's log has the details.",
 }
 WITH_BODY: Mapping[int, str] = {
@@ -25,7 +27,11 @@ WITH_BODY: Mapping[int, str] = {
     413: "The body is larger than 64 KiB.",
     415: "The body is not application/json.",
 }
-CHANGING: Mapping[int, str] = {503: "The audit journal cannot be written, so nothing was changed."}
+CHANGING: Mapping[int, str] = {
+    409: "The first request with this Idempotency-Key is still worked on.",
+    503: "The audit journal cannot be written, so nothing was changed.",
+}
+REPEATS = "1 to 128 printable characters; a repeat with the same key gets the same answer and changes nothing"
 
 
 class _Schemas:
@@ -72,7 +78,9 @@ def document(operations: Sequence[Operation]) -> Json:
                     "type": "http",
                     "scheme": "bearer",
                     "description": "`tt_<id>_<secret>`, made by `trimtab token new`;"
-                    " roles: viewer < operator < admin. `x-role` is the least role of an operation.",
+                    " roles: viewer < operator < admin. `x-role` is the least role of an operation."
+                    " Over the unix socket root, the daemon's own user and those of [api] users and groups"
+                    " need none.",
                 }
             },
         },
@@ -107,7 +115,8 @@ def _parameters(operation: Operation, schemas: _Schemas) -> list[Json]:
     for name, schema in query.get("properties", {}).items():
         required = name in query.get("required", [])
         parameters.append({"in": "query", "name": name, "required": required, "schema": schema})
-    for name, says in operation.takes.items():
+    takes = {**operation.takes, **({HEADER: REPEATS} if operation.method == "POST" else {})}
+    for name, says in takes.items():
         parameters.append(
             {
                 "in": "header",

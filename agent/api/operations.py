@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from agent.api.desk import Desk
 from agent.api.problems import Refusal
-from agent.api.tokens import Role, Token
+from agent.api.tokens import Holder
+from agent.config.door import Role
 from agent.errors import JournalError
 from agent.events import Event
 from agent.state import State
@@ -29,7 +30,7 @@ class Call:
 
     request: web.Request
     desk: Desk
-    holder: Token | None  # None only where the operation needs no role
+    holder: Holder | None  # None only where the operation needs no role
     query: BaseModel
     body: BaseModel | None
 

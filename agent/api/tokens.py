@@ -9,34 +9,45 @@ import stat
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from agent.config.door import Role
 from agent.errors import ConfigError
 from agent.ports import Now
 
-Role = Literal["viewer", "operator", "admin"]
 RANKS: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
+LARGEST_FILE = 2**20  # bytes: some four thousand tokens
 
 SHAPE = re.compile(r"tt_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 NOBODY = hashlib.sha256(b"nobody").hexdigest()
 
 
-class Token(BaseModel):
-    """One line of the tokens file. The token itself is shown once, when it is made, and kept nowhere."""
+class Holder(BaseModel):
+    """Who asks, and what they may. `targets` None: all of them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    id: str = Field(pattern=r"^[0-9a-f]{8}$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    id: str
     role: Role
     principal: str = Field(min_length=1, max_length=100)
-    expires: datetime | None = None
-    made_at: datetime | None = None
+    targets: tuple[str, ...] | None = None
 
     def allows(self, role: Role) -> bool:
         return RANKS[self.role] >= RANKS[role]
+
+    def sees(self, target: str) -> bool:
+        return self.targets is None or target in self.targets
+
+
+class Token(Holder):
+    """One line of the tokens file. The token itself is shown once, when it is made, and kept nowhere."""
+
+    id: str = Field(pattern=r"^[0-9a-f]{8}$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    targets: tuple[str, ...] | None = Field(default=None, min_length=1, max_length=100)
+    expires: AwareDatetime | None = None
+    made_at: datetime | None = None
 
 
 def _hash(token: str) -> str:
@@ -44,22 +55,36 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def mint(*, role: Role, principal: str, made_at: datetime, expires: datetime | None) -> tuple[str, Token]:
+def mint(
+    *,
+    role: Role,
+    principal: str,
+    made_at: datetime,
+    expires: datetime | None,
+    targets: tuple[str, ...] | None = None,
+) -> tuple[str, Token]:
     """(the token to hand over, the line to keep)."""
     name, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     text = f"tt_{name}_{secret}"
     return text, Token(
-        id=name, sha256=_hash(text), role=role, principal=principal, expires=expires, made_at=made_at
+        id=name,
+        sha256=_hash(text),
+        role=role,
+        principal=principal,
+        targets=targets,
+        expires=expires,
+        made_at=made_at,
     )
 
 
 def load(path: Path) -> dict[str, Token]:
     """By id. Raises ConfigError naming the file and the line; the line's text is never repeated."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise ConfigError(f"{path}: others may write it and so make tokens; chmod 600 {path}")
-            lines = file.read().splitlines()
+            content = file.read(LARGEST_FILE + 1)
+        lines = content.decode("utf-8").split("\n")
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path}: no such tokens file; make a token with"
@@ -67,6 +92,8 @@ def load(path: Path) -> dict[str, Token]:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: the tokens file cannot be read: {error}") from error
+    if len(content) > LARGEST_FILE:
+        raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes: this is not a tokens file")
     tokens: dict[str, Token] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -79,10 +106,6 @@ def load(path: Path) -> dict[str, Token]:
             raise ConfigError(f"{path} line {number}: {where}: {first['msg']}; mend or remove it") from error
         if token.id in tokens:
             raise ConfigError(f"{path} line {number}: token id {token.id} is there twice; remove one")
-        if token.expires is not None and token.expires.tzinfo is None:
-            raise ConfigError(
-                f"{path} line {number}: expires has no time zone; write e.g. 2027-01-31T00:00:00Z"
-            )
         tokens[token.id] = token
     return tokens
 

@@ -10,8 +10,9 @@ from typing import get_args
 from urllib.parse import quote, urlencode
 
 from agent.cli import Subparsers
-from agent.cli.link import DEFAULT_URL, Json, Link, RefusedError, link
+from agent.cli.link import LOOPBACK, Json, Link, RefusedError, link
 from agent.cli.tables import change, outage_s, safe, status_text, suggestion_text, suggestions_text
+from agent.config.door import SOCKET
 from agent.errors import FlagError
 from agent.flags import setting_of
 from agent.state import SuggestionStatus
@@ -60,7 +61,7 @@ def register(subparsers: Subparsers) -> None:
 def _add(subparsers: Subparsers, name: str, command: Command, says: str) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(name, help=says, description=says)
     parser.add_argument("--json", action="store_true", help="the daemon's own answer")
-    parser.add_argument("--url", help=f"TRIMTAB_URL, else {DEFAULT_URL}; unix:/path too")
+    parser.add_argument("--url", help=f"TRIMTAB_URL, else {SOCKET} where it is, else {LOOPBACK}")
     parser.add_argument(
         "--token-file", metavar="FILE", help="holds the token; else TRIMTAB_TOKEN or TRIMTAB_TOKEN_FILE"
     )

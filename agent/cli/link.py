@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agent.config.door import SOCKET, UNIX
 from agent.errors import TrimtabError
 
-DEFAULT_URL = "http://127.0.0.1:8090"
+LOOPBACK = "http://127.0.0.1:8090"
 TIMEOUT_S = 30.0  # an approval waits for the journal's fsync, nothing waits for a server
+LONGEST_TOKEN = 4096  # characters of its file; more is no token
 ANSWER_LIMIT = 64 * 1024 * 1024  # bytes; more is not trimtab
 
 Json = dict[str, Any]
@@ -91,8 +93,8 @@ class Link:
         return answer
 
     def _connection(self) -> tuple[http.client.HTTPConnection, str]:
-        if self.url.startswith("unix:"):
-            return _UnixConnection(self.url.removeprefix("unix:")), ""
+        if self.url.startswith(UNIX):
+            return _UnixConnection(self.url.removeprefix(UNIX)), ""
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port
@@ -100,15 +102,26 @@ class Link:
             parts, host, port = urlsplit(""), None, None
         if parts.scheme not in {"http", "https"} or not host:
             raise UnreachableError(
-                f"--url {self.url!r} is no address; write {DEFAULT_URL}, https://host:port or unix:/path"
+                f"--url {self.url!r} is no address; write {LOOPBACK}, https://host:port or unix:/path"
             )
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         return kind(host, port, timeout=TIMEOUT_S), parts.path.rstrip("/")
 
 
+def usual_url() -> str:
+    """The daemon's own socket where there is one, also one that is closed to us; else the loopback port."""
+    try:
+        Path(SOCKET.removeprefix(UNIX)).stat()
+    except PermissionError:
+        return SOCKET
+    except OSError:
+        return LOOPBACK
+    return SOCKET
+
+
 def link(url: str | None, token_file: str | None) -> Link:
     """What the options say, else the environment. Raises UnreachableError for a token that cannot be read."""
-    found_url = url or os.environ.get("TRIMTAB_URL") or DEFAULT_URL
+    found_url = url or os.environ.get("TRIMTAB_URL") or usual_url()
     path = token_file
     if path is None:
         token = os.environ.get("TRIMTAB_TOKEN", "").strip()
@@ -118,7 +131,8 @@ def link(url: str | None, token_file: str | None) -> Link:
     if not path:
         return Link(found_url)
     try:
-        text = Path(path).read_text(encoding="ascii").strip()
+        with Path(path).open(encoding="ascii") as file:
+            text = file.read(LONGEST_TOKEN).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UnreachableError(f"the token file {path} cannot be read: {error}") from error
     return Link(found_url, _plain(text, path))

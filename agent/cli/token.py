@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
-from agent.api.tokens import SHAPE, Role, Token, load, mint, store
+from agent.api.tokens import SHAPE, Token, load, mint, store
 from agent.cli import Subparsers
 from agent.cli.tables import moment, safe, table
+from agent.config.door import Role
+from agent.config.values import target_name
 from agent.errors import ConfigError
 
 DAYS = {"h": 1 / 24, "d": 1, "w": 7}
@@ -26,6 +28,9 @@ def register(subparsers: Subparsers) -> None:
     new.add_argument("--role", required=True, choices=get_args(Role))
     new.add_argument("--name", required=True, type=_name, help="who uses it; stands in the audit")
     new.add_argument("--expires", type=_lifetime, metavar="90d", help="hours, days or weeks: 12h, 90d, 4w")
+    new.add_argument(
+        "--target", action="append", type=_target, metavar="NAME", help="only for this one; may be repeated"
+    )
     new.set_defaults(run=_new)
 
     listing = verbs.add_parser("list", help="what tokens there are")
@@ -50,6 +55,17 @@ def _name(text: str) -> str:
     return text.strip()
 
 
+def _target(text: str) -> str:
+    try:
+        return target_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _on(token: Token) -> str:
+    return "every target" if token.targets is None else " ".join(token.targets)
+
+
 def _lifetime(text: str) -> timedelta:
     match = re.fullmatch(r"([1-9][0-9]{0,5})([hdw])", text)
     days = int(match[1]) * DAYS[match[2]] if match else 0
@@ -64,7 +80,8 @@ def _new(args: argparse.Namespace) -> int:
     now = _now().replace(microsecond=0)
     known = load(args.tokens_file) if args.tokens_file.exists() else {}
     expires = now + args.expires if args.expires else None
-    text, token = mint(role=args.role, principal=args.name, made_at=now, expires=expires)
+    targets = tuple(args.target) if args.target else None
+    text, token = mint(role=args.role, principal=args.name, made_at=now, expires=expires, targets=targets)
     _store(args.tokens_file, [*known.values(), token])
     if args.json:
         kept = token.model_dump(mode="json", exclude={"sha256"})
@@ -73,7 +90,8 @@ def _new(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{text}\n")
         until = f"until {moment(expires.isoformat())}" if expires else "until it is revoked"
         sys.stderr.write(
-            f"Keep it now, it is not shown again: {token.role} for {token.principal}, {until}. {IN_FORCE}\n"
+            f"Keep it now, it is not shown again: {token.role} for {token.principal}"
+            f" on {_on(token)}, {until}. {IN_FORCE}\n"
         )
     return 0
 
@@ -89,13 +107,16 @@ def _list(args: argparse.Namespace) -> int:
             token.id,
             token.role,
             token.principal,
+            _on(token),
             moment(token.made_at.isoformat() if token.made_at else None),
             moment(token.expires.isoformat() if token.expires else None)
             + (" (over)" if token.expires and token.expires <= now else ""),
         )
         for token in tokens
     ]
-    sys.stdout.write(table(("ID", "ROLE", "NAME", "MADE", "EXPIRES"), rows) if rows else "no tokens\n")
+    sys.stdout.write(
+        table(("ID", "ROLE", "NAME", "TARGETS", "MADE", "EXPIRES"), rows) if rows else "no tokens\n"
+    )
     return 0
 
 

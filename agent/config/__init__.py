@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from agent import outside, plugins
 from agent.config.checks import clashes, complaints, of_target, unknown_knobs
+from agent.config.door import Certificate, Door
 from agent.config.golden import exam
 from agent.config.parts import POLICIES, Build, Part, Workshop
-from agent.config.tables import DEFAULT_LISTEN, FileTable, TargetTable
+from agent.config.tables import DEFAULT_LISTEN, ApiTable, FileTable, TargetTable
 from agent.config.terms import BOUNDS, bound, limits, plan, slo
 from agent.errors import ConfigError
 from agent.golden import Exam
@@ -45,8 +46,7 @@ class Target:
 class Config:
     state_dir: Path
     mode: Mode
-    listen: str
-    tokens_file: Path | None
+    door: Door
     targets: tuple[Target, ...]
     policies: tuple[Part, ...]  # in the order they are asked
     audit: Limits = field(default_factory=Limits)
@@ -111,18 +111,34 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
     exams = list(_exams(tables.targets if tables else (), document, here, problems))
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
-    tokens_file = tables.api.tokens_file
     return Config(
         state_dir=_path(here, tables.agent.state_dir),
         mode=tables.agent.mode,
-        listen=tables.api.listen,
-        tokens_file=_path(here, tokens_file) if tokens_file else None,
+        door=_door(tables.api, here),
         targets=tuple(
             _target(target, wishes, *made)
             for target, wishes, made in zip(tables.targets, exams, parts, strict=True)
         ),
         policies=policies,
         audit=limits(tables.agent.audit),
+    )
+
+
+def _door(table: ApiTable, here: Path) -> Door:
+    certificate = None
+    if table.tls_cert is not None and table.tls_key is not None:
+        certificate = Certificate(
+            chain=_path(here, table.tls_cert),
+            key=_path(here, table.tls_key),
+            client_ca=_path(here, table.tls_client_ca) if table.tls_client_ca else None,
+        )
+    return Door(
+        listen=table.listen,
+        hosts=table.hosts,
+        tokens_file=_path(here, table.tokens_file) if table.tokens_file else None,
+        certificate=certificate,
+        users=table.users,
+        groups=table.groups,
     )
 
 

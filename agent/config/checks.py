@@ -8,8 +8,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent.complaints import meant, problem
-from agent.config.tables import DEFAULT_LISTEN, ApiTable, FileTable
-from agent.config.values import address, split_address
+from agent.config.door import SOCKET, UNIX
+from agent.config.tables import DEFAULT_LISTEN, FileTable
+from agent.config.values import address, listens, split_address
 
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
@@ -51,7 +52,7 @@ def clashes(document: Mapping[str, Any]) -> Iterator[str]:
     names = [target["name"] for target in targets if isinstance(target.get("name"), str)]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"[[targets]] name: {name} is the name of {names.count(name)} targets: each needs its own"
-    listeners = [("[api] listen", _listen(document.get("api"), ApiTable().listen))]
+    listeners = [("[api] listen", each) for each in _of_the_api(document.get("api"))]
     listeners += [
         (f"[targets.traffic{of_target(document, i)}] listen", _listen(target.get("traffic"), DEFAULT_LISTEN))
         for i, target in enumerate(targets)
@@ -81,6 +82,15 @@ def _listen(table: object, default: str) -> str:
         return address(table.get("listen", default) if isinstance(table, dict) else default)
     except ValueError:
         return ""
+
+
+def _of_the_api(table: object) -> tuple[str, ...]:
+    """Its TCP addresses; none where they cannot be read (which is another complaint)."""
+    try:
+        written = listens(table["listen"]) if isinstance(table, dict) and "listen" in table else (SOCKET,)
+    except ValueError:
+        return ()
+    return tuple(each for each in written if not each.startswith(UNIX))
 
 
 def _same_port(one: str, other: str) -> bool:

@@ -5,9 +5,13 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from agent.config.door import SOCKET, Role
 from agent.config.values import (
+    Account,
     Address,
+    HostName,
     KnobValue,
+    Listen,
     PathText,
     Seconds,
     SomeSeconds,
@@ -61,17 +65,33 @@ class AgentTable(Table):
 
 
 class ApiTable(Table):
-    listen: Address = "127.0.0.1:8090"
+    listen: Listen = (SOCKET,)
+    hosts: tuple[HostName, ...] = ()
     tokens_file: PathText | None = None
+    tls_cert: PathText | None = None
+    tls_key: PathText | None = None
+    tls_client_ca: PathText | None = None
+    users: dict[Account, Role] = {}
+    groups: dict[Account, Role] = {}
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing, there = ("tls_cert", "tls_key") if self.tls_cert is None else ("tls_key", "tls_cert")
+            raise wrong(missing, f"is missing beside {there}: TLS needs both")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise wrong("tls_cert", "is missing beside tls_client_ca: only a server with TLS asks for one")
+        return self
 
     @model_validator(mode="after")
     def _stays_here(self) -> Self:
-        if not loopback(self.listen):
-            raise wrong(
-                "listen",
-                f"{self.listen} is not a loopback address, and the API speaks plain HTTP: anybody on the way "
-                f'reads the tokens. Listen on "127.0.0.1:8090" and put a proxy that does TLS in front of it',
-            )
+        for listen in self.listen:
+            if self.tls_cert is None and not loopback(listen):
+                raise wrong(
+                    "listen",
+                    f"{listen} is not a loopback address, and without TLS anybody on the way reads the "
+                    f"tokens: give tls_cert and tls_key, or leave it to a proxy that speaks TLS",
+                )
         return self
 
 

@@ -12,7 +12,12 @@ from agent.model import Value
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)")
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})")
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,254}\$?")
 _LAST_PORT = 65535
+_MOST_LISTENERS = 8
+_LONGEST_SOCKET = 107
+"""Bytes that a sockaddr_un holds (unix(7))."""
 _LONGEST_S = 366 * 86400
 
 
@@ -53,6 +58,46 @@ def address(value: object) -> str:
     return value
 
 
+def listens(value: object) -> tuple[str, ...]:
+    """One address or several: `unix:/path`, or a `host:port`."""
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, tuple | list) or not 1 <= len(found) <= _MOST_LISTENERS:
+        raise ValueError(
+            f'must be an address like "unix:/run/trimtab/api.sock" or "127.0.0.1:8090", or a list of up to '
+            f"{_MOST_LISTENERS} of them, not {shown(value)}"
+        )
+    return tuple(_socket(one) if _is_socket(one) else address(one) for one in found)
+
+
+def _is_socket(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("unix:")
+
+
+def _socket(value: str) -> str:
+    path = value.removeprefix("unix:")
+    if not path.startswith("/") or not path.isprintable() or len(path.encode()) > _LONGEST_SOCKET:
+        raise ValueError(
+            f"must be unix: and an absolute path of at most {_LONGEST_SOCKET} bytes, not {shown(value)}"
+        )
+    return value
+
+
+def host_name(value: object) -> str:
+    """As it stands in a Host header, without the port; IPv6 in brackets."""
+    if not isinstance(value, str) or not _HOST.fullmatch(value):
+        raise ValueError(
+            f'must be a name like "trimtab.example.org" or an address, without a port, not {shown(value)}'
+        )
+    return value.lower()
+
+
+def account(value: object) -> str:
+    """A user or a group of this host, by name or number."""
+    if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
+        raise ValueError(f"must be the name or the number of an account, not {shown(value)}")
+    return value
+
+
 def split_address(value: str) -> tuple[str, str]:
     """Host and port as they were written; the host without brackets."""
     host, _, port = value.rpartition(":")
@@ -62,6 +107,8 @@ def split_address(value: str) -> tuple[str, str]:
 
 def loopback(value: str) -> bool:
     """Whether only this host can reach the address."""
+    if _is_socket(value):
+        return True
     host, _ = split_address(value)
     return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
@@ -96,6 +143,9 @@ Options = dict[str, Any]
 Seconds = Annotated[float, BeforeValidator(seconds)]
 SomeSeconds = Annotated[float, BeforeValidator(some_seconds)]
 Address = Annotated[str, BeforeValidator(address)]
+Listen = Annotated[tuple[str, ...], BeforeValidator(listens)]
+HostName = Annotated[str, BeforeValidator(host_name)]
+Account = Annotated[str, BeforeValidator(account)]
 PathText = Annotated[str, BeforeValidator(path_text)]
 TargetName = Annotated[str, BeforeValidator(target_name)]
 Switch = Annotated[Any, BeforeValidator(switch)]

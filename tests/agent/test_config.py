@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from agent import config
 from agent.config import Config, load
+from agent.config.door import Certificate
 from agent.config.parts import POLICIES
 from agent.errors import ConfigError
 from agent.model import Bound, Objective, Slo, Step
 
+HERE = Path("/etc/trimtab")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trimtab.toml"
 SMALLEST = """
 [[targets]]
@@ -67,9 +69,10 @@ def test_the_defaults_are_safe() -> None:
     found = parsed(SMALLEST)
 
     assert found.mode == "advise"
-    assert found.listen == "127.0.0.1:8090"
+    assert found.door.listen == ("unix:/run/trimtab/api.sock",)
+    assert (found.door.users, found.door.groups, found.door.certificate) == ({}, {}, None)
     assert found.state_dir == Path("/var/lib/trimtab")
-    assert found.tokens_file is None
+    assert found.door.tokens_file is None
     assert tuple(part.name for part in found.policies) == POLICIES
     (target,) = found.targets
     assert (target.name, target.profile, target.strategy) == ("chat", "chat", "auto")
@@ -79,7 +82,7 @@ def test_the_defaults_are_safe() -> None:
     assert [part.name for part in target.sensors] == ["vllm_metrics", "proxy_requests"]
     assert target.plan.steps == (
         Step(weight=5, requests=20, at_least_s=30, at_most_s=600),
-        Step(weight=50, requests=100, at_least_s=60, at_most_s=1800),
+        Step(weight=50, requests=100, at_least_s=60, at_most_s=2700),
         Step(weight=100, requests=200, at_least_s=1800, at_most_s=7200),
     )
     assert (target.plan.start_s, target.plan.warm_up_s, target.plan.drain_s) == (900, 300, 120)
@@ -181,7 +184,7 @@ def test_paths_are_relative_to_the_file() -> None:
     found = parsed(SMALLEST + '[agent]\nstate_dir = "state"\n[api]\ntokens_file = "/run/tokens"\n')
 
     assert found.state_dir == Path("/etc/trimtab/state")
-    assert found.tokens_file == Path("/run/tokens")
+    assert found.door.tokens_file == Path("/run/tokens")
 
 
 def test_policies_are_asked_in_the_order_of_the_file() -> None:
@@ -255,11 +258,11 @@ def test_durations_are_read(written: str, expected_s: float) -> None:
         ("[targets.traffic]\nlisten = '127.0.0.1:99999'", "[targets.traffic] listen: must end in a port"),
         ("[targets.traffic]\nlisten = '127.0.0.1:'", "[targets.traffic] listen: must end in a port"),
         (
-            "[targets.traffic]\nlisten = '127.0.0.1:8090'",
+            "[targets.traffic]\nlisten = '127.0.0.1:8090'\n[api]\nlisten = '127.0.0.1:8090'",
             "[targets.traffic] listen: 127.0.0.1:8090 is taken by [api]",
         ),
         (
-            "[targets.traffic]\nlisten = '0.0.0.0:8090'",
+            "[targets.traffic]\nlisten = '0.0.0.0:8090'\n[api]\nlisten = ['unix:/a', '127.0.0.1:8090']",
             "[targets.traffic] listen: 0.0.0.0:8090 is taken by [api]",
         ),
         ("[targets.traffic]\nbad = 1", "[targets.traffic] bad: unknown key"),
@@ -390,7 +393,42 @@ def test_the_api_stays_on_this_host_without_tls() -> None:
         (said,) = complaints(f"{SMALLEST}[api]\nlisten = '{listen}'\n")
         assert said.startswith(f"[api] listen: {listen} is not a loopback address")
         assert "TLS" in said
-    assert parsed(f"{SMALLEST}[api]\nlisten = 'localhost:1'\n").listen == "localhost:1"
+    with_tls = parsed(f"{SMALLEST}[api]\nlisten = '0.0.0.0:1'\ntls_cert = 'a.pem'\ntls_key = 'a.key'\n")
+    assert with_tls.door.certificate == Certificate(chain=HERE / "a.pem", key=HERE / "a.key", client_ca=None)
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("'localhost:1'", ("localhost:1",)),
+        ("'unix:/run/a.sock'", ("unix:/run/a.sock",)),
+        ("['unix:/run/a.sock', '[::1]:1']", ("unix:/run/a.sock", "[::1]:1")),
+    ],
+)
+def test_the_api_listens_on_one_address_or_several(written: str, found: tuple[str, ...]) -> None:
+    assert parsed(f"{SMALLEST}[api]\nlisten = {written}\n").door.listen == found
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("listen = []", "[api] listen: must be an address like"),
+        ("listen = 'unix:api.sock'", "[api] listen: must be unix: and an absolute path"),
+        (f"listen = 'unix:/{'x' * 107}'", "[api] listen: must be unix: and an absolute path of at most 107"),
+        ("listen = ['unix:/a', 'b']", "[api] listen: must be an IP address and a port"),
+        ("listen = ['[::1]:1', '[::1]:1']", "[api] listen: [::1]:1 is taken by [api] listen"),
+        ("tls_cert = 'a'", "[api] tls_key: is missing beside tls_cert"),
+        ("tls_key = 'a'", "[api] tls_cert: is missing beside tls_key"),
+        ("tls_client_ca = 'a'", "[api] tls_cert: is missing beside tls_client_ca"),
+        ("users = { ann = 'root' }", "[api] users.ann: must be 'viewer', 'operator' or 'admin'"),
+        ("users = { 'a b' = 'viewer' }", "[api] users.a b"),
+        ("hosts = ['a.example:80']", "[api] hosts[0]: must be a name"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_door_is_named(table: str, expected: str) -> None:
+    (said,) = complaints(f"{SMALLEST}[api]\n{table}\n")
+
+    assert said.startswith(expected)
 
 
 def test_every_mistake_is_named_at_once() -> None:
@@ -485,6 +523,9 @@ KEYS = [
     "api",
     "api.listen",
     "api.tokens_file",
+    "api.hosts",
+    "api.users",
+    "api.tls_cert",
     "targets",
     "policies",
     "policies.admission",

@@ -6,7 +6,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 
 from agent.api.app import build_app
-from agent.api.tokens import Role, Tokens, mint, store
+from agent.api.tokens import Tokens, mint, store
+from agent.config.door import Role
 from tests.fake_desk import NOON, FakeDesk
 
 Client = TestClient[Request, Application]

@@ -9,7 +9,8 @@ import pytest
 from agent.api.app import OPERATIONS
 from agent.api.operations import Operation
 from agent.api.problems import MEDIA
-from agent.api.tokens import Role, Tokens
+from agent.api.tokens import Tokens
+from agent.config.door import Role
 from tests.api.conftest import Client
 from tests.fake_desk import FakeDesk
 

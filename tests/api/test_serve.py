@@ -1,14 +1,19 @@
 """Where the API listens, and what is said when it cannot."""
 
+import asyncio
+import socket
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, UnixConnector
-from structlog.testing import capture_logs
 
-from agent.api.app import build_app, serve
+from agent.api import border, listening
+from agent.api.app import build_app
+from agent.api.listening import serve
 from agent.api.tokens import Tokens
+from agent.config.door import Role
 from agent.errors import ConfigError
 from tests.api.conftest import Client
 from tests.fake_desk import FakeDesk
@@ -21,26 +26,55 @@ async def test_it_listens_on_a_unix_socket_for_its_group(
     runner = await serve(build_app(desk, tokens), f"unix:{path}")
 
     async with ClientSession(connector=UnixConnector(str(path))) as session:
-        async with session.get("http://any.name/healthz") as health:
+        async with session.get("http://localhost/healthz") as health:
             assert health.status == 200
-        async with session.get("http://any.name/v1/targets") as targets:
-            assert targets.status == 401
+        async with session.get("http://localhost/v1/targets") as targets:
+            assert targets.status == 401  # no accounts of this host were given roles
+        async with session.get("http://any.name/healthz") as rebound:  # through `ssh -L`, say
+            assert rebound.status == 421
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     await runner.cleanup()
+    assert not path.exists()
 
 
 async def test_it_takes_the_place_of_a_socket_that_nobody_answers(
     desk: FakeDesk, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
-    first = await serve(build_app(desk, tokens), f"unix:{path}")
+    with closing(socket.socket(socket.AF_UNIX)) as left:
+        left.bind(str(path))
+
+    runner = await serve(build_app(desk, tokens), f"unix:{path}")
     with pytest.raises(ConfigError, match="another process listens there"):
         await serve(build_app(desk, tokens), f"unix:{path}")
-    await first.cleanup()
+    assert path.is_socket()
 
-    second = await serve(build_app(desk, tokens), f"unix:{path}")
+    await runner.cleanup()
 
-    await second.cleanup()
+
+async def test_it_makes_the_folder_of_its_socket(desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+    path = tmp_path / "trimtab" / "api.sock"
+
+    runner = await serve(build_app(desk, tokens), f"unix:{path}")
+
+    assert stat.S_IMODE(path.parent.stat().st_mode) & 0o027 == 0
+    await runner.cleanup()
+
+
+async def test_it_listens_in_several_places(desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+    runner = await serve(build_app(desk, tokens), f"unix:{tmp_path}/api.sock", "127.0.0.1:0", "[::1]:0")
+
+    assert len(runner.addresses) == 3
+    await runner.cleanup()
+
+
+async def test_nothing_is_left_open_when_one_of_several_is_taken(
+    desk: FakeDesk, tokens: Tokens, client: Client, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="already in use"):
+        await serve(build_app(desk, tokens), f"unix:{tmp_path}/api.sock", f"127.0.0.1:{client.port}")
+
+    assert not (tmp_path / "api.sock").exists()
 
 
 async def test_a_taken_port_is_named(desk: FakeDesk, tokens: Tokens, client: Client) -> None:
@@ -85,9 +119,67 @@ async def test_what_is_not_ready_says_so(desk: FakeDesk, client: Client) -> None
         assert response.status == 200
 
 
-async def test_an_address_that_others_can_reach_is_warned_about(desk: FakeDesk, tokens: Tokens) -> None:
-    with capture_logs() as logged:
-        runner = await serve(build_app(desk, tokens), "0.0.0.0:0")
-        await runner.cleanup()
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "192.0.2.1:1", "[::]:0", "example.org:1"])
+async def test_beyond_loopback_nothing_is_served_without_tls(
+    desk: FakeDesk, tokens: Tokens, listen: str
+) -> None:
+    with pytest.raises(ConfigError, match="TLS"):
+        await serve(build_app(desk, tokens), listen)
 
-    assert [entry["event"] for entry in logged] == ["api.exposed"]
+
+async def test_more_connections_than_are_served_are_hung_up(
+    desk: FakeDesk, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "CONNECTIONS", 2)
+    runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
+    port = runner.addresses[0][1]
+    kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    for reader, writer in kept:
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(20):
+        assert await reader.read() == b""
+
+    for _, each in (*kept, (reader, writer)):
+        each.close()
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc", b"\r\n\r\n"], ids=repr)
+async def test_a_client_that_never_finishes_its_request_is_cut_off(
+    desk: FakeDesk, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(listening, "IDLE_S", 0.2)
+    runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
+    reader, writer = await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
+    writer.write(sent)
+
+    async with asyncio.timeout(20):
+        await reader.read()
+
+    writer.close()
+    await runner.cleanup()
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(border, "SEND_TIMEOUT_S", 0.2)
+    for _ in range(1000):
+        desk.record("x" * 20_000)
+    runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
+    bearer = bearers["viewer"]["Authorization"]
+    with socket.create_connection(runner.addresses[0][:2]) as connection:
+        connection.setblocking(False)
+        head = f"GET /v1/audit?limit=1000 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n\r\n"
+        connection.sendall(head.encode())
+        server = runner.server
+        assert server is not None
+        async with asyncio.timeout(20):
+            while not server.connections:
+                await asyncio.sleep(0.01)
+            while server.connections:
+                await asyncio.sleep(0.01)
+    await runner.cleanup()

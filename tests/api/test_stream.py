@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientPayloadError, ClientResponse
 
-from agent.api import routes_audit
+from agent.api import limits, routes_audit
 from agent.api.tokens import Tokens
+from agent.config.door import Role
 from agent.errors import JournalError
 from tests.api.conftest import Client
 from tests.fake_desk import FakeDesk
@@ -130,12 +131,32 @@ async def test_a_bug_in_a_stream_closes_it(client: Client, desk: FakeDesk) -> No
             await response.content.read()
 
 
-async def test_no_more_streams_are_kept_than_can_be_served(client: Client, desk: FakeDesk) -> None:
-    opened = [await client.get("/v1/events") for _ in range(routes_audit.STREAMS)]
+async def test_no_more_streams_are_kept_than_can_be_served(
+    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]]
+) -> None:
+    opened = [
+        await client.get("/v1/events", headers=bearers[role])
+        for role in ("viewer", "admin")
+        for _ in range(routes_audit.STREAMS // 2)
+    ]
     await until_followed(desk, routes_audit.STREAMS)
 
     async with client.get("/v1/events") as response:
         assert response.status == 503
+    for stream in opened:
+        stream.close()
+
+
+async def test_one_token_does_not_take_every_stream(
+    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]]
+) -> None:
+    opened = [await client.get("/v1/events", headers=bearers["viewer"]) for _ in range(limits.AT_ONCE)]
+    await until_followed(desk, limits.AT_ONCE)
+
+    async with client.get("/v1/events", headers=bearers["viewer"]) as response:
+        assert (response.status, response.headers["Retry-After"]) == (429, "2")
+    async with client.get("/v1/events") as response:
+        assert response.status == 200
     for stream in opened:
         stream.close()
 

@@ -17,8 +17,12 @@ from typing import get_args
 
 import pytest
 
-from agent.api.tokens import Role, Tokens, mint, store
+import agent.cli.link
+from agent.api.peers import Peers
+from agent.api.tokens import Tokens, mint, store
 from agent.cli import main
+from agent.cli.link import LOOPBACK, usual_url
+from agent.config.door import Role
 from agent.model import Prospect
 from agent.state import Phase, SuggestionStatus
 from tests.fake_desk import NOON, FakeDesk
@@ -342,6 +346,22 @@ def test_a_unix_socket_is_an_address_too(run: Run, desk: FakeDesk, tokens: Token
 
     assert status == 0
     assert "chat" in out
+
+
+def test_the_daemons_own_socket_is_asked_first(
+    desk: FakeDesk, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    where = f"unix:{tmp_path / 'api.sock'}"
+    monkeypatch.setattr(agent.cli.link, "SOCKET", where)
+    monkeypatch.delenv("TRIMTAB_URL")
+    monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
+
+    assert usual_url() == LOOPBACK
+    with served(desk, tokens, where, Peers({}, {})):
+        assert usual_url() == where
+        status, out, _ = run("pause", "chat")  # the daemon's own user needs no token
+
+    assert (status, out) == (0, "chat is paused\n")
 
 
 @pytest.mark.parametrize(

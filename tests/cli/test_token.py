@@ -95,6 +95,17 @@ def test_a_strange_lifetime_is_bad_usage(run: Run, path: Path, lifetime: str) ->
     assert not path.exists()
 
 
+def test_a_token_can_be_for_some_targets_only(run: Run, path: Path) -> None:
+    _, _, said = run("new", "--role", "viewer", "--name", "ann", "--target", "chat", "--target", "batch")
+    run("new", "--role", "viewer", "--name", "bob")
+
+    assert "viewer for ann on chat batch, until it is revoked" in said
+    assert [token.targets for token in load(path).values()] == [("chat", "batch"), None]
+    assert "ann   chat batch" in run("list")[1]
+    assert "bob   every target" in run("list")[1]
+    assert run("new", "--role", "viewer", "--name", "ann", "--target", "Chat!")[0] == 2
+
+
 @pytest.mark.parametrize("name", ["", "  ", "a\x1b[2J", "x" * 101])
 def test_a_strange_name_is_bad_usage(run: Run, path: Path, name: str) -> None:
     assert run("new", "--role", "admin", "--name", name)[0] == 2

@@ -1,0 +1,53 @@
+"""How much one caller may ask: so many requests a second, so many at once."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agent.api.problems import Refusal
+
+PER_S = 20.0
+BURST = 100.0
+AT_ONCE = 16  # of them streams as well: no one token takes all the streams there are
+CALLERS = 1024  # remembered at once; one that has not asked for BURST / PER_S seconds is as good as new
+
+
+@dataclass(slots=True)
+class Limits:
+    """A token bucket for each caller (RFC 2697's idea), and a count of the requests that are open."""
+
+    now: Callable[[], float]  # s, never going back
+    per_s: float = PER_S
+    burst: float = BURST
+    at_once: int = AT_ONCE
+    _left: dict[str, tuple[float, float]] = field(default_factory=dict)  # (requests left, when)
+    _open: dict[str, int] = field(default_factory=dict)
+
+    def spend(self, caller: str) -> None:
+        """Raises Refusal 429, which says when to come back."""
+        at = self.now()
+        left, since = self._left.pop(caller, (self.burst, at))
+        left = min(self.burst, left + (at - since) * self.per_s)
+        wait_s = max(0.0, 1.0 - left) / self.per_s
+        self._left[caller] = (left if wait_s else left - 1.0, at)
+        if len(self._left) > CALLERS:
+            del self._left[next(iter(self._left))]  # who has been silent longest
+        if wait_s:
+            raise _too_many(f"More than {self.per_s:g} requests a second; come back later.", wait_s)
+
+    @contextmanager
+    def turn(self, caller: str) -> Iterator[None]:
+        """While one of its requests is open. Raises Refusal 429."""
+        if self._open.get(caller, 0) >= self.at_once:
+            raise _too_many(f"{self.at_once} requests of this token are open; close one first.", 1.0)
+        self._open[caller] = self._open.get(caller, 0) + 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
+
+
+def _too_many(detail: str, wait_s: float) -> Refusal:
+    return Refusal(429, detail, kind="too-many-requests", headers={"Retry-After": str(int(wait_s) + 1)})

@@ -1,0 +1,81 @@
+"""Who is at the other end of the unix socket: the kernel knows (SO_PEERCRED), so these need no token."""
+
+import grp
+import os
+import pwd
+import socket
+import struct
+from collections.abc import Callable, Collection, Mapping
+
+from aiohttp import web
+
+from agent.api.tokens import RANKS, Holder
+from agent.config.door import Role
+from agent.errors import ConfigError
+
+PEERGROUPS = 59  # SO_PEERGROUPS of <asm-generic/socket.h>: Python does not name it
+MOST_GROUPS = 256  # getsockopt reads at most 1024 bytes; of a peer with more only the first group counts
+ROOT = 0
+CREDENTIALS = struct.Struct("iII")  # struct ucred of unix(7): pid, uid, gid
+
+
+class Peers:
+    """The roles of users and groups. Root and the daemon's own user are admins: they can write the tokens
+    file and stop the daemon, so asking them for a token would protect nothing."""
+
+    def __init__(self, users: Mapping[str, Role], groups: Mapping[str, Role]) -> None:
+        """Raises ConfigError for an account that this host does not have."""
+        self._users: dict[int, Role] = {}
+        self._groups: dict[int, Role] = {}
+        self._names: dict[int, str] = {}
+        for written, role in users.items():
+            uid = _number("users", written, lambda name: pwd.getpwnam(name).pw_uid)
+            self._users[uid] = role
+            self._names[uid] = written
+        for written, role in groups.items():
+            self._groups[_number("groups", written, lambda name: grp.getgrnam(name).gr_gid)] = role
+        for uid, name in ((os.geteuid(), "the daemon's own user"), (ROOT, "root")):
+            self._users[uid] = "admin"
+            self._names[uid] = name
+
+    def holder(self, request: web.Request) -> Holder | None:
+        """None: it is no unix socket, or nobody who is known."""
+        connection = request.get_extra_info("socket")
+        if connection is None or connection.family != socket.AF_UNIX:
+            return None
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        _, uid, gid = CREDENTIALS.unpack(raw)
+        return self.known(uid, {gid, *_groups_of(connection)})
+
+    def known(self, uid: int, gids: Collection[int]) -> Holder | None:
+        """The highest role that the user or one of the groups has."""
+        roles = [self._users.get(uid), *(self._groups.get(gid) for gid in gids)]
+        found = [role for role in roles if role is not None]
+        if not found:
+            return None
+        name = self._names.get(uid)
+        principal = f"uid {uid} ({name})" if name else f"uid {uid}"
+        return Holder(id=f"uid-{uid}", role=max(found, key=RANKS.__getitem__), principal=principal[:100])
+
+
+def _groups_of(connection: socket.socket) -> tuple[int, ...]:
+    """The peer's supplementary groups when it connected; none where the kernel does not tell."""
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, PEERGROUPS, 4 * MOST_GROUPS)
+    except OSError:
+        return ()
+    return struct.unpack(f"{len(raw) // 4}I", raw)
+
+
+def _number(key: str, written: str, look_up: Callable[[str], int]) -> int:
+    if written.isdecimal():
+        number = int(written[:11])
+        if number >= 2**32 - 1:
+            raise ConfigError(f"[api] {key}: {written} is no number of an account")
+        return number
+    try:
+        return look_up(written)
+    except KeyError:
+        raise ConfigError(
+            f"[api] {key}: this host has no {key.removesuffix('s')} {written}; make it, or write its number"
+        ) from None
