@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from agent.api.desk import Desk
+from agent.errors import JournalError
 from agent.state import Phase
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
+PIN_EVERY = 100  # entries
 ENDINGS = ("promoted", "rolled_back")
 
 
@@ -60,6 +62,12 @@ def _families(desk: Desk) -> Iterable[Family]:
     )
     yield from _targets(desk)
     yield from _measured(desk)
+    yield Family(
+        "audit_pin_info",
+        "Always 1; the labels are the latest audit entry whose number is a multiple of 100, and its hash.",
+        ("seq", "hash"),
+        _pin(desk),
+    )
     yield Family(
         "rollouts_total",
         "Rollouts that ended, by outcome, as far back as the journal remembers.",
@@ -146,6 +154,18 @@ def _measured(desk: Desk) -> Iterable[Family]:
             for source, state in sorted(sources.items())
         },
     )
+
+
+def _pin(desk: Desk) -> Mapping[tuple[str, ...], float]:
+    """What `audit verify --pin` takes. Not the head itself: each entry would make another series."""
+    seq = int(desk.counters().get("audit_head_seq", 0)) // PIN_EVERY * PIN_EVERY
+    if not seq:
+        return {}
+    try:
+        records = desk.records(seq - 1, 1)
+    except JournalError:  # it shows elsewhere; the other numbers are needed all the more
+        return {}
+    return {(str(seq), str(record["hash"])): 1 for record in records if "hash" in record}
 
 
 def _ended(desk: Desk) -> Mapping[tuple[str, ...], float]:

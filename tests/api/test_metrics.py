@@ -12,6 +12,7 @@ from agent.api.metrics import Family, exposition
 from agent.arm import Arm
 from agent.budget import Budget
 from agent.effects import Route
+from agent.errors import JournalError
 from agent.model import Server
 from tests.api.conftest import Client
 from tests.fake_desk import FakeDesk
@@ -98,3 +99,26 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
         )
 
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_a_pin_of_the_audit_is_told_that_changes_once_in_a_hundred_entries() -> None:
+    desk = FakeDesk()
+    for seq in range(1, 251):
+        desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
+
+    found = samples(exposition(desk))
+
+    assert found["trimtab_audit_head_seq"] == 250
+    assert found[f'trimtab_audit_pin_info{{seq="200",hash="{200:064x}"}}'] == 1
+
+
+def test_the_other_numbers_are_told_though_the_audit_cannot_be_read() -> None:
+    desk = FakeDesk()
+    for seq in range(1, 251):
+        desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
+    desk.next_error = JournalError("audit.jsonl: Input/output error")
+
+    text = exposition(desk)
+
+    assert "trimtab_audit_pin_info{" not in text
+    assert samples(text)["trimtab_ready"] == 1

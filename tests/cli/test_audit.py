@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from agent import checkpoints
 from agent.chain import verify
 from agent.cli import main
-from agent.journal import DAEMON, Actor, Entry, Journal
+from agent.journal import DAEMON, Actor, Entry, Journal, Limits
+from agent.journald import exported
 from agent.model import Evidence
+from agent.records import parse
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANN = Actor(kind="person", id="ann")
@@ -194,6 +197,104 @@ def test_a_pin_that_is_none_is_bad_usage(run: Run, pin: str, capsys: pytest.Capt
 
     assert ended.value.code == 2
     assert "is not SEQ:HASH" in capsys.readouterr().err
+
+
+# parts of it
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (("--since", "2026-03-04T12:00:00Z"), [1, 2, 3, 4]),
+        (("--since", "2026-03-05"), []),
+        (("--until", "2026-03-04"), []),
+        (("--until", "2026-03-04T13:00:01+01:00", "--target", "batch"), [4]),
+        (("--after", "2"), [3, 4]),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "export"])
+def test_entries_are_chosen_by_time_target_and_number(
+    run: Run, command: str, filters: tuple[str, ...], expected: list[int]
+) -> None:
+    _, out, _ = run(command, *filters, *(("--json",) if command == "show" else ()))
+
+    found = json.loads(out) if command == "show" else [json.loads(line) for line in out.splitlines()]
+    assert [entry["seq"] for entry in found] == expected
+
+
+def test_what_is_shown_comes_in_pages(run: Run) -> None:
+    status, out, err = run("show", "--json", "--limit", "3")
+    assert (status, len(json.loads(out)), err) == (0, 3, "more: --after 3\n")
+
+    status, out, err = run("show", "--json", "--limit", "3", "--after", "3")
+    assert (status, len(json.loads(out)), err) == (0, 1, "")
+
+
+def test_an_entry_is_exported_as_journald_takes_it(run: Run) -> None:
+    _, out, _ = run("export", "--format", "journald", "--target", "batch")
+
+    (entry,) = out.split("\n\n")[:-1]
+    fields = dict(line.split("=", 1) for line in entry.split("\n"))
+    assert fields["SYSLOG_IDENTIFIER"] == "trimtab"
+    assert fields["TRIMTAB_AUDIT_SEQ"] == "4"
+    assert fields["TRIMTAB_TARGET"] == "batch"
+    assert fields["__REALTIME_TIMESTAMP"] == "1772625600000000"
+    assert json.loads(fields["TRIMTAB_RECORD"])["action"] == "rollout.promoted"
+
+
+def test_a_value_of_several_lines_is_exported_with_its_length(journal: Path) -> None:
+    record = parse(journal.read_bytes().splitlines()[0])
+    record["why"] = "two\nlines"
+
+    _, _, rest = exported(record).partition(b"\nMESSAGE\n")
+
+    length = int.from_bytes(rest[:8], "little")
+    assert rest[8 : 8 + length].endswith(b"two\nlines")
+    assert rest[8 + length :].startswith(b"\nTRIMTAB_AUDIT_SEQ=1\n")
+
+
+# the key
+
+
+def test_a_key_is_made_once_and_its_public_half_checks_what_it_signed(
+    run: Run, journal: Path, tmp_path: Path
+) -> None:
+    status, public, err = run("key")
+    again = run("key")
+    signer = checkpoints.find(journal.parent)
+    assert signer is not None
+    written = Journal.open(journal, now=lambda: NOON, sync=lambda _: None, signer=signer)
+    written.close()
+    (tmp_path / "audit.pub").write_text(public)
+
+    assert (status, again[1]) == (0, public)
+    assert signer.id in err
+    assert public.startswith("-----BEGIN PUBLIC KEY-----")
+    assert "1 signed checkpoints were not checked" in run("verify")[1]
+    status, out, _ = run("verify", "--key", str(tmp_path / "audit.pub"))
+    assert status == 0
+    assert "signed up to entry 5, by 1 checkpoints" in out
+
+
+def test_a_missing_public_key_is_bad_usage(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("verify", "--key", str(tmp_path / "nowhere.pub"))
+
+    assert (status, out) == (2, "")
+    assert "holds no public key" in err
+
+
+def test_all_files_are_shown_verified_and_exported(run: Run, journal: Path) -> None:
+    written = Journal.open(journal, now=lambda: NOON, sync=lambda _: None, limits=Limits(segment_bytes=2000))
+    for _ in range(20):
+        written.append(APPROVED)
+    written.close()
+    assert len(list(journal.parent.glob("audit-*.jsonl"))) > 1
+
+    shown = [entry["seq"] for entry in json.loads(run("show", "--json")[1])]
+    assert shown == list(range(1, written.head.seq + 1))
+    assert run("verify")[1].startswith(f"ok: {written.head.seq} entries")
+    last = json.loads(run("show", "--json", "--after", str(written.head.seq - 1))[1])
+    assert [entry["seq"] for entry in last] == [written.head.seq]
 
 
 # policies and knobs
