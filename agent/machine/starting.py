@@ -5,8 +5,9 @@ from datetime import datetime
 
 from agent.arm import Arm
 from agent.effects import Launch
+from agent.guard import base_digest
 from agent.machine.examining import vacate_or_ask
-from agent.machine.moves import Moved, ask, enter, name_next, stay
+from agent.machine.moves import Moved, ask, close, enter, name_next, stay
 from agent.model import Server
 from agent.state import Phase, Rollout, State
 from agent.trial import Trial
@@ -17,6 +18,10 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
     suggestion, standing = state.suggestion, state.standing
     if suggestion is None or suggestion.plan is None or not standing:
         return stay(state)
+    if any(base_digest(server.setting) != suggestion.base for server in standing):
+        gone = replace(state, suggestion=close(suggestion, "superseded"))
+        why = f"{suggestion.id} was made for another setting than the one in force now"
+        return stay(enter(gone, Phase.OBSERVING, at, why))
     state, name = name_next(state)
     old, prospect = standing[-1], suggestion.prospect
     green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)

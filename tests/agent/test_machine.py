@@ -147,6 +147,41 @@ def test_nothing_starts_without_an_approval_of_what_was_shown(what: str) -> None
     assert world.state.phase is Phase.PROPOSED
 
 
+OTHER = {**BLUE.setting, "max_model_len": 4096}
+
+
+def test_an_approval_of_a_change_to_another_setting_starts_nothing() -> None:
+    world = World().start().until("proposed")
+    world.state = replace(world.state, blue=replace(BLUE, setting=OTHER))
+    pending = list(world.pending)
+
+    world.approve()
+
+    suggestion = world.state.suggestion
+    assert suggestion is not None
+    assert (world.state.phase, suggestion.status) == (Phase.OBSERVING, "superseded")
+    assert world.state.note == "chat-s1 was made for another setting than the one in force now"
+    assert (world.state.rollout, world.pending) == (None, pending)
+
+
+def test_one_server_that_was_changed_by_hand_is_enough_to_start_nothing() -> None:
+    world = World.servers(2, "surge").start().until("proposed")
+    world.state = replace(world.state, peers=(replace(world.state.peers[0], setting=OTHER),))
+
+    world.approve()
+
+    assert (world.state.phase, world.state.rollout) == (Phase.OBSERVING, None)
+
+
+def test_auto_mode_starts_nothing_either_when_the_setting_changed_during_the_check() -> None:
+    world = World(mode="auto").start().until("checking")
+    world.state = replace(world.state, blue=replace(BLUE, setting=OTHER))
+
+    world.tick()
+
+    assert world.state.rollout is None
+
+
 def test_in_advise_mode_nothing_is_ever_asked_of_the_world() -> None:
     world = World(mode="advise").start().tick(10)
     world.approve().tick(10)
