@@ -77,7 +77,12 @@ class TargetLoop:
         """Run until cancelled. Any task that fails takes the others down with it."""
         exam = self.machine.rules.exam
         performer = Performer(
-            engine=self.engine, traffic=self.traffic, emit=self.emit, now=self.now, exam=exam
+            engine=self.engine,
+            traffic=self.traffic,
+            emit=self.emit,
+            now=self.now,
+            epoch=epoch,
+            exam=exam,
         )
         effects = await self._recovered(epoch)
         started()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from agent.effects import Drain, Effect, Examine, KeepAlive, Launch, Preflight, Retire, Route, Stop, WarmUp
@@ -36,6 +37,7 @@ class Performer:
     traffic: Traffic
     emit: Callable[[Event], None]
     now: Now
+    epoch: int  # of this daemon
     exam: Exam = field(default_factory=Exam)
     _examiner: Examiner = field(init=False)
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Performer:
             case Launch(number=number):
                 self._started(effect.server)
                 await self._end_of_stop(effect.server)
+                await self._refuse_under_newer()
                 server = await self.engine.launch(effect.server, effect.deadline_s)
                 return Launched(at=self.now(), number=number, server=server)
             case WarmUp(number=number):
@@ -90,14 +93,28 @@ class Performer:
                 return Drained(at=self.now(), number=number, lost=lost)
             case Stop(number=number):
                 await self._stop_starting(effect.server)
+                await self._refuse_under_newer()
                 if task := asyncio.current_task():
                     self._stopping[effect.server.name] = task
                 await self.engine.stop(effect.server)
                 return Stopped(at=self.now(), number=number)
             case Retire(number=number):
                 await self._stop_starting(effect.server)
+                await self._refuse_under_newer()
                 await self.engine.retire(effect.server)
                 return Retired(at=self.now(), number=number)
+
+    async def _refuse_under_newer(self) -> None:
+        """Raises FencedError when a newer daemon has told the proxy anything.
+
+        An engine knows of that one only when it starts a server. A proxy that does not answer stops nothing.
+        """
+        newest = 0
+        with suppress(ActError):
+            seen = await self.traffic.observe()
+            newest = seen.epoch if seen is not None else 0
+        if newest > self.epoch:
+            raise FencedError(f"the proxy is of epoch {newest}, this daemon is {self.epoch}")
 
     def _failed(self, effect: Effect, why: str, log: tuple[str, ...] = ()) -> EffectFailed:
         number = 0 if isinstance(effect, KeepAlive) else effect.number

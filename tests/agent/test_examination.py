@@ -123,7 +123,7 @@ async def test_of_much_that_a_command_says_the_end_is_kept() -> None:
 
 async def test_a_green_that_goes_is_asked_nothing_more() -> None:
     engine, heard = FakeEngine(BLUE, GREEN, takes_s=3600), list[Event]()
-    performer = Performer(engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now)
+    performer = Performer(engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, epoch=1)
     examination = asyncio.create_task(performer.perform(BOTH))
     await asyncio.sleep(0)
 
@@ -138,7 +138,9 @@ async def test_a_green_that_goes_is_asked_nothing_more() -> None:
 async def test_the_operators_prompts_warm_a_new_server_up() -> None:
     engine, heard = FakeEngine(GREEN), list[Event]()
     own = Exam(prompts=("as our clients ask",), own=True)
-    performer = Performer(engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, exam=own)
+    performer = Performer(
+        engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, epoch=1, exam=own
+    )
 
     await performer.perform(WarmUp(number=1, server=GREEN, requests=4, deadline_s=60))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent import events as e
-from agent.errors import ActError, JournalError
+from agent.errors import ActError, FencedError, JournalError
 from agent.golden import PROMPTS, Exam
 from agent.journal import Journal, verify
 from agent.loop import TargetLoop
@@ -355,3 +355,23 @@ def test_while_nothing_is_tried_the_fleet_is_calibrated_and_its_budget_counted(t
     assert set(state.calibration) == {"errors", "gave_up", "refused"}  # no latency is promised
     assert {one.ticks >= 20 and one.phi == 1 for one in state.calibration.values()} == {True}
     assert sum(slot[1] for slot in state.budget.slots) >= 5 * 400
+
+
+def test_a_daemon_that_slept_while_another_took_over_ends_no_server(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic, green_fails=True) as loop:
+            await approve(loop)
+            await reach(loop, Phase.CANARY)
+            newer = traffic.bind(_site(tmp_path, 2))
+            assert loop.state.route is not None
+            await newer.route(loop.state.route)
+            loop.emit(e.ServerLost(at=loop_now(), server="chat-r1", why="exited"))
+            await asyncio.sleep(60)
+
+    with pytest.raises(ExceptionGroup) as ended:
+        in_no_time(story())
+
+    assert ended.group_contains(FencedError)
+    assert set(engine.servers) == {BLUE.name, "chat-r1"}
