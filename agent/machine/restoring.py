@@ -33,11 +33,14 @@ TRIES = 5
 def missing(state: State) -> Server | None:
     """A server of the fleet that trimtab stopped, or that it started and that ended.
 
-    Somebody else's is theirs to start again; but when nobody stands, something must serve.
+    Somebody else's is theirs to start again; but when nobody stands, something must serve. One whose place a
+    new server still holds comes last: there is no room for it yet.
     """
     stopped = [server for server in state.fleet if server.name in state.vacated]
     gone = [server for server in state.fleet if server.name in state.gone]
-    return next((s for s in (*stopped, *gone) if s in stopped or s.ours or not state.standing), None)
+    held = {server.like for server in state.newcomers}
+    found = [s for s in (*stopped, *gone) if s in stopped or s.ours or not state.standing]
+    return min(found, key=lambda server: server.name in held, default=None)
 
 
 def restore(rules: Rules, state: State, at: datetime, why: str) -> Moved:

@@ -6,7 +6,8 @@ from datetime import datetime
 from agent.arm import Arm
 from agent.effects import Drain, Launch
 from agent.events import EffectFailed, Observed, Routed, ServerLost, Stopped
-from agent.machine.moves import Moved, Rules, ask, awaited, enter, is_green, name_next, stay
+from agent.machine.moves import Moved, Rules, ask, awaited, enter, is_green, name_next, serves, stay
+from agent.machine.restoring import restore
 from agent.machine.returning import out_of_place, roll_back
 from agent.machine.routes import over
 from agent.machine.serving import keep_alive
@@ -95,13 +96,18 @@ def counted(state: State, event: Observed) -> State:
     return replace(state, rollout=replace(rollout, exposed=rollout.exposed + new)) if new.asked else state
 
 
-def lost(_: Rules, state: State, event: ServerLost) -> Moved:
-    """A server that serves is lost in the middle: back, with those that are left. The old one was leaving."""
+def lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+    """A server that serves is lost in the middle: back, with those that are left. The old one was leaving.
+
+    Where green is all that is left it carries the traffic until an old one is back.
+    """
     old = place_of(state)
     leaving = state.phase is Phase.VACATING and old is not None and event.server == old.name
     if leaving or (not event.gone and not is_green(state, event)):
         return stay(state)
     why = f"{event.server} was lost: {event.why}"
+    if not is_green(state, event) and not (state.standing or state.crew) and serves(state, state.green):
+        return restore(rules, state, event.at, why)
     newcomer = event.server in {server.name for server in state.newcomers}
     result: OutcomeResult | None = None if newcomer else "undecided"
     return roll_back(state, event.at, why, event.log, hung=is_green(state, event), result=result)

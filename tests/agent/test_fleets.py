@@ -189,3 +189,18 @@ def test_a_green_that_still_loads_when_the_daemon_starts_is_not_watched_yet() ->
     world.start()
 
     assert [server.name for server in world.state.up] == [BLUE.name]
+
+
+def test_a_green_that_is_all_that_is_left_carries_everything_until_an_old_server_is_back() -> None:
+    world = World.servers(2, "replace", ours=True).start().until("proposed").approve().until("canary").tick(2)
+
+    lost(world, "vllm0")
+    for _ in range(60):
+        world.tick()
+        assert any(world.weights.get(name) for name in world.running), world.weights
+
+    assert world.state.green is None
+    assert set(world.weights) == set(world.running) == {server.name for server in world.state.fleet}
+    assert len(world.running) == 2
+    assert len({str(setting) for setting in world.settings().values()}) == 1
+    assert not world.stopped
