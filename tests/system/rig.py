@@ -6,7 +6,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -314,7 +314,10 @@ class Rig:
             await self.daemon.wait()
         while left := [one for family in self.processes().values() for one in family]:
             for one in left:
-                os.kill(one.pid, signal.SIGKILL)
+                with suppress(
+                    ProcessLookupError
+                ):  # vLLM's engine bears no mark, but is of the server's group
+                    os.killpg(os.getpgid(one.pid), signal.SIGKILL)
             await asyncio.sleep(0.05)
         await self.envoy.kill()
 
