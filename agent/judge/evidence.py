@@ -6,13 +6,14 @@ from math import log
 from agent.arm import Arm, quantile
 from agent.judge.eprocess import alone, beside, log_sum
 from agent.judge.fairness import Held
-from agent.judge.streams import ANSWERS, counts, names, phi_of, tick_margin
+from agent.judge.streams import ANSWERS, counts, learned, names, phi_of, tick_margin
 from agent.judge.words import interval
 from agent.model import Slo, Step
 from agent.trial import NONE, Counts, Lens, Second, Stream, Trial
 
 HOLD_BACK = 100  # the weight at which blue has no traffic of its own
 TICK_S, TICK_REQUESTS, TICK_AT_MOST_S = 5.0, 5, 15.0
+AT_ONCE = 20  # requests of each side that close a tick before its time
 WIDE_S, WIDE_REQUESTS = 15.0, 5  # a server's tick, as Steadiness counts them
 SETTLE_AT_MOST_S = 60.0
 
@@ -87,16 +88,16 @@ def _sum(one: Counts, other: Counts) -> Counts:
 
 def _due(trial: Trial) -> bool:
     """By time and numbers of requests only, never by how they went."""
-    if trial.tick_s < TICK_S:
-        return False
     n_b, _, n_c, _ = trial.streams[0].pending
-    return trial.tick_s >= TICK_AT_MOST_S or min(n_b or n_c, n_c) >= TICK_REQUESTS
+    of = min(n_b or n_c, n_c)
+    enough = of >= TICK_REQUESTS if trial.tick_s >= TICK_S else of >= AT_ONCE
+    return enough or trial.tick_s >= TICK_AT_MOST_S
 
 
 def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm) -> Stream:
     """The tick's counts become evidence; without one of the sides they wait for the next tick."""
     n_b, _, n_c, _ = stream.pending
-    phi = phi_of(trial.calibration.get(stream.name))
+    phi = phi_of(learned(trial.calibration, stream.name, slo))
     if n_b and n_c:
         requests = beside(
             stream.requests,

@@ -13,7 +13,7 @@ from agent.arm import Arm
 from agent.calibration import Calibration
 from agent.judge.eprocess import gained, gained_alone
 from agent.judge.evidence import HOLD_BACK, settling_s
-from agent.judge.streams import counts, opened, phi_of
+from agent.judge.streams import counts, learned, opened, phi_of
 from agent.model import Forecast, Plan, Slo, Step
 from agent.trial import Stream, Trial
 
@@ -86,7 +86,8 @@ def _proofs(
     for stream in opened(Trial(calibration=calibration), step=step, slo=slo, control=recent, margin=margin):
         of, _ = counts(recent, stream.name, stream.edge_s, slo)
         if of:
-            yield log(1 / beta) / max(_per_request(stream, step), 1e-9) * phi_of(calibration.get(stream.name))
+            phi = phi_of(learned(calibration, stream.name, slo))
+            yield log(1 / beta) / max(_per_request(stream, step), 1e-9) * phi
 
 
 def _per_request(stream: Stream, step: Step) -> float:

@@ -14,12 +14,12 @@ Ten comparisons at most, so each is asked at 0.05 / 10 (Bonferroni): z >= 2.58. 
 own median, where a difference shows with the fewest requests, and above what the SLO promises.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 
 from agent.arm import Arm, over, quantile
-from agent.judge.streams import DEFAULT_PHI, LATENCIES
+from agent.judge.streams import LATENCIES, learned, objective_of, phi_of
 from agent.judge.words import BAD_ONES, duration
 from agent.model import Slo
 from agent.trial import Trial
@@ -69,19 +69,22 @@ def gain(trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: 
 
 
 def _compared(trial: Trial, slo: Slo, green: Arm, blue: Arm) -> Iterator[Better]:
-    def better(what: str, stream: str, mine: tuple[int, int], theirs: tuple[int, int]) -> Better:
-        spread = trial.calibration.get(stream)
+    promised = [name for name in LATENCIES if objective_of(slo, name) is not None]
+
+    def better(what: str, streams: Iterable[str], mine: tuple[int, int], theirs: tuple[int, int]) -> Better:
         (bad, of), (blue_bad, blue_of) = mine, theirs
-        phi = max(1.0, spread.phi) if spread else DEFAULT_PHI
+        phi = max(phi_of(learned(trial.calibration, name, slo)) for name in streams)
         return Better(what=what, of=of, bad=bad, blue_of=blue_of, blue_bad=blue_bad, phi=phi)
 
     missed, blue_missed = green.errors + green.late, blue.errors + blue.late
-    if slo != Slo(errors=slo.errors):
-        yield better("that miss the SLO", "ttft", (missed, green.total), (blue_missed, blue.total))
-    yield better(BAD_ONES["errors"], "errors", (green.errors, green.total), (blue.errors, blue.total))
+    if promised:
+        yield better(
+            "that miss the SLO", ("errors", *promised), (missed, green.total), (blue_missed, blue.total)
+        )
+    yield better(BAD_ONES["errors"], ("errors",), (green.errors, green.total), (blue.errors, blue.total))
     for name in LATENCIES:
         mine, theirs = getattr(green, name), getattr(blue, name)
         edge_s = quantile(theirs, 0.5)
         if edge_s is not None:
             what = BAD_ONES[name].format(edge=duration(edge_s))
-            yield better(what, name, over(mine, edge_s), over(theirs, edge_s))
+            yield better(what, (name,), over(mine, edge_s), over(theirs, edge_s))

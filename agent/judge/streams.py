@@ -5,9 +5,14 @@ already late control excuses an equally late green (docs/decisions/0004). Withou
 `UNPROMISED` times that percentile: nothing was promised, so only a green that much slower is worse. An ITL
 that was not promised is not judged: larger batches trade it for TTFT, and what it costs shows in e2e.
 An edge is fixed before the first count above it is taken.
+
+Nobody counts beforehand what lies above an edge that is not promised, so how such requests clump is not
+known. To take them for independent took back 89 of 150 equal greens where servers stall for 45 s. So a
+latency that is not promised has DEFAULT_PHI, and as its margin half of the tenth that would make green's 90th
+percentile `UNPROMISED` times the control's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import exp, floor, lgamma, log
 
 from agent.arm import Arm, over, quantile
@@ -17,7 +22,7 @@ from agent.trial import Lens, Stream, Trial
 
 ANSWERS = ("errors", "gave_up", "refused")
 LATENCIES = ("ttft", "itl", "e2e")
-UNPROMISED = 3.0
+UNPROMISED, DISASTER = 3.0, 0.05  # times the control's 90th percentile; margin
 LEAST_CONTROL = 10  # requests, below which they say nothing of what is usual
 PRIOR = 2000.0  # the control's record counts as at most so many requests
 TICK_PRIOR = 600.0
@@ -61,7 +66,7 @@ def opened(trial: Trial, *, step: Step, slo: Slo, control: Arm, margin: float) -
     """
     known = {stream.name for stream in trial.streams}
     new = (
-        _stream(name, edge_s, slo=slo, control=control, margin=margin, spread=trial.calibration.get(name))
+        _stream(name, edge_s, slo=slo, control=control, margin=margin, calibration=trial.calibration)
         for name, edge_s in _edges(step, slo, control)
         if name not in known
     )
@@ -83,9 +88,15 @@ def _edges(step: Step, slo: Slo, control: Arm) -> Iterator[tuple[str, float | No
 
 
 def _stream(
-    name: str, edge_s: float | None, *, slo: Slo, control: Arm, margin: float, spread: Calibration | None
+    name: str,
+    edge_s: float | None,
+    *,
+    slo: Slo,
+    control: Arm,
+    margin: float,
+    calibration: Mapping[str, Calibration],
 ) -> Stream:
-    objective = objective_of(slo, name)
+    objective, spread = objective_of(slo, name), learned(calibration, name, slo)
     promised = 1 - objective.share if objective else 1 - slo.errors if name == "errors" else None
     of, bad = counts(control, name, edge_s, slo)
     usual = bad / of if of >= LEAST_CONTROL else promised if promised is not None else UNKNOWN
@@ -96,10 +107,16 @@ def _stream(
         edge_s=edge_s,
         promised=promised,
         usual=usual,
-        margin=max(margin / 2, usual / 4),
+        margin=max(margin / 2, usual / 4, DISASTER if name in LATENCIES and objective is None else 0.0),
         requests=Lens(bad=usual * prior, of=prior),
         ticks=ticks,
     )
+
+
+def learned(calibration: Mapping[str, Calibration], name: str, slo: Slo) -> Calibration | None:
+    """What blue's servers taught of how this stream's bad requests clump."""
+    counted = name not in LATENCIES or objective_of(slo, name) is not None
+    return calibration.get(name) if counted else None
 
 
 def phi_of(spread: Calibration | None) -> float:

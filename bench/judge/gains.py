@@ -16,6 +16,7 @@ from random import Random
 from agent.arm import EDGES_S, EMPTY, Arm
 from agent.calibration import Calibration, Steadiness
 from agent.judge.gain import gain
+from agent.model import Slo
 from agent.trial import Trial
 from bench.judge.ours import NOON
 from bench.judge.rollouts import RPS, SERVERS, SLO
@@ -24,6 +25,7 @@ from bench.judge.traffic import MINUTE, TICK_S, Stalls, poisson, seeded, stalled
 
 MIDDLES_S = {"ttft": (0.25, 0.3), "itl": (0.02, 0.4), "e2e": (3.0, 0.5)}
 ERRORS = 0.01
+PROMISELESS = Slo(errors=0.99)
 SLOW = 3.0
 PARITY_TICKS, HOLD_TICKS, RECORD_TICKS = 48, 120, 12
 HISTORY_TICKS, RUNS_OF_A_HISTORY = 480, 10
@@ -38,12 +40,15 @@ class Case:
     errors: float = ERRORS
     stalls: Stalls | None = None
     busy: float = 0.0
+    slo: Slo = SLO
 
 
 CASES: Mapping[str, Case] = {
     "equal": Case(),
     "equal, stalls of 45 s": Case(stalls=Stalls(3)),
     "equal, busy minutes": Case(busy=0.2),
+    "equal, nothing promised": Case(slo=PROMISELESS),
+    "equal, nothing promised, stalls of 45 s": Case(slo=PROMISELESS, stalls=Stalls(3)),
     "5 % quicker": Case(quicker=0.95),
     "10 % quicker": Case(quicker=0.9),
     "20 % quicker": Case(quicker=0.8),
@@ -53,13 +58,13 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def spent(random: Random, requests: float, *, errors: float, times: float) -> Arm:
+def spent(random: Random, requests: float, *, errors: float, times: float, slo: Slo) -> Arm:
     """A server's tick."""
     of = poisson(random, requests)
     failed = sum(random.random() < errors for _ in range(of))
     found = {name: list(EMPTY) for name in MIDDLES_S}
     over, late = dict.fromkeys(MIDDLES_S, 0), 0
-    promised = {"ttft": SLO.ttft, "itl": SLO.itl, "e2e": SLO.e2e}
+    promised = {"ttft": slo.ttft, "itl": slo.itl, "e2e": slo.e2e}
     for _ in range(of - failed):
         missed = False
         for name, (middle_s, spread) in MIDDLES_S.items():
@@ -96,6 +101,7 @@ def served(random: Random, case: Case, ticks: int, rates: Sequence[float], green
                 times=loads[tick // MINUTE]
                 * (SLOW if next(state) else 1.0)
                 * (case.quicker if number < greens else 1.0),
+                slo=case.slo,
             )
             for number, (rate, state) in enumerate(zip(rates, states, strict=True))
         ]
@@ -104,11 +110,11 @@ def served(random: Random, case: Case, ticks: int, rates: Sequence[float], green
 
 
 @lru_cache(maxsize=4)
-def known(stalls: Stalls | None, busy: float, number: int) -> Mapping[str, Calibration]:
+def known(stalls: Stalls | None, busy: float, slo: Slo, number: int) -> Mapping[str, Calibration]:
     """What the daemon has learned in two hours of four servers."""
-    random = seeded("gain", stalls, busy, number)
+    random, case = seeded("gain", stalls, busy, slo, number), Case(stalls=stalls, busy=busy, slo=slo)
     steadiness, at = Steadiness(), NOON
-    for arms in served(random, Case(stalls=stalls, busy=busy), HISTORY_TICKS, [RPS / SERVERS] * SERVERS, 0):
+    for arms in served(random, case, HISTORY_TICKS, [RPS / SERVERS] * SERVERS, 0):
         steadiness.add(at, {str(server): arm for server, arm in enumerate(arms)})
         at += timedelta(seconds=TICK_S)
     return steadiness.calibrations(at)
@@ -118,12 +124,12 @@ def said(name: str, run: int) -> str:
     """What the judge calls better; "" for nothing."""
     case = CASES[name]
     random = seeded("gain", name, run)
-    trial = Trial(calibration=known(case.stalls, case.busy, run // RUNS_OF_A_HISTORY))
+    trial = Trial(calibration=known(case.stalls, case.busy, case.slo, run // RUNS_OF_A_HISTORY))
     record = _sum(served(random, case, RECORD_TICKS, [RPS / (SERVERS - 1)] * (SERVERS - 1), 0))
     beside = served(random, case, PARITY_TICKS, [RPS / SERVERS] * SERVERS, 1)
     level = _sum([arms[:1] for arms in beside]), _sum([arms[1:] for arms in beside])
     green = _sum(served(random, case, HOLD_TICKS, [RPS / SERVERS] * SERVERS, SERVERS))
-    return gain(trial, slo=SLO, level=level, green=green, record=record)
+    return gain(trial, slo=case.slo, level=level, green=green, record=record)
 
 
 def _sum(rows: Sequence[Sequence[Arm]]) -> Arm:

@@ -14,7 +14,7 @@ from bench.judge.scenarios import SCENARIOS, Scenario
 from bench.judge.traffic import TICK_S, Tick, Traffic, history, quantiles, seeded, ticks
 
 KAYENTA_RUNS = 0.1
-RUNS_OF_A_HISTORY = 4
+RUNS_OF_A_HISTORY = 10
 MINUTE_S = 60.0
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from agent.calibration import Calibration
 from agent.judge.eprocess import RESTART_S, beside, gained, grid, nearest
-from agent.trial import Lens
+from agent.judge.streams import learned as learned_of
+from agent.judge.streams import opened
+from agent.trial import Lens, Trial
 from bench.judge import gains, passing, peers, rollouts
 from bench.judge.hours import learned
-from bench.judge.ours import Evidence, greens, independent, taken_back
+from bench.judge.ours import SLO, STEP, Evidence, greens, independent, taken_back
 from bench.judge.scenarios import DUAL, ONSET, SCENARIOS
 from bench.judge.traffic import TICK_S, Stalls, Traffic, quantiles, seeded, ticks
 
@@ -84,6 +86,24 @@ def test_the_mixture_is_what_a_row_for_each_start_gives() -> None:
 )
 def test_no_good_green_is_taken_back(name: str) -> None:
     assert set(tried(name, 6)) == {inf}
+
+
+def test_a_latency_that_nobody_promised_is_not_taken_to_be_independent() -> None:
+    """Nothing above its edge was counted before, so its calibration is one of no bad requests at all."""
+    known = dict.fromkeys(("ttft", "e2e"), independent())
+    control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
+    promised, not_promised = (
+        {
+            stream.name: stream
+            for stream in opened(Trial(calibration=known), step=STEP, slo=slo, control=control, margin=0.01)
+        }
+        for slo in (rollouts.SLO, SLO)
+    )
+    assert learned_of(known, "ttft", rollouts.SLO) is known["ttft"]
+    assert learned_of(known, "ttft", SLO) is None
+    assert promised["ttft"].ticks is not None
+    assert not_promised["ttft"].ticks is None
+    assert not_promised["ttft"].margin > promised["ttft"].margin
 
 
 def test_without_the_design_effect_stalls_would_take_good_greens_back() -> None:
