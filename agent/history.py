@@ -13,7 +13,7 @@ from agent.state import Rollout, State, Suggestion
 CURVES, POINTS = 50, 1000  # of the evidence over time: rollouts, and points of each
 KEPT = 1000  # of each kind; the journal has them all
 PAGE = 500
-READ_BACK = 5000  # entries, at a start: two to three seconds; `trimtab audit show` reads them all
+READ_BACK = 2000  # entries, at a start: 1 to 3 s; `trimtab audit show` reads them all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

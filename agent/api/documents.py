@@ -1,22 +1,26 @@
 """The JSON documents that the API gives: what a person needs of the core's values, and no more."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from agent.api.desk import Desk
 from agent.arm import Arm, quantile
 from agent.budget import Burn
 from agent.history import Point
 from agent.judge.accounts import Account, accounts
+from agent.masking import mask, masked
 from agent.model import ChangeClass, Evidence, Forecast, Mode, Outcome, Plan, Server, Slo, Strategy, Value
 from agent.quality import Quality
 from agent.reading import Reading
 from agent.state import Phase, Rollout, State, Suggestion, SuggestionStatus
 
 P95 = 0.95
+Text = Annotated[str, AfterValidator(mask)]  # may quote a server's log or a command line, with what is in it
+Values = Annotated[Mapping[str, Value], AfterValidator(masked)]
 
 
 class Document(BaseModel):
@@ -29,14 +33,14 @@ class ServerDocument(Document):
     address: str
     weight: int | None = Field(description="percent of the traffic; null: no split was asked for yet")
     ours: bool
-    setting: Mapping[str, Value]
+    setting: Values
 
 
 class SourceDocument(Document):
     source: str
     available: bool
     at: datetime
-    why: str
+    why: Text
 
 
 class TargetDocument(Document):
@@ -44,7 +48,7 @@ class TargetDocument(Document):
     phase: Phase
     mode: Mode
     paused: bool
-    note: str = Field(description="why it is as it is")
+    note: Text = Field(description="why it is as it is")
     until: datetime | None = Field(description="end of a cool-down, or time of the next try")
     slo: Slo | None
     budget: list[Burn] = Field(
@@ -66,10 +70,10 @@ class ProspectDocument(Document):
         description="surge: beside the others; replace: one server after the other gives its place; "
         "swap: the only server gives its place, a planned outage"
     )
-    why: str = Field(description="why this strategy")
+    why: Text = Field(description="why this strategy")
     start_s: float | None = Field(description="how long a start should take; null: nothing is known")
     outage_s: float = Field(description="nothing serves for so long, as planned; 0: no outage")
-    notes: list[str] = Field(description="warm or cold start, what vLLM makes of the flags")
+    notes: list[Text] = Field(description="warm or cold start, what vLLM makes of the flags")
 
 
 class SuggestionDocument(Document):
@@ -78,15 +82,15 @@ class SuggestionDocument(Document):
     policy: str
     rule: str
     klass: ChangeClass = Field(serialization_alias="class")
-    before: Mapping[str, Value] = Field(serialization_alias="from")
-    to: Mapping[str, Value]
-    why: str
-    expects: str
-    risks: str
+    before: Values = Field(serialization_alias="from")
+    to: Values
+    why: Text
+    expects: Text
+    risks: Text
     source: str
     evidence: list[Evidence]
     mitigation: bool
-    notes: list[str] = Field(
+    notes: list[Text] = Field(
         description="what the guard changed about it, and how it will be done; the last one of a refused "
         "suggestion says why"
     )
@@ -126,7 +130,7 @@ class RolloutDocument(Document):
     suggestion: str
     outcome: Literal["running", "promoted", "rolled_back"]
     phase: Phase | None = Field(description="of the target until the rollout has ended, else null")
-    why: str
+    why: Text
     strategy: Strategy
     outage_s: float = Field(description="nothing serves for so long, as planned; 0: no outage")
     plan: Plan
@@ -145,14 +149,14 @@ class RolloutDocument(Document):
     judged: list[Account] = Field(description="the evidence of this step, for each stream of requests")
     over_time: list[Point] = Field(description="how the evidence grew; not in lists")
     valid_s: float = Field(description="seconds of this step that count; those that are held do not")
-    parked: str = Field(description="why green waits without traffic; empty: it does not")
-    gain: str = Field(description="what green was measurably better at; empty: at nothing, or not asked yet")
+    parked: Text = Field(description="why green waits without traffic; empty: it does not")
+    gain: Text = Field(description="what green was measurably better at; empty: at nothing, or not asked yet")
     quality: Quality | None = Field(
         description="how green's answers to golden prompts compared with blue's; null: it had to give none"
     )
     restarts: int
     lost: int
-    log: list[str] = Field(description="the lost server's own last lines")
+    log: list[Text] = Field(description="the lost server's own last lines")
 
 
 def target_of(desk: Desk, state: State) -> TargetDocument:
@@ -179,8 +183,12 @@ def target_of(desk: Desk, state: State) -> TargetDocument:
         ],
         suggestion=suggestion.id if suggestion and suggestion.status == "open" else None,
         rollout=state.rollout.id if state.rollout else None,
-        outcomes=list(state.outcomes),
+        outcomes=[_shown(outcome) for outcome in state.outcomes],
     )
+
+
+def _shown(outcome: Outcome) -> Outcome:
+    return replace(outcome, to=masked(outcome.to), before=masked(outcome.before), why=mask(outcome.why))
 
 
 def _servers(state: State) -> list[ServerDocument]:

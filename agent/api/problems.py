@@ -6,6 +6,8 @@ from http import HTTPStatus
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
+from agent.masking import mask
+
 MEDIA = "application/problem+json"
 
 
@@ -47,7 +49,7 @@ class Refusal(Exception):  # noqa: N818 - not an error of ours: the answer to th
             type=f"urn:trimtab:problem:{kind}" if kind else "about:blank",
             title=HTTPStatus(status).phrase,
             status=status,
-            detail=detail,
+            detail=mask(detail),
             errors=list(faults) or None,
         )
         self.headers = dict(headers or {})
