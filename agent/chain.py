@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from agent import checkpoints
 from agent.errors import JournalError
 from agent.records import FIELDS, GENESIS, LONGEST_LINE, VERSION, BrokenLineError, Record, parse
-from agent.segments import files
+from agent.segments import reading
 
 REMOVED = "audit.removed"
 _SECTOR = 512  # bytes: what a disk writes or does not
@@ -58,17 +58,15 @@ def verify(path: Path, *, pins: Collection[Head] = (), keys: Mapping[str, Any] |
     walk = _Walk(keys=keys or {}, pins=set(pins))
     where, rest = path.name, b""
     try:
-        paths = files(path)
-        for at in paths:
+        for name, file, last in reading(path):
             line, size = 1, 0
-            where = f"{at.name}, line {line}"
-            with at.open("rb") as file:
-                for record, length in chain(file, walk.head, last=at is paths[-1]):
-                    walk.take(record)
-                    line, size = line + 1, size + length
-                    where = f"{at.name}, line {line}"
-                file.seek(size)
-                rest = file.read(LONGEST_LINE)
+            where = f"{name}, line {line}"
+            for record, length in chain(file, walk.head, last=last):
+                walk.take(record)
+                line, size = line + 1, size + length
+                where = f"{name}, line {line}"
+            file.seek(size)
+            rest = file.read(LONGEST_LINE)
     except BrokenLineError as error:
         return walk.found(first_bad=walk.seq + 1, where=where, problem=str(error))
     except OSError as error:

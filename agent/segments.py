@@ -5,8 +5,10 @@ A closed one is named after its first entry, `audit-000000000001.jsonl`, so that
 is an `audit.jsonl` at every instant; a crash in between leaves at worst a second name, or a draft.
 """
 
+import io
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,16 +45,20 @@ def closed(path: Path) -> list[Segment]:
     return sorted(found, key=lambda segment: segment.first)
 
 
-def files(path: Path, after: int = 0) -> list[Path]:
-    """The files that hold the entries after number `after`, in their order.
+def reading(path: Path, after: int = 0) -> Iterator[tuple[str, io.BufferedReader, bool]]:
+    """The files that hold the entries after number `after`, in order: name, open file, whether it grows.
 
-    One that is being closed is there once, under either name.
+    The one that grows is opened first: closed meanwhile, it is still the end of what is read.
     """
-    grows = path.stat()
-    older = [segment for segment in closed(path) if not os.path.samestat(segment.path.stat(), grows)]
-    ends = [segment.first for segment in older[1:]]
-    read = [s.path for s, end in zip(older, [*ends, after + 2], strict=False) if end > after + 1]
-    return [*read, path]
+    with path.open("rb") as grows:
+        it = os.fstat(grows.fileno())
+        older = [segment for segment in closed(path) if not os.path.samestat(segment.path.stat(), it)]
+        ends = [*(segment.first for segment in older[1:]), after + 2]
+        for segment, end in zip(older, ends, strict=False):
+            if end > after + 1:
+                with segment.path.open("rb") as file:
+                    yield segment.path.name, file, False
+        yield path.name, grows, True
 
 
 def name_of(path: Path, first: int) -> Path:
@@ -116,17 +122,21 @@ def last_line(path: Path) -> bytes:
 
 
 def keep_aside(torn: bytes, path: Path) -> Path:
-    """Put the bytes of an unfinished line into a file of their own."""
+    """Put the bytes of an unfinished line into a file of their own. OSError: there is none."""
     for number in range(1, 10_000):
         kept = path.with_suffix(f".torn-{number}")
         try:
             fd = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             continue
-        with os.fdopen(fd, "wb") as file:
-            file.write(torn)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(torn)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            kept.unlink()
+            raise
         sync_directory(path.parent)
         return kept
     raise JournalError(f"{path.parent}: holds 9,999 torn lines: move them away")

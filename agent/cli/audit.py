@@ -18,7 +18,7 @@ from agent.cli.tables import moment, safe, value
 from agent.errors import JournalError
 from agent.journald import exported
 from agent.records import BrokenLineError, Record, parse
-from agent.segments import files
+from agent.segments import reading
 
 DEFAULT_STATE_DIR = Path("/var/lib/trimtab")
 JOURNAL = "audit.jsonl"
@@ -224,11 +224,10 @@ def _key(args: argparse.Namespace) -> int:
 def _lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:
     """Every finished line and where it stands; of the files that hold what is after entry `after`."""
     try:
-        for at in files(path, after):
-            with at.open("rb") as file:
-                for number, line in enumerate(file, start=1):
-                    if line.endswith(b"\n"):
-                        yield f"{at.name}, line {number}", line[:-1]
+        for name, file, _ in reading(path, after):
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    yield f"{name}, line {number}", line[:-1]
     except OSError as error:
         raise JournalError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 

@@ -1,7 +1,9 @@
 """A journal of many files: it goes on from one to the next, forgets the old ones, and stays one chain."""
 
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +16,7 @@ from agent.checkpoints import Signer
 from agent.errors import JournalError
 from agent.journal import DAEMON, Entry, Journal, Limits
 from agent.records import GENESIS, Record, line_of, parse
-from agent.segments import closed, draft_of
+from agent.segments import closed, draft_of, reading
 from agent.state import Phase, State
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -172,6 +174,84 @@ def test_a_file_that_cannot_be_closed_goes_on(path: Path, monkeypatch: pytest.Mo
 
     assert len(closed(path)) == 1
     assert verify(path).entries == journal.head.seq
+
+
+def test_who_reads_while_a_file_is_closed_misses_nothing(path: Path) -> None:
+    journal = written(path, 40)
+    before, first = journal.head.seq, len(closed(path))
+    files = reading(path)
+    lines = next(files)[1].readlines()
+    while len(closed(path)) == first:
+        journal.append(ENTRY)
+
+    lines += [line for _, file, _ in files for line in file]
+
+    seqs = [parse(line)["seq"] for line in lines]
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert len(seqs) >= before
+
+
+# a disk that is full
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 192 KiB; only root may make one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", disk], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_disk_that_runs_full_costs_no_entry_that_was_acknowledged(small_disk: Path) -> None:
+    path, ballast = small_disk / "audit.jsonl", small_disk / "ballast"
+    ballast.write_bytes(b"b" * 50_000)
+    journal = Journal.open(path, now=lambda: NOON, limits=Limits(segment_bytes=20_000))
+    written, refused = [], 0
+    while refused < 5:
+        try:
+            written.append(journal.append(ENTRY)["seq"])
+        except JournalError:
+            refused += 1
+    assert verify(path).ok
+    ballast.unlink()
+    written.append(journal.append(ENTRY)["seq"])
+    journal.close()
+
+    found = verify(path)
+    kept = {record["seq"] for record in every_record(path)}
+    assert found.ok
+    assert set(written) <= kept
+    assert sorted(kept) == list(range(1, found.head.seq + 1))
+
+
+def test_a_torn_line_waits_for_room_to_be_set_aside(small_disk: Path) -> None:
+    path, ballast = small_disk / "audit.jsonl", small_disk / "ballast"
+    opened(path, Limits()).append(ENTRY)
+    opened(path, Limits()).append(replace(ENTRY, why="w" * 60_000))
+    torn = path.read_bytes()[:-30]
+    path.write_bytes(torn)
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(b"b" * 1000):
+            pass
+
+    journal = opened(path, Limits())
+    with pytest.raises(JournalError, match="cannot be set aside"):
+        journal.append(ENTRY)
+    assert path.read_bytes() == torn
+    assert journal.head.seq == 1
+    ballast.unlink()
+    journal.append(ENTRY)
+
+    assert [record["action"] for record in every_record(path)][1:] == ["audit.truncated_tail", "rollout.step"]
+    assert verify(path).ok
 
 
 # what is removed
