@@ -85,13 +85,16 @@ def replace(path: Path, first: int, content: bytes) -> int:
             rest = rest[os.write(fd, rest) :]
         os.fsync(fd)
         os.link(path, name)
-        sync_directory(path.parent)
-        draft.replace(path)
+        try:
+            sync_directory(path.parent)
+            draft.replace(path)
+        except OSError:
+            name.unlink()
+            raise
     except OSError:
         os.close(fd)
-        for left in (draft, name):
-            with suppress(OSError):
-                left.unlink()
+        with suppress(OSError):
+            draft.unlink()
         raise
     with suppress(OSError):  # it is in place for every reader; at worst a power failure takes it back whole
         sync_directory(path.parent)

@@ -176,6 +176,17 @@ def test_a_file_that_cannot_be_closed_goes_on(path: Path, monkeypatch: pytest.Mo
     assert verify(path).entries == journal.head.seq
 
 
+def test_a_file_that_has_the_name_of_the_next_closed_one_is_left_alone(path: Path) -> None:
+    journal = opened(path)
+    path.with_name("audit-000000000001.jsonl").write_bytes(b"somebody's")
+    for _ in range(20):
+        journal.append(ENTRY)
+
+    assert path.with_name("audit-000000000001.jsonl").read_bytes() == b"somebody's"
+    assert journal.head.seq == 20
+    assert not draft_of(path).exists()
+
+
 def test_who_reads_while_a_file_is_closed_misses_nothing(path: Path) -> None:
     journal = written(path, 40)
     before, first = journal.head.seq, len(closed(path))

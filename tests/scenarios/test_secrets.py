@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -94,6 +95,22 @@ def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, lin
     assert leaks(place.path.read_text()) == []
     assert leaks("".join(shown)) == []
     assert leaks("".join(exported(record).decode("latin-1") for record in place.records())) == []
+
+
+def test_each_logged_transition_pins_the_head_of_the_audit(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+
+    async def story() -> None:
+        async with place.running() as loop:
+            await reach(loop, Phase.PROPOSED)
+
+    with logged() as stream:
+        in_no_time(story())
+
+    pins = [json.loads(line) for line in stream.getvalue().splitlines() if "audit_head" in line]
+    hashes = {record["seq"]: record["hash"] for record in place.records()}
+    assert {"daemon.started", "suggestion.made"} <= {pin["event"] for pin in pins}
+    assert all(hashes[pin["audit_seq"]] == pin["audit_head"] for pin in pins)
 
 
 def test_what_people_write_is_kept_but_for_secrets(tmp_path: Path) -> None:
