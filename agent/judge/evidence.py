@@ -6,7 +6,7 @@ from math import log
 from agent.arm import Arm, quantile
 from agent.judge.eprocess import alone, beside, log_sum
 from agent.judge.fairness import Held
-from agent.judge.streams import ANSWERS, counts, learned, names, phi_of, tick_margin
+from agent.judge.streams import ANSWERS, counts, learned, names, phi_of, tick_margin, tick_phi_of
 from agent.judge.words import interval
 from agent.model import Slo, Step
 from agent.trial import NONE, Counts, Lens, Second, Stream, Trial
@@ -146,7 +146,7 @@ def widen(stream: Stream, trial: Trial) -> Stream:
         stream.ticks,
         (len(blue), sum(blue), len(green), sum(green)),
         margin=tick_margin(stream, spread),
-        phi=max(1.0, spread.tick_phi),
+        phi=tick_phi_of(spread),
         at_s=trial.all_s,
         tick_s=WIDE_S,
     )

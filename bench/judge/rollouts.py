@@ -54,6 +54,7 @@ class Case:
 CASES: Mapping[str, Case] = {
     "null": Case(minutes=30),
     "null, stalls of 45 s": Case(minutes=30, stalls=Stalls(3)),
+    "null, stalls of 3 min": Case(minutes=30, stalls=Stalls(12)),
     "1 to 3 %": Case(errors=0.03),
     "1 to 5 %": Case(errors=0.05),
     "1 to 10 %": Case(errors=0.10),

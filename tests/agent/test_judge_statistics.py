@@ -1,6 +1,7 @@
 """What the judge promises, on small samples with fixed seeds; `python -m bench.judge` has the large ones."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import exp, inf, log, pi
@@ -10,7 +11,7 @@ import pytest
 from agent.calibration import Calibration
 from agent.judge.eprocess import RESTART_S, beside, gained, grid, nearest
 from agent.judge.streams import learned as learned_of
-from agent.judge.streams import opened
+from agent.judge.streams import opened, phi_of, tick_phi_of
 from agent.trial import Lens, Trial
 from bench.judge import gains, passing, peers, rollouts
 from bench.judge.hours import learned
@@ -104,6 +105,14 @@ def test_a_latency_that_nobody_promised_is_not_taken_to_be_independent() -> None
     assert promised["ttft"].ticks is not None
     assert not_promised["ttft"].ticks is None
     assert not_promised["ttft"].margin > promised["ttft"].margin
+
+
+def test_a_design_effect_that_few_clumps_have_taught_is_taken_to_be_larger() -> None:
+    often = replace(independent(), phi=15.0, tick_phi=2.5, tick_share=0.12)
+    seldom = replace(often, tick_phi=7.5)
+    assert phi_of(independent()) == 1.0
+    assert 15.0 < phi_of(often) < 17.0 < phi_of(seldom) < 19.0
+    assert tick_phi_of(often) > 2.5
 
 
 def test_without_the_design_effect_stalls_would_take_good_greens_back() -> None:
