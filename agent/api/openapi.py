@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from agent.api.operations import Operation
 from agent.api.problems import MEDIA, Problem
-from agent.api.repeats import HEADER
+from agent.api.repeats import HEADER, SHAPE
 
 Json = dict[str, Any]
 
@@ -31,7 +31,7 @@ CHANGING: Mapping[int, str] = {
     409: "The first request with this Idempotency-Key is still worked on.",
     503: "The audit journal cannot be written, so nothing was changed.",
 }
-REPEATS = "1 to 128 printable characters; a repeat with the same key gets the same answer and changes nothing"
+REPEATS = "a repeat with the same key gets the same answer and changes nothing"
 
 
 class _Schemas:
@@ -115,15 +115,17 @@ def _parameters(operation: Operation, schemas: _Schemas) -> list[Json]:
     for name, schema in query.get("properties", {}).items():
         required = name in query.get("required", [])
         parameters.append({"in": "query", "name": name, "required": required, "schema": schema})
-    takes = {**operation.takes, **({HEADER: REPEATS} if operation.method == "POST" else {})}
-    for name, says in takes.items():
+    takes: Json = {name: ({"type": "string"}, says) for name, says in operation.takes.items()}
+    if operation.method == "POST":
+        takes[HEADER] = ({"type": "string", "pattern": f"^{SHAPE.pattern}$"}, REPEATS)
+    for name, (schema, says) in takes.items():
         parameters.append(
             {
                 "in": "header",
                 "name": name,
                 "required": False,
                 "description": says,
-                "schema": {"type": "string"},
+                "schema": schema,
             }
         )
     return parameters

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
 from agent.api.operations import Answer, Call, Operation
@@ -11,11 +11,14 @@ from agent.events import ChangeAsked, Paused, Resumed
 from agent.model import Value
 from agent.state import State
 
-PLAIN = (
-    r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$"  # no control characters but tab and newline: it is shown to people
-)
-Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500, pattern=PLAIN)]
+CONTROL = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and newline: what people write is shown to people
+PLAIN = rf"^[^{CONTROL}]*$"
+SAYING = rf"^[^{CONTROL}]*[^\s{CONTROL}][^{CONTROL}]*$"  # not blank
+Reason = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500, pattern=SAYING)
+]
 KnobName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+LONGEST = 200  # characters
 LARGEST = 2**53 - 1  # the largest whole number that canonical JSON, and so a digest, can carry
 
 
@@ -29,8 +32,8 @@ def _value(value: object) -> object:
         return value
     if not isinstance(value, str):
         raise ValueError("must be true, false, a number, a text or null")  # noqa: TRY004 - pydantic's way
-    if len(value) > 200 or not value.isprintable():  # noqa: PLR2004
-        raise ValueError("must be printable text of at most 200 characters")
+    if len(value) > LONGEST or not value.isprintable():
+        raise ValueError(f"must be printable text of at most {LONGEST} characters")
     return value
 
 
@@ -38,13 +41,27 @@ KnobValue = Annotated[
     bool | int | float | str | None,
     BeforeValidator(_value),
     Field(description="at most 200 printable characters, below 2**53; null: vLLM's own default"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": ["boolean", "null"]},
+                {"type": "number", "minimum": -LARGEST, "maximum": LARGEST},
+                {"type": "string", "maxLength": LONGEST, "pattern": PLAIN},
+            ]
+        }
+    ),
 ]
 
 
 class ChangeBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    to: dict[KnobName, KnobValue] = Field(min_length=1, max_length=16, description="by canonical flag name")
+    to: dict[KnobName, KnobValue] = Field(
+        min_length=1,
+        max_length=16,
+        description="by canonical flag name",
+        json_schema_extra={"additionalProperties": False},  # pydantic describes the names it takes, no more
+    )
     reason: Reason
 
 

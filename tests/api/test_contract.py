@@ -1,0 +1,99 @@
+"""The API does what its description says, whoever asks: schemathesis makes the requests, from the document.
+
+The plugin of schemathesis is off (pyproject.toml): it would cost every run of pytest a second.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, CheckFunction, GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from agent.api.app import OPERATIONS
+from agent.api.openapi import document
+from agent.api.tokens import Tokens, mint, store
+from agent.config.door import Role
+from tests.fake_desk import NOON, FakeDesk
+from tests.serving import served
+
+EXAMPLES = 8  # of good and of bad requests each, for each operation and role: some 1,000 requests
+SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS))
+BOUNDED = [operation.name for operation in OPERATIONS if operation.media != "text/event-stream"]
+ROLES: tuple[Role | None, ...] = (None, "viewer", "operator", "admin")
+THERE = {"name": ["chat"], "id": ["chat-s1", "chat-s2", "chat-o1"]}
+
+
+@dataclass(frozen=True)
+class Site:
+    url: str
+    bearers: dict[Role | None, str]
+    secrets: tuple[str, ...]  # that no answer may hold
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    path: Path = tmp_path_factory.mktemp("api") / "tokens"
+    made = {
+        role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES if role
+    }
+    store(path, [token for _, token in made.values()])
+    desk = FakeDesk()
+    shown = desk.suggest({"max_num_seqs": 128})
+    desk.suggest({"max_num_seqs": 96})
+    secrets = [part for text, token in made.values() for part in (text, text[-43:], token.sha256)]
+    assert shown.id in THERE["id"]
+    with served(desk, Tokens(path, desk.now)) as port:
+        yield Site(
+            url=f"http://127.0.0.1:{port}",
+            bearers={role: text for role, (text, _) in made.items()},
+            secrets=tuple(secrets),
+        )
+
+
+@st.composite
+def cases(draw: st.DrawFn, name: str, mode: GenerationMode) -> Case[Any]:
+    """A request that the document allows, or one that it forbids; often about something that is there."""
+    case: Case[Any] = draw(SCHEMA.find_operation_by_id(name).as_strategy(generation_mode=mode))
+    if mode is GenerationMode.POSITIVE and draw(st.booleans()):
+        for variable in case.path_parameters or ():
+            case.path_parameters[variable] = draw(st.sampled_from(THERE[variable]))
+    return case
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", BOUNDED)
+def test_every_answer_to_a_good_request_is_described_and_tells_no_secret(
+    site: Site, name: str, role: Role | None
+) -> None:
+    ask(site, name, role, GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", [name for name in BOUNDED if name != "health"])  # which takes nothing
+def test_every_answer_to_a_bad_request_is_described_and_tells_no_secret(
+    site: Site, name: str, role: Role | None
+) -> None:
+    ask(site, name, role, GenerationMode.NEGATIVE)
+
+
+def ask(site: Site, name: str, role: Role | None, mode: GenerationMode) -> None:
+    headers = {"Authorization": f"Bearer {site.bearers[role]}"} if role else {}
+    # that a knob's text is printable as Unicode has it, no JSON schema can say
+    excluded: list[CheckFunction] = [positive_data_acceptance] if name == "askForChange" else []
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=cases(name, mode))
+    def check(case: Case[Any]) -> None:
+        response = case.call_and_validate(
+            base_url=site.url, headers=headers, excluded_checks=excluded, timeout=30
+        )
+        told = response.content.decode(errors="replace") + str(response.headers)
+        assert not [secret for secret in site.secrets if secret in told]
+
+    check()
