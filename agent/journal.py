@@ -43,6 +43,8 @@ from agent.state import State
 __all__ = ["DAEMON", "Actor", "Entry", "Head", "Journal", "Limits", "Record", "Verification", "verify"]
 
 OPENED, TORN = "audit.segment_opened", "audit.truncated_tail"
+AT_ONCE = 2
+"""Closed files that may go each time one is closed: a clock that jumps by years does not take them all."""
 log = structlog.get_logger(__name__)
 
 
@@ -118,11 +120,8 @@ class Journal:
         record = self._put(entry)
         try:
             self._keep_house(entry.at)
-        except (
-            BrokenLineError,
-            JournalError,
-            OSError,
-        ) as error:  # the entry is written; the rest is tried again after the next
+        except (BrokenLineError, JournalError, OSError) as error:
+            # the entry is written; the rest is tried again after the next one
             log.warning("audit.housekeeping_failed", why=str(error))
         return record
 
@@ -256,7 +255,7 @@ class Journal:
         older = self._pages.older
         sizes = [segment.path.stat().st_size for segment in older]
         going, left = [], sum(sizes) + self._size
-        for segment, size in zip(older, sizes, strict=True):
+        for segment, size in zip(older[:AT_ONCE], sizes, strict=False):
             last = parse(segments.last_line(segment.path))
             old = at - datetime.fromisoformat(last["ts"]) > timedelta(seconds=self._limits.keep_s)
             if not old and left <= self._limits.keep_bytes:

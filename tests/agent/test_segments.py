@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -187,6 +188,45 @@ def test_a_file_that_has_the_name_of_the_next_closed_one_is_left_alone(path: Pat
     assert not draft_of(path).exists()
 
 
+WRITER = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from agent import checkpoints
+from agent.journal import DAEMON, Entry, Journal, Limits
+from agent.state import State
+noon, path = datetime(2026, 3, 4, tzinfo=UTC), Path(sys.argv[1])
+limits, signer = Limits(segment_bytes=1500, keep_bytes=30_000), checkpoints.find(path.parent)
+journal = Journal.open(path, now=lambda: noon, limits=limits, signer=signer)
+while True:
+    record = journal.append(Entry(at=noon, actor=DAEMON, action="daemon.ticked", state=State(target="chat")))
+    print(record["seq"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 5, 8, 13])
+def test_what_was_acknowledged_survives_a_kill_while_files_come_and_go(
+    path: Path, signer: Signer, after: int
+) -> None:
+    for _ in range(2):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for count, _ in enumerate(process.stdout, start=1):
+            if count == after:
+                break
+        process.kill()
+        acknowledged = max([0, *(int(line) for line in process.stdout if line.endswith("\n"))])
+        process.stdout.close()
+        process.wait()
+        found = verify(path, keys=signer.trusted)
+        assert found.ok, found
+        assert found.head.seq >= acknowledged
+
+    journal = opened(path, Limits(), signer)
+    assert journal.states().keys() == {"chat"}
+    journal.close()
+
+
 def test_who_reads_while_a_file_is_closed_misses_nothing(path: Path) -> None:
     journal = written(path, 40)
     before, first = journal.head.seq, len(closed(path))
@@ -292,6 +332,17 @@ def test_files_beyond_the_room_for_them_go(path: Path) -> None:
     assert sum(file.stat().st_size for file in every_file(path)) < 12_000 + 2 * 4000
     assert verify(path).ok
     assert journal.states() == {"chat": CHAT, "batch": BATCH}
+
+
+def test_a_clock_that_jumps_by_years_takes_few_files(path: Path) -> None:
+    journal = written(path, 120)
+    before = len(closed(path))
+    journal.append(replace(ENTRY, at=NOON + timedelta(days=4000)))
+    journal.append(replace(ENTRY, at=NOON + timedelta(days=4000, seconds=1)))
+
+    assert before >= 6
+    assert len(closed(path)) == before + 1 - 2
+    assert verify(path).ok
 
 
 def test_a_crash_between_removals_is_no_tampering(path: Path) -> None:
