@@ -109,7 +109,7 @@ async def run(config: Config, mode: Mode) -> None:
     with assembled(config, mode, await newest_epoch(config)) as (daemon, epoch):
         log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.door.listen)
         app = build_app(daemon, entry.tokens, entry.hosts, peers=entry.peers)
-        runner = await serve(app, *config.door.listen, tls=entry.tls)
+        runner = await serve(app, *config.door.listen, tls=entry.tls, socket_mode=entry.socket_mode)
         try:
             await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=entry.reload)
         finally:

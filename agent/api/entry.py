@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from agent.api.listening import SOCKET_MODE
 from agent.api.peers import Peers
 from agent.api.tokens import Tokens
 from agent.config.door import UNIX, Certificate, Door
@@ -40,6 +41,12 @@ class Entry:
         """The names by which clients may call it: the configured ones, and the addresses it listens on."""
         tcp = (listen for listen in self.door.listen if not listen.startswith(UNIX))
         return {*self.door.hosts, *(listen.rpartition(":")[0] for listen in tcp)}
+
+    @property
+    def socket_mode(self) -> int:
+        """Where accounts have roles everybody may connect, and the kernel says who it is: their groups need
+        not be the daemon's own, whose members reach more than this socket."""
+        return 0o666 if self.door.users or self.door.groups else SOCKET_MODE
 
     def reload(self) -> None:
         """Read tokens and certificate again, for new requests and connections.

@@ -16,7 +16,7 @@ from agent.errors import ConfigError
 
 GRACE_S = 2.0  # for requests still open when the daemon stops; streams end at once
 SOCKET_MODE = 0o660  # who may connect; what they may do, SO_PEERCRED and tokens say
-DIRECTORY_MODE = 0o750
+DIRECTORY_MODE = 0o755
 CONNECTIONS = 256  # at once; more are closed
 IDLE_S = 30.0  # until a request's head has arrived whole, after connecting and between requests
 HANDSHAKE_S = 10.0
@@ -27,7 +27,12 @@ Server = asyncio.AbstractServer
 Listen = Callable[[Callable[[], asyncio.Protocol]], Awaitable[Server]]
 
 
-async def serve(app: web.Application, *listen: str, tls: ssl.SSLContext | None = None) -> web.AppRunner:
+async def serve(
+    app: web.Application,
+    *listen: str,
+    tls: ssl.SSLContext | None = None,
+    socket_mode: int = SOCKET_MODE,
+) -> web.AppRunner:
     """Listen on each `host:port` and `unix:/path`; `runner.addresses` says where, `runner.cleanup()` ends it.
 
     Raises ConfigError when an address cannot be read or is taken.
@@ -43,17 +48,17 @@ async def serve(app: web.Application, *listen: str, tls: ssl.SSLContext | None =
     await runner.setup()
     try:
         for address in listen:
-            await _listen(runner, address, tls)
+            await _listen(runner, address, tls, socket_mode)
     except BaseException:
         await runner.cleanup()
         raise
     return runner
 
 
-async def _listen(runner: web.AppRunner, address: str, tls: ssl.SSLContext | None) -> None:
+async def _listen(runner: web.AppRunner, address: str, tls: ssl.SSLContext | None, socket_mode: int) -> None:
     path = Path(address.removeprefix(UNIX)) if address.startswith(UNIX) else None
     try:
-        bind = _unix(path) if path else _tcp(address, tls)
+        bind = _unix(path, socket_mode) if path else _tcp(address, tls)
         await _Site(runner, address, bind, path).start()
     except OSError as error:
         raise ConfigError(
@@ -124,7 +129,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _unix(path: Path) -> Listen:
+def _unix(path: Path, mode: int) -> Listen:
     _refuse_taken(path)
     if not path.parent.exists():
         path.parent.mkdir(DIRECTORY_MODE)
@@ -132,7 +137,7 @@ def _unix(path: Path) -> Listen:
     bound = socket.socket(socket.AF_UNIX)
     try:
         bound.bind(str(path))
-        path.chmod(SOCKET_MODE)
+        path.chmod(mode)
     except BaseException:
         bound.close()
         raise

@@ -57,7 +57,7 @@ async def test_it_makes_the_folder_of_its_socket(desk: FakeDesk, tokens: Tokens,
 
     runner = await serve(build_app(desk, tokens), f"unix:{path}")
 
-    assert stat.S_IMODE(path.parent.stat().st_mode) & 0o027 == 0
+    assert stat.S_IMODE(path.parent.stat().st_mode) & 0o022 == 0
     await runner.cleanup()
 
 
