@@ -14,7 +14,10 @@ import pytest
 from agent import checkpoints
 from agent.chain import Head, verify
 from agent.checkpoints import Signer
-from agent.errors import JournalError
+from agent.config import parse as parse_config
+from agent.config.tables import AuditTable
+from agent.config.terms import limits
+from agent.errors import ConfigError, JournalError
 from agent.journal import DAEMON, Entry, Journal, Limits
 from agent.records import GENESIS, Record, line_of, parse
 from agent.segments import closed, draft_of, reading
@@ -641,3 +644,20 @@ def test_a_pin_older_than_what_is_kept_is_said(path: Path) -> None:
 
     with pytest.raises(JournalError, match="give a later pin"):
         verify(path, pins=[Head(seq=2, hash="0" * 64)])
+
+
+# the config
+
+
+def test_the_config_says_when_files_are_closed_and_how_long_they_stay() -> None:
+    table = AuditTable.model_validate({"segment_mb": 1, "segment_age": "1h", "keep_mb": 10, "keep": "30d"})
+
+    assert limits(AuditTable()) == Limits()
+    assert limits(table) == Limits(
+        segment_bytes=2**20, segment_s=3600, keep_bytes=10 * 2**20, keep_s=30 * 86400
+    )
+
+
+def test_a_limit_that_makes_no_sense_is_named_with_its_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[agent\] audit\.keep_mb: "):
+        parse_config("[agent.audit]\nkeep_mb = 0\n", here=tmp_path)
