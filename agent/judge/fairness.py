@@ -24,7 +24,8 @@ ASTRAY, SURE = 0.5, 6.0  # a share so far beside its weight, by so many standard
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`all`: no stream counts. `latency`: only errors and refusals count. Empty: nothing is held."""
+    """`all`: no stream counts. `latency`: only errors and refusals count, and nothing passes. Empty: nothing
+    is held."""
 
     all: str = ""
     latency: str = ""
@@ -63,7 +64,7 @@ def held(trial: Trial, second: Second, *, step: Step, record: Arm, alone: bool) 
         return Held()
     if why := _incident(trial, record):
         return Held(all=why)
-    return Held(latency=_cold(trial) or _astray(trial, step.weight / 100))
+    return Held(latency=_cold(trial) or _astray(trial, step.weight / 100) or _worse_than_its_record(trial))
 
 
 def _incident(trial: Trial, record: Arm) -> str:
@@ -73,6 +74,18 @@ def _incident(trial: Trial, record: Arm) -> str:
     if of < ENOUGH or failed / of <= usual + ILL:
         return ""
     return f"blue has an incident of its own: {failed / of:.0%} of its requests fail, {usual:.0%} did before"
+
+
+def _worse_than_its_record(trial: Trial) -> str:
+    """Alone, green is held up to blue's record: while blue breaks it as well, green must not get there."""
+    failed, of = trial.blue_failed
+    errors = next((stream for stream in trial.streams if stream.name == "errors"), None)
+    if errors is None or of < ENOUGH:
+        return ""
+    limit = min(max(errors.usual, errors.promised or 0.0) + 2 * errors.margin, 1.0)
+    if failed / of <= limit + sqrt(limit * (1 - limit) / of):
+        return ""
+    return f"blue itself is worse than before: {failed / of:.1%} of its requests fail, {errors.usual:.1%} did"
 
 
 def _cold(trial: Trial) -> str:

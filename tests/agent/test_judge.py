@@ -128,6 +128,16 @@ def test_an_incident_on_both_sides_takes_nothing_back() -> None:
     assert "pass" not in kinds
 
 
+def test_nothing_passes_while_blue_itself_breaks_the_record_that_green_will_be_held_up_to() -> None:
+    canary = Canary(PARITY)
+    canary.run(served(20), served(20), seconds=30)
+    ill = [canary.hear(served(20, errors=1), served(20, errors=1)) for _ in range(600)]
+    assert {verdict.kind for verdict in ill} == {"wait"}
+    assert "blue itself is worse than before" in ill[-1].why
+
+    assert canary.run(served(20), served(20), seconds=300).kind == "pass"
+
+
 def test_below_parity_latency_is_not_compared() -> None:
     verdict = Canary(SMOKE).run(served(1, slow=1), served(19), seconds=120)
     assert verdict.kind == "pass"

@@ -162,6 +162,13 @@ def test_an_incident_of_both_sides_is_held_and_nobody_is_blamed(tmp_path: Path) 
     assert told.held_s >= 60
 
 
+def test_an_incident_that_began_beside_blue_is_not_blamed_on_green_alone(tmp_path: Path) -> None:
+    both = Profile(name="incident", incident_s=(60.0, 360.0), incident_errors=0.06)
+    told = tell(replace(CASE, profile=both), tmp_path)
+    assert told.result in {"promoted", "undecided"}, told
+    assert told.steps_s.get(100, 360.0) >= 360.0
+
+
 def test_what_turns_bad_in_the_hold_back_is_on_blue_again_within_seconds_of_the_verdict(
     tmp_path: Path,
 ) -> None:
