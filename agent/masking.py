@@ -36,7 +36,7 @@ _IN_TEXT = (
     re.compile(
         r"(?i)(\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,99}:)[^\s@'\"]{1,999}(?=@)"
     ),  # http://user:V@host
-    re.compile(r"()\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|vt_[A-Za-z0-9]+_[\w-]{16,})"),
+    re.compile(r"()\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|tt_[0-9a-f]{8}_[\w-]{16,})"),
 )
 
 

@@ -126,7 +126,8 @@ class Border:
         detail = (
             "The token is unknown, revoked or expired; ask an admin for a new one (`trimtab token new`)."
             if sent
-            else "Send a token: `Authorization: Bearer tt_…` (`trimtab token new` makes one)."
+            else "Send a token as a bearer in the Authorization header (`trimtab token new` makes one); over"
+            " the unix socket accounts with a role in [api] users or groups need none."
         )
         challenge = 'Bearer realm="trimtab"' + (', error="invalid_token"' if sent else "")
         raise Refusal(401, detail, headers={"WWW-Authenticate": challenge})

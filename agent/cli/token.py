@@ -1,10 +1,14 @@
 """`trimtab token`: make, list and revoke the tokens of the API, in the file that the daemon reads."""
 
 import argparse
+import fcntl
 import json
+import os
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -31,14 +35,14 @@ def register(subparsers: Subparsers) -> None:
     new.add_argument(
         "--target", action="append", type=_target, metavar="NAME", help="only for this one; may be repeated"
     )
-    new.set_defaults(run=_new)
+    new.set_defaults(run=partial(_alone, _new))
 
     listing = verbs.add_parser("list", help="what tokens there are")
     listing.set_defaults(run=_list)
 
     revoke = verbs.add_parser("revoke", help="make a token worthless")
     revoke.add_argument("id", help="as `trimtab token list` shows it")
-    revoke.set_defaults(run=_revoke)
+    revoke.set_defaults(run=partial(_alone, _revoke))
 
     for verb in (new, listing, revoke):
         verb.add_argument("--tokens-file", required=True, type=Path, metavar="FILE", help="[api] tokens_file")
@@ -74,6 +78,20 @@ def _lifetime(text: str) -> timedelta:
             f"{text!r} is no lifetime of up to ten years, such as 12h, 90d or 4w"
         )
     return timedelta(days=days)
+
+
+def _alone(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """One at a time: a token that is revoked while another is made must not come back."""
+    path: Path = args.tokens_file
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"--tokens-file {path}: {error.strerror or error}") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        return command(args)
+    finally:
+        os.close(folder)
 
 
 def _new(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -93,6 +94,14 @@ def test_a_missing_file_or_folder_is_named(run: Run, path: Path, capsys: pytest.
 def test_a_strange_lifetime_is_bad_usage(run: Run, path: Path, lifetime: str) -> None:
     assert run("new", "--role", "admin", "--name", "a", f"--expires={lifetime}")[0] == 2
     assert not path.exists()
+
+
+def test_commands_at_the_same_time_lose_nothing(path: Path) -> None:
+    made = ["token", "new", "--role", "viewer", "--name", "ann", "--tokens-file", str(path)]
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(main, [made] * 16)) == {0}
+
+    assert len(load(path)) == 16
 
 
 def test_a_token_can_be_for_some_targets_only(run: Run, path: Path) -> None:
