@@ -61,7 +61,7 @@ class Performer:
         if event is not None:
             self.emit(event)
 
-    async def _act(self, effect: Effect) -> Event | None:  # noqa: C901 - a table of effects
+    async def _act(self, effect: Effect) -> Event | None:
         match effect:
             case Preflight(number=number):
                 found = await self.engine.preflight(effect.servers, effect.setting, effect.wanted)
@@ -94,13 +94,13 @@ class Performer:
             case Stop(number=number):
                 await self._stop_starting(effect.server)
                 await self._refuse_under_newer()
-                if task := asyncio.current_task():
-                    self._stopping[effect.server.name] = task
+                self._ended(effect.server)
                 await self.engine.stop(effect.server)
                 return Stopped(at=self.now(), number=number)
             case Retire(number=number):
                 await self._stop_starting(effect.server)
                 await self._refuse_under_newer()
+                self._ended(effect.server)
                 await self.engine.retire(effect.server)
                 return Retired(at=self.now(), number=number)
 
@@ -124,8 +124,12 @@ class Performer:
         if task := asyncio.current_task():
             self._starting[server.name] = task
 
+    def _ended(self, server: Server) -> None:
+        if task := asyncio.current_task():
+            self._stopping[server.name] = task
+
     async def _end_of_stop(self, server: Server) -> None:
-        """A server that is still being stopped is started again only when that is over."""
+        """A server that is still being stopped or retired is started again only when that is over."""
         task = self._stopping.get(server.name)
         if task is not None and task is not asyncio.current_task():
             await asyncio.wait({task})

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from agent import events as e
+from agent.effects import Launch, Retire
 from agent.errors import ActError, FencedError, JournalError
 from agent.golden import PROMPTS, Exam
 from agent.journal import Journal, verify
 from agent.loop import TargetLoop
 from agent.machine import Machine
 from agent.model import Prospect, Server
+from agent.perform import Performer
 from agent.ports import Now, Site, View
 from agent.reading import EngineSample, Request, RequestSample, Sample
 from agent.state import Phase, State
@@ -375,3 +377,25 @@ def test_a_daemon_that_slept_while_another_took_over_ends_no_server(tmp_path: Pa
 
     assert ended.group_contains(FencedError)
     assert set(engine.servers) == {BLUE.name, "chat-r1"}
+
+
+def test_a_server_that_is_still_being_retired_is_started_again_only_when_it_is_gone(tmp_path: Path) -> None:
+    engine, traffic, heard = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
+
+    async def story() -> None:
+        performer = Performer(
+            engine=engine,
+            traffic=traffic.bind(_site(tmp_path, 1)),
+            emit=heard.append,
+            now=loop_now,
+            epoch=1,
+        )
+        retiring = asyncio.create_task(performer.perform(Retire(number=1, server=BLUE)))
+        await asyncio.sleep(1)
+        await performer.perform(Launch(number=2, server=BLUE, deadline_s=60))
+        await retiring
+
+    in_no_time(story())
+
+    assert [type(event) for event in heard] == [e.Retired, e.Launched]
+    assert list(engine.servers) == [BLUE.name]
