@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import add
 
 from agent.model import Objective, Slo
 from agent.reading import Request
@@ -54,7 +55,9 @@ class Arm:
 
 
 def _add(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip(one, other, strict=True))
+    if other is EMPTY:
+        return one
+    return other if one is EMPTY else tuple(map(add, one, other))
 
 
 def gap_s(request: Request) -> float | None:
