@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from agent.api import intake
 from agent.api.app import OPERATIONS
 from agent.api.problems import MEDIA, Problem
 from agent.api.tokens import Tokens, mint, store
@@ -226,11 +227,12 @@ TYPED = HEAD + "Content-Type: application/json\r\n"
         ("GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", 400),
         ("GET http://evil.example/healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
         ("GET /v1/targets HTTP/1.1\r\nHost: localhost\r\nX: " + "x" * 70000 + "\r\n\r\n", 400),
+        ("GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + "X: x\r\n" * 64 + "\r\n", 400),
         ("\x16\x03\x01\x02\r\n\r\n", 400),
     ],
     ids=[
         "bad chunk", "expectation", "continue", "endless chunks", "endless body", "no host", "two hosts",
-        "absolute target", "long header", "tls",
+        "absolute target", "long header", "many headers", "tls",
     ],
 )  # fmt: skip
 def test_requests_that_no_client_library_sends(admin: tuple[int, str], text: str, status: int) -> None:
@@ -240,6 +242,20 @@ def test_requests_that_no_client_library_sends(admin: tuple[int, str], text: str
         answer = connection.recv(65536)
 
     assert int(answer.split()[1]) == status
+
+
+def test_a_body_that_never_arrives_is_not_waited_for(
+    admin: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "BODY_TIMEOUT_S", 0.1)
+    port, bearer = admin
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall((TYPED + "Content-Length: 10\r\n\r\n{{").format(bearer=bearer).encode())
+        answer = b""
+        while part := connection.recv(65536):  # and then it is closed
+            answer += part
+
+    assert answer.split()[1] == b"408"
 
 
 def test_a_client_that_hangs_up_is_not_a_bug(
