@@ -121,21 +121,18 @@ def learned(calibration: Mapping[str, Calibration], name: str, slo: Slo) -> Cali
 
 def phi_of(spread: Calibration | None) -> float:
     """The design effect of requests to reckon with."""
-    return _surely(spread, spread.phi) if spread else DEFAULT_PHI
+    return max(1.0, spread.phi) if spread else DEFAULT_PHI
 
 
 def tick_phi_of(spread: Calibration) -> float:
-    return _surely(spread, spread.tick_phi)
+    """The same of ticks: what exceeds 1 is made larger by its standard error, sqrt(2 / n) over n clumps.
 
-
-def _surely(spread: Calibration, phi: float) -> float:
-    """With what exceeds 1 larger by its standard error: sqrt(2 / n), as a dispersion over n clumps has it.
-
-    Four hours hold a dozen stalls of minutes, and what took equal greens back were the calibrations that had
-    seen too few of them. A clump is `tick_phi` ticks above the edge.
+    A clump is `tick_phi` ticks above the edge. Four hours hold a dozen stalls of minutes, and it was mostly
+    this lens, under calibrations that had seen too few of them, that took equal greens back.
     """
-    clumps = max(1.0, spread.ticks * spread.tick_share / max(1.0, spread.tick_phi))
-    return 1.0 + max(0.0, phi - 1.0) * (1.0 + sqrt(2.0 / clumps))
+    phi = max(1.0, spread.tick_phi)
+    clumps = max(1.0, spread.ticks * spread.tick_share / phi)
+    return 1.0 + (phi - 1.0) * (1.0 + sqrt(2.0 / clumps))
 
 
 def tick_margin(stream: Stream, spread: Calibration) -> float:

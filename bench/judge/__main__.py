@@ -30,7 +30,7 @@ SECTIONS: Mapping[str, Callable[[Pool, int], dict[str, object]]] = {
     "several": others.measure_several,
     "quiet": others.measure_quiet,
     "exposure": exposure.measure,
-    "cost": lambda _, runs: cost.measure(max(100, runs)),
+    "cost": lambda _, runs: cost.measure(max(100, runs // 4)),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from agent.calibration import Calibration
 from agent.judge.eprocess import RESTART_S, beside, gained, grid, nearest
 from agent.judge.streams import learned as learned_of
-from agent.judge.streams import opened, phi_of, tick_phi_of
+from agent.judge.streams import opened, tick_phi_of
 from agent.trial import Lens, Trial
 from bench.judge import gains, passing, peers, rollouts
 from bench.judge.hours import learned
@@ -107,12 +107,11 @@ def test_a_latency_that_nobody_promised_is_not_taken_to_be_independent() -> None
     assert not_promised["ttft"].margin > promised["ttft"].margin
 
 
-def test_a_design_effect_that_few_clumps_have_taught_is_taken_to_be_larger() -> None:
-    often = replace(independent(), phi=15.0, tick_phi=2.5, tick_share=0.12)
-    seldom = replace(often, tick_phi=7.5)
-    assert phi_of(independent()) == 1.0
-    assert 15.0 < phi_of(often) < 17.0 < phi_of(seldom) < 19.0
-    assert tick_phi_of(often) > 2.5
+def test_clumps_of_ticks_of_which_few_were_seen_are_taken_to_be_larger() -> None:
+    often = replace(independent(), tick_phi=2.0, tick_share=0.12)
+    seldom = replace(often, ticks=288)
+    assert tick_phi_of(independent()) == 1.0
+    assert 2.1 < tick_phi_of(often) < 2.2 < tick_phi_of(seldom) < 2.4
 
 
 def test_without_the_design_effect_stalls_would_take_good_greens_back() -> None:
