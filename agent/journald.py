@@ -5,6 +5,7 @@ a newline is the name alone, its length in 8 bytes, and the bytes.
 """
 
 from datetime import datetime
+from typing import Any
 
 import rfc8785
 
@@ -15,6 +16,7 @@ _ERROR, _NOTICE = 3, 5  # syslog priorities
 
 def exported(record: Record) -> bytes:
     at = datetime.fromisoformat(record["ts"])
+    whole: Any = record
     told = [record["target"], record["action"], record["why"], record["error"]]
     fields = {
         "__REALTIME_TIMESTAMP": str(round(at.timestamp() * 1e6)),
@@ -29,7 +31,7 @@ def exported(record: Record) -> bytes:
         "TRIMTAB_TARGET": record["target"],
         "TRIMTAB_ROLLOUT": record["op_id"],
         "TRIMTAB_ACTOR": str(record["actor"].get("id") or ""),
-        "TRIMTAB_RECORD": rfc8785.dumps(record).decode(),
+        "TRIMTAB_RECORD": rfc8785.dumps(whole).decode(),
     }
     return b"".join(_field(name, value) for name, value in fields.items() if value) + b"\n"
 
