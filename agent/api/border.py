@@ -92,7 +92,10 @@ class Border:
             return await _sent(request, await handler(request))
         self._limits.spend(holder.id)
         with self._limits.turn(holder.id):
-            return await _sent(request, await handler(request))
+            response = await handler(request)
+            if isinstance(response, web.Response) and isinstance(response.body, bytes):
+                self._limits.charge(holder.id, len(response.body))
+            return await _sent(request, response)
 
     def _refuse_strange_host(self, request: web.Request) -> None:
         """A page that has pointed its own name at this address (DNS rebinding) is told apart by the name."""

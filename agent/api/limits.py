@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from agent.api.problems import Refusal
 
-PER_S = 20.0
-BURST = 100.0
+PER_S = 50.0
+BURST = 250.0
+PIECE = 64 * 1024  # bytes of an answer that count as one more request
 AT_ONCE = 16  # of them streams as well: no one token takes all the streams there are
 CALLERS = 1024  # remembered at once; one that has not asked for BURST / PER_S seconds is as good as new
 
@@ -34,6 +35,12 @@ class Limits:
             del self._left[next(iter(self._left))]  # who has been silent longest
         if wait_s:
             raise _too_many(f"More than {self.per_s:g} requests a second; come back later.", wait_s)
+
+    def charge(self, caller: str, size: int) -> None:
+        """What its last answer was, in bytes, is for its next requests to wait for."""
+        if caller in self._left:
+            left, since = self._left[caller]
+            self._left[caller] = (left - size // PIECE, since)
 
     @contextmanager
     def turn(self, caller: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.api.app import build_app
-from agent.api.limits import AT_ONCE, CALLERS, Limits
+from agent.api.limits import AT_ONCE, CALLERS, PIECE, Limits
 from agent.api.problems import Refusal
 from agent.api.tokens import Tokens
 from agent.config.door import Role
@@ -53,6 +53,18 @@ def test_no_more_pass_than_the_burst_and_the_rate_allow(pauses: list[float]) -> 
     assert passed <= 5.0 + 2.0 * sum(pauses) + 1e-6
 
 
+def test_a_large_answer_counts_as_many_requests() -> None:
+    watch = Watch()
+    limits = Limits(watch, per_s=2.0, burst=5.0)
+    limits.spend("ann")
+    limits.charge("ann", 10 * PIECE)
+
+    assert not passes(limits)
+    watch.at += 3.5
+    assert [passes(limits) for _ in range(2)] == [True, False]
+    assert passes(limits, "bob")
+
+
 def test_callers_are_not_remembered_without_end() -> None:
     limits = Limits(Watch())
     for number in range(2 * CALLERS):
@@ -85,6 +97,21 @@ async def test_who_asks_too_often_is_told_when_to_come_back(
                 statuses.append((response.status, response.headers.get("Retry-After")))
 
         assert statuses == [(200, None), (429, "11"), (200, None)]
+
+
+async def test_who_reads_the_whole_audit_again_and_again_has_to_wait(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> None:
+    for _ in range(1000):
+        desk.record("x" * 700)
+    app = build_app(desk, tokens, limits=Limits(Watch(), burst=20.0))
+    async with TestClient(TestServer(app), headers=bearers["viewer"]) as client:
+        statuses = []
+        for _ in range(3):
+            async with client.get("/v1/audit?limit=1000") as response:
+                statuses.append(response.status)
+
+    assert statuses == [200, 200, 429]
 
 
 async def test_guessing_tokens_is_slowed_and_locks_nobody_out(
