@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from agent.effects import Launch, Route, Stop
+from agent.effects import KeepAlive, Launch, Route, Stop
 from agent.events import AgentStarted
 from agent.machine.checking import void
 from agent.machine.moves import (
@@ -41,7 +41,15 @@ def start(rules: Rules, state: State, event: AgentStarted) -> Moved:
     if event.mode == "advise":
         return stay(advise_only(state, event, found))
     moved = take_up(rules, state, event, found)
-    return without_orphans(moved, found)
+    return told_at_once(without_orphans(moved, found))
+
+
+def told_at_once(moved: Moved) -> Moved:
+    """The proxy carries this epoch from the start on: an older daemon is shut out, the lease renewed."""
+    state, effects = moved
+    if state.route is None or any(isinstance(effect, Route) for effect in effects):
+        return moved
+    return state, (KeepAlive(route=state.route), *effects)
 
 
 def advise_only(state: State, event: AgentStarted, found: Found) -> State:

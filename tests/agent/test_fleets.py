@@ -204,3 +204,12 @@ def test_a_green_that_is_all_that_is_left_carries_everything_until_an_old_server
     assert len(world.running) == 2
     assert len({str(setting) for setting in world.settings().values()}) == 1
     assert not world.stopped
+
+
+@pytest.mark.parametrize("seconds", range(0, 24, 2))
+def test_a_daemon_that_starts_tells_the_proxy_before_it_does_anything_else(seconds: int) -> None:
+    world = World(green_fails=1).start().until("proposed").approve().tick(seconds + 1)
+
+    world.start()
+
+    assert {effect.kind for effect in world.pending} & {"route", "keep_alive"}
