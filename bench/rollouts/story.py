@@ -30,7 +30,6 @@ from tests.fake_traffic import FakeTraffic
 from tests.fast_time import in_no_time, loop_now
 
 TARGET, GREEN = "chat", "chat-r1"
-START_S = 90.0  # of green, and as long again to warm it up: blue's record is of that time
 LATE_S = 20.0  # after the end, in which what green had open is recorded
 DEFAULT = plan(RolloutTable())
 RESTING = {Phase.OBSERVING, Phase.COOLDOWN, Phase.PROPOSED, Phase.HALTED}
@@ -38,7 +37,8 @@ RESTING = {Phase.OBSERVING, Phase.COOLDOWN, Phase.PROPOSED, Phase.HALTED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`history_s`: blue was watched for so long before."""
+    """`history_s`: blue was watched for so long before. `start_s`: of green, and as long again to warm it up;
+    blue's record is of that time."""
 
     seed: int
     rate: float
@@ -46,6 +46,7 @@ class Case:
     green: Green
     plan: Plan = DEFAULT
     history_s: int = 3600
+    start_s: float = 90.0
     limit_s: float = 6 * 3600.0
 
 
@@ -151,7 +152,7 @@ class Story:
         """A person asks for the change and approves it; returns when green gets its first share, if ever."""
         assert self.loop is not None
         await asyncio.sleep(5.0)
-        self.engine.takes_s = START_S
+        self.engine.takes_s = self.case.start_s
         await self.loop.submit(
             e.ChangeAsked(at=loop_now(), actor="alice", to=self.case.green.to, reason="a wish")
         )

@@ -18,14 +18,15 @@ PLAN = replace(
     DEFAULT,
     steps=(
         Step(weight=5, requests=5, at_least_s=10, at_most_s=300),
-        Step(weight=50, requests=50, at_least_s=30, at_most_s=600),
+        Step(weight=50, requests=50, at_least_s=30, at_most_s=450),
         Step(weight=100, requests=50, at_least_s=60, at_most_s=600),
     ),
     margin=0.02,
 )
 STALLS = Profile(name="stalls", stalls=True)
-DRIFT = Profile(name="drift", drift=0.5)
-CASE = Case(seed=1, rate=8.0, profile=CALM, green=EQUAL, plan=PLAN, history_s=330)
+DRIFT = Profile(name="drift", drift=0.2)  # what one server carries without breaking its promise
+CASE = Case(seed=1, rate=8.0, profile=CALM, green=EQUAL, plan=PLAN, history_s=330, start_s=25.0)
+pytestmark = pytest.mark.timeout(300)  # seconds of arithmetic, on a machine that others use too
 
 
 @pytest.mark.parametrize("profile", [CALM, STALLS, DRIFT], ids=lambda profile: profile.name)
