@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 from agent.arm import Arm
 from agent.judge.streams import counts
+from agent.judge.words import interval
 from agent.model import Slo
 from agent.trial import Second, Trial
 
 REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty are bad while few of blue's are
 CONTROL_AT_LEAST = 10
+CONTROL_HIGH = 1 / 3  # so much of blue's may be bad at most, as far as is known: it still ends old requests
 UNREACHED = 5
 WEDGED_S = 60.0
 FRESH_S = 10.0  # an older scrape says nothing of now
@@ -41,7 +43,9 @@ def _mostly_bad(trial: Trial, slo: Slo, green: Arm, control: Arm) -> Iterator[st
         control_of, control_bad = counts(control, stream.name, stream.edge_s, slo)
         if of < REQUESTS or bad < BAD * of:
             continue
+        _, high = interval(control_bad, control_of) or (0.0, 1.0)
         compared = control_of >= CONTROL_AT_LEAST and control_bad < CONTROL_BAD * control_of
+        compared = compared and high < CONTROL_HIGH
         if compared or (stream.name == "errors" and control_of < CONTROL_AT_LEAST):
             beside = f"{control_bad} of {control_of}" if compared else "nothing to compare with"
             yield f"{stream.name}: {bad} of {of} are bad, at least {BAD:.0%}, against {beside}"

@@ -149,6 +149,12 @@ def test_below_parity_half_of_twenty_bad_is_too_much() -> None:
     assert "at least 50%" in verdict.why
 
 
+def test_an_incident_that_begins_with_the_step_is_no_disaster_of_green_alone() -> None:
+    verdict = Canary(PARITY).hear(served(25, errors=14), served(26, errors=5))
+    assert verdict.kind != "fail"
+    assert Canary(PARITY).hear(served(25, errors=14), served(26, errors=1)).kind == "fail"
+
+
 def test_silence_never_passes() -> None:
     assert Canary(PARITY).run(Arm(), served(5), seconds=900).kind == "wait"
     assert Canary(PARITY).run(served(5), Arm(), seconds=900).kind == "wait"
