@@ -13,6 +13,7 @@ from agent.api.app import build_app
 from agent.api.entry import Entry
 from agent.api.listening import serve
 from agent.config import Config, Target
+from agent.config.door import UNIX
 from agent.daemon import Daemon, utc_now
 from agent.errors import ConfigError
 from agent.fold import Fold
@@ -144,15 +145,17 @@ async def problems(config: Config) -> list[str]:
         of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())
         found += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
-    return found + [why for why in [unwritable(config.state_dir)] if why]
+    sockets = [Path(one.removeprefix(UNIX)) for one in config.door.listen if one.startswith(UNIX)]
+    needed = [("[agent] state_dir", config.state_dir), *(("[api] listen", path.parent) for path in sockets)]
+    return found + [why for why in (unwritable(key, folder) for key, folder in needed) if why]
 
 
-def unwritable(state_dir: Path) -> str:
-    nearest = next(path for path in (state_dir, *state_dir.parents) if path.exists())
+def unwritable(key: str, folder: Path) -> str:
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         probe = nearest / ".trimtab-check"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        return f"[agent] state_dir: {nearest} cannot be written: {error.strerror}; choose one that you own"
+        return f"{key}: {nearest} cannot be written: {error.strerror}; choose a place that you own"
     return ""

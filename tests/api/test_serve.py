@@ -13,6 +13,7 @@ from agent.api import border, listening
 from agent.api.app import build_app
 from agent.api.listening import serve
 from agent.api.tokens import Tokens
+from agent.assembly import unwritable
 from agent.config.door import Role
 from agent.errors import ConfigError
 from tests.api.conftest import Client
@@ -59,6 +60,13 @@ async def test_it_makes_the_folder_of_its_socket(desk: FakeDesk, tokens: Tokens,
 
     assert stat.S_IMODE(path.parent.stat().st_mode) & 0o022 == 0
     await runner.cleanup()
+
+
+def test_a_place_for_the_socket_that_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
+    assert unwritable("[api] listen", Path("/proc/trimtab")).startswith(
+        "[api] listen: /proc cannot be written"
+    )
+    assert unwritable("[api] listen", tmp_path / "trimtab") == ""
 
 
 async def test_it_listens_in_several_places(desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
