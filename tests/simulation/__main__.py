@@ -1,0 +1,141 @@
+"""python -m tests.simulation: play histories; replay one that failed, and make it small.
+
+--seed 17          that one, told whole; made small when it fails
+--seeds 0-19999    all of these, on --processes processes, for at most --for seconds
+--least 200        fail unless each kind of fault was met so often
+"""
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Self
+
+import structlog
+
+from tests.simulation.history import Told, play
+from tests.simulation.script import KINDS, script_of
+from tests.simulation.shrink import pasted, shrunk
+
+CHUNK = 20
+
+
+@dataclass(slots=True)
+class Sum:
+    """What many histories came to."""
+
+    histories: int = 0
+    seconds: float = 0.0
+    entries: int = 0
+    starts: int = 0
+    fired: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    def add(self, seed: int, told: Told) -> None:
+        self.histories += 1
+        self.seconds += told.seconds
+        self.entries += told.entries
+        self.starts += told.starts
+        self.fired += told.fired
+        self.outcomes[told.outcome] += 1
+        if told.violations:
+            self.failed[seed] = told.violations[0]
+
+    def __iadd__(self, other: "Sum") -> Self:
+        self.histories += other.histories
+        self.seconds += other.seconds
+        self.entries += other.entries
+        self.starts += other.starts
+        self.fired += other.fired
+        self.outcomes += other.outcomes
+        self.failed |= other.failed
+        return self
+
+
+def chunk(seeds: range) -> Sum:
+    """Histories of one process."""
+    quiet()
+    found = Sum()
+    for seed in seeds:
+        found.add(seed, play(script_of(seed)))
+    return found
+
+
+def quiet() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def main() -> int:
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names have the same order in every run
+        os.execve(sys.executable, [*sys.orig_argv], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seeds", default="0-199")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--for", type=float, default=1e9, dest="at_most_s")
+    parser.add_argument("--least", type=int, default=0)
+    asked = parser.parse_args()
+    if asked.seed is not None:
+        return one(asked.seed)
+    first, _, last = asked.seeds.partition("-")
+    return many(range(int(first), int(last or first) + 1), asked.processes, asked.at_most_s, asked.least)
+
+
+def one(seed: int) -> int:
+    quiet()
+    told = play(script_of(seed))
+    say("\n".join(told.log))
+    say(f"\n{pasted(told.script)}")
+    if not told.violations:
+        say(f"nothing was wrong: {told.outcome} after {told.seconds:.0f} s")
+        return 0
+    say("\n".join(told.violations))
+    kind = told.violations[0][:2]
+    small = shrunk(told.script, lambda script: any(v[:2] == kind for v in play(script).violations))
+    say(f"\nmade small:\n{pasted(small)}\n{play(small).violations[0]}")
+    return 1
+
+
+def many(seeds: range, processes: int, at_most_s: float, least: int) -> int:
+    began, found = perf_counter(), Sum()
+    for part in parts(seeds, processes):
+        found += part
+        for seed in part.failed:
+            say(f"seed {seed}: {found.failed[seed]}")
+        if perf_counter() - began > at_most_s:
+            break
+    spent_s = perf_counter() - began
+    for kind in KINDS:
+        say(f"{found.fired[kind]:6d}  {kind}")
+    say(f"{found.histories} histories of {found.seconds / max(1, found.histories):.0f} s in {spent_s:.0f} s")
+    say(f"{found.starts} starts, {found.entries} journal entries, {found.fired.total()} faults")
+    say(f"outcomes: {dict(found.outcomes)}")
+    rare = [kind for kind in KINDS if found.fired[kind] < least]
+    if rare:
+        say(f"met less than {least} times: {', '.join(rare)}")
+    say(f"{len(found.failed)} violations")
+    return 1 if found.failed or rare else 0
+
+
+def parts(seeds: range, processes: int) -> Iterator[Sum]:
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    if processes == 1:
+        yield from map(chunk, chunks)
+        return
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap_unordered(chunk, chunks)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

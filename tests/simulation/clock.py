@@ -1,0 +1,117 @@
+"""An event loop in virtual time that runs whatever is ready in a seeded order, and can freeze a process."""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+EPOCH = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+@dataclass(eq=False, slots=True)
+class Owner:
+    """Whose code runs: one process. While it is frozen, what is due for it waits."""
+
+    frozen: bool = False
+    parked: list[asyncio.Handle] = field(default_factory=list)
+
+
+OWNER: ContextVar[Owner | None] = ContextVar("owner", default=None)
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Nothing waits: when nobody is ready, the time of the next timer is now. No sockets, no threads."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self._shuffle = random.shuffle
+        self.now_s = 0.0
+        self.skew_s = 0.0  # of the host's wall clock
+        self._clock_resolution = 1e-9
+        self.world = Context()  # what nobody's process runs
+        self.broke: BaseException | None = None  # a call of the world's own: the simulation is wrong
+        self.set_exception_handler(self._heard)
+
+    def _heard(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Killed processes leave tasks that nobody asks about; a call that fails is another matter."""
+        if "handle" in context:
+            self.broke = context.get("exception")
+            self.stop()
+
+    def time(self) -> float:
+        return self.now_s
+
+    def wall(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.now_s + self.skew_s)
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._scheduled
+        if not ready:
+            if not timers:
+                raise RuntimeError("every task waits for something that no timer will bring")
+            self.now_s = max(self.now_s, timers[0].when())
+        while timers and timers[0].when() <= self.now_s:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False  # type: ignore[attr-defined]
+            ready.append(timer)
+        batch = list(ready)
+        ready.clear()
+        if len(batch) > 1:
+            self._shuffle(batch)
+        for handle in batch:
+            if handle._cancelled:
+                continue
+            owner = handle._context.get(OWNER)  # type: ignore[attr-defined]
+            if owner is not None and owner.frozen:
+                owner.parked.append(handle)
+            else:
+                handle._run()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is dropped when its time comes."""
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps."""
+
+    def owned_by(self, owner: Owner) -> Context:
+        context = copy_context()
+        context.run(OWNER.set, owner)
+        return context
+
+    def thaw(self, owner: Owner) -> None:
+        owner.frozen = False
+        self._ready.extend(owner.parked)
+        owner.parked.clear()
+
+    def outside(self, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call it later on behalf of the world, whoever asked."""
+        return self.call_later(delay_s, call, context=self.world)
+
+
+def in_virtual_time(loop: VirtualLoop, story: Coroutine[Any, Any, Any]) -> None:
+    """Run it to its end; what still runs then is cancelled."""
+    asyncio.set_event_loop(loop)
+    try:
+        try:
+            loop.run_until_complete(story)
+        except RuntimeError:
+            if loop.broke is None:
+                raise
+        if loop.broke is not None:
+            raise loop.broke
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        asyncio.set_event_loop(None)
+        loop.close()

@@ -1,0 +1,168 @@
+"""The journal of a simulated process: in memory, or the real one on files of a disk that fails."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from agent import journal as real
+from agent.chain import Head
+from agent.errors import JournalError
+from agent.journal import Journal
+from agent.ports import Now
+from agent.records import GENESIS, Entry, line_of, parse, state_of
+from agent.state import State
+from tests.simulation.adapters import Host, Killed
+
+
+@dataclass(slots=True)
+class Disk:
+    """Stands for `os` in the journal's module: what it writes may fail."""
+
+    full: bool = False
+    broken: bool = False  # fsync fails
+    tears: Callable[[], None] | None = None  # the process dies in the middle of the next write
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever os has
+        return getattr(os, name)
+
+    def write(self, fd: int, data: bytes) -> int:
+        if self.tears is not None:
+            dies, self.tears = self.tears, None
+            os.write(fd, bytes(data[: len(data) // 2]))
+            dies()
+            raise Killed
+        if self.full:
+            if len(data) > 1:
+                return os.write(fd, bytes(data[: len(data) // 3 or 1]))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.write(fd, data)
+
+    def sync(self, fd: int) -> None:
+        if self.broken:
+            raise OSError(errno.EIO, "Input/output error")
+        os.fdatasync(fd)
+
+    def journal(self, path: Path, now: Now) -> Journal:
+        """The real journal, on this disk."""
+        vars(real)["os"] = self
+        return Journal.open(path, now=now, sync=self.sync)
+
+    @staticmethod
+    def repaired() -> None:
+        vars(real)["os"] = os
+
+
+@dataclass(repr=False, slots=True)
+class Memory:
+    """A journal that only remembers; what a restart reads was a line of the real one."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def head(self) -> Head:
+        return Head(seq=len(self.entries))
+
+    def append(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+    def states(self) -> dict[str, State]:
+        """As the real journal would read the last one."""
+        last = next((entry for entry in reversed(self.entries) if entry.state is not None), None)
+        if last is None:
+            return {}
+        line = line_of(last, seq=len(self.entries), prev=GENESIS, boot_id="", host="")
+        state = state_of(parse(line))
+        assert state is not None
+        return {state.target: state}
+
+    def epoch(self) -> int:
+        return max((entry.epoch for entry in self.entries), default=0)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(repr=False, slots=True)
+class Book:
+    """What the loop writes into: the process may die before and after each entry; others read along."""
+
+    inner: Journal | Memory
+    host: Host
+    disk: Disk
+    read: Callable[[Entry, int], None]
+    trouble: Callable[[str, float], None]
+
+    def append(self, entry: Entry) -> None:
+        if self.host.dead:
+            raise Killed
+        fault = self.host.fault("journal")
+        what = fault.what if fault else ""
+        if what in {"crash before", "bit flipped"}:
+            self.host.kill()
+            raise Killed
+        if what == "torn":
+            self.disk.tears = self.host.kill
+        elif fault is not None and what in {"disk full", "fsync fails"}:
+            self.trouble(what, fault.lasts_s)
+        self.inner.append(entry)
+        self.read(entry, self.host.epoch)
+        if what == "crash after":
+            self.host.kill()
+            raise Killed
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the rest of the real one
+        return getattr(self.inner, name)
+
+
+@dataclass(repr=False, slots=True, kw_only=True)
+class Shelf:
+    """The journals of a history's processes. `home`: where files are; None: nowhere, they only remember."""
+
+    disk: Disk
+    random: Random
+    now: Now
+    home: Path | None = None
+    flips: bool = False  # before the next one is opened
+    unseen: list[str] = field(default_factory=list)  # damage that the journal took for its own
+    _number: int = 0
+
+    def take(self, before: Journal | Memory | None, *, beside: bool) -> Journal | Memory:
+        """The journal of the process before, or a copy of it for one `beside` it. Raises JournalError."""
+        if self.home is None:
+            known = before.entries if isinstance(before, Memory) else []
+            return Memory(list(known) if beside else known)
+        place = self.home / f"{self._number}"
+        if beside:
+            self._number += 1
+            place = shutil.copytree(place, self.home / f"{self._number}")
+        elif before is not None:
+            before.close()
+        place.mkdir(exist_ok=True)
+        path = place / "audit.jsonl"
+        if self.flips and path.exists() and path.stat().st_size > 1:
+            self.flips = False
+            self._flip(path)
+        return self.disk.journal(path, self.now)
+
+    def _flip(self, path: Path) -> None:
+        """One bit turns over: the journal must say so. Then an operator puts the copy back that they have."""
+        content = path.read_bytes()
+        at = self.random.randrange(len(content) - 1)  # without its last newline it is a torn line: no damage
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << self.random.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            self.disk.journal(path, self.now).close()
+        except JournalError:
+            pass
+        else:
+            self.unseen.append(f"bit of byte {at} of {len(content)}")
+        for other in path.parent.iterdir():
+            if other != path and other.name.startswith("audit.torn"):
+                other.unlink()
+        path.write_bytes(content)

@@ -1,0 +1,350 @@
+"""One history: a script played over the world, with what was counted, said, and found wrong."""
+
+import asyncio
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from agent.effects import Route
+from agent.errors import FencedError, JournalError
+from agent.fold import Fold
+from agent.machine import Machine
+from agent.machine.moves import Rules
+from agent.model import Mode
+from agent.records import Entry
+from agent.state import Phase, State
+from tests.simulation import deeds
+from tests.simulation.clock import VirtualLoop, in_virtual_time
+from tests.simulation.disk import Book, Disk, Shelf
+from tests.simulation.observer import Observer
+from tests.simulation.operators import Operator
+from tests.simulation.process import RESTART_S, Daemon, died_of
+from tests.simulation.script import Act, Script, drawn, name_of
+from tests.simulation.setup import BLUE, BOUND, PLAN, boots, is_new, rules_of
+from tests.simulation.world import World
+
+TARGET = "chat"
+QUIET_S = 60.0  # no fault begins later
+SETTLED_S = 420.0  # a defined state so long after the last fault at the latest: a rollout may end by itself
+CALM_S = 4.0
+RESTING = {Phase.OBSERVING, Phase.PROPOSED, Phase.CHECKING, Phase.COOLDOWN}
+
+
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """What a history was like."""
+
+    script: Script
+    violations: list[str]
+    fired: Counter[str]
+    log: list[str]
+    seconds: float
+    starts: int
+    entries: int
+    outcome: str
+
+
+@dataclass(repr=False, slots=True, kw_only=True)
+class History:
+    """Plays one script. `rules` may be those of a mutant."""
+
+    script: Script
+    rules: Rules | None = None
+    random: Random = field(init=False)
+    shelf: Shelf = field(init=False)
+    loop: VirtualLoop = field(init=False)
+    world: World = field(init=False)
+    observer: Observer = field(init=False)
+    operator: Operator = field(init=False)
+    daemons: list[Daemon] = field(default_factory=list)
+    fired: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    log: list[str] = field(default_factory=list)
+    troubles: dict[str, float] = field(default_factory=dict)  # until when each lasts
+    waiting: dict[int, int] = field(
+        default_factory=dict
+    )  # acts that wait for their turn, and what they counted
+    disk: Disk = field(default_factory=Disk)
+    mode: Mode = "approve"
+    quiet: bool = False
+    mixed: bool = False  # somebody gave a server other flags by hand
+    entries: int = 0
+
+    def __post_init__(self) -> None:
+        script = self.script
+        self.random = drawn("world", script.seed)
+        self.loop = VirtualLoop(drawn("order", script.seed))
+        self.shelf = Shelf(disk=self.disk, random=self.random, now=self.loop.wall)
+        old, new = boots(script)
+        self.world = World(loop=self.loop, random=self.random, boot_of=lambda p: new if is_new(p) else old)
+        self.mode = script.mode
+        self.observer = Observer(
+            world=self.world,
+            fleet=script.servers,
+            swaps=script.strategy == "swap",
+            auto=script.mode == "auto",
+            old=frozenset(script.names),
+            drain_s=PLAN.drain_s,
+            lease_s=PLAN.lease_s,
+            bounds=(BOUND.min or 0.0, BOUND.max or 0.0),
+            acting=self._acting,
+            allowed={frozenset(BLUE.items())},
+        )
+        self.world.changed, self.world.cut_open = self._changed, self.observer.cut
+        self.operator = Operator(history=self)
+        self.waiting = {at: 0 for at, act in enumerate(script.acts) if act.on}
+
+    # What is told.
+
+    def say(self, what: str) -> None:
+        self.log.append(f"{self.loop.now_s:7.2f}  {what}")
+
+    def count(self, act: Act) -> None:
+        self.fired[name_of(act)] += 1
+        self.observer.faulted_s = self.loop.now_s
+        self.say(f"!! {name_of(act)}")
+
+    def _changed(self, what: str, name: str, epoch: int) -> None:
+        split = self.world.split
+        if what != "split" or self.log[-1:] == []:
+            self.say(f"   {what} {name} by {epoch or 'nobody'}")
+        elif split is not None:
+            self._say_split(split.number, epoch)
+        self.observer.changed(what, name, epoch)
+
+    def _say_split(self, number: int, epoch: int) -> None:
+        said = f"split {number} by {epoch}: {self.world.in_force()}"
+        if not any(said in line for line in self.log[-12:]):
+            self.say(f"   {said}")
+
+    def wrote(self, entry: Entry, epoch: int) -> None:
+        self.entries += 1
+        self.say(f"{epoch}: {entry.action} [{entry.after.get('phase', '')}] {entry.why[:90]}")
+        self.observer.wrote(entry, epoch)
+        self._in_turn(f"phase {entry.after.get('phase', '')}")
+
+    # Faults.
+
+    def take(self, on: str, daemon: Daemon) -> Act | None:
+        """What befalls this call of this process; each fault once."""
+        fault = None if self.quiet else self._due(on, daemon) or self._due("any", daemon)
+        if fault is None:
+            return None
+        if fault.on == "any":
+            fault = replace(fault, what="crash before" if fault.nth % 2 else "crash after")
+            self.fired["recovery: crash"] += 1
+            self.observer.faulted_s = self.loop.now_s
+            self.say(f"!! recovery: {fault.what} {on}")
+        else:
+            self.count(fault)
+        self.shelf.flips = self.shelf.flips or fault.what == "bit flipped"
+        return fault
+
+    def _due(self, on: str, daemon: Daemon) -> Act | None:
+        for at in list(self.waiting):
+            act = self.script.acts[at]
+            if act.on != on or daemon.number <= act.start:
+                continue
+            self.waiting[at] += 1
+            if self.waiting[at] == act.nth:
+                del self.waiting[at]
+                return act
+        return None
+
+    def _in_turn(self, on: str) -> None:
+        act = None if self.quiet else self._due(on, self.daemons[-1])
+        if act is not None:
+            self.loop.outside(0.2, lambda: self.do(act))
+
+    def do(self, act: Act) -> None:
+        if not self.quiet and deeds.do(self, act):
+            self.count(act)
+
+    def trouble(self, what: str, lasts_s: float) -> None:
+        """It begins, and ends by itself."""
+        self.troubles[what] = self.loop.now_s + lasts_s
+        self._disk()
+        self.loop.outside(lasts_s + 0.001, self._disk)
+
+    def _disk(self) -> None:
+        self.disk.full, self.disk.broken = self.active("disk full"), self.active("fsync fails")
+        self.observer.unwritable = self.disk.full or self.disk.broken
+
+    def active(self, what: str) -> bool:
+        return self.troubles.get(what, -1.0) > self.loop.now_s
+
+    # Processes.
+
+    @property
+    def daemon(self) -> Daemon | None:
+        """The newest that works."""
+        return next((one for one in reversed(self.daemons) if one.works), None)
+
+    def _acting(self) -> float | None:
+        daemon = self.daemon
+        return self.loop.now_s - daemon.began_s if daemon is not None else None
+
+    def start(self, *, beside: bool = False) -> None:
+        """A new process, in the place of the last one or `beside` it with a copy of its journal."""
+        last = self.daemons[-1] if self.daemons else None
+        if last is not None and not beside and not (last.killed or last.over):
+            return
+        try:
+            daemon = self._make(last, beside=beside)
+        except JournalError as error:
+            self.say(f"   no start: {error}")
+            self.loop.outside(RESTART_S, self.start)
+            return
+        self.say(f"   process {daemon.number} of epoch {daemon.epoch} starts in {self.mode} mode")
+
+    def _make(self, last: Daemon | None, *, beside: bool) -> Daemon:
+        before = last.book.inner if last is not None and last.book is not None else None
+        inner = self.shelf.take(before, beside=beside)
+        for damage in self.shelf.unseen:
+            self.observer.wrong(f"7: damage of the journal was not seen: {damage}")
+        carried = self.world.split.epoch if self.world.split else 0
+        daemon = Daemon(
+            world=self.world,
+            number=len(self.daemons) + 1,
+            epoch=max(inner.epoch(), carried) + 1,
+            take=self.take,
+            tell=self._called,
+            is_active=self.active,
+            ended=self._ended,
+            again=self.start,
+        )
+        self.daemons.append(daemon)
+        book = Book(inner=inner, host=daemon, disk=self.disk, read=self.wrote, trouble=self.trouble)
+        state = replace(inner.states().get(TARGET, State(target=TARGET)), mode=self.mode)
+        rules = self.rules or rules_of(self.script)
+        daemon.start(book, state, Machine(rules), self.script.strategy, Fold(span_s=4.0, fresh_s=2.0))
+        return daemon
+
+    def _called(self, daemon: Daemon, kind: str, name: str, route: Route | None) -> None:
+        self.calls[kind] += 1
+        self.observer.called(daemon.epoch, kind, name, route.number if route else None)
+
+    def _ended(self, daemon: Daemon, error: BaseException | None) -> None:
+        why = died_of(error)
+        self.say(f"   process {daemon.number} ended: {why!r}")
+        if isinstance(why, FencedError) and daemon is not self.daemons[-1]:
+            return
+        if not isinstance(why, JournalError):
+            self.say("".join(traceback.format_exception(why)) if why else "")
+            self.observer.wrong(f"the daemon died of {why!r}")
+        self.loop.outside(RESTART_S, self.start)
+
+    # From the beginning to the end.
+
+    def run(self) -> Told:
+        with TemporaryDirectory(dir=_shm()) if self.script.whole else nullcontext() as home:
+            self.shelf.home = Path(home) if home else None
+            try:
+                in_virtual_time(self.loop, self._play())
+            finally:
+                self.disk.repaired()
+        last = self.daemons[-1].state
+        outcome = last.outcomes[-1].result if last and last.outcomes else "none"
+        return Told(
+            script=self.script,
+            violations=self.observer.violations,
+            fired=self.fired,
+            log=self.log,
+            seconds=self.loop.now_s,
+            starts=len(self.daemons),
+            entries=self.entries,
+            outcome=outcome,
+        )
+
+    async def _play(self) -> None:
+        self.begin()
+        for act in self.script.acts:
+            if not act.on:
+                self.loop.outside(act.at_s, partial(self.do, act))
+        await asyncio.sleep(QUIET_S)
+        await self.finish()
+
+    def begin(self) -> None:
+        for name in self.script.names:
+            self.world.adopt(name, dict(BLUE), ours=self.script.ours)
+        self.loop.outside(0.0, self.start)
+        self.loop.outside(0.5, self._second)
+        self.loop.outside(0.75, self.operator.look)
+
+    def befalls(self, act: Act) -> None:
+        """One more, from now on."""
+        self.script = replace(self.script, acts=(*self.script.acts, act))
+        if act.on:
+            self.waiting[len(self.script.acts) - 1] = 0
+        else:
+            self.do(act)
+
+    async def finish(self) -> None:
+        """Faults end: then all is settled within its time, and stays so over one more start."""
+        deeds.heal(self)
+        over, since_s = self.loop.create_future(), self.loop.now_s
+        self.loop.outside(1.0, lambda: self._until_settled(since_s, over.set_result))
+        await over
+        for daemon in self.daemons:
+            daemon.kill(None)
+        self.observer.end()
+
+    def _second(self) -> None:
+        self.world.second()
+        self.observer.second()
+        if not self.observer.violations:
+            self.loop.outside(1.0, self._second)
+
+    def _until_settled(self, since_s: float, over: Callable[[None], None], *, last: bool = False) -> None:
+        """Each second from the last fault on; then once more after a last restart, which sweeps."""
+        why = self._unsettled(last=last)
+        if self.observer.violations:
+            return over(None)
+        if why and self.loop.now_s - since_s > SETTLED_S:
+            self.observer.wrong(f"3: {SETTLED_S:.0f} s after the last fault: {'; '.join(why)}")
+            return over(None)
+        if why:
+            self.loop.outside(1.0, lambda: self._until_settled(since_s, over, last=last))
+            return None
+        written = self.entries
+        self.loop.outside(CALM_S, lambda: self._calm(written, over, last=last))
+        return None
+
+    def _calm(self, written: int, over: Callable[[None], None], *, last: bool) -> None:
+        """A quiet world: nothing more is written but counts."""
+        now = self.loop.now_s
+        if self._unsettled(last=last) or self.entries > written + 1:
+            self._until_settled(now, over, last=last)
+        elif last:
+            over(None)
+        else:
+            self.daemons[-1].kill()
+            self.loop.outside(RESTART_S + 1.5, lambda: self._until_settled(now, over, last=True))
+
+    def _unsettled(self, *, last: bool) -> list[str]:
+        daemon = self.daemon
+        state = daemon.state if daemon is not None else None
+        if state is None:
+            return ["no daemon runs"]
+        found = self.observer.settled(
+            mixed=self.mixed, strays=frozenset() if last else frozenset({deeds.STRAY})
+        )
+        if state.phase is Phase.HALTED and daemon is not None:
+            daemon.kill()
+        if state.phase not in RESTING or state.awaiting is not None:
+            found.append(f"{state.phase.value}: {state.note}, awaiting {state.awaiting}")
+        return found
+
+
+def _shm() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
+
+
+def play(script: Script) -> Told:
+    return History(script=script).run()

@@ -1,0 +1,63 @@
+"""What the daemon's sensor sees of the world: scrapes of the servers, and the proxy's records."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import nan
+
+from agent.ports import Now, View
+from agent.reading import EngineSample, Request, RequestSample, Sample, SourceState
+from tests.simulation.adapters import Host, wait
+from tests.simulation.world import Client
+
+
+@dataclass(repr=False, slots=True)
+class Metrics:
+    """A scrape of each server and the proxy's records, once a second."""
+
+    host: Host
+    read: int = 0
+    asked: dict[str, int] = field(default_factory=dict)
+
+    async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
+        world, blind = self.host.world, False
+        self.read = len(world.records)
+        while True:
+            await wait(self.host, 1.0)
+            if not self.host.active("metrics stale") and not self.host.active("metrics missing"):
+                for server in view.servers():
+                    if world.answers(server.name):
+                        emit(self._scrape(server.name, now))
+            lost = self.host.active("records missing")
+            if lost is not blind:
+                emit(
+                    SourceState(at=now(), source="proxy_requests", available=blind, why="the socket is gone")
+                )
+                blind = lost
+            new, self.read = world.records[self.read :], len(world.records)
+            if new and not blind:
+                emit(RequestSample(at=now(), requests=tuple(_request(one) for one in new)))
+
+    def _scrape(self, name: str, now: Now) -> EngineSample:
+        world = self.host.world
+        running = world.open_at(name)
+        wedged = world.servers[name].status == "wedged"
+        return EngineSample(
+            at=now(),
+            server=name,
+            interval_s=0.0 if self.host.active("metrics reset") else 1.0,
+            running=nan if self.host.active("metrics NaN") else 1.0 + running,
+            waiting=6.0,
+            kv_usage=0.3,
+            generation_tokens=0.0 if wedged else 40.0,
+        )
+
+
+def _request(one: Client) -> Request:
+    duration_s = max(0.1, one.ended_s - one.began_s)
+    return Request(
+        server=one.server,
+        outcome=one.outcome,  # type: ignore[arg-type]
+        status=one.status,
+        duration_s=duration_s,
+        ttft_s=0.1 if one.outcome == "ok" else None,
+    )

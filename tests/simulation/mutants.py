@@ -1,0 +1,219 @@
+"""Bugs that are put in by hand: the simulation must catch every one of them. CAUGHT says in which history."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from agent import events as e
+from agent import loop as loop_module
+from agent.effects import Drain, KeepAlive, Retire, Route
+from agent.events import Drained
+from agent.machine import HANDLERS, promoting, recovering, returning
+from agent.machine.moves import Moved, Rules, ask, enter, stay
+from agent.machine.starting import start_rollout
+from agent.perform import Performer
+from agent.state import Phase, State
+from tests.simulation.adapters import SimEngine
+from tests.simulation.proxying import SimTraffic
+from tests.simulation.script import Act, Script
+
+Put = Callable[[Any, str, object], None]
+
+
+@contextmanager
+def mutated(mutant: str) -> Iterator[None]:
+    """The product with this bug, and without it again."""
+    undo: list[tuple[Any, str, object]] = []
+
+    def put(owner: Any, name: str, new: object) -> None:  # noqa: ANN401 - a module, a class or a table
+        undo.append((owner, name, owner[name] if isinstance(owner, dict) else getattr(owner, name)))
+        _set(owner, name, new)
+
+    try:
+        MUTANTS[mutant](put)
+        yield
+    finally:
+        for owner, name, old in reversed(undo):
+            _set(owner, name, old)
+
+
+def _set(owner: Any, name: Any, new: object) -> None:  # noqa: ANN401
+    if isinstance(owner, dict):
+        owner[name] = new
+    else:
+        setattr(owner, name, new)
+
+
+def blue_removed_too_early(put: Put) -> None:
+    """The old server is ended as soon as the new ones are found good, before they have its traffic."""
+
+    def promote(state: State, at: Any, why: str) -> Moved:  # noqa: ANN401
+        state = enter(state, Phase.PROMOTING, at, why)
+        old = promoting.leaving(state)
+        return stay(state) if old is None else ask(state, Retire(number=0, server=old))
+
+    put_everywhere(put, "promote", promoting.promote, promote)
+
+
+def no_orphan_sweep(put: Put) -> None:
+    put(recovering, "without_orphans", lambda moved, _: moved)
+
+
+def weight_as_delta(put: Put) -> None:
+    """The proxy is told how much more, not how much: told twice, it is twice as much."""
+    plain = SimTraffic._put
+
+    def told(self: SimTraffic, route: Route) -> None:
+        split = self.host.world.split
+        before = split.weights if split is not None and split.number == route.number else {}
+        weights = {name: weight + before.get(name, 0) for name, weight in route.weights.items()}
+        plain(self, replace(route, weights=weights))
+
+    put(SimTraffic, "_put", told)
+
+
+def journal_after_effect(put: Put) -> None:
+    plain = loop_module.TargetLoop._step
+
+    def late(self: Any, event: Any, done: Any) -> Any:  # noqa: ANN401
+        kept: list[Any] = []
+        write, self_write = self.journal.append, kept.append
+        book = self.journal
+        self.journal = _Later(book, self_write)
+        try:
+            effects = plain(self, event, done)
+        finally:
+            self.journal = book
+        for entry in kept:
+            book.host.world.loop.call_later(1.0, _written, write, entry)
+        return effects
+
+    put(loop_module.TargetLoop, "_step", late)
+
+
+class _Later:
+    def __init__(self, book: Any, keep: Callable[[Any], None]) -> None:  # noqa: ANN401
+        self._book, self.append = book, keep
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._book, name)
+
+
+def _written(write: Callable[[Any], None], entry: Any) -> None:  # noqa: ANN401
+    try:
+        write(entry)
+    except BaseException:  # noqa: BLE001 - the process died meanwhile
+        return
+
+
+def lease_not_renewed(put: Put) -> None:
+    plain = Performer._act
+
+    async def act(self: Performer, effect: Any) -> Any:  # noqa: ANN401
+        return None if isinstance(effect, KeepAlive) else await plain(self, effect)
+
+    put(Performer, "_act", act)
+
+
+def lease_without_end(put: Put) -> None:
+    """Green's share does not end with the daemon."""
+    plain = SimTraffic._put
+
+    def told(self: SimTraffic, route: Route) -> None:
+        plain(self, replace(route, leased=None))
+
+    put(SimTraffic, "_put", told)
+
+
+def epoch_not_checked(put: Put) -> None:
+    async def nothing(_: Performer) -> None:
+        return
+
+    put(SimEngine, "_fence", lambda _: None)
+    put(SimTraffic, "_fence", lambda _: None)
+    put(Performer, "_refuse_under_newer", nothing)
+
+
+def approval_not_checked(put: Put) -> None:
+    def approve(_: Rules, state: State, event: e.Approved) -> Moved:
+        return start_rollout(state, event.at, event.actor)
+
+    put(HANDLERS, (Phase.PROPOSED, e.Approved), approve)  # type: ignore[arg-type]
+
+
+def recovery_forgets_green(put: Put) -> None:
+    plain = recovering.as_found
+
+    def as_found(state: State, event: e.AgentStarted, found: Any) -> State:  # noqa: ANN401
+        seen = plain(state, event, found)
+        return replace(seen, green=None, phase=Phase.OBSERVING) if seen.green and not seen.crew else seen
+
+    put(recovering, "as_found", as_found)
+
+
+def drain_skipped(put: Put) -> None:
+    plain = Performer._act
+
+    async def act(self: Performer, effect: Any) -> Any:  # noqa: ANN401
+        if isinstance(effect, Drain):
+            return Drained(at=self.now(), number=effect.number, lost=0)
+        return await plain(self, effect)
+
+    put(Performer, "_act", act)
+
+
+def retired_before_routed_away(put: Put) -> None:
+    plain = returning.step_back
+
+    def step_back(state: State) -> Moved:
+        green = state.green
+        if green is not None and returning.carries(state, green):
+            return ask(state, Retire(number=0, server=green))
+        return plain(state)
+
+    put(returning, "step_back", step_back)
+
+
+def put_everywhere(put: Put, name: str, old: object, new: object) -> None:
+    """Wherever the machine's modules took it from each other."""
+    for module in [found for place, found in sys.modules.items() if place.startswith("agent.machine")]:
+        if getattr(module, name, None) is old:
+            put(module, name, new)
+
+
+MUTANTS: dict[str, Callable[[Put], None]] = {
+    "blue removed too early": blue_removed_too_early,
+    "no orphan sweep": no_orphan_sweep,
+    "weight written as a delta": weight_as_delta,
+    "journal after effect": journal_after_effect,
+    "lease not renewed": lease_not_renewed,
+    "lease without end": lease_without_end,
+    "epoch not checked": epoch_not_checked,
+    "approval not checked": approval_not_checked,
+    "recovery forgets green": recovery_forgets_green,
+    "drain skipped": drain_skipped,
+    "retired before routed away": retired_before_routed_away,
+}
+
+PLAIN = Script(seed=0)
+FLEET = Script(seed=0, servers=2)
+
+CAUGHT: dict[str, tuple[Script, str]] = {
+    "blue removed too early": (FLEET, "1: "),
+    "no orphan sweep": (replace(PLAIN, acts=(Act(what="stray server by hand", at_s=10.0),)), "3: "),
+    "weight written as a delta": (PLAIN, "weights: "),
+    "journal after effect": (PLAIN, "journal: "),
+    "lease not renewed": (PLAIN, "4: "),
+    "lease without end": (replace(PLAIN, acts=(Act(what="daemon dead for long", at_s=13.0),)), "4: "),
+    "epoch not checked": (replace(PLAIN, acts=(Act(what="daemon paused and replaced", at_s=12.0),)), "5: "),
+    "approval not checked": (
+        replace(PLAIN, acts=(Act(what="operator approves what was not shown", on="phase proposed"),)),
+        "6: ",
+    ),
+    "recovery forgets green": (replace(PLAIN, acts=(Act(what="daemon killed", at_s=12.0),)), "3: "),
+    "drain skipped": (Script(seed=1, servers=2, strategy="replace"), "2: "),
+    "retired before routed away": (replace(PLAIN, green="failing"), "1: "),
+}
+"""The smallest history that catches each, and the invariant that it breaks there."""

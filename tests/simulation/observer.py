@@ -1,0 +1,244 @@
+"""What must hold of every history, asked after each change. Nothing here is the machine's: it sees the world,
+what was written, and what operators said.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tests.simulation.world import Process, World
+
+UNDECIDED = frozenset({"vacating", "launching", "warming", "canary", "spreading"})
+CHANGES = frozenset({"launch", "route", "keep_alive", "stop", "retire"})  # the others only ask
+KNOWN_S = 12.0  # by then a daemon has heard of it
+SHUT_OUT_S = 0.5  # by then the proxy carries the epoch of a daemon that acts
+CALM_S = 60.0  # so long after a fault everything has answered again
+SPARE = 3  # servers beside the fleet: green, a successor, one on its way out
+Settings = frozenset[tuple[str, object]]
+
+
+class Written(Protocol):
+    """An entry of the journal, as far as it is looked at."""
+
+    @property
+    def action(self) -> str: ...
+    @property
+    def after(self) -> Mapping[str, Any]: ...
+    @property
+    def effects(self) -> Iterable[Any]: ...
+    @property
+    def actor(self) -> Any: ...  # noqa: ANN401
+    @property
+    def state(self) -> Any: ...  # noqa: ANN401
+
+
+@dataclass(repr=False, slots=True, kw_only=True)
+class Observer:
+    """`violations`: what did not hold, in order, each once."""
+
+    world: World
+    fleet: int
+    swaps: bool
+    auto: bool
+    old: frozenset[str]  # the servers of the beginning
+    drain_s: float
+    lease_s: float
+    bounds: tuple[float, float]
+    acting: Callable[
+        [], float | None
+    ]  # for how many seconds a daemon has worked undisturbed; None: none does
+    violations: list[str] = field(default_factory=list)
+    newest: int = 0  # epoch of the newest that changed anything, and since when
+    newest_s: float = 0.0
+    intents: set[tuple[str, str]] = field(default_factory=set)
+    said: set[str] = field(default_factory=set)  # digests that a person approved
+    allowed: set[Settings] = field(default_factory=set)
+    faulted_s: float = -1e9
+    unwritable: bool = False
+    phase: str = ""
+    passed: bool = False
+    running: str = ""  # the rollout that has no outcome
+    newcomers: frozenset[str] = frozenset()
+    lost: dict[str, int] = field(default_factory=dict)  # by rollout, as the journal counts them
+    excused: int = 0  # requests that were cut on a server which did not answer a while ago
+    silent_s: dict[str, float] = field(default_factory=dict)  # when a server last did not answer
+    _served: bool = False
+    _nobody_since: float | None = None
+    _alone_since: float | None = None
+    _unleased_since: float | None = None
+
+    def wrong(self, what: str) -> None:
+        if what not in self.violations:
+            self.violations.append(what)
+
+    # What is written.
+
+    def wrote(self, entry: Written, epoch: int) -> None:
+        del epoch
+        for effect in entry.effects:
+            server = getattr(effect, "server", None)
+            key = str(effect.number) if effect.kind == "route" else server.name if server else ""
+            self.intents.add((effect.kind, key))
+        if entry.action == "suggestion.approved":
+            self._approved(entry)
+        self.phase = str(entry.after.get("phase", self.phase))
+        state = entry.state
+        if state is None:
+            return
+        self.passed = state.rollout is not None and state.rollout.passed
+        new = (*state.crew, *((state.green,) if state.green else ()))
+        self.newcomers = frozenset(server.name for server in new)
+        if self.running and state.rollout is not None and state.rollout.id != self.running:
+            self.wrong(f"3: {state.rollout.id} begins, and {self.running} has no outcome")
+        self.running = state.rollout.id if state.rollout and state.rollout.outcome == "running" else ""
+        if state.rollout is not None:
+            self.lost[state.rollout.id] = state.rollout.lost
+
+    def _approved(self, entry: Written) -> None:
+        digest, to = entry.after.get("digest", ""), entry.after.get("setting", {})
+        if entry.actor.kind == "person" and digest not in self.said:
+            self.wrong(f"6: approved by {entry.actor.id} is a digest that no person was shown")
+        if entry.actor.kind == "auto":
+            low, high = self.bounds
+            if not self.auto or not all(low <= value <= high for value in to.values()):
+                self.wrong("6: approved by itself outside of auto mode or its bounds")
+        if entry.actor.kind not in {"person", "auto"}:
+            self.wrong(f"6: approved by a {entry.actor.kind}")
+        for base in list(self.allowed):
+            self.allowed.add(frozenset({**dict(base), **to}.items()))
+
+    # What is asked of the world.
+
+    def called(self, epoch: int, kind: str, name: str, number: int | None) -> None:
+        """Before anything is done."""
+        if epoch < self.newest and kind in CHANGES and self.world.at_s - self.newest_s > SHUT_OUT_S:
+            self.wrong(
+                f"5: {kind} {name} by a daemon of epoch {epoch} after one of epoch {self.newest} acted"
+            )
+        key = str(number) if number is not None else name
+        sort = "route" if kind == "keep_alive" else kind
+        known = {("preflight", ""), ("examine", "")} if kind in {"preflight", "examine"} else {(sort, key)}
+        back = kind != "launch" or name in self.old  # what may be done before it is written
+        if not known & self.intents and not (self.unwritable and back):
+            self.wrong(f"journal: {kind} {key} is performed and nothing that was written says so")
+
+    def starts(self, setting: Mapping[str, object]) -> None:
+        if frozenset(setting.items()) not in self.allowed:
+            self.wrong(f"6: a server is started with {dict(setting)}, which nobody approved")
+
+    def cut(self, process: Process, requests: int, epoch: int) -> None:
+        """Somebody ends a server that has requests open."""
+        if not epoch or not process.answers:
+            return
+        if process.name in self.world.in_force():
+            self.wrong(f"1: {process.name} is ended while it has a share")
+        if not requests:
+            return
+        if self.world.at_s - self.silent_s.get(process.name, -1e9) < CALM_S:
+            self.excused += requests
+            return
+        since = self.world.weightless_s.get(process.name)
+        waited_s = self.world.at_s - since if since is not None else 0.0
+        if waited_s < self.drain_s - 1.0:
+            self.wrong(f"2: {process.name} is ended {waited_s:.1f} s after its last share with requests open")
+
+    # What the world is like.
+
+    def changed(self, what: str, name: str, epoch: int) -> None:
+        """After each change; `epoch` 0: it was no daemon."""
+        world, served = self.world, self._served
+        if epoch > self.newest:
+            self.newest, self.newest_s = epoch, world.at_s
+        self._served = bool(world.serving())
+        if epoch and served and not self._served and what in {"split", "stop", "retire"}:
+            self._nobody_serves(what, name)
+        if what == "split" and epoch and world.split is not None:
+            weights = world.split.weights.values()
+            if sum(weights) != (0 if world.split.closed_s else 100) or min(weights, default=0) < 0:
+                self.wrong(f"weights: {world.split.weights}")
+        if epoch and what == "launch":
+            self.starts(world.servers[name].setting)
+        ours = [process.name for process in world.servers.values() if process.ours]
+        if len(ours) > self.fleet + SPARE:
+            self.wrong(f"3: {len(ours)} servers run at once: {', '.join(sorted(ours))}")
+
+    def _nobody_serves(self, what: str, name: str) -> None:
+        world, split = self.world, self.world.split
+        if not world.proxy_up:
+            return
+        if what == "split" and split is not None and split.closed_s:
+            if not self.swaps:
+                self.wrong("1: the route is closed, and no outage was approved")
+            return
+        shares = [world.servers.get(one) for one in world.in_force()]
+        if what == "split" and any(p is not None and world.at_s - p.since_s < KNOWN_S for p in shares):
+            return  # it stopped answering while the split was on its way
+        if what == "split" and any(p is not None and p.status == "hung" for p in shares):
+            return  # the machine goes back to old servers though they are silent: they may be so for a moment
+        if what == "split" and any(p is None for p in shares) and world.at_s - self.faulted_s < KNOWN_S:
+            return
+        self.wrong(f"1: {what} {name} leaves nobody who answers with a share: {world.in_force()}")
+
+    def second(self) -> None:
+        world, worked_s = self.world, self.acting()
+        self._served = bool(world.serving())
+        for process in world.servers.values():
+            if not process.answers:
+                self.silent_s[process.name] = world.at_s
+        calm = worked_s is not None and min(worked_s, world.at_s - self.faulted_s) > CALM_S
+        able = [p.name for p in world.servers.values() if p.answers]
+        planned = self.swaps and self.phase in UNDECIDED | {"rolling_back", "restoring"}
+        outage = not self._served and bool(able) and not planned
+        self._nobody_since = (self._nobody_since or world.at_s) if outage else None
+        if calm and self._nobody_since is not None and world.at_s - self._nobody_since > CALM_S:
+            self.wrong(f"1: nobody serves for {CALM_S:.0f} s while {', '.join(able)} could")
+        self._lease(worked_s, calm=calm)
+
+    def _lease(self, worked_s: float | None, *, calm: bool) -> None:
+        world = self.world
+        self._alone_since = (self._alone_since or world.at_s) if worked_s is None else None
+        old = [p.name for p in world.servers.values() if p.answers and p.name not in self.newcomers]
+        shares = set(world.in_force())
+        canary = self.phase == "canary" and not self.passed and old
+        unwatched_s = world.at_s - self._alone_since if self._alone_since is not None else 0.0
+        if canary and shares & self.newcomers and unwatched_s > self.lease_s + 1.5 and not world.loop.skew_s:
+            self.wrong(f"4: green has a share {unwatched_s:.0f} s after the last daemon acted")
+        spent = bool(world.split and world.split.leased and not world.lease_holds() and world.proxy_up)
+        self._unleased_since = (self._unleased_since or world.at_s) if spent else None
+        if calm and self._unleased_since is not None and world.at_s - self._unleased_since > self.lease_s:
+            self.wrong("4: a daemon works and does not renew the lease")
+
+    # How it ends.
+
+    def settled(self, *, mixed: bool, strays: frozenset[str]) -> list[str]:
+        """What keeps this from being a defined state; none: it is one. `strays` wait for the next start."""
+        world = self.world
+        shares = world.in_force()
+        theirs = {n for n, p in world.servers.items() if not p.ours and n not in shares}  # started by hand
+        names = sorted(set(world.servers) - strays - (theirs if len(world.servers) > self.fleet else set()))
+        found = []
+        if len(names) != self.fleet:
+            found.append(f"{len(names)} servers run ({', '.join(names)}), not {self.fleet}")
+        if silent := [name for name in names if world.servers[name].status != "healthy"]:
+            found.append(f"{', '.join(silent)} does not serve")
+        if sorted(shares) != names:
+            found.append(f"the traffic goes to {shares}, and {', '.join(names)} run")
+        if (
+            len({frozenset(p.setting.items()) for n, p in world.servers.items() if n in names}) > 1
+            and not mixed
+        ):
+            found.append("servers of one target run with different flags")
+        if self.running:
+            found.append(f"rollout {self.running} has no outcome")
+        if world.stopped:
+            found.append(f"{', '.join(world.stopped)} is stopped and kept")
+        return found
+
+    def end(self) -> None:
+        """When the history is over."""
+        world, ledger = self.world, self.world.ledger
+        ended = ledger.answered + ledger.failed + ledger.cut
+        if ledger.accepted != ended + world.still_open():
+            self.wrong(f"2: of {ledger.accepted} requests {ended} ended and {world.still_open()} are open")
+        if ledger.cut > sum(self.lost.values()) + self.excused:
+            self.wrong(f"2: {ledger.cut} requests were cut, the journal counts {sum(self.lost.values())}")

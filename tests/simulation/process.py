@@ -1,0 +1,128 @@
+"""One daemon process in the simulated world: it starts, is killed, frozen and thawed, and dies of errors."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from agent.effects import Route
+from agent.errors import FencedError, JournalError
+from agent.events import Event
+from agent.fold import Fold
+from agent.journal import Journal
+from agent.loop import TargetLoop
+from agent.machine import Machine
+from agent.model import Strategy
+from agent.state import State
+from tests.simulation.adapters import Killed, SimEngine
+from tests.simulation.clock import Owner
+from tests.simulation.disk import Book
+from tests.simulation.metrics import Metrics
+from tests.simulation.proxying import SimTraffic
+from tests.simulation.script import Act
+from tests.simulation.world import World
+
+RESTART_S = 2.0
+Take = Callable[[str, "Daemon"], Act | None]
+Called = Callable[["Daemon", str, str, Route | None], None]
+
+
+@dataclass(repr=False, slots=True, kw_only=True, eq=False)
+class Daemon:
+    """`number`: which process of the history it is, from 1. `ended`: told why it ended by itself."""
+
+    world: World
+    number: int
+    epoch: int
+    take: Take
+    tell: Called
+    is_active: Callable[[str], bool]
+    ended: Callable[["Daemon", BaseException | None], None]
+    again: Callable[[], None]
+    owner: Owner = field(default_factory=Owner)
+    began_s: float = 0.0
+    killed: bool = False
+    over: bool = False
+    loop: TargetLoop | None = None
+    book: Book | None = None
+    root: "asyncio.Task[None] | None" = None
+
+    @property
+    def dead(self) -> bool:
+        return self.killed
+
+    @property
+    def works(self) -> bool:
+        return not (self.killed or self.over or self.owner.frozen)
+
+    @property
+    def state(self) -> State | None:
+        return self.loop.state if self.loop else None
+
+    def fault(self, on: str) -> Act | None:
+        return self.take(on, self)
+
+    def called(self, kind: str, name: str, route: Route | None) -> None:
+        self.tell(self, kind, name, route)
+
+    def active(self, what: str) -> bool:
+        return self.is_active(what)
+
+    def start(self, book: Book, state: State, machine: Machine, strategy: Strategy, fold: Fold) -> None:
+        self.began_s, self.book = self.world.at_s, book
+        self.loop = TargetLoop(
+            state=state,
+            machine=machine,
+            journal=cast("Journal", book),
+            engine=SimEngine(self, strategy),
+            traffic=SimTraffic(self),
+            sensors=(Metrics(self),),
+            state_dir=Path("/nowhere"),
+            now=self.world.loop.wall,
+            fold=fold,
+        )
+        self.root = self.do(self.loop.run(self.epoch, lambda: None))
+        self.root.add_done_callback(self._done, context=self.world.loop.world)
+
+    def do(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        return self.world.loop.create_task(work, context=self.world.loop.owned_by(self.owner))
+
+    def say(self, event: Event) -> None:
+        """A person's word, through the API: refused where it cannot be written down."""
+
+        async def submit() -> None:
+            assert self.loop is not None
+            try:
+                await self.loop.submit(event)
+            except JournalError:
+                return
+
+        if self.works:
+            self.do(submit())
+
+    def kill(self, again_s: float | None = RESTART_S) -> None:
+        """SIGKILL: nothing of it acts any more, whatever its tasks still do. systemd starts the next one."""
+        if self.killed:
+            return
+        self.killed = True
+        if again_s is not None:
+            self.world.loop.outside(again_s, self.again)
+        self.world.loop.thaw(self.owner)
+        if self.root is not None:
+            self.root.cancel()
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if not self.killed:
+            self.over = True
+            self.ended(self, error)
+
+
+def died_of(error: BaseException | None) -> BaseException | None:
+    """The first of a group that is not the death of a killed process."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [one for one in map(died_of, error.exceptions) if one is not None]
+        expected = [one for one in found if isinstance(one, FencedError | JournalError)]
+        return next(iter([one for one in found if one not in expected] or expected), None)
+    return None if isinstance(error, Killed) else error

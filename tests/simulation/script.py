@@ -1,0 +1,185 @@
+"""What a seed says: how the target is set up, and what befalls it. Small, and pasted as it is printed."""
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Literal
+
+from agent.model import Mode, Strategy
+
+REPLIES = (
+    "crash before",
+    "crash after",
+    "refused",
+    "failed but done",
+    "reply lost",
+    "late",
+    "twice",
+    "stuck",
+)
+POINTS: dict[str, tuple[str, ...]] = {
+    "preflight": (*REPLIES, "wrong"),
+    "launch": (*REPLIES, "wrong"),
+    "warm_up": (*REPLIES, "wrong"),
+    "examine": (*REPLIES, "wrong"),
+    "route": (*REPLIES, "wrong"),
+    "keep_alive": (*REPLIES, "wrong"),
+    "drain": (*REPLIES, "wrong"),
+    "stop": (*REPLIES, "wrong"),
+    "retire": (*REPLIES, "wrong"),
+}
+"""What may befall each kind of effect. tests/simulation/test_points.py: no kind without."""
+
+JOURNAL = ("crash before", "crash after", "torn", "disk full", "fsync fails", "bit flipped")
+PHASES = ("launching", "launching", "warming", "canary", "canary", "promoting", "rolling_back", "vacating")
+WORDS = (
+    "approves twice",
+    "approves what was not shown",
+    "denies after approval",
+    "aborts",
+    "pauses",
+    "asks for a change",
+)
+TIMED = (
+    "daemon killed",
+    "daemon killed twice",
+    "daemon paused",
+    "daemon paused and replaced",
+    "daemon dead for long",
+    "daemon restarted in advise mode",
+    "clock forward",
+    "clock back",
+    "proxy restarts",
+    "old server exits",
+    "old server hangs",
+    "old server wedges",
+    "new server exits",
+    "new server hangs",
+    "new server wedges",
+    "out of memory",
+    "metrics stale",
+    "metrics NaN",
+    "metrics reset",
+    "metrics missing",
+    "records missing",
+    "server removed by hand",
+    "flags changed by hand",
+    "weights changed by hand",
+    "stray server by hand",
+)
+AGAIN = ("recovery: crash",)
+KINDS: tuple[str, ...] = (
+    *(f"{kind}: {how}" for kind, hows in POINTS.items() for how in hows),
+    *(f"journal: {how}" for how in JOURNAL),
+    *(f"operator {word}" for word in WORDS),
+    *TIMED,
+    *AGAIN,
+)
+GREENS = ("good", "good", "good", "failing", "fails to start", "exits", "hangs", "wedges", "wrong answers")
+Green = Literal["good", "failing", "fails to start", "exits", "hangs", "wedges", "wrong answers"]
+FLEETS: tuple[tuple[int, Strategy], ...] = (
+    (1, "surge"),
+    (1, "surge"),
+    (2, "surge"),
+    (1, "swap"),
+    (2, "replace"),
+    (3, "replace"),
+)
+SELDOM = ("stop", "examine", "warm_up", "retire", "drain", "launch")
+FIRST_S, LAST_S = 2.0, 54.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One fault or deed: at a time, or at the nth thing of a sort (`on`) that processes after `start` do."""
+
+    what: str
+    at_s: float = 0.0
+    on: str = ""
+    nth: int = 1
+    start: int = 0
+    lasts_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    seed: int
+    servers: int = 1
+    strategy: Strategy = "surge"
+    green: str = "good"
+    mode: Mode = "approve"
+    ours: bool = True
+    exam: bool = False
+    whole: bool = False  # the journal is written to files
+    impatient: bool = False  # an operator aborts what is not over when all is quiet
+    acts: tuple[Act, ...] = field(default_factory=tuple)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the servers of the beginning."""
+        return [f"vllm{number}" for number in range(self.servers)]
+
+    def without(self, at: int) -> "Script":
+        return replace(self, acts=(*self.acts[:at], *self.acts[at + 1 :]))
+
+
+def drawn(what: str, seed: int) -> Random:
+    """The dice of one part of a history."""
+    return Random(f"{what} {seed}")  # noqa: S311 - nothing is kept secret by it
+
+
+def script_of(seed: int) -> Script:
+    """The history of this seed."""
+    random = drawn("script", seed)
+    acts = [_act(random, _kind(random)) for _ in range(random.choice((2, 3, 4, 5, 6, 7, 9)))]
+    if "any" in {act.on for act in acts}:
+        acts.append(Act(what="daemon killed", at_s=round(random.uniform(FIRST_S, LAST_S), 1)))
+    on = {act.on for act in acts}
+    fleets = FLEETS
+    if {"stop", "phase vacating"} & on:
+        fleets = FLEETS[3:]
+    servers, strategy = random.choice(fleets)
+    return Script(
+        seed=seed,
+        servers=servers,
+        strategy=strategy,
+        green=random.choice(GREENS),
+        mode=random.choice(("approve", "approve", "auto")),
+        ours=random.random() < 0.7,
+        exam="examine" in on or random.random() < 0.1,
+        whole="journal" in on,
+        impatient=random.random() < 0.5,
+        acts=tuple(acts),
+    )
+
+
+def _kind(random: Random) -> str:
+    """Those that seldom meet their turn are drawn more often."""
+    if random.random() < 0.03:
+        return f"journal: {random.choice(JOURNAL)}"
+    if random.random() < 0.3:
+        kind = random.choice(SELDOM)
+        return f"{kind}: {random.choice(POINTS[kind])}"
+    if random.random() < 0.05:
+        return random.choice((*AGAIN, "operator approves twice", "flags changed by hand"))
+    return random.choice([kind for kind in KINDS if not kind.startswith("journal")])
+
+
+def _act(random: Random, what: str) -> Act:
+    head, _, how = what.partition(": ")
+    lasts_s = round(random.choice((2.0, 6.0, 15.0)) * random.uniform(0.5, 1.5), 1)
+    start = int(random.random() < 0.05)
+    if head == "recovery":
+        return Act(what=what, on="any", nth=random.randint(1, 12), start=1)
+    if head == "journal":
+        return Act(what=how, on="journal", nth=random.randint(1, 30), start=start, lasts_s=lasts_s)
+    if head in POINTS:
+        most = {"keep_alive": 30, "route": 4, "drain": 4, "examine": 2}.get(head, 1)
+        return Act(what=how, on=head, nth=random.randint(1, most), start=start, lasts_s=lasts_s)
+    if head.startswith("operator ") and random.random() < 0.7:
+        return Act(what=head, on=f"phase {random.choice(PHASES)}", lasts_s=lasts_s)
+    return Act(what=head, at_s=round(random.uniform(FIRST_S, LAST_S), 1), lasts_s=lasts_s)
+
+
+def name_of(act: Act) -> str:
+    """As it is counted: one of KINDS."""
+    return f"{act.on}: {act.what}" if act.on in POINTS or act.on == "journal" else act.what

@@ -1,0 +1,62 @@
+"""The rules that every history plays by: short plans, the real judge, a policy that wants more."""
+
+from dataclasses import dataclass
+
+from agent.golden import Exam
+from agent.guard import Guard
+from agent.judge import AnytimeJudge
+from agent.machine.moves import Rules
+from agent.model import Bound, Plan, Proposal, Step
+from agent.ports import Context
+from agent.reading import Reading
+from tests.simulation.script import Script
+from tests.simulation.world import Boot, Process
+
+BOUND = Bound(min=1, max=64, octaves=2)
+PLAN = Plan(
+    steps=(
+        Step(weight=20, requests=2, at_least_s=1, at_most_s=40),
+        Step(weight=50, requests=6, at_least_s=3, at_most_s=60),
+        Step(weight=100, requests=6, at_least_s=3, at_most_s=60),
+    ),
+    start_s=20,
+    warm_up_requests=2,
+    warm_up_s=10,
+    drain_s=12,
+    lease_s=6,
+    margin=0.45,
+    gain_needed=False,
+)
+BLUE = {"model": "m", "max_num_seqs": 4}
+WANTED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MoreSeqs:
+    """Wants 16 while requests wait."""
+
+    def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+        if context.setting.get("max_num_seqs") == WANTED or not reading.waiting.low:
+            return ()
+        to = {"max_num_seqs": WANTED}
+        return (Proposal(rule="Q1", to=to, why="6 wait", expects="less", risks="KV", source="simulation"),)
+
+
+def rules_of(script: Script) -> Rules:
+    exam = Exam(prompts=("one", "two of them"), at_most_s=5.0, always=script.exam)
+    guard = Guard(bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2)
+    return Rules(plan=PLAN, judge=AnytimeJudge(), guard=guard, policies=(("more", MoreSeqs()),), exam=exam)
+
+
+def boots(script: Script) -> tuple[Boot, Boot]:
+    """How the servers of the old and of the candidate setting do."""
+    turns = {"exits": "exited", "hangs": "hung", "wedges": "wedged"}
+    if script.green in turns:
+        return Boot(), Boot(becomes=turns[script.green], turns_s=12.0)
+    errors = 0.9 if script.green == "failing" else 0.0
+    nonsense = script.green == "wrong answers"
+    return Boot(), Boot(fails=script.green == "fails to start", errors=errors, nonsense=nonsense)
+
+
+def is_new(process: Process) -> bool:
+    return process.setting.get("max_num_seqs") != BLUE["max_num_seqs"]

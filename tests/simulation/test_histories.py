@@ -1,0 +1,77 @@
+"""Some hundred seeds, and those that once found something. Many more: python -m tests.simulation --help."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tests.simulation.__main__ import quiet
+from tests.simulation.history import play
+from tests.simulation.script import KINDS, Act, Script, script_of
+from tests.simulation.shrink import pasted, shrunk
+
+SEEDS = int(os.environ.get("TRIMTAB_SEEDS", "60"))
+FOUND = {
+    "a daemon that slept through a takeover ended a server": Script(
+        seed=390,
+        green="exits",
+        acts=(
+            Act(what="reply lost", on="warm_up", lasts_s=11.5),
+            Act(what="daemon paused and replaced", at_s=19.7),
+        ),
+    ),
+    "the only server that answered was retired, as its place was another's": Script(
+        seed=647,
+        servers=2,
+        strategy="replace",
+        exam=True,
+        acts=(Act(what="out of memory", at_s=11.8),),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    quiet()
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+def test_no_history_breaks_what_must_hold(first: int) -> None:
+    for seed in range(first, first + 10):
+        told = play(script_of(seed))
+        assert told.violations == [], f"{pasted(told.script)}\n" + "\n".join(told.log)
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_was_found_once_does_not_come_back(what: str) -> None:
+    told = play(FOUND[what])
+
+    assert told.violations == [], "\n".join(told.log)
+
+
+def test_a_seed_tells_the_same_history_again() -> None:
+    script = script_of(23)
+
+    assert play(script).log == play(script).log
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    scripts = [script_of(seed) for seed in range(3000)]
+    drawn = {f"{act.on}: {act.what}" for script in scripts for act in script.acts}
+    drawn |= {act.what for script in scripts for act in script.acts}
+
+    assert set(KINDS) <= drawn
+
+
+def test_a_script_that_fails_is_made_as_small_as_it_can_be() -> None:
+    culprit = Act(what="clock back", at_s=9.0)
+    acts = (Act(what="daemon killed", at_s=3.0), culprit, Act(what="refused", on="stop"))
+    script = Script(seed=5, servers=2, green="hangs", whole=True, acts=acts)
+
+    small = shrunk(script, lambda one: culprit in one.acts)
+
+    assert small == Script(seed=5, acts=(culprit,))
+    assert eval(pasted(small)) == small  # noqa: S307 - what is printed can be pasted

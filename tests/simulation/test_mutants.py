@@ -1,0 +1,29 @@
+"""Bugs that are put in by hand are caught; without them the same histories are whole."""
+
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tests.simulation.__main__ import quiet
+from tests.simulation.history import play
+from tests.simulation.mutants import CAUGHT, MUTANTS, mutated
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    quiet()
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_seeded_bug_is_caught(mutant: str) -> None:
+    script, says = CAUGHT[mutant]
+
+    with mutated(mutant):
+        caught = play(script).violations
+    whole = play(script).violations
+
+    assert [one for one in caught if one.startswith(says)], caught
+    assert whole == []

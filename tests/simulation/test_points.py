@@ -1,0 +1,44 @@
+"""Every effect has its crash points, and each of them is met: an effect without any fails here."""
+
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+import structlog
+
+from agent.effects import Effect
+from tests.simulation.__main__ import quiet
+from tests.simulation.history import play
+from tests.simulation.script import POINTS, Act, Script
+
+MUST = {"crash before", "crash after", "reply lost", "refused", "late", "twice"}
+
+
+def test_every_effect_may_be_struck_before_after_and_in_its_reply() -> None:
+    kinds = {kind.__dataclass_fields__["kind"].default for kind in get_args(Effect)}
+
+    assert set(POINTS) == kinds
+    assert all(set(hows) >= MUST for hows in POINTS.values())
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    quiet()
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(("kind", "how"), [(kind, how) for kind, hows in POINTS.items() for how in hows])
+def test_every_point_is_met_and_survived(kind: str, how: str) -> None:
+    script = Script(
+        seed=1,
+        strategy="swap" if kind == "stop" else "surge",
+        green="failing" if kind in {"drain", "retire"} else "good",
+        exam=kind == "examine",
+        acts=(Act(what=how, on=kind),),
+    )
+
+    told = play(script)
+
+    assert told.violations == [], "\n".join(told.log)
+    assert told.fired == {f"{kind}: {how}": 1}

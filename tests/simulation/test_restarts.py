@@ -1,0 +1,108 @@
+"""Exhaustive: each story is cut at each of its journal entries and effects, and taken up again."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+import structlog
+
+from agent import effects as fx
+from agent import events as e
+from agent.machine import material, numbered
+from tests.agent.test_recovery import STORIES, assert_whole, settle
+from tests.simulation.__main__ import quiet
+from tests.simulation.history import History, play
+from tests.simulation.script import POINTS, Act, Script
+from tests.stories import World
+
+WHOLE = {
+    "promoted": Script(seed=1),
+    "taken back": Script(seed=1, green="failing"),
+    "swapped": Script(seed=1, strategy="swap"),
+    "two replaced": Script(seed=1, servers=2, strategy="replace", exam=True),
+}
+CALLS = tuple(kind for kind in POINTS if kind != "keep_alive")
+CONTAINERS = ("running", "weights", "performed", "pending", "states", "refuses", "stopped")
+
+
+@dataclass
+class Cut(World):
+    """Remembers the world as it was after each event that the journal was told of."""
+
+    cuts: list[tuple["Cut", list[fx.Effect]]] = field(default_factory=list)
+    asked: list[fx.Effect] = field(default_factory=list)
+    cutting: bool = False
+
+    def feed(self, *events: e.Event) -> "Cut":
+        for event in events:
+            before, known = material(self.state), len(self.pending)
+            super().feed(event)
+            new = numbered(tuple(self.pending[known:]))
+            self.asked += new
+            if self.cutting and (new or material(self.state) != before):
+                done = {id(effect) for effect in self.performed}
+                self.cuts.append((self.snapshot(), [one for one in self.asked if id(one) not in done]))
+        return self
+
+    def snapshot(self) -> "Cut":
+        taken = copy.copy(self)
+        for name in CONTAINERS:
+            setattr(taken, name, copy.copy(getattr(self, name)))
+        taken.cutting, taken.cuts, taken.asked = False, [], []
+        return taken
+
+
+def cut(story: World) -> Iterator[tuple[Cut, list[fx.Effect]]]:
+    told = copy.deepcopy(story)
+    world = Cut(**{name: getattr(told, name) for name in World.__dataclass_fields__})
+    world.cutting = True
+    world.start().until("proposed").approve().tick(60)
+    yield from world.cuts
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    quiet()
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("performed", [False, True], ids=["effects lost", "effects done, reply lost"])
+@pytest.mark.parametrize("story", STORIES)
+def test_a_restart_after_any_entry_of_the_journal_ends_whole(story: str, performed: bool) -> None:
+    cuts = list(cut(STORIES[story]))
+    assert len(cuts) > 5
+    for world, open_effects in cuts:
+        for effect in open_effects if performed else ():
+            world.perform(effect)
+
+        settle(world.start())
+        if world.state.rollout is None:  # it was not approved yet
+            assert set(world.running) == world.old
+        else:
+            assert_whole(world)
+
+
+@pytest.mark.parametrize("how", ["crash before", "crash after"])
+@pytest.mark.parametrize("story", WHOLE)
+def test_a_daemon_that_dies_at_any_entry_is_followed_by_one_that_ends_whole(story: str, how: str) -> None:
+    entries = play(WHOLE[story]).entries
+    assert entries > 12
+    for nth in range(1, entries + 1):
+        survives(WHOLE[story], Act(what=how, on="journal", nth=nth))
+
+
+@pytest.mark.parametrize("how", ["crash before", "crash after", "reply lost"])
+@pytest.mark.parametrize("story", WHOLE)
+def test_a_daemon_that_dies_at_any_effect_is_followed_by_one_that_ends_whole(story: str, how: str) -> None:
+    history = History(script=WHOLE[story])
+    history.run()
+    for kind in CALLS:
+        for nth in range(1, history.calls[kind] + 1):
+            survives(WHOLE[story], Act(what=how, on=kind, nth=nth))
+
+
+def survives(script: Script, act: Act) -> None:
+    told = play(replace(script, acts=(act,)))
+    assert told.violations == [], f"{act}\n" + "\n".join(told.log)

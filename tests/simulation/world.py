@@ -1,0 +1,315 @@
+"""The host: servers, a proxy that routes by split and lease, and clients whose every request is followed."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+from tests.simulation.clock import VirtualLoop
+
+PERCENT = 100
+LONGEST_LEASE_S = 60.0  # the proxy believes no lease that ends later: a wrong clock
+BAD = 0.5  # of its requests
+GIVES_UP_S = 12.0  # a client whose server says nothing
+ANSWERS = frozenset({"healthy", "wedged"})  # to /health
+RUNS = frozenset({"starting", "healthy", "wedged", "hung"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Process:
+    """One server: what it runs with, and how it is."""
+
+    name: str
+    setting: dict[str, object]
+    address: str
+    ours: bool
+    epoch: int = 0
+    like: str = ""
+    status: str = "starting"
+    since_s: float = 0.0
+
+    @property
+    def answers(self) -> bool:
+        return self.status in ANSWERS
+
+
+@dataclass(slots=True, kw_only=True)
+class Split:
+    """What the proxy was told last."""
+
+    epoch: int
+    number: int
+    weights: dict[str, int]
+    addresses: dict[str, str]
+    fallback: str
+    leased: str | None = None
+    expires_wall_s: float = 0.0
+    closed_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """A request from its acceptance to its end."""
+
+    id: int
+    server: str
+    began_s: float
+    outcome: str  # as it will end if nobody interferes
+    status: int
+    ended: bool = False
+    ended_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """What became of every request that the proxy accepted."""
+
+    accepted: int = 0
+    answered: int = 0
+    failed: int = 0  # by the server's own doing
+    cut: int = 0  # by an end that somebody asked for
+    turned_away: int = 0  # 503 with Retry-After: never accepted
+
+
+@dataclass(slots=True, kw_only=True)
+class Boot:
+    """How servers come up that run `setting`; `becomes` after `turns_s` of health."""
+
+    takes_s: tuple[float, float] = (1.0, 3.0)
+    fails: bool = False
+    errors: float = 0.0  # share of its requests
+    nonsense: bool = False  # is what it answers
+    becomes: str = ""
+    turns_s: float = 0.0
+
+
+@dataclass(repr=False, slots=True, kw_only=True)
+class World:
+    """All that a daemon can change, see or lose. `changed` is told who did what, after each change."""
+
+    loop: VirtualLoop
+    random: Random
+    boot_of: Callable[[Process], Boot]
+    rate: int = 5  # requests a second
+    servers: dict[str, Process] = field(default_factory=dict)
+    stopped: dict[str, Process] = field(default_factory=dict)
+    split: Split | None = None
+    proxy_up: bool = True
+    quiet: bool = False  # nothing goes wrong by itself any more
+    ledger: Ledger = field(default_factory=Ledger)
+    records: list[Client] = field(default_factory=list)  # the access log
+    changed: Callable[[str, str, int], None] = lambda what, name, epoch: None  # noqa: ARG005
+    cut_open: Callable[[Process, int, int], None] = lambda process, requests, epoch: None  # noqa: ARG005
+    weightless_s: dict[str, float] = field(default_factory=dict)  # since when a server has no share
+    open_of: dict[str, dict[int, Client]] = field(default_factory=dict)
+    _due: list[tuple[float, int, Client]] = field(default_factory=list)
+    _ids: "count[int]" = field(default_factory=count)
+    _ports: "count[int]" = field(default_factory=lambda: count(8101))
+    _waiting: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
+
+    @property
+    def at_s(self) -> float:
+        return self.loop.now_s
+
+    @property
+    def wall_s(self) -> float:
+        return self.loop.now_s + self.loop.skew_s
+
+    # What the proxy does.
+
+    def lease_holds(self) -> bool:
+        left_s = self.split.expires_wall_s - self.wall_s if self.split else 0.0
+        return 0 < left_s <= LONGEST_LEASE_S
+
+    def in_force(self) -> dict[str, int]:
+        """Percent by server, of those that get any now."""
+        split = self.split
+        if split is None or split.closed_s or not self.proxy_up:
+            return {}
+        if split.leased is None or self.lease_holds():
+            return {name: weight for name, weight in split.weights.items() if weight}
+        staying = {n: w for n, w in split.weights.items() if w and n != split.leased}
+        return staying or {split.fallback: PERCENT}
+
+    def serving(self) -> list[str]:
+        """Those that have a share, and answer with something of use."""
+        return [n for n in self.in_force() if self.answers(n) and self.boot_of(self.servers[n]).errors < BAD]
+
+    def answers(self, name: str) -> bool:
+        process = self.servers.get(name)
+        return process is not None and process.answers
+
+    def tell_proxy(self, split: Split, lease_s: float) -> None:
+        split.expires_wall_s = self.wall_s + lease_s
+        self.split, self.proxy_up = split, True
+        self.note_shares()
+        self.changed("split", "", split.epoch)
+
+    def note_shares(self) -> None:
+        shares = self.in_force()
+        for name in self.servers:
+            if name in shares:
+                self.weightless_s.pop(name, None)
+            else:
+                self.weightless_s.setdefault(name, self.at_s)
+
+    # What clients do.
+
+    def second(self) -> None:
+        """End what is due, accept new requests."""
+        self.settle()
+        self.note_shares()
+        shares = self.in_force()
+        for _ in range(self.rate):
+            if self.proxy_up and (self.split is None or self.split.closed_s):
+                self.ledger.turned_away += 1
+            elif shares:
+                self.accept(self.pick(shares))
+
+    def pick(self, shares: Mapping[str, int]) -> str:
+        name = self.random.choices(list(shares), list(shares.values()))[0]
+        if self.answers(name):
+            return name
+        process = self.servers.get(name)
+        if process is not None and process.status == "hung":
+            return name
+        others = [other for other in shares if other != name and self.answers(other)]
+        if others:  # no connection: the proxy tries another one, and logs the attempt
+            self.log(Client(id=-1, server=name, began_s=self.at_s, outcome="failed", status=0))
+            return others[0]
+        return name
+
+    def accept(self, name: str) -> None:
+        self.ledger.accepted += 1
+        process = self.servers.get(name)
+        client = Client(id=next(self._ids), server=name, began_s=self.at_s, outcome="ok", status=200)
+        if process is None or process.status not in {"healthy", "wedged", "hung"}:
+            client.outcome, client.status = "failed", 0
+            self.end(client)
+            return
+        draw = self.random.random()
+        lasts_s = 0.3 + draw if draw < 0.85 else 40.0 * (draw - 0.8)
+        if process.status != "healthy":
+            client.outcome, client.status, lasts_s = "gave_up", 0, GIVES_UP_S
+        elif self.random.random() < self.boot_of(process).errors:
+            client.outcome, client.status, lasts_s = "failed", 500, 0.1
+        self.open_of.setdefault(name, {})[client.id] = client
+        heappush(self._due, (self.at_s + lasts_s, client.id, client))
+
+    def settle(self) -> None:
+        while self._due and self._due[0][0] <= self.at_s:
+            client = heappop(self._due)[2]
+            if not client.ended:
+                del self.open_of[client.server][client.id]
+                self.end(client)
+
+    def end(self, client: Client) -> None:
+        client.ended = True
+        if client.outcome == "ok":
+            self.ledger.answered += 1
+        elif client.outcome == "cut":
+            self.ledger.cut += 1
+            client.outcome = "failed"
+        else:
+            self.ledger.failed += 1
+        self.log(client)
+
+    def log(self, client: Client) -> None:
+        client.ended_s = self.at_s
+        self.records.append(client)
+
+    def open_at(self, name: str) -> int:
+        self.settle()
+        return len(self.open_of.get(name, {}))
+
+    def still_open(self) -> int:
+        return sum(len(clients) for clients in self.open_of.values())
+
+    def _end_open(self, name: str, outcome: str) -> int:
+        self.settle()
+        clients = self.open_of.pop(name, {})
+        for client in clients.values():
+            client.outcome, client.status = outcome, 0
+            self.end(client)
+        return len(clients)
+
+    # What servers do.
+
+    def adopt(self, name: str, setting: dict[str, object], *, ours: bool, epoch: int = 0) -> Process:
+        """It runs, whoever started it."""
+        address = f"127.0.0.1:{next(self._ports)}"
+        process = Process(name=name, setting=setting, address=address, ours=ours, epoch=epoch)
+        self.servers[name] = process
+        self._become(process, "healthy")
+        return process
+
+    def start(self, name: str, setting: dict[str, object], like: str, epoch: int) -> None:
+        """Make it run; nothing to do where it does."""
+        if name in self.servers:
+            return
+        again = self.stopped.pop(name, None)
+        process = again or Process(
+            name=name,
+            setting=setting,
+            address=f"127.0.0.1:{next(self._ports)}",
+            ours=True,
+            like=like,
+            epoch=epoch,
+        )
+        self.servers[name] = process
+        self._become(process, "starting")
+        boot = self.boot_of(process)
+        self.loop.outside(self.random.uniform(*boot.takes_s), lambda: self._booted(process, boot))
+        self.changed("launch", name, epoch)
+
+    def _booted(self, process: Process, boot: Boot) -> None:
+        if self.servers.get(process.name) is not process or process.status != "starting":
+            return
+        if boot.fails:
+            self.befall(process.name, "exited")
+            return
+        self._become(process, "healthy")
+        if boot.becomes and not self.quiet:
+            self.loop.outside(boot.turns_s, lambda: self._turn(process, boot.becomes))
+
+    def _turn(self, process: Process, status: str) -> None:
+        if self.servers.get(process.name) is process and process.status == "healthy" and not self.quiet:
+            self.befall(process.name, status)
+
+    def befall(self, name: str, status: str) -> None:
+        """It exits, hangs, wedges or wakes by itself."""
+        process = self.servers.get(name)
+        if process is None:
+            return
+        if status == "exited":
+            del self.servers[name]
+            self._end_open(name, "failed")
+        self._become(process, status)
+        self.changed(status, name, 0)
+
+    def finish(self, name: str, epoch: int, *, keep: bool) -> None:
+        """Somebody ends it: what it has open is cut."""
+        kept = self.stopped.pop(name, None)
+        process = self.servers.pop(name, None)
+        if process is not None:
+            cut = self._end_open(name, "cut" if epoch and process.status != "hung" else "failed")
+            self.cut_open(process, cut, epoch)
+            self._become(process, "exited")
+        if keep and (process or kept):
+            one = process or kept
+            assert one is not None
+            self.stopped[name] = one
+        self.changed("stop" if keep else "retire", name, epoch)
+
+    def _become(self, process: Process, status: str) -> None:
+        process.status, process.since_s = status, self.at_s
+        for waiting in self._waiting.pop(process.name, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def change_of(self, name: str) -> None:
+        waiting = self.loop.create_future()
+        self._waiting.setdefault(name, []).append(waiting)
+        await waiting
