@@ -33,6 +33,9 @@ TARGET = "chat"
 QUIET_S = 60.0  # no fault begins later
 SETTLED_S = 420.0  # a defined state so long after the last fault at the latest: a rollout may end by itself
 CALM_S = 4.0
+SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
+DISK = ("disk full", "fsync fails")
+LATE_S = 2.5  # until what could not be written is written late
 RESTING = {Phase.OBSERVING, Phase.PROPOSED, Phase.CHECKING, Phase.COOLDOWN}
 
 
@@ -169,12 +172,15 @@ class History:
     def trouble(self, what: str, lasts_s: float) -> None:
         """It begins, and ends by itself."""
         self.troubles[what] = self.loop.now_s + lasts_s
+        if what in DISK:
+            self.troubles["unwritable"] = self.troubles[what] + LATE_S
+        for later_s in (lasts_s + 0.001, lasts_s + LATE_S + 0.001):
+            self.loop.outside(later_s, self._disk)
         self._disk()
-        self.loop.outside(lasts_s + 0.001, self._disk)
 
     def _disk(self) -> None:
         self.disk.full, self.disk.broken = self.active("disk full"), self.active("fsync fails")
-        self.observer.unwritable = self.disk.full or self.disk.broken
+        self.observer.unwritable = self.active("unwritable")
 
     def active(self, what: str) -> bool:
         return self.troubles.get(what, -1.0) > self.loop.now_s
@@ -205,7 +211,7 @@ class History:
 
     def _make(self, last: Daemon | None, *, beside: bool) -> Daemon:
         before = last.book.inner if last is not None and last.book is not None else None
-        inner = self.shelf.take(before, beside=beside)
+        inner = self.shelf.take(before, beside=beside, quick=self.quiet)
         for damage in self.shelf.unseen:
             self.observer.wrong(f"7: damage of the journal was not seen: {damage}")
         carried = self.world.split.epoch if self.world.split else 0
@@ -240,10 +246,8 @@ class History:
             self.observer.wrong(f"the daemon died of {why!r}")
         self.loop.outside(RESTART_S, self.start)
 
-    # From the beginning to the end.
-
     def run(self) -> Told:
-        with TemporaryDirectory(dir=_shm()) if self.script.whole else nullcontext() as home:
+        with TemporaryDirectory(dir=SHM) if self.script.whole else nullcontext() as home:
             self.shelf.home = Path(home) if home else None
             try:
                 in_virtual_time(self.loop, self._play())
@@ -340,10 +344,6 @@ class History:
         if state.phase not in RESTING or state.awaiting is not None:
             found.append(f"{state.phase.value}: {state.note}, awaiting {state.awaiting}")
         return found
-
-
-def _shm() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
 
 
 def play(script: Script) -> Told:

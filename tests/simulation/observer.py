@@ -56,6 +56,7 @@ class Observer:
     faulted_s: float = -1e9
     unwritable: bool = False
     phase: str = ""
+    writer: int = 0  # epoch of the newest that wrote
     passed: bool = False
     running: str = ""  # the rollout that has no outcome
     newcomers: frozenset[str] = frozenset()
@@ -74,13 +75,15 @@ class Observer:
     # What is written.
 
     def wrote(self, entry: Written, epoch: int) -> None:
-        del epoch
         for effect in entry.effects:
             server = getattr(effect, "server", None)
             key = str(effect.number) if effect.kind == "route" else server.name if server else ""
             self.intents.add((effect.kind, key))
         if entry.action == "suggestion.approved":
             self._approved(entry)
+        if epoch < self.writer:
+            return  # a daemon that was replaced, into a journal of its own
+        self.writer = epoch
         self.phase = str(entry.after.get("phase", self.phase))
         state = entry.state
         if state is None:

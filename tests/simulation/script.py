@@ -30,6 +30,8 @@ POINTS: dict[str, tuple[str, ...]] = {
 """What may befall each kind of effect. tests/simulation/test_points.py: no kind without."""
 
 JOURNAL = ("crash before", "crash after", "torn", "disk full", "fsync fails", "bit flipped")
+NEW = ("new server exits", "new server hangs", "new server wedges")
+ON_FILES = frozenset(JOURNAL[2:])  # what only a journal on a disk meets
 PHASES = ("launching", "launching", "warming", "canary", "canary", "promoting", "rolling_back", "vacating")
 WORDS = (
     "approves twice",
@@ -146,7 +148,7 @@ def script_of(seed: int) -> Script:
         mode=random.choice(("approve", "approve", "auto")),
         ours=random.random() < 0.7,
         exam="examine" in on or random.random() < 0.1,
-        whole="journal" in on,
+        whole=any(act.what in ON_FILES for act in acts),
         impatient=random.random() < 0.5,
         acts=tuple(acts),
     )
@@ -160,7 +162,7 @@ def _kind(random: Random) -> str:
         kind = random.choice(SELDOM)
         return f"{kind}: {random.choice(POINTS[kind])}"
     if random.random() < 0.05:
-        return random.choice((*AGAIN, "operator approves twice", "flags changed by hand"))
+        return random.choice((*AGAIN, "operator approves twice", "flags changed by hand", *NEW))
     return random.choice([kind for kind in KINDS if not kind.startswith("journal")])
 
 
@@ -175,6 +177,9 @@ def _act(random: Random, what: str) -> Act:
     if head in POINTS:
         most = {"keep_alive": 30, "route": 4, "drain": 4, "examine": 2}.get(head, 1)
         return Act(what=how, on=head, nth=random.randint(1, most), start=start, lasts_s=lasts_s)
+    if head.startswith("new server ") and random.random() < 0.8:
+        on = random.choice(("phase warming", "phase canary", "phase canary"))
+        return Act(what=head, on=on, nth=random.randint(1, 2), lasts_s=lasts_s)
     if head.startswith("operator ") and random.random() < 0.7:
         return Act(what=head, on=f"phase {random.choice(PHASES)}", lasts_s=lasts_s)
     return Act(what=head, at_s=round(random.uniform(FIRST_S, LAST_S), 1), lasts_s=lasts_s)

@@ -28,6 +28,21 @@ FOUND = {
         exam=True,
         acts=(Act(what="out of memory", at_s=11.8),),
     ),
+    "a retirement on its way ended the server that was started meanwhile": Script(
+        seed=389,
+        strategy="swap",
+        green="exits",
+        acts=(Act(what="late", on="retire"),),
+    ),
+    "a daemon that took over in a rollback did not shut the older one out": Script(
+        seed=637,
+        servers=2,
+        strategy="replace",
+        acts=(
+            Act(what="reply lost", on="launch", lasts_s=4.2),
+            Act(what="daemon paused and replaced", at_s=26.5, lasts_s=6.3),
+        ),
+    ),
 }
 
 
