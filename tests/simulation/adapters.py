@@ -94,7 +94,8 @@ def sent(host: Host, what: str, do: Callable[[], None], lasts_s: float) -> "asyn
             reply.set_result(None)
 
     def perform() -> None:
-        if what == "late" and (host.dead or reply.cancelled()):
+        replaced = host.world.split is not None and host.world.split.epoch > host.epoch
+        if what == "late" and (host.dead or replaced or reply.cancelled()):
             return  # the connection went with the process, or whoever cancelled has seen to it
         do()
         if what == "crash after":
@@ -262,8 +263,8 @@ class SimEngine:
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         world = self.host.world
-        told = False
-        while (process := world.servers.get(server.name)) is not None:
+        told, process = False, world.servers.get(server.name)
+        while process is not None and world.servers.get(server.name) is process:  # not one of its name
             silent = not process.answers and process.status != "starting"
             if silent and not told:
                 emit(ServerLost(at=now(), server=server.name, why="it is silent", gone=False))

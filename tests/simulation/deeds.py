@@ -177,8 +177,10 @@ def _weights(history: "History", act: Act) -> bool:
 
 
 def _stray(history: "History", act: Act) -> bool:
-    """A server with our mark that no daemon knows of."""
+    """A server with our mark that no daemon knows of; the first one would take it for the target's."""
     del act
+    if not history.observer.writer:
+        return False
     history.world.adopt(STRAY, dict(BLUE), ours=True)
     return True
 

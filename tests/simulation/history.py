@@ -103,8 +103,6 @@ class History:
         self.operator = Operator(history=self)
         self.waiting = {at: 0 for at, act in enumerate(script.acts) if act.on}
 
-    # What is told.
-
     def say(self, what: str) -> None:
         self.log.append(f"{self.loop.now_s:7.2f}  {what}")
 
@@ -199,6 +197,7 @@ class History:
     def start(self, *, beside: bool = False) -> None:
         """A new process, in the place of the last one or `beside` it with a copy of its journal."""
         last = self.daemons[-1] if self.daemons else None
+        beside = beside and last is not None and not (last.killed or last.over)
         if last is not None and not beside and not (last.killed or last.over):
             return
         try:

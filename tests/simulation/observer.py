@@ -48,7 +48,7 @@ class Observer:
         [], float | None
     ]  # for how many seconds a daemon has worked undisturbed; None: none does
     violations: list[str] = field(default_factory=list)
-    newest: int = 0  # epoch of the newest that changed anything, and since when
+    newest: int = 0  # epoch of the newest that told the proxy anything, and since when
     newest_s: float = 0.0
     intents: set[tuple[str, str]] = field(default_factory=set)
     said: set[str] = field(default_factory=set)  # digests that a person approved
@@ -150,7 +150,7 @@ class Observer:
     def changed(self, what: str, name: str, epoch: int) -> None:
         """After each change; `epoch` 0: it was no daemon."""
         world, served = self.world, self._served
-        if epoch > self.newest:
+        if epoch > self.newest and what == "split":
             self.newest, self.newest_s = epoch, world.at_s
         self._served = bool(world.serving())
         if epoch and served and not self._served and what in {"split", "stop", "retire"}:
