@@ -155,6 +155,7 @@ hold_requests = 20
 warm_up_requests = 8
 lease = "{scene.lease}"
 cooldown = "2s"
+drain = "5m"  # a green of one sequence has a queue of minutes where the machine is busy
 margin = 0.5  # so wide that twenty requests are proof enough; 0.01 is the default
 """,
         encoding="utf-8",
