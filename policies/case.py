@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.facts import Case, Finding, Model
+from agent.facts import Case, Finding, Model, Severity
 from agent.model import Knob, Value
 from policies.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, whole
 from policies.knobs import release_of
@@ -21,6 +21,22 @@ class Check:
 
     rules: tuple[str, ...]
     check: Callable[[Case], Iterable[Finding]]
+
+
+def not_taken(
+    why: str, source: str, to: Mapping[Knob, Value], *, severity: Severity = "error", expects: str = ""
+) -> Finding:
+    """V1: what vLLM refuses, or takes for something else, and the change that ends it."""
+    return Finding(
+        rule="V1",
+        klass="gated",
+        severity=severity,
+        why=why,
+        source=f"rulebook V1; {source}",
+        to=to,
+        expects=expects or "vLLM takes the command line",
+        risks="none known",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
-from agent.facts import Case, Finding, Severity
+from agent.facts import Case, Finding
 from agent.flags import is_switch
 from agent.model import Knob, Value
-from policies.case import Check, entries, release, text
+from policies.case import Check, entries, not_taken, release, text
 from policies.catalogue.parser import FLAGS, RELEASE
 from policies.defaults import whole
 from policies.json_flags import as_json
@@ -27,21 +27,6 @@ _SHORT_NUMBER = re.compile(r"([0-9]{1,9})([kmKM])")
 REFUSED = "a flag that it does not know ends the start (exit code 2)"
 
 
-def _finding(
-    why: str, source: str, to: Mapping[Knob, Value], *, severity: Severity = "error", expects: str = ""
-) -> Finding:
-    return Finding(
-        rule="V1",
-        klass="gated",
-        severity=severity,
-        why=why,
-        source=f"rulebook V1; {source}",
-        to=to,
-        expects=expects or "vLLM takes the command line",
-        risks="none known",
-    )
-
-
 def _flag(knob: Knob) -> str:
     return "--" + knob.replace("_", "-")
 
@@ -55,7 +40,7 @@ def _gone(case: Case) -> Iterable[Finding]:
             continue
         known = replaced.gone(case.version) is True
         start = f"{case.version} does not start with it. " if known else ""
-        yield _finding(
+        yield not_taken(
             f"vLLM {replaced.since} and later do not know {_flag(knob)}: {start}{replaced.how}",
             REFUSED,
             _whole(case, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
@@ -89,7 +74,7 @@ def _not_yet(case: Case) -> Iterable[Finding]:
         facts = KNOBS.get(knob.partition(".")[0])
         if facts is None or facts.removed is not None or facts.in_version(case.version) is not False:
             continue
-        yield _finding(
+        yield not_taken(
             f"vLLM {case.version} does not know {_flag(knob)} yet: it came with {facts.since}",
             REFUSED,
             {knob: None},
@@ -106,7 +91,7 @@ def _unknown(case: Case) -> Iterable[Finding]:
         near = get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
         meant = f"; did you mean {_flag(near[0])}?" if near else ""
         sure = release(case) == RELEASE
-        yield _finding(
+        yield not_taken(
             f"{_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
             REFUSED,
             {knob: None} | _carried(case, knob, name),
@@ -132,14 +117,14 @@ def _misfits(case: Case) -> Iterable[Finding]:
     for knob, value in case.setting.items():
         facts = KNOBS.get(knob)
         if value is True and knob in FLAGS and not is_switch(knob):
-            yield _finding(f"{_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None})
+            yield not_taken(f"{_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None})
             continue
         if facts is None or facts.klass == "note" or not (misfit := facts.misfit(value)):
             continue
         if isinstance(value, str) and "$" in value:
             yield _not_filled_in(knob, value)
         elif facts.type != "choice" or release(case) == RELEASE:  # the choices are those of one release
-            yield _finding(
+            yield not_taken(
                 f"{_flag(knob)} {misfit}, not {value}", facts.source, {knob: _counted(facts, value)}
             )
 
@@ -184,7 +169,7 @@ def _beyond(case: Case) -> Iterable[Finding]:
 def _together(case: Case) -> Iterable[Finding]:
     for problem in problems(case):
         by_hand = "" if problem.to else "vLLM takes the command line once that is given"
-        yield _finding(problem.why, problem.source, problem.to, expects=by_hand)
+        yield not_taken(problem.why, problem.source, problem.to, expects=by_hand)
 
 
 def _environment(case: Case) -> Iterable[Finding]:

@@ -1,11 +1,10 @@
 """Formats of the weights that this vLLM does not read, or not beside this model: rule V1."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from agent.facts import Case, Finding, Severity
-from agent.model import Knob, Value
-from policies.case import Check, release, since, text
+from agent.facts import Case, Finding
+from policies.case import Check, not_taken, release, since, text
 from policies.catalogue.parser import RELEASE
 from policies.weight_formats import SIXTEEN_BIT
 
@@ -55,21 +54,6 @@ _CHECKPOINTS = FAMILIES[0] | FAMILIES[1]
 _GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
 
 
-def _finding(
-    why: str, source: str, expects: str, to: Mapping[Knob, Value], severity: Severity = "error"
-) -> Finding:
-    return Finding(
-        rule="V1",
-        klass="gated",
-        severity=severity,
-        why=why,
-        source=f"rulebook V1; {source}",
-        to=to,
-        expects=expects,
-        risks="none known",
-    )
-
-
 def _format(case: Case) -> str:
     """`gguf` or `bitsandbytes` where a flag or the model's name says so."""
     for knob in ("quantization", "load_format"):
@@ -84,13 +68,13 @@ def _plugged(case: Case) -> Iterable[Finding]:
     if not found or not since(case, PLUGINS[found][0]):
         return
     (_, minor), package, source = PLUGINS[found]
-    yield _finding(
+    yield not_taken(
         f"vLLM 0.{minor} and later read {found} with the package {package} only: "
         "without it the server does not start",
         source,
-        f"it starts where {package} is installed beside vLLM; AWQ, GPTQ and FP8 need nothing besides",
         {},
-        "warning",
+        severity="warning",
+        expects=f"it starts where {package} is installed beside vLLM; AWQ, GPTQ and FP8 need nothing besides",
     )
 
 
@@ -98,11 +82,11 @@ def _unknown(case: Case) -> Iterable[Finding]:
     given = text(case, "quantization")
     if not given or given in METHODS or given.lower() in PLUGINS or release(case) != RELEASE or "$" in given:
         return
-    yield _finding(
+    yield not_taken(
         f"--quantization {given} is no method of vLLM {case.version}",
         "vLLM 0.32 config/model.py: _verify_quantization",
-        "vLLM reads the method in the model's own config; fp8 quantizes while it loads",
         {"quantization": None},
+        expects="vLLM reads the method in the model's own config; fp8 quantizes while it loads",
     )
 
 
@@ -114,11 +98,11 @@ def _unlike(case: Case) -> Iterable[Finding]:
         return
     if model.quantization in family:
         return
-    yield _finding(
+    yield not_taken(
         f"--quantization {given}, yet {model.name} is quantized with {model.quantization}: vLLM refuses that",
         "vLLM 0.32 config/model.py: _verify_quantization",
-        "vLLM reads the method in the model's own config",
         {"quantization": None},
+        expects="vLLM reads the method in the model's own config",
     )
 
 
@@ -129,12 +113,13 @@ def _plain(case: Case) -> Iterable[Finding]:
         return
     if text(case, "model").startswith(("/", ".")):
         return
-    yield _finding(
+    yield not_taken(
         f"--quantization {given} reads weights in that format; {model.name} has 16 bits, as its name tells",
         "vLLM 0.32 model_executor/model_loader/weight_utils.py: get_quant_config",
-        "it starts in 16 bit; or name a checkpoint in that format, or let fp8 quantize while it loads",
         {"quantization": None},
-        "warning",
+        severity="warning",
+        expects="it starts in 16 bit; or name a checkpoint in that format, "
+        "or let fp8 quantize while it loads",
     )
 
 

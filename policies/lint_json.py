@@ -6,23 +6,10 @@ from difflib import get_close_matches
 
 from agent.facts import Case, Finding
 from agent.model import Knob, Value
-from policies.case import Check, entries, release
+from policies.case import Check, entries, not_taken, release
 from policies.catalogue.parser import RELEASE
 from policies.catalogue.parts import PARTS, RENAMED_PARTS
 from policies.json_flags import broken, mended
-
-
-def _finding(why: str, source: str, to: dict[Knob, Value], by_hand: str) -> Finding:
-    return Finding(
-        rule="V1",
-        klass="gated",
-        severity="error",
-        why=why,
-        source=f"rulebook V1; {source}",
-        to=to,
-        expects="vLLM takes the command line" if to else by_hand,
-        risks="none known",
-    )
 
 
 def _unreadable(case: Case) -> Iterable[Finding]:
@@ -30,11 +17,11 @@ def _unreadable(case: Case) -> Iterable[Finding]:
         if not (why := broken(knob, value)):
             continue
         meant = mended(knob, value)
-        yield _finding(
+        yield not_taken(
             f"--{knob.replace('_', '-')} {why}",
             "vLLM 0.32 engine/arg_utils.py: it ends with exit code 2",
             {knob: meant} if meant else {},
-            "write it anew: vLLM takes JSON, or its parts as --flag.key value",
+            expects="" if meant else "write it anew: vLLM takes JSON, or its parts as --flag.key value",
         )
 
 
@@ -48,11 +35,12 @@ def _unknown_keys(case: Case) -> Iterable[Finding]:
         told = {**given, **{knob.split(".")[1]: case.setting[knob] for knob in dotted}}
         for key in sorted(told.keys() - keys):
             meant = _meant(flag, key, told.keys())
-            yield _finding(
+            to = _without(case, flag, key, meant)
+            yield not_taken(
                 f"--{flag.replace('_', '-')} has no key {key}" + (f": it is {meant} today" if meant else ""),
                 "vLLM 0.32 vllm/config: a key that it does not know ends the start",
-                _without(case, flag, key, meant),
-                "it starts without the key",
+                to,
+                expects="" if to else "it starts without the key",
             )
 
 
