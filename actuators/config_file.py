@@ -1,13 +1,11 @@
 """vLLM's `--config FILE`: a YAML file whose entries stand for flags of the command line."""
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import yaml
 
+from agent import flag_entries
 from agent.errors import FlagError
-from agent.flag_table import ONE_WAY
 
 
 def path_in(argv: Sequence[str]) -> str:
@@ -37,22 +35,4 @@ def words_of(text: str, path: str) -> list[str]:
         return []
     if not isinstance(entries, Mapping):
         raise FlagError(f"--config {path} holds no `flag: value` lines: correct the file")
-    return [word for key, value in entries.items() for word in _words(str(key), value)]
-
-
-def _words(key: str, value: Any) -> list[str]:  # noqa: ANN401 - whatever YAML holds
-    flag = "--" + key
-    match value:
-        case True:
-            return [flag]
-        case False:
-            # vLLM looks for a flag called exactly `--no-KEY`, finds none with underscores, and drops the line
-            return [] if "_" in key or key.replace("-", "_") in ONE_WAY else ["--no-" + key]
-        case []:
-            return []
-        case list():
-            return [flag, *map(str, value)]
-        case dict():
-            return [flag, json.dumps(value)]
-        case _:
-            return [f"{flag}={value}"] if str(value).startswith("-") else [flag, str(value)]
+    return flag_entries.words_of(entries)

@@ -1,14 +1,12 @@
-"""The `--config` file of a server: its lines as the flags that vLLM makes of them.
-
-As vLLM 0.32 utils/argparse_utils.py: load_config_file. They stand before the command line's own, which win.
-"""
+"""The `--config` file of a command line: what it says, and what no flag can take back."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent import flag_entries
 from agent.errors import ConfigError
 from agent.flag_table import ONE_WAY
 from agent.flags import Value, setting_of
@@ -43,22 +41,7 @@ def words_of(path: str) -> list[str]:
         raise ConfigError(f"--config {path}: is not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"--config {path}: holds no flags: one `name: value` a line is expected")
-    return [word for key, value in content.items() for word in _flag(str(key), value)]
-
-
-def _flag(key: str, value: object) -> Iterator[str]:
-    flag = f"--{key}"
-    if isinstance(value, bool):
-        if value:
-            yield flag
-        elif "_" not in key and key.replace("-", "_") not in ONE_WAY and not key.startswith("no-"):
-            yield f"--no-{key}"  # vLLM drops what it knows no such flag for, all underscored ones among them
-    elif isinstance(value, list):
-        yield from [flag, *map(str, value)] if value else []
-    elif isinstance(value, dict):
-        yield from (flag, json.dumps(value))
-    else:
-        yield from [f"{flag}={value}"] if str(value).startswith("-") else (flag, str(value))
+    return flag_entries.words_of(content)
 
 
 def undone(to: Mapping[str, Value], file: Sequence[str], argv: Sequence[str]) -> list[Undone]:
