@@ -57,7 +57,7 @@ class AnytimeJudge:
         record: Arm,
     ) -> tuple[Trial, Verdict]:
         """`green`, `blue`: counts of the step with this second; `record`: blue before the canary."""
-        by_itself = step.weight >= HOLD_BACK and not sum(second.blue.values(), Arm()).asked
+        by_itself = step.weight >= HOLD_BACK and not any(arm.asked for arm in second.blue.values())
         trial = replace(remembered(trial, second), at=second.at, wedged_s=wedged_s(trial, second))
         trial = replace(
             trial,

@@ -33,9 +33,12 @@ class Held:
 
 def remembered(trial: Trial, second: Second) -> Trial:
     """What the next seconds are compared with: sums in which older seconds fade."""
-    blue = sum(second.blue.values(), Arm())
-    asked = (blue.asked, second.green.asked)
-    failed = (blue.errors + blue.gave_up, blue.total + blue.gave_up)
+    blue = second.blue.values()
+    asked = (sum(arm.asked for arm in blue), second.green.asked)
+    failed = (
+        sum(arm.errors + arm.gave_up for arm in blue),
+        sum(arm.total + arm.gave_up for arm in blue),
+    )
     prefixes = tuple(
         count
         for pulse in (second.blue_pulse, second.green_pulse)

@@ -6,7 +6,8 @@ requests is ln(1/beta) over that rate, within 12 % of what `bench/judge` simulat
 less than 2.3 times the median.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, log
 
 from agent.arm import Arm
@@ -19,6 +20,17 @@ from agent.trial import Stream, Trial
 
 NINE_OF_TEN = 2.3
 MARGINS = (0.02, 0.03, 0.05, 0.1, 0.2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traffic:
+    """What is known of blue, and how sure a pass must be."""
+
+    slo: Slo
+    recent: Arm
+    rate: float  # requests per second
+    calibration: Mapping[str, Calibration]
+    beta: float
 
 
 def forecast(
@@ -34,60 +46,49 @@ def forecast(
     if not recent.total or recent_s <= 0:
         return None
     rate = recent.asked / recent_s
-
-    def spans(margin: float) -> list[tuple[float, float]]:
-        return [_span(step, margin, slo, recent, rate, calibration, beta) for step in plan.steps]
-
-    def too_long(margin: float) -> tuple[int, ...]:
-        pairs = zip(plan.steps, spans(margin), strict=True)
-        return tuple(step.weight for step, (_, likely_s) in pairs if likely_s > step.at_most_s)
-
-    now = spans(plan.margin)
-    *_, (hold_s, _) = now
-    late = too_long(plan.margin)
+    traffic = _Traffic(slo=slo, recent=recent, rate=rate, calibration=calibration, beta=beta)
+    *canary, (hold_s, _) = spans = _spans(plan, plan.margin, traffic)
+    late = _too_long(plan, spans)
     wider = (margin for margin in MARGINS if late and margin > plan.margin)
+    fitting = (margin for margin in wider if not _too_long(plan, _spans(plan, margin, traffic)))
     return Forecast(
         rate_rps=round(rate, 3),
-        usual_s=round(sum(usual_s for usual_s, _ in now[:-1])),
-        likely_s=round(sum(likely_s for _, likely_s in now[:-1])),
+        usual_s=round(sum(usual_s for usual_s, _ in canary)),
+        likely_s=round(sum(likely_s for _, likely_s in canary)),
         hold_s=round(hold_s),
         too_long=late,
-        fitting_margin=next((margin for margin in wider if not too_long(margin)), None),
+        fitting_margin=next(fitting, None),
     )
 
 
-def _span(
-    step: Step,
-    margin: float,
-    slo: Slo,
-    recent: Arm,
-    rate: float,
-    calibration: Mapping[str, Calibration],
-    beta: float,
-) -> tuple[float, float]:
+def _too_long(plan: Plan, spans: Sequence[tuple[float, float]]) -> tuple[int, ...]:
+    """Weights of the steps that nine of ten equal greens would not pass in time."""
+    pairs = zip(plan.steps, spans, strict=True)
+    return tuple(step.weight for step, (_, likely_s) in pairs if likely_s > step.at_most_s)
+
+
+def _spans(plan: Plan, margin: float, traffic: _Traffic) -> list[tuple[float, float]]:
+    return [_span(step, margin, traffic) for step in plan.steps]
+
+
+def _span(step: Step, margin: float, traffic: _Traffic) -> tuple[float, float]:
     """Seconds until an equal green has passed: the median, and what nine of ten do not exceed."""
-    own_rate = rate * step.weight / 100
-    least_s = max(step.at_least_s, step.requests / own_rate) + settling_s(recent)
-    proof_s = max(_proofs(step, margin, slo, recent, calibration, beta), default=0.0) / own_rate
+    own_rate = traffic.rate * step.weight / 100
+    least_s = max(step.at_least_s, step.requests / own_rate) + settling_s(traffic.recent)
+    proof_s = max(_proofs(step, margin, traffic), default=0.0) / own_rate
     return max(least_s, proof_s), max(least_s, NINE_OF_TEN * proof_s)
 
 
-def _proofs(
-    step: Step,
-    margin: float,
-    slo: Slo,
-    recent: Arm,
-    calibration: Mapping[str, Calibration],
-    beta: float,
-) -> Iterator[float]:
+def _proofs(step: Step, margin: float, traffic: _Traffic) -> Iterator[float]:
     """How many requests of green's each stream's proof takes."""
     if step.weight < step.parity:
         return
+    slo, recent, calibration = traffic.slo, traffic.recent, traffic.calibration
     for stream in opened(Trial(calibration=calibration), step=step, slo=slo, control=recent, margin=margin):
         of, _ = counts(recent, stream.name, stream.edge_s, slo)
         if of:
             phi = phi_of(learned(calibration, stream.name, slo))
-            yield log(1 / beta) / max(_per_request(stream, step), 1e-9) * phi
+            yield log(1 / traffic.beta) / max(_per_request(stream, step), 1e-9) * phi
 
 
 def _per_request(stream: Stream, step: Step) -> float:
