@@ -9,18 +9,15 @@ from agent.judge import AnytimeJudge
 from agent.model import Forecast, Plan, Prospect, Step
 from agent.plans import plan_for
 from tests.agent.test_judge import CALM, INDEPENDENT, SLO, served
+from tests.stories import PLAN as SHORT
 
-PLAN = Plan(
+PLAN = replace(
+    SHORT,
     steps=(
         Step(weight=5, requests=20, at_least_s=30, at_most_s=600),
         Step(weight=50, requests=100, at_least_s=60, at_most_s=2700),
         Step(weight=100, requests=200, at_least_s=1800, at_most_s=7200),
     ),
-    start_s=600,
-    warm_up_requests=4,
-    warm_up_s=60,
-    drain_s=30,
-    lease_s=15,
 )
 
 
