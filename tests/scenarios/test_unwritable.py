@@ -101,6 +101,14 @@ def told(record: Record) -> str:
     return f"{record['action']}{' late' if 'recorded_late' in record['after'] else ''}"
 
 
+async def taken_back_unwritten(loop: TargetLoop, place: Place) -> None:
+    """The disk fills in the canary, and green goes back all the same."""
+    await approve(loop)
+    await reach(loop, Phase.CANARY)
+    place.disk.full = True
+    await reach(loop, Phase.COOLDOWN)
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
@@ -130,10 +138,7 @@ def test_nothing_new_starts_and_the_daemon_lives(place: Place) -> None:
 def test_a_rollback_runs_and_is_recorded_when_there_is_room_again(place: Place) -> None:
     async def story() -> None:
         async with place.running(green_fails=True) as loop:
-            await approve(loop)
-            await reach(loop, Phase.CANARY)
-            place.disk.full = True
-            await reach(loop, Phase.COOLDOWN)
+            await taken_back_unwritten(loop, place)
             assert place.weights == {BLUE.name: 100}
             assert list(place.engine.servers) == [BLUE.name]
             assert place.disk.refused
@@ -177,10 +182,7 @@ def test_a_swap_that_fails_has_its_old_server_back_though_nothing_can_be_written
 
     async def story() -> None:
         async with place.running(green_fails=True) as loop:
-            await approve(loop)
-            await reach(loop, Phase.CANARY)
-            place.disk.full = True
-            await reach(loop, Phase.COOLDOWN)
+            await taken_back_unwritten(loop, place)
             assert place.weights == {BLUE.name: 100}
             assert list(place.engine.servers) == [BLUE.name]
 
@@ -208,10 +210,7 @@ def test_a_good_green_waits_with_its_share_or_less(place: Place) -> None:
 def test_a_daemon_that_dies_before_it_could_record_is_followed_by_one_that_ends_whole(place: Place) -> None:
     async def story() -> None:
         async with place.running(green_fails=True) as loop:
-            await approve(loop)
-            await reach(loop, Phase.CANARY)
-            place.disk.full = True
-            await reach(loop, Phase.COOLDOWN)
+            await taken_back_unwritten(loop, place)
         place.disk.full = False
         async with place.running(epoch=2) as loop:
             await asyncio.sleep(2)
