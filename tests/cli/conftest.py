@@ -9,19 +9,28 @@ from agent.cli import main
 from tests.cli.advising import Advise
 
 
-@pytest.fixture
-def advise(capsys: pytest.CaptureFixture[str]) -> Advise:
+def runs(command: str, capsys: pytest.CaptureFixture[str]) -> Advise:
     """Run the command: (exit status, stdout, stderr)."""
 
     def run(*argv: str) -> tuple[int, str, str]:
         try:
-            status = main(("advise", *argv))
+            status = main((command, *argv))
         except SystemExit as end:  # argparse
             status = int(end.code or 0)
         said = capsys.readouterr()
         return status, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def advise(capsys: pytest.CaptureFixture[str]) -> Advise:
+    return runs("advise", capsys)
+
+
+@pytest.fixture
+def lint(capsys: pytest.CaptureFixture[str]) -> Advise:
+    return runs("lint", capsys)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from agent.cli import main
 from agent.cli.findings import paste
 from agent.cli.serve_command import edited, read
 from agent.errors import ConfigError
@@ -18,21 +17,6 @@ from agent.errors import ConfigError
 SERVE = ("vllm", "serve", "org/model")
 EAGER = (*SERVE, "--enforce-eager", "--max-num-seqs", "64")
 Lint = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def lint(capsys: pytest.CaptureFixture[str]) -> Lint:
-    """Run the command: (exit status, stdout, stderr)."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        try:
-            status = main(("lint", *argv))
-        except SystemExit as end:  # argparse
-            status = int(end.code or 0)
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
 
 
 def found(lint: Lint, *argv: str) -> dict[str, Any]:
