@@ -94,12 +94,17 @@ async def test_pages_of_the_console_need_no_token_and_are_no_part_of_it(
     async def console(_: web.Request) -> web.Response:
         return web.Response(text="console")
 
-    app = build_app(desk, tokens, pages=[web.get("/", console, allow_head=False)])
+    pages = [web.get(path, console, allow_head=False) for path in ("/", "/assets/console.js")]
+    app = build_app(desk, tokens, pages=pages)
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     async with TestClient(TestServer(app)) as client:
         async with client.get("/", headers=link) as page:
             assert (page.status, await page.text()) == (200, "console")
-        async with client.get("/v1/targets") as response:
-            assert response.status == 401
+        async with client.get("/assets/console.js", headers={"Sec-Fetch-Site": "same-origin"}) as file:
+            assert (file.status, await file.text()) == (200, "console")
+            assert "script-src 'self'; style-src 'self'" in file.headers["Content-Security-Policy"]
+        for path in ("/v1/targets", "/assets/other.js", "/assets/../v1/targets", "/assets/"):
+            async with client.get(path) as response:
+                assert response.status == 401
 
     assert "/" not in DOCUMENT["paths"]
