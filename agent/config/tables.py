@@ -189,7 +189,7 @@ class RolloutTable(Table):
     start: SomeSeconds = 900.0
     warm_up_requests: Annotated[int, Field(ge=0, le=10_000)] = 20
     warm_up: SomeSeconds = 300.0
-    drain: SomeSeconds = 120.0
+    drain: SomeSeconds = 600.0  # 16,000 tokens at 30 a second take nine minutes
     lease: Annotated[Seconds, AfterValidator(_renewable)] = 15.0
     margin: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     gain_needed: bool = True

@@ -85,7 +85,7 @@ def test_the_defaults_are_safe() -> None:
         Step(weight=50, requests=100, at_least_s=60, at_most_s=2700),
         Step(weight=100, requests=200, at_least_s=1800, at_most_s=7200),
     )
-    assert (target.plan.start_s, target.plan.warm_up_s, target.plan.drain_s) == (900, 300, 120)
+    assert (target.plan.start_s, target.plan.warm_up_s, target.plan.drain_s) == (900, 300, 600)
     assert (target.plan.lease_s, target.plan.warm_up_requests) == (15, 20)
     assert (target.cooldown_s, target.suggestion_ttl_s, target.changes_per_day) == (600, 3600, 8)
     assert target.bounds["max_num_seqs"] == Bound(min=1, max=1024, octaves=3)
