@@ -102,6 +102,7 @@ CPU = OfVllm(
     warm_up_s=300.0,
     ttft="3s",
     stalled_after_s=10.0,
+    drain_s=300.0,
 )
 
 
