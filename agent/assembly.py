@@ -1,7 +1,7 @@
 """From a config to a running daemon: the one place that gives actuators, sensors and policies to the core."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,13 @@ from agent import checkpoints, expertise
 from agent.api.app import build_app
 from agent.api.entry import Entry
 from agent.api.listening import serve
+from agent.api.routes_console import pages
 from agent.config import Config, Target
 from agent.config.door import UNIX
+from agent.config.notify import Receiver
+from agent.courier import Courier
 from agent.daemon import Daemon, utc_now
-from agent.errors import ConfigError
+from agent.errors import ConfigError, NoticeError
 from agent.fold import Fold
 from agent.guard import Guard
 from agent.history import History
@@ -27,6 +30,7 @@ from agent.machine import Machine
 from agent.machine.moves import Rules
 from agent.model import Mode
 from agent.ports import Engine, Site, Traffic
+from agent.series import Series
 from agent.state import State
 
 log = structlog.get_logger()
@@ -79,11 +83,12 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
         journal = Journal.open(path, now=utc_now, limits=config.audit, signer=signer)
         log.info("audit.opened", **journal.head.told(), signed_by=signer.id if signer else None)
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
-        loops = {}
+        loops, series = {}, {}
         for target in config.targets:
             directory = config.state_dir / target.name
             directory.mkdir(mode=0o700, exist_ok=True)
             engine, traffic = actuators(config, target, epoch)
+            series[target.name] = Series.of(directory / "series.jsonl")
             loops[target.name] = TargetLoop(
                 state=replace(states.get(target.name, State(target=target.name)), mode=mode),
                 machine=Machine(rules_of(config, target)),
@@ -94,10 +99,15 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
                 state_dir=directory,
                 now=utc_now,
                 heard=history.hear,
+                seen=series[target.name].take,
                 fold=Fold(slo=target.slo),
             )
+        couriers = tuple(courier(config, receiver, journal, loops) for receiver in config.notify)
         try:
-            yield Daemon(loops=loops, journal=journal, history=history), epoch
+            yield (
+                Daemon(loops=loops, journal=journal, history=history, series=series, couriers=couriers),
+                epoch,
+            )
         finally:
             journal.close()
 
@@ -109,13 +119,31 @@ async def run(config: Config, mode: Mode) -> None:
         await refuse_what_cannot_work(config)
     with assembled(config, mode, await newest_epoch(config)) as (daemon, epoch):
         log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.door.listen)
-        app = build_app(daemon, entry.tokens, entry.hosts, peers=entry.peers)
+        app = build_app(daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers)
         runner = await serve(app, *config.door.listen, tls=entry.tls, socket_mode=entry.socket_mode)
         try:
             await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=entry.reload)
         finally:
             await runner.cleanup()
             log.info("daemon.stopped", **daemon.journal.head.told())
+
+
+def courier(
+    config: Config, receiver: Receiver, journal: Journal | None, loops: Mapping[str, TargetLoop]
+) -> Courier:
+    """Who takes the daemon's notices to the receiver; without a journal only single ones can be sent."""
+    return Courier(
+        name=receiver.name,
+        notifier=receiver.plugin,
+        least=receiver.severity,
+        file=config.state_dir / "notify" / f"{receiver.name}.json",
+        console=config.public_url,
+        now=utc_now,
+        follow=journal.subscribe if journal else None,
+        head=journal.head.seq if journal else 0,
+        states=lambda: {name: loop.state for name, loop in loops.items()},
+        writable=lambda: all(loop.writable for loop in loops.values()),
+    )
 
 
 async def newest_epoch(config: Config) -> int:
@@ -147,6 +175,11 @@ async def problems(config: Config) -> list[str]:
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
     sockets = [Path(one.removeprefix(UNIX)) for one in config.door.listen if one.startswith(UNIX)]
     needed = [("[agent] state_dir", config.state_dir), *(("[api] listen", path.parent) for path in sockets)]
+    for receiver in config.notify:
+        try:
+            courier(config, receiver, None, {}).check()
+        except NoticeError as error:
+            found.append(f"[[notify]] {receiver.name}: {error}")
     return found + [why for why in (unwritable(key, folder) for key, folder in needed) if why]
 
 

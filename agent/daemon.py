@@ -17,6 +17,7 @@ from agent.loop import TargetLoop
 from agent.model import Slo
 from agent.reading import Reading, SourceState
 from agent.sdnotify import Notifier, notifier, watchdog_s
+from agent.series import Minute, Series
 from agent.state import Rollout, State, Suggestion
 
 STUCK_S = 10.0  # no step of a loop for so long, at one tick a second: the loop hangs
@@ -35,6 +36,7 @@ class Daemon:
     loops: Mapping[str, TargetLoop]
     journal: Journal
     history: History
+    series: Mapping[str, Series] = field(default_factory=dict)  # by target
     systemd: Notifier = field(default_factory=notifier)
     _started: set[str] = field(default_factory=set)
 
@@ -94,6 +96,9 @@ class Daemon:
 
     def points(self, rollout: str) -> Sequence[Point]:
         return self.history.points(rollout)
+
+    def minutes(self, target: str) -> Sequence[Minute]:
+        return self.series[target].minutes()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
         """The running one with this second's counts."""

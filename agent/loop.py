@@ -44,6 +44,7 @@ class TargetLoop:
     state_dir: Path
     now: Now
     heard: Callable[[State], None] = lambda _: None  # every state that was written down
+    seen: Callable[[Observed], None] = lambda _: None  # once a second
     fold: Fold = field(default_factory=Fold)
     reading: Reading | None = None
     last_step: float = 0.0  # loop time; the watchdog asks for progress here
@@ -148,16 +149,16 @@ class TargetLoop:
             self.reading = self.fold.reading(carrier.name, at) if carrier is not None else None
             arms = self.fold.arms(at)
             equal = {server.name: arms[server.name] for server in self.state.standing if server.name in arms}
-            self.emit(
-                Observed(
-                    at=at,
-                    reading=self.reading,
-                    arms=arms,
-                    pulses=self.fold.pulses(at),
-                    blind=self.fold.blind,
-                    calibration=self.fold.steady(at, equal),
-                )
+            observed = Observed(
+                at=at,
+                reading=self.reading,
+                arms=arms,
+                pulses=self.fold.pulses(at),
+                blind=self.fold.blind,
+                calibration=self.fold.steady(at, equal),
             )
+            self.seen(observed)
+            self.emit(observed)
 
     def _carrier(self) -> Server | None:
         """The server with most of the traffic: blue, but in the hold-back green."""

@@ -11,6 +11,7 @@ from agent.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, 
 from agent.history import Point
 from agent.model import Evidence, Objective, Plan, Proposal, Prospect, Server, Slo, Step, Value
 from agent.reading import Latency, Reading, SourceState, Trend
+from agent.series import Minute
 from agent.state import Phase, Rollout, State, Suggestion
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -38,6 +39,7 @@ class FakeDesk:
     is_ready: bool = True
     checks: bool = False  # what is asked for is checked until `answer` is called
     at: datetime = NOON
+    hours: dict[str, Sequence[Minute]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         blue = Server(name="chat-r0", address="127.0.0.1:8101", setting={"max_num_seqs": 64})
@@ -79,6 +81,9 @@ class FakeDesk:
 
     def suggestions(self) -> Sequence[Suggestion]:
         return list(reversed(self._suggestions.values()))
+
+    def minutes(self, target: str) -> Sequence[Minute]:
+        return self.hours.get(target, ())
 
     def points(self, rollout: str) -> Sequence[Point]:
         del rollout

@@ -10,7 +10,15 @@ from http import HTTPStatus
 from aiohttp import HttpVersion11, web
 from pydantic import TypeAdapter
 
-from agent.api import routes_audit, routes_daemon, routes_rollouts, routes_suggestions, routes_targets
+from agent.api import (
+    routes_audit,
+    routes_console,
+    routes_daemon,
+    routes_rollouts,
+    routes_series,
+    routes_suggestions,
+    routes_targets,
+)
 from agent.api.border import HOLDER, Border, stamp
 from agent.api.desk import Desk
 from agent.api.intake import BODY_LIMIT, body_of, query_of
@@ -25,7 +33,9 @@ from agent.api.tokens import Tokens
 
 OPERATIONS: tuple[Operation, ...] = (
     *routes_daemon.OPERATIONS,
+    *routes_console.OPERATIONS,
     *routes_targets.OPERATIONS,
+    *routes_series.OPERATIONS,
     *routes_suggestions.OPERATIONS,
     *routes_rollouts.OPERATIONS,
     *routes_audit.OPERATIONS,

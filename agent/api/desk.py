@@ -8,6 +8,7 @@ from agent.events import Event
 from agent.history import Point
 from agent.model import Slo
 from agent.reading import Reading, SourceState
+from agent.series import Minute
 from agent.state import Rollout, State, Suggestion
 
 
@@ -43,6 +44,10 @@ class Desk(Protocol):
 
     def points(self, rollout: str) -> Sequence[Point]:
         """How the evidence on a rollout grew, oldest first."""
+        ...
+
+    def minutes(self, target: str) -> Sequence[Minute]:
+        """What its last 24 hours were like, oldest first."""
         ...
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:

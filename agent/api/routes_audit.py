@@ -18,6 +18,7 @@ from agent.errors import JournalError
 HEARTBEAT_S = 5.0  # a revoked token ends its stream by then; proxies cut a silent one after 30 to 60 s
 WRITE_TIMEOUT_S = 30.0  # a reader that takes nothing for so long is gone
 PAGE = 500  # records
+BULK = frozenset({"state", "effects"})
 STREAMS = 32  # open at once
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,7 @@ class AuditQuery(BaseModel):
 
     after: int = Field(default=0, ge=0, le=2**53)
     limit: int = Field(default=100, ge=1, le=1000)
+    brief: bool = Field(default=False, description="without `state` and `effects`, the bulk of a record")
 
 
 class AuditDocument(BaseModel):
@@ -42,7 +44,11 @@ class AuditDocument(BaseModel):
 
 async def _list(call: Call) -> AuditDocument:
     query = call.asked(AuditQuery)
-    records = [dict(record) for record in call.desk.records(query.after, query.limit)]
+    bulk = BULK if query.brief else frozenset()
+    records = [
+        {name: value for name, value in record.items() if name not in bulk}
+        for record in call.desk.records(query.after, query.limit)
+    ]
     return AuditDocument(records=records, next=_seq(records[-1]) if records else query.after)
 
 

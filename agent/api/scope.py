@@ -11,6 +11,7 @@ from agent.events import Event
 from agent.history import Point
 from agent.model import Slo
 from agent.reading import Reading, SourceState
+from agent.series import Minute
 from agent.state import Rollout, State, Suggestion
 
 T = TypeVar("T")
@@ -47,6 +48,9 @@ class Scoped:
     def points(self, rollout: str) -> Sequence[Point]:
         mine = any(one.id == rollout for _, one in self.rollouts())
         return self.whole.points(rollout) if mine else ()
+
+    def minutes(self, target: str) -> Sequence[Minute]:
+        return self.whole.minutes(target) if self.holder.sees(target) else ()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
         return [(target, one) for target, one in self.whole.rollouts() if self.holder.sees(target)]
