@@ -11,12 +11,13 @@ from functools import partial
 import structlog
 
 from agent.events import Event
-from agent.history import History, Point
+from agent.history import Accepted, History, Point
 from agent.journal import Journal
 from agent.loop import TargetLoop
 from agent.model import Slo
 from agent.reading import Reading, SourceState
 from agent.sdnotify import Notifier, notifier, watchdog_s
+from agent.records import state_of
 from agent.series import Minute, Series
 from agent.state import Rollout, State, Suggestion
 
@@ -98,6 +99,14 @@ class Daemon:
         return self.history.points(rollout)
 
     def minutes(self, target: str) -> Sequence[Minute]:
+    def accepted(self, request: str) -> Accepted | None:
+        known = self.history.request(request)
+        if known is None:
+            return None
+        asked, seq = known
+        states = [state_of(record) for record in self.journal.after(seq - 1, 1) if record["seq"] == seq]
+        return Accepted(asked=asked, state=states[0]) if states and states[0] is not None else None
+
         return self.series[target].minutes()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:

@@ -107,12 +107,16 @@ class ServerLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeAsked:
-    """A person asks for a change; it becomes a suggestion like any other and waits for its approval."""
+    """A person asks for a change; it becomes a suggestion like any other and waits for its approval.
+
+    `request`, of each of these: by what a repeat of it is known again, after a restart too; empty: it is not.
+    """
 
     at: datetime
     actor: str
     to: Mapping[Knob, Value]
     reason: str
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +126,7 @@ class Approved:
     suggestion: str
     digest: str
     comment: str = ""
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +135,7 @@ class Denied:
     actor: str
     suggestion: str
     reason: str
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +143,25 @@ class Aborted:
     at: datetime
     actor: str
     reason: str
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
     at: datetime
     actor: str
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
     at: datetime
     actor: str
+    request: str = ""
 
+
+Said = ChangeAsked | Approved | Denied | Aborted | Paused | Resumed
+"""By a person."""
 
 Event = (
     AgentStarted

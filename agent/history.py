@@ -13,6 +13,7 @@ from agent.state import Rollout, State, Suggestion
 CURVES, POINTS = 50, 1000  # of the evidence over time: rollouts, and points of each
 KEPT = 1000  # of each kind; the journal has them all
 PAGE = 500
+REQUESTS = 256  # that a repeat is known by
 READ_BACK = 2000  # entries, at a start: 1 to 3 s; `trimtab audit show` reads them all
 
 
@@ -25,20 +26,42 @@ class Point:
     judged: Mapping[str, tuple[float, float]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """What a person asked for with a key, and the state that it led to."""
+
+    asked: str  # hash of the request
+    state: State
+
+
 @dataclass(slots=True)
 class History:
     _suggestions: dict[str, Suggestion] = field(default_factory=dict)
     _rollouts: dict[str, tuple[str, Rollout]] = field(default_factory=dict)
     _points: dict[str, deque[Point]] = field(default_factory=dict)
+    _requests: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, journal: Journal) -> "History":
         history = cls()
         for record in _pages(journal):
+            history.recall(record)
             state = state_of(record)
             if state is not None:
                 history.hear(state)
         return history
+
+    def recall(self, record: Record) -> None:
+        """Take the number of an entry that says which request it came of: `name:hash`."""
+        name, _, asked = str(record["after"].get("request", "")).partition(":")
+        if asked:
+            self._requests[name] = (asked, record["seq"])
+        if len(self._requests) > REQUESTS:
+            del self._requests[next(iter(self._requests))]
+
+    def request(self, name: str) -> tuple[str, int] | None:
+        """(hash of what was asked, number of the entry) of one that was accepted before the start."""
+        return self._requests.get(name)
 
     def hear(self, state: State) -> None:
         """Take a state that was written down."""

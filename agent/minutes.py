@@ -61,7 +61,7 @@ def entry_of(before: State, after: State, event: e.Event, effects: tuple[Effect,
         why=after.note,
         evidence=evidence_of(changed, rollout if running else None),
         before={"phase": before.phase.value, **({"setting": dict(changed.before)} if changed else {})},
-        after=_after(after, changed, rollout if running else None) | _comment(event),
+        after=_after(after, changed, rollout if running else None) | _said(event),
         risk=changed.proposal.risks if changed else "",
         result=rollout.outcome if rollout and running else "",
         error=_error(event, after),
@@ -170,8 +170,9 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
     return shown
 
 
-def _comment(event: e.Event) -> dict[str, Any]:
-    return {"comment": event.comment} if isinstance(event, e.Approved) and event.comment else {}
+def _said(event: e.Event) -> dict[str, Any]:
+    comment = {"comment": event.comment} if isinstance(event, e.Approved) and event.comment else {}
+    return comment | ({"request": event.request} if isinstance(event, e.Said) and event.request else {})
 
 
 def _error(event: e.Event, after: State) -> str:

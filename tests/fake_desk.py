@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from agent.digest import digest
 from agent.errors import TrimtabError
 from agent.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
-from agent.history import Point
+from agent.history import Accepted, Point
 from agent.model import Evidence, Objective, Plan, Proposal, Prospect, Server, Slo, Step, Value
 from agent.reading import Latency, Reading, SourceState, Trend
 from agent.series import Minute
@@ -47,6 +47,7 @@ class FakeDesk:
         self._suggestions: dict[str, Suggestion] = {}
         self._rollouts: dict[str, tuple[str, Rollout]] = {}
         self._records: list[Mapping[str, object]] = []
+        self._accepted: dict[str, Accepted] = {}
         self._followers: set[asyncio.Queue[Mapping[str, object]]] = set()
         self._readings: dict[str, Reading | None] = {
             self.target: Reading(
@@ -78,6 +79,10 @@ class FakeDesk:
 
     def slos(self) -> Mapping[str, Slo]:
         return {self.target: Slo(ttft=Objective(under_s=0.5, share=0.95))}
+
+    def accepted(self, request: str) -> Accepted | None:
+        """As after a restart right now."""
+        return self._accepted.get(request)
 
     def suggestions(self) -> Sequence[Suggestion]:
         return list(reversed(self._suggestions.values()))
@@ -119,6 +124,9 @@ class FakeDesk:
         self._fail_once()
         state = self._after(self._states[target], event)
         self.set(state)
+        name, _, asked = getattr(event, "request", "").partition(":")
+        if name:
+            self._accepted[name] = Accepted(asked=asked, state=state)
         self.record(type(event).__name__, getattr(event, "actor", ""))
         return state
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 
@@ -30,6 +31,7 @@ from agent.api.problems import Refusal
 from agent.api.repeats import Repeats
 from agent.api.scope import Scoped
 from agent.api.tokens import Tokens
+from agent.state import State
 
 OPERATIONS: tuple[Operation, ...] = (
     *routes_daemon.OPERATIONS,
@@ -60,7 +62,7 @@ def build_app(
     """
     limits = limits or Limits(now=time.monotonic)
     border = Border(tokens, peers, limits, hosts=hosts, pages=[page.path for page in pages])
-    repeats = Repeats()
+    repeats = Repeats(desk.accepted)
     app = web.Application(middlewares=[border.middleware], client_max_size=BODY_LIMIT)
     app[routes_audit.BORDER] = border
     app[routes_audit.HEARTBEAT] = heartbeat_s
@@ -104,10 +106,10 @@ def _endpoint(operation: Operation, desk: Desk, repeats: Repeats) -> Endpoint:
         call = Call(request=request, desk=seen, holder=holder, query=query, body=body)
         if operation.method == "GET" or holder is None:
             return await answered(call)
-        return await repeats.once(request, holder.id, partial(answered, call))
+        return await repeats.once(request, holder.id, partial(answered, call), needed=operation.needs_key)
 
-    async def answered(call: Call) -> web.StreamResponse:
-        given = await operation.answer(call)
+    async def answered(call: Call, name: str = "", accepted: State | None = None) -> web.StreamResponse:
+        given = await operation.answer(replace(call, request_name=name, accepted=accepted))
         if isinstance(given, web.StreamResponse):
             return given
         answer = given if isinstance(given, Answer) else Answer(value=given)

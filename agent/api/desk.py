@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from agent.events import Event
-from agent.history import Point
+from agent.history import Accepted, Point
 from agent.model import Slo
 from agent.reading import Reading, SourceState
 from agent.series import Minute
@@ -35,6 +35,13 @@ class Desk(Protocol):
         """Hand the event to the target's machine; journalled when it returns, with the state it led to.
 
         Raises JournalError when the audit cannot be written: then nothing happened.
+        """
+        ...
+
+    def accepted(self, request: str) -> Accepted | None:
+        """What was accepted under this name before the daemon started, of late; None: nothing is known of it.
+
+        Raises JournalError when that cannot be read.
         """
         ...
 

@@ -22,13 +22,13 @@ EVERY: Mapping[int, str] = {
     500: "A bug; the daemon's log has the details.",
 }
 WITH_BODY: Mapping[int, str] = {
-    400: "The body is not JSON.",
+    400: "The body is not JSON, or there is no Idempotency-Key.",
     408: "The body did not arrive in time.",
     413: "The body is larger than 64 KiB.",
     415: "The body is not application/json.",
 }
 CHANGING: Mapping[int, str] = {
-    409: "The first request with this Idempotency-Key is still worked on.",
+    409: "The first request with this Idempotency-Key is still worked on, or was another one.",
     503: "The audit journal cannot be written, so nothing was changed.",
 }
 REPEATS = "a repeat with the same key gets the same answer and changes nothing"
@@ -123,7 +123,7 @@ def _parameters(operation: Operation, schemas: _Schemas) -> list[Json]:
             {
                 "in": "header",
                 "name": name,
-                "required": False,
+                "required": name == HEADER and operation.needs_key,
                 "description": says,
                 "schema": schema,
             }

@@ -1,7 +1,7 @@
 """One operation of the API as data: the routes and the OpenAPI document are both made of these."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from aiohttp import web
@@ -12,7 +12,7 @@ from agent.api.problems import Refusal
 from agent.api.tokens import Holder
 from agent.config.door import Role
 from agent.errors import JournalError
-from agent.events import Event
+from agent.events import Said
 from agent.state import State
 
 Asked = TypeVar("Asked", bound=BaseModel)
@@ -33,6 +33,8 @@ class Call:
     holder: Holder | None  # None only where the operation needs no role
     query: BaseModel
     body: BaseModel | None
+    request_name: str = ""  # by what a repeat of it is known again; empty: it has no key
+    accepted: State | None = None  # what it led to, when it was accepted before the daemon started
 
     def asked(self, kind: type[Asked]) -> Asked:
         """The body or the query, whichever is of this kind."""
@@ -51,10 +53,15 @@ class Call:
         """A variable part of the path."""
         return self.request.match_info[name]
 
-    async def submit(self, target: str, event: Event) -> State:
-        """Journalled when it returns; a refusal of status 503 when the audit cannot be written."""
+    async def submit(self, target: str, event: Said) -> State:
+        """Journalled when it returns; a refusal of status 503 when the audit cannot be written.
+
+        A repeat of what was accepted before the daemon started changes nothing, and gives what it led to.
+        """
+        if self.accepted is not None:
+            return self.accepted
         try:
-            return await self.desk.submit(target, event)
+            return await self.desk.submit(target, replace(event, request=self.request_name))
         except JournalError as error:
             raise Refusal(
                 503,
@@ -89,3 +96,8 @@ class Operation:
     headers: Mapping[str, str] = field(default_factory=dict)  # of the answer: name and what it says
     takes: Mapping[str, str] = field(default_factory=dict)  # optional request headers
     refuses: Mapping[int, str] = field(default_factory=dict)  # besides what every operation refuses
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether it is a decision, which must carry an Idempotency-Key; a pause says what shall be."""
+        return self.method == "POST" and self.body is not None

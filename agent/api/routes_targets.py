@@ -111,7 +111,8 @@ async def _ask(call: Call) -> Answer:
     waits = made is not None and made.status in {"checking", "open"}
     if made is None or not waits or not set(made.proposal.to) <= set(wanted):
         raise _refused(state)
-    is_new = before.suggestion is None or before.suggestion.id != made.id
+    repeated = call.accepted is not None
+    is_new = repeated or before.suggestion is None or before.suggestion.id != made.id
     if not is_new and dict(made.proposal.to) != wanted:  # an older one still waits; this one was not taken
         raise _refused(state)
     headers = {"Location": f"/v1/suggestions/{made.id}", **tag_of(made)}

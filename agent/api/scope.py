@@ -8,7 +8,7 @@ from typing import TypeVar
 from agent.api.desk import Desk
 from agent.api.tokens import Holder
 from agent.events import Event
-from agent.history import Point
+from agent.history import Accepted, Point
 from agent.model import Slo
 from agent.reading import Reading, SourceState
 from agent.series import Minute
@@ -41,6 +41,9 @@ class Scoped:
         if not self.holder.sees(target):
             raise KeyError(target)
         return await self.whole.submit(target, event)
+
+    def accepted(self, request: str) -> Accepted | None:
+        return self.whole.accepted(request)
 
     def suggestions(self) -> Sequence[Suggestion]:
         return [one for one in self.whole.suggestions() if self.holder.sees(one.target)]

@@ -139,7 +139,9 @@ def _told(record: Record) -> str:
     head = [f"{record['seq']:>5}", moment(record["ts"]), safe(record["target"]), what, safe(actor)]
     more = [
         safe(record["why"]),
-        _change(record["before"], record["after"]),
+        _change(
+            record["before"], {name: said for name, said in record["after"].items() if name != "request"}
+        ),
         "; ".join(f"{e['metric']} {e['value']:.4g} {e['unit']}".strip() for e in record["evidence"]),
         f"error: {error}" if error else "",
     ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from agent.config.door import SOCKET, UNIX
 from agent.errors import TrimtabError
@@ -58,6 +59,8 @@ class Link:
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> Json:
         """Raises RefusedError with the daemon's problem document, or UnreachableError."""
         headers = {"Accept": "application/json"}
+        if method == "POST":
+            headers["Idempotency-Key"] = uuid4().hex
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         if body is not None:

@@ -1,17 +1,27 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 
 from agent.api.app import build_app
+from agent.api.repeats import HEADER
 from agent.api.tokens import Tokens, mint, store
 from agent.config.door import Role
 from tests.fake_desk import NOON, FakeDesk
 
 Client = TestClient[Request, Application]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
+
+
+async def with_key(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Middleware of a client that decides something new each time."""
+    if request.method == "POST" and HEADER not in request.headers:
+        request.headers[HEADER] = uuid4().hex
+    return await handler(request)
 
 
 @pytest.fixture
@@ -39,5 +49,5 @@ async def client(
 ) -> AsyncIterator[Client]:
     """An operator."""
     server = TestServer(build_app(desk, tokens, heartbeat_s=0.05))
-    async with TestClient(server, headers=bearers["operator"]) as client:
+    async with TestClient(server, headers=bearers["operator"], middlewares=[with_key]) as client:
         yield client

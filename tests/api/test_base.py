@@ -12,7 +12,7 @@ from agent.config.door import Role
 from agent.events import Event
 from agent.machine import Machine
 from agent.state import Phase, State
-from tests.api.conftest import Client
+from tests.api.conftest import Client, with_key
 from tests.fake_desk import FakeDesk
 from tests.stories import NOON, World, rules
 
@@ -37,7 +37,8 @@ def desk() -> FakeDesk:
 async def client(
     desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> AsyncIterator[Client]:
-    async with TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client:
+    server = TestServer(build_app(desk, tokens))
+    async with TestClient(server, headers=bearers["operator"], middlewares=[with_key]) as client:
         yield client
 
 

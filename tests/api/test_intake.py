@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from urllib.parse import quote, urlencode
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +17,7 @@ from structlog.testing import capture_logs
 from agent.api import intake
 from agent.api.app import OPERATIONS
 from agent.api.problems import MEDIA, Problem
+from agent.api.repeats import HEADER
 from agent.api.tokens import Tokens, mint, store
 from tests.fake_desk import NOON, FakeDesk
 from tests.serving import served
@@ -40,9 +42,10 @@ def asked(
     admin: tuple[int, str], method: str, path: str, headers: dict[str, str], body: bytes | None = None
 ) -> tuple[HTTPResponse, bytes]:
     port, bearer = admin
+    key = {HEADER: uuid4().hex} if method == "POST" else {}
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request(method, path, body=body, headers={"Authorization": bearer, **headers})
+        connection.request(method, path, body=body, headers={"Authorization": bearer, **key, **headers})
         response = connection.getresponse()
         stream = response.headers.get_content_type() == "text/event-stream"
         return response, b"" if stream else response.read()

@@ -12,7 +12,7 @@ from agent.api.app import OPERATIONS, build_app
 from agent.api.operations import Operation
 from agent.api.tokens import Tokens, mint, store
 from agent.state import Rollout, State
-from tests.api.conftest import Client
+from tests.api.conftest import Client, with_key
 from tests.api.test_roles import BODIES
 from tests.fake_desk import NOON, PLAN, FakeDesk
 
@@ -48,7 +48,8 @@ async def scoped(desk: FakeDesk, tmp_path: Path) -> AsyncIterator[Client]:
     )
     store(tmp_path / "scoped", [token])
     app = build_app(desk, Tokens(tmp_path / "scoped", desk.now), heartbeat_s=0.05)
-    async with TestClient(TestServer(app), headers={"Authorization": f"Bearer {text}"}) as client:
+    bearer = {"Authorization": f"Bearer {text}"}
+    async with TestClient(TestServer(app), headers=bearer, middlewares=[with_key]) as client:
         yield client
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import aiohttp
 
@@ -147,6 +148,7 @@ class Rig:
     ) -> tuple[int, Document]:
         """Status and document; status 0 while nobody answers."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        headers["Idempotency-Key"] = uuid4().hex
         sent = data if data is not None else None if body is None else dumps(body).encode()
         timeout = aiohttp.ClientTimeout(total=10)
         try:
