@@ -42,6 +42,8 @@ class Performer:
     _examiner: Examiner = field(init=False)
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _told: bool = False  # whether the proxy was told anything by this process
 
     def __post_init__(self) -> None:
         self._examiner = Examiner(engine=self.engine, exam=self.exam)
@@ -83,9 +85,11 @@ class Performer:
                 return Examined(at=self.now(), number=number, quality=quality)
             case Route(number=number):
                 async with asyncio.timeout(ROUTE_S):
+                    await self._tell_first()
                     await self.traffic.route(effect)
                 return Routed(at=self.now(), number=number)
             case KeepAlive():
+                await self._tell_first()
                 await self.traffic.keep_alive(effect.route)
                 return None
             case Drain(number=number):
@@ -105,16 +109,24 @@ class Performer:
                 return Retired(at=self.now(), number=number)
 
     async def _refuse_under_newer(self) -> None:
-        """Raises FencedError when a newer daemon has told the proxy anything.
+        """Raises FencedError when a newer daemon has told the proxy anything, or one of the same epoch has.
 
-        An engine knows of that one only when it starts a server. A proxy that does not answer stops nothing.
+        Two that start at once, the lock gone, may have the same. An engine knows of the other one only when
+        it starts a server. A proxy that does not answer stops nothing.
         """
-        newest = 0
-        with suppress(ActError):
-            seen = await self.traffic.observe()
-            newest = seen.epoch if seen is not None else 0
-        if newest > self.epoch:
-            raise FencedError(f"the proxy is of epoch {newest}, this daemon is {self.epoch}")
+        async with self._looking:
+            newest = 0
+            with suppress(ActError):
+                seen = await self.traffic.observe()
+                newest = seen.epoch if seen is not None else 0
+            if newest > self.epoch or (newest == self.epoch and not self._told):
+                raise FencedError(f"the proxy is of epoch {newest}, this daemon is {self.epoch}")
+
+    async def _tell_first(self) -> None:
+        """Before the first write: a daemon's epoch is larger than what it found at the proxy."""
+        if not self._told:
+            await self._refuse_under_newer()
+            self._told = True
 
     def _failed(self, effect: Effect, why: str, log: tuple[str, ...] = ()) -> EffectFailed:
         number = 0 if isinstance(effect, KeepAlive) else effect.number

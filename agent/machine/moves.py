@@ -16,6 +16,7 @@ from agent.precedence import Precedence, as_said
 from agent.state import Awaited, Phase, State, Suggestion
 
 Moved = tuple[State, tuple[Effect, ...]]
+LONGEST_PAUSE = timedelta(seconds=30)
 REMEMBERED = 200  # outcomes kept in the state; the journal has them all
 
 
@@ -84,8 +85,8 @@ def enter(state: State, phase: Phase, at: datetime, note: str) -> State:
 
 def later(state: State, at: datetime, why: str) -> State:
     """Try the awaited effect again after a pause that doubles: 30 s at most, for a split 4 s."""
-    longest_s = 4 if isinstance(state.awaiting, Route) else 30
-    pause = timedelta(seconds=min(2**state.tries, longest_s))
+    longest = timedelta(seconds=4) if isinstance(state.awaiting, Route) else LONGEST_PAUSE
+    pause = min(timedelta(seconds=2 ** min(state.tries, 6)), longest)
     return replace(state, retry_at=at + pause, tries=state.tries + 1, note=why)
 
 

@@ -52,7 +52,7 @@ def let_go(state: State) -> Moved:
     old, rollout = leaving(state), state.rollout
     if old is None or rollout is None:
         return stay(state)
-    if old in state.standing:
+    if old.name not in state.vacated:  # one that has ended too: somebody may have started it again meanwhile
         draining = replace(state, note=f"{old.name} gets no new request; those it has may end")
         return ask(draining, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
     return ask(state, Retire(number=0, server=old))  # it has stopped; whoever restarts it no longer may

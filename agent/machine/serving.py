@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from agent.arm import Arm
 from agent.effects import Drain, Effect, KeepAlive, Retire, Route, Stop
 from agent.events import Drained, EffectFailed, Observed, Retired, Routed
-from agent.machine.moves import Moved, Rules, also_retire, ask, ask_again, awaited, later, stay
+from agent.machine.moves import LONGEST_PAUSE, Moved, Rules, also_retire, ask, ask_again, awaited, later, stay
 from agent.machine.routes import without
 from agent.state import Phase, State
 
@@ -15,11 +15,16 @@ def keep_alive(state: State, at: datetime) -> Moved:
     """Once a second: try again what is due, renew what is in force. In advise mode nothing is written."""
     if state.mode == "advise":
         return stay(state)
-    if state.awaiting is not None and state.retry_at is not None and at >= state.retry_at:
+    if state.awaiting is not None and state.retry_at is not None and due(at, state.retry_at, LONGEST_PAUSE):
         return ask_again(state)
     if state.route is not None and not isinstance(state.awaiting, Route):
         return state, (KeepAlive(route=state.route),)
     return stay(state)
+
+
+def due(at: datetime, then: datetime, longest: timedelta) -> bool:
+    """It is time; or `then` is further away than was ever waited for: the clock was set back."""
+    return at >= then or at < then - longest
 
 
 RECENT = timedelta(seconds=60)
@@ -79,7 +84,7 @@ def leave_again(moved: Moved, at: datetime) -> Moved:
     waiting = [effect.server for effect in state.leaving if effect.server.name not in present]
     if state.mode == "advise" or not waiting:
         return (replace(state, leaving=()) if state.leaving and not waiting else state), effects
-    if state.leaving_asked is None or at < state.leaving_asked + LEAVE_AGAIN:
+    if state.leaving_asked is None or not due(at, state.leaving_asked + LEAVE_AGAIN, LEAVE_AGAIN):
         return replace(state, leaving_asked=state.leaving_asked or at), effects
     moved = replace(state, leaving=(), leaving_asked=at), effects
     for server in waiting:

@@ -1,6 +1,7 @@
 """The stories the machine exists for, told against a world that answers."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -376,3 +377,25 @@ def test_records_that_arrive_after_the_take_back_are_counted_as_exposed() -> Non
 
     assert world.state.rollout is not None
     assert world.state.rollout.exposed == before + arm("chat-r1", ok=1, failed=2)
+
+
+def test_what_failed_is_asked_for_again_though_the_clock_was_set_back_an_hour() -> None:
+    world = World(refuses={"retire"}, green_fails=1).start().until("proposed").approve()
+    world.until("rolling_back").tick(3)
+    world.refuses = set()
+    world.at -= timedelta(hours=1)
+
+    world.tick(35)
+
+    assert "retire" in [effect.kind for effect in world.performed]
+    assert set(world.running) == {BLUE.name}
+
+
+def test_an_old_server_that_exited_is_drained_all_the_same_as_somebody_may_have_started_it_again() -> None:
+    world = World().start().until("proposed").approve().until("canary")
+    world.feed(e.ServerLost(at=world.at, server=BLUE.name, why="exited"))
+
+    world.until("observing")
+
+    kinds = [effect.kind for effect in world.performed if effect.kind != "keep_alive"]
+    assert kinds[-3:] == ["drain", "retire", "route"]

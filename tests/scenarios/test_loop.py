@@ -379,6 +379,28 @@ def test_a_daemon_that_slept_while_another_took_over_ends_no_server(tmp_path: Pa
     assert set(engine.servers) == {BLUE.name, "chat-r1"}
 
 
+def test_of_two_daemons_that_took_the_same_epoch_the_second_to_speak_ends(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE), FakeTraffic()
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic) as loop:
+            await reach(loop, Phase.PROPOSED)
+            assert loop.state.route is not None
+            other = Performer(
+                engine=engine,
+                traffic=traffic.bind(_site(tmp_path, 1)),
+                emit=list[e.Event]().append,
+                now=loop_now,
+                epoch=1,
+            )
+            before = list(traffic.calls)
+            with pytest.raises(FencedError):
+                await other.perform(loop.state.route)
+            assert traffic.calls == before
+
+    in_no_time(story())
+
+
 def test_a_server_that_is_still_being_retired_is_started_again_only_when_it_is_gone(tmp_path: Path) -> None:
     engine, traffic, heard = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
 

@@ -9,6 +9,7 @@ from agent.effects import Route
 from agent.errors import ActError, FencedError
 from agent.events import ServerLost
 from agent.model import Prospect, Server, Setting, Strategy
+from agent.placement import Room, choose
 from agent.ports import Engine, Now, Site
 from agent.quality import Answer
 from tests.simulation.script import Act
@@ -158,6 +159,11 @@ class SimEngine:
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> Prospect:
         del setting, wanted
+        choice = choose(
+            self.strategy, len(servers), Room(free=self.strategy == "surge", why="so it was set up")
+        )
+        if choice.strategy is None:
+            return Prospect(problem=choice.why)
         wrong = await call(self.host, "preflight", servers[0].name, lambda: None, (0.2, 1.0))
         if wrong:
             return Prospect(problem="max_num_seqs: a number was expected", lasting=True)

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 LASTING = frozenset({"metrics stale", "metrics NaN", "metrics reset", "metrics missing", "records missing"})
+TO_SERVERS = frozenset(
+    {
+        "old server exits",
+        "out of memory",
+        "server removed by hand",
+        "flags changed by hand",
+        "stray server by hand",
+    }
+)
 STATUS = {"exits": "exited", "hangs": "hung", "wedges": "wedged"}
 STRAY = "chat-r99"
 LONG_S = 20.0
@@ -28,6 +37,8 @@ def do(history: "History", act: Act) -> bool:
         return True
     if what.startswith("operator "):
         return history.operator.do(what)
+    if what in TO_SERVERS and not history.observer.writer:
+        return False  # no daemon has seen yet what there was
     who, _, how = what.rpartition(" ")
     if how in STATUS and who in {"old server", "new server"}:
         return _befall(history, STATUS[how], new=who == "new server")
@@ -171,16 +182,14 @@ def _weights(history: "History", act: Act) -> bool:
         closed_s=0.0,
         number=0,
     )
-    history.world.split = mine
+    history.world.split, history.observer.handed_s = mine, history.world.at_s
     history.world.note_shares()
     return True
 
 
 def _stray(history: "History", act: Act) -> bool:
-    """A server with our mark that no daemon knows of; the first one would take it for the target's."""
+    """A server with our mark that no daemon knows of."""
     del act
-    if not history.observer.writer:
-        return False
     history.world.adopt(STRAY, dict(BLUE), ours=True)
     return True
 

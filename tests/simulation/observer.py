@@ -13,6 +13,7 @@ CHANGES = frozenset({"launch", "route", "keep_alive", "stop", "retire"})  # the 
 KNOWN_S = 12.0  # by then a daemon has heard of it
 SHUT_OUT_S = 0.5  # by then the proxy carries the epoch of a daemon that acts
 CALM_S = 60.0  # so long after a fault everything has answered again
+HANDS_S = 3.0  # by then a daemon has put back a split that somebody wrote into the proxy
 SPARE = 3  # servers beside the fleet: green, a successor, one on its way out
 Settings = frozenset[tuple[str, object]]
 
@@ -54,6 +55,7 @@ class Observer:
     said: set[str] = field(default_factory=set)  # digests that a person approved
     allowed: set[Settings] = field(default_factory=set)
     faulted_s: float = -1e9
+    handed_s: float = -1e9  # when somebody last wrote a split of their own
     unwritable: bool = False
     phase: str = ""
     writer: int = 0  # epoch of the newest that wrote
@@ -133,6 +135,9 @@ class Observer:
         """Somebody ends a server that has requests open."""
         if not epoch or not process.answers:
             return
+        if self.world.at_s - self.handed_s < HANDS_S:
+            self.excused += requests  # its share came back while its end was on its way
+            return
         if process.name in self.world.in_force():
             self.wrong(f"1: {process.name} is ended while it has a share")
         if not requests:
@@ -167,7 +172,7 @@ class Observer:
 
     def _nobody_serves(self, what: str, name: str) -> None:
         world, split = self.world, self.world.split
-        if not world.proxy_up:
+        if not world.proxy_up or world.at_s - self.handed_s < HANDS_S:
             return
         if what == "split" and split is not None and split.closed_s:
             if not self.swaps:

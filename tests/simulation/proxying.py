@@ -45,6 +45,9 @@ class SimTraffic:
             return
         await self._write("keep_alive", route)
 
+    async def end_lease(self) -> bool:
+        return False  # systemd's: no daemon asks for it
+
     async def _write(self, kind: str, route: Route) -> None:
         wrong = await call(
             self.host,
