@@ -16,8 +16,8 @@ from agent.journal import Journal
 from agent.loop import TargetLoop
 from agent.model import Slo
 from agent.reading import Reading, SourceState
-from agent.sdnotify import Notifier, notifier, watchdog_s
 from agent.records import state_of
+from agent.sdnotify import Notifier, notifier, watchdog_s
 from agent.series import Minute, Series
 from agent.state import Rollout, State, Suggestion
 
@@ -95,10 +95,6 @@ class Daemon:
     def suggestions(self) -> Sequence[Suggestion]:
         return self.history.suggestions()
 
-    def points(self, rollout: str) -> Sequence[Point]:
-        return self.history.points(rollout)
-
-    def minutes(self, target: str) -> Sequence[Minute]:
     def accepted(self, request: str) -> Accepted | None:
         known = self.history.request(request)
         if known is None:
@@ -107,6 +103,10 @@ class Daemon:
         states = [state_of(record) for record in self.journal.after(seq - 1, 1) if record["seq"] == seq]
         return Accepted(asked=asked, state=states[0]) if states and states[0] is not None else None
 
+    def points(self, rollout: str) -> Sequence[Point]:
+        return self.history.points(rollout)
+
+    def minutes(self, target: str) -> Sequence[Minute]:
         return self.series[target].minutes()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
