@@ -1,7 +1,7 @@
 """From a config to a running daemon: the one place that gives actuators, sensors and policies to the core."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,10 @@ from agent.api.listening import serve
 from agent.api.routes_console import pages
 from agent.config import Config, Target
 from agent.config.door import UNIX
+from agent.config.notify import Receiver
+from agent.courier import Courier
 from agent.daemon import Daemon, utc_now
-from agent.errors import ConfigError
+from agent.errors import ConfigError, NoticeError
 from agent.fold import Fold
 from agent.guard import Guard
 from agent.history import History
@@ -100,8 +102,10 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
                 seen=series[target.name].take,
                 fold=Fold(slo=target.slo),
             )
+        couriers = tuple(courier(config, receiver, journal, loops) for receiver in config.notify)
+        daemon = Daemon(loops=loops, journal=journal, history=history, series=series, couriers=couriers)
         try:
-            yield Daemon(loops=loops, journal=journal, history=history, series=series), epoch
+            yield daemon, epoch
         finally:
             journal.close()
 
@@ -120,6 +124,24 @@ async def run(config: Config, mode: Mode) -> None:
         finally:
             await runner.cleanup()
             log.info("daemon.stopped", **daemon.journal.head.told())
+
+
+def courier(
+    config: Config, receiver: Receiver, journal: Journal | None, loops: Mapping[str, TargetLoop]
+) -> Courier:
+    """Who takes the daemon's notices to the receiver; without a journal only single ones can be sent."""
+    return Courier(
+        name=receiver.name,
+        notifier=receiver.plugin,
+        least=receiver.severity,
+        file=config.state_dir / "notify" / f"{receiver.name}.json",
+        console=config.public_url,
+        now=utc_now,
+        follow=journal.subscribe if journal else None,
+        head=journal.head.seq if journal else 0,
+        states=lambda: {name: loop.state for name, loop in loops.items()},
+        writable=lambda: all(loop.writable for loop in loops.values()),
+    )
 
 
 async def newest_epoch(config: Config) -> int:
@@ -151,6 +173,11 @@ async def problems(config: Config) -> list[str]:
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
     sockets = [Path(one.removeprefix(UNIX)) for one in config.door.listen if one.startswith(UNIX)]
     needed = [("[agent] state_dir", config.state_dir), *(("[api] listen", path.parent) for path in sockets)]
+    for receiver in config.notify:
+        try:
+            courier(config, receiver, None, {}).check()
+        except NoticeError as error:
+            found.append(f"[[notify]] {receiver.name}: {error}")
     return found + [why for why in (unwritable(key, folder) for key, folder in needed) if why]
 
 

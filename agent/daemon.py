@@ -10,6 +10,7 @@ from functools import partial
 
 import structlog
 
+from agent.courier import Courier
 from agent.events import Event
 from agent.history import Accepted, History, Point
 from agent.journal import Journal
@@ -38,6 +39,7 @@ class Daemon:
     journal: Journal
     history: History
     series: Mapping[str, Series] = field(default_factory=dict)  # by target
+    couriers: Sequence[Courier] = ()
     systemd: Notifier = field(default_factory=notifier)
     _started: set[str] = field(default_factory=set)
 
@@ -53,6 +55,8 @@ class Daemon:
                 for name, loop in self.loops.items():
                     tasks.create_task(loop.run(epoch, partial(self._started.add, name)), name=name)
                 tasks.create_task(self._watch_over(ready), name="watchdog")
+                for courier in self.couriers:
+                    tasks.create_task(courier.run(), name=f"notify {courier.name}")
         self.systemd.stopping("what is unfinished is in the journal")
 
     def _reload(self, reload: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ TrimtabError
 ├── ActError         an actuator could not make the world as it was asked to
 │   └── FencedError  a newer daemon has written since: this one must not act
 ├── JournalError     the audit journal cannot be read or written
+├── NoticeError      a notice could not be handed over
 └── SensorError      a source answered with something that cannot be read
 """
 
@@ -41,3 +42,12 @@ class JournalError(TrimtabError):
 
 class SensorError(TrimtabError):
     """A source answered with something that cannot be read."""
+
+
+class NoticeError(TrimtabError):
+    """A notice could not be handed over. `passes`: trying again may help, `after_s` (if known) from now."""
+
+    def __init__(self, why: str, *, passes: bool = False, after_s: float | None = None) -> None:
+        super().__init__(why)
+        self.passes = passes
+        self.after_s = after_s

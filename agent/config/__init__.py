@@ -13,6 +13,7 @@ from agent import outside, plugins
 from agent.config.checks import clashes, complaints, of_target, unknown_knobs
 from agent.config.door import Certificate, Door
 from agent.config.golden import exam
+from agent.config.notify import Receiver, receivers
 from agent.config.parts import POLICIES, Build, Part, Workshop
 from agent.config.tables import DEFAULT_LISTEN, ApiTable, FileTable, TargetTable
 from agent.config.terms import BOUNDS, bound, limits, plan, slo
@@ -50,6 +51,8 @@ class Config:
     targets: tuple[Target, ...]
     policies: tuple[Part, ...]  # in the order they are asked
     audit: Limits = field(default_factory=Limits)
+    notify: tuple[Receiver, ...] = ()
+    public_url: str = ""  # of the console, for links in notices; empty: not known
 
 
 def load(path: Path, *, build: Build = plugins.build) -> Config:
@@ -109,6 +112,11 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
     keys = {problem.split(": ")[0] for problem in problems}
     problems += (problem for problem in workshop.problems if problem.split(": ")[0] not in keys)
     exams = list(_exams(tables.targets if tables else (), document, here, problems))
+    told: tuple[Receiver, ...] = ()
+    try:
+        told = receivers(tables.notify if tables else (), here, build)
+    except ConfigError as error:
+        problems += str(error).splitlines()
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
     return Config(
@@ -121,6 +129,8 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
         ),
         policies=policies,
         audit=limits(tables.agent.audit),
+        notify=told,
+        public_url=tables.api.public_url or "",
     )
 
 

@@ -132,6 +132,8 @@ def _written(path: Sequence[str | int], document: Mapping[str, object]) -> str:
     """`[table] key.key[index]`, as the operator wrote it."""
     if path[0] == "targets":
         return _written_of_target(path[1:], document)
+    if path[0] == "notify":
+        return " ".join(filter(None, ("[[notify]]", _dotted(path[2:]))))
     depth = _DEPTHS.get(str(path[0]), 0)
     table, keys = path[:depth], path[depth:]
     head = f"[{'.'.join(map(str, table))}]" if table else ""

@@ -13,6 +13,7 @@ from agent.config.values import (
     KnobValue,
     Listen,
     PathText,
+    PublicUrl,
     Seconds,
     SomeSeconds,
     Switch,
@@ -20,6 +21,7 @@ from agent.config.values import (
     loopback,
 )
 from agent.model import Knob, Mode
+from agent.notices import Severity
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
 MOST_VALUES = 10_000
@@ -73,6 +75,7 @@ class ApiTable(Table):
     tls_client_ca: PathText | None = None
     users: dict[Account, Role] = {}
     groups: dict[Account, Role] = {}
+    public_url: PublicUrl | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -235,8 +238,17 @@ def _some(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:
     return targets
 
 
+class NotifyTable(PluginTable):
+    """`name`: for the log and `trimtab notify test`; without it the kind's."""
+
+    kind: str
+    name: TargetName | None = None
+    severity: Severity = "info"
+
+
 class FileTable(Table):
     agent: AgentTable = AgentTable()
     api: ApiTable = ApiTable()
     targets: Annotated[tuple[TargetTable, ...], AfterValidator(_some)]
     policies: dict[str, Switch] = {}
+    notify: tuple[NotifyTable, ...] = ()

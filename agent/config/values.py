@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator
 
@@ -119,6 +120,19 @@ def path_text(value: object) -> str:
     return value
 
 
+def public_url(value: object) -> str:
+    """Where people reach the console: without a slash at the end."""
+    what = 'must be a URL like "https://trimtab.example.org", without a query, not '
+    if not isinstance(value, str) or not value.isprintable() or " " in value:
+        raise ValueError(f"{what}{shown(value)}")
+    parts = urlsplit(value)  # a ValueError of its own is a complaint as well
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"{what}{shown(value)}")
+    if parts.username is not None:
+        raise ValueError("must be a URL without a name and password: it is sent to everybody who is notified")
+    return value.rstrip("/")
+
+
 def target_name(value: object) -> str:
     """Also the first part of its servers' and rollouts' names."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
@@ -147,6 +161,7 @@ Listen = Annotated[tuple[str, ...], BeforeValidator(listens)]
 HostName = Annotated[str, BeforeValidator(host_name)]
 Account = Annotated[str, BeforeValidator(account)]
 PathText = Annotated[str, BeforeValidator(path_text)]
+PublicUrl = Annotated[str, BeforeValidator(public_url)]
 TargetName = Annotated[str, BeforeValidator(target_name)]
 Switch = Annotated[Any, BeforeValidator(switch)]
 KnobValue = Annotated[Any, BeforeValidator(knob_value)]

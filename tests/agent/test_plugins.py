@@ -112,7 +112,7 @@ def test_a_plugin_that_is_no_dataclass_is_refused(kind: str) -> None:
     assert "is not a dataclass" in complaint(kind, "odd", {})
 
 
-@pytest.mark.parametrize("kind", ["policies", "sensors", "actuators"])
+@pytest.mark.parametrize("kind", ["policies", "sensors", "actuators", "notifiers"])
 def test_each_of_our_own_can_be_loaded(kind: str) -> None:
     found = plugins.names(kind)
 

@@ -1,0 +1,54 @@
+"""`trimtab notify test`: does a message arrive? One to each receiver of a config, or to the named one."""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from agent.cli import Subparsers
+from agent.config import Config, load
+from agent.config.notify import Receiver
+from agent.errors import ConfigError, NoticeError
+
+
+def register(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser("notify", help="whom the daemon tells: test it")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    test = commands.add_parser("test", help="send a test message to the receivers of a config")
+    test.add_argument("name", nargs="?", default="", metavar="NAME", help="of one receiver; default: all")
+    test.add_argument("-c", "--config", type=Path, required=True, metavar="FILE")
+    test.add_argument("--json", action="store_true")
+    test.set_defaults(run=_test)
+
+
+def _test(args: argparse.Namespace) -> int:
+    """Exit 0: every receiver took it. 1: one did not."""
+    config = load(args.config)
+    chosen = [one for one in config.notify if args.name in ("", one.name)]
+    if not chosen:
+        names = ", ".join(one.name for one in config.notify) or "none"
+        raise ConfigError(
+            f"{args.config}: no [[notify]] is called {args.name or 'anything'} (there are: {names})"
+        )
+    said = asyncio.run(_all(config, chosen))
+    if args.json:
+        sys.stdout.write(
+            json.dumps([{"name": name, "sent": not why, "why": why} for name, why in said]) + "\n"
+        )
+    else:
+        sys.stdout.writelines(f"{name}: {why or 'sent'}\n" for name, why in said)
+    return 1 if any(why for _, why in said) else 0
+
+
+async def _all(config: Config, chosen: list[Receiver]) -> list[tuple[str, str]]:
+    from agent.assembly import courier  # noqa: PLC0415 - half a second that `trimtab notify -h` need not wait
+
+    async def one(receiver: Receiver) -> tuple[str, str]:
+        try:
+            await courier(config, receiver, None, {}).test()
+        except NoticeError as error:
+            return receiver.name, str(error)
+        return receiver.name, ""
+
+    return list(await asyncio.gather(*map(one, chosen)))

@@ -1,0 +1,57 @@
+"""`[[notify]]`: whom the daemon tells, from which severity on. The kinds are the modules of `notifiers/`."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent import plugins
+from agent.config.parts import Build
+from agent.config.tables import NotifyTable
+from agent.errors import ConfigError
+from agent.notices import Notifier, Severity
+
+OWN = ("kind", "name", "severity")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiver:
+    name: str
+    kind: str
+    severity: Severity
+    plugin: Notifier
+
+
+def receivers(
+    tables: tuple[NotifyTable, ...], here: Path, build: Build = plugins.build
+) -> tuple[Receiver, ...]:
+    """ConfigError lists every problem, one a line."""
+    made = []
+    names = [table.name or table.kind for table in tables]
+    problems = [
+        f"[[notify]] name: {name} is the name of {names.count(name)} receivers: give each its own"
+        for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+    for table, name in zip(tables, names, strict=True):
+        options = {key: _found(key, value, here) for key, value in (table.model_extra or {}).items()}
+        try:
+            plugin: Any = build("notifiers", table.kind, options, table=f"notify {name}")
+        except ConfigError as error:
+            problems.extend(str(error).splitlines())
+        else:
+            made.append(Receiver(name=name, kind=table.kind, severity=table.severity, plugin=plugin))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return tuple(made)
+
+
+def _found(key: str, value: object, here: Path, environment: Mapping[str, str] = os.environ) -> object:
+    """A file of secrets: one that systemd hands over (LoadCredential=NAME:...), or relative to the config."""
+    if not key.endswith("_file") or not isinstance(value, str) or not value:
+        return value
+    handed_over = Path(environment.get("CREDENTIALS_DIRECTORY") or "/nonexistent") / value
+    try:
+        return str(handed_over if handed_over.is_file() else here / Path(value).expanduser())
+    except RuntimeError as error:
+        raise ConfigError(f"{value}: {error}") from error

@@ -1,0 +1,1 @@
+"""Whom trimtab tells: one file a kind of receiver."""

@@ -1,0 +1,50 @@
+"""PagerDuty, Events API v2: trouble opens an incident, its end resolves it; what is no trouble is not sent.
+
+https://developer.pagerduty.com/docs/send-alert-event
+"""
+
+import json
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from agent.notices import Notice, Post
+from notifiers.secret_files import is_url, secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pagerduty:
+    key_file: str  # the integration key of the service
+    url: str = "https://events.pagerduty.com/v2/enqueue"  # .eu.pagerduty.com for accounts of the EU
+
+    def __post_init__(self) -> None:
+        if not is_url(self.url):
+            raise ValueError("url must begin with https:// or http://, and have a host")
+
+    def post(self, notice: Notice, at: datetime) -> Post | None:
+        del at
+        if not notice.key:
+            return None
+        host = socket.gethostname()
+        event: dict[str, Any] = {
+            "routing_key": secret(self.key_file),
+            "event_action": "resolve" if notice.ends else "trigger",
+            "dedup_key": f"trimtab/{host}/{notice.key}"[:255],
+        }
+        if not notice.ends:
+            event["client"] = "trimtab"
+            event["payload"] = {
+                "summary": notice.title,
+                "source": host,
+                "severity": notice.severity,
+                "timestamp": notice.at.isoformat(),
+                "component": notice.target,
+                "class": notice.kind,
+                "custom_details": {"why": notice.text},
+            }
+            event["links"] = [{"href": notice.link, "text": "Open in trimtab"}] if notice.link else []
+        return Post(url=self.url, body=json.dumps(event).encode())
+
+
+plugin = Pagerduty

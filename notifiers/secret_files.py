@@ -1,0 +1,44 @@
+"""Where a receiver is, and what it trusts us by: from the config, or from files that only we may read."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent.errors import NoticeError
+
+LONGEST = 4096
+
+
+def secret(path: str) -> str:
+    """The one line of the file. Raises NoticeError, which names the file and nothing of what is in it."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            found = file.read(LONGEST + 1).strip()
+    except (OSError, ValueError) as error:
+        raise NoticeError(f"{path}: cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from None
+    if not found or len(found) > LONGEST or not found.isprintable():
+        raise NoticeError(f"{path}: must hold one line of at most {LONGEST} characters")
+    return found
+
+
+def one_of(url: str, url_file: str) -> None:
+    """Raises ValueError unless one of them is given, and a URL is one."""
+    if bool(url) == bool(url_file):
+        raise ValueError("give one of url and url_file: a URL that is a secret belongs in a file")
+    if url and not is_url(url):
+        raise ValueError("url must begin with https:// or http://, and have a host")
+
+
+def address(url: str, url_file: str) -> str:
+    """The URL, wherever it stands. Raises NoticeError."""
+    found = url or secret(url_file)
+    if not is_url(found):
+        raise NoticeError(f"{url_file}: must hold a URL that begins with https:// or http://")
+    return found
+
+
+def is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False

@@ -1,0 +1,49 @@
+"""Any HTTP service of your own: JSON, signed, so that it can tell our posts from others'."""
+
+import hashlib
+import hmac
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from agent.notices import Notice, Post
+from notifiers.secret_files import address, one_of, secret
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    secret_file: str  # the key that posts are signed with
+    url: str = ""
+    url_file: str = ""
+
+    def __post_init__(self) -> None:
+        one_of(self.url, self.url_file)
+
+    def post(self, notice: Notice, at: datetime) -> Post:
+        told = {
+            "version": VERSION,
+            **asdict(notice),
+            "severity": notice.severity,
+            "at": notice.at.isoformat(),
+        }
+        body = json.dumps(told, ensure_ascii=False).encode()
+        stamp = str(int(at.timestamp()))
+        return Post(
+            url=address(self.url, self.url_file),
+            body=body,
+            headers={
+                "Trimtab-Id": notice.id,
+                "Trimtab-Timestamp": stamp,
+                "Trimtab-Signature": f"v1={signature(secret(self.secret_file), stamp, body)}",
+            },
+        )
+
+
+def signature(key: str, stamp: str, body: bytes) -> str:
+    """HMAC-SHA256 over the timestamp, a full stop and the body, in hex: as Stripe signs."""
+    return hmac.new(key.encode(), stamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+plugin = Webhook
