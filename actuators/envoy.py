@@ -13,15 +13,19 @@ from pathlib import Path
 from actuators import xds
 from actuators.envoy_admin import Admin
 from actuators.envoy_process import EnvoyProcess, find_binary
-from actuators.split import Carried, Json, carried_by, check, metadata_of
+from actuators.split import Carried, Json, carried_by, check, metadata_of, spend_lease
 from actuators.xds_exchange import Exchange
-from actuators.xds_files import BrokenFileError, XdsFiles
+from actuators.xds_files import BrokenFileError, XdsFiles, write_s
 from actuators.xds_routes import routes
 from agent.effects import Route
 from agent.errors import ActError, FencedError
 from agent.ports import Site, TrafficSeen
 
 SOCKET_PATH_BYTES = 107  # of sockaddr_un, without its closing zero
+RENEWED_WITHIN = 1 / 3
+"""Of a lease: so long a renewal is waited for. It begins when a third is spent, or a second later (the
+daemon's tick), so that it is over before the lease is; from 6 s on a second try fits in as well."""
+WRITTEN_WITHIN_S = 1.0  # a file, on disk; of the third of the shortest lease, 5 s, that a renewal has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +92,9 @@ class EnvoyTraffic:
         nearest = next(path for path in (self.home, *self.home.parents) if path.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             found.append(f"cannot write in {nearest}: choose a state_dir that trimtab's user owns")
-        elif self._process.find() is None and (taken := self._port_taken()):
-            found.append(taken)
+        else:
+            found += filter(None, [self._port_taken() if self._process.find() is None else ""])
+            found += filter(None, [await asyncio.to_thread(too_slow, nearest)])
         return found
 
     def _port_taken(self) -> str:
@@ -226,7 +231,31 @@ class EnvoyTraffic:
             if self._process.pid() is None and self._process.find() is None:
                 await self._start()
             if carried.is_due():
-                await self._exchange(route).routes(self._split(route))
+                renewing = self._exchange(route)
+                renewing.within_s = min(self.confirm_s, route.lease_s * RENEWED_WITHIN)
+                await renewing.routes(self._split(route))
+
+    async def end_lease(self) -> bool:
+        """The same files with a lease that is spent: what a daemon finds when it was away for too long."""
+        async with self._turn:
+            found, carried = self._files.read("rds"), self._files.carried()
+            if found is None or carried is None or carried.leased is None:
+                return False
+            exchange = Exchange(
+                files=self._files,
+                admin=self._admin,
+                process=self._process,
+                epoch=carried.epoch,
+                number=carried.number,
+                within_s=self.confirm_s,
+            )
+            (configuration,) = found[1]
+            version, spent = str(exchange.version()), spend_lease(configuration)
+            if self._process.find() is None:
+                await exchange.place("rds", xds.response(version, spent))
+            else:
+                await exchange.routes(spent)
+            return True
 
     async def in_flight(self, server: str) -> int | None:
         """0 for a server that Envoy does not know."""
@@ -238,6 +267,17 @@ class EnvoyTraffic:
         """Cut every request and end Envoy: for tests and demos. The files stay."""
         async with self._turn:
             await self._process.kill()
+
+
+def too_slow(folder: Path) -> str:
+    """Why no lease could be kept with files in that folder; empty when one can."""
+    took_s = min(write_s(folder) for _ in range(3))  # the best: a busy moment is no slow disk
+    if took_s <= WRITTEN_WITHIN_S:
+        return ""
+    return (
+        f"a file in {folder} takes {took_s:.1f} s to be on disk, and a lease on green's share is renewed by "
+        f"one each few seconds: choose a state_dir on a local disk"
+    )
 
 
 plugin = EnvoyTraffic

@@ -1,5 +1,6 @@
 """A split of traffic as it is asked for, and as it is read back from the proxy's own configuration."""
 
+import json
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -102,6 +103,16 @@ def metadata_of(route: Route, *, epoch: int) -> Json:
     if route.closed_s:
         metadata["closed_s"] = route.closed_s
     return metadata
+
+
+def spend_lease(configuration: Json) -> Json:
+    """The same RouteConfiguration of ours, with a lease that ended long ago."""
+    spent: Json = json.loads(json.dumps(configuration))
+    for route in spent["virtual_hosts"][0]["routes"]:
+        metadata = route.get("metadata", {}).get("filter_metadata", {}).get(NAMESPACE, {})
+        if "lease_expires_ms" in metadata:
+            metadata["lease_expires_ms"] = 0
+    return spent
 
 
 def carried_by(resources: Iterable[Json]) -> Carried:

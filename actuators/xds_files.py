@@ -139,6 +139,19 @@ class XdsFiles:
                 return
 
 
+def write_s(folder: Path) -> float:
+    """Seconds that a file of a few kilobytes takes to be on disk there. Raises ActError."""
+    probe = folder / ".trimtab-write"
+    begun_s = time.monotonic()
+    try:
+        _replace(probe, bytes(8192))
+        return time.monotonic() - begun_s
+    except OSError as error:
+        raise ActError(f"cannot write {probe}: {error}") from error
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 def _replace(path: Path, content: bytes) -> None:
     """By rename: Envoy must never read half a file, nor find one after a power cut."""
     fresh = path.with_name(f".{path.name}")

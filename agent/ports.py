@@ -228,6 +228,13 @@ class Traffic(Protocol):
         """Renew the lease of a route in force, and see that the proxy runs. Cheap: called every second."""
         ...
 
+    async def end_lease(self) -> bool:
+        """Take now what is leased from who has it; whether there was anything. For a daemon that has ended.
+
+        Nothing else of the split changes, and the next daemon may renew it. Raises ActError.
+        """
+        ...
+
     async def in_flight(self, server: str) -> int | None:
         """Requests the proxy has open to the server; None when it cannot say."""
         ...

@@ -87,6 +87,13 @@ class FakeTraffic:
             return
         self._write(route)
 
+    async def end_lease(self) -> bool:
+        proxy = self.proxy
+        if proxy.route is None or proxy.route.leased is None:
+            return False
+        proxy.expires_s = 0.0
+        return True
+
     def _write(self, route: Route) -> None:
         proxy = self.proxy
         epoch = self.site.epoch if self.site else 0

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -8,6 +9,8 @@ import pytest
 
 from actuators.envoy import EnvoyTraffic
 from agent.effects import Route
+from agent.errors import ActError
+from agent.ports import Site
 from tests.sse_backend import Backend, ask, asked, until
 
 pytestmark = pytest.mark.real_envoy
@@ -245,3 +248,61 @@ async def test_a_clock_that_was_set_back_does_not_lengthen_the_lease(
     await traffic.keep_alive(route)
 
     assert await asked(client, traffic.listen, 20) == {green.name: 20}
+
+
+async def test_a_lease_that_is_ended_sends_all_to_those_that_stay_until_it_is_renewed(
+    traffic: EnvoyTraffic, unbound: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    route = leased(blue, green, 100, lease_s=30.0)
+    await traffic.route(route)
+    nobody = unbound.bind(Site(target="chat", state_dir=traffic.home.parent, epoch=0))
+
+    ended = [await nobody.end_lease(), await nobody.end_lease()]
+    without = await asked(client, traffic.listen, 20)
+    seen = await traffic.observe()
+    await traffic.keep_alive(route)
+    renewed = await asked(client, traffic.listen, 20)
+
+    assert ended == [True, True]
+    assert without == {blue.name: 20}
+    assert seen is not None
+    assert (seen.weights, seen.epoch) == ({blue.name: 0, green.name: 100}, 3)
+    assert renewed == {green.name: 20}
+
+
+async def test_a_lease_is_ended_in_the_files_of_a_dead_proxy(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    route = leased(blue, green, 100, lease_s=30.0)
+    await traffic.route(route)
+    await traffic.stop()
+
+    assert await traffic.end_lease()
+
+    assert '"lease_expires_ms":0' in (traffic.home / "xds" / "rds.json").read_text().replace(" ", "")
+    await traffic.keep_alive(route)
+    assert await asked(client, traffic.listen, 20) == {green.name: 20}
+
+
+async def test_where_nothing_is_leased_nothing_is_written(traffic: EnvoyTraffic, blue: Backend) -> None:
+    assert not await traffic.end_lease()
+    await traffic.route(Route(number=5, servers=(blue.server,), weights={blue.name: 100}, fallback=blue.name))
+    before = (traffic.home / "xds" / "rds.json").read_bytes()
+
+    assert not await traffic.end_lease()
+
+    assert (traffic.home / "xds" / "rds.json").read_bytes() == before
+
+
+async def test_a_renewal_that_is_not_confirmed_is_given_up_while_the_lease_lasts(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend
+) -> None:
+    route = leased(blue, green, 100, lease_s=5.0)
+    await traffic.route(route)
+    seen = traffic.home / "xds"
+    seen.rename(seen.with_name("seen"))
+    shutil.copytree(seen.with_name("seen"), seen)  # Envoy watches the folder that it knows
+    await asyncio.sleep(2.0)
+
+    with pytest.raises(ActError, match=r"did not confirm rds .* in 1.66667 s"):
+        await traffic.keep_alive(route)

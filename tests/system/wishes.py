@@ -48,6 +48,7 @@ class Wishes:
     octaves: float = 1.0  # of max_num_seqs, in one step
     margin: float = 0.5  # so wide that twenty good answers are proof enough
     policies: bool = False  # a test that wants its own changes wants no others
+    prometheus: str = ""  # its URL; without one, the daemon asks none
 
     def text(self, *, api: int, listen: int) -> str:
         """The TOML of a site whose state, tokens and ports are its own."""
@@ -77,6 +78,11 @@ class Wishes:
             report_every_s = 0.5
             [targets.sensors]
             proxy_requests = {{ stalled_after_s = {self.stalled_after_s} }}
+            {
+            f'prometheus = {{ url = "{self.prometheus}", queries = {{ up = "sum(up)" }}, every_s = 1.0 }}'
+            if self.prometheus
+            else ""
+        }
             [targets.bounds.max_num_seqs]
             octaves = {self.octaves}
             [targets.rollout]

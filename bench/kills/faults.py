@@ -1,0 +1,163 @@
+"""Each fault by its kind: done to a site in the middle of a rollout, and healed again."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+from actuators.envoy_admin import Admin
+from bench.kills.site import Site
+from tests.system.rig import until
+
+LEASE_S = 5.0  # of tests.system.wishes
+PAUSE_S = 60.0
+FULL_S = 8.0
+LOOK_S = 0.05
+
+
+async def kill(site: Site) -> None:
+    """kill -9 of the daemon; systemd starts it again, in half of the cases after ExecStopPost."""
+    fault = await site.fault("kill")
+    await site.rig.kill()
+    await site.restart(fault, reverted=site.coin())
+    fault.healed_s = site.now_s()
+
+
+async def double(site: Site) -> None:
+    """A second kill while the restarted daemon looks around, and a third."""
+    for _ in range(2):
+        fault = await site.fault("kill in recovery")
+        await site.rig.kill()
+        await site.ended_badly()
+        await asyncio.sleep(0.1)
+        await site.rig.start()
+        await asyncio.sleep(site.random.uniform(0.3, 2.0))
+        fault.healed_s = site.now_s()
+    await kill(site)
+
+
+async def torn(site: Site) -> None:
+    """kill -9 in the middle of a write: the journal's last line is not whole."""
+    fault = await site.fault("torn journal")
+    await site.rig.kill()
+    cut = site.coin()
+    site.tear(cut=cut)
+    fault.note = "last row cut" if cut else "half a row behind the last"
+    await site.restart(fault, reverted=False)
+    fault.healed_s = site.now_s()
+
+
+async def pause(site: Site, pause_s: float = PAUSE_S) -> None:
+    """SIGSTOP in a canary: its lease ends green's share, and a second daemon is refused; then SIGCONT."""
+    await site.rig.in_phase("canary")
+    servers = (await site.rig.target())["servers"]
+    green = next(str(one["name"]) for one in servers if one["color"] == "green")
+    fault = await site.fault("pause")
+    site.signal_daemon(signal.SIGSTOP)
+    other = asyncio.create_task(site.second_daemon())
+    count, last_s = await site.rig.answered(green), site.now_s()
+    while site.now_s() < fault.at_s + pause_s:
+        await asyncio.sleep(LOOK_S)
+        now = await site.rig.answered(green)
+        if now != count:
+            count, last_s = now, site.now_s()
+    site.books.green_ended_s.append(last_s - fault.at_s)
+    said = await other
+    if "another trimtab works here" not in said:
+        site.books.wrong.append(f"a second daemon was not refused: {said}")
+    fault.note = f"{green} got its last request after {last_s - fault.at_s:.1f} s; the second daemon: refused"
+    site.signal_daemon(signal.SIGCONT)
+    fault.healed_s = await site.ready()
+
+
+async def proxy(site: Site) -> None:
+    """kill -9 of Envoy; its connections die with it."""
+    fault = await site.fault("proxy")
+    await site.rig.envoy.kill()
+
+    async def listens() -> bool:
+        return await Admin(site.rig.envoy.home / "admin.sock").listening()
+
+    await until(listens, bool, "Envoy to listen again")
+    fault.healed_s = site.now_s()
+    fault.note = f"listens again after {fault.healed_s - fault.at_s:.1f} s"
+
+
+async def metrics(site: Site) -> None:
+    """kill -9 of Prometheus, for a while."""
+    fault = await site.fault("prometheus")
+    site.prometheus.kill()
+    await asyncio.sleep(site.random.uniform(3.0, 6.0))
+    await asyncio.to_thread(site.prometheus.start)
+    fault.healed_s = site.now_s()
+
+
+async def green(site: Site) -> None:
+    """kill -9 of the new server in the canary."""
+    with suppress(AssertionError):
+        await until(site.rig.rollout, lambda one: bool(one) and one["phase"] == "canary", "a canary", 15.0)
+    fault = await site.fault("green")
+    await _end(site, newest=True)
+    fault.healed_s = site.now_s()
+
+
+async def blue(site: Site) -> None:
+    """kill -9 of the server that everybody is served by."""
+    fault = await site.fault("blue")
+    await _end(site, newest=False)
+    with suppress(AssertionError):
+        answered = partial(_answers, site, fault.at_s)
+        await until(answered, lambda fine: fine >= 10, "answers", 60.0)  # noqa: PLR2004
+    fault.healed_s = site.now_s()
+    fault.note = f"answered again after {fault.healed_s - fault.at_s:.1f} s"
+
+
+async def full(site: Site) -> None:
+    """The state directory's disk is full for a while, in which the daemon may be killed, too."""
+    fault = await site.fault("full disk")
+    file = site.fill()
+    await asyncio.sleep(FULL_S / 2)
+    killed = site.coin()
+    if killed:
+        await site.rig.kill()
+        await site.ended_badly()
+        await asyncio.sleep(0.5)
+        await site.rig.start()
+        fault.note = "killed meanwhile"
+    await asyncio.sleep(FULL_S / 2)
+    file.unlink()
+    freed_s = site.now_s()
+    fault.healed_s = await site.ready()
+    if killed:
+        fault.back_s = fault.healed_s - freed_s
+
+
+async def _end(site: Site, *, newest: bool) -> None:
+    """All processes of one server. Names end in a number that grows."""
+    names = sorted(site.rig.processes(), key=lambda name: int(name.rpartition("r")[2]))
+    for one in site.rig.processes()[names[-1 if newest else 0]]:
+        with suppress(ProcessLookupError):
+            os.killpg(os.getpgid(one.pid), signal.SIGKILL)
+
+
+async def _answers(site: Site, since_s: float) -> int:
+    """How many of the last requests in a row that were sent since then ended well."""
+    ends = [one.outcome for one in site.traffic.tally.records if one.at > since_s]
+    return next((count for count, end in enumerate(reversed(ends)) if end != "ok"), len(ends))
+
+
+KINDS: dict[str, Callable[[Site], Awaitable[None]]] = {
+    "kill": kill,
+    "double": double,
+    "torn": torn,
+    "pause": pause,
+    "proxy": proxy,
+    "prometheus": metrics,
+    "green": green,
+    "blue": blue,
+    "full": full,
+}
+KILLS = {"kill": 1, "double": 3, "torn": 1}
+"""How many kills of the daemon are in each."""

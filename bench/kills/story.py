@@ -1,0 +1,183 @@
+"""A site from its start to its end: rollouts one after the other, each with its faults, and the reckoning."""
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.kills.books import Fault, missing, rows
+from bench.kills.faults import KILLS, KINDS
+from bench.kills.site import EVERYTHING, Site, mounted, unmounted
+from simulator.text import draws
+from tests.sensors.prometheus_server import Page, real_prometheus
+from tests.system.rig import Rig, trimtab
+from tests.system.wishes import Wishes
+
+STEPS = ((20, 3, 1.0), (50, 5, 1.0))
+ROLLOUT_S = 9.0  # about what one takes
+AT_APPROVAL = 0.15  # the share of faults that meet the approval itself
+PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Of one site. `others`: how often each kind of fault but kills. `small`: its disk can be full."""
+
+    seed: int
+    kills: int
+    others: dict[str, int]
+    small: bool
+    rate: float = 20.0
+
+    def deck(self, random: Random) -> list[str]:
+        """The faults in the order in which they will be: of kills mostly single ones."""
+        cards = [kind for kind, times in self.others.items() for _ in range(times)]
+        left = self.kills
+        while left > 0:
+            kind = random.choices(("kill", "double", "torn"), (6, 1, 1))[0]
+            kind = kind if KILLS[kind] <= left else "kill"
+            left -= KILLS[kind]
+            cards.append(kind)
+        random.shuffle(cards)
+        return cards
+
+
+def hands(deck: Sequence[str], random: Random) -> Iterator[list[str]]:
+    """What each rollout gets: some kills, or one of the others."""
+    waiting = list(deck)
+    while waiting:
+        hand = [waiting.pop(0)]
+        most = random.choice((1, 1, 2, 3)) if hand[0] in KILLS else 1
+        while len(hand) < most and waiting and waiting[0] in KILLS:
+            hand.append(waiting.pop(0))
+        yield hand
+
+
+def tell(plan: Plan) -> dict[str, Any]:
+    """Play the plan in a process of its own, and reckon."""
+    return asyncio.run(_play(plan))
+
+
+async def _play(plan: Plan) -> dict[str, Any]:
+    random = draws(plan.seed, "kills")
+    home = Path(tempfile.mkdtemp(prefix="k-"))
+    with ExitStack() as after:
+        after.callback(shutil.rmtree, home, ignore_errors=True)
+        prometheus = after.enter_context(real_prometheus(home, Page(samples={"gpu": "0.5"})))
+        rig = Rig(home=home, wishes=Wishes(steps=STEPS, prometheus=prometheus.url), patience_s=PATIENCE_S)
+        rig.state_dir.mkdir(mode=0o700)
+        small = plan.small and mounted(rig.state_dir)
+        if small:
+            after.callback(unmounted, rig.state_dir)
+        rig.prepare()
+        try:
+            await rig.start()
+            await rig.serving()
+            async with rig.clients(plan.rate) as traffic:
+                site = Site(rig=rig, random=random, prometheus=prometheus, traffic=traffic, small=small)
+                following = asyncio.create_task(site.follow())
+                await _rollouts(site, plan)
+                following.cancel()
+            return await _reckoned(site, plan)
+        finally:
+            await rig.tear_down()
+
+
+async def _rollouts(site: Site, plan: Plan) -> None:
+    deck = [kind for kind in plan.deck(site.random) if kind != "full" or site.small]
+    for hand in hands(deck, site.random):
+        try:
+            await _rollout(site, hand, plan.seed)
+        except (AssertionError, OSError, LookupError, StopIteration) as error:
+            log = site.rig.log().splitlines()[-8:]
+            site.books.wrong.append(f"{'+'.join(hand)}: {str(error)[:600] or error!r} | log: {log}")
+            print(f"site {plan.seed}: WRONG {site.books.wrong[-1]}", flush=True)
+            if site.rig.daemon is None or site.rig.daemon.returncode is not None:
+                await site.rig.start()
+            with suppress(AssertionError):
+                await site.rests()
+
+
+async def _rollout(site: Site, hand: list[str], seed: int) -> None:
+    """One approved change, and at random moments of it what is in the hand."""
+    setting = (await site.rests())["servers"][0].get("setting", {})
+    wanted = 8 if setting.get("max_num_seqs") == 16 else 16  # noqa: PLR2004 - twice as many
+    made = await site.rig.propose(max_num_seqs=wanted)
+    at_approval = site.random.random() < AT_APPROVAL and hand[0] in KILLS
+    approving = asyncio.create_task(_approve(site, made))
+    if not at_approval:
+        await approving
+    for place, kind in enumerate(hand):
+        longest_s = 0.1 if at_approval and not place else ROLLOUT_S / len(hand)
+        if kind not in {"pause", "green"}:
+            await asyncio.sleep(site.random.uniform(0.0, longest_s))
+        since = len(site.books.faults)
+        await KINDS[kind](site)
+        for one in site.books.faults[since:]:
+            print(_line(seed, site, one), flush=True)
+    await approving
+    await site.rests()
+    ended = await site.rig.rollout()
+    outcome = ended.get("outcome") if ended.get("suggestion") == made["id"] else "not begun"
+    site.books.outcomes[str(outcome)] += 1
+
+
+async def _approve(site: Site, made: dict[str, Any]) -> None:
+    status, _ = await site.rig.approve(made)
+    if status == 200:  # noqa: PLR2004 - HTTP
+        site.books.approved.append(str(made["id"]))
+    elif not status:
+        site.books.unanswered += 1
+    else:
+        site.books.refused[status] += 1
+
+
+def _line(seed: int, site: Site, one: Fault) -> str:
+    back = f"ready {one.back_s:.1f} s after its start" if one.back_s is not None else ""
+    lost = {kind: len(found) for kind, found in site.books.lost(site.traffic.tally.records).items() if found}
+    said = ", ".join(filter(None, (back, one.note)))
+    sent = site.traffic.tally.sent
+    return f"site {seed}: {one.kind:<18} {one.phase:<16} {said}; sent {sent}, lost {lost or 0}"
+
+
+async def _reckoned(site: Site, plan: Plan) -> dict[str, Any]:
+    """Stop the daemon as a person would, and count."""
+    if site.small:
+        (site.rig.state_dir / EVERYTHING).unlink(missing_ok=True)
+    await site.rig.kill(signal.SIGTERM)
+    status, said = await trimtab("audit", "verify", "--state-dir", str(site.rig.state_dir))
+    found = rows(site.rig.journal)
+    lost = site.books.lost(site.traffic.tally.records)
+    back = sorted(one.back_s for one in site.books.faults if one.back_s is not None)
+    return {
+        "seed": plan.seed,
+        "small_disk": site.small,
+        "faults": dict(Counter(one.kind for one in site.books.faults)),
+        "rollouts": dict(site.books.outcomes),
+        "requests": site.traffic.tally.counts(),
+        "lost": {kind: len(records) for kind, records in lost.items()},
+        "lost_for_nothing": [asdict(record) for record in lost["other"]],
+        "orphans": site.books.orphans,
+        "audit": {
+            "rows": len(found),
+            "verify": {"exit": status, "said": said.strip()},
+            "missing": missing(site.books, found),
+            "shown": len(site.books.seen),
+            "cut_by_a_fault": sorted(site.books.cut),
+            "approvals": len(site.books.approved),
+            "approvals_unanswered": site.books.unanswered,
+            "approvals_refused": dict(site.books.refused),
+        },
+        "back_s": [round(seconds, 2) for seconds in back],
+        "back_cpu_s": [round(one.cpu_s, 2) for one in site.books.faults if one.cpu_s is not None],
+        "green_ended_s": [round(seconds, 2) for seconds in site.books.green_ended_s],
+        "wrong": site.books.wrong,
+        "met": [asdict(one) for one in site.books.faults],
+    }
