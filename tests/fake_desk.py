@@ -47,6 +47,7 @@ class FakeDesk:
         self._suggestions: dict[str, Suggestion] = {}
         self._rollouts: dict[str, tuple[str, Rollout]] = {}
         self._records: list[Mapping[str, object]] = []
+        self.reads: list[int] = []  # how many records were asked for at once
         self._accepted: dict[str, Accepted] = {}
         self._followers: set[asyncio.Queue[Mapping[str, object]]] = set()
         self._readings: dict[str, Reading | None] = {
@@ -99,6 +100,7 @@ class FakeDesk:
 
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
         self._fail_once()
+        self.reads.append(limit)
         return self._records[after : after + limit]
 
     async def follow(self) -> AsyncIterator[Mapping[str, object]]:

@@ -87,6 +87,10 @@ class Border:
         scheme, _, text = sent.partition(" ")
         return self._tokens.holder(text.strip()) if scheme.lower() == "bearer" else None
 
+    def charge(self, request: web.Request, size: int) -> float:
+        """Of a stream: for how long to send nothing more after so many bytes, s."""
+        return self._limits.charge(request[HOLDER].id, size)
+
     async def _served(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         holder = request.get(HOLDER)
         if holder is None:

@@ -27,8 +27,7 @@ class Limits:
     def spend(self, caller: str) -> None:
         """Raises Refusal 429, which says when to come back."""
         at = self.now()
-        left, since = self._left.pop(caller, (self.burst, at))
-        left = min(self.burst, left + (at - since) * self.per_s)
+        left = self._refilled(caller, at)
         wait_s = max(0.0, 1.0 - left) / self.per_s
         self._left[caller] = (left if wait_s else left - 1.0, at)
         if len(self._left) > CALLERS:
@@ -36,11 +35,18 @@ class Limits:
         if wait_s:
             raise _too_many(f"More than {self.per_s:g} requests a second; come back later.", wait_s)
 
-    def charge(self, caller: str, size: int) -> None:
-        """What its last answer was, in bytes, is for its next requests to wait for."""
-        if caller in self._left:
-            left, since = self._left[caller]
-            self._left[caller] = (left - size // PIECE, since)
+    def charge(self, caller: str, size: int) -> float:
+        """What it was sent, in bytes, is for what it asks next to wait for: so long, in seconds."""
+        if caller not in self._left:
+            return 0.0
+        at = self.now()
+        left = self._refilled(caller, at) - size // PIECE
+        self._left[caller] = (left, at)
+        return max(0.0, -left) / self.per_s
+
+    def _refilled(self, caller: str, at: float) -> float:
+        left, since = self._left.pop(caller, (self.burst, at))
+        return min(self.burst, left + (at - since) * self.per_s)
 
     @contextmanager
     def turn(self, caller: str) -> Iterator[None]:

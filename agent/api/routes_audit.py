@@ -11,16 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.border import Border
 from agent.api.desk import Desk
+from agent.api.limits import PIECE
 from agent.api.operations import Call, Operation
 from agent.api.problems import Refusal
 from agent.errors import JournalError
 
 HEARTBEAT_S = 5.0  # a revoked token ends its stream by then; proxies cut a silent one after 30 to 60 s
 WRITE_TIMEOUT_S = 30.0  # a reader that takes nothing for so long is gone
-PAGE = 500  # records
+SLICE = 20  # records that are read at once: nothing else is done meanwhile
+MOST_MISSED = 1000  # records that a stream looks back; who missed more reads /v1/audit
 BULK = frozenset({"state", "effects"})
 STREAMS = 32  # open at once
 
+Following = asyncio.Future[Mapping[str, object]]
+Closing = asyncio.Task[Literal[True]]
 log = structlog.get_logger(__name__)
 
 BORDER: web.AppKey[Border] = web.AppKey("border", Border)
@@ -47,9 +51,21 @@ async def _list(call: Call) -> AuditDocument:
     bulk = BULK if query.brief else frozenset()
     records = [
         {name: value for name, value in record.items() if name not in bulk}
-        for record in call.desk.records(query.after, query.limit)
+        async for record in _read(call.desk, query.after, query.limit)
     ]
     return AuditDocument(records=records, next=_seq(records[-1]) if records else query.after)
+
+
+async def _read(desk: Desk, after: int, limit: int) -> AsyncIterator[Mapping[str, object]]:
+    """The records after `after`; others have their turn between slices."""
+    left = limit
+    while records := desk.records(after, min(left, SLICE)):
+        for record in records:
+            yield record
+        after, left = _seq(records[-1]), left - len(records)
+        if not left:
+            return
+        await asyncio.sleep(0)
 
 
 async def _events(call: Call) -> web.StreamResponse:
@@ -84,37 +100,37 @@ def _seq(record: Mapping[str, object]) -> int:
 
 class _Stream:
     """One reader. The journal is read for what lies between its last event and the newest, so that nothing
-    is missed or sent twice whatever happens between looking back and following."""
+    is missed or sent twice whatever happens between looking back and following.
+
+    It is read a slice at a time, as fast as the reader may be answered. A reader that is too far back, or
+    knows of entries that this journal does not have, is told to begin anew.
+    """
 
     def __init__(self, call: Call, last: int | None) -> None:
         self._call = call
+        self._border = call.request.app[BORDER]
         self._last = last  # None: from now on
+        self._behind = last is not None  # there may be entries between the last event and the newest
+        self._unpaid = 0  # bytes
         self._response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         )
 
     async def run(self) -> web.StreamResponse:
-        desk, app = self._call.desk, self._call.request.app
-        records = desk.follow()
+        records = self._call.desk.follow()
         following = asyncio.ensure_future(anext(records))
-        closing = asyncio.ensure_future(app[CLOSING].wait())
+        closing = asyncio.ensure_future(self._call.request.app[CLOSING].wait())
         try:
             await self._response.prepare(self._call.request)
             await asyncio.sleep(0)  # one turn of the loop: we are subscribed before we look back
             await self._send("retry: 2000\n\n")
-            await self._catch_up(desk)
-            while True:
-                await asyncio.wait(
-                    {following, closing}, timeout=app[HEARTBEAT], return_when=asyncio.FIRST_COMPLETED
-                )
-                if closing.done() or app[BORDER].holder(self._call.request) is None:
-                    break  # the daemon stops, or the token was revoked or has expired
-                if following.done():
-                    await self._pass_on(desk, following.result())
+            while not closing.done() and self._border.holder(self._call.request) is not None:
+                if self._behind:
+                    await self._catch_up()
+                elif await self._heard(following, closing):
+                    await self._pass_on(following.result())
                     following = asyncio.ensure_future(anext(records))
-                else:
-                    await self._catch_up(desk)
-                    await self._send(": nothing new\n\n")
+                await self._pay(closing)
         except (ConnectionError, TimeoutError, StopAsyncIteration):
             pass  # the reader went away, or the journal is closed: it comes back with Last-Event-ID
         except JournalError as error:
@@ -123,19 +139,32 @@ class _Stream:
             await _end(following, closing, records)
         return self._response
 
-    async def _pass_on(self, desk: Desk, record: Mapping[str, object]) -> None:
+    async def _heard(self, following: Following, closing: Closing) -> bool:
+        """Wait for something new; when there is nothing, say so, and look whether that is true."""
+        beat_s = self._call.request.app[HEARTBEAT]
+        either: set[asyncio.Future[Any]] = {following, closing}
+        await asyncio.wait(either, timeout=beat_s, return_when=asyncio.FIRST_COMPLETED)
+        if not following.done() and not closing.done():
+            await self._send(": nothing new\n\n")
+            self._behind = self._last is not None
+        return following.done()
+
+    async def _pass_on(self, record: Mapping[str, object]) -> None:
         if self._last is None or _seq(record) == self._last + 1:
             await self._event(record)
         elif _seq(record) > self._last:
-            await self._catch_up(desk)
+            self._behind = True
 
-    async def _catch_up(self, desk: Desk) -> None:
-        while self._last is not None:
-            records = desk.records(self._last, PAGE)
-            if not records:
-                return
-            for record in records:
-                await self._event(record)
+    async def _catch_up(self) -> None:
+        """Send a slice of what was missed."""
+        last, head = self._last or 0, int(self._call.desk.counters()["audit_head_seq"])
+        if not 0 <= head - last <= MOST_MISSED:
+            self._last = last = head
+            await self._send(f'event: reset\nid: {head}\ndata: {{"head":{head}}}\n\n')
+        records = self._call.desk.records(last, SLICE)
+        for record in records:
+            await self._event(record)
+        self._behind = bool(records)
 
     async def _event(self, record: Mapping[str, object]) -> None:
         self._last = _seq(record)
@@ -143,13 +172,24 @@ class _Stream:
         await self._send(f"id: {self._last}\ndata: {data}\n\n")
 
     async def _send(self, text: str) -> None:
+        sent = text.encode()
+        self._unpaid += len(sent)
         async with asyncio.timeout(WRITE_TIMEOUT_S):
-            await self._response.write(text.encode())
+            await self._response.write(sent)
+
+    async def _pay(self, closing: Closing) -> None:
+        """Leave the loop to others, and wait until the reader may be sent more."""
+        wait_s = 0.0
+        if self._unpaid >= PIECE:
+            wait_s, self._unpaid = self._border.charge(self._call.request, self._unpaid), 0
+        await asyncio.sleep(0)
+        if wait_s:
+            await asyncio.wait({closing}, timeout=wait_s)
 
 
 async def _end(
-    following: "asyncio.Future[Mapping[str, object]]",
-    closing: "asyncio.Task[Literal[True]]",
+    following: Following,
+    closing: Closing,
     records: AsyncIterator[Mapping[str, object]],
 ) -> None:
     following.cancel()
@@ -177,7 +217,8 @@ OPERATIONS = (
         method="GET",
         path="/v1/events",
         role="viewer",
-        summary="New audit records as server-sent events; with Last-Event-ID what was missed comes first",
+        summary="New audit records as server-sent events; with Last-Event-ID what was missed comes first, "
+        f"or, for more than {MOST_MISSED} records or those of another journal, an event `reset`",
         answer=_events,
         gives=str,
         media="text/event-stream",

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientPayloadError, ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
 
 from agent.api import limits, routes_audit
+from agent.api.app import build_app
 from agent.api.tokens import Tokens
 from agent.config.door import Role
 from agent.errors import JournalError
@@ -67,13 +69,85 @@ async def test_a_reader_that_comes_back_gets_what_it_missed_once(client: Client,
         assert await events(response, 4) == [(2, "e2"), (3, "e3"), (4, "e4"), (5, "e5")]
 
 
-async def test_more_than_a_page_can_be_missed(client: Client, desk: FakeDesk) -> None:
-    count = routes_audit.PAGE * 2 + 1
+async def test_many_slices_can_be_missed(client: Client, desk: FakeDesk) -> None:
+    count = routes_audit.MOST_MISSED
     for number in range(count):
         desk.record(f"e{number}")
 
     async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response:
         assert [seq for seq, _ in await events(response, count)] == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize("last", [0, 7], ids=["too far back", "of another journal"])
+async def test_who_cannot_be_told_all_is_told_to_begin_anew(
+    client: Client, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    monkeypatch.setattr(routes_audit, "MOST_MISSED", 4)
+    for number in range(1, 6):
+        desk.record(f"e{number}")
+    async with client.get("/v1/events", headers={"Last-Event-ID": str(last)}) as response:
+        async with asyncio.timeout(20):
+            while (line := await response.content.readline()) != b"event: reset\n":
+                assert not line.startswith(b"data")
+            told = [await response.content.readline() for _ in range(3)]
+        desk.record("e6")
+
+        assert told == [b"id: 5\n", b'data: {"head":5}\n', b"\n"]
+        assert await events(response, 1) == [(6, "e6")]
+
+
+async def test_what_was_missed_is_read_in_slices_and_others_have_their_turn(
+    client: Client, desk: FakeDesk
+) -> None:
+    for number in range(200):
+        desk.record(f"e{number}")
+    desk.reads.clear()
+    async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response:
+        await events(response, 200)
+    async with client.get("/v1/audit?limit=150") as response:
+        assert len((await response.json())["records"]) == 150
+
+    assert max(desk.reads) == routes_audit.SLICE
+    assert desk.reads[-1] == 150 % routes_audit.SLICE
+
+
+async def test_a_stream_is_paid_for_as_other_answers_are(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> None:
+    for _ in range(40):
+        desk.record("x" * limits.PIECE)
+    watch = [0.0]
+    bounded = limits.Limits(lambda: watch[0], per_s=50.0, burst=10.0)
+    app = build_app(desk, tokens, limits=bounded, heartbeat_s=0.05)
+    async with (
+        TestClient(TestServer(app), headers=bearers["viewer"]) as client,
+        client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response,
+    ):
+        await events(response, 40)
+        async with client.get("/v1/targets") as refused:
+            assert refused.status == 429
+        watch[0] += 1.0
+        async with client.get("/v1/targets") as answered:
+            assert answered.status == 200
+
+
+async def test_a_long_catching_up_ends_when_its_token_is_revoked(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]], tmp_path: Path
+) -> None:
+    for _ in range(500):
+        desk.record("x" * limits.PIECE)
+    bounded = limits.Limits(lambda: 0.0, per_s=10_000.0, burst=2.0)
+    async with (
+        TestClient(TestServer(build_app(desk, tokens, limits=bounded)), headers=bearers["viewer"]) as client,
+        client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response,
+        asyncio.timeout(20),
+    ):
+        await events(response, 1)
+        (tmp_path / "tokens").write_text("")
+        tokens.reload()
+        rest = await response.content.read()
+
+    assert rest.count(b"id: ") < 499
 
 
 async def test_a_silent_stream_beats(client: Client) -> None:
