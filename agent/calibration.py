@@ -8,9 +8,11 @@ For servers r in block w with n requests, k of them bad, N and K their sums, and
 
     phi = sum over w, r of (k - n K/N)^2 / n / (p (1 - p)) / sum over w of (servers - 1)
 
-where sum over r of (k - n K/N)^2 / n = sum over r of k^2/n - K^2/N. With too few servers side by side it is
-the dispersion over time, which is larger where the load moves: sum over w of K^2/N - (sum K)^2 / sum N, over
-blocks - 1.
+where sum over r of (k - n K/N)^2 / n = sum over r of k^2/n - K^2/N. With too few servers side by side each
+block and the next one stand for two servers, so that a load which moves slowly is no clump (the mean square
+successive difference, von Neumann 1941):
+
+    phi = mean over pairs w, w+1 of (K/N - K'/N')^2 / (1/N + 1/N') / (p (1 - p))
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -27,7 +29,7 @@ KEPT_TICKS = 4 * 3600 // TICK_S
 LENGTHS = (1, 4, 20, 80)  # ticks of a block: 15 s, 1, 5 and 20 min
 LEAST_TICKS = 20  # of all servers; with fewer nothing is said
 LEAST_REQUESTS = 5  # of a server's tick that counts
-LEAST_FREEDOM = 5  # degrees of freedom, below which a block length says nothing
+LEAST_FREEDOM = 5  # degrees of freedom, or pairs, below which a block length says nothing
 EDGE = 0.85
 
 STREAMS: Mapping[str, Callable[[Arm], tuple[int, int]]] = {
@@ -105,7 +107,7 @@ class _Blocks:
 
     def phi(self) -> float:
         """Of the requests."""
-        return _dispersion((b.squares, b.bad, b.requests, b.servers) for b in self.ended.values())
+        return _dispersion((n, b.squares, b.bad, b.requests, b.servers) for n, b in self.ended.items())
 
     def tick_phi(self, above: Iterable[tuple[int, str]]) -> float:
         """Of the ticks, of which those `above` (number, server) are the bad ones."""
@@ -115,29 +117,34 @@ class _Blocks:
                 squares[number] += count * count / self.ended[number].ticks[server]
                 bad[number] += count
         return _dispersion(
-            (squares[number], bad[number], sum(block.ticks.values()), len(block.ticks))
+            (number, squares[number], bad[number], sum(block.ticks.values()), len(block.ticks))
             for number, block in self.ended.items()
             if block.ticks
         )
 
 
-def _dispersion(blocks: Iterable[tuple[float, int, int, int]]) -> float:
-    """The formula above over blocks of (sum of k^2/n, K, N, servers); 1 where they say nothing."""
-    within = between = 0.0
-    freedom = many = all_bad = everything = 0
-    for squares, bad, of, servers in blocks:
-        whole = bad * bad / of
-        within += squares - whole
-        between += whole
+def _dispersion(blocks: Iterable[tuple[int, float, int, int, int]]) -> float:
+    """The formulas above over blocks of (number, sum of k^2/n, K, N, servers), in the order of their numbers.
+
+    1 where they say nothing.
+    """
+    within = apart = 0.0
+    freedom = pairs = all_bad = everything = 0
+    last = last_bad = last_of = -1
+    for number, squares, bad, of, servers in blocks:
+        within += squares - bad * bad / of
         freedom += servers - 1
-        many += 1
+        if number == last + 1 and last_of > 0:
+            apart += (bad / of - last_bad / last_of) ** 2 / (1 / of + 1 / last_of)
+            pairs += 1
         all_bad += bad
         everything += of
+        last, last_bad, last_of = number, bad, of
     if not 0 < all_bad < everything:
         return 1.0
-    share = all_bad / everything
     if freedom < LEAST_FREEDOM:
-        within, freedom = between - all_bad * share, many - 1
+        within, freedom = apart, pairs
+    share = all_bad / everything
     return within / (share * (1 - share)) / freedom if freedom >= LEAST_FREEDOM else 1.0
 
 

@@ -51,6 +51,11 @@ def _nulls() -> list[Scenario]:
         traffic = Traffic(stalls=STALLS[name])
         title = f"null, worse by the margin, stalls of {name}"
         found.append(Scenario(name=title, green=constant(0.015), traffic=traffic, null=True))
+    for name, stalls in STALLS.items():
+        traffic = Traffic(stalls=stalls, blue_rps=2.0, servers=1)
+        found.append(
+            Scenario(name=f"null, one blue, stalls of {name}", green=GOOD, traffic=traffic, null=True)
+        )
     return found
 
 

@@ -48,7 +48,7 @@ def known(counted: Iterable[Counted], *, ticks: int) -> Calibration:
 
 
 def plain_dispersion(counted: Iterable[Counted], length: int, *, ticks: int) -> float:
-    """All at once, by the formula of Pearson's statistic; 1 below five degrees of freedom."""
+    """All at once, by the formulas of Pearson and von Neumann; 1 below five degrees of freedom."""
     base = int(NOON.timestamp()) // TICK_S
     blocks: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     for tick, server, requests, bad in counted:
@@ -56,20 +56,22 @@ def plain_dispersion(counted: Iterable[Counted], length: int, *, ticks: int) -> 
         if number < (base + ticks) // length and number * length >= base + ticks - KEPT_TICKS and requests:
             had, had_bad = blocks[number].get(server, (0, 0))
             blocks[number][server] = had + requests, had_bad + bad
-    rows = [list(row.values()) for row in blocks.values()]
+    numbered = {number: list(row.values()) for number, row in blocks.items()}
+    rows = list(numbered.values())
     of, bad = sum(n for row in rows for n, _ in row), sum(k for row in rows for _, k in row)
     if not 0 < bad < of:
         return 1.0
-    freedom = sum(len(row) - 1 for row in rows)
+    usual, freedom = bad / of, sum(len(row) - 1 for row in rows)
     if freedom >= 5:
         shares = [sum(k for _, k in row) / sum(n for n, _ in row) for row in rows]
-    else:
-        rows = [[(sum(n for n, _ in row), sum(k for _, k in row))] for row in rows]
-        shares, freedom = [bad / of] * len(rows), len(rows) - 1
-    if freedom < 5:
+        chi = sum((k - n * p) ** 2 / n for row, p in zip(rows, shares, strict=True) for n, k in row)
+        return chi / (usual * (1 - usual)) / freedom
+    whole = {number: (sum(n for n, _ in row), sum(k for _, k in row)) for number, row in numbered.items()}
+    pairs = [(whole[number], whole[number + 1]) for number in whole if number + 1 in whole]
+    if len(pairs) < 5:
         return 1.0
-    chi = sum((k - n * p) ** 2 / n for row, p in zip(rows, shares, strict=True) for n, k in row)
-    return chi / (bad / of * (1 - bad / of)) / freedom
+    apart = sum((k / n - j / m) ** 2 / (1 / n + 1 / m) for (n, k), (m, j) in pairs)
+    return apart / (usual * (1 - usual)) / len(pairs)
 
 
 def plain(counted: list[Counted], *, ticks: int) -> Calibration:
@@ -142,12 +144,13 @@ def test_failures_that_come_in_clumps_have_a_large_one(servers: int) -> None:
     assert known(stream(2, ticks=960, servers=servers, clumped=0.05), ticks=960).phi > 10
 
 
-def test_what_happens_to_all_servers_alike_cancels_where_there_are_several() -> None:
+def test_what_happens_to_all_servers_alike_cancels_and_what_moves_slowly_nearly_does() -> None:
+    """From 2 to 22 % in four hours: over time it was a dispersion of 90."""
     several = known(stream(3, ticks=960, servers=4, drift=True), ticks=960)
     alone = known(stream(3, ticks=960, servers=1, drift=True), ticks=960)
 
     assert several.phi < 1.7
-    assert alone.phi > 5
+    assert alone.phi < 5
 
 
 def test_it_is_known_from_the_twentieth_tick_with_five_requests_on() -> None:
