@@ -36,7 +36,8 @@ class Stream:
     edge_s: float | None = None  # a latency above it is bad
     promised: float | None = None  # what the SLO allows to be bad
     usual: float = 0.0  # the control's share of bad ones before the canary
-    margin: float = 0.005  # so much above the control's share is not worse; twice as much is not passed
+    margin: float = 0.005  # proved worse by more than this above the control's share, green goes back
+    tolerance: float = 0.01  # a green that is worse by this or more does not pass, but for 1 in 20
     requests: Lens = field(default_factory=Lens)
     ticks: Lens | None = None  # the same of servers' ticks; None: how they spread is not known
     pending: Counts = NONE  # of the tick that is not closed
@@ -59,6 +60,8 @@ class Trial:
     settled_s: float = 0.0  # of this step, not counted: quick answers come first and speak for no slow ones
     held_s: float = 0.0  # without a break, until now
     asked: tuple[float, float] = (0.0, 0.0)  # lately: of blue, of green
+    asked_s: float = 0.0  # … and in how many seconds
+    record_s: float = 0.0  # in how many seconds blue's record was taken
     blue_failed: tuple[float, float] = (0.0, 0.0)  # lately: of blue, failed and all
     prefixes: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # hits, queries: blue's, green's
     wedged_s: float = 0.0  # so long green runs requests and no token comes
@@ -74,12 +77,14 @@ class Trial:
             settled_s=0.0,
             held_s=0.0,
             asked=(0.0, 0.0),
+            asked_s=0.0,
         )
 
     def resumed(self) -> "Trial":
         """The same step again: what it has stays, but for the open ticks."""
         streams = tuple(replace(stream, pending=NONE, wide={}) for stream in self.streams)
-        return replace(self, streams=streams, tick_s=0.0, wide_s=0.0, held_s=0.0, asked=(0.0, 0.0))
+        fresh = replace(self, streams=streams, tick_s=0.0, wide_s=0.0, held_s=0.0)
+        return replace(fresh, asked=(0.0, 0.0), asked_s=0.0)
 
 
 def _fresh(stream: Stream) -> Stream:

@@ -4,8 +4,9 @@ Three answers: *worse* takes green back, *not worse* lets it go on, and everythi
 
 P(false take-back in a whole rollout) <= 1 %: `mean of E over the streams >= 100`, for a green that is within
 the margin on each of them: a mean of e-processes is one, whatever their dependence, and Ville's inequality
-holds over all steps and looks. P(a green that is worse by more than twice the margin passes a step) <= 5 %:
+holds over all steps and looks. P(a green that is worse by its tolerance in any stream passes a step) <= 5 %:
 each stream must reach 1/0.05 in that step, so the one that is worse must (intersection-union: no correction).
+That holds for any tolerance that is fixed before the first count.
 """
 
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ LOOKS_WORSE = log(10.0)
 class AnytimeJudge:
     """By the trial's margin m: a green that is worse by m of its requests, or by half of what is usual where
     that is more, does not pass. Proved worse by half of that it goes back; between the two either is right.
+    A latency that is promised passes up to half of the late requests that the SLO allows, where that is more.
 
     Below load parity nothing is proved: so small a share is there for the hard guards, and to warm up.
     """

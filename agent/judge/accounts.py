@@ -26,7 +26,8 @@ class Account:
     blue_bad: int
     blue_of: int
     blue_interval: tuple[float, float] | None
-    margin: float
+    margin: float  # proved worse by more than this share, green goes back
+    tolerance: float  # worse by this share or more, it does not pass
     worse: float
     not_worse: float
     chance: float
@@ -51,6 +52,7 @@ def _account(stream: Stream) -> Account:
         blue_of=blue_of,
         blue_interval=interval(blue_bad, blue_of),
         margin=stream.margin,
+        tolerance=stream.tolerance,
         worse=_value(worse),
         not_worse=_value(stream.requests.most_good),
         chance=min(1.0, exp(-min(worse, MOST))),

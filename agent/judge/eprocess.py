@@ -7,6 +7,7 @@ A tick brings counts of two streams that ran at the same time: the control (n_b 
     not worse  H0: q_c >= q_b + d'     alternatives c* in {b*, b*/2, b* + d'/2}
     b*  the control's share so far (half of it forgotten in 10 min): known before the tick
     x   minimises n_b KL(b*||x) + n_c KL(c*||x + d): the point of H0 nearest to the alternative
+    d, d'   the stream's margin and its tolerance, each fixed before the first count
     log E += (k_b ln(b*/x) + (n_b - k_b) ln((1-b*)/(1-x))
               + k_c ln(c*/(x+d)) + (n_c - k_c) ln((1-c*)/(1-x-d))) / phi
 
@@ -86,11 +87,12 @@ def beside(
     counts: tuple[int, int, int, int],
     *,
     margin: float,
+    tolerance: float,
     phi: float,
     at_s: float,
     tick_s: float,
 ) -> Lens:
-    """One tick with a control. `margin`: d; d' is twice that. `at_s`: valid seconds before the tick.
+    """One tick with a control. `margin`: d; `tolerance`: d'. `at_s`: valid seconds before the tick.
 
     A margin that leaves nothing worse than itself leaves nothing to say.
     """
@@ -99,9 +101,8 @@ def beside(
         b = min(max(lens.bad / lens.of if lens.of else 0.01, LEAST), 0.9)
         above = [min(b + step, 0.99) for step in grid(margin)]
         worse = [gained(counts, b, c, margin) / phi if c > b + margin else 0.0 for c in above]
-        near = (b, 0.5 * b, min(b + margin, 0.98))
-        limit = 2 * margin
-        good = [gained(counts, b, c, limit) / phi if limit < HIGHEST else 0.0 for c in near]
+        near = (b, 0.5 * b, min(b + 0.5 * tolerance, 0.98))
+        good = [gained(counts, b, c, tolerance) / phi if tolerance < HIGHEST else 0.0 for c in near]
         lens = _with(lens, worse, good, at_s)
     keep = 0.5 ** (tick_s / HALF_LIFE_S)
     return replace(lens, bad=keep * lens.bad + k_b, of=keep * lens.of + n_b)
@@ -114,6 +115,7 @@ def alone(
     *,
     margin: float,
     worse_above: float,
+    tolerance: float,
     good_below: float,
     phi: float,
     at_s: float,
@@ -122,7 +124,7 @@ def alone(
     base = worse_above - margin
     above = [min(base + 2 * step, 0.99) for step in grid(margin / 2)]  # a number for each that `beside` has
     worse = [gained_alone(requests, bad, c, worse_above) / phi if c > worse_above else 0.0 for c in above]
-    b = max(good_below - 2 * margin, LEAST)
+    b = max(good_below - tolerance, LEAST)
     near = (b, 0.5 * b, 0.5 * (b + good_below))
     good = [gained_alone(requests, bad, c, good_below) / phi for c in near]
     return _with(lens, worse, good, at_s)

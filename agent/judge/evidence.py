@@ -103,6 +103,7 @@ def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm) -> St
             stream.requests,
             stream.pending,
             margin=stream.margin,
+            tolerance=stream.tolerance,
             phi=phi,
             at_s=trial.all_s,
             tick_s=trial.tick_s,
@@ -114,7 +115,7 @@ def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm) -> St
 
 
 def _by_itself(stream: Stream, trial: Trial, slo: Slo, record: Arm, phi: float) -> Lens:
-    """Against blue's record, which is of another time: twice the margin, beyond what is not known of it."""
+    """Against blue's record, which is of another time: twice the margins, beyond what is not known of it."""
     of, bad = counts(record, stream.name, stream.edge_s, slo)
     low, high = interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
     promised = stream.promised or 0.0
@@ -124,7 +125,8 @@ def _by_itself(stream: Stream, trial: Trial, slo: Slo, record: Arm, phi: float) 
         stream.pending[3],
         margin=2 * stream.margin,
         worse_above=min(max(high, promised) + 2 * stream.margin, 0.98),
-        good_below=min(max(low, promised) + 4 * stream.margin, 0.98),
+        tolerance=2 * stream.tolerance,
+        good_below=min(max(low, promised) + 2 * stream.tolerance, 0.98),
         phi=phi,
         at_s=trial.all_s,
     )
@@ -142,10 +144,12 @@ def widen(stream: Stream, trial: Trial) -> Stream:
     }
     blue = [over for server, over in above.items() if server]
     green = [over for server, over in above.items() if not server]
+    margin = tick_margin(stream, spread)
     ticks = beside(
         stream.ticks,
         (len(blue), sum(blue), len(green), sum(green)),
-        margin=tick_margin(stream, spread),
+        margin=margin,
+        tolerance=2 * margin,
         phi=tick_phi_of(spread),
         at_s=trial.all_s,
         tick_s=WIDE_S,

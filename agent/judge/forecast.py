@@ -92,8 +92,8 @@ def _proofs(step: Step, margin: float, traffic: _Traffic) -> Iterator[float]:
 
 
 def _per_request(stream: Stream, step: Step) -> float:
-    q, d = max(stream.usual, 1e-4), 2 * stream.margin
-    near = (q, q / 2, min(q + stream.margin, 0.98))
+    q, d = max(stream.usual, 1e-4), stream.tolerance
+    near = (q, q / 2, min(q + d / 2, 0.98))
     if step.weight >= HOLD_BACK:
         limit = min(max(q, stream.promised or 0.0) + 2 * d, 0.98)
         return max(gained_alone(1.0, q, c, limit) for c in near if c < limit)

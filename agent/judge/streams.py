@@ -10,6 +10,11 @@ Nobody counts beforehand what lies above an edge that is not promised, so how su
 known. To take them for independent took back 89 of 150 equal greens where servers stall for 45 s. So a
 latency that is not promised has DEFAULT_PHI, and as its margin half of the tenth that would make green's 90th
 percentile `UNPROMISED` times the control's.
+
+Two margins: proved worse by more than `margin` green goes back, worse by `tolerance` it does not pass. The
+second is twice the first, or half of the late ones that the SLO allows where that is more: who promises 95 %
+allows 5 %, so that a green that is later for 2.5 points more of the requests does not pass, but for 1 in 20.
+A smaller one would take thousands of requests to prove where latencies clump, and end undecided.
 """
 
 from collections.abc import Iterator, Mapping
@@ -62,7 +67,7 @@ def counts(arm: Arm, name: str, edge_s: float | None, slo: Slo) -> tuple[int, in
 def opened(trial: Trial, *, step: Step, slo: Slo, control: Arm, margin: float) -> tuple[Stream, ...]:
     """The streams with those that can be judged from now on. `control`: all that is known of blue so far.
 
-    `margin`: what a promoted green may be worse by at most, in shares: the larger of the two margins.
+    `margin`: a green that is worse by this share of the requests or more does not pass, but see above.
     """
     known = {stream.name for stream in trial.streams}
     new = (
@@ -102,12 +107,14 @@ def _stream(
     usual = bad / of if of >= LEAST_CONTROL else promised if promised is not None else UNKNOWN
     prior = min(max(float(of), 2 * LEAST_CONTROL), PRIOR)
     ticks = Lens(bad=spread.tick_share * TICK_PRIOR, of=TICK_PRIOR) if spread else None
+    least = max(margin / 2, usual / 4, DISASTER if name in LATENCIES and objective is None else 0.0)
     return Stream(
         name=name,
         edge_s=edge_s,
         promised=promised,
         usual=usual,
-        margin=max(margin / 2, usual / 4, DISASTER if name in LATENCIES and objective is None else 0.0),
+        margin=least,
+        tolerance=max(2 * least, (1 - objective.share) / 2 if objective else 0.0),
         requests=Lens(bad=usual * prior, of=prior),
         ticks=ticks,
     )

@@ -53,7 +53,7 @@ class Evidence:
         found = opened(self.trial, step=STEP, slo=SLO, control=self.record, margin=self.trial.margin)
         self.stream: Stream = next(stream for stream in found if stream.name == "errors")
         if margin is not None:
-            self.stream = replace(self.stream, margin=margin)
+            self.stream = replace(self.stream, margin=margin, tolerance=2 * margin)
         if one_lens:
             self.stream = replace(self.stream, ticks=None)
         self.heard = 0

@@ -12,6 +12,7 @@ from agent.calibration import Calibration
 from agent.judge.eprocess import RESTART_S, beside, gained, grid, nearest
 from agent.judge.streams import learned as learned_of
 from agent.judge.streams import opened, tick_phi_of
+from agent.model import Objective
 from agent.trial import Lens, Trial
 from bench.judge import gains, passing, peers, rollouts
 from bench.judge.hours import learned
@@ -69,7 +70,7 @@ def test_the_mixture_is_what_a_row_for_each_start_gives() -> None:
         means = [sum(map(exp, row)) / len(row) for row in rows]
         mixed = 1 - sum(weights) + sum(w * mean for w, mean in zip(weights, means, strict=True))
 
-        lens = beside(lens, (n, k, of, bad), margin=0.005, phi=2.0, at_s=at_s, tick_s=TICK_S)
+        lens = beside(lens, (n, k, of, bad), margin=0.005, tolerance=0.01, phi=2.0, at_s=at_s, tick_s=TICK_S)
 
         assert lens.log_worse == pytest.approx(log(mixed), abs=1e-3)
 
@@ -105,6 +106,15 @@ def test_a_latency_that_nobody_promised_is_not_taken_to_be_independent() -> None
     assert promised["ttft"].ticks is not None
     assert not_promised["ttft"].ticks is None
     assert not_promised["ttft"].margin > promised["ttft"].margin
+
+
+def test_a_promised_latency_passes_half_of_the_late_ones_that_are_allowed() -> None:
+    slo = replace(rollouts.SLO, ttft=Objective(under_s=0.5, share=0.95))
+    control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
+    found = opened(Trial(), step=STEP, slo=slo, control=control, margin=0.01)
+    tolerances = {stream.name: stream.tolerance for stream in found}
+    assert tolerances == pytest.approx(dict.fromkeys(tolerances, 0.01) | {"ttft": 0.025})
+    assert {stream.margin for stream in found} == {0.005}
 
 
 def test_clumps_of_ticks_of_which_few_were_seen_are_taken_to_be_larger() -> None:
