@@ -97,6 +97,8 @@ def _masked_scalar(value: object, name: str) -> bool | float | str | None:
 
 def _masked_list(values: Sequence[object], name: str) -> list[Any]:
     """A list, or a command line in which the word after `--api-key` is the secret."""
+    if set(map(type, values)) == {int}:  # for speed: a state holds a thousand counts
+        return [count if -_SAFE_INTEGER <= count <= _SAFE_INTEGER else str(count) for count in values]  # type: ignore[operator]
     clean: list[Any] = []
     after_flag = False
     for value in values:

@@ -11,13 +11,12 @@ A server of ours that exits: RESTORING ─▶ OBSERVING, or HALTED when none can
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from agent import events as e
-from agent.arm import Arm
-from agent.budget import Budget
 from agent.effects import Effect, KeepAlive, Stop
 from agent.machine import (
     checking,
@@ -33,8 +32,7 @@ from agent.machine import (
     turning,
 )
 from agent.machine.moves import Moved, Rules, stay
-from agent.state import Phase, State
-from agent.trial import Trial
+from agent.state import Phase, Rollout, State
 
 Handler = Callable[[Rules, State, Any], Moved]
 
@@ -173,28 +171,22 @@ def _only_present(state: State) -> State:
     return state if kept == state.gone else replace(state, gone=kept)
 
 
-def material(state: State) -> State:
+def material(state: State) -> tuple[object, ...]:
     """The state without the counts that grow every second: when this changes, the journal must know."""
-    state = unremembered(state)
-    if state.rollout is None:
-        return state
-    none = Arm()
-    bare = replace(
-        state.rollout,
-        green=none,
-        blue=none,
-        record=none,
-        trial=Trial(),
-        exposed=none,
-        step_bad=0,
-        heard_at=None,
-    )
-    return replace(state, rollout=bare)
+    return (*_lasting(state), *(_lasting_of(state.rollout) if state.rollout is not None else ()))
 
 
-def unremembered(state: State) -> State:
+def unremembered(state: State) -> tuple[object, ...]:
     """The state without what the next minute forgets again, or finds anew."""
-    return replace(state, recent=(), recent_since=None, calibration={}, budget=Budget())
+    return (*_lasting(state), state.rollout)
+
+
+def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
+    return attrgetter(*(field.name for field in fields(kind) if field.name not in names))
+
+
+_lasting = _all_but(State, "recent", "recent_since", "calibration", "budget", "rollout")
+_lasting_of = _all_but(Rollout, "green", "blue", "record", "trial", "exposed", "step_bad", "heard_at")
 
 
 def numbered(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:

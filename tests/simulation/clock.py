@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -28,11 +29,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """Nothing waits: when nobody is ready, the time of the next timer is now. No sockets, no threads."""
 
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, random: Random) -> None:
         super().__init__()
         self._shuffle = random.shuffle
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._asked = count()
         self.now_s = 0.0
         self.skew_s = 0.0  # of the host's wall clock
         self._clock_resolution = 1e-9
@@ -53,15 +55,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return EPOCH + timedelta(seconds=self.now_s + self.skew_s)
 
     def _run_once(self) -> None:
-        ready, timers = self._ready, self._scheduled
+        ready, timers = self._ready, self._timers
         if not ready:
             if not timers:
                 raise RuntimeError("every task waits for something that no timer will bring")
-            self.now_s = max(self.now_s, timers[0].when())
-        while timers and timers[0].when() <= self.now_s:
-            timer = heapq.heappop(timers)
-            timer._scheduled = False  # type: ignore[attr-defined]
-            ready.append(timer)
+            self.now_s = max(self.now_s, timers[0][0])
+        now_s = self.now_s
+        while timers and timers[0][0] <= now_s:
+            ready.append(heapq.heappop(timers)[2])
         batch = list(ready)
         ready.clear()
         if len(batch) > 1:
@@ -74,6 +75,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 owner.parked.append(handle)
             else:
                 handle._run()
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's, but in a heap of plain tuples."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._asked), timer))
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It is dropped when its time comes."""

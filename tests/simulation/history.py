@@ -69,6 +69,7 @@ class History:
     fired: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
+    told: tuple[int, int, dict[str, int]] | None = None  # the split that the log has last
     troubles: dict[str, float] = field(default_factory=dict)  # until when each lasts
     waiting: dict[int, int] = field(
         default_factory=dict
@@ -113,16 +114,17 @@ class History:
 
     def _changed(self, what: str, name: str, epoch: int) -> None:
         split = self.world.split
-        if what != "split" or self.log[-1:] == []:
+        if what != "split":
             self.say(f"   {what} {name} by {epoch or 'nobody'}")
         elif split is not None:
             self._say_split(split.number, epoch)
         self.observer.changed(what, name, epoch)
 
     def _say_split(self, number: int, epoch: int) -> None:
-        said = f"split {number} by {epoch}: {self.world.in_force()}"
-        if not any(said in line for line in self.log[-12:]):
-            self.say(f"   {said}")
+        told = (number, epoch, self.world.in_force())
+        if told != self.told:
+            self.told = told
+            self.say(f"   split {number} by {epoch}: {told[2]}")
 
     def wrote(self, entry: Entry, epoch: int) -> None:
         self.entries += 1

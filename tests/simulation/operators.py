@@ -9,13 +9,13 @@ from agent.state import State, Suggestion
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
-LOOKS_EVERY_S = 0.5
+LOOKS_EVERY_S = 1.0
 NOT_SHOWN = "0" * 64
 
 
 @dataclass(repr=False, slots=True)
 class Operator:
-    """Approves every open suggestion once, half a second after it is shown."""
+    """Approves every open suggestion once, about a second after it is shown."""
 
     history: "History"
     answered: str = ""

@@ -169,7 +169,8 @@ class World:
                 self.accept(self.pick(shares))
 
     def pick(self, shares: Mapping[str, int]) -> str:
-        name = self.random.choices(list(shares), list(shares.values()))[0]
+        names = list(shares)
+        name = self.random.choices(names, list(shares.values()))[0] if len(names) > 1 else names[0]
         if self.answers(name):
             return name
         process = self.servers.get(name)
