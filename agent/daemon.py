@@ -10,11 +10,12 @@ from functools import partial
 
 import structlog
 
-from agent.courier import Courier
+from agent.courier import Courier, Tally
 from agent.events import Event
 from agent.history import Accepted, History, Point
 from agent.journal import Journal
 from agent.loop import TargetLoop
+from agent.meters import Meters
 from agent.model import Slo
 from agent.reading import Reading, SourceState
 from agent.records import state_of
@@ -132,6 +133,15 @@ class Daemon:
 
     def now(self) -> datetime:
         return utc_now()
+
+    def clock(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def meters(self) -> Mapping[str, Meters]:
+        return {name: loop.meters for name, loop in self.loops.items()}
+
+    def tallies(self) -> Mapping[str, Tally]:
+        return {courier.name: courier.tally for courier in self.couriers}
 
     def counters(self) -> Mapping[str, float]:
         return {

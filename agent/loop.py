@@ -15,11 +15,12 @@ from agent.events import AgentStarted, EffectFailed, Event, Observed
 from agent.fold import Fold
 from agent.journal import Entry, Journal
 from agent.machine import Machine, material, numbered, unremembered
+from agent.meters import Meters
 from agent.minutes import entry_of
 from agent.model import Server
 from agent.perform import Performer
 from agent.ports import Engine, Now, Sensor, Traffic
-from agent.reading import Reading, Sample
+from agent.reading import EngineSample, Reading, Sample, SourceState
 from agent.state import State
 from agent.unwritten import Late, takes_back
 
@@ -47,7 +48,7 @@ class TargetLoop:
     seen: Callable[[Observed], None] = lambda _: None  # once a second
     fold: Fold = field(default_factory=Fold)
     reading: Reading | None = None
-    last_step: float = 0.0  # loop time; the watchdog asks for progress here
+    meters: Meters = field(default_factory=Meters)
     events: int = 0
     writable: bool = True  # whether the journal took what was last to be written
     _inbox: Inbox = field(default_factory=asyncio.Queue)
@@ -60,6 +61,11 @@ class TargetLoop:
     @property
     def target(self) -> str:
         return self.state.target
+
+    @property
+    def last_step(self) -> float:
+        """Loop time; the watchdog asks for progress here."""
+        return self.meters.stepped_at or 0.0
 
     def servers(self) -> Sequence[Server]:
         """All that are up (the sensors' View)."""
@@ -76,6 +82,7 @@ class TargetLoop:
 
     async def run(self, epoch: int, started: Callable[[], None]) -> None:
         """Run until cancelled. Any task that fails takes the others down with it."""
+        structlog.contextvars.bind_contextvars(target=self.target)
         exam = self.machine.rules.exam
         performer = Performer(
             engine=self.engine,
@@ -84,6 +91,7 @@ class TargetLoop:
             now=self.now,
             epoch=epoch,
             exam=exam,
+            meters=self.meters,
         )
         effects = await self._recovered(epoch)
         started()
@@ -118,6 +126,13 @@ class TargetLoop:
 
     def hear(self, sample: Sample) -> None:
         self.fold.add(sample)
+        if isinstance(sample, SourceState):
+            self.meters.lost.setdefault(sample.source, 0)
+            self.meters.lost[sample.source] += not sample.available
+        else:
+            server = sample.server if isinstance(sample, EngineSample) else ""
+            heard = (type(sample).__name__, server)
+            self.meters.heard_at[heard] = asyncio.get_running_loop().time()
 
     async def _seen(self) -> Sequence[Server]:
         """What runs; nothing, while the engine does not answer."""
@@ -144,7 +159,10 @@ class TargetLoop:
     async def _tick(self) -> None:
         """Once a second: fold what the sensors said into one event."""
         while True:
+            due = asyncio.get_running_loop().time() + 1.0
             await asyncio.sleep(1.0)
+            began = asyncio.get_running_loop().time()
+            self.meters.lag_s = began - due
             at, carrier = self.now(), self._carrier()
             self.reading = self.fold.reading(carrier.name, at) if carrier is not None else None
             arms = self.fold.arms(at)
@@ -159,6 +177,7 @@ class TargetLoop:
             )
             self.seen(observed)
             self.emit(observed)
+            self.meters.tick.observe(asyncio.get_running_loop().time() - began)
 
     def _carrier(self) -> Server | None:
         """The server with most of the traffic: blue, but in the hold-back green."""
@@ -167,8 +186,14 @@ class TargetLoop:
 
     def _step(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...] | None:
         """Decide, write down, and only then say what is to be done. None: that cannot be written."""
+        began = self.meters.stepped_at = asyncio.get_running_loop().time()
+        try:
+            return self._decided(event, done)
+        finally:
+            self.meters.step.observe(asyncio.get_running_loop().time() - began)
+
+    def _decided(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...] | None:
         after, effects = self.machine.step(self.state, event)
-        self.last_step = asyncio.get_running_loop().time()
         if isinstance(event, Observed):
             self._hear_again()
         try:
@@ -181,12 +206,21 @@ class TargetLoop:
                 self._refuse(event, done, error)
                 return None
         self.state = after
+        self._name_in_logs()
         self.events += 1
         if isinstance(event, EffectFailed):
             log.warning("effect failed", target=self.target, why=event.why)
         if done is not None and not done.done():
             done.set_result(after)
         return effects
+
+    def _name_in_logs(self) -> None:
+        """Whatever is logged while a rollout runs, by its tasks too, says which."""
+        rollout = self.state.rollout
+        if rollout is not None and rollout.ended_at is None:
+            structlog.contextvars.bind_contextvars(rollout=rollout.id)
+        else:
+            structlog.contextvars.unbind_contextvars("rollout")
 
     def _write_down(self, after: State, event: Event, effects: tuple[Effect, ...]) -> None:
         """What is late first. Raises JournalError."""
@@ -199,7 +233,9 @@ class TargetLoop:
             self._write(after, event, effects)
 
     def _append(self, entry: Entry) -> None:
+        began = asyncio.get_running_loop().time()
         self.journal.append(entry)
+        self.meters.append.observe(asyncio.get_running_loop().time() - began)
         if not self.writable:
             self.writable = True
             log.info("audit.writable_again", target=self.target, **self.journal.head.told())
@@ -249,6 +285,7 @@ class TargetLoop:
         for name in set(self._watched) - set(now):
             self._watched.pop(name).cancel()
             self.fold.forget(name)
+            self.meters.forget(name)
         for name in set(now) - set(self._watched):
             self._watched[name] = tasks.create_task(
                 self._watch(now[name], epoch), name=f"{self.target} watch {name}"

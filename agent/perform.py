@@ -21,6 +21,7 @@ from agent.events import (
 )
 from agent.examination import Examiner
 from agent.golden import Exam
+from agent.meters import Meters
 from agent.model import Server
 from agent.ports import Engine, Now, Traffic
 
@@ -39,6 +40,7 @@ class Performer:
     now: Now
     epoch: int  # of this daemon
     exam: Exam = field(default_factory=Exam)
+    meters: Meters = field(default_factory=Meters)
     _examiner: Examiner = field(init=False)
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -50,6 +52,8 @@ class Performer:
 
     async def perform(self, effect: Effect) -> None:
         """Act, then report. Raises FencedError only: another daemon acts here, so this one must end."""
+        began = asyncio.get_running_loop().time()
+        event: Event | None
         try:
             event = await self._act(effect)
         except FencedError:
@@ -60,8 +64,15 @@ class Performer:
             event = self._failed(effect, f"{effect.kind} got no answer in time")
         except OSError as error:
             event = self._failed(effect, f"{effect.kind}: {error}")
+        self._count(effect, asyncio.get_running_loop().time() - began, failed=isinstance(event, EffectFailed))
         if event is not None:
             self.emit(event)
+
+    def _count(self, effect: Effect, took_s: float, *, failed: bool) -> None:
+        leased = isinstance(effect, KeepAlive) and effect.route.leased is not None
+        if leased or (isinstance(effect, Route) and effect.leased is not None):
+            self.meters.renewed(asyncio.get_running_loop().time(), failed=failed)
+        self.meters.performed(effect.kind, took_s, failed=failed)
 
     async def _act(self, effect: Effect) -> Event | None:
         match effect:

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from agent.courier import Tally
 from agent.digest import digest
 from agent.errors import TrimtabError
 from agent.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
 from agent.history import Accepted, Point
+from agent.meters import Meters
 from agent.model import Evidence, Objective, Plan, Proposal, Prospect, Server, Slo, Step, Value
 from agent.reading import Latency, Reading, SourceState, Trend
 from agent.series import Minute
@@ -39,6 +41,7 @@ class FakeDesk:
     is_ready: bool = True
     checks: bool = False  # what is asked for is checked until `answer` is called
     at: datetime = NOON
+    counted: Meters = field(default_factory=lambda: Meters(lag_s=0.002, stepped_at=99.5))
     hours: dict[str, Sequence[Minute]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,7 +122,16 @@ class FakeDesk:
         return self.at
 
     def counters(self) -> Mapping[str, float]:
-        return {"audit_head_seq": len(self._records), "events_total": 7, "loop_lag_seconds": 0.002}
+        return {"audit_head_seq": len(self._records), "audit_writable": 1, "events_total": 7}
+
+    def clock(self) -> float:
+        return 100.0
+
+    def meters(self) -> Mapping[str, Meters]:
+        return {self.target: self.counted}
+
+    def tallies(self) -> Mapping[str, Tally]:
+        return {"ops": Tally(sent=3, failed=1)}
 
     async def submit(self, target: str, event: Event) -> State:
         await asyncio.sleep(0)

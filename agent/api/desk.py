@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from agent.courier import Tally
 from agent.events import Event
 from agent.history import Accepted, Point
+from agent.meters import Meters
 from agent.model import Slo
 from agent.reading import Reading, SourceState
 from agent.series import Minute
@@ -79,9 +81,17 @@ class Desk(Protocol):
     def now(self) -> datetime: ...
 
     def counters(self) -> Mapping[str, float]:
-        """Numbers of the daemon itself for /metrics, where `trimtab_` is put before each name.
+        """Of the daemon itself, by the names in agent.api.metric_names: `events_total`, `audit_head_seq`."""
+        ...
 
-        A name ends in `_total` when it only grows (then it is a counter), else in its base unit:
-        `events_total`, `effects_total`, `loop_lag_seconds`, `audit_head_seq`.
-        """
+    def clock(self) -> float:
+        """The event loop's time, which the meters' times are of."""
+        ...
+
+    def meters(self) -> Mapping[str, Meters]:
+        """What each target's loop counted, by target."""
+        ...
+
+    def tallies(self) -> Mapping[str, Tally]:
+        """What became of the notices, by receiver."""
         ...

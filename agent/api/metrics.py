@@ -1,37 +1,56 @@
 """The daemon itself, and what it knows of each target, as Prometheus text (format 0.0.4)."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from importlib.metadata import version
 
 from agent.api.desk import Desk
+from agent.api.metric_names import BY_NAME, METRICS, Metric
 from agent.errors import JournalError
-from agent.state import Phase
+from agent.meters import Histogram, Meters
+from agent.state import Phase, Rollout, State
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 PIN_EVERY = 100  # entries
 ENDINGS = ("promoted", "rolled_back")
 
+Value = float | Histogram
+Sample = tuple[str, tuple[str, ...], Value]
+"""Name, values of its labels in their order, number."""
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric: its name without `trimtab_`, its samples by label values."""
 
-    name: str
-    help: str
-    labels: tuple[str, ...] = ()
-    samples: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+def exposition(desk: Desk) -> str:
+    found: dict[str, list[tuple[tuple[str, ...], Value]]] = {name: [] for name in BY_NAME}
+    for name, labels, value in _samples(desk):
+        found[name].append((labels, value))
+    return "".join(f"{line}\n" for metric in METRICS for line in lines(metric, found[metric.name]))
 
-    def lines(self) -> Iterator[str]:
-        name = f"trimtab_{self.name}"
-        yield f"# HELP {name} {self.help.replace(chr(92), chr(92) * 2).replace(chr(10), chr(92) + 'n')}"
-        yield f"# TYPE {name} {'counter' if self.name.endswith('_total') else 'gauge'}"
-        for values, number in self.samples.items():
-            pairs = ",".join(
-                f'{label}="{_escaped(value)}"' for label, value in zip(self.labels, values, strict=True)
-            )
-            yield f"{name}{{{pairs}}} {_number(number)}" if pairs else f"{name} {_number(number)}"
+
+def lines(metric: Metric, samples: list[tuple[tuple[str, ...], Value]]) -> Iterator[str]:
+    name = f"trimtab_{metric.name}"
+    yield f"# HELP {name} {metric.help.replace(chr(92), chr(92) * 2).replace(chr(10), chr(92) + 'n')}"
+    yield f"# TYPE {name} {metric.type}"
+    for values, value in samples:
+        labels = tuple(zip(metric.labels, values, strict=True))
+        if isinstance(value, Histogram):
+            yield from _buckets(name, labels, value)
+        else:
+            yield f"{name}{_pairs(labels)} {_number(value)}"
+
+
+def _buckets(name: str, labels: tuple[tuple[str, str], ...], value: Histogram) -> Iterator[str]:
+    total = 0
+    for edge, count in zip((*value.edges, math.inf), value.counts, strict=True):
+        total += count
+        yield f"{name}_bucket{_pairs((*labels, ('le', _number(edge))))} {total}"
+    yield f"{name}_sum{_pairs(labels)} {_number(value.sum)}"
+    yield f"{name}_count{_pairs(labels)} {total}"
+
+
+def _pairs(labels: tuple[tuple[str, str], ...]) -> str:
+    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels)
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(value: str) -> str:
@@ -46,133 +65,112 @@ def _number(value: float) -> str:
     return repr(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def exposition(desk: Desk) -> str:
-    return "".join(f"{line}\n" for family in _families(desk) for line in family.lines())
-
-
-def _families(desk: Desk) -> Iterable[Family]:
-    yield Family(
-        "build_info",
-        "Always 1; the label says which version runs.",
-        ("version",),
-        {(version("trimtab"),): 1},
-    )
-    yield Family(
-        "ready", "1 while the daemon holds its lock and its loop makes progress.", (), {(): desk.ready()}
-    )
-    yield from _targets(desk)
+def _samples(desk: Desk) -> Iterator[Sample]:
+    at = desk.now()
+    yield "build_info", (version("trimtab"),), 1
+    yield "ready", (), desk.ready()
+    for name, value in desk.counters().items():
+        yield name, (), value
+    yield from _pin(desk)
+    for name, state in sorted(desk.states().items()):
+        yield from _of_target(name, state, at)
+        if state.rollout is not None and state.rollout.outcome == "running":
+            yield from _of_rollout(name, state, state.rollout, at)
+        if name in desk.slos():
+            for burn in state.budget.burns(desk.slos()[name], at):
+                yield "error_budget_burn", (name, burn.window), burn.rate
+                yield "slo_attainment_ratio", (name, burn.window), 1 - burn.bad / burn.of
     yield from _measured(desk)
-    yield Family(
-        "audit_pin_info",
-        "Always 1; the labels are the latest audit entry whose number is a multiple of 100, and its hash.",
-        ("seq", "hash"),
-        _pin(desk),
-    )
-    yield Family(
-        "rollouts_total",
-        "Rollouts that ended, by outcome, as far back as the journal remembers.",
-        ("target", "outcome"),
-        _ended(desk),
-    )
-    for name, value in sorted(desk.counters().items()):
-        yield Family(name, "Reported by the daemon's loop.", (), {(): value})
+    for name, meters in sorted(desk.meters().items()):
+        yield from _of_loop(name, meters, desk.states()[name], desk.clock())
+    yield from _told(desk)
 
 
-def _targets(desk: Desk) -> Iterable[Family]:
-    states = sorted(desk.states().items())
-    yield Family(
-        "target_phase",
-        "1 for the phase that the target is in, 0 for the others.",
-        ("target", "phase"),
-        {(name, phase.value): state.phase is phase for name, state in states for phase in Phase},
-    )
-    yield Family(
-        "target_paused",
-        "1 while a person has paused the target.",
-        ("target",),
-        {(name,): state.paused for name, state in states},
-    )
-    yield Family(
-        "target_suggestion_open",
-        "1 while a suggestion waits for a person.",
-        ("target",),
-        {
-            (name,): state.suggestion is not None and state.suggestion.status == "open"
-            for name, state in states
-        },
-    )
-    yield Family(
-        "server_weight_ratio",
-        "Share of the target's traffic that the proxy was asked to give the server, 0 to 1.",
-        ("target", "server"),
-        {
-            (name, server): weight / 100
-            for name, state in states
-            if state.route is not None
-            for server, weight in state.route.weights.items()
-        },
-    )
+def _of_target(name: str, state: State, at: datetime) -> Iterator[Sample]:
+    for phase in Phase:
+        yield "target_phase", (name, phase.value), state.phase is phase
+    yield "target_paused", (name,), state.paused
+    yield "target_servers", (name,), len(state.standing)
+    yield "target_servers_lost", (name,), sum(server.name in state.gone for server in state.fleet)
+    waits = state.suggestion if state.suggestion and state.suggestion.status == "open" else None
+    yield "target_suggestion_open", (name,), waits is not None
+    if waits is not None:
+        yield "suggestion_waiting_seconds", (name,), (at - waits.made_at).total_seconds()
+        yield "suggestion_expiry_seconds", (name,), (waits.expires_at - at).total_seconds()
+    for server, weight in (state.route.weights if state.route else {}).items():
+        yield "server_weight_ratio", (name, server), weight / 100
 
 
-def _measured(desk: Desk) -> Iterable[Family]:
-    readings = {name: reading for name, reading in sorted(desk.readings().items()) if reading is not None}
-    yield Family(
-        "target_goodput_rps",
-        "Requests per second that met every latency objective, over the last window of blue.",
-        ("target",),
-        {
-            (name,): reading.goodput_rps
-            for name, reading in readings.items()
-            if reading.goodput_rps is not None
-        },
-    )
-    yield Family(
-        "target_ttft_p95_seconds",
-        "95th percentile of the time to the first token, over the last window of blue.",
-        ("target",),
-        {(name,): reading.ttft.p95 for name, reading in readings.items() if reading.ttft is not None},
-    )
-    slos, states = desk.slos(), desk.states()
-    yield Family(
-        "error_budget_burn",
-        "How many times faster than it may the error budget of the SLO's worst objective is used up.",
-        ("target", "window"),
-        {
-            (name, burn.window): burn.rate
-            for name, slo in sorted(slos.items())
-            if name in states
-            for burn in states[name].budget.burns(slo, desk.now())
-        },
-    )
-    yield Family(
-        "source_up",
-        "1 while the source answers, 0 while it is lost.",
-        ("target", "source"),
-        {
-            (name, source): state.available
-            for name, sources in sorted(desk.sources().items())
-            for source, state in sorted(sources.items())
-        },
-    )
+def _of_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iterator[Sample]:
+    weights = state.route.weights if state.route else {}
+    newest = state.green.name if state.green else rollout.server
+    yield "rollout_age_seconds", (name,), (at - rollout.started_at).total_seconds()
+    yield "rollout_step", (name,), rollout.step
+    yield "rollout_weight_ratio", (name,), weights.get(newest, 0) / 100
+    yield "rollout_exposed_requests", (name,), rollout.exposed.asked
+    yield "rollout_bad_requests", (name,), rollout.bad_exposed
+    yield "rollout_held_seconds", (name,), rollout.trial.held_s
+    yield "rollout_parked", (name,), bool(rollout.parked)
 
 
-def _pin(desk: Desk) -> Mapping[tuple[str, ...], float]:
+def _measured(desk: Desk) -> Iterator[Sample]:
+    for name, reading in sorted(desk.readings().items()):
+        if reading is not None and reading.goodput_rps is not None:
+            yield "target_goodput_rps", (name,), reading.goodput_rps
+        if reading is not None and reading.ttft is not None:
+            yield "target_ttft_p95_seconds", (name,), reading.ttft.p95
+    for name, sources in sorted(desk.sources().items()):
+        for source, said in sorted(sources.items()):
+            yield "source_up", (name, source), said.available
+    ended = {(name, ending): 0 for name in sorted(desk.states()) for ending in ENDINGS}
+    for name, rollout in desk.rollouts():
+        if rollout.outcome in ENDINGS:
+            ended[name, rollout.outcome] = ended.get((name, rollout.outcome), 0) + 1
+    for labels, count in ended.items():
+        yield "rollouts_total", labels, count
+
+
+def _of_loop(name: str, meters: Meters, state: State, clock: float) -> Iterator[Sample]:
+    """`clock`: the event loop's time."""
+    yield "loop_lag_seconds", (name,), meters.lag_s
+    if meters.stepped_at is not None:
+        yield "loop_step_age_seconds", (name,), clock - meters.stepped_at
+    yield "tick_duration_seconds", (name,), meters.tick
+    yield "step_duration_seconds", (name,), meters.step
+    yield "audit_append_seconds", (name,), meters.append
+    for kind, seconds in sorted(meters.effects.items()):
+        yield "effect_duration_seconds", (name, kind), seconds
+        yield "effect_failures_total", (name, kind), meters.failures[kind]
+    yield "lease_renewals_total", (name,), meters.renewals
+    yield "lease_failures_total", (name,), meters.unrenewed
+    if state.route is not None and state.route.leased and meters.renewed_at is not None:
+        yield "lease_age_seconds", (name,), clock - meters.renewed_at
+        yield "lease_seconds", (name,), state.route.lease_s
+    for source, losses in sorted(meters.lost.items()):
+        yield "source_losses_total", (name, source), losses
+    for (sample, server), heard_at in sorted(meters.heard_at.items()):
+        yield "sample_age_seconds", (name, sample, server), clock - heard_at
+
+
+def _told(desk: Desk) -> Iterator[Sample]:
+    for name, tally in sorted(desk.tallies().items()):
+        yield "notifier_up", (name,), tally.up
+        yield "notifier_reachable", (name,), tally.works
+        yield "notifications_total", (name, "sent"), tally.sent
+        yield "notifications_total", (name, "failed"), tally.failed
+        yield "notifications_total", (name, "dropped"), tally.dropped
+        yield "notification_retries_total", (name,), tally.retries
+
+
+def _pin(desk: Desk) -> Iterator[Sample]:
     """What `audit verify --pin` takes. Not the head itself: each entry would make another series."""
     seq = int(desk.counters().get("audit_head_seq", 0)) // PIN_EVERY * PIN_EVERY
-    if not seq:
-        return {}
-    try:
-        records = desk.records(seq - 1, 1)
-    except JournalError:  # it shows elsewhere; the other numbers are needed all the more
-        return {}
-    return {(str(seq), str(record["hash"])): 1 for record in records if "hash" in record}
-
-
-def _ended(desk: Desk) -> Mapping[tuple[str, ...], float]:
-    counts: dict[tuple[str, ...], float] = {
-        (name, ending): 0 for name in sorted(desk.states()) for ending in ENDINGS
-    }
-    for target, rollout in desk.rollouts():
-        if rollout.outcome in ENDINGS:
-            counts[target, rollout.outcome] = counts.get((target, rollout.outcome), 0) + 1
-    return counts
+    records: tuple[Mapping[str, object], ...] = ()
+    if seq:
+        try:
+            records = tuple(desk.records(seq - 1, 1))
+        except JournalError:  # it shows elsewhere; the other numbers are needed all the more
+            return
+    for record in records:
+        if "hash" in record:
+            yield "audit_pin_info", (str(seq), str(record["hash"])), 1

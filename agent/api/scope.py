@@ -7,8 +7,10 @@ from typing import TypeVar
 
 from agent.api.desk import Desk
 from agent.api.tokens import Holder
+from agent.courier import Tally
 from agent.events import Event
 from agent.history import Accepted, Point
+from agent.meters import Meters
 from agent.model import Slo
 from agent.reading import Reading, SourceState
 from agent.series import Minute
@@ -80,6 +82,15 @@ class Scoped:
 
     def counters(self) -> Mapping[str, float]:
         return self.whole.counters()
+
+    def clock(self) -> float:
+        return self.whole.clock()
+
+    def meters(self) -> Mapping[str, Meters]:
+        return self._mine(self.whole.meters())
+
+    def tallies(self) -> Mapping[str, Tally]:
+        return self.whole.tallies()
 
     def _shown(self, record: Record) -> Record:
         mine = self.holder.sees(str(record.get("target") or ""))

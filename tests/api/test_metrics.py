@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.metrics import Family, exposition
+from agent.api.metric_names import METRICS, Metric, document
+from agent.api.metrics import exposition, lines
 from agent.arm import Arm
 from agent.budget import Budget
 from agent.effects import Route
 from agent.errors import JournalError
+from agent.meters import Histogram
 from agent.model import Server
+from agent.state import Phase, Rollout
 from tests.api.conftest import Client
-from tests.fake_desk import FakeDesk
+from tests.fake_desk import PLAN, FakeDesk
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 LINE = re.compile(
     r'(trimtab_[a-z0-9_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\})? (NaN|[+-]Inf|-?[0-9.e+-]+)'
@@ -57,7 +62,7 @@ def test_the_target_is_told_in_base_units() -> None:
     assert found['trimtab_rollouts_total{target="chat",outcome="promoted"}'] == 0
     assert found["trimtab_audit_head_seq"] == 0
     assert found["trimtab_events_total"] == 7
-    assert found["trimtab_loop_lag_seconds"] == 0.002
+    assert found['trimtab_loop_lag_seconds{target="chat"}'] == 0.002
     assert found["trimtab_ready"] == 1
 
 
@@ -79,19 +84,93 @@ async def test_ended_rollouts_are_counted_by_outcome(client: Client, desk: FakeD
 
 
 def test_labels_are_escaped() -> None:
-    family = Family("ready", "a\nb \\", ("target",), {('a"b\\c\nd',): float("nan")})
+    metric = Metric("ready", "gauge", "a\nb \\", ("target",))
 
-    assert list(family.lines()) == [
+    assert list(lines(metric, [(('a"b\\c\nd',), float("nan"))])) == [
         "# HELP trimtab_ready a\\nb \\\\",
         "# TYPE trimtab_ready gauge",
         'trimtab_ready{target="a\\"b\\\\c\\nd"} NaN',
     ]
 
 
+def test_a_histogram_is_cumulative() -> None:
+    seconds = Histogram(edges=(0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 7):
+        seconds.observe(value)
+
+    assert list(
+        lines(Metric("tick_duration_seconds", "histogram", "h", ("target",)), [(("chat",), seconds)])
+    )[2:] == [
+        'trimtab_tick_duration_seconds_bucket{target="chat",le="0.1"} 2',
+        'trimtab_tick_duration_seconds_bucket{target="chat",le="1"} 3',
+        'trimtab_tick_duration_seconds_bucket{target="chat",le="+Inf"} 4',
+        'trimtab_tick_duration_seconds_sum{target="chat"} 7.65',
+        'trimtab_tick_duration_seconds_count{target="chat"} 4',
+    ]
+
+
+def busy() -> FakeDesk:
+    """Everything happens at once: each metric has a sample."""
+    desk = FakeDesk()
+    made = desk.suggest({"max_num_seqs": 128})
+    state = desk.states()["chat"]
+    green = Server(name="chat-r1", setting={})
+    route = Route(
+        number=1,
+        servers=(green,),
+        weights={"chat-r0": 95, "chat-r1": 5},
+        fallback="chat-r0",
+        leased="chat-r1",
+        lease_s=15,
+    )
+    rollout = Rollout(
+        id="chat-o1",
+        suggestion=made.id,
+        server="chat-r1",
+        plan=PLAN,
+        started_at=desk.at,
+        phase_since=desk.at,
+        exposed=Arm(total=40, errors=2),
+    )
+    budget = Budget().counted(desk.at, [Arm(total=100, over_ttft=30)])
+    desk.set(replace(state, phase=Phase.CANARY, green=green, route=route, rollout=rollout, budget=budget))
+    for seq in range(1, 101):
+        desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
+    meters = desk.counted
+    meters.tick.observe(0.01)
+    meters.performed("route", 0.4, failed=True)
+    meters.renewed(98.0, failed=False)
+    meters.lost["nvidia_smi"] = 2
+    meters.heard_at["EngineSample", "chat-r0"] = 99.0
+    return desk
+
+
+def test_every_metric_that_is_documented_is_told() -> None:
+    told = {
+        re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(exposition(busy()))
+    }
+
+    assert told == {f"trimtab_{metric.name}" for metric in METRICS}
+
+
+def test_the_rollout_and_its_lease_are_told() -> None:
+    found = samples(exposition(busy()))
+
+    assert found['trimtab_rollout_exposed_requests{target="chat"}'] == 40
+    assert found['trimtab_rollout_bad_requests{target="chat"}'] == 2
+    assert found['trimtab_rollout_weight_ratio{target="chat"}'] == 0.05
+    assert found['trimtab_lease_age_seconds{target="chat"}'] == 2
+    assert found['trimtab_effect_failures_total{target="chat",effect="route"}'] == 1
+    assert found['trimtab_slo_attainment_ratio{target="chat",window="5m"}'] == 0.7
+    assert found['trimtab_sample_age_seconds{target="chat",sample="EngineSample",server="chat-r0"}'] == 1
+    assert found['trimtab_suggestion_expiry_seconds{target="chat"}'] == 3600
+    assert found['trimtab_notifications_total{notifier="ops",outcome="sent"}'] == 3
+
+
 @pytest.mark.real_prometheus
 def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
-    path.write_text(exposition(FakeDesk()))
+    path.write_text(exposition(busy()))
 
     with path.open() as text:
         checked = subprocess.run(
@@ -99,6 +178,10 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
         )
 
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_the_documentation_of_the_metrics_is_that_which_the_code_makes() -> None:
+    assert DOCS.read_text() == document(), "python -m agent.api.metric_names > docs/metrics.md"
 
 
 def test_a_pin_of_the_audit_is_told_that_changes_once_in_a_hundred_entries() -> None:
