@@ -20,6 +20,7 @@ AS_WARM = 0.8
 PREFIX_TOKENS = 1000.0
 HITS_MATTER = 0.1
 ASTRAY, SURE = 0.5, 6.0  # a share so far beside its weight, by so many standard errors
+BUSIER = 1.15  # times the record's load: so much more than its share a server at parity may get as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Held:
 def remembered(trial: Trial, second: Second) -> Trial:
     """What the next seconds are compared with: sums in which older seconds fade."""
     blue = second.blue.values()
-    asked = (sum(arm.asked for arm in blue), second.green.asked)
+    asked = (sum(arm.asked for arm in blue), second.green.asked, 1)
     failed = (
         sum(arm.errors + arm.gave_up for arm in blue),
         sum(arm.total + arm.gave_up for arm in blue),
@@ -45,10 +46,12 @@ def remembered(trial: Trial, second: Second) -> Trial:
         for count in ((pulse.prefix_hits, pulse.prefix_queries) if pulse else (0.0, 0.0))
     )
     warm = _faded(trial.prefixes, prefixes, WARM_S)
-    recent, ill = _faded(trial.asked, asked, RECENT_S), _faded(trial.blue_failed, failed, ILL_S)
+    recent = _faded((*trial.asked, trial.asked_s), asked, RECENT_S)
+    ill = _faded(trial.blue_failed, failed, ILL_S)
     return replace(
         trial,
         asked=(recent[0], recent[1]),
+        asked_s=recent[2],
         blue_failed=(ill[0], ill[1]),
         prefixes=(warm[0], warm[1], warm[2], warm[3]),
     )
@@ -64,7 +67,7 @@ def held(trial: Trial, second: Second, *, step: Step, record: Arm, alone: bool) 
     if second.blind:
         return Held(all=f"the proxy's records cannot be read: {second.blind}")
     if alone:
-        return Held()
+        return Held(latency=_busier(trial, record))
     if why := _incident(trial, record):
         return Held(all=why)
     return Held(latency=_cold(trial) or _astray(trial, step.weight / 100) or _worse_than_its_record(trial))
@@ -89,6 +92,23 @@ def _worse_than_its_record(trial: Trial) -> str:
     if failed / of <= limit + sqrt(limit * (1 - limit) / of):
         return ""
     return f"blue itself is worse than before: {failed / of:.1%} of its requests fail, {errors.usual:.1%} did"
+
+
+def _busier(trial: Trial, record: Arm) -> str:
+    """Alone, green's latency is held up to a record of another time: of a quieter one it says nothing.
+
+    Errors count all the same. What chance makes of the record's count (two standard errors) is left open.
+    """
+    if not trial.record_s or trial.asked[1] < ENOUGH:
+        return ""
+    usual = (record.asked + 2 * sqrt(record.asked)) / trial.record_s
+    now = trial.asked[1] / trial.asked_s
+    if now <= BUSIER * usual:
+        return ""
+    was = record.asked / trial.record_s
+    return (
+        f"green is asked {now:.3g} times a second, blue's record is of {was:.3g}: latency is not comparable"
+    )
 
 
 def _cold(trial: Trial) -> str:

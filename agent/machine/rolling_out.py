@@ -28,7 +28,8 @@ def prepare(_: Rules, state: State, event: Observed) -> Moved:
         return stay(state)
     if not state.vacated:
         record = rollout.record + arm_of_all(state.standing, event)
-        state = replace(state, rollout=replace(rollout, record=record))
+        trial = replace(rollout.trial, record_s=rollout.trial.record_s + 1.0)
+        state = replace(state, rollout=replace(rollout, record=record, trial=trial))
     state = counted(state, event)
     limit_s = state.awaiting.deadline_s if isinstance(state.awaiting, Launch | WarmUp | Examine) else 0.0
     if event.at > rollout.phase_since + timedelta(seconds=limit_s + GRACE_S):

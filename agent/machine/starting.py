@@ -8,6 +8,7 @@ from agent.effects import Launch
 from agent.guard import base_digest
 from agent.machine.examining import vacate_or_ask
 from agent.machine.moves import Moved, ask, close, enter, name_next, stay
+from agent.machine.serving import lately
 from agent.model import Server
 from agent.state import Phase, Rollout, State
 from agent.trial import Trial
@@ -24,6 +25,7 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         return stay(enter(gone, Phase.OBSERVING, at, why))
     state, name = name_next(state)
     old, prospect = standing[-1], suggestion.prospect
+    record, record_s = lately(state, at) if prospect.strategy == "swap" else (Arm(), 0.0)
     green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
     rollout = Rollout(
         id=f"{state.target}-{state.suggestions}",
@@ -35,8 +37,8 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         old=tuple(server.name for server in standing),
         started_at=at,
         phase_since=at,
-        trial=Trial(calibration=state.calibration, margin=suggestion.plan.margin),
-        record=sum(state.recent, Arm()) if prospect.strategy == "swap" else Arm(),
+        trial=Trial(calibration=state.calibration, margin=suggestion.plan.margin, record_s=record_s),
+        record=record,
     )
     approved = replace(suggestion, status="approved", decided_by=by)
     state = replace(state, green=green, rollout=rollout, suggestion=approved)

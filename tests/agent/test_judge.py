@@ -196,6 +196,30 @@ def test_the_hold_back_is_held_up_to_the_record() -> None:
     assert Canary(HOLD, record=record).run(served(10, slow=2), seconds=600).kind == "fail"
 
 
+def test_a_busier_hold_back_than_the_record_says_nothing_of_latency_but_of_errors() -> None:
+    """600 requests in 60 s: ten a second."""
+    busier = Canary(HOLD, record_s=60.0)
+    for _ in range(600):
+        assert busier.hear(served(14, slow=8)).kind == "wait"
+    assert "green is asked 14 times a second, blue's record is of 10" in busier.verdict.why
+    assert Canary(HOLD, record_s=60.0).run(served(14, errors=1), seconds=600).kind == "fail"
+    assert Canary(HOLD, record_s=60.0).run(served(11, slow=2), seconds=600).kind == "fail"
+    assert Canary(HOLD, record_s=60.0).run(served(11), seconds=600).kind == "pass"
+
+
+def test_a_pause_in_the_first_seconds_of_a_share_is_no_disaster() -> None:
+    canary = Canary(PARITY, calibration=dict.fromkeys(CALM, replace(INDEPENDENT, phi=30.0, tick_phi=4.0)))
+    for _ in range(6):
+        assert canary.hear(served(15, slow=12), served(15)).kind == "wait"
+
+
+def test_half_of_green_s_requests_late_for_half_a_minute_is_one() -> None:
+    canary = Canary(HOLD)
+    verdict = canary.run(served(15, slow=12), seconds=60)
+    assert verdict.kind == "fail"
+    assert canary.trial.valid_s <= 30.0
+
+
 @pytest.mark.parametrize("edge", [0.01, 0.02, 0.025])
 def test_ticks_that_any_harm_would_fill_are_read_without_an_error(edge: float) -> None:
     full = dict.fromkeys(CALM, replace(INDEPENDENT, tick_edge=edge, tick_requests=600.0))
