@@ -120,6 +120,8 @@ class ProcessEngine:
 
     async def _launched(self, server: Server, deadline_s: float) -> Server:
         one = (await self._unfenced()).get(server.name)
+        if one is not None:
+            server_marks.claim(self._bound, server.name)
         try:
             one = one or self._start(server)
             address = listens(one.argv)
@@ -127,13 +129,13 @@ class ProcessEngine:
                 await self._healthy(one, address)
         except TimeoutError as error:
             tail = self._tail(server)
-            await self._end(server.name, one, 0)
+            await self._undo(server.name, one)
             raise ActError(f"{server.name} was not healthy within {deadline_s:g} s", tail) from error
         except (OSError, FlagError) as error:
-            await self._end(server.name, one, 0)
+            await self._undo(server.name, one)
             raise ActError(f"{server.name} cannot be started: {error}") from error
         except BaseException:
-            await self._end(server.name, one, 0)
+            await self._undo(server.name, one)
             raise
         return replace(server, setting=server.setting or _setting(one.argv), address=address, ours=True)
 
@@ -303,6 +305,12 @@ class ProcessEngine:
         site = self._bound
         await end(one.process if one else None, lambda: server_marks.members(site, name), grace_s)
         server_marks.drop_note(site, name)
+
+    async def _undo(self, name: str, one: Marked | None) -> None:
+        """Nothing is left of a launch, unless a newer daemon has found the server and goes on with it."""
+        note = server_marks.read_note(self._bound, name)
+        if note is None or note.epoch <= self._bound.epoch:
+            await self._end(name, one, 0)
 
     # Its log.
 

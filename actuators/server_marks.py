@@ -6,7 +6,7 @@ The note beside it (`servers/NAME.json`) adds what a process can hide: its words
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,13 @@ def read_note(site: Site, name: str) -> Note | None:
 
 def write_note(site: Site, name: str, note: Note) -> None:
     write_private(_folder(site) / f"{name}.json", asdict(note))
+
+
+def claim(site: Site, name: str) -> None:
+    """A server that an older daemon was launching is this one's from now on: that one must not end it."""
+    note = read_note(site, name)
+    if note is not None and note.epoch < site.epoch:
+        write_note(site, name, replace(note, epoch=site.epoch))
 
 
 def drop_note(site: Site, name: str) -> None:

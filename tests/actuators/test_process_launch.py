@@ -222,6 +222,38 @@ async def test_under_a_newer_daemon_nothing_is_started_or_stopped(bound: Bound) 
     assert list(await older.observe()) == [server]
 
 
+async def test_a_launch_that_ends_under_a_newer_daemon_leaves_it_the_server_that_it_goes_on_with(
+    bound: Bound, tmp_path: Path
+) -> None:
+    older = asyncio.create_task(bound("--never-ready").launch(SERVER, 600))
+    await until(lambda: server_marks.read_note(site(tmp_path), SERVER.name))
+    begun = pids(tmp_path)
+    newer = asyncio.create_task(bound("--never-ready", epoch=2).launch(SERVER, 600))
+    await until(lambda: server_marks.newest_epoch(site(tmp_path), {}) == 2)
+
+    older.cancel()
+    await asyncio.wait([older])
+    left = pids(tmp_path)
+    newer.cancel()
+    await asyncio.wait([newer])
+
+    assert left == begun
+    assert pids(tmp_path) == set()
+
+
+async def test_a_launch_that_ends_under_a_newer_daemon_leaves_no_server_that_nobody_knows(
+    bound: Bound, tmp_path: Path
+) -> None:
+    older = asyncio.create_task(bound("--never-ready").launch(SERVER, 600))
+    await until(lambda: pids(tmp_path))
+    newer = await bound(epoch=2).launch(Server(name="chat-r2", setting={}), 60)
+
+    older.cancel()
+    await asyncio.wait([older])
+
+    assert list(await bound(epoch=2).observe()) == [newer]
+
+
 async def test_an_exit_is_told_with_its_code_and_last_lines(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--says", "ValueError: too bad")
     server = await engine.launch(SERVER, 60)
