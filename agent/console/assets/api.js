@@ -1,0 +1,74 @@
+// What the daemon is asked. The token lives in this tab only, and goes nowhere but into the Authorization header.
+
+const KEY = "trimtab.token";
+const PATIENCE_MS = 15000;
+
+/** A refusal, or no answer at all (status 0). */
+export class Problem extends Error {
+  constructor(status, detail, kind = "", retry_s = 0) {
+    super(detail);
+    this.status = status;
+    this.kind = kind;
+    this.retry_s = retry_s;
+  }
+}
+
+export const token = {
+  get: () => sessionStorage.getItem(KEY) || "",
+  set: (text) => sessionStorage.setItem(KEY, text),
+  clear: () => sessionStorage.removeItem(KEY),
+};
+
+export function headers(more = {}) {
+  const text = token.get();
+  return text ? { ...more, Authorization: `Bearer ${text}` } : more;
+}
+
+export async function problemOf(response) {
+  let body = {};
+  try {
+    body = await response.json();
+  } catch {
+    // not a problem document: the status says it all
+  }
+  const kind = String(body.type || "").split(":").pop();
+  const retry_s = Number(response.headers.get("Retry-After")) || 0;
+  return new Problem(response.status, body.detail || `The daemon answered ${response.status}.`, kind, retry_s);
+}
+
+async function ask(method, path, { body, key } = {}) {
+  const sent = headers({ Accept: "application/json" });
+  if (body !== undefined) sent["Content-Type"] = "application/json";
+  if (key) sent["Idempotency-Key"] = key;
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      headers: sent,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      cache: "no-store",
+      credentials: "omit",
+      redirect: "error",
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+  } catch {
+    throw new Problem(0, "The daemon does not answer.");
+  }
+  if (!response.ok) throw await problemOf(response);
+  try {
+    return await response.json();
+  } catch {
+    throw new Problem(0, "The daemon's answer was cut short.");
+  }
+}
+
+export const get = (path) => ask("GET", path);
+
+/** `key`: the same for each try of one decision, so that it counts once. */
+export const post = (path, body, key) => ask("POST", path, { body, key });
+
+export function newKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export const at = (...parts) => `/v1/${parts.map(encodeURIComponent).join("/")}`;

@@ -1,0 +1,75 @@
+// Numbers, times and flags as people read them.
+
+export const NONE = "–";
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined) return NONE;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(1).replace("e+", "e");
+  if (size >= 10 ** (digits - 1)) return Math.round(value).toLocaleString("en-US");
+  return String(Number(value.toPrecision(digits)));
+}
+
+export function percent(share, digits = 1) {
+  if (share === null || share === undefined) return NONE;
+  const value = share * 100;
+  if (value > 99 && value < 100) return `${Math.floor(value * 100) / 100} %`;  // 99.996 is not 100
+  return `${Number(value.toFixed(digits))} %`;
+}
+
+/** A latency in seconds. */
+export function latency(seconds) {
+  if (seconds === null || seconds === undefined) return NONE;
+  if (seconds < 1) return `${number(seconds * 1000)} ms`;
+  return seconds < 100 ? `${number(seconds)} s` : duration(seconds);
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return NONE;
+  const left = Math.max(0, Math.round(seconds));
+  if (left < 90) return `${left} s`;
+  if (left < 90 * 60) return `${Math.round(left / 60)} min`;
+  if (left < 36 * 3600) return `${Number((left / 3600).toFixed(1))} h`;
+  return `${Math.round(left / 86400)} days`;
+}
+
+const two = (value) => String(value).padStart(2, "0");
+const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+
+/** Local time; with the date unless it is today. */
+export function moment(text, seconds = true) {
+  if (!text) return NONE;
+  const at = new Date(text);
+  const time = `${two(at.getHours())}:${two(at.getMinutes())}${seconds ? `:${two(at.getSeconds())}` : ""}`;
+  return day(at) === day(new Date()) ? time : `${day(at)} ${time}`;
+}
+
+export function ago(text, now) {
+  return `${duration((now - new Date(text)) / 1000)} ago`;
+}
+
+export function words(name) {
+  return String(name).replaceAll("_", " ");
+}
+
+export function flagOf(knob) {
+  return `--${knob.replaceAll("_", "-")}`;
+}
+
+export function valueOf(value) {
+  return value === null || value === undefined ? "vLLM's default" : String(value);
+}
+
+/** One flag as it stands on vLLM's command line; empty when it is not given. */
+export function flag(knob, value) {
+  if (value === null || value === undefined) return "";
+  if (value === true) return flagOf(knob);
+  if (value === false) return `--no-${knob.replaceAll("_", "-")}`;
+  return `${flagOf(knob)} ${value}`;
+}
+
+/** "max_num_seqs 64 → 256", one for each knob. */
+export function change(from, to) {
+  return Object.entries(to).map(([knob, value]) => `${knob} ${valueOf(from[knob])} → ${valueOf(value)}`).join(", ");
+}

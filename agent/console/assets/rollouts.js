@@ -1,0 +1,222 @@
+// Rollouts: green against blue, as the judge sees them, and the way back.
+
+import { at, get, post, Problem } from "./api.js";
+import { Chart } from "./charts.js";
+import { el, fill, svg } from "./dom.js";
+import { change, duration, latency, number, percent, valueOf, words } from "./format.js";
+import { action, barred, confirm, figure, list, notice, pill, refused, side, table, time } from "./parts.js";
+import { section } from "./target.js";
+
+const WORSE = 100;  // of the mean over the streams: green goes back
+const NOT_WORSE = 20;  // of each stream: the step is passed
+
+export function rolloutsPage(context, root) {
+  let all = null;
+  const body = el("div");
+  root.append(el("h1", { tabindex: "-1" }, "Rollouts"), body);
+
+  async function refresh() {
+    all = await list("/v1/rollouts?limit=200", "rollouts");
+    draw();
+  }
+
+  function draw() {
+    if (!all) return;
+    const rows = all.map((one) => [
+      el("a", { href: `#/rollouts/${encodeURIComponent(one.id)}` }, one.id),
+      one.target,
+      [pill(one.outcome), one.outcome === "running" && one.phase ? [" ", words(one.phase)] : null],
+      time(one.started_at, false),
+      lasted(context, one),
+      [number(one.exposed.total), one.bad_exposed ? el("span", { class: "warn" }, ` · ${number(one.bad_exposed)} bad`) : null],
+      one.why || one.gain,
+    ]);
+    fill(body, table("Rollouts, newest first", ["Rollout", "Target", "Outcome", "Started", "Lasted", "Exposed", "Why"], rows, { hidden: true, keys: all.map((one) => one.id), empty: "None yet." }));
+  }
+
+  return { title: "Rollouts", refresh, draw, every_s: 10 };
+}
+
+function lasted(context, one) {
+  const end = one.ended_at ? new Date(one.ended_at) : context.now();
+  return duration((end - new Date(one.started_at)) / 1000);
+}
+
+export function rolloutPage(context, root, id) {
+  let rollout = null;
+  let suggestion = null;
+  let target = null;
+  const path = at("rollouts", id);
+  const head = el("div");
+  const slot = el("div");
+  const actions = el("div", { class: "actions" });
+  const now = el("div");
+  const compared = el("div");
+  const curve = new Chart({ title: "Evidence: green is not worse", unit: (value) => number(value, 2), log: true, height: 170, sync: id });
+  const against = new Chart({ title: "Evidence: green is worse", unit: (value) => number(value, 2), log: true, height: 170, sync: id });
+  const evidence = el("section", { "aria-label": "Evidence over time", hidden: true }, el("h2", "Evidence over time"),
+    el("p", { class: "muted" }, `E-values on a logarithmic scale. A step is passed when every stream reaches ${NOT_WORSE} for “not worse”; green goes back when the mean of “worse” reaches ${WORSE}.`),
+    el("div", { class: "charts wide" }, curve.node, against.node));
+  const rest = el("div");
+  root.append(head, slot, actions, now, compared, evidence, rest);
+
+  async function refresh() {
+    rollout = await get(path);
+    [suggestion, target] = await Promise.all([
+      suggestion ?? get(at("suggestions", rollout.suggestion)).catch(absent),
+      get(at("targets", rollout.target)),
+    ]);
+    draw();
+  }
+
+  function absent(error) {
+    if (error instanceof Problem && error.status === 404) return null;
+    throw error;
+  }
+
+  function draw() {
+    if (!rollout) return;
+    const running = rollout.outcome === "running";
+    fill(head,
+      el("p", { class: "crumb" }, el("a", { href: "#/rollouts" }, "Rollouts")),
+      el("h1", { tabindex: "-1" }, suggestion ? change(suggestion.from, suggestion.to) : rollout.id, " ", pill(rollout.outcome), running && rollout.phase ? pill(rollout.phase) : null),
+      el("p", { class: "links" }, `${rollout.id} on `, el("a", { href: `#/targets/${encodeURIComponent(rollout.target)}` }, rollout.target),
+        " · ", el("a", { href: `#/suggestions/${encodeURIComponent(rollout.suggestion)}` }, "its suggestion"), " · started ", time(rollout.started_at), ` · ${running ? "for" : "lasted"} ${lasted(context, rollout)}`),
+      rollout.why && el("p", { class: "note" }, rollout.why),
+      running && target.note && target.note !== rollout.why ? el("p", { class: "note" }, target.note) : null,
+      rollout.gain && el("p", { class: "note good" }, "Better at: ", rollout.gain),
+      rollout.parked && el("p", { class: "note warn" }, "Green waits without traffic: ", rollout.parked));
+    fill(actions, running ? action("abort", "Abort…", abort, { reason: barred(context), tone: "danger" }) : null);
+    fill(now, progress(running));
+    fill(compared, sides(), judged());
+    plot();
+    fill(rest, answers(), log());
+  }
+
+  function progress(running) {
+    const steps = rollout.plan.steps.map((step, place) => {
+      const state = !running ? (rollout.outcome === "promoted" || place < rollout.step ? "done" : place === rollout.step ? "stopped" : "ahead")
+        : place < rollout.step ? "done" : place === rollout.step && rollout.step_since ? "current" : "ahead";
+      const said = { done: "done", current: "now", stopped: "ended here", ahead: "to come" }[state];
+      return el("li", { class: state, "aria-current": state === "current" ? "step" : null },
+        el("strong", `${step.weight} %`), el("span", `${said}${state === "current" ? ` · ${duration(rollout.valid_s)} count${rollout.valid_s < step.at_least_s ? ` of ${duration(step.at_least_s)}` : ""}` : ""}`));
+    });
+    const weights = { blue: 0, green: 0 };
+    if (running) target.servers.forEach((server) => { weights[server.color] += server.weight ?? 0; });
+    const green = running ? weights.green : rollout.outcome === "promoted" ? 100 : 0;
+    return section("Progress",
+      el("ol", { class: "steps" }, steps),
+      running && el("div", { class: "traffic", role: "img", "aria-label": `Traffic: blue ${weights.blue} %, green ${green} %` },
+        shareBar("blue", weights.blue), shareBar("green", green)),
+      el("dl", { class: "figures" },
+        figure("Traffic on green", `${green} %`),
+        figure("Exposed requests", number(rollout.exposed.total), "answered by green, all steps"),
+        figure("Bad of them", number(rollout.bad_exposed), rollout.exposed.total ? percent(rollout.bad_exposed / rollout.exposed.total, 2) : "", rollout.bad_exposed ? "warn" : ""),
+        figure("Lost", number(rollout.lost), "cut when a server was retired", rollout.lost ? "bad" : ""),
+        rollout.restarts ? figure("Restarts", number(rollout.restarts), "of green", "warn") : null,
+        figure("Strategy", rollout.strategy, rollout.outage_s ? `outage ${duration(rollout.outage_s)}` : "")));
+  }
+
+  function shareBar(color, weight) {
+    const bar = svg("svg", { class: `share ${color}`, viewBox: "0 0 100 1", preserveAspectRatio: "none" }, svg("rect", { width: weight, height: 1 }));
+    return el("div", el("span", side(color), ` ${weight} %`), bar);
+  }
+
+  function sides() {
+    const arms = [rollout.green, rollout.blue, rollout.record];
+    const row = (name, show) => [name, ...arms.map(show)];
+    const bad = (count, arm) => (count ? `${number(count)} (${percent(count / Math.max(arm.total + arm.gave_up + arm.refused, 1), 2)})` : "0");
+    return section("Green against blue",
+      table("This step, and blue before the canary", ["", "Green, this step", "Blue, this step", "Blue, before"], [
+        row("Requests", (arm) => number(arm.total)),
+        row("Failed", (arm) => bad(arm.errors, arm)),
+        row("Gave up", (arm) => bad(arm.gave_up, arm)),
+        row("Refused", (arm) => bad(arm.refused, arm)),
+        row("TTFT p95", (arm) => latency(arm.ttft_p95_s)),
+        row("ITL p95", (arm) => latency(arm.itl_p95_s)),
+        row("Whole answer p95", (arm) => latency(arm.e2e_p95_s)),
+      ]));
+  }
+
+  function judged() {
+    if (!rollout.judged.length) return section("The judge", el("p", { class: "empty" }, "Nothing is judged yet: green has answered no request of this step."));
+    const high = Math.max(0.01, ...rollout.judged.flatMap((one) => [one.green_interval?.[1] ?? 0, one.blue_interval?.[1] ?? 0]));
+    const rows = rollout.judged.map((one) => [
+      [words(one.stream), one.edge_s ? el("small", ` bad above ${latency(one.edge_s)}`) : null],
+      intervals(one, high),
+      [el("span", { class: one.not_worse >= NOT_WORSE ? "good" : null }, number(one.not_worse)), el("small", ` of ${NOT_WORSE}`)],
+      [el("span", { class: one.worse >= 10 ? "bad" : null }, number(one.worse)), el("small", ` of ${WORSE}`)],
+      one.says,
+    ]);
+    return section("The judge",
+      table("Share of bad requests with its 95 % interval, and the evidence", ["Stream", `Bad requests, 0 to ${percent(high)}`, "Not worse", "Worse", "In words"], rows, { keys: rollout.judged.map((one) => one.stream) }));
+  }
+
+  function intervals(one, high) {
+    const line = (color, bad, of, interval) => {
+      const text = `${color}: ${number(bad)} of ${number(of)} bad${interval ? `, between ${percent(interval[0], 2)} and ${percent(interval[1], 2)}` : ""}`;
+      const x = (share) => Math.min(100, (share / high) * 100);
+      const picture = svg("svg", { class: `interval ${color}`, viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": text });
+      picture.append(svg("line", { x1: 0, x2: 100, y1: 9.5, y2: 9.5, class: "base" }));
+      if (interval) {
+        picture.append(svg("line", { x1: x(interval[0]), x2: Math.max(x(interval[1]), x(interval[0]) + 0.8), y1: 5, y2: 5, class: "span" }));
+        picture.append(svg("line", { x1: x(of ? bad / of : 0), x2: x(of ? bad / of : 0) + 1, y1: 5, y2: 5, class: "middle" }));
+      }
+      return el("div", { class: "interval-row" }, el("span", { class: `side ${color}`, "aria-hidden": "true" }, color), picture, el("span", { class: "count" }, `${number(bad)}/${number(of)}`));
+    };
+    return [line("green", one.green_bad, one.green_of, one.green_interval), line("blue", one.blue_bad, one.blue_of, one.blue_interval)];
+  }
+
+  function plot() {
+    const points = rollout.over_time;
+    evidence.hidden = points.length < 2;
+    if (evidence.hidden) return;
+    const times = points.map((point) => Date.parse(point.at) / 1000);
+    const streams = [...new Set(points.flatMap((point) => Object.keys(point.judged)))];
+    const palette = ["--accent", "--green", "--warn", "--muted", "--violet", "--bad"];
+    const lines = (place) => streams.map((stream, at_) => [points.map((point) => point.judged[stream]?.[place] ?? null), words(stream), palette[at_ % palette.length]]);
+    const marks = points.filter((point, place) => place && point.weight !== points[place - 1].weight).map((point) => ({ at: Date.parse(point.at) / 1000, name: "started", color: "--muted" }));
+    curve.show(times, lines(1), { bounds: [[NOT_WORSE, "needed"]], marks });
+    against.show(times, lines(0), { bounds: [[WORSE, "back at"]], marks });
+  }
+
+  function answers() {
+    const { quality } = rollout;
+    if (!quality) return null;
+    const row = (name, green, blue) => [name, green, blue];
+    return section("Answers to golden prompts", el("p", { class: quality.ok ? "note good" : "note bad" }, quality.why),
+      table("Green against blue, and blue against itself", ["", "Green", "Blue itself"], [
+        row("Same, word for word", number(quality.same), number(quality.same_blue)),
+        row("Contradicted", number(quality.contradicted), number(quality.contradicted_blue)),
+        row("Drift of log-probabilities", number(quality.drift), number(quality.drift_blue)),
+        row("Empty, looping, refusing, failed", number(quality.empty + quality.looping + quality.refusing + quality.failed), number(quality.bad_blue)),
+      ]));
+  }
+
+  function log() {
+    if (!rollout.log.length) return null;
+    return section("The lost server's last lines", el("pre", { class: "log", tabindex: "0", "aria-label": "Log" }, rollout.log.join("\n")));
+  }
+
+  async function abort() {
+    const outcome = await confirm({
+      title: "Take this rollout back?",
+      body: el("p", "All traffic returns to blue", suggestion ? `, with ${Object.entries(suggestion.from).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", ")}` : "", ". An abort wins as long as there is a way back."),
+      label: "Reason",
+      required: true,
+      button: "Abort the rollout",
+      tone: "danger",
+      send: (reason, key) => post(`${path}/abort`, { reason }, key),
+    });
+    if (outcome === null) return;
+    await refresh().catch(() => {});
+    if (outcome instanceof Problem) notice(slot, "bad", refused(outcome));
+    else notice(slot, "good", "The rollout is taken back.");
+  }
+
+  return {
+    title: "Rollout", refresh, draw, every_s: 2, idle: () => rollout && rollout.outcome !== "running", idle_s: 30,
+    concerns: (record) => record.target === rollout?.target,
+    close: () => [curve, against].forEach((chart) => chart.close()),
+  };
+}

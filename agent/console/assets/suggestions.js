@@ -1,0 +1,275 @@
+// Suggestions: what waits for a person, why, and the answer. What is approved is the digest that was shown.
+
+import { at, get, post, Problem } from "./api.js";
+import { Chart, CHARTS, showColumn } from "./charts.js";
+import { el, fill } from "./dom.js";
+import { change, duration, flag, latency, moment, number, percent, words } from "./format.js";
+import { action, barred, confirm, list, notice, pill, refused, table, time } from "./parts.js";
+import { section } from "./target.js";
+
+const STRATEGY = {
+  surge: "a new server comes up beside the others",
+  replace: "one server after the other gives its place to a new one",
+  swap: "the only server gives its place: a planned outage",
+};
+const CLASS = {
+  auto: "reversible, and invisible to users",
+  gated: "changes what is accepted, quality or hardware: always a person's decision",
+  note: "advice only",
+};
+/** What of the charts shows a metric; the first match counts. */
+const SEEN = [[/ttft|first/, "ttft"], [/itl|gap/, "itl"], [/kv|cache/, "kv"], [/preempt/, "preemptions"], [/gpu|throttle|memory/, "gpu"], [/wait|queue|running|seqs/, "queue"], [/request|rps|rate|goodput/, "rate"]];
+
+export function suggestionsPage(context, root) {
+  let all = null;
+  const body = el("div");
+  root.append(el("h1", { tabindex: "-1" }, "Suggestions"), body);
+
+  async function refresh() {
+    all = await list("/v1/suggestions?limit=200", "suggestions");
+    draw();
+  }
+
+  function draw() {
+    if (!all) return;
+    const rows = all.map((one) => [
+      el("a", { href: `#/suggestions/${encodeURIComponent(one.id)}` }, change(one.from, one.to)),
+      one.target,
+      pill(statusOf(context, one)),
+      one.why,
+      time(one.made_at, false),
+      one.status === "open" ? `expires in ${duration(left(context, one))}` : one.decided_by,
+    ]);
+    fill(body, table("Suggestions, newest first", ["Change", "Target", "Status", "Why", "Made", "Decided"], rows, {
+      hidden: true, keys: all.map((one) => one.id), empty: "None yet. The first one needs some 30 seconds of load.",
+    }));
+  }
+
+  return { title: "Suggestions", refresh, draw, every_s: 15 };
+}
+
+const left = (context, one) => (new Date(one.expires_at) - context.now()) / 1000;
+const statusOf = (context, one) => (one.status === "open" && left(context, one) <= 0 ? "expired" : one.status);
+
+export function suggestionPage(context, root, id) {
+  let shown = null;  // what the person looks at, and so what an approval names
+  let newer = null;  // what the daemon has now, when that is something else
+  let target = null;
+  let series = null;
+  let sending = false;
+  const path = at("suggestions", id);
+  const head = el("div");
+  const slot = el("div");
+  const stale = el("div");
+  const decide = el("section", { class: "decide", "aria-label": "Decision" });
+  const body = el("div", { class: "reasons" });
+  const graphs = el("div", { class: "charts" });
+  const charts = new Map();
+  const rest = el("div");
+  root.append(head, slot, stale, el("div", { class: "split" }, el("div", body, graphs, rest), decide));
+
+  async function refresh() {
+    const found = await get(path);
+    if (!shown || sameOffer(shown, found)) {
+      shown = found;
+      newer = null;
+    } else {
+      newer = found;
+    }
+    const [now, hours] = await Promise.all([
+      get(at("targets", found.target)),
+      series ?? get(`${at("targets", found.target)}/series?hours=${hoursSince(found)}&points=360`),
+    ]);
+    target = now;
+    series = hours;
+    draw();
+  }
+
+  /** The chart ends when the suggestion was made: back to two hours before it. */
+  function hoursSince(found) {
+    return Math.min(24, Math.max(2, Math.ceil((context.now() - new Date(found.made_at)) / 3600e3) + 2));
+  }
+
+  function draw() {
+    if (!shown || !target) return;
+    const status = statusOf(context, shown);
+    fill(head,
+      el("p", { class: "crumb" }, el("a", { href: "#/suggestions" }, "Suggestions")),
+      el("h1", { tabindex: "-1" }, change(shown.from, shown.to), " ", pill(status)),
+      el("p", { class: "links" }, "on ", el("a", { href: `#/targets/${encodeURIComponent(shown.target)}` }, shown.target),
+        ` · ${shown.policy === shown.rule ? shown.policy : `${shown.policy}, rule ${shown.rule}`} · made `, time(shown.made_at)));
+    fill(stale, newer && el("div", { class: "notice warn", role: "alert" },
+      el("p", "This suggestion has changed since you opened it. What you see below is what it was; it can no longer be approved."),
+      el("button", { type: "button", id: "show-new", onclick: showNew }, "Show what it is now")));
+    fill(body, reasons());
+    graph();
+    fill(rest, how(), flags());
+    fill(decide, decision(status));
+  }
+
+  function showNew() {
+    shown = newer;
+    newer = null;
+    draw();
+    head.querySelector("h1").focus();
+  }
+
+  function reasons() {
+    const seen = shown.evidence.map((one) => [words(one.metric), `${amount(one)}${one.unit && !SPECIAL.has(one.unit) ? ` ${one.unit}` : ""}`, one.window_s ? `over ${duration(one.window_s)}` : ""]);
+    return [
+      el("p", { class: "why" }, shown.why),
+      el("dl", { class: "pairs" },
+        pair("Expected", shown.expects), pair("Risk", shown.risks),
+        pair("Class", [el("strong", shown.class), `: ${CLASS[shown.class] ?? ""}`, shown.mitigation ? " · answers a problem of now" : ""]),
+        pair("Source", shown.source)),
+      el("h2", "What was seen"),
+      table("What was seen", ["Metric", "Value", "Window"], seen, { hidden: true, empty: "A person asked for it; no measurement stands behind it." }),
+    ];
+  }
+
+  function graph() {
+    const wanted = new Set(shown.evidence.flatMap((one) => SEEN.filter(([pattern]) => pattern.test(one.metric)).slice(0, 1).map(([, chart]) => chart)));
+    wanted.add("queue");
+    wanted.add("ttft");
+    const until = new Date(shown.made_at).getTime() / 1000;
+    const cut = upTo(series, until - 2 * 3600, until + 600);
+    for (const spec of CHARTS.filter((one) => wanted.has(one.id))) {
+      if (!charts.has(spec.id)) {
+        const chart = new Chart({ ...spec, height: 110, sync: id });
+        graphs.append(chart.node);
+        charts.set(spec.id, chart);
+      }
+      charts.get(spec.id).node.hidden = !showColumn(charts.get(spec.id), spec, cut, target.slo);
+    }
+  }
+
+  function how() {
+    const { prospect, plan, forecast } = shown;
+    const steps = (plan?.steps ?? []).map((step, place) => [
+      place === plan.steps.length - 1 && step.weight === 100 ? "100 %, the old server kept warm" : `${step.weight} %`,
+      `${number(step.requests)} requests`, `${duration(step.at_least_s)} to ${duration(step.at_most_s)}`,
+    ]);
+    return section("How it will be done",
+      prospect?.outage_s > 0 && el("p", { class: "notice warn" }, el("strong", "Planned outage: "), `nothing serves for about ${duration(prospect.outage_s)}.`),
+      el("dl", { class: "pairs" },
+        prospect && pair("Strategy", [el("strong", prospect.strategy), `: ${STRATEGY[prospect.strategy] ?? ""}`, prospect.why && ` (${prospect.why})`]),
+        prospect?.start_s ? pair("Start", `about ${duration(prospect.start_s)}`) : null,
+        forecast && pair("How long", `usually ${duration(forecast.usual_s + forecast.hold_s)}, nine of ten within ${duration(forecast.likely_s + forecast.hold_s)}, at ${number(forecast.rate_rps)} requests a second`),
+        forecast?.too_long.length ? pair("Too little traffic", `the step${forecast.too_long.length > 1 ? "s" : ""} at ${forecast.too_long.map((one) => `${one} %`).join(", ")} will probably end undecided`) : null,
+        plan && pair("Margin", `green must not be worse by ${percent(plan.margin)} of its requests; ${plan.gain_needed ? "without a measurable gain it is taken back" : "it need not be better"}`)),
+      steps.length ? table("Steps of the rollout", ["Green's traffic", "At least", "Takes"], steps) : null,
+      [...shown.notes, ...(prospect?.notes ?? [])].length ? el("ul", { class: "notes" }, [...shown.notes, ...(prospect?.notes ?? [])].map((note) => el("li", note))) : null);
+  }
+
+  /** Every flag of the server, the changed ones twice. */
+  function flags() {
+    const setting = target.servers.find((server) => server.color === "blue")?.setting ?? {};
+    const same = { ...setting };
+    Object.keys(shown.to).forEach((knob) => delete same[knob]);
+    const lines = [
+      ...Object.entries(same).map(([knob, value]) => ["same", flag(knob, value)]),
+      ...Object.entries(shown.to).flatMap(([knob, value]) => [["minus", flag(knob, shown.from[knob])], ["plus", flag(knob, value)]]),
+    ].filter(([, text]) => text);
+    const sign = { same: " ", minus: "−", plus: "+" };
+    const said = { same: "", minus: "removed: ", plus: "added: " };
+    return section("The exact flags",
+      el("div", { class: "diff", tabindex: "0", role: "region", "aria-label": "Flags as a diff" }, lines.map(([kind, text]) =>
+        el("code", { class: kind }, el("span", { class: "sign", "aria-hidden": "true" }, sign[kind]), said[kind] && el("span", { class: "visually-hidden" }, said[kind]), text))));
+  }
+
+  function decision(status) {
+    if (shown.decided_by || !["open", "checking"].includes(status)) return [el("h2", "Decision"), el("p", over(status))];
+    const seconds = left(context, shown);
+    const common = newer ? "It has changed since you opened it." : sending ? "Being sent." : barred(context);
+    const approving = common || (status === "checking" ? "The engine is still asked what would come of it." : "")
+      || (shown.class === "note" ? "This is advice only." : "")
+      || (target.mode === "advise" ? "The mode is advise: nothing is changed. Set [agent] mode = \"approve\" and restart." : "")
+      || (target.paused ? "The target is paused; resume it first." : "");
+    return [
+      el("h2", "Decision"),
+      el("p", { class: seconds < 300 ? "warn" : null }, "Expires in ", el("strong", duration(seconds)), el("span", { class: "muted" }, ` at ${moment(shown.expires_at)}`)),
+      el("div", { class: "buttons" },
+        action("approve", "Approve…", approve, { reason: approving, tone: "primary" }),
+        action("deny", "Deny…", deny, { reason: common, by: common && common === approving ? "why-approve" : "" })),
+      shown.digest && el("p", { class: "digest" }, "You approve exactly this, by its digest ", el("code", shown.digest)),
+    ];
+  }
+
+  function over(status) {
+    if (status === "expired") return `It expired at ${moment(shown.expires_at)}. What is still worth doing is suggested again with fresh numbers.`;
+    if (status === "superseded") return "Another suggestion has taken its place.";
+    if (status === "refused") return "The engine's answer refuses it; the last note says why.";
+    return [`It was ${status}`, shown.decided_by && ` by ${shown.decided_by}`, ".", status === "approved" && target.rollout ? [" ", el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "To its rollout")] : ""];
+  }
+
+  async function approve() {
+    const offered = shown;
+    const outcome = await confirm({
+      title: "Approve this change?",
+      body: [
+        el("p", el("strong", change(offered.from, offered.to)), " on ", offered.target, "."),
+        offered.prospect?.outage_s > 0 ? el("p", { class: "notice warn" }, `Nothing serves for about ${duration(offered.prospect.outage_s)}.`) : null,
+        el("p", { class: "digest" }, el("code", offered.digest)),
+      ],
+      label: "Comment for the audit",
+      button: "Approve",
+      tone: "primary",
+      send: (comment, key) => send("approve", { digest: offered.digest, comment }, key),
+    });
+    await told(outcome, "Approved. The rollout starts.");
+  }
+
+  async function deny() {
+    const outcome = await confirm({
+      title: "Deny this change?",
+      body: el("p", el("strong", change(shown.from, shown.to)), " on ", shown.target, ". It is not suggested again for a while."),
+      label: "Reason",
+      required: true,
+      button: "Deny",
+      send: (reason, key) => send("deny", { reason }, key),
+    });
+    await told(outcome, "Denied.");
+  }
+
+  const send = (what, body_, key) => post(`${path}/${what}`, body_, key);
+
+  async function told(outcome, good) {
+    if (outcome === null) return;
+    const failed = outcome instanceof Problem;
+    if (!failed) shown = outcome;
+    await refresh().catch(() => {});
+    if (failed) notice(slot, "bad", refused(outcome));
+    else notice(slot, "good", good, target?.rollout && shown.status === "approved" ? el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "To the rollout") : null);
+  }
+
+  return {
+    title: "Suggestion", refresh, draw, every_s: 5, concerns: (record) => record.target === shown?.target,
+    ticking: true, close: () => charts.forEach((chart) => chart.close()),
+  };
+}
+
+/** Whether an approval of the one would be an approval of the other. */
+function sameOffer(one, other) {
+  return !one.digest || one.digest === other.digest;
+}
+
+function pair(name, ...value) {
+  return el("div", { "data-key": name }, el("dt", name), el("dd", value));
+}
+
+const SPECIAL = new Set(["s", "ratio", "share", "%"]);
+
+function amount({ value, unit }) {
+  if (unit === "s") return latency(value);
+  if (unit === "ratio" || unit === "share") return percent(value);
+  return unit === "%" ? `${number(value)} %` : number(value);
+}
+
+/** The part of a series between two Unix times. */
+function upTo(series, from, to) {
+  const start = Date.parse(series.start) / 1000;
+  const first = Math.max(0, Math.ceil((from - start) / series.every_s));
+  const past = Math.max(first, Math.floor((to - start) / series.every_s) + 1);
+  const columns = Object.fromEntries(Object.entries(series).filter(([name, value]) => Array.isArray(value) && name !== "marks").map(([name, value]) => [name, value.slice(first, past)]));
+  return { ...series, ...columns, start: new Date((start + first * series.every_s) * 1000).toISOString() };
+}

@@ -1,0 +1,150 @@
+// One target: how it is, its last hours, its servers, and what was tried.
+
+import { at, get, post, newKey, Problem } from "./api.js";
+import { Chart, CHARTS, showColumn, strictest } from "./charts.js";
+import { el, fill } from "./dom.js";
+import { change, flag, latency, number, percent, valueOf, words } from "./format.js";
+import { action, barred, figure, notice, pill, side, table, time } from "./parts.js";
+
+const HOURS = [1, 3, 6, 12, 24];
+const POINTS = 480;
+
+export function targetPage(context, root, name) {
+  let target = null;
+  let series = null;
+  let hours = Number(sessionStorage.getItem("trimtab.hours")) || 6;
+  const path = at("targets", name);
+  const slot = el("div");
+  const head = el("div");
+  const actions = el("div", { class: "actions" });
+  const figures = el("dl", { class: "figures" });
+  const picker = el("fieldset", { class: "picker" }, el("legend", { class: "visually-hidden" }, "Hours shown"),
+    HOURS.map((each) => el("label", el("input", { type: "radio", name: "hours", value: each, checked: each === hours, onchange: () => choose(each) }), el("span", `${each} h`))));
+  const none = el("p", { class: "empty", hidden: true }, "No history yet: the first point comes a minute after the daemon has seen load.");
+  const grid = el("div", { class: "charts" });
+  const more = el("div");
+  const charts = CHARTS.map((spec) => [spec, new Chart(spec)]);
+  root.append(head, slot, actions, figures, el("div", { class: "between" }, el("h2", "Last hours"), picker), none, grid, more);
+
+  function choose(each) {
+    hours = each;
+    sessionStorage.setItem("trimtab.hours", each);
+    history();
+  }
+
+  async function refresh() {
+    target = await get(path);
+    draw();
+  }
+
+  async function history() {
+    const asked = hours;
+    const found = await get(`${path}/series?hours=${hours}&points=${POINTS}`);
+    if (asked !== hours) return;
+    series = found;
+    plot();
+  }
+
+  function plot() {
+    if (!series || !target) return;
+    none.hidden = series.running.length > 0;
+    for (const [spec, chart] of charts) {
+      const shown = spec.lines.some(([column]) => series[column].some((value) => value !== null));
+      if (shown && !chart.node.isConnected) grid.append(chart.node);
+      if (!shown) chart.node.remove();
+      else showColumn(chart, spec, series, target.slo);
+    }
+    [...charts].reverse().reduce((next, [, chart]) => {  // in the order of CHARTS, whichever came first
+      if (!chart.node.isConnected) return next;
+      if (chart.node.nextSibling !== next) grid.insertBefore(chart.node, next);
+      return chart.node;
+    }, null);
+  }
+
+  function draw() {
+    if (!target) return;
+    fill(head,
+      el("p", { class: "crumb" }, el("a", { href: "#/targets" }, "Targets")),
+      el("h1", { tabindex: "-1" }, name, " ", pill(target.phase), target.paused ? pill("paused", "paused") : null, el("span", { class: "muted mode" }, `mode ${target.mode}`)),
+      target.note && el("p", { class: "note" }, target.note),
+      el("p", { class: "links" },
+        target.suggestion && el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(target.suggestion)}` }, "A suggestion waits for an answer"),
+        target.rollout && el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "Latest rollout"),
+        el("a", { href: `#/audit?target=${encodeURIComponent(name)}` }, "Audit of this target")));
+    const bar = barred(context);
+    fill(actions, target.paused
+      ? action("resume", "Resume", () => turn("resume"), { reason: bar })
+      : action("pause", "Pause", () => turn("pause"), { reason: bar }));
+    fill(figures, numbers());
+    fill(more, servers(), budget(), sources(), outcomes());
+    plot();
+  }
+
+  async function turn(what) {
+    try {
+      target = await post(`${path}/${what}`, undefined, newKey());
+      draw();
+      notice(slot, "good", what === "pause" ? "Paused: nothing new is started on this target." : "Resumed.");
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      notice(slot, "bad", error.message);
+    }
+  }
+
+  function numbers() {
+    const { reading, slo } = target;
+    const attained = series?.attainment.at(-1) ?? null;
+    const goal = strictest(slo);
+    const p95 = (latencies, objective) => (objective && latencies?.p95 > objective.under_s ? "bad" : "");
+    return [
+      figure("Goodput", target.goodput_rps === null ? "–" : `${number(target.goodput_rps)}/s`),
+      figure("In SLO", percent(attained), goal ? `of ${percent(goal)} promised` : "", goal && attained !== null && attained < goal ? "bad" : ""),
+      figure("TTFT p95", latency(reading?.ttft?.p95), slo?.ttft ? `≤ ${latency(slo.ttft.under_s)} for ${percent(slo.ttft.share)}` : "", p95(reading?.ttft, slo?.ttft)),
+      figure("ITL p95", latency(reading?.itl?.p95), slo?.itl ? `≤ ${latency(slo.itl.under_s)} for ${percent(slo.itl.share)}` : "", p95(reading?.itl, slo?.itl)),
+      figure("Waiting", number(reading?.waiting.mean, 2), reading ? `up to ${number(reading.waiting.high)}` : ""),
+      figure("Running", number(reading?.running.mean, 2), reading ? `up to ${number(reading.running.high)}` : ""),
+      figure("KV cache", percent(reading?.kv_usage?.mean, 0), reading?.kv_usage ? `up to ${percent(reading.kv_usage.high, 0)}` : ""),
+      figure("Preemptions", reading?.preemptions_per_s ? `${number(reading.preemptions_per_s.mean, 2)}/s` : "–"),
+      (reading?.gpus ?? []).map((gpu) => figure(`GPU ${gpu.index}`, percent(gpu.utilization, 0),
+        gpu.memory_total_mib ? `${percent(gpu.memory_used_mib / gpu.memory_total_mib, 0)} of ${number(gpu.memory_total_mib / 1024)} GiB${gpu.temperature_c === null ? "" : ` · ${number(gpu.temperature_c)} °C`}` : gpu.name)),
+    ];
+  }
+
+  function servers() {
+    const rows = target.servers.map((server) => [
+      [side(server.color), " ", server.name],
+      server.weight === null ? "–" : `${server.weight} %`,
+      server.address || "not up yet",
+      server.ours ? "trimtab" : "somebody else",
+      el("details", { "data-key": `flags-${server.name}` }, el("summary", `${Object.keys(server.setting).length} flags`),
+        el("pre", { tabindex: "0", "aria-label": `Flags of ${server.name}` }, Object.entries(server.setting).map(([knob, value]) => flag(knob, value)).filter(Boolean).join("\n") || "none")),
+    ]);
+    return section("Servers", table("Servers", ["Server", "Traffic", "Address", "Started by", "Setting"], rows, { hidden: true, keys: target.servers.map((one) => one.name) }));
+  }
+
+  function budget() {
+    const rows = target.budget.map((burn) => [
+      words(burn.window), el("span", { class: burn.rate >= 6 ? "bad" : burn.rate > 1 ? "warn" : null }, `${number(burn.rate)} ×`), words(burn.objective), `${number(burn.bad)} of ${number(burn.of)}`,
+    ]);
+    return rows.length ? section("Error budget", table("How fast the error budget burns; 1 × is what is allowed", ["Window", "Burns", "Worst objective", "Bad requests"], rows)) : null;
+  }
+
+  function sources() {
+    const rows = target.sources.map((one) => [one.source, one.available ? "answers" : el("span", { class: "warn" }, "lost"), time(one.at), one.why]);
+    return section("Sources", table("Sources", ["Source", "State", "Since", "Why"], rows, { hidden: true }));
+  }
+
+  function outcomes() {
+    const rows = [...target.outcomes].reverse().map((one) => [time(one.at), pill(one.result), Object.keys(one.before).length ? change(one.before, one.to) : Object.entries(one.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", "), one.why]);
+    return section("What was tried", table("What was tried", ["When", "Result", "Change", "Why"], rows, { hidden: true, empty: "Nothing yet." }));
+  }
+
+  return {
+    title: name, concerns: (record) => record.target === name, refresh, draw, every_s: 3, slow: history, slow_s: 30,
+    close: () => charts.forEach(([, chart]) => chart.close()),
+  };
+}
+
+export function section(title, ...body) {
+  return el("section", { "data-key": title, "aria-label": title }, el("h2", title), body);
+}

@@ -1,0 +1,94 @@
+// All targets at a glance, and what waits for a person.
+
+import { at, get } from "./api.js";
+import { strictest } from "./charts.js";
+import { el, fill } from "./dom.js";
+import { change, duration, latency, number, percent, words } from "./format.js";
+import { list, pill, sparkline, table } from "./parts.js";
+
+const HOURS = 24;
+const POINTS = 96;
+const LIVE = ["checking", "vacating", "launching", "warming", "canary", "spreading", "promoting", "rolling_back", "restoring"];
+
+export function targetsPage(context, root) {
+  let targets = null;
+  let open = [];
+  const series = new Map();
+  const urgent = el("section", { "aria-labelledby": "urgent", class: "urgent" });
+  const all = el("section", { "aria-label": "All targets" });
+  root.append(el("h1", { tabindex: "-1" }, "Targets"), urgent, all);
+
+  async function refresh() {
+    const [found, waiting] = await Promise.all([list("/v1/targets", "targets"), list("/v1/suggestions?status=open", "suggestions")]);
+    targets = found;
+    open = waiting.filter((one) => targets.some((target) => target.suggestion === one.id));
+    draw();
+  }
+
+  async function history() {
+    const names = (targets ?? await list("/v1/targets", "targets")).map((target) => target.name);
+    await Promise.all(names.map(async (name) => series.set(name, await get(`${at("targets", name)}/series?hours=${HOURS}&points=${POINTS}`))));
+    if (targets) draw();
+  }
+
+  function draw() {
+    if (!targets) return;
+    fill(urgent, needs());
+    fill(all, table("All targets", ["Target", "State", "Goodput", "In SLO", "TTFT p95", "Queue", "KV", "Preempt.", "GPU", "Last 24 h"], targets.map(row), {
+      hidden: true, kind: "glance", keys: targets.map((target) => target.name), empty: "This token sees no target.",
+    }));
+  }
+
+  function needs() {
+    const halted = targets.filter((target) => target.phase === "halted");
+    const busy = targets.filter((target) => LIVE.includes(target.phase) && target.rollout);
+    const items = [
+      ...halted.map((target) => el("li", { class: "bad" }, link(target.name), " is halted: ", target.note)),
+      ...open.map((one) => el("li", { class: "ask" },
+        el("a", { href: `#/suggestions/${encodeURIComponent(one.id)}` }, change(one.from, one.to)), " on ", one.target,
+        el("span", { class: "muted" }, ` · waits for an answer, expires in ${duration((new Date(one.expires_at) - context.now()) / 1000)}`))),
+      ...busy.map((target) => el("li", { class: "busy" },
+        el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, `${words(target.phase)} on ${target.name}`),
+        el("span", { class: "muted" }, target.note && ` · ${target.note}`))),
+    ];
+    if (!items.length) return el("p", { class: "muted" }, "Nothing waits for you.");
+    return [el("h2", { id: "urgent" }, "Needs you, or is under way"), el("ul", items)];
+  }
+
+  function row(target) {
+    const { reading, slo } = target;
+    const now = series.get(target.name);
+    const attained = last(now, "attainment");
+    const goal = strictest(slo);
+    const gpu = last(now, "gpu_utilization");
+    const late = slo?.ttft && target.ttft_p95_s > slo.ttft.under_s;
+    return [
+      link(target.name),
+      [pill(target.phase), " ", el("span", { class: "muted" }, target.mode), target.paused ? [" ", pill("paused", "paused")] : null],
+      target.goodput_rps === null ? number(last(now, "goodput_rps")) : [number(target.goodput_rps), el("small", " req/s")],
+      el("span", { class: goal && attained !== null && attained < goal ? "bad" : null }, percent(attained)),
+      el("span", { class: late ? "bad" : null }, latency(target.ttft_p95_s)),
+      reading ? [number(reading.waiting.mean, 2), el("small", " waiting "), number(reading.running.mean, 2), el("small", " running")] : "–",
+      percent(reading?.kv_usage?.mean, 0),
+      reading?.preemptions_per_s ? `${number(reading.preemptions_per_s.mean, 2)}/s` : "–",
+      percent(gpu, 0),
+      now ? sparkline(now.goodput_rps, `Goodput of ${target.name} over ${HOURS} hours: ${told(now.goodput_rps)}`) : "",
+    ];
+  }
+
+  return { title: "Targets", refresh, draw, every_s: 5, slow: history, slow_s: 60 };
+}
+
+function link(name) {
+  return el("a", { href: `#/targets/${encodeURIComponent(name)}` }, name);
+}
+
+function last(series, column) {
+  return series?.[column].at(-1) ?? null;
+}
+
+function told(values) {
+  const known = values.filter((value) => value !== null);
+  if (!known.length) return "nothing is known yet";
+  return `from ${number(Math.min(...known))} to ${number(Math.max(...known))}, now ${number(known.at(-1))} requests a second`;
+}
