@@ -34,7 +34,7 @@ class Entry:
             tokens = Tokens(door.tokens_file, now)
         except ConfigError as error:
             raise ConfigError(f"[api] tokens_file: {error}") from error
-        return cls(door, tokens, Peers(door.users, door.groups), tls)
+        return cls(door, tokens, Peers(door.users, door.groups, door.certificates), tls)
 
     @property
     def hosts(self) -> set[str]:

@@ -1,4 +1,7 @@
-"""Who is at the other end of the unix socket: the kernel knows (SO_PEERCRED), so these need no token."""
+"""Who is at the other end, where no token has to say it.
+
+Of a unix socket the kernel knows (SO_PEERCRED); with TLS, a certificate that the configured authority signed.
+"""
 
 import grp
 import os
@@ -6,6 +9,8 @@ import pwd
 import socket
 import struct
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from aiohttp import web
 
@@ -16,18 +21,25 @@ from agent.errors import ConfigError
 PEERGROUPS = 59  # SO_PEERGROUPS of <asm-generic/socket.h>: Python does not name it
 MOST_GROUPS = 256  # getsockopt reads at most 1024 bytes; of a peer with more only the first group counts
 ROOT = 0
+NONE: Mapping[str, Role] = MappingProxyType({})
 CREDENTIALS = struct.Struct("iII")  # struct ucred of unix(7): pid, uid, gid
 
 
 class Peers:
-    """The roles of users and groups. Root and the daemon's own user are admins: they can write the tokens
-    file and stop the daemon, so asking them for a token would protect nothing."""
+    """The roles of users, groups and names in certificates.
 
-    def __init__(self, users: Mapping[str, Role], groups: Mapping[str, Role]) -> None:
+    Root and the daemon's own user are admins: they can write the tokens file and stop the daemon, so asking
+    them for a token would protect nothing.
+    """
+
+    def __init__(
+        self, users: Mapping[str, Role], groups: Mapping[str, Role], certificates: Mapping[str, Role] = NONE
+    ) -> None:
         """Raises ConfigError for an account that this host does not have."""
         self._users: dict[int, Role] = {}
         self._groups: dict[int, Role] = {}
         self._names: dict[int, str] = {}
+        self._certificates = certificates
         for written, role in users.items():
             uid = _number("users", written, lambda name: pwd.getpwnam(name).pw_uid)
             self._users[uid] = role
@@ -39,13 +51,24 @@ class Peers:
             self._names[uid] = name
 
     def holder(self, request: web.Request) -> Holder | None:
-        """None: it is no unix socket, or nobody who is known."""
+        """None: it is nobody who is known."""
+        if certificate := request.get_extra_info("peercert"):
+            return self._certified(names_in(certificate))
         connection = request.get_extra_info("socket")
         if connection is None or connection.family != socket.AF_UNIX:
             return None
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         _, uid, gid = CREDENTIALS.unpack(raw)
         return self.known(uid, {gid, *_groups_of(connection)})
+
+    def _certified(self, names: Collection[str]) -> Holder | None:
+        """By the name that has the highest role."""
+        known = [name for name in names if name in self._certificates]
+        if not known:
+            return None
+        name = max(known, key=lambda name: RANKS[self._certificates[name]])
+        role = self._certificates[name]
+        return Holder(id=f"certificate-{name}", role=role, principal=f"certificate {name}")
 
     def known(self, uid: int, gids: Collection[int]) -> Holder | None:
         """The highest role that the user or one of the groups has."""
@@ -56,6 +79,14 @@ class Peers:
         name = self._names.get(uid)
         principal = f"uid {uid} ({name})" if name else f"uid {uid}"
         return Holder(id=f"uid-{uid}", role=max(found, key=RANKS.__getitem__), principal=principal[:100])
+
+
+def names_in(certificate: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of `ssl.SSLSocket.getpeercert()`: the alternative names; the common name where there are none
+    (RFC 9525: it counts for nothing beside them)."""
+    alternatives = tuple(name for _, name in certificate.get("subjectAltName", ()))
+    parts = (part for several in certificate.get("subject", ()) for part in several)
+    return alternatives or tuple(value for kind, value in parts if kind == "commonName")
 
 
 def _groups_of(connection: socket.socket) -> tuple[int, ...]:

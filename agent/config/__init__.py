@@ -149,6 +149,7 @@ def _door(table: ApiTable, here: Path) -> Door:
         certificate=certificate,
         users=table.users,
         groups=table.groups,
+        certificates=table.certificates,
     )
 
 

@@ -31,3 +31,4 @@ class Door:
     certificate: Certificate | None
     users: Mapping[str, Role]  # over the unix socket, by name or number
     groups: Mapping[str, Role]
+    certificates: Mapping[str, Role]  # by the name in a client's certificate

@@ -9,6 +9,7 @@ from agent.config.door import SOCKET, Role
 from agent.config.values import (
     Account,
     Address,
+    CertificateName,
     HostName,
     KnobValue,
     Listen,
@@ -75,6 +76,7 @@ class ApiTable(Table):
     tls_client_ca: PathText | None = None
     users: dict[Account, Role] = {}
     groups: dict[Account, Role] = {}
+    certificates: dict[CertificateName, Role] = {}
     public_url: PublicUrl | None = None
 
     @model_validator(mode="after")
@@ -84,6 +86,8 @@ class ApiTable(Table):
             raise wrong(missing, f"is missing beside {there}: TLS needs both")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise wrong("tls_cert", "is missing beside tls_client_ca: only a server with TLS asks for one")
+        if self.certificates and self.tls_client_ca is None:
+            raise wrong("tls_client_ca", "is missing beside certificates: it says who may sign them")
         return self
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)")
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})")
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,254}\$?")
+_CERTIFIED = re.compile(r"[\x21-\x7e]{1,80}")
 _LAST_PORT = 65535
 _MOST_LISTENERS = 8
 _LONGEST_SOCKET = 107
@@ -99,6 +100,13 @@ def account(value: object) -> str:
     return value
 
 
+def certificate_name(value: object) -> str:
+    """A name in a client's certificate: of a host, an e-mail address, a URI."""
+    if not isinstance(value, str) or not _CERTIFIED.fullmatch(value):
+        raise ValueError(f"must be a name in a certificate, without spaces, not {shown(value)}")
+    return value
+
+
 def split_address(value: str) -> tuple[str, str]:
     """Host and port as they were written; the host without brackets."""
     host, _, port = value.rpartition(":")
@@ -160,6 +168,7 @@ Address = Annotated[str, BeforeValidator(address)]
 Listen = Annotated[tuple[str, ...], BeforeValidator(listens)]
 HostName = Annotated[str, BeforeValidator(host_name)]
 Account = Annotated[str, BeforeValidator(account)]
+CertificateName = Annotated[str, BeforeValidator(certificate_name)]
 PathText = Annotated[str, BeforeValidator(path_text)]
 PublicUrl = Annotated[str, BeforeValidator(public_url)]
 TargetName = Annotated[str, BeforeValidator(target_name)]

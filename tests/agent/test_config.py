@@ -420,6 +420,8 @@ def test_the_api_listens_on_one_address_or_several(written: str, found: tuple[st
         ("tls_cert = 'a'", "[api] tls_key: is missing beside tls_cert"),
         ("tls_key = 'a'", "[api] tls_cert: is missing beside tls_key"),
         ("tls_client_ca = 'a'", "[api] tls_cert: is missing beside tls_client_ca"),
+        ("certificates = { ann = 'viewer' }", "[api] tls_client_ca: is missing beside certificates"),
+        ("certificates = { 'a b' = 'viewer' }", "[api] certificates.a b"),
         ("users = { ann = 'root' }", "[api] users.ann: must be 'viewer', 'operator' or 'admin'"),
         ("users = { 'a b' = 'viewer' }", "[api] users.a b"),
         ("hosts = ['a.example:80']", "[api] hosts[0]: must be a name"),

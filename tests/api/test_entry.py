@@ -1,7 +1,7 @@
 """TLS beyond loopback, and what SIGHUP reads again."""
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,18 +19,24 @@ from structlog.testing import capture_logs
 from agent.api.app import build_app
 from agent.api.entry import Entry
 from agent.api.listening import serve
-from agent.config.door import Certificate, Door
+from agent.config.door import Certificate, Door, Role
 from agent.errors import ConfigError
 from tests.fake_desk import FakeDesk
 
 DAY = timedelta(days=1)
 
 
-def certify(folder: Path, name: str, *, now: datetime | None = None) -> Certificate:
-    """A certificate for 127.0.0.1 that has signed itself."""
+def certify(
+    folder: Path,
+    name: str,
+    *,
+    now: datetime | None = None,
+    also: Sequence[x509.GeneralName] = (x509.IPAddress(ip_address("127.0.0.1")),),
+) -> Certificate:
+    """A certificate for 127.0.0.1 that has signed itself; `also`: its alternative names."""
     key, now = ec.generate_private_key(ec.SECP256R1()), now or datetime.now(UTC)  # noqa: TID251 - OpenSSL's now
     called = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    made = (
+    begun = (
         x509.CertificateBuilder()
         .subject_name(called)
         .issuer_name(called)
@@ -38,10 +44,11 @@ def certify(folder: Path, name: str, *, now: datetime | None = None) -> Certific
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - DAY)
         .not_valid_after(now + DAY)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
     )
+    if also:
+        begun = begun.add_extension(x509.SubjectAlternativeName(also), critical=False)
+    made = begun.sign(key, hashes.SHA256())
     chain, secret = folder / f"{name}.pem", folder / f"{name}.key"
     chain.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     secret.write_bytes(
@@ -60,13 +67,15 @@ def door(certificate: Certificate | None, tokens_file: Path | None = None) -> Do
         certificate=certificate,
         users={},
         groups={},
+        certificates={},
     )
 
 
 @asynccontextmanager
 async def listening(entry: Entry) -> AsyncIterator[str]:
     desk = FakeDesk()
-    runner = await serve(build_app(desk, entry.tokens, entry.hosts), "127.0.0.1:0", tls=entry.tls)
+    app = build_app(desk, entry.tokens, entry.hosts, peers=entry.peers)
+    runner = await serve(app, "127.0.0.1:0", tls=entry.tls)
     yield f"https://127.0.0.1:{runner.addresses[0][1]}/healthz"
     await runner.cleanup()
 
@@ -100,6 +109,42 @@ async def test_with_a_client_ca_nobody_comes_in_without_its_certificate(tmp_path
         for own in (None, stranger):
             with pytest.raises((ClientError, OSError)):
                 await status_of(url, trusting(server, own))
+
+
+@pytest.mark.parametrize(
+    ("also", "statuses"),
+    [
+        ((x509.RFC822Name("ann@example.org"),), (200, 200)),
+        ((x509.DNSName("other.example"), x509.UniformResourceIdentifier("spiffe://x/viewer")), (200, 403)),
+        ((x509.DNSName("other.example"),), (401, 401)),
+        ((), (200, 403)),
+    ],
+    ids=["mail", "uri", "unknown", "common name"],
+)
+async def test_a_certificate_says_who_somebody_is_when_its_name_has_a_role(
+    tmp_path: Path, also: Sequence[x509.GeneralName], statuses: tuple[int, int]
+) -> None:
+    server, friend = certify(tmp_path, "server"), certify(tmp_path, "friend", also=also)
+    known: dict[str, Role] = {
+        "ann@example.org": "operator",
+        "spiffe://x/viewer": "viewer",
+        "friend": "viewer",
+    }
+    entry = Entry.of(
+        replace(door(replace(server, client_ca=friend.chain)), certificates=known), FakeDesk().now
+    )
+    async with listening(entry) as url, ClientSession() as session:
+        base, context = url.removesuffix("/healthz"), trusting(server, friend)
+        async with session.get(f"{base}/v1/targets", ssl=context) as read:
+            pass
+        async with session.post(f"{base}/v1/targets/chat/pause", ssl=context) as changed:
+            told = await changed.text()
+        wrong = {"Authorization": "Bearer tt_00000000_" + "A" * 43}
+        async with session.get(f"{base}/v1/targets", ssl=context, headers=wrong) as refused:
+            assert refused.status == 401  # who sends a token is who the token says
+
+    assert (read.status, changed.status) == statuses
+    assert ("paused by certificate ann@example.org" in told) == (statuses == (200, 200))
 
 
 async def test_a_renewed_certificate_is_used_after_the_reload(tmp_path: Path) -> None:
