@@ -12,6 +12,7 @@ from agent.state import State, Suggestion
 
 PERSON = "person"  # the rule of a change that a person asks for
 DENIED_FOR = timedelta(hours=24)  # a person's no is not asked again the same day
+ALL = 100  # percent
 MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
 
 
@@ -248,10 +249,12 @@ def _at_least(plan: Plan) -> str:
 
 def _expected(forecast: Forecast, plan: Plan) -> str:
     """Before anybody approves: how long until it is known what the change does."""
+    held = plan.steps[-1].weight
+    share = "all traffic" if held >= ALL else f"{held} % of the traffic, one old server the rest,"
     said = (
         f"at {forecast.rate_rps:.3g} requests/s it is known after about {forecast.usual_s:.0f} s of canary "
-        f"(nine of ten take less than {forecast.likely_s:.0f} s) that green is not worse, then it holds all "
-        f"traffic for {forecast.hold_s:.0f} s"
+        f"(nine of ten take less than {forecast.likely_s:.0f} s) that green is not worse, then it holds "
+        f"{share} for {forecast.hold_s:.0f} s"
     )
     if not forecast.too_long:
         return said

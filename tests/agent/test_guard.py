@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from agent.arm import Arm
 from agent.budget import Budget
 from agent.guard import Guard, Refusal
-from agent.model import Bound, Objective, Outcome, Proposal, Prospect, Slo, Value
+from agent.model import Bound, Forecast, Objective, Outcome, Plan, Proposal, Prospect, Slo, Value
+from agent.plans import plan_for
 from agent.reading import Reading
 from agent.state import State, Suggestion
 from tests.stories import BLUE, NOON, PLAN, reading
@@ -224,8 +225,23 @@ def test_the_digest_covers_everything_that_is_shown() -> None:
     assert len(digests) == 4
 
 
-def seal(suggestion: Suggestion, prospect: Prospect) -> Suggestion:
-    return GUARD.seal(suggestion, prospect, at=NOON, plan=PLAN, forecast=None)
+def seal(
+    suggestion: Suggestion, prospect: Prospect, plan: Plan = PLAN, forecast: Forecast | None = None
+) -> Suggestion:
+    return GUARD.seal(suggestion, prospect, at=NOON, plan=plan, forecast=forecast)
+
+
+@pytest.mark.parametrize(
+    ("servers", "held"), [(1, "all traffic for"), (3, "75 % of the traffic, one old server the rest, for")]
+)
+def test_what_green_holds_in_the_end_is_foretold_as_the_plan_has_it(servers: int, held: str) -> None:
+    found, prospect = admit(proposal(8)), Prospect(why="room")
+    assert isinstance(found, Suggestion)
+    forecast = Forecast(rate_rps=8.0, usual_s=100.0, likely_s=200.0, hold_s=60.0)
+
+    sealed = seal(found, prospect, plan_for(PLAN, prospect, servers), forecast)
+
+    assert f"that green is not worse, then it holds {held} 60 s" in " ".join(sealed.notes)
 
 
 def test_a_planned_outage_is_told_and_never_auto() -> None:
