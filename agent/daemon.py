@@ -13,7 +13,7 @@ import structlog
 from agent.courier import Courier, Tally
 from agent.events import Event
 from agent.history import Accepted, History, Point
-from agent.journal import Journal
+from agent.journal import DAEMON, Entry, Journal
 from agent.loop import TargetLoop
 from agent.meters import Meters
 from agent.model import Slo
@@ -124,6 +124,19 @@ class Daemon:
 
     def follow(self) -> AsyncIterator[Mapping[str, object]]:
         return self.journal.subscribe()
+
+    def strangers(self, attempts: Mapping[str, int]) -> None:
+        why = f"{sum(attempts.values())} requests came from nobody who is known"
+        self.journal.append(
+            Entry(
+                at=self.now(),
+                actor=DAEMON,
+                action="auth.failed",
+                why=why,
+                after={"attempts": attempts},
+                epoch=self.journal.epoch(),
+            )
+        )
 
     def ready(self) -> bool:
         now = asyncio.get_running_loop().time()

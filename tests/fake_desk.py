@@ -50,6 +50,7 @@ class FakeDesk:
         self._suggestions: dict[str, Suggestion] = {}
         self._rollouts: dict[str, tuple[str, Rollout]] = {}
         self._records: list[Mapping[str, object]] = []
+        self.attempts: list[Mapping[str, int]] = []  # of who could not come in
         self.reads: list[int] = []  # how many records were asked for at once
         self._accepted: dict[str, Accepted] = {}
         self._followers: set[asyncio.Queue[Mapping[str, object]]] = set()
@@ -114,6 +115,10 @@ class FakeDesk:
                 yield await queue.get()
         finally:
             self._followers.discard(queue)
+
+    def strangers(self, attempts: Mapping[str, int]) -> None:
+        self._fail_once()
+        self.attempts.append(attempts)
 
     def ready(self) -> bool:
         return self.is_ready

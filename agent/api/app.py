@@ -30,6 +30,7 @@ from agent.api.peers import Peers
 from agent.api.problems import Refusal
 from agent.api.repeats import Repeats
 from agent.api.scope import Scoped
+from agent.api.strangers import Strangers
 from agent.api.tokens import Tokens
 from agent.state import State
 
@@ -42,6 +43,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *routes_rollouts.OPERATIONS,
     *routes_audit.OPERATIONS,
 )
+STRANGERS: web.AppKey[Strangers] = web.AppKey("strangers", Strangers)
 Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -61,10 +63,12 @@ def build_app(
     brackets). `pages`: GET routes of the console's files, served without a token, so they hold no data.
     """
     limits = limits or Limits(now=time.monotonic)
-    border = Border(tokens, peers, limits, hosts=hosts, pages=[page.path for page in pages])
+    strangers = Strangers(desk.strangers)
+    border = Border(tokens, peers, limits, strangers, hosts=hosts, pages=[page.path for page in pages])
     repeats = Repeats(desk.accepted)
     app = web.Application(middlewares=[border.middleware], client_max_size=BODY_LIMIT)
     app[routes_audit.BORDER] = border
+    app[STRANGERS] = strangers
     app[routes_audit.HEARTBEAT] = heartbeat_s
     app[routes_audit.OPEN] = set()
     app[routes_daemon.DESCRIPTION] = json.dumps(document(OPERATIONS)).encode()
@@ -89,6 +93,7 @@ async def _open(app: web.Application) -> None:
 
 async def _close(app: web.Application) -> None:
     app[routes_audit.CLOSING].set()
+    app[STRANGERS].close()
 
 
 def _endpoint(operation: Operation, desk: Desk, repeats: Repeats) -> Endpoint:

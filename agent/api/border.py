@@ -12,6 +12,7 @@ from aiohttp import web
 from agent.api.limits import Limits
 from agent.api.peers import Peers
 from agent.api.problems import Refusal, of_exception
+from agent.api.strangers import Strangers
 from agent.api.tokens import Holder, Tokens
 from agent.errors import JournalError
 
@@ -46,6 +47,7 @@ class Border:
         tokens: Tokens,
         peers: Peers | None,
         limits: Limits,
+        strangers: Strangers,
         *,
         hosts: Collection[str],
         pages: Collection[str],
@@ -53,6 +55,7 @@ class Border:
         self._tokens = tokens
         self._peers = peers
         self._limits = limits
+        self._strangers = strangers
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
         self._pages = frozenset(pages)  # paths of the console's files: they hold no data and need no token
 
@@ -81,11 +84,9 @@ class Border:
 
     def holder(self, request: web.Request) -> Holder | None:
         """Who asks: by the token, else by the unix socket. Asked again while a stream is open."""
-        sent = request.headers.get("Authorization")
-        if sent is None:
+        if "Authorization" not in request.headers:
             return self._peers.holder(request) if self._peers else None
-        scheme, _, text = sent.partition(" ")
-        return self._tokens.holder(text.strip()) if scheme.lower() == "bearer" else None
+        return self._tokens.holder(_bearer(request))
 
     def charge(self, request: web.Request, size: int) -> float:
         """Of a stream: for how long to send nothing more after so many bytes, s."""
@@ -129,8 +130,10 @@ class Border:
             return
         if request.path in self._pages or (request.path == HEALTH and is_local(request)):
             return
-        self._limits.spend(f"from {request.remote or 'the unix socket'}")
+        address = f"from {request.remote or 'the unix socket'}"
         sent = "Authorization" in request.headers
+        self._strangers.came(address, self._tokens.fault(_bearer(request)) if sent else "no token")
+        self._limits.spend(address)
         detail = (
             "The token is unknown, revoked or expired; ask an admin for a new one (`trimtab token new`)."
             if sent
@@ -139,6 +142,12 @@ class Border:
         )
         challenge = 'Bearer realm="trimtab"' + (', error="invalid_token"' if sent else "")
         raise Refusal(401, detail, headers={"WWW-Authenticate": challenge})
+
+
+def _bearer(request: web.Request) -> str:
+    """The token of the Authorization header; empty for another scheme."""
+    scheme, _, text = request.headers["Authorization"].partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
 
 
 async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:

@@ -74,6 +74,10 @@ class Desk(Protocol):
         """New audit records until the iterator is closed; subscribed at the latest by the first `anext`."""
         ...
 
+    def strangers(self, attempts: Mapping[str, int]) -> None:
+        """Put into the journal who could not come in, and how often. Raises JournalError."""
+        ...
+
     def ready(self) -> bool:
         """The lock is held, recovery is done, the loop makes progress."""
         ...

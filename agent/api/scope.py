@@ -74,6 +74,9 @@ class Scoped:
             if close is not None:
                 await close()
 
+    def strangers(self, attempts: Mapping[str, int]) -> None:
+        self.whole.strangers(attempts)
+
     def ready(self) -> bool:
         return self.whole.ready()
 

@@ -146,6 +146,14 @@ class Tokens:
         """Read the file again. Raises ConfigError; what was in force then stays in force."""
         self._tokens = {} if self._path is None else load(self._path)
 
+    def fault(self, text: str) -> str:
+        """What is wrong with a token that has no holder, for the audit; of the token only the id."""
+        shape = SHAPE.fullmatch(text)
+        token = self._tokens.get(shape[1]) if shape else None
+        if token is None or not hmac.compare_digest(_hash(text), token.sha256):
+            return "an unknown token"
+        return f"token {token.id}, which has expired"
+
     def holder(self, text: str) -> Token | None:
         """Whose token this is; None when it is unknown, wrong, or no longer valid."""
         shape = SHAPE.fullmatch(text)
