@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from re import findall
 
 from agent.model import Knob, Proposal, Setting, Value
@@ -58,8 +58,9 @@ class Graphs:
 
     def _larger(self, reading: Reading, context: Context) -> Proposal | None:
         """Batches above the largest graph run without one: an ITL cliff."""
-        least, slo = self.requests_at_least, context.slo.itl
-        spikes = tails(reading.itl, self.tail_ratio, least) or over(reading.itl, slo, least)
+        least = self.requests_at_least
+        late = over(reading.itl, context.slo.itl, least)
+        spikes = late or tails(reading.itl, self.tail_ratio, least)
         release = release_of(reading.facts.get("version"))
         if not spikes or reading.itl is None or release is None or release < CAPTURE_SINCE:
             return None
@@ -67,7 +68,7 @@ class Graphs:
         if largest is None or reading.running.high <= largest or not to:
             return None
         values = " and ".join(f"{k} {'as vLLM chooses' if v is None else v}" for k, v in to.items())
-        return optimisation(
+        found = optimisation(
             "G2",
             reading,
             to,
@@ -81,6 +82,7 @@ class Graphs:
             source="vLLM 0.32 config/compilation.py: a batch above the largest graph runs without one",
             assumed=assumed,
         )
+        return replace(found, mitigation=late)
 
     def _captured(
         self, reading: Reading, context: Context

@@ -1,7 +1,7 @@
 """Long prompts among short ones: chunks of the long are capped, so that the short pass them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.model import Proposal
 from agent.ports import Context
@@ -40,7 +40,8 @@ class LongPrompts:
         if not p50 or not p99 or flag(context.setting, THRESHOLD) or known is False:
             return ()
         mixed = p99 > self.long_from and p50 <= self.short_below_ratio * p99
-        if not mixed or not self._tails(reading, context) or not kv_free(reading, self.kv_free_below_ratio):
+        late = over(reading.itl, context.slo.itl, self.requests_at_least)
+        if not mixed or not (late or self._tails(reading)) or not kv_free(reading, self.kv_free_below_ratio):
             return ()
         budget, length = token_budget(context.setting, reading), whole(context.setting, "max_model_len")
         most = min(p99, length or p99)
@@ -62,13 +63,11 @@ class LongPrompts:
             source="vLLM 0.32 config/scheduler.py (long_prefill_token_threshold)",
             assumed={THRESHOLD: 0},
         )
-        return (found,)
+        return (replace(found, mitigation=late),)
 
-    def _tails(self, reading: Reading, context: Context) -> bool:
+    def _tails(self, reading: Reading) -> bool:
         least = self.requests_at_least
-        late = over(reading.itl, context.slo.itl, least)
-        long = tails(reading.ttft, self.tail_ratio, least) or tails(reading.itl, self.tail_ratio, least)
-        return late or long
+        return tails(reading.ttft, self.tail_ratio, least) or tails(reading.itl, self.tail_ratio, least)
 
 
 def _tail(reading: Reading) -> str:

@@ -75,6 +75,13 @@ def test_graphs_that_are_too_small_for_what_runs_are_left_to_vllm(
     assert asked(SPIKES, a_context(setting)) == [("G2", to)]
 
 
+def test_g2_is_a_mitigation_where_a_promise_is_missed() -> None:
+    context = a_context({LARGEST: 32, "max_num_seqs": 128})
+    found = [Graphs().propose(replace(SPIKES, itl=late(s, p50=0.01, p99=0.2)), context) for s in (0.0, 0.3)]
+
+    assert [one.mitigation for (one,) in found] == [False, True]
+
+
 def test_more_than_vllm_captures_by_itself_is_asked_for() -> None:
     assert asked(WIDE, a_context({"max_num_seqs": 1024})) == [("G2", {LARGEST: 1024})]
 

@@ -57,6 +57,14 @@ def test_p4_stays_silent(reading: Reading, context: Context) -> None:
     assert not LongPrompts().propose(reading, context)
 
 
+def test_p4_is_a_mitigation_where_a_promise_is_missed() -> None:
+    found = [
+        LongPrompts().propose(replace(MIXED, itl=late(share)), a_context(SETTING)) for share in (0.0, 0.3)
+    ]
+
+    assert [one.mitigation for (one,) in found] == [False, True]
+
+
 def test_p4_answers_a_tail_before_p3_and_yields_to_a_missed_promise() -> None:
     context = a_context(SETTING)
     late_now = replace(MIXED, ttft=late(0.3, p50=0.1, p99=2.0))
