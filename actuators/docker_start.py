@@ -180,9 +180,11 @@ class Starter:
     async def _undone(self, name: str, undo: Undo) -> str:
         """What to add to the reason: empty, or what is left.
 
-        Looks for what there is: a create may have failed, and the container is there all the same.
+        Looks for what there is: a create may have failed, and the container is there all the same. One that
+        a newer daemon has seen running is that one's to end.
         """
-        if undo == "leave":
+        kept = docker_files.read(self.site, name)
+        if undo == "leave" or (kept is not None and kept.epoch > self.site.epoch):
             return ""
         try:
             one = await self._mine(name)

@@ -263,6 +263,27 @@ async def test_a_daemon_of_an_older_epoch_must_not_act(here: Place) -> None:
     assert list(await older.observe()) == [green, blue]
 
 
+@pytest.mark.parametrize("seen", [True, False])
+async def test_a_launch_that_is_cancelled_under_a_newer_daemon_leaves_only_what_that_one_has_seen(
+    here: Place, *, seen: bool
+) -> None:
+    _, engine, blue = await adopted(here)
+    older = asyncio.create_task(engine.launch(like(blue, sim_start_s=600), 600))
+    while "running" not in (await here.left()).values():
+        await asyncio.sleep(0.1)
+    newer = here.engine(epoch=2)
+    found = await newer.observe() if seen else [blue]
+
+    older.cancel()
+    await asyncio.wait([older])
+
+    assert len(found) == 1 + seen
+    assert list(await newer.observe()) == list(found)
+    for server in found:
+        if server.ours:
+            await newer.retire(server)
+
+
 async def test_two_daemons_of_one_host_do_not_see_each_others(here: Place, tmp_path: Path) -> None:
     _, engine, blue = await adopted(here)
     await engine.launch(like(blue), 60)
