@@ -29,7 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100, help="of the daemon, over all sites")
     parser.add_argument("--sites", type=int, default=2, help="at a time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=20.0, help="requests a second at each site")
+    parser.add_argument("--rate", type=float, default=10.0, help="requests a second at each site")
+    parser.add_argument(
+        "--for", type=float, default=7200.0, dest="for_s", help="seconds until no more begins"
+    )
     parser.add_argument(
         "--others", type=json.loads, default=OTHERS, help="how often each other fault, as JSON"
     )
@@ -37,9 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     each = [len(range(place, options.kills, options.sites)) for place in range(options.sites)]
     plans = [
-        # every other site is on the real disk
-        Plan(seed=options.seed + at, kills=kills, others=options.others, small=at % 2 == 0, rate=options.rate)
-        for at, kills in enumerate(each)
+        Plan(
+            seed=options.seed + place,
+            kills=kills,
+            others=options.others,
+            small=place % 2 == 0,  # every other site is on the real disk
+            rate=options.rate,
+            for_s=options.for_s,
+        )
+        for place, kills in enumerate(each)
     ]
     spawned = multiprocessing.get_context("spawn")  # a site's ports go by its process
     with ProcessPoolExecutor(options.sites, mp_context=spawned, max_tasks_per_child=1) as pool:

@@ -12,7 +12,6 @@ from bench.kills.site import Site
 from tests.system.rig import until
 
 LEASE_S = 5.0  # of tests.system.wishes
-PAUSE_S = 60.0
 FULL_S = 8.0
 LOOK_S = 0.05
 
@@ -49,7 +48,7 @@ async def torn(site: Site) -> None:
     fault.healed_s = site.now_s()
 
 
-async def pause(site: Site, pause_s: float = PAUSE_S) -> None:
+async def pause(site: Site) -> None:
     """SIGSTOP in a canary: its lease ends green's share, and a second daemon is refused; then SIGCONT."""
     await site.rig.in_phase("canary")
     servers = (await site.rig.target())["servers"]
@@ -58,7 +57,7 @@ async def pause(site: Site, pause_s: float = PAUSE_S) -> None:
     site.signal_daemon(signal.SIGSTOP)
     other = asyncio.create_task(site.second_daemon())
     count, last_s = await site.rig.answered(green), site.now_s()
-    while site.now_s() < fault.at_s + pause_s:
+    while site.now_s() < fault.at_s + site.pause_s:
         await asyncio.sleep(LOOK_S)
         now = await site.rig.answered(green)
         if now != count:

@@ -33,6 +33,7 @@ class Site:
     prometheus: RealPrometheus
     traffic: Traffic
     small: bool
+    pause_s: float
     books: Books = field(default_factory=Books)
 
     def coin(self) -> bool:

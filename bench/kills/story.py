@@ -28,13 +28,18 @@ PATIENCE_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Of one site. `others`: how often each kind of fault but kills. `small`: its disk can be full."""
+    """Of one site. `others`: how often each kind of fault but kills. `small`: its disk can be full.
+
+    `rate`: requests a second. `pause_s`: how long a stopped daemon is.
+    """
 
     seed: int
     kills: int
     others: dict[str, int]
     small: bool
-    rate: float = 20.0
+    rate: float
+    for_s: float = 7200.0  # after which no more rollouts begin
+    pause_s: float = 60.0
 
     def deck(self, random: Random) -> list[str]:
         """The faults in the order in which they will be: of kills mostly single ones."""
@@ -62,10 +67,11 @@ def hands(deck: Sequence[str], random: Random) -> Iterator[list[str]]:
 
 def tell(plan: Plan) -> dict[str, Any]:
     """Play the plan in a process of its own, and reckon."""
-    return asyncio.run(_play(plan))
+    return asyncio.run(play(plan))
 
 
-async def _play(plan: Plan) -> dict[str, Any]:
+async def play(plan: Plan) -> dict[str, Any]:
+    """What is left of it, as JSON has it: `wrong` and what is `lost` are as they should be when empty."""
     random = draws(plan.seed, "kills")
     home = Path(tempfile.mkdtemp(prefix="k-"))
     with ExitStack() as after:
@@ -81,7 +87,14 @@ async def _play(plan: Plan) -> dict[str, Any]:
             await rig.start()
             await rig.serving()
             async with rig.clients(plan.rate) as traffic:
-                site = Site(rig=rig, random=random, prometheus=prometheus, traffic=traffic, small=small)
+                site = Site(
+                    rig=rig,
+                    random=random,
+                    prometheus=prometheus,
+                    traffic=traffic,
+                    small=small,
+                    pause_s=plan.pause_s,
+                )
                 following = asyncio.create_task(site.follow())
                 await _rollouts(site, plan)
                 following.cancel()
@@ -92,7 +105,10 @@ async def _play(plan: Plan) -> dict[str, Any]:
 
 async def _rollouts(site: Site, plan: Plan) -> None:
     deck = [kind for kind in plan.deck(site.random) if kind != "full" or site.small]
+    ends_s = site.now_s() + plan.for_s
     for hand in hands(deck, site.random):
+        if site.now_s() > ends_s:
+            return
         try:
             await _rollout(site, hand, plan.seed)
         except (AssertionError, OSError, LookupError, StopIteration) as error:
