@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 import signal
+import socket
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from agent.errors import ActError
 LOG_BYTES = 8 << 20  # a log that grew beyond this is emptied at the next start
 STARTS_WITHIN_S = 20.0  # 0.2 s when the machine is idle
 
+_CREDENTIALS = struct.Struct("iII")  # struct ucred of unix(7): pid, uid, gid
 ENTRY = re.compile(r"^(?=\[\d{4}-)", re.MULTILINE)
 
 # The shell ends at once: Envoy belongs to init then, and leaves no zombie behind in the daemon.
@@ -64,13 +67,26 @@ class EnvoyProcess:
         return pid if self._is_ours(pid) else None
 
     def find(self) -> int | None:
-        """By the pid file, else among all processes: two on one port would share its connections."""
+        """By the pid file, its admin socket, or among all: two on one port would share its connections."""
         if (pid := self.pid()) is not None:
             return pid
-        found = next((one.pid for one in processes() if self._is_ours(one.pid)), None)
+        found = self._listener()
+        if found is None:
+            found = next((one.pid for one in processes() if self._is_ours(one.pid)), None)
         if found is not None:
             (self.home / "envoy.pid").write_text(str(found))
         return found
+
+    def _listener(self) -> int | None:
+        """Who listens on the admin socket: told also where the words of other processes may not be seen."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.setblocking(False)
+            try:
+                asking.connect(str(self.home / "admin.sock"))
+                told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            except OSError:  # nobody, or too busy to say
+                return None
+        return int(_CREDENTIALS.unpack(told)[0]) or None
 
     async def start(self, binary: str, *, concurrency: int) -> None:
         """Returns when Envoy answers on its admin socket. Raises ActError, with its log, when it does not."""
