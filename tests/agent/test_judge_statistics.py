@@ -8,8 +8,10 @@ from math import exp, inf, log, pi
 
 import pytest
 
+from agent.arm import EMPTY, Arm
 from agent.calibration import Calibration
 from agent.judge.eprocess import RESTART_S, beside, gained, grid, nearest
+from agent.judge.gain import gain
 from agent.judge.streams import learned as learned_of
 from agent.judge.streams import opened, tick_phi_of
 from agent.model import Objective
@@ -174,6 +176,31 @@ def test_the_whole_judge_takes_a_broken_green_back_within_a_minute_and_no_equal_
 def test_an_equal_green_is_seldom_called_better_and_a_quicker_one_is() -> None:
     assert sum(bool(gains.said("equal", run)) for run in range(4)) <= 1
     assert all(gains.said("20 % quicker", run) for run in range(2))
+
+
+def test_only_a_green_that_was_never_beside_blue_is_compared_with_a_record_of_another_time() -> None:
+    trial = Trial(calibration={"errors": independent()})
+    ill, well, usual = (rollouts.arm(2000, bad, 0, 0, 0, 0, 0) for bad in (200, 2, 20))
+    alone, level = (Arm(), Arm()), (usual, usual)
+    assert "requests failed, cut or stalled" in gain(trial, slo=SLO, level=alone, green=well, record=ill)
+    assert gain(trial, slo=SLO, level=level, green=well, record=ill) == ""
+    assert gain(trial, slo=SLO, level=(well, ill), green=usual, record=usual) != ""
+
+
+def test_what_nobody_promised_must_get_better_by_more_than_is_no_harm() -> None:
+    trial = Trial(calibration={"ttft": independent(), "e2e": independent()})
+    blue, green = (Arm(total=4000, ttft=spread(slow)) for slow in (1800, 1600))
+    assert "first token after" in gain(
+        trial, slo=rollouts.SLO, level=(green, blue), green=Arm(), record=Arm()
+    )
+    assert gain(trial, slo=SLO, level=(green, blue), green=Arm(), record=Arm()) == ""
+
+
+def spread(slow: int) -> tuple[int, ...]:
+    """Of 4,000 first tokens, more than half of them quick."""
+    counts = [0] * len(EMPTY)
+    counts[20], counts[30] = 4000 - slow, slow
+    return tuple(counts)
 
 
 @cache
