@@ -249,7 +249,8 @@ class TargetLoop:
         entry = entry_of(self.state, after, event, numbered(effects))
         self._late.add(entry)
         self.heard(after)
-        log.warning("audit.to_be_recorded", target=self.target, action=entry.action, why=entry.why)
+        who = {"target": self.target, "rollout": entry.op_id, "by": entry.actor.id, "result": entry.result}
+        log.warning("audit.to_be_recorded", action=entry.action, why=entry.why, **who)
         return True
 
     def _refuse(self, event: Event, done: asyncio.Future[State] | None, error: JournalError) -> None:
@@ -268,6 +269,8 @@ class TargetLoop:
         if self._written is None or numbered(effects) or material(after) != material(self._written):
             return True
         due = self._written_at is None or event.at - self._written_at >= COUNTS_EVERY
+        if not self.writable:  # whether it is again shows only in a try
+            return True
         return due and unremembered(after) != unremembered(self._written)
 
     def _write(self, after: State, event: Event, effects: tuple[Effect, ...]) -> None:

@@ -135,6 +135,22 @@ def test_nothing_new_starts_and_the_daemon_lives(place: Place) -> None:
     assert verify(place.path).ok
 
 
+def test_when_there_is_room_again_that_shows_by_itself(place: Place) -> None:
+    async def story() -> None:
+        async with place.running() as loop:
+            await reach(loop, Phase.PROPOSED)
+            place.disk.full = True
+            with pytest.raises(JournalError, match="No space left"):
+                await approve(loop)
+            place.disk.full = False
+            await asyncio.sleep(3)
+            assert loop.writable
+
+    in_no_time(story())
+
+    assert verify(place.path).ok
+
+
 def test_a_rollback_runs_and_is_recorded_when_there_is_room_again(place: Place) -> None:
     async def story() -> None:
         async with place.running(green_fails=True) as loop:

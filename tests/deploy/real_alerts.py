@@ -1,0 +1,89 @@
+"""A real Prometheus with the alert rules as shipped, but impatient, that scrapes a site's daemon."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.sensors.prometheus_server import RealPrometheus
+from tests.system.rig import Rig
+
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "trimtab.rules.yml"
+SOONER = {
+    "suggestion_waiting_seconds > 1800": "suggestion_waiting_seconds > 1",
+    "held_seconds > 300": "held_seconds > 2",
+    '"EngineSample|RequestSample"} > 60': '"EngineSample"} > 5',
+    "failures_total[15m]) > 5": "failures_total[1m]) > 1",
+}
+"""What a test cannot wait for; `for` is taken away as well."""
+
+
+@dataclass
+class Alerting(RealPrometheus):
+    rig: Rig = field(kw_only=True)
+
+    def start(self) -> None:
+        rules = re.sub(r"for: \w+", "for: 0s", RULES.read_text())
+        for patient, soon in SOONER.items():
+            assert patient in rules, patient
+            rules = rules.replace(patient, soon)
+        (self.folder / "rules.yml").write_text(rules)
+        config = self.folder / "prometheus.yml"
+        scraped = {
+            "job_name": "trimtab",
+            "static_configs": [{"targets": [f"127.0.0.1:{self.rig.api}"]}],
+            "authorization": {"credentials": self.rig.token},
+        }
+        config.write_text(
+            json.dumps(
+                {
+                    "global": {
+                        "scrape_interval": "250ms",
+                        "scrape_timeout": "250ms",
+                        "evaluation_interval": "250ms",
+                    },
+                    "rule_files": ["rules.yml"],
+                    "scrape_configs": [scraped],
+                }
+            )
+        )
+        self._process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={config}",
+                f"--storage.tsdb.path={self.folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{self.port}",
+                "--log.level=error",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.until("vector(1)", lambda values: values == [1.0])
+
+    def fires(self, alert: str) -> None:
+        """Wait until it does."""
+        self.until(firing(alert), bool)
+
+    def ends(self, alert: str) -> None:
+        """Wait until it does not fire, while Prometheus answers."""
+        self.until(f"{firing(alert)} or vector(0)", lambda values: values == [0.0])
+
+
+def firing(alert: str) -> str:
+    return f'max(ALERTS{{alertname="{alert}",alertstate="firing"}})'
+
+
+@contextmanager
+def alerting(folder: Path, rig: Rig) -> Iterator[Alerting]:
+    """Started, and it has scraped the daemon."""
+    prometheus = Alerting(folder, (), rig=rig)
+    try:
+        prometheus.start()
+        prometheus.until("trimtab_ready", lambda values: values == [1.0])
+        yield prometheus
+    finally:
+        prometheus.kill()
