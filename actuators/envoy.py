@@ -269,10 +269,10 @@ class EnvoyTraffic:
             await self._process.kill()
 
 
-def too_slow(folder: Path) -> str:
+def too_slow(folder: Path, within_s: float = WRITTEN_WITHIN_S) -> str:
     """Why no lease could be kept with files in that folder; empty when one can."""
     took_s = min(write_s(folder) for _ in range(3))  # the best: a busy moment is no slow disk
-    if took_s <= WRITTEN_WITHIN_S:
+    if took_s <= within_s:
         return ""
     return (
         f"a file in {folder} takes {took_s:.1f} s to be on disk, and a lease on green's share is renewed by "

@@ -140,21 +140,26 @@ class XdsFiles:
 
 
 def write_s(folder: Path) -> float:
-    """Seconds that a file of a few kilobytes takes to be on disk there. Raises ActError."""
-    probe = folder / ".trimtab-write"
+    """Seconds that a file of a few kilobytes takes to be on disk there; 0.0 where the disk is full."""
+    probe = folder / "trimtab-write"
     begun_s = time.monotonic()
     try:
         _replace(probe, bytes(8192))
         return time.monotonic() - begun_s
-    except OSError as error:
-        raise ActError(f"cannot write {probe}: {error}") from error
+    except OSError:
+        return 0.0  # a daemon that starts on a full disk waits for it
     finally:
-        probe.unlink(missing_ok=True)
+        for left in (probe, _draft(probe)):
+            left.unlink(missing_ok=True)
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}")
 
 
 def _replace(path: Path, content: bytes) -> None:
     """By rename: Envoy must never read half a file, nor find one after a power cut."""
-    fresh = path.with_name(f".{path.name}")
+    fresh = _draft(path)
     with fresh.open("wb") as file:
         file.write(content)
         file.flush()

@@ -122,7 +122,7 @@ async def full(site: Site) -> None:
     if killed:
         await site.rig.kill()
         await site.ended_badly()
-        await asyncio.sleep(0.5)
+        site.fill()
         await site.rig.start()
         fault.note = "killed meanwhile"
     await asyncio.sleep(FULL_S / 2)

@@ -134,7 +134,7 @@ class Site:
     def fill(self) -> Path:
         """Take every byte of the state directory's file system; returns the file that has them."""
         file = self.rig.state_dir / EVERYTHING
-        with suppress(OSError), file.open("wb", buffering=0) as full:
+        with suppress(OSError), file.open("ab", buffering=0) as full:
             while True:
                 full.write(bytes(1 << 16))
         with suppress(OSError), file.open("ab", buffering=0) as full:

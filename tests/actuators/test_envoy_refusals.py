@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy import EnvoyTraffic
+from actuators.envoy import EnvoyTraffic, too_slow
 from agent.effects import Route
 from agent.errors import ActError
 from agent.model import Server
@@ -118,3 +118,9 @@ async def test_a_missing_envoy_is_a_problem(tmp_path: Path) -> None:
     traffic = EnvoyTraffic(binary="/no/such/envoy").bind(Site(target="chat", state_dir=tmp_path, epoch=1))
 
     assert [problem for problem in await traffic.problems() if "/no/such/envoy" in problem]
+
+
+def test_a_disk_on_which_no_lease_could_be_renewed_in_time_is_a_problem(tmp_path: Path) -> None:
+    assert too_slow(tmp_path) == ""
+    assert "choose a state_dir on a local disk" in too_slow(tmp_path, within_s=0.0)
+    assert list(tmp_path.iterdir()) == []

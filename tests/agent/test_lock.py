@@ -46,6 +46,16 @@ def test_a_second_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path)
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
+def test_the_lock_is_held_though_not_a_byte_can_be_written(tmp_path: Path) -> None:
+    unable = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))" + HOLDER
+    command = [sys.executable, "-c", unable, str(tmp_path)]
+
+    said = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+
+    assert (said.stdout, said.stderr, said.returncode) == ("held\n", "", 0)
+    assert (tmp_path / "lock").read_text() == ""
+
+
 def test_the_lock_is_free_again_after_use(tmp_path: Path) -> None:
     with held(tmp_path):
         pass
