@@ -1,13 +1,17 @@
-"""What a restart reads of a journal: the file that grows, checked, and that it follows the one before."""
+"""What a restart reads of a journal: the file that grows, checked, and if the ends of the closed ones fit.
+
+Of a closed file that is two lines, so a start takes no longer for a large one; `audit verify` reads it whole.
+"""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from agent import checkpoints
-from agent.chain import Head, before, chain, cuts_in
+from agent.chain import Head, before, chain, cuts_in, read
 from agent.checkpoints import Signer
 from agent.errors import JournalError
-from agent.records import BrokenLineError, Record, parse, state_of
+from agent.records import LONGEST_LINE, BrokenLineError, Record, state_of
 from agent.segments import Segment, last_line
 from agent.state import State
 
@@ -21,7 +25,8 @@ def reread(
     """
     last: dict[str, Record] = {}
     cuts: set[Head] = set()
-    start, line, size = _end_of(path, older), 0, 0
+    _refuse_gaps(path, older, signer)
+    start, line, size = _end_of(path, older[-1], signer) if older else None, 0, 0
     head = start or Head()
     try:
         with path.open("rb") as file:
@@ -46,16 +51,28 @@ def reread(
     return [_state(path, record) for record in last.values()], torn
 
 
-def _end_of(path: Path, older: Sequence[Segment]) -> Head | None:
-    """The last entry of the newest closed file; None without one: the first entry names it."""
-    if not older:
-        return None
-    newest = older[-1]
+def _refuse_gaps(path: Path, older: Sequence[Segment], signer: Signer | None) -> None:
+    """Raises JournalError for a closed file that does not begin with the entry after the one before it."""
+    for earlier, later in pairwise(older):
+        end = _end_of(path, earlier, signer)
+        with later.path.open("rb") as file:
+            line = file.readline(LONGEST_LINE)
+        try:
+            found = read(line.removesuffix(b"\n"), end)["seq"]
+        except BrokenLineError as error:
+            raise _refused(path, end.seq + 1, 1, f"in {later.path.name}: {error}") from error
+        if found != later.first:
+            raise _refused(path, found, 1, f"in {later.path.name}, which should begin with {later.first}")
+
+
+def _end_of(path: Path, segment: Segment, signer: Signer | None) -> Head:
+    """The last entry of a closed file."""
     try:
-        record = parse(last_line(newest.path))
+        record = read(last_line(segment.path), None)
+        _check(record, signer)
     except BrokenLineError as error:
-        why = f"the end of {newest.path.name}, before it, cannot be read"
-        raise _refused(path, newest.first, 1, why) from error
+        why = f"the end of {segment.path.name} cannot be read, or is not as it was written: {error}"
+        raise _refused(path, segment.first, 1, why) from error
     return Head(seq=record["seq"], hash=record["hash"])
 
 

@@ -20,7 +20,7 @@ from agent.config.terms import limits
 from agent.errors import ConfigError, JournalError
 from agent.journal import DAEMON, Entry, Journal, Limits
 from agent.records import GENESIS, Record, line_of, parse
-from agent.segments import closed, draft_of, reading
+from agent.segments import closed, draft_of, name_of, reading
 from agent.state import Phase, State
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -385,6 +385,45 @@ def test_a_start_without_the_files_before_it_is_refused_unless_an_entry_removed_
 
     with pytest.raises(JournalError, match=r"entry 1 \(line 1\) is bad: entries before it are missing"):
         opened(path)
+
+
+@pytest.mark.parametrize("line", [0, -1], ids=["first", "last"])
+def test_a_start_looks_at_both_ends_of_each_closed_file(path: Path, line: int) -> None:
+    written(path, 60).close()
+    middle = closed(path)[1].path
+    lines = middle.read_bytes().splitlines(keepends=True)
+    lines[line] = lines[line].replace(b'"why":"', b'"why":"!', 1)
+    middle.write_bytes(b"".join(lines))
+
+    with pytest.raises(JournalError, match=rf"{middle.name}.*its content is not what its hash"):
+        opened(path)
+
+
+def test_a_start_misses_a_file_in_the_middle_and_one_under_another_name(path: Path) -> None:
+    written(path, 60).close()
+    _, second, third, *_ = closed(path)
+    aside = second.path.rename(path.with_name("aside"))
+
+    with pytest.raises(JournalError, match=f"in {third.path.name}: .*entries before it are missing"):
+        opened(path)
+    aside.rename(name_of(path, second.first + 1))
+    with pytest.raises(JournalError, match=f"which should begin with {second.first + 1}"):
+        opened(path)
+
+
+def test_a_start_takes_no_closed_file_that_ends_with_a_forged_signature(path: Path, signer: Signer) -> None:
+    written(path, 60, SMALL, signer).close()
+    files = {file: file.read_bytes().splitlines(keepends=True) for file in every_file(path)}
+    middle = closed(path)[1].path
+    flat = [line for lines in files.values() for line in lines]
+    at = flat.index(files[middle][1])
+    anew = iter(rechain(flat, at))
+    for file, lines in files.items():
+        file.write_bytes(b"".join(next(anew) for _ in lines))
+
+    assert verify(path, keys=signer.trusted).first_bad is not None
+    with pytest.raises(JournalError, match="bad"):
+        opened(path, SMALL, signer)
 
 
 def test_an_end_that_was_taken_away_is_not_written_anew(path: Path) -> None:
