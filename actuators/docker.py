@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 from weakref import WeakValueDictionary
 
-from actuators import docker_end, docker_files, docker_found, vllm_dry_run
+from actuators import docker_end, docker_files, docker_found, serving_here, vllm_dry_run
 from actuators.docker_client import DockerClient
 from actuators.docker_clone import obstacles
 from actuators.docker_found import Found
@@ -60,6 +60,11 @@ class DockerEngine:
         bound = replace(self)
         object.__setattr__(bound, "_site", site)
         return bound
+
+    @staticmethod
+    async def found_here() -> Sequence[serving_here.Here]:
+        """The containers that serve here, for a first config. Raises ActError when Docker cannot be asked."""
+        return await serving_here.containers(host="")
 
     async def problems(self) -> Sequence[str]:
         try:

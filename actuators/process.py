@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 from weakref import WeakValueDictionary
 
-from actuators import proc_table, server_marks, server_origin, stranger
+from actuators import proc_table, server_marks, server_origin, serving_here, stranger
 from actuators.openai_probe import OpenAiProbe
 from actuators.proc_table import Process
 from actuators.process_group import end, exit_code, how_it_ended, spawn
@@ -75,6 +75,11 @@ class ProcessEngine:
         bound = replace(self)
         object.__setattr__(bound, "_site", site)
         return bound
+
+    @staticmethod
+    async def found_here() -> Sequence[serving_here.Here]:
+        """The servers that are processes of this host, for a first config."""
+        return await asyncio.to_thread(serving_here.processes)
 
     async def problems(self) -> Sequence[str]:
         found = await asyncio.to_thread(self._unstartable)
