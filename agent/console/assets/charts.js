@@ -59,8 +59,7 @@ export class Chart {
   /** `times`: Unix seconds. */
   show(times, lines, { bounds = [], marks = [] } = {}) {
     this.data = { times, lines, bounds, marks };
-    const latest = lines.map(([values]) => values.findLast((value) => value !== null));
-    this.now.textContent = latest.length && latest.at(-1) !== undefined ? this.unit(latest.at(-1)) : "";
+    this.point(null);
     fill(this.legend, lines.map(([, name, color], place) => key(name, color, place > 0 && lines.length > 1)), bounds.map(([value, name]) => key(`${name} ${this.unit(value)}`, "--bound", true)));
     const shape = JSON.stringify([lines.map((line) => line.slice(1)), bounds, marks]);
     if (!this.plot || shape !== this.shape) this.draw(shape);
@@ -126,13 +125,12 @@ export class Chart {
 
   point(place) {
     const { times, lines } = this.data;
-    if (place === null || place === undefined) {
-      const last = lines.at(-1)?.[0].findLast((value) => value !== null);
-      this.now.textContent = last === undefined ? "" : this.unit(last);
-      return;
-    }
-    const values = lines.map(([column, name]) => `${lines.length > 1 ? `${name} ` : ""}${this.unit(column[place] ?? null)}`);
-    this.now.textContent = `${moment(new Date(times[place] * 1000).toISOString(), false)}  ${values.join("  ")}`;
+    const latest = place === null || place === undefined;
+    const values = lines.map(([column, name]) => {
+      const value = latest ? column.findLast((one) => one !== null) : column[place];
+      return `${lines.length > 1 ? `${name} ` : ""}${this.unit(value ?? null)}`;
+    });
+    this.now.textContent = `${latest ? "" : `${moment(new Date(times[place] * 1000).toISOString(), false)}  `}${values.join(" · ")}`;
   }
 
   /** At most 48 rows, only while they are looked at. */

@@ -49,8 +49,10 @@ export function ago(text, now) {
   return `${duration((now - new Date(text)) / 1000)} ago`;
 }
 
+const SHORT = { kv: "KV", ttft: "TTFT", itl: "ITL", gpu: "GPU", slo: "SLO", e2e: "whole answer" };
+
 export function words(name) {
-  return String(name).replaceAll("_", " ");
+  return String(name).split("_").map((word) => SHORT[word] ?? word).join(" ");
 }
 
 export function flagOf(knob) {

@@ -92,11 +92,11 @@ export class Live {
     for (const line of block.split("\n")) {
       if (line.startsWith("data: ")) data += line.slice(6);
     }
-    if (data) this.heard(JSON.parse(data));
+    if (data) queueMicrotask(() => this.heard(JSON.parse(data)));
   }
 
   tell(state, why = "", retry_at = 0) {
     this.state = state;
-    this.changed({ state, why, retry_at });
+    queueMicrotask(() => this.changed({ state, why, retry_at }));  // what goes wrong there is not the stream's fault
   }
 }

@@ -58,7 +58,7 @@ export function rolloutPage(context, root, id) {
     el("p", { class: "muted" }, `E-values on a logarithmic scale. A step is passed when every stream reaches ${NOT_WORSE} for “not worse”; green goes back when the mean of “worse” reaches ${WORSE}.`),
     el("div", { class: "charts wide" }, curve.node, against.node));
   const rest = el("div");
-  root.append(head, slot, actions, now, compared, evidence, rest);
+  root.append(el("div", { class: "heading" }, head, actions), slot, now, compared, evidence, rest);
 
   async function refresh() {
     rollout = await get(path);
@@ -75,7 +75,7 @@ export function rolloutPage(context, root, id) {
   }
 
   function draw() {
-    if (!rollout) return;
+    if (!rollout || !target) return;
     const running = rollout.outcome === "running";
     fill(head,
       el("p", { class: "crumb" }, el("a", { href: "#/rollouts" }, "Rollouts")),
@@ -99,7 +99,7 @@ export function rolloutPage(context, root, id) {
         : place < rollout.step ? "done" : place === rollout.step && rollout.step_since ? "current" : "ahead";
       const said = { done: "done", current: "now", stopped: "ended here", ahead: "to come" }[state];
       return el("li", { class: state, "aria-current": state === "current" ? "step" : null },
-        el("strong", `${step.weight} %`), el("span", `${said}${state === "current" ? ` · ${duration(rollout.valid_s)} count${rollout.valid_s < step.at_least_s ? ` of ${duration(step.at_least_s)}` : ""}` : ""}`));
+        el("strong", `${step.weight} %`), el("span", `${said}${state === "current" ? ` · ${duration(rollout.valid_s)} of evidence${rollout.valid_s < step.at_least_s ? `, at least ${duration(step.at_least_s)}` : ""}` : ""}`));
     });
     const weights = { blue: 0, green: 0 };
     if (running) target.servers.forEach((server) => { weights[server.color] += server.weight ?? 0; });
@@ -135,7 +135,7 @@ export function rolloutPage(context, root, id) {
         row("TTFT p95", (arm) => latency(arm.ttft_p95_s)),
         row("ITL p95", (arm) => latency(arm.itl_p95_s)),
         row("Whole answer p95", (arm) => latency(arm.e2e_p95_s)),
-      ]));
+      ], { kind: "matrix" }));
   }
 
   function judged() {
@@ -144,8 +144,8 @@ export function rolloutPage(context, root, id) {
     const rows = rollout.judged.map((one) => [
       [words(one.stream), one.edge_s ? el("small", ` bad above ${latency(one.edge_s)}`) : null],
       intervals(one, high),
-      [el("span", { class: one.not_worse >= NOT_WORSE ? "good" : null }, number(one.not_worse)), el("small", ` of ${NOT_WORSE}`)],
-      [el("span", { class: one.worse >= 10 ? "bad" : null }, number(one.worse)), el("small", ` of ${WORSE}`)],
+      el("span", { class: "even" }, el("span", { class: one.not_worse >= NOT_WORSE ? "good" : null }, number(one.not_worse)), el("small", ` of ${NOT_WORSE}`)),
+      el("span", { class: "even" }, el("span", { class: one.worse >= 10 ? "bad" : null }, number(one.worse)), el("small", ` of ${WORSE}`)),
       one.says,
     ]);
     return section("The judge",
@@ -173,7 +173,7 @@ export function rolloutPage(context, root, id) {
     if (evidence.hidden) return;
     const times = points.map((point) => Date.parse(point.at) / 1000);
     const streams = [...new Set(points.flatMap((point) => Object.keys(point.judged)))];
-    const palette = ["--accent", "--green", "--warn", "--muted", "--violet", "--bad"];
+    const palette = ["--text", "--violet", "--warn", "--muted", "--bad", "--accent"];
     const lines = (place) => streams.map((stream, at_) => [points.map((point) => point.judged[stream]?.[place] ?? null), words(stream), palette[at_ % palette.length]]);
     const marks = points.filter((point, place) => place && point.weight !== points[place - 1].weight).map((point) => ({ at: Date.parse(point.at) / 1000, name: "started", color: "--muted" }));
     curve.show(times, lines(1), { bounds: [[NOT_WORSE, "needed"]], marks });
@@ -190,7 +190,7 @@ export function rolloutPage(context, root, id) {
         row("Contradicted", number(quality.contradicted), number(quality.contradicted_blue)),
         row("Drift of log-probabilities", number(quality.drift), number(quality.drift_blue)),
         row("Empty, looping, refusing, failed", number(quality.empty + quality.looping + quality.refusing + quality.failed), number(quality.bad_blue)),
-      ]));
+      ], { kind: "matrix" }));
   }
 
   function log() {

@@ -4,7 +4,7 @@ import { at, get, post, Problem } from "./api.js";
 import { Chart, CHARTS, showColumn } from "./charts.js";
 import { el, fill } from "./dom.js";
 import { change, duration, flag, latency, moment, number, percent, words } from "./format.js";
-import { action, barred, confirm, list, notice, pill, refused, table, time } from "./parts.js";
+import { action, barred, confirm, figure, list, notice, pill, refused, table, time } from "./parts.js";
 import { section } from "./target.js";
 
 const STRATEGY = {
@@ -115,7 +115,7 @@ export function suggestionPage(context, root, id) {
   }
 
   function reasons() {
-    const seen = shown.evidence.map((one) => [words(one.metric), `${amount(one)}${one.unit && !SPECIAL.has(one.unit) ? ` ${one.unit}` : ""}`, one.window_s ? `over ${duration(one.window_s)}` : ""]);
+    const seen = shown.evidence.map((one) => figure(words(one.metric), amount(one), [SPECIAL.has(one.unit) ? "" : one.unit, one.window_s ? `over ${duration(one.window_s)}` : ""].filter(Boolean).join(", ")));
     return [
       el("p", { class: "why" }, shown.why),
       el("dl", { class: "pairs" },
@@ -123,7 +123,7 @@ export function suggestionPage(context, root, id) {
         pair("Class", [el("strong", shown.class), `: ${CLASS[shown.class] ?? ""}`, shown.mitigation ? " · answers a problem of now" : ""]),
         pair("Source", shown.source)),
       el("h2", "What was seen"),
-      table("What was seen", ["Metric", "Value", "Window"], seen, { hidden: true, empty: "A person asked for it; no measurement stands behind it." }),
+      seen.length ? el("dl", { class: "figures" }, seen) : el("p", { class: "empty" }, "A person asked for it; no measurement stands behind it."),
     ];
   }
 
@@ -187,7 +187,7 @@ export function suggestionPage(context, root, id) {
       || (target.paused ? "The target is paused; resume it first." : "");
     return [
       el("h2", "Decision"),
-      el("p", { class: seconds < 300 ? "warn" : null }, "Expires in ", el("strong", duration(seconds)), el("span", { class: "muted" }, ` at ${moment(shown.expires_at)}`)),
+      el("p", { class: seconds < 300 ? "warn" : null }, "Expires in ", el("strong", duration(seconds)), el("span", { class: "muted" }, ` at ${moment(shown.expires_at, false)}`)),
       el("div", { class: "buttons" },
         action("approve", "Approve…", approve, { reason: approving, tone: "primary" }),
         action("deny", "Deny…", deny, { reason: common, by: common && common === approving ? "why-approve" : "" })),

@@ -24,7 +24,7 @@ export function targetPage(context, root, name) {
   const grid = el("div", { class: "charts" });
   const more = el("div");
   const charts = CHARTS.map((spec) => [spec, new Chart(spec)]);
-  root.append(head, slot, actions, figures, el("div", { class: "between" }, el("h2", "Last hours"), picker), none, grid, more);
+  root.append(el("div", { class: "heading" }, head, actions), slot, figures, el("div", { class: "between" }, el("h2", "Last hours"), picker), none, grid, more);
 
   function choose(each) {
     hours = each;
