@@ -86,7 +86,7 @@ BAD = {
     "stalls of 15 s": "stall=15",
     "wedge": "hang_after=20",
     "abort with 200": "abort=0.05",
-    "slow under load": "slow_above=3",
+    "slow under load": "slow_above=2",
     "slow in the hold-back": "slow_after=150",
     "wrong outputs": "wrong=0.3",
 }
