@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent import events as e
+from tests.simulation.door import PERSONS
 from tests.simulation.script import Act
 from tests.simulation.setup import BLUE
 from tests.simulation.world import Process, Split
@@ -99,8 +100,10 @@ def _pause(history: "History", act: Act) -> bool:
 
 
 def _replace(history: "History", act: Act) -> bool:
-    if not _pause(history, replace(act, lasts_s=act.lasts_s + 3.0)):
-        return False
+    daemon = history.daemon
+    if daemon is None or history.observer.writer < daemon.epoch:
+        return False  # without its lock, nothing would tell the two apart before either has written
+    _pause(history, replace(act, lasts_s=act.lasts_s + 3.0))
     history.loop.outside(2.0, lambda: history.start(beside=True))
     return True
 
@@ -194,7 +197,33 @@ def _stray(history: "History", act: Act) -> bool:
     return True
 
 
+def _token(history: "History", act: Act) -> bool:
+    """An operator's token is taken out of the file, and SIGHUP sent; later it is there again."""
+    everybody = frozenset(PERSONS)
+    history.admit(everybody - {history.random.choice(("alice", "bob"))})
+    history.loop.outside(act.lasts_s, lambda: history.admit(everybody))
+    return True
+
+
+def _tokens_broken(history: "History", act: Act) -> bool:
+    """What was in force stays in force."""
+    del act
+    history.admit(history.known, broken=True)
+    return True
+
+
+def _configured(history: "History", act: Act) -> bool:
+    """Other steps, bounds, drain and lease from the next start on; what was approved keeps its own."""
+    if not _kill(history, act):
+        return False
+    history.other = not history.other
+    return True
+
+
 DEEDS: dict[str, Deed] = {
+    "token removed": _token,
+    "tokens file broken": _tokens_broken,
+    "restarted with another configuration": _configured,
     "daemon killed": _kill,
     "daemon killed twice": _kill_twice,
     "daemon paused": _pause,
@@ -220,6 +249,7 @@ def heal(history: "History") -> None:
     history.troubles.clear()
     history.trouble("nothing", 0.0)
     history.mode = history.script.mode
+    history.admit(frozenset(PERSONS))
     world.proxy_up = True
     for name in [one.name for one in world.servers.values() if one.status in {"hung", "wedged"}]:
         world.befall(name, "healthy")
@@ -236,7 +266,7 @@ def heal(history: "History") -> None:
     if newest.killed or newest.over or (state is not None and state.mode == "advise"):
         newest.kill(None)
         history.loop.outside(1.0, history.start)
-    history.loop.outside(5.0, lambda: _last_words(history))
+    history.loop.outside(3.0, lambda: _last_words(history))
 
 
 def _last_words(history: "History") -> None:

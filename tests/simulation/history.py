@@ -22,6 +22,7 @@ from agent.state import Phase, State
 from tests.simulation import deeds
 from tests.simulation.clock import VirtualLoop, in_virtual_time
 from tests.simulation.disk import Book, Disk, Shelf
+from tests.simulation.door import PERSONS, entrance
 from tests.simulation.observer import Observer
 from tests.simulation.operators import Operator
 from tests.simulation.process import RESTART_S, Daemon, died_of
@@ -30,9 +31,9 @@ from tests.simulation.setup import BLUE, BOUND, PLAN, boots, is_new, rules_of
 from tests.simulation.world import World
 
 TARGET = "chat"
-QUIET_S = 60.0  # no fault begins later
+QUIET_S = 50.0  # no fault begins later
 SETTLED_S = 420.0  # a defined state so long after the last fault at the latest: a rollout may end by itself
-CALM_S = 4.0
+CALM_S = 3.0
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
 DISK = ("disk full", "fsync fails")
 LATE_S = 2.5  # until what could not be written is written late
@@ -76,6 +77,8 @@ class History:
     )  # acts that wait for their turn, and what they counted
     disk: Disk = field(default_factory=Disk)
     mode: Mode = "approve"
+    known: frozenset[str] = frozenset(PERSONS)  # whose token is in the file
+    other: bool = False  # another configuration is in force
     quiet: bool = False
     mixed: bool = False  # somebody gave a server other flags by hand
     entries: int = 0
@@ -229,7 +232,7 @@ class History:
         self.daemons.append(daemon)
         book = Book(inner=inner, host=daemon, disk=self.disk, read=self.wrote, trouble=self.trouble)
         state = replace(inner.states().get(TARGET, State(target=TARGET)), mode=self.mode)
-        rules = self.rules or rules_of(self.script)
+        rules = self.rules or rules_of(self.script, other=self.other)
         daemon.start(book, state, Machine(rules), self.script.strategy, Fold(span_s=4.0, fresh_s=2.0))
         return daemon
 
@@ -276,11 +279,18 @@ class History:
         await self.finish()
 
     def begin(self) -> None:
+        self.admit(frozenset(PERSONS))
         for name in self.script.names:
             self.world.adopt(name, dict(BLUE), ours=self.script.ours)
         self.loop.outside(0.0, self.start)
         self.loop.outside(0.5, self._second)
         self.loop.outside(0.75, self.operator.look)
+
+    def admit(self, known: frozenset[str], *, broken: bool = False) -> None:
+        """These have a token from now on; of a `broken` file nothing is taken."""
+        if known != self.known or broken or entrance().names() != known:
+            entrance().reload(sorted(known), broken=broken)
+        self.known = self.known if broken else known
 
     def befalls(self, act: Act) -> None:
         """One more, from now on."""

@@ -4,10 +4,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from agent import events as e
 from agent import loop as loop_module
+from agent.api import routes_suggestions
+from agent.api.tokens import Holder, Tokens
 from agent.effects import Drain, KeepAlive, Retire, Route
 from agent.events import Drained
 from agent.machine import HANDLERS, promoting, recovering, returning
@@ -140,7 +143,16 @@ def approval_not_checked(put: Put) -> None:
     def approve(_: Rules, state: State, event: e.Approved) -> Moved:
         return start_rollout(state, event.at, event.actor)
 
+    put(routes_suggestions, "hmac", SimpleNamespace(compare_digest=lambda *_: True))
     put(HANDLERS, (Phase.PROPOSED, e.Approved), approve)  # type: ignore[arg-type]
+
+
+def role_not_checked(put: Put) -> None:
+    put(Holder, "allows", lambda *_: True)
+
+
+def removed_token_still_valid(put: Put) -> None:
+    put(Tokens, "reload", lambda _: None)
 
 
 def recovery_forgets_green(put: Put) -> None:
@@ -192,6 +204,8 @@ MUTANTS: dict[str, Callable[[Put], None]] = {
     "lease without end": lease_without_end,
     "epoch not checked": epoch_not_checked,
     "approval not checked": approval_not_checked,
+    "role not checked": role_not_checked,
+    "removed token still valid": removed_token_still_valid,
     "recovery forgets green": recovery_forgets_green,
     "drain skipped": drain_skipped,
     "retired before routed away": retired_before_routed_away,
@@ -210,6 +224,14 @@ CAUGHT: dict[str, tuple[Script, str]] = {
     "epoch not checked": (replace(PLAIN, acts=(Act(what="daemon paused and replaced", at_s=12.0),)), "5: "),
     "approval not checked": (
         replace(PLAIN, acts=(Act(what="operator approves what was not shown", on="phase proposed"),)),
+        "6: ",
+    ),
+    "role not checked": (
+        replace(PLAIN, acts=(Act(what="operator without the role", on="phase proposed"),)),
+        "6: ",
+    ),
+    "removed token still valid": (
+        Script(seed=5, acts=(Act(what="token removed", at_s=2.0, lasts_s=20.0),)),
         "6: ",
     ),
     "recovery forgets green": (replace(PLAIN, acts=(Act(what="daemon killed", at_s=12.0),)), "3: "),

@@ -14,7 +14,9 @@ KNOWN_S = 12.0  # by then a daemon has heard of it
 SHUT_OUT_S = 0.5  # by then the proxy carries the epoch of a daemon that acts
 CALM_S = 60.0  # so long after a fault everything has answered again
 HANDS_S = 3.0  # by then a daemon has put back a split that somebody wrote into the proxy
+STRANGERS = frozenset({"victor"})  # has a token, and no role that decides
 SPARE = 3  # servers beside the fleet: green, a successor, one on its way out
+REFUSED, BROKEN, UNWRITABLE = 400, 500, 503
 Settings = frozenset[tuple[str, object]]
 
 
@@ -53,6 +55,7 @@ class Observer:
     newest_s: float = 0.0
     intents: set[tuple[str, str]] = field(default_factory=set)
     said: set[str] = field(default_factory=set)  # digests that a person approved
+    approved: set[str] = field(default_factory=set)  # those of them that were written down
     allowed: set[Settings] = field(default_factory=set)
     faulted_s: float = -1e9
     handed_s: float = -1e9  # when somebody last wrote a split of their own
@@ -81,6 +84,8 @@ class Observer:
             server = getattr(effect, "server", None)
             key = str(effect.number) if effect.kind == "route" else server.name if server else ""
             self.intents.add((effect.kind, key))
+        if entry.actor.id in STRANGERS or entry.after.get("comment") == "revoked":
+            self.wrong(f"6: {entry.action} by {entry.actor.id}, who may not")
         if entry.action == "suggestion.approved":
             self._approved(entry)
         if epoch < self.writer:
@@ -101,6 +106,7 @@ class Observer:
 
     def _approved(self, entry: Written) -> None:
         digest, to = entry.after.get("digest", ""), entry.after.get("setting", {})
+        self.approved.add(digest)
         if entry.actor.kind == "person" and digest not in self.said:
             self.wrong(f"6: approved by {entry.actor.id} is a digest that no person was shown")
         if entry.actor.kind == "auto":
@@ -111,6 +117,15 @@ class Observer:
             self.wrong(f"6: approved by a {entry.actor.kind}")
         for base in list(self.allowed):
             self.allowed.add(frozenset({**dict(base), **to}.items()))
+
+    def answered(self, what: str, status: int, *, may: bool, digest: str) -> None:
+        """What the API said to a person, who `may` decide; `digest`: of what they approved."""
+        if status >= BROKEN and status != UNWRITABLE:
+            self.wrong(f"api: {what} is answered {status}")
+        if status < REFUSED and not may:
+            self.wrong(f"6: {what} of somebody who may not is answered {status}")
+        if status < REFUSED and digest and digest not in self.approved:
+            self.wrong(f"api: {what} is answered {status}, and no approval was written")
 
     # What is asked of the world.
 

@@ -1,21 +1,32 @@
-"""People: they approve what is shown, and at the worst moment something else."""
+"""People: they approve what is shown, and at the worst moment something else. They speak through the API."""
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from agent import events as e
 from agent.state import State, Suggestion
+from tests.simulation import door
+from tests.simulation.process import Daemon
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
 LOOKS_EVERY_S = 1.0
-NOT_SHOWN = "0" * 64
+NOT_SHOWN = "sha256:" + "0" * 64
+_KEYS = count()
+UNHEARD = frozenset({401, 403, 503})
+
+
+def new_key() -> str:
+    """For each decision another one, in all histories: the API outlives them."""
+    return f"{next(_KEYS)}"
 
 
 @dataclass(repr=False, slots=True)
 class Operator:
-    """Approves every open suggestion once, about a second after it is shown."""
+    """Approves every open suggestion within a second after it is shown; once more where nobody heard."""
 
     history: "History"
     answered: str = ""
@@ -38,43 +49,106 @@ class Operator:
         return daemon.state if daemon else None
 
     def say(self, event: e.Event) -> None:
+        """Past the API: what the machine takes it must judge by itself."""
         daemon = self.history.daemon
         if daemon is not None:
             self.history.say(f"   a person: {type(event).__name__}")
             daemon.say(event)
 
-    def approve(self, suggestion: Suggestion) -> None:
-        self.history.observer.said.add(suggestion.digest)
-        self._approve(suggestion, suggestion.digest)
+    def ask(self, who: str, path: str, body: object, *, key: str = "", digest: str = "") -> None:
+        """Through the API, with the person's own token."""
+        daemon = self.history.daemon
+        if daemon is None:
+            return
+        key = key or new_key()
+        self.history.say(f"   {who}: POST {path}")
+        may = who in self.history.known and door.PERSONS[who] != "viewer"
+        if digest and may:
+            self.history.observer.said.add(digest)
+        told = partial(self._told, daemon, f"{who}: POST {path}", may=may, digest=digest)
+        door.ask(daemon, who, path, body, key=key, told=told)
 
-    def _approve(self, suggestion: Suggestion, digest: str) -> None:
-        at = self.history.loop.wall()
-        self.say(e.Approved(at=at, actor="alice", suggestion=suggestion.id, digest=digest))
+    def _told(self, daemon: Daemon, what: str, status: int, *, may: bool, digest: str) -> None:
+        self.history.say(f"   {what}: {status}")
+        self.history.observer.answered(what, status, may=may, digest=digest)
+        if digest and status in UNHEARD and daemon is self.history.daemon:
+            self.answered = ""
+
+    def approve(self, suggestion: Suggestion, who: str = "alice", key: str = "") -> None:
+        digest, comment = suggestion.digest, "" if who in self.history.known else "revoked"
+        path = f"/v1/suggestions/{suggestion.id}/approve"
+        self.ask(who, path, {"digest": digest, "comment": comment}, digest=digest, key=key)
 
     def do(self, what: str) -> bool:
         """False: there is nothing that it could be done about."""
-        at, state = self.history.loop.wall(), self.state
-        suggestion = state.suggestion if state else None
+        state = self.state
         if state is None:
             return False
+        direct = self.history.random.random() < 0.5
+        return self._say(what, state) if direct and what in SAYABLE else self._ask(what, state)
+
+    def _ask(self, what: str, state: State) -> bool:
+        suggestion, rollout = state.suggestion, state.rollout
         match what:
-            case "operator approves twice" if suggestion is not None and suggestion.digest:
-                if suggestion.digest in self.history.observer.said:
-                    self._approve(suggestion, suggestion.digest)
-                    self._approve(suggestion, suggestion.digest)
-                    return True
-                return False
+            case "operator approves twice" if suggestion is not None and suggestion.digest in self._said:
+                key = new_key()
+                for again in (key, key, new_key()):
+                    self.approve(suggestion, key=again)
             case "operator approves what was not shown" if suggestion is not None:
-                self._approve(suggestion, NOT_SHOWN)
+                path = f"/v1/suggestions/{suggestion.id}/approve"
+                self.ask("bob", path, {"digest": NOT_SHOWN})
+            case "operator denies after approval" if suggestion is not None:
+                self.ask("bob", f"/v1/suggestions/{suggestion.id}/deny", {"reason": "no"})
+            case "operator aborts" if rollout is not None:
+                self.ask("bob", f"/v1/rollouts/{rollout.id}/abort", {"reason": "stop"})
+            case "operator pauses":
+                self.ask("bob", f"/v1/targets/{state.target}/pause", None)
+                resume = partial(self.ask, "bob", f"/v1/targets/{state.target}/resume", None)
+                self.history.loop.outside(6.0, resume)
+            case "operator asks for a change":
+                body = {"to": {"max_num_seqs": 8}, "reason": "8"}
+                self.ask("bob", f"/v1/targets/{state.target}/suggestions", body)
+            case "operator without the role" if suggestion is not None and suggestion.digest:
+                self.approve(suggestion, "victor")
+                self.ask("victor", f"/v1/targets/{state.target}/pause", None)
+                if rollout is not None:
+                    self.ask("victor", f"/v1/rollouts/{rollout.id}/abort", {"reason": "stop"})
+            case _:
+                return False
+        return True
+
+    @property
+    def _said(self) -> set[str]:
+        return self.history.observer.said
+
+    def _say(self, what: str, state: State) -> bool:
+        at, suggestion = self.history.loop.wall(), state.suggestion
+        match what:
+            case "operator approves twice" if suggestion is not None and suggestion.digest in self._said:
+                for _ in range(2):
+                    approved = e.Approved(
+                        at=at, actor="alice", suggestion=suggestion.id, digest=suggestion.digest
+                    )
+                    self.say(approved)
+            case "operator approves what was not shown" if suggestion is not None:
+                self.say(e.Approved(at=at, actor="alice", suggestion=suggestion.id, digest=NOT_SHOWN))
             case "operator denies after approval" if suggestion is not None:
                 self.say(e.Denied(at=at, actor="bob", suggestion=suggestion.id, reason="no"))
             case "operator aborts":
                 self.say(e.Aborted(at=at, actor="bob", reason="stop"))
-            case "operator pauses":
-                self.say(e.Paused(at=at, actor="bob"))
-                self.history.loop.outside(6.0, lambda: self.say(e.Resumed(at=at, actor="bob")))
             case "operator asks for a change":
                 self.say(e.ChangeAsked(at=at, actor="bob", to={"max_num_seqs": 8}, reason="8"))
             case _:
                 return False
         return True
+
+
+SAYABLE = frozenset(
+    {
+        "operator approves twice",
+        "operator approves what was not shown",
+        "operator denies after approval",
+        "operator aborts",
+        "operator asks for a change",
+    }
+)

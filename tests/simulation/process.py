@@ -10,6 +10,7 @@ from agent.effects import Route
 from agent.errors import FencedError, JournalError
 from agent.events import Event
 from agent.fold import Fold
+from agent.history import History
 from agent.journal import Journal
 from agent.loop import TargetLoop
 from agent.machine import Machine
@@ -18,6 +19,7 @@ from agent.state import State
 from tests.simulation.adapters import Killed, SimEngine
 from tests.simulation.clock import Owner
 from tests.simulation.disk import Book
+from tests.simulation.door import SimDesk
 from tests.simulation.metrics import Metrics
 from tests.simulation.proxying import SimTraffic
 from tests.simulation.script import Act
@@ -45,6 +47,7 @@ class Daemon:
     killed: bool = False
     over: bool = False
     loop: TargetLoop | None = None
+    desk: SimDesk = field(init=False)
     book: Book | None = None
     root: "asyncio.Task[None] | None" = None
 
@@ -71,6 +74,8 @@ class Daemon:
 
     def start(self, book: Book, state: State, machine: Machine, strategy: Strategy, fold: Fold) -> None:
         self.began_s, self.book = self.world.at_s, book
+        history = History()
+        history.hear(state)
         self.loop = TargetLoop(
             state=state,
             machine=machine,
@@ -80,8 +85,11 @@ class Daemon:
             sensors=(Metrics(self),),
             state_dir=Path("/nowhere"),
             now=self.world.loop.wall,
+            heard=history.hear,
             fold=fold,
         )
+        journal, wall = cast("Journal", book), self.world.loop.wall
+        self.desk = SimDesk(loops={state.target: self.loop}, journal=journal, history=history, wall=wall)
         self.root = self.do(self.loop.run(self.epoch, lambda: None))
         self.root.add_done_callback(self._done, context=self.world.loop.world)
 
@@ -89,7 +97,7 @@ class Daemon:
         return self.world.loop.create_task(work, context=self.world.loop.owned_by(self.owner))
 
     def say(self, event: Event) -> None:
-        """A person's word, through the API: refused where it cannot be written down."""
+        """A person's word, past the API: refused where it cannot be written down."""
 
         async def submit() -> None:
             assert self.loop is not None

@@ -40,6 +40,7 @@ WORDS = (
     "aborts",
     "pauses",
     "asks for a change",
+    "without the role",
 )
 TIMED = (
     "daemon killed",
@@ -67,6 +68,9 @@ TIMED = (
     "flags changed by hand",
     "weights changed by hand",
     "stray server by hand",
+    "token removed",
+    "tokens file broken",
+    "restarted with another configuration",
 )
 AGAIN = ("recovery: crash",)
 KINDS: tuple[str, ...] = (
@@ -87,7 +91,7 @@ FLEETS: tuple[tuple[int, Strategy], ...] = (
     (3, "replace"),
 )
 SELDOM = ("stop", "examine", "warm_up", "retire", "drain", "launch")
-FIRST_S, LAST_S = 2.0, 54.0
+FIRST_S, LAST_S = 2.0, 45.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +160,7 @@ def script_of(seed: int) -> Script:
 
 def _kind(random: Random) -> str:
     """Those that seldom meet their turn are drawn more often."""
-    if random.random() < 0.03:
+    if random.random() < 0.02:
         return f"journal: {random.choice(JOURNAL)}"
     if random.random() < 0.3:
         kind = random.choice(SELDOM)

@@ -1,6 +1,6 @@
 """The rules that every history plays by: short plans, the real judge, a policy that wants more."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.golden import Exam
 from agent.guard import Guard
@@ -27,6 +27,9 @@ PLAN = Plan(
     margin=0.45,
     gain_needed=False,
 )
+OTHER = replace(
+    PLAN, steps=(replace(PLAN.steps[0], weight=10), *PLAN.steps[1:]), warm_up_s=15, drain_s=14, lease_s=5
+)
 BLUE = {"model": "m", "max_num_seqs": 4}
 WANTED = 16
 
@@ -42,10 +45,14 @@ class MoreSeqs:
         return (Proposal(rule="Q1", to=to, why="6 wait", expects="less", risks="KV", source="simulation"),)
 
 
-def rules_of(script: Script) -> Rules:
+def rules_of(script: Script, *, other: bool = False) -> Rules:
+    """`other`: as after a restart with another configuration."""
     exam = Exam(prompts=("one", "two of them"), at_most_s=5.0, always=script.exam)
     guard = Guard(bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2)
-    return Rules(plan=PLAN, judge=AnytimeJudge(), guard=guard, policies=(("more", MoreSeqs()),), exam=exam)
+    if other:
+        guard = replace(guard, bounds={"max_num_seqs": replace(BOUND, max=24)}, cooldown_s=10)
+    plan = OTHER if other else PLAN
+    return Rules(plan=plan, judge=AnytimeJudge(), guard=guard, policies=(("more", MoreSeqs()),), exam=exam)
 
 
 def boots(script: Script) -> tuple[Boot, Boot]:

@@ -34,6 +34,19 @@ FOUND = {
         green="exits",
         acts=(Act(what="late", on="retire"),),
     ),
+    "an old server that somebody had started again was ended with its requests": Script(
+        seed=1236, ours=False, acts=(Act(what="flags changed by hand", at_s=18.7, lasts_s=3.8),)
+    ),
+    "a clock that was set back held up a retry for an hour": Script(
+        seed=6093,
+        strategy="swap",
+        acts=(
+            Act(what="late", on="drain", lasts_s=16.1),
+            Act(what="clock back", at_s=28.9, lasts_s=1.8),
+            Act(what="failed but done", on="retire", lasts_s=2.6),
+            Act(what="failed but done", on="retire", lasts_s=22.0),
+        ),
+    ),
     "a daemon that took over in a rollback did not shut the older one out": Script(
         seed=637,
         servers=2,

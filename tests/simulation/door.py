@@ -1,0 +1,173 @@
+"""The API of a simulated daemon: bytes of HTTP through the real application, to that daemon's own desk."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from agent import daemon as real
+from agent.api.app import build_app
+from agent.api.desk import Desk
+from agent.api.limits import Limits
+from agent.api.tokens import Token, Tokens, mint, store
+from agent.config.door import Role
+from agent.errors import ConfigError
+from agent.ports import Now
+from tests.simulation.clock import EPOCH
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Daemon
+
+PERSONS: dict[str, Role] = {"alice": "operator", "bob": "operator", "victor": "viewer"}
+NO_ANSWER_S = 12.0  # then a client hangs up
+SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
+DESK: ContextVar[Desk] = ContextVar("desk")
+Told = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class SimDesk(real.Daemon):
+    """The daemon's own desk, on the world's clock."""
+
+    wall: Now = real.utc_now
+
+    def now(self) -> Any:  # noqa: ANN401 - as Now gives it
+        return self.wall()
+
+
+class _Whose:
+    """The desk of the process whose code runs."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *given: getattr(DESK.get(), name)(*given)  # noqa: PLW0108 - whose is known when it is called
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """One for all histories: its parts are costly to make, and remember no more than tokens."""
+
+    app: web.Application
+    tokens: Tokens
+    texts: dict[str, str]
+    lines: dict[str, Token]
+
+    def names(self) -> frozenset[str]:
+        """Whose token is in force."""
+        return frozenset(token.principal for token in self.tokens._tokens.values())
+
+    def reload(self, names: Sequence[str], *, broken: bool = False) -> None:
+        """SIGHUP, after the tokens file was written anew with the tokens of these."""
+        with TemporaryDirectory(dir=SHM) as home:
+            path = Path(home) / "tokens"
+            store(path, [self.lines[name] for name in names])
+            if broken:
+                path.write_text("{not a token}\n")
+                path.chmod(0o600)
+            self.tokens._path = path
+            with suppress(ConfigError) if broken else nullcontext():  # agent.api.entry: it is logged
+                self.tokens.reload()
+
+
+@cache
+def entrance() -> Entrance:
+    made = {
+        name: mint(role=role, principal=name, made_at=EPOCH, expires=None) for name, role in PERSONS.items()
+    }
+    tokens = Tokens(None, lambda: EPOCH)
+    limits = Limits(now=lambda: 0.0, burst=1e9, at_once=1000)
+    app = build_app(cast("Desk", _Whose()), tokens, limits=limits)
+    app.freeze()
+    found = Entrance(
+        app=app,
+        tokens=tokens,
+        texts={name: text for name, (text, _) in made.items()},
+        lines={name: line for name, (_, line) in made.items()},
+    )
+    found.reload(tuple(PERSONS))
+    return found
+
+
+@dataclass(eq=False)
+class Wire(asyncio.Transport):
+    """One connection, in memory; what is said on it by a process that was killed is heard by nobody."""
+
+    heard: Callable[[], bool]
+    told: Told
+    answer: bytes = b""
+    open: bool = True
+    extra: dict[str, Any] = field(default_factory=lambda: {"peername": ("127.0.0.1", 1)})
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.answer += bytes(data)
+
+    def writelines(self, list_of_data: Any) -> None:  # noqa: ANN401 - buffers
+        self.answer += b"".join(bytes(one) for one in list_of_data)
+
+    def is_closing(self) -> bool:
+        return not self.open
+
+    def close(self) -> None:
+        if not self.open:
+            return
+        self.open = False
+        if self.heard() and self.answer:
+            self.told(int(self.answer.split(b" ", 2)[1]))
+
+    def abort(self) -> None:
+        self.close()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's
+        return self.extra.get(name, default)
+
+    def pause_reading(self) -> None:
+        """Everything has been sent."""
+
+    def resume_reading(self) -> None:
+        """Everything has been sent."""
+
+
+def ask(process: "Daemon", who: str, path: str, body: object, *, key: str, told: Told) -> None:
+    """POST it as this person; `told` the status of the answer, if one comes."""
+    loop, content = process.world.loop, b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {entrance().texts[who]}\r\nIdempotency-Key: {key}\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    wire = Wire(heard=lambda: not process.killed, told=told)
+    context = loop.owned_by(process.owner)
+    context.run(DESK.set, process.desk)
+    protocol = context.run(_server(loop))
+    context.run(protocol.connection_made, wire)
+    context.run(protocol.data_received, head.encode() + content)
+
+    def hang_up() -> None:
+        wire.open = False
+        context.run(protocol.connection_lost, None)
+
+    loop.outside(NO_ANSWER_S, hang_up)
+
+
+def _server(loop: asyncio.AbstractEventLoop) -> web.Server:
+    def request(
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> web.Request:
+        return web.Request(message, payload, protocol, writer, task, loop, client_max_size=2**16)
+
+    return web.Server(entrance().app._handle, request_factory=request, loop=loop, access_log=None)  # type: ignore[arg-type]
