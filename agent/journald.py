@@ -9,6 +9,7 @@ from typing import Any
 
 import rfc8785
 
+from agent.journald_log import field
 from agent.records import Record
 
 _ERROR, _NOTICE = 3, 5  # syslog priorities
@@ -33,11 +34,4 @@ def exported(record: Record) -> bytes:
         "TRIMTAB_ACTOR": str(record["actor"].get("id") or ""),
         "TRIMTAB_RECORD": rfc8785.dumps(whole).decode(),
     }
-    return b"".join(_field(name, value) for name, value in fields.items() if value) + b"\n"
-
-
-def _field(name: str, value: str) -> bytes:
-    data = value.encode()
-    if b"\n" not in data:
-        return name.encode() + b"=" + data + b"\n"
-    return name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"
+    return b"".join(field(name, value) for name, value in fields.items() if value) + b"\n"

@@ -1,4 +1,4 @@
-"""Logs on stderr: lines for people at a terminal, JSON elsewhere, and no secrets in either.
+"""Logs on stderr: lines for people at a terminal, fields for journald, JSON elsewhere; no secrets in any.
 
 The libraries' logs (aiohttp, docker, asyncio) go the same way.
 """
@@ -10,14 +10,20 @@ from typing import Any, Literal, TextIO, get_args
 
 import structlog
 
+from agent import journald_log
 from agent.masking import masked
 
 Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 
-def configure(level: Level = "info", stream: TextIO | None = None) -> None:
-    """Send everything of `level` and above to `stream` (stderr); may be called again."""
+def configure(
+    level: Level = "info", stream: TextIO | None = None, journald: str = journald_log.SOCKET
+) -> None:
+    """Send everything of `level` and above to `stream` (stderr); may be called again.
+
+    Where that is journald's, its own socket is taken instead.
+    """
     stream = stream or sys.stderr
     terminal = stream.isatty()
     before: list[structlog.typing.Processor] = [
@@ -32,7 +38,8 @@ def configure(level: Level = "info", stream: TextIO | None = None) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,  # a second call must reach the loggers that exist
     )
-    handler = logging.StreamHandler(stream)
+    in_journal = journald_log.reads(stream)
+    handler = journald_log.JournaldHandler(stream, journald) if in_journal else logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*before, structlog.stdlib.PositionalArgumentsFormatter()],
