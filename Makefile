@@ -1,10 +1,10 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint layers types unit clean
+.PHONY: help demo test check advisories format lint layers types unit clean
 ENGINE ?= sim
 RUN := .venv/bin/
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 demo:  ## the whole story on this machine: ENGINE=sim (default) or ENGINE=vllm (real vLLM on the CPU)
 	@scripts/bootstrap $(ENGINE)
@@ -32,6 +32,10 @@ types:  ## mypy, strict
 unit:  ## the quick tests, with coverage: no real vLLM, Docker or Prometheus, no whole sites
 	@scripts/bootstrap
 	@$(RUN)pytest --cov -m 'not (real_vllm or real_docker or real_prometheus or site)'
+
+advisories:  ## what is known to be wrong with the locked dependencies (asks api.osv.dev)
+	@scripts/bootstrap
+	@.cache/uv/bin/uv audit --locked --preview-features audit-command
 
 format:  ## rewrite the code in the house style
 	@scripts/bootstrap
