@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from agent.arm import Arm
-from agent.judge.streams import LATENCIES, counts
+from agent.judge.streams import LATENCIES, counts, learned, phi_of
 from agent.judge.words import interval
 from agent.model import Slo
 from agent.trial import Second, Trial
 
 REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty are bad while few of blue's are
-LATE_AFTER_S = 30.0  # late ones come in clumps: twenty of them may be one pause, or the first of a new share
+LATE_AFTER_S = 30.0  # of a share: what it begins with is late, and comes at once
 CONTROL_AT_LEAST = 10
 CONTROL_HIGH = 1 / 3  # so much of blue's may be bad at most, as far as is known: it still ends old requests
 UNREACHED = 5
@@ -36,15 +36,20 @@ def broken(trial: Trial, second: Second, *, slo: Slo, green: Arm, control: Arm) 
 
 
 def _mostly_bad(trial: Trial, slo: Slo, green: Arm, control: Arm) -> Iterator[str]:
+    """Late ones come in clumps, so that twenty of them may be one pause: as many as say what twenty would.
+
+    Only those of seconds that count are asked, not of another load or a cold cache.
+    """
     well = not control.asked or control.unreached < CONTROL_BAD * control.asked
     if green.unreached >= UNREACHED and green.unreached >= BAD * green.asked and well:
         yield f"{green.unreached} of {green.asked} requests could not reach it"
     for stream in trial.streams:
-        of, bad = counts(green, stream.name, stream.edge_s, slo)
-        if stream.name in LATENCIES:  # the seconds that count: not those of another load, or of a cold cache
+        (of, bad), needed = counts(green, stream.name, stream.edge_s, slo), float(REQUESTS)
+        if stream.name in LATENCIES:
             of, bad = stream.counted[2:] if trial.valid_s >= LATE_AFTER_S else (0, 0)
+            needed *= phi_of(learned(trial.calibration, stream.name, slo))
         control_of, control_bad = counts(control, stream.name, stream.edge_s, slo)
-        if of < REQUESTS or bad < BAD * of:
+        if of < needed or bad < BAD * of:
             continue
         _, high = interval(control_bad, control_of) or (0.0, 1.0)
         compared = control_of >= CONTROL_AT_LEAST and control_bad < CONTROL_BAD * control_of

@@ -213,6 +213,13 @@ def test_a_pause_in_the_first_seconds_of_a_share_is_no_disaster() -> None:
         assert canary.hear(served(15, slow=12), served(15)).kind == "wait"
 
 
+def test_where_late_ones_come_in_clumps_twenty_of_them_are_none() -> None:
+    canary = Canary(PARITY, calibration=dict.fromkeys(CALM, replace(INDEPENDENT, phi=14.0, tick_phi=4.0)))
+    for second in range(45):
+        assert canary.hear(served(1, slow=int(second % 3 > 0)), served(1)).kind == "wait"
+    assert canary.run(served(1, slow=1), served(1), seconds=300).kind == "fail"
+
+
 def test_half_of_green_s_requests_late_for_half_a_minute_is_one() -> None:
     canary = Canary(HOLD)
     verdict = canary.run(served(15, slow=12), seconds=60)
