@@ -72,7 +72,7 @@ def licences(of: metadata.PackageMetadata) -> list[str]:
     classified = [
         line.split(" :: ")[-1] for line in of.get_all("Classifier") or () if line.startswith("License")
     ]
-    return classified or [of["License"] if "License" in of else "none is named"]
+    return classified or of.get_all("License") or ["none is named"]
 
 
 def test_what_it_runs_with_has_a_licence_that_goes_with_ours() -> None:
