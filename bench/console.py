@@ -1,0 +1,69 @@
+"""How soon the console's first page paints, and what it weighs: 20 targets with 24 hours each, in Chromium.
+
+python -m bench.console [--targets 20] [--times 5]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.console.scenery import scenery
+from tests.console.site import Site, site
+
+CHROMIUM = "/usr/bin/chromium"
+PAGES = {"targets": ("/targets", ".spark path"), "target": ("/targets/chat", ".chart canvas")}
+TIMES = """() => {
+  const paint = performance.getEntriesByName("first-contentful-paint")[0];
+  const all = performance.getEntries();
+  return {
+    first_paint_ms: paint.startTime,
+    data_ms: performance.now(),
+    kB: all.reduce((sum, one) => sum + (one.transferSize || 0), 0) / 1000,
+    requests: all.filter((one) => "transferSize" in one).length,
+  };
+}"""
+
+
+def measured(browser: Browser, place: Site, path: str, last: str) -> dict[str, float]:
+    """A first visit: nothing is cached. `data_ms`: until the last thing of the page is drawn."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.add_init_script(f"sessionStorage.setItem('trimtab.token', {place.token['viewer']!r})")
+    page.goto(f"{place.url}/#{path}")
+    page.wait_for_selector(last, state="attached")
+    found: dict[str, float] = page.evaluate(TIMES)
+    context.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--targets", type=int, default=20)
+    parser.add_argument("--times", type=int, default=5)
+    wanted = parser.parse_args()
+    desk = scenery(targets=wanted.targets, hours=24)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        site(desk, Path(folder)) as place,
+        sync_playwright() as playwright,
+    ):
+        args = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=args)
+        report: dict[str, Any] = {"targets": wanted.targets, "load": os.getloadavg()[0]}
+        for name, (path, last) in PAGES.items():
+            runs = [measured(browser, place, path, last) for _ in range(wanted.times)]
+            report[name] = {key: round(statistics.median(run[key] for run in runs), 1) for key in runs[0]} | {
+                "first_paint_worst_ms": round(max(run["first_paint_ms"] for run in runs), 1)
+            }
+        browser.close()
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
