@@ -82,7 +82,7 @@ async def test_what_is_wrong_with_a_target_is_told(site: Start, tmp_path: Path) 
             await fires(prometheus, "TrimtabMetricsStale")
 
 
-async def test_what_is_wrong_with_a_rollout_is_told(site: Start, tmp_path: Path) -> None:
+async def test_that_nobody_renews_the_lease_is_told(site: Start, tmp_path: Path) -> None:
     rig = await site(Wishes(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
     await rig.serving()
     with alerting(tmp_path, rig) as prometheus:
@@ -97,3 +97,16 @@ async def test_what_is_wrong_with_a_rollout_is_told(site: Start, tmp_path: Path)
             await fires(prometheus, "TrimtabEffectsFailing")
         finally:
             os.kill(envoy, signal.SIGCONT)
+
+
+async def test_that_a_rollout_is_held_is_told(site: Start, tmp_path: Path) -> None:
+    rig = await site(Wishes(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
+    await rig.serving()
+    with alerting(tmp_path, rig) as prometheus:
+        async with rig.clients():
+            await rig.change(max_num_seqs=16)
+            await rig.in_phase("canary")
+        (rig.envoy.home / "records.sock").unlink()  # the next Envoy cannot tell of any request
+        await rig.envoy.kill()
+        await fires(prometheus, "TrimtabRolloutHeld")
+        await fires(prometheus, "TrimtabMetricsStale")
