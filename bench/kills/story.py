@@ -77,7 +77,9 @@ async def play(plan: Plan) -> dict[str, Any]:
     with ExitStack() as after:
         after.callback(shutil.rmtree, home, ignore_errors=True)
         prometheus = after.enter_context(real_prometheus(home, Page(samples={"gpu": "0.5"})))
-        rig = Rig(home=home, wishes=Wishes(steps=STEPS, prometheus=prometheus.url), patience_s=PATIENCE_S)
+        # killed early, blue leaves too short a record for the hold-back to pass: it may end without
+        wishes = Wishes(steps=STEPS, hold_at_most_s=20.0, prometheus=prometheus.url)
+        rig = Rig(home=home, wishes=wishes, patience_s=PATIENCE_S)
         rig.state_dir.mkdir(mode=0o700)
         small = plan.small and mounted(rig.state_dir)
         if small:

@@ -39,6 +39,7 @@ class Wishes:
     steps: tuple[tuple[int, int, float], ...] = ((50, 5, 0.5),)
     at_most_s: float = 60.0  # of each step
     hold_s: float = 0.5
+    hold_at_most_s: float = 3600.0
     start_s: float = 30.0
     warm_up_requests: int = 4
     warm_up_s: float = 20.0
@@ -88,6 +89,7 @@ class Wishes:
             [targets.rollout]
             steps = [{steps}]
             hold = "{self.hold_s}s"
+            hold_at_most = "{self.hold_at_most_s}s"
             hold_requests = 5
             start = "{self.start_s}s"
             warm_up_requests = {self.warm_up_requests}
