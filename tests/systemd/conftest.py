@@ -1,8 +1,11 @@
 """One machine with trimtab's package installed for all tests of the service; a site for each."""
 
 import os
+import re
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,19 +15,39 @@ from tests.systemd.machine import REPOSITORY, Machine
 from tests.systemd.service import Service, Start
 
 NEXT = "99.0"
+QUICKLY = {"DPKG_DEB_COMPRESSOR_TYPE": "none"}
 
 
-def build(version: str = "") -> Path:
+@cache
+def build() -> Path:
     """The Debian package, not compressed."""
     done = subprocess.run(
-        [str(REPOSITORY / "packaging" / "build-deb"), *([version] if version else [])],
-        env={**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "none"},
+        [str(REPOSITORY / "packaging" / "build-deb")],
+        env={**os.environ, **QUICKLY},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return REPOSITORY / done.stdout.split()[-1]
+
+
+@cache
+def build_next() -> Path:
+    """The same trimtab, called newer."""
+    package = build()
+    later = package.with_name(package.name.replace("trimtab_", f"trimtab_{NEXT}+"))
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["dpkg-deb", "--raw-extract", package, folder], check=True)
+        control = Path(folder, "DEBIAN", "control")
+        control.write_text(re.sub("(?m)^Version: .*", f"Version: {NEXT}", control.read_text()))
+        subprocess.run(
+            ["dpkg-deb", "--build", folder, later],
+            check=True,
+            env={**os.environ, **QUICKLY},
+            capture_output=True,
+        )
+    return later
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +57,7 @@ def package() -> Path:
 
 @pytest.fixture(scope="session")
 def next_package() -> Path:
-    """The same trimtab, called newer."""
-    return build(NEXT)
+    return build_next()
 
 
 @pytest.fixture(scope="module")

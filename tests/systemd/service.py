@@ -25,6 +25,7 @@ class Service(Rig):
 
     machine: Machine
     bare_metal: bool = True
+    patience_s: float = 150.0  # a canary that is upgraded lasts
 
     @property
     def config(self) -> Path:

@@ -1,6 +1,7 @@
 """The service under a real systemd: start, reload, crash, hang, stop and upgrade, in canaries with users."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,22 @@ from tests.system.wishes import Wishes
 from tests.systemd.conftest import NEXT
 from tests.systemd.service import Service, Start
 
-pytestmark = [pytest.mark.site, pytest.mark.real_envoy, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.site, pytest.mark.real_envoy, pytest.mark.timeout(400)]
 
 STEP_S = 12.0  # of the canary: longer than it takes to be stopped and started
+UPGRADE_S = 30.0
 SLOW = Wishes(steps=((50, 5, STEP_S),), hold_s=1.0)
 
 
 async def in_thread(rig: Service, *words: str) -> str:
     """A command in the machine, while users go on."""
     return await asyncio.to_thread(rig.machine.run, *words)
+
+
+async def changed_under_load(rig: Service, traffic: Traffic) -> str:
+    """Blue's record, which green is held up to, is one of the whole load."""
+    await until(lambda: _ok(traffic), lambda count: count > 100, "the load")
+    return await rig.change(max_num_seqs=16)
 
 
 async def test_the_unit_as_shipped_is_shut_and_finds_its_proxy_again_after_a_crash(service: Start) -> None:
@@ -94,7 +102,7 @@ async def test_a_daemon_that_dies_or_hangs_in_a_canary_is_replaced_and_no_reques
     daemon, envoy = rig.main, rig.envoy_pid()
 
     async with rig.observer() as answers, rig.clients() as traffic:
-        change = await rig.change(max_num_seqs=16)
+        change = await changed_under_load(rig, traffic)
         await rig.in_phase("canary")
         rig.machine.run("kill", "-s", number, str(daemon))
         await until(lambda: _restarts(rig), lambda count: count == 1, "a restart", 90.0)
@@ -117,7 +125,7 @@ async def test_a_stop_in_a_canary_is_clean_and_leaves_everything_to_blue(service
     await rig.serving()
 
     async with rig.observer() as answers, rig.clients() as traffic:
-        change = await rig.change(max_num_seqs=16)
+        change = await changed_under_load(rig, traffic)
         await rig.in_phase("canary")
         await in_thread(rig, "systemctl", "stop", "trimtab")
         stopped = [rig.machine.shown("trimtab", what) for what in ("ActiveState", "Result")]
@@ -147,12 +155,12 @@ async def _ok(traffic: Traffic) -> int:
 
 
 async def test_an_upgrade_in_a_canary_loses_no_request(service: Start, next_package: Path) -> None:
-    rig = await service(SLOW)
+    rig = await service(replace(SLOW, steps=((50, 5, UPGRADE_S),), at_most_s=UPGRADE_S * 4))
     await rig.serving()
     daemon, envoy = rig.main, rig.envoy_pid()
 
     async with rig.observer() as answers, rig.clients() as traffic:
-        change = await rig.change(max_num_seqs=16)
+        change = await changed_under_load(rig, traffic)
         await rig.in_phase("canary")
         await asyncio.to_thread(rig.machine.install, next_package)
         replaced = rig.main != daemon
