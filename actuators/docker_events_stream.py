@@ -17,6 +17,7 @@ Json = dict[str, Any]
 
 RESYNC: Json = {"resync": True}
 _BACK_OFF_S = (0.1, 5.0)  # first and longest wait for an Engine that is away
+_LONGEST_EVENT = 2**20  # bytes; a container's labels are in it
 _SILENCE_S = 60.0  # then the stream is opened anew: an Engine that hangs closes nothing
 
 
@@ -86,6 +87,8 @@ class _Listener:
             rest = b""
             for chunk in answer.iter_content(None):
                 *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > _LONGEST_EVENT:
+                    raise ValueError(f"an event of more than {_LONGEST_EVENT} bytes")
                 for line in filter(None, map(bytes.strip, lines)):
                     event: Json = json.loads(line)
                     self._since = _just_after(event)

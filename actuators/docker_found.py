@@ -1,6 +1,8 @@
 """The containers of one target: those the config names, whatever they are called by now, and our own."""
 
 import asyncio
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from agent.ports import Site
 COMPOSE = "com.docker.compose.project"
 _ANY_HOST = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - read, not bound
 _HERE = "127.0.0.1"
+_LARGEST_FILE = 2**20  # bytes; flags and a key
 _UP = frozenset({"running", "paused", "restarting"})
 
 
@@ -150,6 +153,22 @@ def address_of(inspect: Json) -> str:
     return next((f"{address}:{port}" for address in addresses if address), "")
 
 
+def _text_of(path: Path, folder: Path) -> str:
+    """Of a file that a container may have put there: endless, a pipe that nobody writes to, a link out.
+
+    Raises OSError, and ValueError for what is no text file of ordinary size in the folder.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{path} is not in {folder}")
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path} is no ordinary file")
+        content = file.read(_LARGEST_FILE + 1)
+    if len(content) > _LARGEST_FILE:
+        raise ValueError(f"{path} is larger than {_LARGEST_FILE} bytes")
+    return content.decode("utf-8")
+
+
 def files_of(inspect: Json) -> Callable[[str], str | None]:
     """Reads a file of the container that the host has too: one of a mounted folder."""
     mounts = sorted(inspect.get("Mounts") or (), key=lambda one: -len(one["Destination"]))
@@ -158,9 +177,9 @@ def files_of(inspect: Json) -> Callable[[str], str | None]:
         wanted = PurePosixPath(inspect["Config"].get("WorkingDir") or "/", path)
         for mount in mounts:
             if wanted.is_relative_to(mount["Destination"]):
-                with suppress(OSError, UnicodeDecodeError):
+                with suppress(OSError, ValueError):
                     below = wanted.relative_to(mount["Destination"])
-                    return Path(mount["Source"], below).read_text(encoding="utf-8")
+                    return _text_of(Path(mount["Source"], below), Path(mount["Source"]))
                 return None
         return None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 
+from actuators.vllm_answer import body_of, json_in
 from agent.quality import Answer
 
 TOKENS = 48  # asked of each answer
@@ -40,9 +41,9 @@ async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> Ans
     body = {**plain, "logprobs": 0, "cache_salt": salt}
     while True:
         try:
-            async with session.post("/v1/completions", json=body) as answer:
+            async with session.post("/v1/completions", json=body, allow_redirects=False) as answer:
                 if answer.status == _OK:
-                    return read(await answer.json(content_type=None))
+                    return read(json_in(await body_of(answer)))
                 if answer.status == _REFUSED and body is not plain:
                     body = plain
                     continue

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from actuators import golden_answers
+from actuators.vllm_answer import body_of, json_in
 from actuators.warming import Log, Warming, no_log
 from agent.errors import ActError
 from agent.quality import Answer
@@ -35,7 +36,10 @@ class OpenAiProbe:
 
     async def health(self, timeout_s: float = 5.0) -> Health:
         try:
-            async with self._session(timeout_s) as session, session.get("/health") as answer:
+            async with (
+                self._session(timeout_s) as session,
+                session.get("/health", allow_redirects=False) as answer,
+            ):
                 why = "" if answer.status == 200 else f"/health answers {answer.status}"  # noqa: PLR2004
                 return Health(why=why, status=answer.status)
         except TimeoutError:
@@ -47,10 +51,13 @@ class OpenAiProbe:
     async def busy(self, timeout_s: float = 5.0) -> int | None:
         """Requests running and waiting, over all its engines. None: no answer, or it does not count them."""
         try:
-            async with self._session(timeout_s) as session, session.get("/metrics") as answer:
+            async with (
+                self._session(timeout_s) as session,
+                session.get("/metrics", allow_redirects=False) as answer,
+            ):
                 if answer.status != 200:  # noqa: PLR2004
                     return None
-                counts = _IN_ENGINE.findall(await answer.text(errors="replace"))
+                counts = _IN_ENGINE.findall((await body_of(answer)).decode("utf-8", "replace"))
                 return round(sum(map(float, counts))) if counts else None
         except (TimeoutError, aiohttp.ClientError, ValueError, OverflowError):
             return None
@@ -93,13 +100,19 @@ class OpenAiProbe:
     async def _model(self, session: aiohttp.ClientSession) -> tuple[str, int]:
         """What it calls itself, and its context length in tokens."""
         try:
-            async with session.get("/v1/models") as answer:
+            async with session.get("/v1/models", allow_redirects=False) as answer:
                 answer.raise_for_status()
-                body = await answer.json(content_type=None)
-                first = body["data"][0]
+                first = json_in(await body_of(answer))["data"][0]
                 return str(first["id"]), int(first.get("max_model_len") or 2048)
-        except (aiohttp.ClientError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise ActError(f"{self.address}: /v1/models names no model: {error!r}") from error
+        except (
+            aiohttp.ClientError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+        ) as error:
+            raise ActError(f"{self.address}: /v1/models names no model: {error!r:.200}") from error
 
     @asynccontextmanager
     async def _session(self, timeout_s: float | None) -> AsyncIterator[aiohttp.ClientSession]:

@@ -1,7 +1,6 @@
 """A server's first requests: of several lengths, and all over again while they make it compile something."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +8,7 @@ import aiohttp
 
 from actuators.compiling import compile_lines
 from actuators.golden_answers import BUSY
+from actuators.vllm_answer import error_in, json_in
 
 _AT_ONCE = 8
 _TOKENS = 16  # asked of each request: some decode steps
@@ -75,7 +75,7 @@ async def _complete(session: aiohttp.ClientSession, model: str, prompt: str) -> 
     body = {"model": model, "prompt": prompt, "max_tokens": _TOKENS, "stream": True, "ignore_eos": True}
     while True:
         try:
-            async with session.post("/v1/completions", json=body) as answer:
+            async with session.post("/v1/completions", json=body, allow_redirects=False) as answer:
                 if answer.status not in BUSY:
                     return await _streamed(answer)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
@@ -85,13 +85,13 @@ async def _complete(session: aiohttp.ClientSession, model: str, prompt: str) -> 
 
 async def _streamed(answer: aiohttp.ClientResponse) -> str:
     if answer.status != 200:  # noqa: PLR2004
-        return f"status {answer.status}: {(await answer.text(errors='replace'))[:200]}"
+        return f"status {answer.status}: {(await error_in(answer))[:200]}"
     tokens = 0
     async for line in answer.content:
         data = line.strip().removeprefix(b"data:").strip()
         if not data or data == b"[DONE]":
             continue
-        match json.loads(data):
+        match json_in(data):
             case {"error": error}:
                 return f"an error in the stream: {str(error)[:200]}"
             case {"choices": [{"finish_reason": "abort"}, *_]}:

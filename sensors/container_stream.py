@@ -24,6 +24,7 @@ ACTIONS = ("oom", "die", "start", "kill", "pause", "unpause", "rename", "destroy
 NETWORK_ACTIONS = ("connect", "disconnect")
 """Nothing else is sent to us: each health check is three `exec_…` events."""
 
+_LONGEST_EVENT = 2**20  # bytes; a container's labels are in it
 _JOIN_S = 2.0
 
 
@@ -92,6 +93,8 @@ class EventStream:
             rest = b""
             for chunk in answer.iter_content(None):
                 *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > _LONGEST_EVENT:
+                    raise ValueError(f"an event of more than {_LONGEST_EVENT} bytes")
                 for line in filter(None, map(bytes.strip, lines)):
                     event = json.loads(line)
                     yield event
