@@ -59,7 +59,7 @@ class Disk:
 
 @dataclass(repr=False, slots=True)
 class Memory:
-    """A journal that only remembers; a restart reads a line of the real one, unless it is `quick`."""
+    """A journal that only remembers; the first restart reads its state out of a line of the real one."""
 
     entries: list[Entry] = field(default_factory=list)
     quick: bool = False
@@ -131,6 +131,7 @@ class Shelf:
     now: Now
     home: Path | None = None
     flips: bool = False  # before the next one is opened
+    read: bool = False  # whether a state was read out of a line
     unseen: list[str] = field(default_factory=list)  # damage that the journal took for its own
     _number: int = 0
 
@@ -138,6 +139,7 @@ class Shelf:
         """The journal of the process before, or a copy of it for one `beside` it. Raises JournalError."""
         if self.home is None:
             known = before.entries if isinstance(before, Memory) else []
+            quick, self.read = quick or self.read, self.read or bool(known)
             return Memory(list(known) if beside else known, quick)
         place = self.home / f"{self._number}"
         if beside:

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 from agent.effects import Route
 from agent.errors import FencedError, JournalError
-from agent.fold import Fold
 from agent.machine import Machine
 from agent.machine.moves import Rules
 from agent.model import Mode
@@ -233,7 +232,7 @@ class History:
         book = Book(inner=inner, host=daemon, disk=self.disk, read=self.wrote, trouble=self.trouble)
         state = replace(inner.states().get(TARGET, State(target=TARGET)), mode=self.mode)
         rules = self.rules or rules_of(self.script, other=self.other)
-        daemon.start(book, state, Machine(rules), self.script.strategy, Fold(span_s=4.0, fresh_s=2.0))
+        daemon.start(book, state, Machine(rules), self.script.strategy)
         return daemon
 
     def _called(self, daemon: Daemon, kind: str, name: str, route: Route | None) -> None:

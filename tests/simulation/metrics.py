@@ -2,12 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import nan
 
+from agent.fold import Fold
 from agent.ports import Now, View
-from agent.reading import EngineSample, Request, RequestSample, Sample, SourceState
+from agent.reading import EngineSample, Reading, Request, RequestSample, Sample, SourceState
 from tests.simulation.adapters import Host, wait
 from tests.simulation.world import Client
+
+
+@dataclass(slots=True, kw_only=True)
+class SimFold(Fold):
+    """Sums a window up only where the machine reads it: to do so each second takes a tenth of a history."""
+
+    wanted: Callable[[], bool]
+
+    def reading(self, server: str, at: datetime) -> Reading | None:
+        return Fold.reading(self, server, at) if self.wanted() else None
 
 
 @dataclass(repr=False, slots=True)

@@ -9,18 +9,17 @@ from typing import Any, cast
 from agent.effects import Route
 from agent.errors import FencedError, JournalError
 from agent.events import Event
-from agent.fold import Fold
 from agent.history import History
 from agent.journal import Journal
 from agent.loop import TargetLoop
 from agent.machine import Machine
 from agent.model import Strategy
-from agent.state import State
+from agent.state import Phase, State
 from tests.simulation.adapters import Killed, SimEngine
 from tests.simulation.clock import Owner
 from tests.simulation.disk import Book
 from tests.simulation.door import SimDesk
-from tests.simulation.metrics import Metrics
+from tests.simulation.metrics import Metrics, SimFold
 from tests.simulation.proxying import SimTraffic
 from tests.simulation.script import Act
 from tests.simulation.world import World
@@ -72,7 +71,7 @@ class Daemon:
     def active(self, what: str) -> bool:
         return self.is_active(what)
 
-    def start(self, book: Book, state: State, machine: Machine, strategy: Strategy, fold: Fold) -> None:
+    def start(self, book: Book, state: State, machine: Machine, strategy: Strategy) -> None:
         self.began_s, self.book = self.world.at_s, book
         history = History()
         history.hear(state)
@@ -86,12 +85,15 @@ class Daemon:
             state_dir=Path("/nowhere"),
             now=self.world.loop.wall,
             heard=history.hear,
-            fold=fold,
+            fold=SimFold(span_s=4.0, fresh_s=2.0, wanted=self._reads),
         )
         journal, wall = cast("Journal", book), self.world.loop.wall
         self.desk = SimDesk(loops={state.target: self.loop}, journal=journal, history=history, wall=wall)
         self.root = self.do(self.loop.run(self.epoch, lambda: None))
         self.root.add_done_callback(self._done, context=self.world.loop.world)
+
+    def _reads(self) -> bool:
+        return self.loop is not None and self.loop.state.phase is Phase.OBSERVING
 
     def do(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self.world.loop.create_task(work, context=self.world.loop.owned_by(self.owner))
