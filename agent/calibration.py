@@ -13,6 +13,9 @@ block and the next one stand for two servers, so that a load which moves slowly 
 successive difference, von Neumann 1941):
 
     phi = mean over pairs w, w+1 of (K/N - K'/N')^2 / (1/N + 1/N') / (p (1 - p))
+
+One server shows few clumps, of about phi bad requests each. What exceeds 1 is made larger by its standard
+error, sqrt(2 / clumps).
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -20,7 +23,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import ceil
+from math import ceil, sqrt
 
 from agent.arm import Arm
 
@@ -142,10 +145,13 @@ def _dispersion(blocks: Iterable[tuple[int, float, int, int, int]]) -> float:
         last, last_bad, last_of = number, bad, of
     if not 0 < all_bad < everything:
         return 1.0
-    if freedom < LEAST_FREEDOM:
-        within, freedom = apart, pairs
-    share = all_bad / everything
-    return within / (share * (1 - share)) / freedom if freedom >= LEAST_FREEDOM else 1.0
+    variance = all_bad / everything * (1 - all_bad / everything)
+    if freedom >= LEAST_FREEDOM:
+        return within / variance / freedom
+    if pairs < LEAST_FREEDOM:
+        return 1.0
+    phi = apart / variance / pairs
+    return 1.0 + (phi - 1.0) * (1.0 + sqrt(2.0 * phi / all_bad))
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from math import ceil
+from math import ceil, sqrt
 from random import Random
 from statistics import median
 
@@ -71,7 +71,8 @@ def plain_dispersion(counted: Iterable[Counted], length: int, *, ticks: int) -> 
     if len(pairs) < 5:
         return 1.0
     apart = sum((k / n - j / m) ** 2 / (1 / n + 1 / m) for (n, k), (m, j) in pairs)
-    return apart / (usual * (1 - usual)) / len(pairs)
+    phi = apart / (usual * (1 - usual)) / len(pairs)
+    return 1 + (phi - 1) * (1 + sqrt(2 * phi / bad))
 
 
 def plain(counted: list[Counted], *, ticks: int) -> Calibration:
