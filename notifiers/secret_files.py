@@ -9,14 +9,16 @@ LONGEST = 4096
 
 
 def secret(path: str) -> str:
-    """The one line of the file. Raises NoticeError, which names the file and nothing of what is in it."""
+    """The one line of the file. Raises NoticeError, which names the file and nothing of what is in it: it
+    passes, since a person may put the right file there."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             found = file.read(LONGEST + 1).strip()
     except (OSError, ValueError) as error:
-        raise NoticeError(f"{path}: cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from None
+        why = getattr(error, "strerror", "it is not UTF-8")
+        raise NoticeError(f"{path}: cannot be read: {why}", passes=True) from None
     if not found or len(found) > LONGEST or not found.isprintable():
-        raise NoticeError(f"{path}: must hold one line of at most {LONGEST} characters")
+        raise NoticeError(f"{path}: must hold one line of at most {LONGEST} characters", passes=True)
     return found
 
 
@@ -32,7 +34,7 @@ def address(url: str, url_file: str) -> str:
     """The URL, wherever it stands. Raises NoticeError."""
     found = url or secret(url_file)
     if not is_url(found):
-        raise NoticeError(f"{url_file}: must hold a URL that begins with https:// or http://")
+        raise NoticeError(f"{url_file}: must hold a URL that begins with https:// or http://", passes=True)
     return found
 
 

@@ -5,6 +5,7 @@ https://developers.mattermost.com/integrate/reference/message-attachments/: both
 """
 
 import json
+import socket
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -38,7 +39,7 @@ class Slack:
             "title": title,
             "text": plain(notice.text),
             "mrkdwn_in": [],
-            "footer": f"trimtab · {notice.severity} · {notice.kind}",
+            "footer": f"trimtab · {socket.gethostname()} · {notice.severity} · {notice.kind}",
             "ts": int(notice.at.timestamp()),
             **({"title_link": notice.link} if notice.link else {}),
         }

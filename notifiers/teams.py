@@ -5,6 +5,7 @@ request is received". Texts stand in RichTextBlocks, which know no Markdown: a s
 """
 
 import json
+import socket
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,7 +30,8 @@ class Teams:
         colour = OVER if notice.ends else COLOURS[notice.severity]
         lines = [line(notice.title, weight="bolder", color=colour)]
         lines += [line(notice.text)] if notice.text else []
-        lines += [line(f"{notice.severity} · {notice.kind} · {notice.at:%Y-%m-%d %H:%M} UTC", isSubtle=True)]
+        when = f"{socket.gethostname()} · {notice.severity} · {notice.kind} · {notice.at:%Y-%m-%d %H:%M} UTC"
+        lines += [line(when, isSubtle=True)]
         opens = {"type": "Action.OpenUrl", "title": "Open in trimtab", "url": notice.link}
         card = {
             "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",

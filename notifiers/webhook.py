@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import socket
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
@@ -24,6 +25,7 @@ class Webhook:
     def post(self, notice: Notice, at: datetime) -> Post:
         told = {
             "version": VERSION,
+            "host": socket.gethostname(),
             **asdict(notice),
             "severity": notice.severity,
             "at": notice.at.isoformat(),

@@ -15,7 +15,7 @@ RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "trimtab.rules.yml
 SOONER = {
     "suggestion_waiting_seconds > 1800": "suggestion_waiting_seconds > 1",
     "held_seconds > 300": "held_seconds > 2",
-    '"EngineSample|RequestSample"} > 60': '"EngineSample"} > 5',
+    'sample="EngineSample"} > 60': 'sample="EngineSample"} > 5',
     "failures_total[15m]) > 5": "failures_total[1m]) > 1",
 }
 """What a test cannot wait for; `for` is taken away as well."""

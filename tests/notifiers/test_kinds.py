@@ -1,6 +1,7 @@
 """What each kind of receiver is sent."""
 
 import json
+import socket
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -68,6 +69,7 @@ def test_a_webhook_can_check_who_wrote_it_and_when(files: Path) -> None:
     assert post.headers["Trimtab-Signature"] != f"v1={signature('PLANTED', str(int(stamp) + 1), post.body)}"
     assert json.loads(post.body) == {
         "version": 1,
+        "host": socket.gethostname(),
         "id": "target.lost/chat",
         "kind": "target.lost",
         "severity": "critical",
