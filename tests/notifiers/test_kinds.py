@@ -1,8 +1,12 @@
 """What each kind of receiver is sent."""
 
+import hashlib
+import hmac
 import json
+import re
 import socket
 import subprocess
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from agent.notices import Notice, Notifier
 from agent.plugins import build, names
 from notifiers.webhook import signature
 
+DOCS = Path(__file__).parents[2] / "docs" / "notifications.md"
 AT = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LOST = Notice(
     id="target.lost/chat",
@@ -82,6 +87,29 @@ def test_a_webhook_can_check_who_wrote_it_and_when(files: Path) -> None:
         "key": "chat/servers",
         "ends": False,
     }
+
+
+def test_what_the_documentation_says_of_checking_a_signature_works(files: Path) -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    at = datetime.now(UTC)  # noqa: TID251 - the documented check compares with the clock
+    post = made("webhook", files).post(LOST, at)
+    assert post is not None
+    had: dict[str, Any] = {
+        "hmac": hmac,
+        "hashlib": hashlib,
+        "time": time,
+        "key": b"PLANTED",
+        "timestamp": post.headers["Trimtab-Timestamp"].encode(),
+        "signature": post.headers["Trimtab-Signature"],
+    }
+
+    genuine = []
+    for body in (post.body, post.body + b" "):
+        told: dict[str, Any] = had | {"body": body}
+        exec(snippet, told)  # noqa: S102 - it is our own
+        genuine.append(told["genuine"])
+
+    assert genuine == [True, False]
 
 
 def test_a_signature_is_that_which_openssl_makes() -> None:
