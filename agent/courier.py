@@ -32,6 +32,7 @@ from agent.state import State
 LOOK_EVERY_S = 5.0
 AGAIN_S = 60.0  # for a journal that cannot be read
 REMEMBERED = 500  # ids; those of trouble that has not ended are never forgotten
+NOTED_EVERY = 500  # records: so many at most are looked at again after a restart
 LONGEST_TITLE, LONGEST_TEXT = 300, 2000
 REFUSED, SERVER_FAILS, TOO_MANY, TIMED_OUT = 400, 500, 429, 408
 log = structlog.get_logger()
@@ -88,6 +89,7 @@ class Courier:
         """Until cancelled. What goes wrong here is logged, and ends no other task."""
         try:
             self._seq, self._told = await asyncio.to_thread(remembered, self.file, self.head)
+            await asyncio.to_thread(self._save)
             async with self._session() as session, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow(session))
                 tasks.create_task(self._watch(session))
@@ -117,10 +119,18 @@ class Courier:
                 async for record in self.follow(self._seq):
                     for notice in notices_of(record):
                         await self._offer(session, notice)
-                    self._seq = record["seq"]
+                    await self._pass(record["seq"])
             except JournalError as error:
                 log.warning("notifier.journal_unreadable", notifier=self.name, why=str(error))
             await asyncio.sleep(AGAIN_S)
+
+    async def _pass(self, seq: int) -> None:
+        """On to the next record, after everybody else had a turn: there may be thousands."""
+        async with self._one:
+            self._seq = seq
+            if seq % NOTED_EVERY == 0:
+                await asyncio.to_thread(self._save)
+        await asyncio.sleep(0)
 
     async def _watch(self, session: aiohttp.ClientSession) -> None:
         while True:
@@ -212,11 +222,13 @@ def trial(at: datetime) -> Notice:
 
 
 def remembered(file: Path, head: int) -> tuple[int, dict[str, str]]:
-    """Number of the last record looked at, and what was told; from now on, where nothing is known."""
+    """Number of the last record looked at, and what was told; from now on, where nothing is known of this
+    journal: one that ends before that number is another one, whose ids begin anew."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         found = json.loads(file.read_text(encoding="utf-8"))
         told = {str(id_): str(key) for id_, key in found["told"].items()}
-        return min(int(found["seq"]), head), told
+        if int(found["seq"]) <= head:
+            return int(found["seq"]), told
     return head, {}
 
 

@@ -212,6 +212,43 @@ async def test_what_was_there_before_the_first_start_is_not_told(site: Site) -> 
     assert len(receiver.seen) == 1
 
 
+async def test_what_happens_between_two_daemons_is_told_though_the_first_had_nothing_to_tell(
+    site: Site,
+) -> None:
+    async with receiving() as receiver:
+        async with working(site.courier(receiver.url, least="critical")):
+            await until(lambda: site.noted("seq"))
+        site.write("server.lost", replace(SERVING, gone=("chat-r0",)))
+        async with working(site.courier(receiver.url, least="critical")):
+            await until(lambda: receiver.seen)
+
+    assert "no server is left" in receiver.bodies[0]["attachments"][0]["title"]
+
+
+async def test_thousands_of_records_are_read_without_holding_up_the_loop(site: Site) -> None:
+    courier, turns = site.courier(NOWHERE, least="critical"), 0
+    for _ in range(700):
+        site.write("target.observed", SERVING)
+
+    async with working(courier):
+        while courier._seq < 700:
+            await asyncio.sleep(0)
+            turns += courier._seq > 0
+
+    assert turns >= 600
+    assert site.noted('"seq": 500')
+
+
+async def test_ids_of_a_journal_that_was_moved_away_are_forgotten(site: Site) -> None:
+    file = site.home / "notify" / "ops.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"seq": 10, "told": {"suggestion.waiting/chat-s1": "chat/suggestion"}}))
+
+    async with receiving() as receiver, working(site.courier(receiver.url)):
+        site.write("suggestion.made", OPEN)
+        await until(lambda: receiver.seen)
+
+
 async def test_an_audit_that_cannot_be_written_is_told_and_so_is_its_return(site: Site) -> None:
     site.writable = False
     async with receiving() as receiver:
