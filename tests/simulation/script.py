@@ -184,6 +184,9 @@ def _act(random: Random, what: str) -> Act:
     if head.startswith("new server ") and random.random() < 0.8:
         on = random.choice(("phase warming", "phase canary", "phase canary"))
         return Act(what=head, on=on, nth=random.randint(1, 2), lasts_s=lasts_s)
+    if head == "daemon paused and replaced" and random.random() < 0.4:
+        on = random.choice(("phase launching", "phase launching", "phase warming", "phase promoting"))
+        return Act(what=head, on=on, lasts_s=lasts_s)
     if head.startswith("operator ") and random.random() < 0.7:
         return Act(what=head, on=f"phase {random.choice(PHASES)}", lasts_s=lasts_s)
     return Act(what=head, at_s=round(random.uniform(FIRST_S, LAST_S), 1), lasts_s=lasts_s)

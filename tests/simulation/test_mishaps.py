@@ -2,10 +2,13 @@
 
 import asyncio
 
+import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.simulation.__main__ import quiet
 from tests.simulation.clock import in_virtual_time
 from tests.simulation.history import History
 from tests.simulation.script import FLEETS, GREENS, POINTS, TIMED, WORDS, Act, Script
@@ -23,6 +26,7 @@ class Fate(RuleBasedStateMachine):
         fleet=st.sampled_from(FLEETS), green=st.sampled_from(GREENS), ours=st.booleans(), exam=st.booleans()
     )
     def begin(self, fleet: tuple[int, str], green: str, ours: bool, exam: bool) -> None:
+        quiet()
         servers, strategy = fleet
         script = Script(seed=1, servers=servers, strategy=strategy, green=green, ours=ours, exam=exam)  # type: ignore[arg-type]
         self.history = History(script=script)
@@ -51,12 +55,18 @@ class Fate(RuleBasedStateMachine):
             assert self.history.observer.violations == []
 
     def teardown(self) -> None:
+        try:
+            self.end()
+        finally:
+            structlog.reset_defaults()
+
+    def end(self) -> None:
         if self.history is not None:
             in_virtual_time(self.history.loop, self.history.finish())
             assert self.history.observer.violations == []
 
 
-TestFate = Fate.TestCase
+TestFate = pytest.mark.timeout(900)(Fate.TestCase)
 TestFate.settings = settings(
-    max_examples=80, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
