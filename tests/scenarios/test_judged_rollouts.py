@@ -24,7 +24,7 @@ PLAN = replace(
     margin=0.02,
 )
 STALLS = Profile(name="stalls", stalls=True)
-DRIFT = Profile(name="drift", drift=0.2)  # what one server carries without breaking its promise
+DRIFT = Profile(name="drift", drift=0.5)  # of the rate, in an hour
 CASE = Case(seed=1, rate=8.0, profile=CALM, green=EQUAL, plan=PLAN, history_s=330, start_s=25.0)
 pytestmark = pytest.mark.timeout(300)  # seconds of arithmetic, on a machine that others use too
 
