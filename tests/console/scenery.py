@@ -328,10 +328,10 @@ def _told(desk: Scene) -> None:
         ("person", "bob", "rollout.aborted", "customer complains of slow answers"),
         ("daemon", "trimtab", "rollout.rolled_back", "taken back by bob"),
     )
-    for number in range(90):
+    for number in range(63):
         kind, who, action, why = story[number % len(story)]
         actor = Actor(kind=kind, id=who)  # type: ignore[arg-type]
-        when = desk.at - timedelta(minutes=7 * (90 - number))
+        when = desk.at - timedelta(minutes=7 * (63 - number))
         seen = (Evidence(metric="waiting", value=9.8, unit="requests", window_s=30),)
         name = NAMES[number // 9 % 2]
         state = desk.states().get(name)
