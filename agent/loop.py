@@ -162,7 +162,7 @@ class TargetLoop:
             due = asyncio.get_running_loop().time() + 1.0
             await asyncio.sleep(1.0)
             began = asyncio.get_running_loop().time()
-            self.meters.lag_s = began - due
+            self.meters.lag.observe(began - due)
             at, carrier = self.now(), self._carrier()
             self.reading = self.fold.reading(carrier.name, at) if carrier is not None else None
             arms = self.fold.arms(at)

@@ -30,7 +30,7 @@ class Meters:
     tick: Histogram = field(default_factory=Histogram)
     step: Histogram = field(default_factory=Histogram)
     append: Histogram = field(default_factory=Histogram)
-    lag_s: float = 0.0  # how late the last tick was
+    lag: Histogram = field(default_factory=lambda: Histogram(SLOW))  # how late ticks were
     effects: dict[str, Histogram] = field(default_factory=dict)  # by kind
     failures: dict[str, int] = field(default_factory=dict)  # by kind of effect
     renewals: int = 0  # of leases

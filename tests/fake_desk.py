@@ -41,7 +41,7 @@ class FakeDesk:
     is_ready: bool = True
     checks: bool = False  # what is asked for is checked until `answer` is called
     at: datetime = NOON
-    counted: Meters = field(default_factory=lambda: Meters(lag_s=0.002, stepped_at=99.5))
+    counted: Meters = field(default_factory=lambda: Meters(stepped_at=99.5))
     hours: dict[str, Sequence[Minute]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

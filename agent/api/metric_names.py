@@ -31,7 +31,7 @@ METRICS: tuple[Metric, ...] = (
         "Since the target's machine last took an event; one comes each second.",
         T,
     ),
-    Metric("loop_lag_seconds", "gauge", "How late the target's latest tick was.", T),
+    Metric("loop_lag_seconds", "histogram", "How late the target's ticks were, one a second.", T),
     Metric("tick_duration_seconds", "histogram", "Folding a second's samples into one event.", T),
     Metric("step_duration_seconds", "histogram", "Deciding on an event and writing it down.", T),
     Metric("audit_append_seconds", "histogram", "Writing one audit entry, until it is on disk.", T),

@@ -132,7 +132,7 @@ def _measured(desk: Desk) -> Iterator[Sample]:
 
 def _of_loop(name: str, meters: Meters, state: State, clock: float) -> Iterator[Sample]:
     """`clock`: the event loop's time."""
-    yield "loop_lag_seconds", (name,), meters.lag_s
+    yield "loop_lag_seconds", (name,), meters.lag
     if meters.stepped_at is not None:
         yield "loop_step_age_seconds", (name,), clock - meters.stepped_at
     yield "tick_duration_seconds", (name,), meters.tick

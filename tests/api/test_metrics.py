@@ -62,7 +62,7 @@ def test_the_target_is_told_in_base_units() -> None:
     assert found['trimtab_rollouts_total{target="chat",outcome="promoted"}'] == 0
     assert found["trimtab_audit_head_seq"] == 0
     assert found["trimtab_events_total"] == 7
-    assert found['trimtab_loop_lag_seconds{target="chat"}'] == 0.002
+    assert found['trimtab_loop_lag_seconds_count{target="chat"}'] == 0
     assert found["trimtab_ready"] == 1
 
 

@@ -62,7 +62,6 @@ async def test_what_is_wrong_with_the_daemon_is_told(site: Start, tmp_path: Path
         await asyncio.sleep(7)
         rig.daemon.send_signal(signal.SIGCONT)
         await fires(prometheus, "TrimtabLoopStalled")
-        await ends(prometheus, "TrimtabLoopStalled")
         await ends(prometheus, "TrimtabDown")
 
         await rig.kill()
