@@ -18,7 +18,7 @@ LOOK_S = 0.05
 
 async def kill(site: Site) -> None:
     """kill -9 of the daemon; systemd starts it again, in half of the cases after ExecStopPost."""
-    fault = await site.fault("kill")
+    fault = site.fault("kill")
     await site.rig.kill()
     await site.restart(fault, reverted=site.coin())
     fault.healed_s = site.now_s()
@@ -27,7 +27,7 @@ async def kill(site: Site) -> None:
 async def double(site: Site) -> None:
     """A second kill while the restarted daemon looks around, and a third."""
     for _ in range(2):
-        fault = await site.fault("kill in recovery")
+        fault = site.fault("kill in recovery")
         await site.rig.kill()
         await site.ended_badly()
         await asyncio.sleep(0.1)
@@ -39,7 +39,7 @@ async def double(site: Site) -> None:
 
 async def torn(site: Site) -> None:
     """kill -9 in the middle of a write: the journal's last line is not whole."""
-    fault = await site.fault("torn journal")
+    fault = site.fault("torn journal")
     await site.rig.kill()
     cut = site.coin()
     site.tear(cut=cut)
@@ -53,7 +53,7 @@ async def pause(site: Site) -> None:
     await site.rig.in_phase("canary")
     servers = (await site.rig.target())["servers"]
     green = next(str(one["name"]) for one in servers if one["color"] == "green")
-    fault = await site.fault("pause")
+    fault = site.fault("pause")
     site.signal_daemon(signal.SIGSTOP)
     other = asyncio.create_task(site.second_daemon())
     count, last_s = await site.rig.answered(green), site.now_s()
@@ -73,7 +73,7 @@ async def pause(site: Site) -> None:
 
 async def proxy(site: Site) -> None:
     """kill -9 of Envoy; its connections die with it."""
-    fault = await site.fault("proxy")
+    fault = site.fault("proxy")
     await site.rig.envoy.kill()
 
     async def listens() -> bool:
@@ -86,7 +86,7 @@ async def proxy(site: Site) -> None:
 
 async def metrics(site: Site) -> None:
     """kill -9 of Prometheus, for a while."""
-    fault = await site.fault("prometheus")
+    fault = site.fault("prometheus")
     site.prometheus.kill()
     await asyncio.sleep(site.random.uniform(3.0, 6.0))
     await asyncio.to_thread(site.prometheus.start)
@@ -97,14 +97,14 @@ async def green(site: Site) -> None:
     """kill -9 of the new server in the canary."""
     with suppress(AssertionError):
         await until(site.rig.rollout, lambda one: bool(one) and one["phase"] == "canary", "a canary", 15.0)
-    fault = await site.fault("green")
+    fault = site.fault("green")
     await _end(site, newest=True)
     fault.healed_s = site.now_s()
 
 
 async def blue(site: Site) -> None:
     """kill -9 of the server that everybody is served by."""
-    fault = await site.fault("blue")
+    fault = site.fault("blue")
     await _end(site, newest=False)
     with suppress(AssertionError):
         answered = partial(_answers, site, fault.at_s)
@@ -115,7 +115,7 @@ async def blue(site: Site) -> None:
 
 async def full(site: Site) -> None:
     """The state directory's disk is full for a while, in which the daemon may be killed, too."""
-    fault = await site.fault("full disk")
+    fault = site.fault("full disk")
     file = site.fill()
     await asyncio.sleep(FULL_S / 2)
     killed = site.coin()

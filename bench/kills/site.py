@@ -35,6 +35,7 @@ class Site:
     small: bool
     pause_s: float
     books: Books = field(default_factory=Books)
+    phase: str = ""  # of the last row of the audit that was shown
 
     def coin(self) -> bool:
         return self.random.random() < 1 / 2
@@ -42,10 +43,9 @@ class Site:
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def fault(self, kind: str) -> Fault:
-        one = await self.rig.rollout()
-        now = (await self.rig.target()).get("phase", "away") if self.rig.daemon else "away"
-        found = Fault(kind=kind, at_s=self.now_s(), phase=f"{now}/{one.get('step', 0)}")
+    def fault(self, kind: str) -> Fault:
+        """Now: nobody is asked first, so that the moment is not one in which the daemon has just answered."""
+        found = Fault(kind=kind, at_s=self.now_s(), phase=self.phase)
         self.books.faults.append(found)
         return found
 
@@ -115,6 +115,8 @@ class Site:
                 status, document = await self.rig.ask("GET", f"/v1/audit?after={after}&limit=500")
                 if status == 200:  # noqa: PLR2004 - HTTP
                     self.books.seen |= {row["seq"]: row["hash"] for row in document["records"]}
+                    for row in document["records"]:
+                        self.phase = row["after"].get("phase", self.phase)
             await asyncio.sleep(0.3)
 
     # What is done to it.
