@@ -160,7 +160,7 @@ def script_of(seed: int) -> Script:
 
 def _kind(random: Random) -> str:
     """Those that seldom meet their turn are drawn more often."""
-    if random.random() < 0.02:
+    if random.random() < 0.025:
         return f"journal: {random.choice(JOURNAL)}"
     if random.random() < 0.3:
         kind = random.choice(SELDOM)
@@ -177,7 +177,7 @@ def _act(random: Random, what: str) -> Act:
     if head == "recovery":
         return Act(what=what, on="any", nth=random.randint(1, 12), start=1)
     if head == "journal":
-        return Act(what=how, on="journal", nth=random.randint(1, 30), start=start, lasts_s=lasts_s)
+        return Act(what=how, on="journal", nth=random.randint(1, 22), start=start, lasts_s=lasts_s)
     if head in POINTS:
         most = {"keep_alive": 30, "route": 4, "drain": 4, "examine": 2}.get(head, 1)
         return Act(what=how, on=head, nth=random.randint(1, most), start=start, lasts_s=lasts_s)
