@@ -184,9 +184,12 @@ export function axisOf(series) {
   return { times, marks };
 }
 
+/** One point is no line yet. */
+export const drawn = (series, column) => series[column].filter((value) => value !== null).length > 1;
+
 /** Put the target's numbers into a chart of CHARTS. False: there are none. */
 export function showColumn(chart, spec, series, slo) {
-  const lines = spec.lines.filter(([column]) => series[column].some((value) => value !== null));
+  const lines = spec.lines.filter(([column]) => drawn(series, column));
   if (!lines.length) return false;
   const { times, marks } = axisOf(series);
   const bound = spec.bound?.(slo);

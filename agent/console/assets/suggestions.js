@@ -85,6 +85,11 @@ export function suggestionPage(context, root, id) {
     draw();
   }
 
+  /** What followed it is shown for ten minutes. */
+  async function history() {
+    if (shown && context.now() - new Date(shown.made_at) < 15 * 60e3) series = await get(`${at("targets", shown.target)}/series?hours=${hoursSince(shown)}&points=360`);
+  }
+
   /** The chart ends when the suggestion was made: back to two hours before it. */
   function hoursSince(found) {
     return Math.min(24, Math.max(2, Math.ceil((context.now() - new Date(found.made_at)) / 3600e3) + 2));
@@ -243,7 +248,7 @@ export function suggestionPage(context, root, id) {
   }
 
   return {
-    title: "Suggestion", refresh, draw, every_s: 5, concerns: (record) => record.target === shown?.target,
+    title: "Suggestion", refresh, draw, every_s: 5, slow: history, slow_s: 60, concerns: (record) => record.target === shown?.target,
     ticking: true, close: () => charts.forEach((chart) => chart.close()),
   };
 }
@@ -257,11 +262,12 @@ function pair(name, ...value) {
   return el("div", { "data-key": name }, el("dt", name), el("dd", value));
 }
 
-const SPECIAL = new Set(["s", "ratio", "share", "%"]);
+const SPECIAL = new Set(["s", "ratio", "share", "%", "1/s"]);
 
 function amount({ value, unit }) {
   if (unit === "s") return latency(value);
   if (unit === "ratio" || unit === "share") return percent(value);
+  if (unit === "1/s") return `${number(value)}/s`;
   return unit === "%" ? `${number(value)} %` : number(value);
 }
 

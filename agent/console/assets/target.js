@@ -1,7 +1,7 @@
 // One target: how it is, its last hours, its servers, and what was tried.
 
 import { at, get, post, newKey, Problem } from "./api.js";
-import { Chart, CHARTS, showColumn, strictest } from "./charts.js";
+import { Chart, CHARTS, drawn, showColumn, strictest } from "./charts.js";
 import { el, fill } from "./dom.js";
 import { change, flag, latency, number, percent, valueOf, words } from "./format.js";
 import { action, barred, figure, notice, pill, side, table, time } from "./parts.js";
@@ -20,7 +20,7 @@ export function targetPage(context, root, name) {
   const figures = el("dl", { class: "figures" });
   const picker = el("fieldset", { class: "picker" }, el("legend", { class: "visually-hidden" }, "Hours shown"),
     HOURS.map((each) => el("label", el("input", { type: "radio", name: "hours", value: each, checked: each === hours, onchange: () => choose(each) }), el("span", `${each} h`))));
-  const none = el("p", { class: "empty", hidden: true }, "No history yet: the first point comes a minute after the daemon has seen load.");
+  const none = el("p", { class: "empty", hidden: true }, "No history yet: the charts begin two minutes after the daemon has seen load.");
   const grid = el("div", { class: "charts" });
   const more = el("div");
   const charts = CHARTS.map((spec) => [spec, new Chart(spec)]);
@@ -47,9 +47,9 @@ export function targetPage(context, root, name) {
 
   function plot() {
     if (!series || !target) return;
-    none.hidden = series.running.length > 0;
+    none.hidden = CHARTS.some((spec) => spec.lines.some(([column]) => drawn(series, column)));
     for (const [spec, chart] of charts) {
-      const shown = spec.lines.some(([column]) => series[column].some((value) => value !== null));
+      const shown = spec.lines.some(([column]) => drawn(series, column));
       if (shown && !chart.node.isConnected) grid.append(chart.node);
       if (!shown) chart.node.remove();
       else showColumn(chart, spec, series, target.slo);
@@ -124,7 +124,7 @@ export function targetPage(context, root, name) {
 
   function budget() {
     const rows = target.budget.map((burn) => [
-      words(burn.window), el("span", { class: burn.rate >= 6 ? "bad" : burn.rate > 1 ? "warn" : null }, `${number(burn.rate)} ×`), words(burn.objective), `${number(burn.bad)} of ${number(burn.of)}`,
+      burn.window.replace("m", " min").replace("h", " h"), el("span", { class: burn.rate >= 6 ? "bad" : burn.rate > 1 ? "warn" : null }, `${number(burn.rate)} ×`), words(burn.objective), `${number(burn.bad)} of ${number(burn.of)}`,
     ]);
     return rows.length ? section("Error budget", table("How fast the error budget burns; 1 × is what is allowed", ["Window", "Burns", "Worst objective", "Bad requests"], rows)) : null;
   }
