@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test check advisories format lint layers types unit clean
+.PHONY: help demo test check advisories docs format lint layers types unit clean
 ENGINE ?= sim
 RUN := .venv/bin/
 
@@ -41,6 +41,11 @@ format:  ## rewrite the code in the house style
 	@scripts/bootstrap
 	@$(RUN)ruff format
 	@$(RUN)ruff check --fix
+
+docs:  ## the documentation as HTML, in .cache/docs; a broken link fails
+	@scripts/bootstrap
+	@$(RUN)sphinx-build -q -W --keep-going -d .cache/docs-made docs .cache/docs
+	@echo .cache/docs/index.html
 
 clean:  ## forget everything that was installed or measured here
 	rm -rf .venv .cache demo.json bench/results
