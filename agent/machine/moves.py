@@ -80,7 +80,7 @@ def name_next(state: State) -> tuple[State, str]:
 
 def enter(state: State, phase: Phase, at: datetime, note: str) -> State:
     rollout = replace(state.rollout, phase_since=at) if state.rollout else None
-    return replace(state, phase=phase, rollout=rollout, until=None, retry_at=None, tries=0, note=note)
+    return replace(state, phase=phase, rollout=rollout, until=None, tries=0, note=note)
 
 
 def later(state: State, at: datetime, why: str) -> State:

@@ -399,3 +399,17 @@ def test_an_old_server_that_exited_is_drained_all_the_same_as_somebody_may_have_
 
     kinds = [effect.kind for effect in world.performed if effect.kind != "keep_alive"]
     assert kinds[-3:] == ["drain", "retire", "route"]
+
+
+def test_a_split_that_failed_is_asked_for_again_though_the_cool_down_ends_meanwhile() -> None:
+    world = World(green_fails=1).start().until("proposed").approve().until("cooldown")
+    while world.state.until is not None and world.at < world.state.until - timedelta(seconds=2):
+        world.tick()
+    world.refuses = {"route"}
+    world.start().until("observing")
+    world.refuses = set()
+
+    world.tick(5)
+
+    assert world.state.awaiting is None
+    assert world.weights == {BLUE.name: 100}

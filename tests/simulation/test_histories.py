@@ -37,6 +37,14 @@ FOUND = {
     "an old server that somebody had started again was ended with its requests": Script(
         seed=1236, ours=False, acts=(Act(what="flags changed by hand", at_s=18.7, lasts_s=3.8),)
     ),
+    "the end of a cool-down forgot the split that was to be asked for again": Script(
+        seed=30553,
+        acts=(
+            Act(what="wrong", on="route", nth=2),
+            Act(what="crash before", on="keep_alive", nth=20, lasts_s=7.3),
+            Act(what="out of memory", at_s=8.6, lasts_s=20.3),
+        ),
+    ),
     "a clock that was set back held up a retry for an hour": Script(
         seed=6093,
         strategy="swap",
