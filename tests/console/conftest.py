@@ -18,8 +18,9 @@ Opened = Callable[..., Page]
 expect.set_options(timeout=PATIENCE_MS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """For modules without async tests: Playwright's own event loop runs in this thread until it is closed."""
     with sync_playwright() as playwright:
         args = ROOT if os.geteuid() == 0 else ()
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(args))
