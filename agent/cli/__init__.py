@@ -12,12 +12,14 @@ A command module looks like this, and nothing else needs to know of it:
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from agent.cli.exits import EXITS, OK, STOPPED, USAGE
 from agent.errors import TrimtabError
 
 if TYPE_CHECKING:
@@ -38,7 +40,12 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
     Where a module is called like the `command`, it alone: the others take half a second to load.
     """
-    whole = argparse.ArgumentParser(prog="trimtab", description="An autopilot for vLLM servers.")
+    whole = argparse.ArgumentParser(
+        prog="trimtab",
+        description="An autopilot for vLLM servers.",
+        epilog=_exits(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     whole.add_argument("--version", action=_Version, nargs=0, help="show the version and end")
     subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
     named_so = command.isidentifier() and find_spec(f"{__name__}.{command}") is not None
@@ -50,7 +57,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status; 2 with one line on stderr for what trimtab can name."""
+    """Run one command and return its exit status, with one line on stderr for what trimtab can name."""
     words = sys.argv[1:] if argv is None else list(argv)
     args = parser(words[0] if words else "").parse_args(words)
     try:
@@ -61,11 +68,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if known is None:
             raise
         print(f"trimtab: {known}", file=sys.stderr)  # noqa: T201 - this is the command line's output
-        return 2
+        return USAGE
     except BrokenPipeError:  # `trimtab audit show | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return OK
+    except KeyboardInterrupt:
+        return STOPPED
     return status
+
+
+def _exits() -> str:
+    """The table of exit statuses."""
+    rows = (textwrap.fill(says, 72, subsequent_indent=" " * 7) for says in EXITS.values())
+    told = "".join(f"  {code:<5}{says}\n" for code, says in zip(EXITS, rows, strict=True))
+    return f"exit status, of every command:\n{told}"
 
 
 def named(error: Exception) -> TrimtabError | None:

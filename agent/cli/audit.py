@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from agent import checkpoints
 from agent.chain import Head, Verification, verify
 from agent.cli import Subparsers
 from agent.cli.tables import moment, safe, value
+from agent.cli.terminal import BOLD, DIM, RED, coloured
 from agent.errors import JournalError
 from agent.journald import exported
 from agent.records import BrokenLineError, Record, parse
@@ -24,7 +24,6 @@ DEFAULT_STATE_DIR = Path("/var/lib/trimtab")
 JOURNAL = "audit.jsonl"
 OK, TAMPERED = 0, 1  # 2: unreadable, as for every command
 _PIN = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
-_RED, _DIM, _BOLD = 31, 2, 1
 
 
 def register(subparsers: Subparsers) -> None:
@@ -77,6 +76,7 @@ def register(subparsers: Subparsers) -> None:
     key = commands.add_parser(
         "key", help="make the key that signs checkpoints, if there is none; print its public half"
     )
+    key.add_argument("--json", action="store_true", help="its id, its file and its public half as JSON")
     key.set_defaults(run=_key)
 
     for command in (show, export):
@@ -135,7 +135,7 @@ def _told(record: Record) -> str:
     """One entry for a person: when, what, who; then why, the change, what went wrong."""
     who, error = record["actor"], record["error"]
     actor = f"by {who['id']}" if who["kind"] == "person" else f"by {who['kind']} {who['id']}"
-    what = _coloured(safe(record["action"]), _RED if error else _BOLD)
+    what = coloured(safe(record["action"]), RED if error else BOLD)
     head = [f"{record['seq']:>5}", moment(record["ts"]), safe(record["target"]), what, safe(actor)]
     more = [
         safe(record["why"]),
@@ -146,7 +146,7 @@ def _told(record: Record) -> str:
         f"error: {error}" if error else "",
     ]
     lines = ["  ".join(filter(None, head)), *(f"       {safe(line)}" for line in more if line)]
-    return "\n".join([lines[0], *(_coloured(line, _DIM) for line in lines[1:])]) + "\n"
+    return "\n".join([lines[0], *(coloured(line, DIM) for line in lines[1:])]) + "\n"
 
 
 def _change(before: dict[str, Any], after: dict[str, Any]) -> str:
@@ -180,7 +180,7 @@ def _verify(args: argparse.Namespace) -> int:
         )
     else:
         bad = f"bad: entry {found.first_bad} ({found.where}): {safe(found.problem)}"
-        text = f"{_coloured(bad, _RED)}\nthe {found.entries} entries before it are as they were written"
+        text = f"{coloured(bad, RED)}\nthe {found.entries} entries before it are as they were written"
     sys.stdout.write(f"{text}\n")
     return OK if found.ok else TAMPERED
 
@@ -218,6 +218,9 @@ def _export(args: argparse.Namespace) -> int:
 def _key(args: argparse.Namespace) -> int:
     path = args.state_dir / checkpoints.KEY
     signer = checkpoints.load(path) if path.exists() else checkpoints.make(path)
+    if args.json:
+        sys.stdout.write(json.dumps({"id": signer.id, "file": str(path), "public": signer.public()}) + "\n")
+        return OK
     sys.stdout.write(signer.public())
     sys.stderr.write(f"{path}: key {signer.id}; keep the public half above on another host\n")
     return OK
@@ -255,10 +258,3 @@ def _time(text: str) -> datetime:
             f"{text!r} is no time like 2026-11-20 or 2026-11-20T12:00Z"
         ) from error
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _coloured(text: str, code: int) -> str:
-    """Coloured where somebody can see it (no-color.org)."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return f"\x1b[{code}m{text}\x1b[0m"

@@ -10,14 +10,14 @@ from typing import get_args
 from urllib.parse import quote, urlencode
 
 from agent.cli import Subparsers
-from agent.cli.link import LOOPBACK, Json, Link, RefusedError, link
+from agent.cli.exits import AWAY, NO, OK, USAGE
+from agent.cli.link import LOOPBACK, Json, Link, RefusedError, UnreachableError, link
 from agent.cli.tables import change, outage_s, safe, status_text, suggestion_text, suggestions_text
 from agent.config.door import SOCKET
 from agent.errors import FlagError
 from agent.flags import setting_of
 from agent.state import SuggestionStatus
 
-OK, REFUSED, USAGE = 0, 1, 2
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5
 
@@ -73,7 +73,10 @@ def _add(subparsers: Subparsers, name: str, command: Command, says: str) -> argp
             if args.json:
                 _json(refusal.problem)
             sys.stderr.write(f"trimtab: {safe(refusal)}\n")
-            return REFUSED
+            return NO
+        except UnreachableError as error:
+            sys.stderr.write(f"trimtab: {safe(error)}\n")
+            return AWAY
 
     parser.set_defaults(run=run, command=name)
     return parser
@@ -149,7 +152,7 @@ def _approve(args: argparse.Namespace, daemon: Link) -> int:
         outage = f", with an outage of about {outage_s(suggestion):.0f} s" if outage_s(suggestion) else ""
         if not _is_yes(f"Approve this change{outage}? [y/N] "):
             sys.stderr.write("trimtab: nothing was approved\n")
-            return REFUSED
+            return NO
         digest = suggestion["digest"]
     body = {"digest": digest, "comment": args.comment}
     answer = daemon.post(_path("suggestions", args.id, "approve"), body)
@@ -181,7 +184,7 @@ def _propose(args: argparse.Namespace, daemon: Link) -> int:
     _show(args, answer, suggestion_text(answer))
     why = f"cannot be done: {_last_note(answer)}" if answer["status"] == "refused" else "is not open any more"
     sys.stderr.write(f"trimtab: {name} {safe(why)}\n")
-    return REFUSED
+    return NO
 
 
 def _checked(daemon: Link, suggestion: Json) -> Json:

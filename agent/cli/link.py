@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from agent.config.door import SOCKET, UNIX
-from agent.errors import TrimtabError
+from agent.errors import ConfigError, TrimtabError
 
 LOOPBACK = "http://127.0.0.1:8090"
 TIMEOUT_S = 30.0  # an approval waits for the journal's fsync, nothing waits for a server
@@ -57,7 +57,7 @@ class Link:
         return self._ask("POST", path, body)
 
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> Json:
-        """Raises RefusedError with the daemon's problem document, or UnreachableError."""
+        """Raises RefusedError with the daemon's problem document, UnreachableError, or ConfigError."""
         headers = {"Accept": "application/json"}
         if method == "POST":
             headers["Idempotency-Key"] = uuid4().hex
@@ -104,7 +104,7 @@ class Link:
         except ValueError:
             parts, host, port = urlsplit(""), None, None
         if parts.scheme not in {"http", "https"} or not host:
-            raise UnreachableError(
+            raise ConfigError(
                 f"--url {self.url!r} is no address; write {LOOPBACK}, https://host:port or unix:/path"
             )
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -123,7 +123,7 @@ def usual_url() -> str:
 
 
 def link(url: str | None, token_file: str | None) -> Link:
-    """What the options say, else the environment. Raises UnreachableError for a token that cannot be read."""
+    """What the options say, else the environment. Raises ConfigError for a token that cannot be read."""
     found_url = url or os.environ.get("TRIMTAB_URL") or usual_url()
     path = token_file
     if path is None:
@@ -137,13 +137,11 @@ def link(url: str | None, token_file: str | None) -> Link:
         with Path(path).open(encoding="ascii") as file:
             text = file.read(LONGEST_TOKEN).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UnreachableError(f"the token file {path} cannot be read: {error}") from error
+        raise ConfigError(f"the token file {path} cannot be read: {error}") from error
     return Link(found_url, _plain(text, path))
 
 
 def _plain(token: str, where: str) -> str:
     if not (token.isascii() and token.isprintable()) or " " in token or not token:
-        raise UnreachableError(
-            f"{where} holds no token; it must be the one line that `trimtab token new` printed"
-        )
+        raise ConfigError(f"{where} holds no token; it must be the one line that `trimtab token new` printed")
     return token

@@ -1,9 +1,15 @@
 """The daemon's JSON as text for people; nothing that a server or a person wrote can steer the terminal."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
+from agent.cli.terminal import BOLD, RED, coloured, columns
+
 Json = Mapping[str, Any]
+GAP = "  "
+NARROW = 10  # characters; a column is not made narrower
 
 
 def safe(text: object) -> str:
@@ -14,12 +20,30 @@ def safe(text: object) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as they need; the last one is as long as it is."""
+    """Columns as wide as they need; in a terminal as they have room: what is longer goes on below."""
     lines = [tuple(head), *(tuple(safe(cell) for cell in row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    widths = _fitting([max(len(line[column]) for line in lines) for column in range(len(head))], columns())
+    first, *others = (_row(line, widths) for line in lines)
+    return coloured(first.rstrip("\n"), BOLD) + "\n" + "".join(others)
+
+
+def _fitting(widths: list[int], room: int | None) -> list[int]:
+    """The widest columns give way, each down to NARROW, until all of them have room."""
+    widths = list(widths)
+    while room is not None and sum(widths) + len(GAP) * (len(widths) - 1) > room and max(widths) > NARROW:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    indents = (" " * (len(cell) - len(cell.lstrip())) for cell in cells)
+    parts = [
+        [cell] if len(cell) <= width else textwrap.wrap(cell, width, subsequent_indent=indent)
+        for cell, width, indent in zip(cells, widths, indents, strict=True)
+    ]
     return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
-        for line in lines
+        GAP.join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() + "\n"
+        for line in zip_longest(*parts, fillvalue="")
     )
 
 
@@ -64,7 +88,8 @@ def status_text(targets: Sequence[Json]) -> str:
             text += f"\n{safe(target['name'])}: {name} waits for a person: `trimtab approve {name}`"
         for source in target["sources"]:
             if not source["available"]:
-                text += f"\n{safe(target['name'])}: {safe(source['source'])} is lost: {safe(source['why'])}"
+                lost = f"{safe(target['name'])}: {safe(source['source'])} is lost: {safe(source['why'])}"
+                text += f"\n{coloured(lost, RED)}"
     return text if text.endswith("\n") else text + "\n"
 
 

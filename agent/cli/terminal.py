@@ -1,0 +1,23 @@
+"""What a terminal can show: its width, and colours where somebody sees them (no-color.org)."""
+
+import os
+import shutil
+import sys
+
+RED, BOLD, DIM = 31, 1, 2
+
+
+def is_seen() -> bool:
+    """Does what is printed go to a terminal?"""
+    return sys.stdout.isatty()
+
+
+def columns() -> int | None:
+    """Characters in a line of the terminal; None: nobody counts them."""
+    return shutil.get_terminal_size().columns if is_seen() else None
+
+
+def coloured(text: str, code: int) -> str:
+    if not is_seen() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
