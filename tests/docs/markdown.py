@@ -1,0 +1,28 @@
+"""Tables and values in Markdown, for the pages that are made of the code."""
+
+from collections.abc import Iterable, Sequence
+
+
+def cell(text: object) -> str:
+    """One line, safe inside a table, and no tag of HTML."""
+    plain = " ".join(str(text).split())
+    return (
+        plain.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+        if "`" not in plain
+        else code_safe(plain)
+    )
+
+
+def code_safe(text: str) -> str:
+    """The same for a text with code in it, where only the bar must be kept from ending the cell."""
+    return text.replace("|", "\\|")
+
+
+def code(text: object) -> str:
+    return f"`{text}`" if str(text) else ""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines += (f"| {' | '.join(map(cell, row))} |" for row in rows)
+    return "\n".join(lines) + "\n"
