@@ -5,15 +5,24 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
 from typing import get_args
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from agent.cli import Subparsers
-from agent.cli.exits import AWAY, NO, OK, USAGE
-from agent.cli.link import LOOPBACK, Json, Link, RefusedError, UnreachableError, link
-from agent.cli.tables import change, outage_s, safe, status_text, suggestion_text, suggestions_text
-from agent.config.door import SOCKET
+from agent.cli.asking import add, path, show
+from agent.cli.exits import NO, USAGE
+from agent.cli.link import Json, Link, RefusedError
+from agent.cli.rollouts import waited
+from agent.cli.tables import (
+    change,
+    outage_s,
+    safe,
+    status_text,
+    suggestion_text,
+    suggestions_text,
+    target_line,
+)
+from agent.cli.watch import watched
 from agent.errors import FlagError
 from agent.flags import setting_of
 from agent.state import SuggestionStatus
@@ -21,27 +30,29 @@ from agent.state import SuggestionStatus
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5
 
-Command = Callable[[argparse.Namespace, Link], int]
-
 
 def register(subparsers: Subparsers) -> None:
-    status = _add(subparsers, "status", _status, "every target and how it is")
+    status = add(subparsers, "status", _status, "every target and how it is")
     status.add_argument("target", nargs="?", help="only this one")
+    status.add_argument("--watch", action="store_true", help="until Ctrl-C or q, as it changes")
 
-    suggestions = _add(subparsers, "suggestions", _suggestions, "what is suggested, newest first")
+    suggestions = add(subparsers, "suggestions", _suggestions, "what is suggested, newest first")
     suggestions.add_argument("--status", choices=STATUSES, help="only these")
     suggestions.add_argument("--target", help="only of this target")
 
-    approve = _add(subparsers, "approve", _approve, "approve a suggestion, after looking at it")
+    approve = add(subparsers, "approve", _approve, "approve a suggestion, after looking at it")
     approve.add_argument("id")
     approve.add_argument("--digest", help="approve only what has this digest; without it you are asked")
     approve.add_argument("--comment", default="", help="is kept in the audit")
+    approve.add_argument(
+        "--wait", action="store_true", help="until its rollout is over; 1: it was taken back"
+    )
 
-    deny = _add(subparsers, "deny", _deny, "deny a suggestion")
+    deny = add(subparsers, "deny", _deny, "deny a suggestion")
     deny.add_argument("id")
     deny.add_argument("--reason", required=True, help="is kept in the audit")
 
-    propose = _add(
+    propose = add(
         subparsers, "propose", _propose, "ask for a change; it waits for its approval like any other"
     )
     propose.add_argument("target")
@@ -50,36 +61,13 @@ def register(subparsers: Subparsers) -> None:
     )
     propose.add_argument("--reason", required=True, help="is kept in the audit")
 
-    abort = _add(subparsers, "abort", _abort, "take the target's rollout back")
+    abort = add(subparsers, "abort", _abort, "take the target's rollout back")
     abort.add_argument("target")
     abort.add_argument("--reason", default="aborted from the command line", help="is kept in the audit")
+    abort.add_argument("--wait", action="store_true", help="until it is over; 1: it was promoted after all")
 
     for verb, says in (("pause", "start nothing new on a target"), ("resume", "end a pause")):
-        _add(subparsers, verb, _pause_or_resume, says).add_argument("target")
-
-
-def _add(subparsers: Subparsers, name: str, command: Command, says: str) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(name, help=says, description=says)
-    parser.add_argument("--json", action="store_true", help="the daemon's own answer")
-    parser.add_argument("--url", help=f"TRIMTAB_URL, else {SOCKET} where it is, else {LOOPBACK}")
-    parser.add_argument(
-        "--token-file", metavar="FILE", help="holds the token; else TRIMTAB_TOKEN or TRIMTAB_TOKEN_FILE"
-    )
-
-    def run(args: argparse.Namespace) -> int:
-        try:
-            return command(args, link(args.url, args.token_file))
-        except RefusedError as refusal:
-            if args.json:
-                _json(refusal.problem)
-            sys.stderr.write(f"trimtab: {safe(refusal)}\n")
-            return NO
-        except UnreachableError as error:
-            sys.stderr.write(f"trimtab: {safe(error)}\n")
-            return AWAY
-
-    parser.set_defaults(run=run, command=name)
-    return parser
+        add(subparsers, verb, _pause_or_resume, says).add_argument("target")
 
 
 def _knob(text: str) -> tuple[str, object]:
@@ -100,38 +88,28 @@ def _knob(text: str) -> tuple[str, object]:
     return knob, flags.get(knob, given)
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-
-
-def _json(answer: Json) -> None:
-    _say(json.dumps(answer, indent=2))
-
-
-def _show(args: argparse.Namespace, answer: Json, text: str) -> int:
-    if args.json:
-        _json(answer)
-    else:
-        _say(text)
-    return OK
-
-
-def _path(kind: str, name: str, *verb: str) -> str:
-    return "/".join(("/v1", kind, quote(name, safe=""), *verb))
-
-
 def _status(args: argparse.Namespace, daemon: Link) -> int:
-    if args.target is not None:
-        target = daemon.get(_path("targets", args.target))
-        return _show(args, target, status_text([target]))
-    answer = daemon.get("/v1/targets")
-    return _show(args, answer, status_text(answer["targets"]))
+    def look() -> Json:
+        return daemon.get("/v1/targets" if args.target is None else path("targets", args.target))
+
+    def found(answer: Json) -> list[Json]:
+        return list(answer["targets"]) if args.target is None else [answer]
+
+    if args.watch:
+        tell = json.dumps if args.json else target_line
+        return watched(
+            lambda: status_text(found(look())),
+            lambda: {target["name"]: tell(target) for target in found(look())},
+            as_json=args.json,
+        )
+    answer = look()
+    return show(args, answer, status_text(found(answer)))
 
 
 def _suggestions(args: argparse.Namespace, daemon: Link) -> int:
     chosen = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
     answer = daemon.get("/v1/suggestions" + (f"?{urlencode(chosen)}" if chosen else ""))
-    return _show(args, answer, suggestions_text(answer["suggestions"]))
+    return show(args, answer, suggestions_text(answer["suggestions"]))
 
 
 def _approve(args: argparse.Namespace, daemon: Link) -> int:
@@ -143,7 +121,7 @@ def _approve(args: argparse.Namespace, daemon: Link) -> int:
                 f" --digest (`trimtab suggestions --json` tells it for {safe(args.id)})\n"
             )
             return USAGE
-        suggestion = _checked(daemon, daemon.get(_path("suggestions", args.id)))
+        suggestion = _checked(daemon, daemon.get(path("suggestions", args.id)))
         sys.stderr.write(suggestion_text(suggestion))
         if suggestion["status"] == "refused":
             raise RefusedError(
@@ -155,8 +133,19 @@ def _approve(args: argparse.Namespace, daemon: Link) -> int:
             return NO
         digest = suggestion["digest"]
     body = {"digest": digest, "comment": args.comment}
-    answer = daemon.post(_path("suggestions", args.id, "approve"), body)
-    return _show(args, answer, f"{safe(answer['id'])} is approved: {change(answer)}")
+    answer = daemon.post(path("suggestions", args.id, "approve"), body)
+    if args.wait:
+        return waited(args, daemon, _rollout_of(daemon, answer), "promoted")
+    return show(args, answer, f"{safe(answer['id'])} is approved: {change(answer)}")
+
+
+def _rollout_of(daemon: Link, suggestion: Json) -> str:
+    """The rollout that an approval began: it is there once the approval was answered."""
+    answer = daemon.get(f"/v1/rollouts?{urlencode({'target': suggestion['target']})}")
+    for rollout in answer["rollouts"]:
+        if rollout["suggestion"] == suggestion["id"]:
+            return str(rollout["id"])
+    raise RefusedError({"status": 409, "detail": f"{suggestion['id']} is approved, but no rollout has begun"})
 
 
 def _is_yes(question: str) -> bool:
@@ -166,8 +155,8 @@ def _is_yes(question: str) -> bool:
 
 
 def _deny(args: argparse.Namespace, daemon: Link) -> int:
-    answer = daemon.post(_path("suggestions", args.id, "deny"), {"reason": args.reason})
-    return _show(args, answer, f"{safe(answer['id'])} is denied")
+    answer = daemon.post(path("suggestions", args.id, "deny"), {"reason": args.reason})
+    return show(args, answer, f"{safe(answer['id'])} is denied")
 
 
 def _propose(args: argparse.Namespace, daemon: Link) -> int:
@@ -175,13 +164,13 @@ def _propose(args: argparse.Namespace, daemon: Link) -> int:
     if len(to) < len(args.knobs):
         sys.stderr.write("trimtab: a knob is named more than once; name it once\n")
         return USAGE
-    asked = daemon.post(_path("targets", args.target, "suggestions"), {"to": to, "reason": args.reason})
+    asked = daemon.post(path("targets", args.target, "suggestions"), {"to": to, "reason": args.reason})
     answer = _checked(daemon, asked)
     name = safe(answer["id"])
     if answer["status"] == "open":
         ending = f"It waits for its approval: `trimtab approve {name}`"
-        return _show(args, answer, suggestion_text(answer) + ending)
-    _show(args, answer, suggestion_text(answer))
+        return show(args, answer, suggestion_text(answer) + ending)
+    show(args, answer, suggestion_text(answer))
     why = f"cannot be done: {_last_note(answer)}" if answer["status"] == "refused" else "is not open any more"
     sys.stderr.write(f"trimtab: {name} {safe(why)}\n")
     return NO
@@ -193,7 +182,7 @@ def _checked(daemon: Link, suggestion: Json) -> Json:
         sys.stderr.write(f"{safe(suggestion['id'])} is checked before anything is touched ...\n")
     while suggestion["status"] == "checking":
         time.sleep(POLL_S)
-        suggestion = daemon.get(_path("suggestions", suggestion["id"]))
+        suggestion = daemon.get(path("suggestions", suggestion["id"]))
     return suggestion
 
 
@@ -203,14 +192,16 @@ def _last_note(suggestion: Json) -> str:
 
 
 def _abort(args: argparse.Namespace, daemon: Link) -> int:
-    rollout = daemon.get(_path("targets", args.target))["rollout"]
+    rollout = daemon.get(path("targets", args.target))["rollout"]
     if rollout is None:
         raise RefusedError({"status": 409, "detail": f"{args.target} has no rollout to abort"})
-    answer = daemon.post(_path("rollouts", rollout, "abort"), {"reason": args.reason})
+    answer = daemon.post(path("rollouts", rollout, "abort"), {"reason": args.reason})
+    if args.wait:
+        return waited(args, daemon, rollout, "rolled_back")
     is_over = answer["outcome"] == "rolled_back"
-    return _show(args, answer, f"{safe(answer['id'])} {'is' if is_over else 'is being'} taken back")
+    return show(args, answer, f"{safe(answer['id'])} {'is' if is_over else 'is being'} taken back")
 
 
 def _pause_or_resume(args: argparse.Namespace, daemon: Link) -> int:
-    answer = daemon.post(_path("targets", args.target, args.command))
-    return _show(args, answer, f"{safe(answer['name'])} is {'paused' if answer['paused'] else 'not paused'}")
+    answer = daemon.post(path("targets", args.target, args.command))
+    return show(args, answer, f"{safe(answer['name'])} is {'paused' if answer['paused'] else 'not paused'}")

@@ -93,6 +93,52 @@ def status_text(targets: Sequence[Json]) -> str:
     return text if text.endswith("\n") else text + "\n"
 
 
+def target_line(target: Json) -> str:
+    """All of a target but what is measured, in one line."""
+    phase = target["phase"] + (" (paused)" if target["paused"] else "")
+    waits = f"{target['suggestion']} waits for a person" if target["suggestion"] is not None else ""
+    parts = [phase, *map(_server, target["servers"]), waits, target["note"]]
+    return f"{safe(target['name'])}: {safe(', '.join(filter(None, parts)))}"
+
+
+def rollouts_text(rollouts: Sequence[Json]) -> str:
+    if not rollouts:
+        return "no rollouts\n"
+    head = ("ID", "TARGET", "OUTCOME", "PHASE", "STEP", "EXPOSED", "BAD", "STARTED", "WHY")
+    rows = [
+        (
+            found["id"],
+            found["target"],
+            found["outcome"].replace("_", " "),
+            found["phase"] or "-",
+            _step(found),
+            found["exposed"]["total"],
+            found["bad_exposed"],
+            moment(found["started_at"]),
+            found["parked"] or found["why"],
+        )
+        for found in rollouts
+    ]
+    return table(head, rows)
+
+
+def rollout_line(found: Json, *, counts: bool = False) -> str:
+    """A rollout in one line; with the requests that met the new server, if they are wanted."""
+    outcome = found["outcome"].replace("_", " ")
+    told = [outcome] if found["ended_at"] else [f"{outcome}: {found['phase']}", f"step {_step(found)}"]
+    if counts:
+        told += [f"{found['exposed']['total']} requests exposed, {found['bad_exposed']} bad"]
+    told += [text for text in (found["parked"], found["why"]) if text]
+    return safe(f"{found['id']} {', '.join(told)}")
+
+
+def _step(found: Json) -> str:
+    """`2 of 4 (10 %)`."""
+    steps = found["plan"]["steps"]
+    at = min(found["step"], len(steps) - 1)
+    return f"{at + 1} of {len(steps)} ({steps[at]['weight']} %)"
+
+
 def _server(server: Json) -> str:
     share = "" if server["weight"] is None else f" {server['weight']} %"
     return f"{server['name']} {server['color']}{share}"

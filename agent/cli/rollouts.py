@@ -1,0 +1,87 @@
+"""`trimtab rollouts`: what is carried out and what was; and waiting until one is over."""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from urllib.parse import urlencode
+
+from agent.cli import Subparsers
+from agent.cli.asking import add, path, show
+from agent.cli.exits import NO, OK
+from agent.cli.link import Json, Link, UnreachableError
+from agent.cli.tables import moment, rollout_line, rollouts_text
+from agent.cli.watch import watched
+
+OUTCOMES = ("running", "promoted", "rolled_back")
+POLL_S = 1.0
+AWAY_POLLS = 60
+
+
+def register(subparsers: Subparsers) -> None:
+    rollouts = add(subparsers, "rollouts", _rollouts, "what is carried out and what was, newest first")
+    rollouts.add_argument("id", nargs="?", help="only this one")
+    rollouts.add_argument("--target", help="only of this target")
+    rollouts.add_argument("--outcome", choices=OUTCOMES, help="only these")
+    rollouts.add_argument("--watch", action="store_true", help="until Ctrl-C or q, as it changes")
+
+
+def _rollouts(args: argparse.Namespace, daemon: Link) -> int:
+    chosen = {name: getattr(args, name) for name in ("target", "outcome") if getattr(args, name)}
+
+    def look() -> Json:
+        if args.id is not None:
+            return daemon.get(path("rollouts", args.id))
+        return daemon.get("/v1/rollouts" + (f"?{urlencode(chosen)}" if chosen else ""))
+
+    def found(answer: Json) -> list[Json]:
+        return [answer] if args.id is not None else list(answer["rollouts"])
+
+    if args.watch:
+        tell = json.dumps if args.json else rollout_line
+        return watched(
+            lambda: rollouts_text(found(look())),
+            lambda: {one["id"]: tell(one) for one in found(look())},
+            as_json=args.json,
+        )
+    answer = look()
+    return show(args, answer, rollouts_text(found(answer)))
+
+
+def waited(args: argparse.Namespace, daemon: Link, rollout: str, wanted: str) -> int:
+    """Until the rollout is over, with its progress on stderr. OK when its outcome is the wanted one.
+
+    Raises UnreachableError when the daemon has not come back after AWAY_POLLS.
+    """
+    told, is_seen = "", sys.stderr.isatty()
+    found = _heard(daemon, rollout)
+    while True:
+        line = rollout_line(found, counts=is_seen)
+        if line != told:
+            _tell(line, is_seen=is_seen)
+            told = line
+        if found["ended_at"] is not None:
+            break
+        time.sleep(POLL_S)
+        found = _heard(daemon, rollout)
+    sys.stderr.write("\n" if is_seen else "")
+    show(args, found, f"{rollout_line(found)}; it ended at {moment(found['ended_at'])}")
+    return OK if found["outcome"] == wanted else NO
+
+
+def _heard(daemon: Link, rollout: str) -> Json:
+    """The rollout, also from a daemon that is just started again."""
+    for _ in range(AWAY_POLLS):
+        try:
+            return daemon.get(path("rollouts", rollout))
+        except UnreachableError:
+            time.sleep(POLL_S)
+    return daemon.get(path("rollouts", rollout))
+
+
+def _tell(line: str, *, is_seen: bool) -> None:
+    """Over the line before, in a terminal."""
+    room = shutil.get_terminal_size().columns - 1
+    sys.stderr.write(f"\r{line[:room]}\x1b[K" if is_seen else f"{line}\n")
+    sys.stderr.flush()
