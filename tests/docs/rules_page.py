@@ -20,8 +20,9 @@ HEAD = """\
 # Rules
 
 What trimtab knows of vLLM's flags, and who says so. A rule has a letter and a number; suggestions and
-findings name it. `trimtab policies NAME` shows one of the policies. [What the daemon suggests](../live-rules.md)
-says what each policy needs to see, [writing a policy](../writing-a-policy.md) how to add yours.
+findings name it. `trimtab policies NAME` shows one of the policies. [What the daemon
+suggests](../live-rules.md) says what each policy needs to see,
+[writing a policy](../writing-a-policy.md) how to add yours.
 
 This page is made of the code: `python -m tests.docs.reference`.
 
