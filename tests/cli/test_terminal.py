@@ -13,6 +13,7 @@ from tests.cli.terminals import plain, terminal
 from tests.fake_desk import FakeDesk
 
 NO_JSON = {
+    "completion": "a script for a shell",
     "audit export": "its formats are for other tools already",
     "init": "writes a config",
     "revert": "of the unit, tells what it does",
