@@ -151,14 +151,17 @@ def _bearer(request: web.Request) -> str:
 
 
 async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Send the whole answer here, where it has a deadline: a reader that takes nothing is cut off."""
+    """Send the whole answer here, where it has a deadline: a reader that takes nothing is cut off.
+
+    One that has left is no error of the daemon's, and nothing for its log.
+    """
     if not isinstance(response, web.Response):
         return response
     try:
         async with asyncio.timeout(SEND_TIMEOUT_S):
             await response.prepare(request)
             await response.write_eof()
-    except TimeoutError:
+    except (TimeoutError, ConnectionResetError):
         if request.transport is not None:
             request.transport.abort()
     return response

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession, UnixConnector
+from aiohttp import ClientSession, UnixConnector, web
 
 from agent.api import border, listening
 from agent.api.app import build_app
@@ -169,6 +169,34 @@ async def test_a_client_that_never_finishes_its_request_is_cut_off(
 
     writer.close()
     await runner.cleanup()
+
+
+async def test_a_client_that_leaves_before_its_answer_is_nothing_for_the_log(
+    desk: FakeDesk,
+    tokens: Tokens,
+    bearers: dict[Role, dict[str, str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    left = asyncio.Event()
+
+    async def late(_: web.Request, __: web.StreamResponse) -> None:
+        await left.wait()
+        await asyncio.sleep(0.1)  # for the transport to hear of it
+
+    app = build_app(desk, tokens)
+    app.on_response_prepare.append(late)
+    runner = await serve(app, "127.0.0.1:0")
+    bearer = bearers["viewer"]["Authorization"]
+    _, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+    writer.write(f"GET /v1/targets HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n\r\n".encode())
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    writer.transport.abort()
+    left.set()
+    await asyncio.sleep(0.3)
+    await runner.cleanup()
+
+    assert caplog.text == ""
 
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
