@@ -176,6 +176,7 @@ class Observer:
         if epoch and served and not self._served and what in {"split", "stop", "retire"}:
             self._nobody_serves(what, name)
         if what == "split" and epoch and world.split is not None:
+            self._alone_since = None  # one that did not live for a second has acted, too
             weights = world.split.weights.values()
             if sum(weights) != (0 if world.split.closed_s else 100) or min(weights, default=0) < 0:
                 self.wrong(f"weights: {world.split.weights}")
