@@ -85,7 +85,13 @@ def register(subparsers: Subparsers) -> None:
         command.add_argument("--since", type=_time, metavar="TIME", help="only from then on (ISO 8601, UTC)")
         command.add_argument("--until", type=_time, metavar="TIME", help="only before")
     for command in (show, check, export, key):
-        command.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR")
+        command.add_argument(
+            "--state-dir",
+            type=Path,
+            default=DEFAULT_STATE_DIR,
+            metavar="DIR",
+            help="[agent] state_dir; default: %(default)s",
+        )
 
 
 def _show(args: argparse.Namespace) -> int:

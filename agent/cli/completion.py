@@ -28,7 +28,7 @@ def register(subparsers: Subparsers) -> None:
         epilog=WHERE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    own.add_argument("shell", choices=SHELLS)
+    own.add_argument("shell", choices=SHELLS, help="whose script")
     own.set_defaults(run=_completion)
 
 

@@ -23,7 +23,9 @@ WANTED = ("promoted", "rolled_back")
 
 def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("demo", help="the whole story on this machine")
-    parser.add_argument("--engine", choices=("sim", "vllm"), default="sim")
+    parser.add_argument(
+        "--engine", choices=("sim", "vllm"), default="sim", help="a simulator (default), or real vLLM"
+    )
     parser.add_argument(
         "--for",
         dest="seconds",

@@ -25,7 +25,9 @@ def register(subparsers: Subparsers) -> None:
         "stay, now and not when the lease is over. Changes nothing while a daemon works here, nor after one "
         "that systemd says has ended well (SERVICE_RESULT); may be repeated. The next daemon goes on there.",
     )
-    parser.add_argument("-c", "--config", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "-c", "--config", type=Path, required=True, metavar="FILE", help="the daemon's config"
+    )
     parser.set_defaults(run=_revert)
 
 

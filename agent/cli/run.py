@@ -15,13 +15,18 @@ from agent.errors import ConfigError
 
 def register(subparsers: Subparsers) -> None:
     daemon = subparsers.add_parser("run", help="the daemon")
-    daemon.add_argument("-c", "--config", type=Path, required=True, metavar="FILE")
+    daemon.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="its config")
     daemon.add_argument("--dry-run", action="store_true", help="advise only, whatever the config says")
-    daemon.add_argument("--log-level", choices=logs.LEVELS, default="info")
+    daemon.add_argument(
+        "--log-level",
+        choices=logs.LEVELS,
+        default="info",
+        help="of what goes to the log; default: %(default)s",
+    )
     daemon.set_defaults(run=_run)
     check = subparsers.add_parser("check", help="is this config right, and would it work here?")
-    check.add_argument("config", type=Path, metavar="FILE")
-    check.add_argument("--json", action="store_true")
+    check.add_argument("config", type=Path, metavar="FILE", help="the config")
+    check.add_argument("--json", action="store_true", help="as JSON")
     check.set_defaults(run=_check)
 
 

@@ -29,7 +29,9 @@ def register(subparsers: Subparsers) -> None:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
     new = verbs.add_parser("new", help="make a token; it is shown once and only its hash is kept")
-    new.add_argument("--role", required=True, choices=get_args(Role))
+    new.add_argument(
+        "--role", required=True, choices=get_args(Role), help="what it may do (docs/security.md)"
+    )
     new.add_argument("--name", required=True, type=_name, help="who uses it; stands in the audit")
     new.add_argument("--expires", type=_lifetime, metavar="90d", help="hours, days or weeks: 12h, 90d, 4w")
     new.add_argument(
@@ -46,7 +48,7 @@ def register(subparsers: Subparsers) -> None:
 
     for verb in (new, listing, revoke):
         verb.add_argument("--tokens-file", required=True, type=Path, metavar="FILE", help="[api] tokens_file")
-        verb.add_argument("--json", action="store_true")
+        verb.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _now() -> datetime:
