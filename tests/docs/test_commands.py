@@ -13,6 +13,7 @@ import pytest
 
 from agent.api.tokens import Tokens, mint, store
 from agent.cli import main, parser
+from agent.journal import DAEMON, Entry, Journal
 from docker_proxy.main import _parser as proxy_parser
 from tests.docs.blocks import PAGES, REPOSITORY, Block, blocks, commands
 from tests.fake_desk import NOON, FakeDesk
@@ -24,7 +25,7 @@ UNITS = {unit.name.removesuffix(".service") for unit in (REPOSITORY / "systemd")
 ASK = frozenset(
     {"status", "suggestions", "approve", "abort", "pause", "resume", "rollouts", "propose", "deny"}
 )
-LOCAL = frozenset({"knobs", "policies", "lint", "token new"})
+LOCAL = frozenset({"knobs", "policies", "lint", "token new", "token list"})
 OF_THE_SYSTEM = frozenset(
     [
         "apt",
@@ -53,6 +54,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     text, token = mint(role="operator", principal="ann", made_at=NOON, expires=None)
     store(tmp_path / "kept", [token])
+    store(tmp_path / "tokens", [])
+    with_journal(tmp_path / "state")
     monkeypatch.setenv("TRIMTAB_TOKEN", text)
     monkeypatch.delenv("TRIMTAB_TOKEN_FILE", raising=False)
 
@@ -69,10 +72,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
+def with_journal(state_dir: Path) -> None:
+    """What a daemon leaves behind that was started once."""
+    state_dir.mkdir()
+    journal = Journal.open(state_dir / "audit.jsonl", now=lambda: NOON, sync=lambda _: None)
+    journal.append(Entry(at=NOON, actor=DAEMON, action="daemon.started"))
+    journal.close()
+
+
 def trimtab(words: list[str], run: Run) -> None:
     """Run where that needs no host of its own; read by the parser in any case."""
     parser().parse_args(words)
-    if words[0] in ASK:
+    if words[0] in ASK or (words[0] == "audit" and words[-2:] == ["--state-dir", "state"]):
         assert run(*words) == 0
     elif words[0] in LOCAL or " ".join(words[:2]) in LOCAL:
         local = [Path(word).name if word.startswith("/") else word for word in words]
