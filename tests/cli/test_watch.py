@@ -6,14 +6,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from agent.api.tokens import Tokens
 from tests.cli.conftest import Run
 from tests.cli.terminals import CODE, plain, terminal
 from tests.fake_desk import FakeDesk
+from tests.serving import served
 
 IN_TERMINAL = pytest.mark.parametrize("key", ["q", "\x03"])
 
@@ -171,6 +174,25 @@ def test_top_is_shown_once_where_nobody_looks(run: Run) -> None:
 def test_a_daemon_that_is_away_ends_a_watch_only_at_its_begin() -> None:
     with piped("status", "--watch", "--url", "http://127.0.0.1:1") as process:
         assert process.wait(60) == 3
+
+
+@pytest.mark.usefixtures("run")
+def test_a_watch_outlives_a_daemon_that_is_started_again(
+    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+) -> None:
+    listen = f"unix:{tmp_path / 'api.sock'}"
+    with ExitStack() as first:
+        first.enter_context(served(desk, tokens, listen))
+        with piped("status", "--watch", "--url", listen) as process:
+            line_of(process)
+            first.close()
+            assert process.stderr is not None
+            assert "no daemon answers" in process.stderr.readline()
+            desk.suggest({"max_num_seqs": 128})
+            with served(desk, tokens, listen):
+                assert line_of(process).startswith("chat: proposed, ")
+                process.send_signal(2)
+                assert process.wait(60) == 0
 
 
 @pytest.mark.usefixtures("run")
