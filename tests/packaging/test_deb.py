@@ -47,6 +47,9 @@ def test_it_installs_upgrades_and_goes_and_only_a_purge_takes_what_it_knew(
     assert machine.shown("trimtab", "ActiveState") == "inactive"
     assert machine.run("systemctl", "is-enabled", "trimtab", check=False).strip() == "disabled"
     assert "not-found" not in machine.shown("trimtab-docker-proxy", "LoadState")
+    assert "complete" in machine.run("cat", "/usr/share/bash-completion/completions/trimtab")
+    assert "rollout" in machine.run("zcat", "/usr/share/man/man1/trimtab.1.gz")
+    assert machine.run("find", "/opt/trimtab", "-name", "sphinx*") == ""  # makes the documentation only
     key = (machine.root / "etc/trimtab/audit.key").read_bytes()
 
     config.write_text(CONFIG)
