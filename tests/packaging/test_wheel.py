@@ -24,7 +24,8 @@ def test_the_wheel_alone_has_every_command_and_every_plugin(tmp_path: Path) -> N
     run(UV, "build", "--quiet", "--wheel", "--out-dir", tmp_path, REPOSITORY, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     locked = run(
-        *(UV, "export", "--quiet", "--locked", "--no-default-groups", "--no-emit-project", "--no-hashes"), cwd=REPOSITORY
+        *(UV, "export", "--quiet", "--locked", "--no-default-groups", "--no-emit-project", "--no-hashes"),
+        cwd=REPOSITORY,
     )
     (tmp_path / "constraints.txt").write_text(locked)
     home = tmp_path / "environment"
