@@ -88,6 +88,7 @@ export class Live {
   }
 
   take(block) {
+    if (block.startsWith("event: reset")) return this.asking.abort();  // too far behind: begin anew
     let data = "";
     for (const line of block.split("\n")) {
       if (line.startsWith("data: ")) data += line.slice(6);
