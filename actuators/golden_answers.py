@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 import aiohttp
@@ -12,6 +11,7 @@ from actuators.vllm_answer import body_of, json_in
 from agent.quality import Answer
 
 TOKENS = 48  # asked of each answer
+BEYOND = 1e6  # no log-probability is; vLLM says -9999 for what is impossible
 MOST_TOKENS = 1_000_000  # that a server may say it gave
 BUSY = frozenset({429, 503})  # a queue limit of the server's own
 _AT_ONCE = 8
@@ -86,4 +86,5 @@ def _tokens(found: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:  # noqa: A
 
 
 def _finite(one: object) -> bool:
-    return isinstance(one, int | float) and isfinite(one)
+    """JSON has integers that no float can hold, and NaN."""
+    return isinstance(one, int | float) and abs(one) < BEYOND

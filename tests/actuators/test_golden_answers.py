@@ -54,6 +54,7 @@ def test_a_body_without_an_answer_is_a_failed_one(body: object) -> None:
         {},
         {"tokens": [" so"], "token_logprobs": [None]},
         {"tokens": [" so"], "token_logprobs": [float("-inf")]},
+        {"tokens": [" so"], "token_logprobs": [10**400]},
         {"tokens": [" so", " it"], "token_logprobs": [-0.5]},
     ],
 )
