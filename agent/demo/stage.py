@@ -69,10 +69,17 @@ class Traffic:
         counts: Json = self.summary["requests"]
         return counts
 
+    def answered(self, since: float) -> int:
+        """How many of the requests sent since then (monotonic seconds) have been."""
+        return len(self._first(since))
+
+    def _first(self, since: float) -> list[float]:
+        asked = [r for r in list(self.records) if r["at"] >= since]
+        return sorted(r["ttft_s"] for r in asked if r["outcome"] == "ok" and r["ttft_s"] is not None)
+
     def measure(self, since: float, ttft_s: float) -> Json:
         """Of the requests sent since then (monotonic seconds): TTFT p95, and how many a second met it."""
-        asked = [r for r in list(self.records) if r["at"] >= since]
-        first = sorted(r["ttft_s"] for r in asked if r["outcome"] == "ok" and r["ttft_s"] is not None)
+        first = self._first(since)
         good = sum(1 for value in first if value <= ttft_s)
         p95 = first[min(len(first) - 1, int(0.95 * len(first)))] if first else None
         return {

@@ -8,6 +8,7 @@ from typing import Any
 from agent.demo.stage import Json, Stage, Traffic
 from agent.errors import TrimtabError
 
+COMPARABLE = 16  # answered requests: a busy machine gives none in the time that a free one gives hundreds
 POLL_S = 0.5
 
 
@@ -49,7 +50,10 @@ class Teller:
         """The daemon sees the queue and suggests, a person approves."""
         since = time.monotonic()
         self._until("a suggestion", lambda: self._target()["suggestion"])
-        self._until("enough to compare", lambda: time.monotonic() - since > self.measure_s)
+        self._until(
+            "enough to compare",
+            lambda: time.monotonic() - since > self.measure_s and traffic.answered(since) >= COMPARABLE,
+        )
         suggestion = self._suggestion(self._target()["suggestion"])
         self.say(f"suggested by {suggestion['policy']}: {suggestion['why']}")
         return self._rollout(traffic, suggestion, since)
@@ -58,7 +62,10 @@ class Teller:
         """A person insists on a value that does not fit."""
         wanted = self.stage.scene.harm
         since = time.monotonic()
-        self._until("enough to compare", lambda: time.monotonic() - since > self.measure_s)
+        self._until(
+            "enough to compare",
+            lambda: time.monotonic() - since > self.measure_s and traffic.answered(since) >= COMPARABLE,
+        )
         self.say(f"a person asks for {_words(wanted)} and approves it")
         asked = {"to": dict(wanted), "reason": "demo: a harmful change"}
         made = self.stage.link.post("/v1/targets/chat/suggestions", asked)
@@ -76,7 +83,10 @@ class Teller:
         started = time.monotonic()
         self._until("the rollout's end", lambda: self._rollout_of(suggestion)["ended_at"])
         seconds, ended = time.monotonic() - started, time.monotonic()
-        self._until("enough to compare", lambda: time.monotonic() - ended > self.measure_s)
+        self._until(
+            "enough to compare",
+            lambda: time.monotonic() - ended > self.measure_s and traffic.answered(ended) >= COMPARABLE,
+        )
         rollout = self._rollout_of(suggestion)
         return Told(
             id=rollout["id"],
