@@ -95,6 +95,7 @@ class AnytimeJudge:
             return Verdict(kind="fail", why=f"green is worse: {says}")
         said = "; ".join(counted(stream) for stream in trial.streams if any(stream.counted))
         if missing := hold.latency or self._missing(trial, step, green, blue):
+            missing = f"{missing} ({hold.busier})" if hold.busier else missing
             return Verdict(kind="wait", why=f"{missing}: {said}" if said else missing)
         why = f"green is not worse after {green.total} requests in {trial.valid_s:.0f} s: {said}"
         return Verdict(kind="pass", why=why)

@@ -25,7 +25,9 @@ def heard(trial: Trial, second: Second, *, step: Step, slo: Slo, record: Arm, ho
     trial = replace(
         trial,
         streams=tuple(
-            stream if hold.latency and stream.name not in ANSWERS else pend(stream, second, slo)
+            stream
+            if hold.latency and stream.name not in ANSWERS
+            else pend(stream, second, slo, told=not hold.busier or stream.name in ANSWERS)
             for stream in trial.streams
         ),
         tick_s=trial.tick_s + 1.0,
@@ -37,7 +39,9 @@ def heard(trial: Trial, second: Second, *, step: Step, slo: Slo, record: Arm, ho
         trial = replace(trial, streams=tuple(widen(s, trial) for s in trial.streams), wide_s=0.0)
     if not _due(trial):
         return trial
-    closed = tuple(close(stream, trial, step, slo, record) for stream in trial.streams)
+    closed = tuple(
+        close(stream, trial, step, slo, record, busier=bool(hold.busier)) for stream in trial.streams
+    )
     return replace(trial, streams=closed, tick_s=0.0)
 
 
@@ -61,8 +65,8 @@ def log_mean(trial: Trial, slo: Slo) -> float:
     return log_sum([*logs, log(closed)] if closed > 0 else logs) - log(max(every, len(logs)))
 
 
-def pend(stream: Stream, second: Second, slo: Slo) -> Stream:
-    """The second's counts wait for the ticks they belong to."""
+def pend(stream: Stream, second: Second, slo: Slo, *, told: bool) -> Stream:
+    """The second's counts wait for the ticks they belong to. `told`: a guard may ask for them."""
     of, bad = counts(second.green, stream.name, stream.edge_s, slo)
     wide, blue_of, blue_bad = dict(stream.wide), 0, 0
     for server, arm in {**second.blue, "": second.green}.items():
@@ -76,7 +80,7 @@ def pend(stream: Stream, second: Second, slo: Slo) -> Stream:
     return replace(
         stream,
         pending=_sum(stream.pending, now),
-        counted=_sum(stream.counted, now),
+        counted=_sum(stream.counted, now) if told else stream.counted,
         wide=wide if stream.ticks else {},
     )
 
@@ -94,7 +98,7 @@ def _due(trial: Trial) -> bool:
     return enough or trial.tick_s >= TICK_AT_MOST_S
 
 
-def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm) -> Stream:
+def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm, *, busier: bool) -> Stream:
     """The tick's counts become evidence; without one of the sides they wait for the next tick."""
     n_b, _, n_c, _ = stream.pending
     phi = phi_of(learned(trial.calibration, stream.name, slo))
@@ -110,7 +114,10 @@ def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm) -> St
         )
         return replace(stream, requests=requests, pending=NONE)
     if n_c and step.weight >= HOLD_BACK:
-        return replace(stream, requests=_by_itself(stream, trial, slo, record, phi), pending=NONE)
+        lens = _by_itself(stream, trial, slo, record, phi)
+        if busier and stream.name not in ANSWERS:
+            lens = replace(stream.requests, good=lens.good, most_good=lens.most_good)
+        return replace(stream, requests=lens, pending=NONE)
     return stream
 
 

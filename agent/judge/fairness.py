@@ -25,11 +25,14 @@ BUSIER = 1.15  # times the record's load: so much more than its share a server a
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`all`: no stream counts. `latency`: only errors and refusals count, and nothing passes. Empty: nothing
-    is held."""
+    """`all`: no stream counts. `latency`: only errors and refusals count, and nothing passes.
+
+    `busier`: latency counts for green, but not against it. Empty: nothing is held.
+    """
 
     all: str = ""
     latency: str = ""
+    busier: str = ""
 
 
 def remembered(trial: Trial, second: Second) -> Trial:
@@ -67,7 +70,7 @@ def held(trial: Trial, second: Second, *, step: Step, record: Arm, alone: bool) 
     if second.blind:
         return Held(all=f"the proxy's records cannot be read: {second.blind}")
     if alone:
-        return Held(latency=_busier(trial, record))
+        return Held(busier=_busier(trial, record))
     if why := _incident(trial, record):
         return Held(all=why)
     return Held(latency=_cold(trial) or _astray(trial, step.weight / 100) or _worse_than_its_record(trial))
@@ -95,9 +98,10 @@ def _worse_than_its_record(trial: Trial) -> str:
 
 
 def _busier(trial: Trial, record: Arm) -> str:
-    """Alone, green's latency is held up to a record of another time: of a quieter one it says nothing.
+    """Alone, green's latency is held up to a record of another time, which may have been quieter.
 
-    Errors count all the same. What chance makes of the record's count (two standard errors) is left open.
+    Then late requests prove no worse green; that they are few proves all the more that it is not worse.
+    Errors count as ever. What chance makes of the record's count (two standard errors) is left open.
     """
     if not trial.record_s or trial.asked[1] < ENOUGH:
         return ""
@@ -107,7 +111,7 @@ def _busier(trial: Trial, record: Arm) -> str:
         return ""
     was = record.asked / trial.record_s
     return (
-        f"green is asked {now:.3g} times a second, blue's record is of {was:.3g}: latency is not comparable"
+        f"green is asked {now:.3g} times a second, blue's record is of {was:.3g}: late requests do not count"
     )
 
 
