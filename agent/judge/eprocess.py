@@ -32,7 +32,7 @@ HALF_LIFE_S = 600.0
 RESTART_S = 300.0
 HIGHEST = 0.97
 STEPS, CLOSE = 60, 1e-6  # of Newton, whose error is the square of its last step
-LEAST = 1e-4  # the control's share is never taken to be less
+LEAST, MOST = 1e-4, 0.9  # the control's share is never taken to be less, or more
 
 
 @cache
@@ -98,7 +98,7 @@ def beside(
     """
     n_b, k_b, n_c, _ = counts
     if n_b and n_c and grid(margin):
-        b = min(max(lens.bad / lens.of if lens.of else 0.01, LEAST), 0.9)
+        b = min(max(lens.bad / lens.of if lens.of else 0.01, LEAST), MOST)
         above = [min(b + step, 0.99) for step in grid(margin)]
         worse = [gained(counts, b, c, margin) / phi if c > b + margin else 0.0 for c in above]
         near = (b, 0.5 * b, min(b + 0.5 * tolerance, 0.98))

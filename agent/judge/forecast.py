@@ -12,7 +12,7 @@ from math import inf, log
 
 from agent.arm import Arm
 from agent.calibration import Calibration
-from agent.judge.eprocess import gained, gained_alone
+from agent.judge.eprocess import LEAST, MOST, gained, gained_alone
 from agent.judge.evidence import HOLD_BACK, settling_s
 from agent.judge.streams import counts, learned, opened, phi_of
 from agent.model import Forecast, Plan, Slo, Step
@@ -92,7 +92,7 @@ def _proofs(step: Step, margin: float, traffic: _Traffic) -> Iterator[float]:
 
 
 def _per_request(stream: Stream, step: Step) -> float:
-    q, d = max(stream.usual, 1e-4), stream.tolerance
+    q, d = min(max(stream.usual, LEAST), MOST), stream.tolerance
     near = (q, q / 2, min(q + d / 2, 0.98))
     if step.weight >= HOLD_BACK:
         limit = min(max(q, stream.promised or 0.0) + 2 * d, 0.98)

@@ -81,3 +81,21 @@ def test_at_parity_each_server_carries_as_much_as_the_others() -> None:
         plan = plan_for(PLAN, Prospect(strategy=strategy), servers)  # type: ignore[arg-type]
         assert [step.weight for step in plan.steps] == [5, parity, 100 - parity]
         assert [step.parity for step in plan.steps] == [parity, parity, 100 - parity]
+
+
+@pytest.mark.parametrize("margin", [0.001, 0.01, 0.1, 0.5])
+@pytest.mark.parametrize("slow", [0, 1, 50, 89, 90, 99, 100])
+def test_a_time_is_told_however_many_requests_were_late(slow: int, margin: float) -> None:
+    """An overloaded server is late with all of them: just when a change is needed."""
+    recent = served(100, slow=slow)
+
+    found = AnytimeJudge().forecast(
+        replace(PLAN, margin=margin),
+        slo=SLO,
+        recent=recent,
+        recent_s=100.0,
+        calibration=dict.fromkeys(CALM, INDEPENDENT),
+    )
+
+    assert found is not None
+    assert found.usual_s > 0
