@@ -84,10 +84,11 @@ def test_at_parity_each_server_carries_as_much_as_the_others() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.001, 0.01, 0.1, 0.5])
-@pytest.mark.parametrize("slow", [0, 1, 50, 89, 90, 99, 100])
-def test_a_time_is_told_however_many_requests_were_late(slow: int, margin: float) -> None:
-    """An overloaded server is late with all of them: just when a change is needed."""
-    recent = served(100, slow=slow)
+@pytest.mark.parametrize("bad", [0, 1, 50, 89, 90, 99, 100])
+@pytest.mark.parametrize("how", ["slow", "errors"])
+def test_a_time_is_told_however_many_requests_were_bad(how: str, bad: int, margin: float) -> None:
+    """An overloaded server gives nobody a first token in time: just when a change is needed."""
+    recent = served(100, **{how: bad})
 
     found = AnytimeJudge().forecast(
         replace(PLAN, margin=margin),
