@@ -93,9 +93,10 @@ class EnvoyTraffic:
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             found.append(f"cannot write in {nearest}: choose a state_dir that trimtab's user owns")
         else:
-            found += filter(None, [self._port_taken() if self._process.find() is None else ""])
-            found += filter(None, [await asyncio.to_thread(too_slow, nearest)])
-        return found
+            if self._process.find() is None:
+                found.append(self._port_taken())
+            found.append(await asyncio.to_thread(too_slow, nearest))
+        return [why for why in found if why]
 
     def _port_taken(self) -> str:
         """Envoy would share the port with a process that allows it, and the split would be wrong."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from agent.notices import Notice, Post
-from notifiers.secret_files import address, one_of
+from notifiers.secret_files import Addressed
 
 LONGEST = timedelta(days=1)
 SEVERITY = {"suggestion": "info", "rollout": "warning", "servers": "critical", "audit": "critical"}
@@ -18,14 +18,8 @@ SEVERITY = {"suggestion": "info", "rollout": "warning", "servers": "critical", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alertmanager:
+class Alertmanager(Addressed):
     """`url`: of Alertmanager itself, without /api/v2/alerts."""
-
-    url: str = ""
-    url_file: str = ""
-
-    def __post_init__(self) -> None:
-        one_of(self.url, self.url_file)
 
     def post(self, notice: Notice, at: datetime) -> Post | None:
         del at
@@ -44,7 +38,7 @@ class Alertmanager:
             "endsAt": (notice.at if notice.ends else notice.at + LONGEST).isoformat(),
             **({"generatorURL": notice.link} if notice.link else {}),
         }
-        root = address(self.url, self.url_file).rstrip("/")
+        root = self.address().rstrip("/")
         return Post(url=f"{root}/api/v2/alerts", body=json.dumps([alert]).encode())
 
 

@@ -1,5 +1,6 @@
 """Where a receiver is, and what it trusts us by: from the config, or from files that only we may read."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,20 +23,26 @@ def secret(path: str) -> str:
     return found
 
 
-def one_of(url: str, url_file: str) -> None:
-    """Raises ValueError unless one of them is given, and a URL is one."""
-    if bool(url) == bool(url_file):
-        raise ValueError("give one of url and url_file: a URL that is a secret belongs in a file")
-    if url and not is_url(url):
-        raise ValueError("url must begin with https:// or http://, and have a host")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addressed:
+    """A receiver with a URL, given or in a file. Raises ValueError without one of them, or with both."""
 
+    url: str = ""
+    url_file: str = ""
 
-def address(url: str, url_file: str) -> str:
-    """The URL, wherever it stands. Raises NoticeError."""
-    found = url or secret(url_file)
-    if not is_url(found):
-        raise NoticeError(f"{url_file}: must hold a URL that begins with https:// or http://", passes=True)
-    return found
+    def __post_init__(self) -> None:
+        if bool(self.url) == bool(self.url_file):
+            raise ValueError("give one of url and url_file: a URL that is a secret belongs in a file")
+        if self.url and not is_url(self.url):
+            raise ValueError("url must begin with https:// or http://, and have a host")
+
+    def address(self) -> str:
+        """The URL, wherever it stands. Raises NoticeError."""
+        found = self.url or secret(self.url_file)
+        if not is_url(found):
+            why = f"{self.url_file}: must hold a URL that begins with https:// or http://"
+            raise NoticeError(why, passes=True)
+        return found
 
 
 def is_url(text: str) -> bool:

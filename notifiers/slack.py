@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from agent.notices import Notice, Post
-from notifiers.secret_files import address, one_of
+from notifiers.secret_files import Addressed
 
 COLOURS = {"info": "#2f81f7", "warning": "#d29922", "critical": "#cf222e"}
 OVER = "#1a7f37"
@@ -23,13 +23,7 @@ _PLAIN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slack:
-    url: str = ""
-    url_file: str = ""
-
-    def __post_init__(self) -> None:
-        one_of(self.url, self.url_file)
-
+class Slack(Addressed):
     def post(self, notice: Notice, at: datetime) -> Post:
         del at
         title = plain(notice.title)
@@ -44,7 +38,7 @@ class Slack:
             **({"title_link": notice.link} if notice.link else {}),
         }
         body = {"attachments": [attachment]}
-        return Post(url=address(self.url, self.url_file), body=json.dumps(body).encode())
+        return Post(url=self.address(), body=json.dumps(body).encode())
 
 
 def plain(text: str) -> str:

@@ -11,20 +11,14 @@ from datetime import datetime
 from typing import Any
 
 from agent.notices import Notice, Post
-from notifiers.secret_files import address, one_of
+from notifiers.secret_files import Addressed
 
 COLOURS = {"info": "accent", "warning": "warning", "critical": "attention"}
 OVER = "good"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teams:
-    url: str = ""
-    url_file: str = ""
-
-    def __post_init__(self) -> None:
-        one_of(self.url, self.url_file)
-
+class Teams(Addressed):
     def post(self, notice: Notice, at: datetime) -> Post:
         del at
         colour = OVER if notice.ends else COLOURS[notice.severity]
@@ -46,7 +40,7 @@ class Teams:
             "content": card,
         }
         body = {"type": "message", "attachments": [attachment]}
-        return Post(url=address(self.url, self.url_file), body=json.dumps(body).encode())
+        return Post(url=self.address(), body=json.dumps(body).encode())
 
 
 def line(text: str, **style: Any) -> dict[str, Any]:  # noqa: ANN401 - of the schema

@@ -8,19 +8,14 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from agent.notices import Notice, Post
-from notifiers.secret_files import address, one_of, secret
+from notifiers.secret_files import Addressed, secret
 
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
+class Webhook(Addressed):
     secret_file: str  # the key that posts are signed with
-    url: str = ""
-    url_file: str = ""
-
-    def __post_init__(self) -> None:
-        one_of(self.url, self.url_file)
 
     def post(self, notice: Notice, at: datetime) -> Post:
         told = {
@@ -33,7 +28,7 @@ class Webhook:
         body = json.dumps(told, ensure_ascii=False).encode()
         stamp = str(int(at.timestamp()))
         return Post(
-            url=address(self.url, self.url_file),
+            url=self.address(),
             body=body,
             headers={
                 "Trimtab-Id": notice.id,

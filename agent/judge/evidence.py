@@ -27,7 +27,7 @@ def heard(trial: Trial, second: Second, *, step: Step, slo: Slo, record: Arm, ho
         streams=tuple(
             stream
             if hold.latency and stream.name not in ANSWERS
-            else pend(stream, second, slo, told=not hold.busier or stream.name in ANSWERS)
+            else pend(stream, second, slo, against=_against(hold, stream))
             for stream in trial.streams
         ),
         tick_s=trial.tick_s + 1.0,
@@ -40,9 +40,14 @@ def heard(trial: Trial, second: Second, *, step: Step, slo: Slo, record: Arm, ho
     if not _due(trial):
         return trial
     closed = tuple(
-        close(stream, trial, step, slo, record, busier=bool(hold.busier)) for stream in trial.streams
+        close(stream, trial, step, slo, record, against=_against(hold, stream)) for stream in trial.streams
     )
     return replace(trial, streams=closed, tick_s=0.0)
+
+
+def _against(hold: Held, stream: Stream) -> bool:
+    """Whether this stream's bad requests tell against green."""
+    return not hold.busier or stream.name in ANSWERS
 
 
 def settling_s(record: Arm) -> float:
@@ -65,8 +70,8 @@ def log_mean(trial: Trial, slo: Slo) -> float:
     return log_sum([*logs, log(closed)] if closed > 0 else logs) - log(max(every, len(logs)))
 
 
-def pend(stream: Stream, second: Second, slo: Slo, *, told: bool) -> Stream:
-    """The second's counts wait for the ticks they belong to. `told`: a guard may ask for them."""
+def pend(stream: Stream, second: Second, slo: Slo, *, against: bool) -> Stream:
+    """The second's counts wait for the ticks they belong to. `against`: a guard may count them."""
     of, bad = counts(second.green, stream.name, stream.edge_s, slo)
     wide, blue_of, blue_bad = dict(stream.wide), 0, 0
     for server, arm in {**second.blue, "": second.green}.items():
@@ -80,7 +85,7 @@ def pend(stream: Stream, second: Second, slo: Slo, *, told: bool) -> Stream:
     return replace(
         stream,
         pending=_sum(stream.pending, now),
-        counted=_sum(stream.counted, now) if told else stream.counted,
+        counted=_sum(stream.counted, now) if against else stream.counted,
         wide=wide if stream.ticks else {},
     )
 
@@ -98,8 +103,11 @@ def _due(trial: Trial) -> bool:
     return enough or trial.tick_s >= TICK_AT_MOST_S
 
 
-def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm, *, busier: bool) -> Stream:
-    """The tick's counts become evidence; without one of the sides they wait for the next tick."""
+def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm, *, against: bool) -> Stream:
+    """The tick's counts become evidence; without one of the sides they wait for the next tick.
+
+    `against`: bad requests of a green that is alone count, too, not only that they are few.
+    """
     n_b, _, n_c, _ = stream.pending
     phi = phi_of(learned(trial.calibration, stream.name, slo))
     if n_b and n_c:
@@ -115,7 +123,7 @@ def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm, *, bu
         return replace(stream, requests=requests, pending=NONE)
     if n_c and step.weight >= HOLD_BACK:
         lens = _by_itself(stream, trial, slo, record, phi)
-        if busier and stream.name not in ANSWERS:
+        if not against:
             lens = replace(stream.requests, good=lens.good, most_good=lens.most_good)
         return replace(stream, requests=lens, pending=NONE)
     return stream

@@ -65,8 +65,8 @@ class Evidence:
         arms = {f"blue {number}": arm(*counts) for number, counts in enumerate(blue)}
         second = Second(at=NOON, green=arm(*green), blue=arms)
         trial = Trial(calibration=self.trial.calibration, tick_s=TICK_S, all_s=TICK_S * self.heard)
-        stream = widen(pend(self.stream, second, SLO), trial)
-        self.stream = close(stream, trial, STEP, SLO, self.record)
+        stream = widen(pend(self.stream, second, SLO, against=True), trial)
+        self.stream = close(stream, trial, STEP, SLO, self.record, against=True)
         return log_worse(self.stream)
 
     @property

@@ -88,7 +88,7 @@ def test_at_parity_each_server_carries_as_much_as_the_others() -> None:
 @pytest.mark.parametrize("how", ["slow", "errors"])
 def test_a_time_is_told_however_many_requests_were_bad(how: str, bad: int, margin: float) -> None:
     """An overloaded server gives nobody a first token in time: just when a change is needed."""
-    recent = served(100, **{how: bad})
+    recent = served(100, slow=bad) if how == "slow" else served(100, errors=bad)
 
     found = AnytimeJudge().forecast(
         replace(PLAN, margin=margin),

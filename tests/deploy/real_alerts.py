@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,38 +31,22 @@ class Alerting(RealPrometheus):
             assert patient in rules, patient
             rules = rules.replace(patient, soon)
         (self.folder / "rules.yml").write_text(rules)
-        config = self.folder / "prometheus.yml"
+        super().start()
+
+    def config(self) -> str:
         scraped = {
             "job_name": "trimtab",
             "static_configs": [{"targets": [f"127.0.0.1:{self.rig.api}"]}],
             "authorization": {"credentials": self.rig.token},
         }
-        config.write_text(
-            json.dumps(
-                {
-                    "global": {
-                        "scrape_interval": "250ms",
-                        "scrape_timeout": "250ms",
-                        "evaluation_interval": "250ms",
-                    },
-                    "rule_files": ["rules.yml"],
-                    "scrape_configs": [scraped],
-                }
-            )
+        often = ("scrape_interval", "scrape_timeout", "evaluation_interval")
+        return json.dumps(
+            {
+                "global": dict.fromkeys(often, "250ms"),
+                "rule_files": ["rules.yml"],
+                "scrape_configs": [scraped],
+            }
         )
-        self._process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={config}",
-                f"--storage.tsdb.path={self.folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{self.port}",
-                "--log.level=error",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self.until("vector(1)", lambda values: values == [1.0])
 
     def fires(self, alert: str) -> None:
         """Wait until it does."""

@@ -72,12 +72,8 @@ class RealPrometheus:
 
     def start(self) -> None:
         """Returns when it answers queries; the first scrape may take another 5 s."""
-        targets = ", ".join(f"'127.0.0.1:{page.port}'" for page in self.pages)
         config = self.folder / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
-            f"scrape_configs: [{{job_name: t, static_configs: [{{targets: [{targets}]}}]}}]\n"
-        )
+        config.write_text(self.config())
         self._process = subprocess.Popen(
             [
                 "prometheus",
@@ -91,6 +87,13 @@ class RealPrometheus:
             start_new_session=True,
         )
         self.until("vector(1)", lambda values: values == [1.0])
+
+    def config(self) -> str:
+        targets = ", ".join(f"'127.0.0.1:{page.port}'" for page in self.pages)
+        return (
+            "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+            f"scrape_configs: [{{job_name: t, static_configs: [{{targets: [{targets}]}}]}}]\n"
+        )
 
     def kill(self) -> None:
         if self._process is not None:
