@@ -1,7 +1,6 @@
 """The commands that talk to a running daemon: what it does, and what a person says to it."""
 
 import argparse
-import json
 import re
 import sys
 import time
@@ -22,7 +21,7 @@ from agent.cli.tables import (
     suggestions_text,
     target_line,
 )
-from agent.cli.watch import watched
+from agent.cli.watch import looked
 from agent.errors import FlagError
 from agent.flags import setting_of
 from agent.state import SuggestionStatus
@@ -89,21 +88,7 @@ def _knob(text: str) -> tuple[str, object]:
 
 
 def _status(args: argparse.Namespace, daemon: Link) -> int:
-    def look() -> Json:
-        return daemon.get("/v1/targets" if args.target is None else path("targets", args.target))
-
-    def found(answer: Json) -> list[Json]:
-        return list(answer["targets"]) if args.target is None else [answer]
-
-    if args.watch:
-        tell = json.dumps if args.json else target_line
-        return watched(
-            lambda: status_text(found(look())),
-            lambda: {target["name"]: tell(target) for target in found(look())},
-            as_json=args.json,
-        )
-    answer = look()
-    return show(args, answer, status_text(found(answer)))
+    return looked(args, daemon, "targets", args.target, key="name", text=status_text, line=target_line)
 
 
 def _suggestions(args: argparse.Namespace, daemon: Link) -> int:

@@ -1,18 +1,16 @@
 """`trimtab rollouts`: what is carried out and what was; and waiting until one is over."""
 
 import argparse
-import json
 import shutil
 import sys
 import time
-from urllib.parse import urlencode
 
 from agent.cli import Subparsers
 from agent.cli.asking import add, path, show
 from agent.cli.exits import NO, OK
 from agent.cli.link import Json, Link, UnreachableError
 from agent.cli.tables import moment, rollout_line, rollouts_text
-from agent.cli.watch import watched
+from agent.cli.watch import looked
 
 OUTCOMES = ("running", "promoted", "rolled_back")
 POLL_S = 1.0
@@ -29,24 +27,9 @@ def register(subparsers: Subparsers) -> None:
 
 def _rollouts(args: argparse.Namespace, daemon: Link) -> int:
     chosen = {name: getattr(args, name) for name in ("target", "outcome") if getattr(args, name)}
-
-    def look() -> Json:
-        if args.id is not None:
-            return daemon.get(path("rollouts", args.id))
-        return daemon.get("/v1/rollouts" + (f"?{urlencode(chosen)}" if chosen else ""))
-
-    def found(answer: Json) -> list[Json]:
-        return [answer] if args.id is not None else list(answer["rollouts"])
-
-    if args.watch:
-        tell = json.dumps if args.json else rollout_line
-        return watched(
-            lambda: rollouts_text(found(look())),
-            lambda: {one["id"]: tell(one) for one in found(look())},
-            as_json=args.json,
-        )
-    answer = look()
-    return show(args, answer, rollouts_text(found(answer)))
+    return looked(
+        args, daemon, "rollouts", args.id, key="id", text=rollouts_text, line=rollout_line, chosen=chosen
+    )
 
 
 def waited(args: argparse.Namespace, daemon: Link, rollout: str, wanted: str) -> int:

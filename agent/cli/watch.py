@@ -1,5 +1,7 @@
 """Watching something until Ctrl-C or `q`: a screen that is drawn anew, or a line for each change."""
 
+import argparse
+import json
 import os
 import select
 import shutil
@@ -9,9 +11,11 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from urllib.parse import urlencode
 
+from agent.cli.asking import path, show
 from agent.cli.exits import OK
-from agent.cli.link import RefusedError, UnreachableError
+from agent.cli.link import Json, Link, RefusedError, UnreachableError
 from agent.cli.tables import safe
 from agent.cli.terminal import DIM, coloured, is_seen
 
@@ -19,6 +23,40 @@ EVERY_S = 1.0
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # a screen of its own, without a cursor; xterm
 HOME, TO_END_OF_LINE, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 QUIT = frozenset({"q", "Q", "\x1b", ""})  # "": nobody types any more
+
+
+def looked(
+    args: argparse.Namespace,
+    daemon: Link,
+    kind: str,
+    one: str | None,
+    *,
+    key: str,
+    text: Callable[[list[Json]], str],
+    line: Callable[[Json], str],
+    chosen: Mapping[str, str] | None = None,
+) -> int:
+    """The `one` of a kind, or all that are `chosen`: once, or with --watch as they change.
+
+    `text` is all of them for a screen, `line` is the one whose name is under `key`.
+    """
+    query = f"?{urlencode(chosen)}" if chosen else ""
+
+    def look() -> Json:
+        return daemon.get(f"/v1/{kind}{query}" if one is None else path(kind, one))
+
+    def found(answer: Json) -> list[Json]:
+        return list(answer[kind]) if one is None else [answer]
+
+    if args.watch:
+        tell = json.dumps if args.json else line
+        return watched(
+            lambda: text(found(look())),
+            lambda: {each[key]: tell(each) for each in found(look())},
+            as_json=args.json,
+        )
+    answer = look()
+    return show(args, answer, text(found(answer)))
 
 
 def watched(
