@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from asyncio import StreamReader
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable
 from contextlib import suppress
@@ -86,7 +87,8 @@ class NvidiaSmi:
             stderr=STDOUT,
             start_new_session=True,
         )
-        rows = _Rows(child, fields, source.tick)
+        assert child.stdout is not None
+        rows = _Rows(child.stdout, fields, source.tick)
         try:
             await rows.read(quiet_s=self.every_s / 2, stalled_after_s=self.stalled_after_s)
             async with asyncio.timeout(self.stalled_after_s):
@@ -103,12 +105,12 @@ class NvidiaSmi:
 
 
 class _Rows:
-    """Reads one child's rows and groups them into ticks."""
+    """Reads the rows that one child prints and groups them into ticks."""
 
     def __init__(
-        self, child: Process, fields: tuple[str, ...], saw: Callable[[tuple[Gpu, ...]], None]
+        self, printed: StreamReader, fields: tuple[str, ...], saw: Callable[[tuple[Gpu, ...]], None]
     ) -> None:
-        self._child = child
+        self._printed = printed
         self._fields = fields
         self._saw = saw
         self._tick: dict[int, Gpu] = {}
@@ -160,9 +162,8 @@ class _Rows:
         self._tick.clear()
 
     async def _line(self) -> str:
-        assert self._child.stdout is not None
         try:
-            line = await self._child.stdout.readline()
+            line = await self._printed.readline()
         except ValueError as error:
             raise SensorError("it prints lines of more than 64 KiB") from error
         return line.decode(errors="replace")

@@ -6,7 +6,6 @@ those of drivers 535 to 610.
 
 import re
 from collections.abc import Sequence
-from math import isfinite
 
 from agent.errors import SensorError
 from agent.reading import Gpu
@@ -29,6 +28,10 @@ NEEDED = frozenset({"index", "uuid", "name"})
 
 _UNKNOWN_FIELD = re.compile(r'Field "([^"]+)" is not a valid field')
 _SHOWN = 120
+_LONGEST_ROW = 1024  # one is about 150 characters
+_MOST_GPUS = 256  # of one host; so many rows a tick can have at most
+_MASK_BITS = 64
+_LARGEST = 1e12  # MiB, W, °C: no number of a GPU comes near
 EXITS = {
     2: "an option or field it does not know",
     4: "not permitted",
@@ -52,18 +55,19 @@ def fewer_fields(fields: Sequence[str], said: str) -> tuple[str, ...] | None:
 
 
 def gpu_of(row: str, fields: Sequence[str]) -> Gpu:
-    """One row. Raises SensorError when it has other columns, or one that is neither a number nor `[N/A]`."""
+    """One row. Raises SensorError when it has other columns, or one that is neither a number nor `[N/A]`.
+
+    A number that is impossible is None.
+    """
+    if len(row) > _LONGEST_ROW:
+        raise SensorError(f"a row of more than {_LONGEST_ROW} characters: {row[:_SHOWN]!r}")
     cells = dict(zip(fields, row.strip().split(", ", len(fields) - 1), strict=False))
     if len(cells) != len(fields):
         raise SensorError(f"{len(fields)} columns were asked for, this row has others: {row[:_SHOWN]!r}")
-    utilization = _number(cells, "utilization.gpu", row)
+    utilization = _number(cells, "utilization.gpu", row, at_most=100)
     used, reserved = (_number(cells, name, row) for name in ("memory.used", "memory.reserved"))
-    try:
-        index = int(cells["index"])
-    except ValueError as error:
-        raise SensorError(f"no GPU index in {row[:_SHOWN]!r}") from error
     return Gpu(
-        index=index,
+        index=_index(cells["index"], row),
         uuid=cells["uuid"],
         name=cells["name"],
         utilization=None if utilization is None else utilization / 100,
@@ -81,7 +85,14 @@ def _said_nothing(cell: str) -> bool:
     return cell in {"", "N/A"} or (cell.startswith("[") and cell.endswith("]"))
 
 
-def _number(cells: dict[str, str], field: str, row: str) -> float | None:
+def _index(cell: str, row: str) -> int:
+    known = cell.isascii() and cell.isdecimal() and len(cell) <= len(str(_MOST_GPUS))
+    if not known or int(cell) >= _MOST_GPUS:
+        raise SensorError(f"no GPU index below {_MOST_GPUS} in {row[:_SHOWN]!r}")
+    return int(cell)
+
+
+def _number(cells: dict[str, str], field: str, row: str, at_most: float = _LARGEST) -> float | None:
     cell = cells.get(field, "")
     if _said_nothing(cell):
         return None
@@ -89,7 +100,7 @@ def _number(cells: dict[str, str], field: str, row: str) -> float | None:
         value = float(cell)
     except ValueError as error:
         raise SensorError(f"{field} is {cell!r}, not a number, in {row[:_SHOWN]!r}") from error
-    return value if isfinite(value) and value >= 0 else None
+    return value if 0 <= value <= at_most else None
 
 
 def _mask(cells: dict[str, str], row: str) -> int | None:
@@ -98,6 +109,7 @@ def _mask(cells: dict[str, str], row: str) -> int | None:
     if _said_nothing(cell):
         return None
     try:
-        return int(cell, 16)
+        mask = int(cell, 16)
     except ValueError as error:
         raise SensorError(f"{field} is {cell!r}, not a bit mask, in {row[:_SHOWN]!r}") from error
+    return mask if 0 <= mask < 2**_MASK_BITS else None

@@ -2,13 +2,17 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.errors import SensorError
 from agent.reading import Gpu, GpuSample
-from sensors.nvidia_smi import NvidiaSmi
+from sensors.nvidia_smi import NvidiaSmi, _Rows
 from sensors.smi_csv import FIELDS, fewer_fields, gpu_of
 from tests.sensors.listening import NOON, Heard, listening
 
@@ -131,9 +135,66 @@ def test_a_row_that_is_none_is_refused(row: str) -> None:
         gpu_of(row, FIELDS)
 
 
-@pytest.mark.parametrize("cell", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("cell", ["nan", "inf", "-1", "1e300", "9" * 400])
 def test_an_impossible_number_is_none(cell: str) -> None:
     assert gpu_of(H200.replace("627.40", cell), FIELDS).power_w is None
+    assert gpu_of(H200.replace(" 100,", f" {cell},"), FIELDS).utilization is None
+    assert gpu_of(H200.replace("32362", cell), FIELDS).memory_used_mib is None
+
+
+@pytest.mark.parametrize("cell", ["-0x4", "0x" + "f" * 17])
+def test_a_mask_of_other_than_64_bits_is_none(cell: str) -> None:
+    assert gpu_of(H200.replace("0x0000000000000004", cell), FIELDS).throttle_reasons is None
+
+
+@pytest.mark.parametrize("cell", ["-1", "256", "1_0", "9" * 5000, "\u0661"])
+def test_a_row_of_a_gpu_that_no_host_has_is_refused(cell: str) -> None:
+    with pytest.raises(SensorError):
+        gpu_of(H200.replace("0, GPU", f"{cell}, GPU", 1), FIELDS)
+
+
+CELLS = (
+    st.integers().map(str)
+    | st.integers(0, 20_000).map(lambda digits: "9" * digits)
+    | st.floats().map(str)
+    | st.integers().map(hex)
+    | st.sampled_from(["[N/A]", "N/A", "", "0", "Enabled", "GPU-0a", "\x00", "1e308"])
+    | st.text(max_size=20)
+)
+GOOD = H200.split(", ")
+ROWS = st.text() | st.tuples(*(CELLS | st.just(cell) for cell in GOOD)).map(", ".join)
+
+
+@given(ROWS)
+def test_any_row_is_a_gpu_with_possible_numbers_or_is_refused(row: str) -> None:
+    try:
+        gpu = gpu_of(row, FIELDS)
+    except SensorError:
+        return
+
+    numbers = (gpu.memory_used_mib, gpu.memory_total_mib, gpu.power_w, gpu.temperature_c)
+    assert all(0 <= number < inf for number in numbers if number is not None)
+    assert gpu.utilization is None or 0 <= gpu.utilization <= 1
+    assert gpu.throttle_reasons is None or 0 <= gpu.throttle_reasons < 2**64
+    assert 0 <= gpu.index < 256
+    assert len(gpu.uuid) + len(gpu.name) <= 1024
+
+
+@given(st.lists(st.binary(max_size=200) | ROWS.map(str.encode) | st.just(H200.encode()), max_size=20))
+def test_any_bytes_end_as_rows_or_as_an_error_of_the_source(printed: list[bytes]) -> None:
+    async def read() -> None:
+        stream = asyncio.StreamReader()
+        stream.feed_data(b"\n".join(printed))
+        stream.feed_eof()
+        rows = _Rows(stream, FIELDS, ticks.append)
+        with suppress(SensorError):
+            await rows.read(quiet_s=1.0, stalled_after_s=1.0)
+        assert len(rows.said) <= 300
+
+    ticks: list[tuple[Gpu, ...]] = []
+    asyncio.run(read())
+
+    assert all(len({gpu.index for gpu in tick}) == len(tick) <= 256 for tick in ticks)
 
 
 def test_a_refused_field_is_asked_for_by_its_older_name_and_then_not_at_all() -> None:
