@@ -9,6 +9,7 @@ import pwd
 import socket
 import struct
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,7 @@ MOST_GROUPS = 256  # getsockopt reads at most 1024 bytes; of a peer with more on
 ROOT = 0
 NONE: Mapping[str, Role] = MappingProxyType({})
 CREDENTIALS = struct.Struct("iII")  # struct ucred of unix(7): pid, uid, gid
+NUMBERS_HERE = {"users": Path("/proc/self/uid_map"), "groups": Path("/proc/self/gid_map")}
 
 
 class Peers:
@@ -35,7 +37,7 @@ class Peers:
     def __init__(
         self, users: Mapping[str, Role], groups: Mapping[str, Role], certificates: Mapping[str, Role] = NONE
     ) -> None:
-        """Raises ConfigError for an account that this host does not have."""
+        """Raises ConfigError for an account that this host, or this process, does not know."""
         self._users: dict[int, Role] = {}
         self._groups: dict[int, Role] = {}
         self._names: dict[int, str] = {}
@@ -99,6 +101,25 @@ def _groups_of(connection: socket.socket) -> tuple[int, ...]:
 
 
 def _number(key: str, written: str, look_up: Callable[[str], int]) -> int:
+    """Raises ConfigError for one that would come in as the overflow account, or not at all."""
+    number = _written(key, written, look_up)
+    numbers_here = NUMBERS_HERE[key]
+    if numbers_here.exists() and not mapped(number, numbers_here.read_text()):
+        raise ConfigError(
+            f"[api] {key}: to this process {written} is nobody, for it runs in a user namespace of its own:"
+            " write PrivateUsers=no into the unit (docs/install.md), or give out a token instead"
+        )
+    return number
+
+
+def mapped(number: int, id_map: str) -> bool:
+    """Whether a user namespace has it; a line of its map: first inside, first outside, how many
+    (user_namespaces(7))."""
+    lines = [[int(word) for word in line.split()] for line in id_map.splitlines()]
+    return any(first <= number < first + count for first, _, count in lines)
+
+
+def _written(key: str, written: str, look_up: Callable[[str], int]) -> int:
     if written.isdecimal():
         number = int(written[:11])
         if number >= 2**32 - 1:

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from agent.api.app import build_app
 from agent.api.listening import serve
-from agent.api.peers import Peers
+from agent.api.peers import Peers, mapped
 from agent.api.tokens import RANKS, Tokens
 from agent.config.door import Role
 from agent.errors import ConfigError
@@ -69,6 +71,47 @@ def test_an_account_that_is_not_there_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         Peers(users, groups)
+
+
+@pytest.mark.parametrize(
+    ("id_map", "here"),
+    [
+        pytest.param("         0          0 4294967295\n", {0, 996, 1001, NOBODY}, id="the host's"),
+        pytest.param("0 0 1\n996 996 1\n", {0, 996}, id="PrivateUsers=yes for a user 996"),
+        pytest.param("0 1048576 65536\n", {0, 996, 1001, NOBODY}, id="a container with users of its own"),
+        pytest.param("0 1048576 1001\n", {0, 996}, id="one with few of them"),
+    ],
+)
+def test_who_has_a_number_in_the_namespace_is_known(id_map: str, here: set[int]) -> None:
+    assert {number for number in (0, 996, 1001, NOBODY) if mapped(number, id_map)} == here
+
+
+@pytest.mark.parametrize("key", ["users", "groups"])
+def test_a_daemon_to_which_its_users_are_nobody_does_not_start(key: str, tmp_path: Path) -> None:
+    config = tmp_path / "trimtab.toml"
+    config.write_text(f"""
+        [agent]
+        state_dir = "s"
+        [api]
+        listen = "unix:{tmp_path}/api.sock"
+        {key} = {{ 1001 = "operator" }}
+        [[targets]]
+        name = "chat"
+        [targets.engine]
+        kind = "process"
+        serving = "http://127.0.0.1:9"
+    """)
+
+    ran = subprocess.run(
+        ["unshare", "-U", "-r", sys.executable, "-m", "agent.main", "run", "-c", str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 2, ran.stderr
+    assert f"[api] {key}: to this process 1001 is nobody" in ran.stderr
+    assert "PrivateUsers=no" in ran.stderr
 
 
 async def test_the_daemons_own_user_needs_no_token_and_is_named_in_the_audit(
