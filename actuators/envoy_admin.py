@@ -1,7 +1,6 @@
 """Asks a running Envoy what it has in force, over its unix socket."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import aiohttp
 
 from actuators.split import Json
+from agent.body import body_of, json_in
 
 STATS = {
     "cds": "cluster_manager.cds",
@@ -42,7 +42,7 @@ class Admin:
                 aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
                 session.get(f"http://envoy{path}", params=query) as answer,
             ):
-                body = json.loads(await answer.text())
+                body = json_in(await body_of(answer))
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return None
         return body if isinstance(body, dict) else None

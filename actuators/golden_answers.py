@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from actuators.vllm_answer import body_of, json_in
+from agent.body import body_of, json_in
 from agent.quality import Answer
 
 TOKENS = 48  # asked of each answer

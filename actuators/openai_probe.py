@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from actuators import golden_answers
-from actuators.vllm_answer import body_of, json_in
 from actuators.warming import Log, Warming, no_log
+from agent.body import body_of, json_in
 from agent.errors import ActError
 from agent.quality import Answer
 

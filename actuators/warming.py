@@ -8,7 +8,7 @@ import aiohttp
 
 from actuators.compiling import compile_lines
 from actuators.golden_answers import BUSY
-from actuators.vllm_answer import error_in, json_in
+from agent.body import error_in, json_in
 
 _AT_ONCE = 8
 _TOKENS = 16  # asked of each request: some decode steps

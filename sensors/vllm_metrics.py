@@ -1,7 +1,6 @@
 """Scrapes each vLLM server's own /metrics, so that load, cache and latency are known second by second."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -10,12 +9,12 @@ from typing import NoReturn
 
 import aiohttp
 
+from agent.body import MOST_BYTES, body_of, json_in
 from agent.errors import SensorError
 from agent.ports import Now, View
 from agent.reading import Sample, SourceState
 from sensors.vllm_totals import Totals, restarted, sample, totals
 
-_MAX_BYTES = 8 * 2**20  # a page is 50 kB per data-parallel rank
 _MAX_VERSION_BYTES = 4096
 _VERSION_TRIES = 3  # of a process that does not answer; one that answers is asked once
 
@@ -93,7 +92,7 @@ class _Source:
 
     async def _scrape(self, clock: Callable[[], float]) -> None:
         try:
-            after = totals(await self._get("/metrics", _MAX_BYTES))
+            after = totals(await self._get("/metrics", MOST_BYTES))
             at, at_s = self._now(), clock()
             if self._before is None or restarted(self._before, after):
                 self._version, self._version_tries = None, _VERSION_TRIES
@@ -119,12 +118,10 @@ class _Source:
         async with self._session.get(self._url + path, allow_redirects=False) as answer:
             if answer.status != HTTPStatus.OK:
                 raise SensorError(f"answered {answer.status}, not 200")
-            body = bytearray()
-            async for chunk in answer.content.iter_any():
-                body += chunk
-                if len(body) > at_most:
-                    raise SensorError(f"the answer is larger than {at_most} bytes")
-        return bytes(body)
+            try:
+                return await body_of(answer, at_most)
+            except ValueError as error:
+                raise SensorError(str(error)) from error
 
     async def _ask_version(self) -> None:
         """Once for each process; again only when it does not answer at all."""
@@ -150,8 +147,8 @@ class _Source:
 
 def _version(body: bytes) -> str | None:
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
+        answer = json_in(body)
+    except ValueError:
         return None
     version = answer.get("version") if isinstance(answer, dict) else None
     return version if isinstance(version, str) else None

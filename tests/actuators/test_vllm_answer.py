@@ -8,12 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from hypothesis import given
-from hypothesis import strategies as st
 
-from actuators import vllm_answer
 from actuators.openai_probe import OpenAiProbe
-from actuators.vllm_answer import json_in
+from agent.body import body_of
 from agent.errors import ActError
 
 NESTED = b"[" * 100_000
@@ -50,7 +47,7 @@ async def server(answer: Handler) -> AsyncIterator[OpenAiProbe]:
 async def test_an_answer_that_names_no_model_is_an_error_of_that_server(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_answer.body_of, "__defaults__", (4096,))
+    monkeypatch.setattr(body_of, "__defaults__", (4096,))
     async with server(lambda _: web.Response(body=body)) as probe:
         with pytest.raises(ActError, match="/v1/models names no model"):
             await probe.answers(["one"], deadline_s=10)
@@ -87,7 +84,7 @@ async def test_a_stream_of_nonsense_is_a_failed_request(line: bytes, status: int
 async def test_a_small_body_that_unpacks_to_a_large_one_is_not_read_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(vllm_answer.body_of, "__defaults__", (4096,))
+    monkeypatch.setattr(body_of, "__defaults__", (4096,))
     packed = gzip.compress(b" " * 2**24)
 
     async with server(lambda _: web.Response(body=packed, headers={"Content-Encoding": "gzip"})) as probe:
@@ -109,11 +106,3 @@ async def test_nobody_is_sent_on_to_another_address() -> None:
             await probe.answers(["one"], deadline_s=10)
 
     assert "/elsewhere" not in asked
-
-
-@given(st.binary(max_size=200) | st.integers(0, 100_000).map(lambda depth: b'[{"a":' * depth))
-def test_no_bytes_are_worse_than_a_value_error(body: bytes) -> None:
-    try:
-        json_in(body)
-    except ValueError:
-        return

@@ -1,11 +1,12 @@
-"""What a vLLM server answers, as far as it goes: so many bytes, and JSON that is not nested without end."""
+"""What another program answers over HTTP, as far as it goes: so many bytes, and JSON that ends somewhere."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import aiohttp
 
-MOST_BYTES = 8 * 2**20  # what the sensor of its metrics reads at most, too
+MOST_BYTES = 8 * 2**20  # a page of a vLLM server's metrics is 50 kB per data-parallel rank
 MOST_OF_AN_ERROR = 4096
 
 
@@ -13,9 +14,15 @@ async def body_of(answer: aiohttp.ClientResponse, at_most: int = MOST_BYTES) -> 
     """The whole body, unpacked. Raises ValueError when it is larger than `at_most` bytes."""
     body = bytearray()
     async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > at_most:
-            raise ValueError(f"the answer is larger than {at_most} bytes")
+        _add(body, chunk, at_most)
+    return bytes(body)
+
+
+def gathered(chunks: Iterable[bytes], at_most: int = MOST_BYTES) -> bytes:
+    """The same for a library that waits: `chunks` as they come. Raises ValueError."""
+    body = bytearray()
+    for chunk in chunks:
+        _add(body, chunk, at_most)
     return bytes(body)
 
 
@@ -30,3 +37,9 @@ def json_in(body: bytes) -> Any:  # noqa: ANN401 - whatever JSON came
         return json.loads(body)
     except RecursionError as error:
         raise ValueError("the answer is nested too deeply") from error
+
+
+def _add(body: bytearray, chunk: bytes, at_most: int) -> None:
+    body += chunk
+    if len(body) > at_most:
+        raise ValueError(f"the answer is larger than {at_most} bytes")
