@@ -4,24 +4,30 @@ Imported only by a running `prometheus` sensor: prometheus-api-client brings `re
 """
 
 import ast
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import isfinite
+from reprlib import Repr
 from typing import Any
 
+import requests
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from urllib3.util.retry import Retry
 
+from agent.body import gathered, json_in
 from agent.errors import SensorError
 from sensors.selectors import age_query
 
 _STATUS = re.compile(r"HTTP Status Code (\d+) \((.*)\)", re.DOTALL)  # the second is a bytes literal
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})  # cannot be parsed, executed
 _SHOWN = 200
+_SERIES_SHOWN = 10
+_AT_ONCE = 2**16
+_BRIEF = Repr()  # goes no deeper than a few levels, however deep the answer is
+_BRIEF.maxdict = _BRIEF.maxstring = 60
 
 
 class QueryError(SensorError):
@@ -41,7 +47,9 @@ class Connection:
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self._url = url
-        self._connect = PrometheusConnect(url, retry=Retry(total=0), timeout=timeout_s)
+        session = requests.Session()
+        session.hooks["response"] = [_read]
+        self._connect = PrometheusConnect(url, retry=Retry(total=0), session=session, timeout=timeout_s)
 
     def close(self) -> None:
         self._connect.close()
@@ -79,16 +87,26 @@ class Connection:
             raise SensorError(f"{self._url} does not answer: {reason[:_SHOWN]}") from error
 
 
+def _read(answer: requests.Response, *_: object, **__: object) -> None:
+    """Read it here, before `requests` reads whatever comes. Raises ValueError when it is too large."""
+    try:
+        answer._content = gathered(answer.iter_content(_AT_ONCE))  # noqa: SLF001  where `requests` keeps it
+    except ValueError:
+        answer.close()
+        raise
+
+
 def _refusal(said: str) -> tuple[int | None, str]:
     """The status, and Prometheus' own words where there are any, in what the client library says of both."""
     found = _STATUS.fullmatch(said)
     if found is None:
         return None, said[:_SHOWN]
     try:
-        reason = str(json.loads(ast.literal_eval(found[2]))["error"])
-    except (ValueError, SyntaxError, KeyError, TypeError):
-        reason = found[2]
-    return int(found[1]), reason[:_SHOWN]
+        body = json_in(ast.literal_eval(found[2]))
+    except (ValueError, SyntaxError):
+        body = None
+    reason = body.get("error") if isinstance(body, dict) else None
+    return int(found[1]), (reason if isinstance(reason, str) else found[2])[:_SHOWN]
 
 
 def number(result: object, *, finite: bool = True) -> float | None:
@@ -112,11 +130,12 @@ def number(result: object, *, finite: bool = True) -> float | None:
                 f"{len(result)} series answer, not one: sum them or select one, {_labels(result)}"
             )
         case _:
-            raise QueryError(f"answers no number: {str(result)[:_SHOWN]}")
+            raise QueryError(f"answers no number: {_BRIEF.repr(result)[:_SHOWN]}")
 
 
 def _labels(series: Sequence[object]) -> str:
-    return ", ".join(str(one.get("metric")) if isinstance(one, dict) else str(one) for one in series)[:_SHOWN]
+    shown = (one.get("metric") if isinstance(one, dict) else one for one in series[:_SERIES_SHOWN])
+    return ", ".join(map(_BRIEF.repr, shown))[:_SHOWN]
 
 
 def _number(text: str, *, finite: bool) -> float | None:

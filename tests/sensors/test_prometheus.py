@@ -1,17 +1,32 @@
 import asyncio
+import gzip
+import json
+import socketserver
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from agent.errors import SensorError
 from agent.reading import SeriesSample, SourceState
 from sensors.prometheus import Prometheus
+from sensors.promql import Connection, QueryError, number
 from tests.sensors.listening import Heard, listening
 from tests.sensors.pages import answer, page_server
 from tests.sensors.prometheus_server import Page, RealPrometheus, real_prometheus
+
+
+def packed(body: bytes) -> bytes:
+    small = gzip.compress(body)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(small)}\r\n\r\n"
+    return head.encode() + small
 
 
 @pytest.fixture(scope="module")
@@ -195,10 +210,17 @@ async def test_a_prometheus_that_crashed_is_lost_once_and_its_old_values_are_not
         (answer(b'{"data": {"result": []}}')[:-3], "does not answer"),
         (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nno!", "503"),
         (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "401"),
+        (answer(b'{"data": {"result": []}' + b" " * 2**23 + b"}"), "larger than 8388608 bytes"),
+        (packed(b'{"data": {"result": []}' + b" " * 2**24 + b"}"), "larger than 8388608 bytes"),
+        (answer(b"[" * 100_000), "does not answer like a Prometheus"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000, "500"),
         (b"garbage\r\n\r\n", "does not answer"),
         (b"", "does not answer"),
     ],
-    ids=["hung", "html", "no data", "list", "cut", "503", "401", "garbage", "closed"],
+    ids=[
+        *("hung", "html", "no data", "list", "cut", "503", "401", "large", "large when unpacked"),
+        *("nested", "nested refusal", "garbage", "closed"),
+    ],
 )
 async def test_a_server_that_does_not_answer_well_is_lost_once(said: bytes | None, why: str) -> None:
     async with page_server() as pages:
@@ -251,6 +273,108 @@ async def test_an_answer_that_trickles_is_said_and_waited_for_by_one_thread() ->
 
     assert "has not finished" in heard.states()[0].why
     assert (first, second) == (1, 1)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(10**300, 10**4000)
+    | st.floats()
+    | st.text(max_size=10)
+    | st.floats().map(str),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(max_size=5) | st.sampled_from(["value", "values", "metric"]), inner, max_size=4
+        )
+    ),
+    max_leaves=10,
+)
+RESULTS = (
+    st.lists(st.fixed_dictionaries({"metric": JSON, "value": st.tuples(JSON, JSON).map(list)}), max_size=3)
+    | JSON
+    | st.tuples(JSON, JSON).map(list)
+)
+
+
+@given(RESULTS)
+def test_any_result_is_a_finite_number_none_or_an_error_of_the_query(result: object) -> None:
+    try:
+        value = number(result)
+    except QueryError as error:
+        value, why = None, str(error)
+    else:
+        why = ""
+
+    assert value is None or isfinite(value)
+    assert len(why) < 500
+
+
+@contextmanager
+def saying(answers: list[bytes]) -> Iterator[str]:
+    """An address that answers each question with the last of `answers`, and closes."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            with suppress(ConnectionError):
+                self.wfile.write(answers[-1])
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[tuple[list[bytes], Connection]]:
+    answers = [b""]
+    with saying(answers) as url:
+        connection = Connection(url, timeout_s=10.0)
+        yield answers, connection
+        connection.close()
+
+
+BODIES = (
+    st.binary(max_size=100)
+    | JSON.map(lambda body: json.dumps(body).encode())
+    | RESULTS.map(lambda result: json.dumps({"data": {"result": result}}).encode())
+    | JSON.map(lambda why: json.dumps({"error": why}).encode())
+    | st.integers(0, 20_000).map(lambda depth: b'{"data": {"result": ' + b"[" * depth)
+    | st.integers(0, 20_000).map(lambda digits: b'{"data": {"result": [' + b"9" * digits + b', "1"]}}')
+)
+HEADS = st.sampled_from(
+    [b"", b"Content-Encoding: gzip\r\n", b"Transfer-Encoding: chunked\r\n", b"Location: http://[\r\n"]
+)
+
+
+@given(st.sampled_from([200, 204, 302, 400, 422, 500]), HEADS, BODIES, st.booleans())
+def test_any_bytes_are_an_answer_to_each_query_or_an_error_of_the_source(
+    source: tuple[list[bytes], Connection], status: int, head: bytes, body: bytes, whole: bool
+) -> None:
+    answers, connection = source
+    line = f"HTTP/1.1 {status} Said\r\nConnection: close\r\nContent-Length: {len(body)}\r\n".encode()
+    answers.append(line + head + b"\r\n" + body if whole else body)
+
+    try:
+        found = connection.ask({"one": "vector(1)", "two": "steady"}, 5.0)
+    except SensorError as error:
+        found, why = {}, str(error)
+    else:
+        why = ""
+
+    assert len(why) < 1000
+    assert all(one.value is None or isfinite(one.value) for one in found.values())
+    assert all(len(one.why) < 500 for one in found.values())
 
 
 @pytest.mark.parametrize(
