@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from actuators import docker_end, docker_files, docker_found, serving_here, vllm_dry_run
 from actuators.docker_client import DockerClient
 from actuators.docker_clone import obstacles
+from actuators.docker_fate import log_of
 from actuators.docker_found import Found
 from actuators.docker_preflight import preflight, start_key
 from actuators.docker_start import Starter
@@ -131,6 +132,10 @@ class DockerEngine:
 
     async def busy(self, server: Server) -> int | None:
         return await OpenAiProbe(address=server.address).busy()
+
+    async def log(self, server: Server) -> tuple[str, ...]:
+        one = (await self._found()).get(server.name)
+        return await log_of(self._client, one.inspect) if one else ()
 
     async def stop(self, server: Server) -> None:
         async with self._turn(server.name):

@@ -74,12 +74,16 @@ class DockerClient:
         except MissingError:
             return None
 
+    async def log(self, container: str, lines: int = 40) -> str:
+        """The last lines of its log, both streams, oldest first. Raises MissingError when it is gone."""
+        return await self._engine.ask(
+            f"the log of {container}", partial(_log, container=container, lines=lines)
+        )
+
     async def tail(self, container: str, lines: int = 40) -> tuple[str, ...]:
-        """The last lines of its log, both streams, oldest first; () when it, or the Engine, is gone."""
+        """The lines of its `log`; () when it, or the Engine, is gone."""
         with suppress(ActError):
-            text = await self._engine.ask(
-                f"the log of {container}", partial(_log, container=container, lines=lines)
-            )
+            text = await self.log(container, lines)
             return tuple(line[:_LONGEST] for line in text.splitlines())
         return ()
 

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+from actuators.docker_calls import MissingError
 from actuators.docker_client import DockerClient, Json
 from actuators.docker_found import COMPOSE, secrets_of
 from actuators.process_group import how_it_ended
 from actuators.server_log import cause_in, shown
+from agent.errors import ActError
 
 _MIB = 2**20
 _LISTENING_WITHIN_S = 2.0
@@ -164,9 +166,18 @@ def refusal(said: str) -> str:
     return f"{said} ({fixes[0]})" if fixes else said
 
 
+async def log_of(client: DockerClient, inspect: Json) -> tuple[str, ...]:
+    """The end of its log, fit to be shown; () when it is gone. Raises ActError when it cannot be read."""
+    with suppress(MissingError):
+        return shown(await client.log(inspect["Id"]), secrets_of(inspect))
+    return ()
+
+
 async def last_lines(client: DockerClient, inspect: Json) -> tuple[str, ...]:
-    """The end of its log, fit to be shown; () when it is gone."""
-    return shown("\n".join(await client.tail(inspect["Id"])), secrets_of(inspect))
+    """As `log_of`; () when it cannot be read."""
+    with suppress(ActError):
+        return await log_of(client, inspect)
+    return ()
 
 
 def _number(text: str) -> int:

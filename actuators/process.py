@@ -27,11 +27,7 @@ from agent.quality import Answer
 
 _LAST_PORT = 65535
 _POLL_S = 0.25
-_NOT_SPOKEN = (
-    "uds",
-    "ssl_certfile",
-    "ssl_keyfile",
-)  # flags of servers that do not speak plain HTTP on a port
+_NOT_SPOKEN = ("uds", "ssl_certfile", "ssl_keyfile")  # flags of servers that speak no plain HTTP on a port
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +144,7 @@ class ProcessEngine:
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
     ) -> None:
         async def log() -> Sequence[str]:
-            path, start, hidden = await asyncio.to_thread(self._log, server)
-            return await asyncio.to_thread(log_lines, path, start, hidden)
+            return await asyncio.to_thread(lambda: log_lines(*self._log(server)))
 
         await (await self._probe(server)).warm_up(requests, deadline_s, prompts, log)
 
@@ -164,6 +159,12 @@ class ProcessEngine:
 
     async def busy(self, server: Server) -> int | None:
         return await OpenAiProbe(address=server.address).busy()
+
+    async def log(self, server: Server) -> tuple[str, ...]:
+        try:
+            return await asyncio.to_thread(self._tail, server)
+        except OSError as error:
+            raise ActError(f"the log of {server.name} cannot be read: {error.strerror}") from error
 
     async def retire(self, server: Server) -> None:
         running = await self._unfenced()

@@ -1,4 +1,4 @@
-"""What a server's own log says about why it ended."""
+"""What a server's own log says: its last lines, and why it ended."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -7,7 +7,11 @@ from pathlib import Path
 _READ_BYTES = 256 * 1024
 _TAIL = 30
 _LONGEST = 500  # characters of one line that anybody reads
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ESCAPES = re.compile(  # ECMA-48: colours and cursor; titles and links; the rest
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]PX^_][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|\x1b[ -/]*[0-Z\\^-~]"
+)
+# What is left of them, and what turns the direction or breaks the line of whoever shows it.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _PREFIX = re.compile(r"^(\([A-Za-z0-9_ =]+\) )?((ERROR|CRITICAL|WARNING|INFO) [0-9: -]+ \[[^\]]+\] )?\s*")
 
 # Most telling first; of each kind the last line. vLLM's own closing line only points back to the cause.
@@ -68,5 +72,6 @@ def shown(text: str, hidden: Collection[str] = ()) -> tuple[str, ...]:
     """A log's lines, fit to be shown."""
     for secret in sorted(filter(None, hidden), key=len, reverse=True):
         text = text.replace(secret, "***")
-    whole = (line.rpartition("\r")[2] for line in _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n"))
-    return tuple(line[:_LONGEST] for line in whole if line.strip())
+    plain = _ESCAPES.sub("", text).replace("\r\n", "\n")
+    whole = (line.rstrip("\r").rpartition("\r")[2] for line in plain.split("\n"))
+    return tuple(_CONTROL.sub("\ufffd", line[:_LONGEST]) for line in whole if line.strip())

@@ -175,6 +175,14 @@ class Engine(Protocol):
         """Requests running and waiting in the engine; None when it does not answer."""
         ...
 
+    async def log(self, server: Server) -> tuple[str, ...]:
+        """The last lines that it wrote, oldest first; () when there are none, or none any more.
+
+        Fit to be shown: a few dozen, of at most 500 characters each, without control characters and without
+        the secrets that it was started with. Raises ActError when they cannot be read.
+        """
+        ...
+
     async def stop(self, server: Server) -> None:
         """End it as `retire` does, and wait until the memory it held is free, but keep what starts it again.
 

@@ -18,6 +18,7 @@ class FakeEngine:
     next_error: raised once, by the next launch, warm-up or retirement.
     takes_s: how long each of those takes, in the loop's time.
     requests: what `busy` says, by server name.
+    logs: what a server has written, by its name. unreadable: why no log can be read.
     calls: (what, server's name), in order.
     """
 
@@ -26,6 +27,10 @@ class FakeEngine:
     def __init__(self, *running: Server, takes_s: float = 0.0, target: str = "chat") -> None:
         self.servers = {server.name: server for server in running}
         self.requests: dict[str, int] = {}
+        self.logs: dict[str, tuple[str, ...]] = {}
+        self.unreadable = ""
+        self.log_takes_s = 0.0
+        self.logs_read = 0
         self.calls: list[tuple[str, str]] = []
         self.next_error: ActError | None = None
         self.takes_s = takes_s
@@ -85,6 +90,7 @@ class FakeEngine:
         setting = {knob: value for knob, value in server.setting.items() if value is not None}
         address = f"127.0.0.1:{next(self._ports)}"
         self.servers[server.name] = replace(server, setting=setting, address=address, ours=True)
+        self.logs[server.name] = (f"serving at {address}",)
         return replace(server, address=address, ours=True)
 
     async def warm_up(
@@ -101,6 +107,13 @@ class FakeEngine:
             raise ActError(f"{server.name}: /v1/models names no model")
         said = [self.wrong_answers.get(server.name) or f"all about {prompt}" for prompt in prompts]
         return tuple(Answer(text=text, finish_reason="stop", length=len(text.split())) for text in said)
+
+    async def log(self, server: Server) -> tuple[str, ...]:
+        self.logs_read += 1
+        await asyncio.sleep(self.log_takes_s)
+        if self.unreadable:
+            raise ActError(self.unreadable)
+        return self.logs.get(server.name, ())
 
     async def busy(self, server: Server) -> int | None:
         return self.requests.get(server.name, 0) if self._answers(server) else None

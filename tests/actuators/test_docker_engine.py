@@ -310,6 +310,13 @@ async def test_no_engine_is_a_problem(here: Place, tmp_path: Path) -> None:
     assert "is it running" in problem
 
 
+async def test_a_log_that_no_engine_gives_is_an_error_that_says_why(here: Place, tmp_path: Path) -> None:
+    engine = here.engine("vllm", host=f"unix://{tmp_path}/none.sock")
+
+    with pytest.raises(ActError, match="is it running"):
+        await engine.log(GREEN)
+
+
 async def test_several_serve_one_target(here: Place) -> None:
     names = [(await here.bench.serving(name=name)).name for name in ("b", "a")]
     engine = here.engine(*names)

@@ -326,6 +326,32 @@ async def test_a_server_is_warmed_up_and_says_how_busy_it_is(rig: Rig) -> None:
     assert await rig.engine.busy(server) is not None
 
 
+async def test_the_last_lines_of_a_servers_log_can_be_read_and_shown(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    await rig.engine.warm_up(server, 5, 60)
+
+    first = await rig.engine.log(server)
+    after_a_restart = await rig.restarted().log(server)
+
+    assert first
+    assert all(0 < len(line) <= 500 and line.replace("\t", " ").isprintable() for line in first)
+    assert set(first) & set(after_a_restart)
+
+
+async def test_a_server_that_never_was_has_no_log(rig: Rig) -> None:
+    assert await rig.engine.log(Server(name="chat-r9", setting=SETTING)) == ()
+
+
+async def test_the_log_of_a_server_that_is_gone_is_no_error(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    rig.die("chat-r1")
+    of_a_dead_one = await rig.engine.log(server)
+    await rig.restarted().retire(server)
+
+    assert isinstance(of_a_dead_one, tuple)
+    assert isinstance(await rig.engine.log(server), tuple)
+
+
 async def test_a_server_answers_golden_prompts_the_same_each_time(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
     prompts = [f"prompt number {number}" for number in range(12)]
