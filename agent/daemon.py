@@ -16,12 +16,13 @@ from agent.history import Accepted, History, Point
 from agent.journal import DAEMON, Entry, Journal
 from agent.loop import TargetLoop
 from agent.meters import Meters
-from agent.model import Slo
+from agent.model import Server, Slo
 from agent.reading import Reading, SourceState
 from agent.records import state_of
 from agent.sdnotify import Notifier, notifier, watchdog_s
 from agent.series import Minute, Series
 from agent.state import Rollout, State, Suggestion
+from agent.tail import Tails
 
 STUCK_S = 10.0  # no step of a loop for so long, at one tick a second: the loop hangs
 log = structlog.get_logger()
@@ -43,6 +44,7 @@ class Daemon:
     couriers: Sequence[Courier] = ()
     systemd: Notifier = field(default_factory=notifier)
     _started: set[str] = field(default_factory=set)
+    _tails: dict[str, Tails] = field(default_factory=dict)  # by target
 
     async def run(self, epoch: int, ready: Callable[[], None], reload: Callable[[], None]) -> None:
         """Run until SIGTERM or SIGINT; what is unfinished is in the journal."""
@@ -96,6 +98,9 @@ class Daemon:
 
     async def submit(self, target: str, event: Event) -> State:
         return await self.loops[target].submit(event)
+
+    async def log(self, target: str, server: Server) -> tuple[str, ...]:
+        return await self._tails.setdefault(target, Tails(self.loops[target].engine)).of(server)
 
     def suggestions(self) -> Sequence[Suggestion]:
         return self.history.suggestions()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from agent.courier import Tally
 from agent.digest import digest
-from agent.errors import TrimtabError
+from agent.errors import ActError, TrimtabError
 from agent.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
 from agent.history import Accepted, Point
 from agent.meters import Meters
@@ -40,6 +40,8 @@ class FakeDesk:
     next_error: TrimtabError | None = None  # raised once, by the next `submit` or `records`
     is_ready: bool = True
     checks: bool = False  # what is asked for is checked until `answer` is called
+    logs: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)  # by target and server
+    unreadable: str = ""  # why no log can be read
     at: datetime = NOON
     counted: Meters = field(default_factory=lambda: Meters(stepped_at=99.5))
     hours: dict[str, Sequence[Minute]] = field(default_factory=dict)
@@ -148,6 +150,12 @@ class FakeDesk:
             self._accepted[name] = Accepted(asked=asked, state=state)
         self.record(type(event).__name__, getattr(event, "actor", ""))
         return state
+
+    async def log(self, target: str, server: Server) -> tuple[str, ...]:
+        await asyncio.sleep(0)
+        if self.unreadable:
+            raise ActError(self.unreadable)
+        return self.logs.get((target, server.name), ())
 
     def _fail_once(self) -> None:
         if self.next_error is not None:

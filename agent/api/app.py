@@ -15,6 +15,7 @@ from agent.api import (
     routes_audit,
     routes_console,
     routes_daemon,
+    routes_log,
     routes_rollouts,
     routes_series,
     routes_suggestions,
@@ -41,6 +42,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *routes_series.OPERATIONS,
     *routes_suggestions.OPERATIONS,
     *routes_rollouts.OPERATIONS,
+    *routes_log.OPERATIONS,
     *routes_audit.OPERATIONS,
 )
 STRANGERS: web.AppKey[Strangers] = web.AppKey("strangers", Strangers)

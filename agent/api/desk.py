@@ -8,14 +8,14 @@ from agent.courier import Tally
 from agent.events import Event
 from agent.history import Accepted, Point
 from agent.meters import Meters
-from agent.model import Slo
+from agent.model import Server, Slo
 from agent.reading import Reading, SourceState
 from agent.series import Minute
 from agent.state import Rollout, State, Suggestion
 
 
 class Desk(Protocol):
-    """The daemon as the API sees it. Everything but `submit` and `follow` answers at once, from memory."""
+    """The daemon as the API sees it. All but `submit`, `log` and `follow` answer at once, from memory."""
 
     def states(self) -> Mapping[str, State]:
         """By target."""
@@ -37,6 +37,13 @@ class Desk(Protocol):
         """Hand the event to the target's machine; journalled when it returns, with the state it led to.
 
         Raises JournalError when the audit cannot be written: then nothing happened.
+        """
+        ...
+
+    async def log(self, target: str, server: Server) -> tuple[str, ...]:
+        """The last lines that a server of the target wrote, oldest first, read now or a moment ago.
+
+        Raises ActError, within seconds, when they cannot be read.
         """
         ...
 

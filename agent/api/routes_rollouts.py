@@ -39,8 +39,8 @@ class RolloutsDocument(BaseModel):
     rollouts: list[RolloutDocument]
 
 
-def _rollout(call: Call) -> tuple[str, Rollout]:
-    """Raises Refusal 404."""
+def asked_for(call: Call) -> tuple[str, Rollout]:
+    """Its target, and the rollout that the path names. Raises Refusal 404."""
     name = call.part("id")
     for target, rollout in call.desk.rollouts():
         if rollout.id == name:
@@ -61,13 +61,13 @@ async def _list(call: Call) -> RolloutsDocument:
 
 
 async def _show(call: Call) -> RolloutDocument:
-    target, rollout = _rollout(call)
+    target, rollout = asked_for(call)
     points = call.desk.points(rollout.id)
     return rollout_of(call.desk.states().get(target), target, rollout, points)
 
 
 async def _abort(call: Call) -> RolloutDocument:
-    target, rollout = _rollout(call)
+    target, rollout = asked_for(call)
     if rollout.outcome == "promoted":
         detail = "The rollout was promoted and is over; ask for the change back (`trimtab propose`) instead."
         raise Refusal(409, detail, kind="promoted")

@@ -11,7 +11,7 @@ from agent.courier import Tally
 from agent.events import Event
 from agent.history import Accepted, Point
 from agent.meters import Meters
-from agent.model import Slo
+from agent.model import Server, Slo
 from agent.reading import Reading, SourceState
 from agent.series import Minute
 from agent.state import Rollout, State, Suggestion
@@ -43,6 +43,11 @@ class Scoped:
         if not self.holder.sees(target):
             raise KeyError(target)
         return await self.whole.submit(target, event)
+
+    async def log(self, target: str, server: Server) -> tuple[str, ...]:
+        if not self.holder.sees(target):
+            raise KeyError(target)
+        return await self.whole.log(target, server)
 
     def accepted(self, request: str) -> Accepted | None:
         return self.whole.accepted(request)

@@ -35,6 +35,7 @@ LET_IN: Mapping[str, int] = {
     "denySuggestion": 404,
     "listRollouts": 200,
     "showRollout": 404,
+    "showRolloutLog": 404,
     "abortRollout": 404,
     "listAudit": 200,
     "followAudit": 200,
