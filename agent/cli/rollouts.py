@@ -9,8 +9,9 @@ from agent.cli import Subparsers
 from agent.cli.asking import add, path, show
 from agent.cli.exits import NO, OK
 from agent.cli.link import Json, Link, UnreachableError
-from agent.cli.tables import moment, rollout_line, rollouts_text
+from agent.cli.tables import moment, rollout_line, rollouts_text, safe
 from agent.cli.watch import looked
+from agent.errors import ConfigError
 
 OUTCOMES = ("running", "promoted", "rolled_back")
 POLL_S = 1.0
@@ -22,14 +23,30 @@ def register(subparsers: Subparsers) -> None:
     rollouts.add_argument("id", nargs="?", help="only this one")
     rollouts.add_argument("--target", help="only of this target")
     rollouts.add_argument("--outcome", choices=OUTCOMES, help="only these")
-    rollouts.add_argument("--watch", action="store_true", help="until Ctrl-C or q, as it changes")
+    how = rollouts.add_mutually_exclusive_group()
+    how.add_argument("--watch", action="store_true", help="until Ctrl-C or q, as it changes")
+    how.add_argument("--log", action="store_true", help="the last lines that its new server wrote")
 
 
 def _rollouts(args: argparse.Namespace, daemon: Link) -> int:
+    if args.log:
+        return _log(args, daemon)
     chosen = {name: getattr(args, name) for name in ("target", "outcome") if getattr(args, name)}
     return looked(
         args, daemon, "rollouts", args.id, key="id", text=rollouts_text, line=rollout_line, chosen=chosen
     )
+
+
+def _log(args: argparse.Namespace, daemon: Link) -> int:
+    """NO, with the reason on stderr, when there are no lines."""
+    if args.id is None:
+        raise ConfigError("--log: name the rollout whose log is wanted; `trimtab rollouts` lists them")
+    answer = daemon.get(path("rollouts", args.id, "log"))
+    if args.json or answer["lines"]:
+        show(args, answer, "\n".join(safe(line.expandtabs()) for line in answer["lines"]))
+    else:
+        sys.stderr.write(f"trimtab: {safe(answer['why'])}\n")
+    return OK if answer["lines"] else NO
 
 
 def waited(args: argparse.Namespace, daemon: Link, rollout: str, wanted: str) -> int:
