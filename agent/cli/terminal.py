@@ -12,12 +12,21 @@ def is_seen() -> bool:
     return sys.stdout.isatty()
 
 
+def has_screen() -> bool:
+    """Can what is shown be drawn anew?"""
+    return is_seen() and not _is_dumb()
+
+
 def columns() -> int | None:
     """Characters in a line of the terminal; None: nobody counts them."""
     return shutil.get_terminal_size().columns if is_seen() else None
 
 
 def coloured(text: str, code: int) -> str:
-    if not is_seen() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if not is_seen() or os.environ.get("NO_COLOR") or _is_dumb():
         return text
     return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"

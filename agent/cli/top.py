@@ -6,7 +6,7 @@ from agent.cli import Subparsers
 from agent.cli.asking import add, show
 from agent.cli.link import Json, Link
 from agent.cli.tables import table
-from agent.cli.terminal import is_seen
+from agent.cli.terminal import has_screen
 from agent.cli.watch import watched
 
 HEAD = (
@@ -33,7 +33,7 @@ def _top(args: argparse.Namespace, daemon: Link) -> int:
     def screen() -> str:
         return top_text(daemon.get("/v1/targets")["targets"])
 
-    if is_seen() and not args.json:
+    if has_screen() and not args.json:
         return watched(screen, dict)
     answer = daemon.get("/v1/targets")
     return show(args, answer, top_text(answer["targets"]))

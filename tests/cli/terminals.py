@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -51,12 +51,15 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*argv: str, columns: int = 80, env: Mapping[str, str] | None = None) -> Iterator[Terminal]:
+def terminal(
+    *argv: str, columns: int = 80, env: Mapping[str, str] | None = None, through: Sequence[str] = ()
+) -> Iterator[Terminal]:
+    """`through`: what the command is given to, as its last arguments; else it is started itself."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
     kept = {name: said for name, said in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
     process = subprocess.Popen(
-        [sys.executable, "-c", CODE, *argv],
+        [*through, sys.executable, "-c", CODE, *argv],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
