@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from agent.digest import digest
+from agent.errors import SensorError
 from agent.ports import View
 from agent.reading import Incident, IncidentKind
-
-Json = Mapping[str, Any]
+from sensors.container_words import Event, Summary
 
 TARGET = "trimtab.target"
 SERVER = "trimtab.server"
@@ -21,6 +20,7 @@ HELD_S = 1.0
 leaves for a moment. What is not over by then was done to a container that runs."""
 
 _HEX = 12
+_MOST_KNOWN = 10_000  # an Engine that loses the ends of its containers is listed anew
 _ANY = ("0.0.0.0", "::", "")  # noqa: S104 - where Docker publishes, not where we listen
 _HERE = ("127.0.0.1", "localhost", "::1")
 
@@ -49,9 +49,9 @@ class Roster:
     adopted: Sequence[str] = ()
     _known: dict[str, _Container] = field(default_factory=dict)
 
-    def resync(self, summaries: Iterable[Json], at: datetime) -> list[Incident]:
+    def resync(self, summaries: Iterable[Summary], at: datetime) -> list[Incident]:
         """What has happened while nobody listened, to containers that ran before. The first time nothing."""
-        listed = {str(summary["Id"]): summary for summary in summaries}
+        listed = {summary.id: summary for summary in summaries}
         said = []
         for key, container in self._known.items():
             if container.running and (found := _missed(container, listed.get(key))):
@@ -61,33 +61,32 @@ class Roster:
         self.learn(listed.values())
         for key, summary in listed.items():
             self._known[key].running = _runs(summary)
-            self._known[key].was_healthy |= "(healthy)" in str(summary.get("Status"))
+            self._known[key].was_healthy |= "(healthy)" in summary.status
         return said
 
-    def learn(self, summaries: Iterable[Json]) -> None:
+    def learn(self, summaries: Iterable[Summary]) -> None:
         """Names, labels and addresses. One that does not run has no address: the last one known stays."""
         for summary in summaries:
-            name, labels = _name(summary), summary.get("Labels") or {}
-            container = self._known.setdefault(str(summary["Id"]), _Container(name, labels))
-            container.name, container.labels = name, labels
+            name = _name(summary)
+            container = self._known.setdefault(summary.id, _Container(name, summary.labels))
+            container.name, container.labels = name, summary.labels
             container.adopted = name if name in self.adopted else container.adopted
             container.reached = _reached(summary) or container.reached
             container.endpoints = _endpoints(summary) or container.endpoints
 
-    def happened(self, event: Json, at: datetime, clock_s: float) -> list[Incident]:
-        """What one event of the Engine means to the target's servers; mostly nothing."""
-        actor = event.get("Actor") or {}
-        told: Mapping[str, str] = actor.get("Attributes") or {}
-        action = str(event.get("Action"))
-        if event.get("Type") == "network":
-            self._moved(action, told, clock_s)
+    def happened(self, event: Event, at: datetime, clock_s: float) -> list[Incident]:
+        """What one event of the Engine means to the target's servers; mostly nothing. Raises SensorError."""
+        if event.kind == "network":
+            self._moved(event.action, event.told, clock_s)
             return []
-        key = str(actor.get("ID"))
-        container = self._known.setdefault(key, _Container(told.get("name", ""), told))
-        if action == "destroy":
-            del self._known[key]
+        if event.action == "destroy":
+            self._known.pop(event.actor, None)
             return []
-        found = _changed(container, action, told)
+        if event.actor not in self._known and len(self._known) >= _MOST_KNOWN:
+            raise SensorError(f"the Docker Engine tells of more than {_MOST_KNOWN} containers")
+        new = _Container(event.told.get("name", ""), event.told)
+        container = self._known.setdefault(event.actor, new)
+        found = _changed(container, event.action, event.told)
         return self._said(container, *found, at) if found else []
 
     def settled(self, at: datetime, clock_s: float) -> list[Incident]:
@@ -160,10 +159,10 @@ def _changed(container: _Container, action: str, told: Mapping[str, str]) -> tup
     return None
 
 
-def _missed(container: _Container, summary: Json | None) -> tuple[IncidentKind, str] | None:
+def _missed(container: _Container, summary: Summary | None) -> tuple[IncidentKind, str] | None:
     """What became of a container that ran when the Engine was heard last."""
     if summary is None or not _runs(summary):
-        container.ended = str(summary.get("Status", "")) if summary else "it was removed"
+        container.ended = summary.status if summary else "it was removed"
         return "died", f"while Docker could not be heard: {container.ended}"
     now = _endpoints(summary)
     if now and container.endpoints and now.isdisjoint(container.endpoints):
@@ -196,31 +195,25 @@ def _died(container: _Container, code: str) -> tuple[IncidentKind, str] | None:
     return "died", how
 
 
-def _runs(summary: Json) -> bool:
-    return summary.get("State") in {"running", "paused"}
+def _runs(summary: Summary) -> bool:
+    return summary.state in {"running", "paused"}
 
 
-def _name(summary: Json) -> str:
+def _name(summary: Summary) -> str:
     """Its own; names with a second slash are those that links gave it."""
-    names = [str(name).removeprefix("/") for name in summary.get("Names") or ()]
+    names = [name.removeprefix("/") for name in summary.names]
     return next((name for name in names if "/" not in name), "")
 
 
-def _reached(summary: Json) -> frozenset[tuple[str, str]]:
+def _reached(summary: Summary) -> frozenset[tuple[str, str]]:
     found = set()
-    for port in summary.get("Ports") or ():
-        if port.get("PublicPort"):
-            published = str(port.get("IP") or "")
-            hosts = (published, *_HERE) if published in _ANY else (published,)
-            found |= {(host, str(port["PublicPort"])) for host in hosts}
-    found |= {(str(one["IPAddress"]), "") for one in _networks(summary) if one.get("IPAddress")}
+    for port in summary.ports:
+        if port.public:
+            hosts = (port.host, *_HERE) if port.host in _ANY else (port.host,)
+            found |= {(host, str(port.public)) for host in hosts}
+    found |= {(one.address, "") for one in summary.networks.values() if one and one.address}
     return frozenset(found)
 
 
-def _endpoints(summary: Json) -> frozenset[str]:
-    return frozenset(str(one["EndpointID"]) for one in _networks(summary) if one.get("EndpointID"))
-
-
-def _networks(summary: Json) -> list[Json]:
-    networks = (summary.get("NetworkSettings") or {}).get("Networks") or {}
-    return [one for one in networks.values() if one]
+def _endpoints(summary: Summary) -> frozenset[str]:
+    return frozenset(one.id for one in summary.networks.values() if one and one.id)

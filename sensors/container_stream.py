@@ -1,14 +1,13 @@
 """One connection to the Docker Engine's events, read in a thread of its own."""
 
 import asyncio
-import json
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import docker
 import requests
@@ -16,23 +15,25 @@ from docker.errors import DockerException
 from docker.types import CancellableStream
 from docker.utils import convert_filters, kwargs_from_env
 
+from agent.body import gathered
 from agent.errors import SensorError
-
-Json = dict[str, Any]
+from sensors.container_words import Event, Summary, event_of, summaries_of
 
 ACTIONS = ("oom", "die", "start", "kill", "pause", "unpause", "rename", "destroy", "health_status")
 NETWORK_ACTIONS = ("connect", "disconnect")
 """Nothing else is sent to us: each health check is three `exec_…` events."""
 
 _LONGEST_EVENT = 2**20  # bytes; a container's labels are in it
+_MOST_WAITING = 5000
 _JOIN_S = 2.0
+_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """Every container of the host as the Engine sums it up, running or not."""
 
-    containers: tuple[Json, ...]
+    containers: tuple[Summary, ...]
 
 
 class EventStream:
@@ -48,9 +49,10 @@ class EventStream:
         self._timeout_s = timeout_s
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
-        self._items: asyncio.Queue[Json | Listed | SensorError | None] = asyncio.Queue()
+        self._items: asyncio.Queue[Event | Listed | SensorError | None] = asyncio.Queue()
         self._thread = threading.Thread(target=self._run, name="docker_events", daemon=True)
         self._turn = threading.Lock()
+        self._handed = self._taken = 0
         self._closed = False
         self._open: CancellableStream[bytes] | None = None
 
@@ -66,9 +68,10 @@ class EventStream:
                     self._open.close()
         await asyncio.to_thread(self._thread.join, _JOIN_S)
 
-    async def next(self) -> Json | Listed | None:
+    async def next(self) -> Event | Listed | None:
         """None: the stream has ended for want of news, open it again. Raises SensorError: it is lost."""
         item = await self._items.get()
+        self._taken += 1
         if isinstance(item, SensorError):
             raise item
         return item
@@ -76,30 +79,38 @@ class EventStream:
     def _run(self) -> None:
         last: SensorError | None = SensorError("the Docker Engine has closed its stream of events")
         try:
-            for item in self._read():
-                self._hand(item)
-        except (DockerException, requests.RequestException, OSError, ValueError) as error:
+            self._hear()
+        except SensorError as error:
+            last = error
+        except (DockerException, requests.RequestException, OSError, ValueError, RecursionError) as error:
             quiet = self._open is not None and "timed out" in str(error)
             last = None if quiet else SensorError(f"no word from the Docker Engine: {error}")
         self._hand(last)
 
-    def _hand(self, item: Json | Listed | SensorError | None) -> None:
+    def _hear(self) -> None:
+        for item in self._read():
+            self._handed += 1
+            if self._handed - self._taken > _MOST_WAITING:
+                raise ValueError(f"more than {_MOST_WAITING} events wait to be heard")
+            self._hand(item)
+
+    def _hand(self, item: Event | Listed | SensorError | None) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
-    def _read(self) -> Iterator[Json | Listed]:
+    def _read(self) -> Iterator[Event | Listed]:
         with connected(self._host, self._timeout_s) as api, self._opened(api) as answer:
-            yield Listed(tuple(api.containers(all=True)))
+            yield _listed(api)
             rest = b""
-            for chunk in answer.iter_content(None):
+            for chunk in answer.iter_content(_AT_ONCE):
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > _LONGEST_EVENT:
                     raise ValueError(f"an event of more than {_LONGEST_EVENT} bytes")
                 for line in filter(None, map(bytes.strip, lines)):
-                    event = json.loads(line)
+                    event = event_of(line)
                     yield event
-                    if event.get("Action") in {"start", "connect"}:
-                        yield Listed(tuple(api.containers(all=True)))
+                    if event.action in {"start", "connect"}:
+                        yield _listed(api)
 
     def _opened(self, api: docker.APIClient) -> requests.Response:
         filters = {"type": ["container", "network"], "event": [*ACTIONS, *NETWORK_ACTIONS]}
@@ -115,6 +126,14 @@ class EventStream:
                 self._open.close()
         answer.raise_for_status()
         return answer
+
+
+def _listed(api: docker.APIClient) -> Listed:
+    """Raises ValueError when the list is too long, SensorError when it cannot be read."""
+    where = f"{api.base_url}/v{api.api_version}/containers/json"
+    with api.get(where, params={"all": 1}, stream=True, timeout=api.timeout) as answer:
+        answer.raise_for_status()
+        return Listed(summaries_of(gathered(answer.iter_content(_AT_ONCE))))
 
 
 def connected(host: str, timeout_s: float) -> docker.APIClient:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 
@@ -11,6 +10,7 @@ from agent.ports import Now, View
 from agent.reading import Incident, Sample, SourceState
 from sensors.container_roster import Roster
 from sensors.container_stream import EventStream, Listed
+from sensors.container_words import Event
 
 SOURCE = "docker_events"
 _FIRST_RETRY_S = 0.5
@@ -70,17 +70,18 @@ class _Source:
     async def follow(self, stream: EventStream) -> None:
         """Until the stream ends for want of news. Raises SensorError when it is lost."""
         while True:
-            item: Listed | dict[str, object] | None = {}
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(_LOOK_S):
                     item = await stream.next()
-            if item is None:
-                return
-            if item:
+            except TimeoutError:
+                pass  # what was held back may have proved true
+            else:
+                if item is None:
+                    return
                 self._take(item)
             self._say(self.roster.settled(self.now(), asyncio.get_running_loop().time()))
 
-    def _take(self, item: Listed | dict[str, object]) -> None:
+    def _take(self, item: Event | Listed) -> None:
         if not isinstance(item, Listed):
             clock_s = asyncio.get_running_loop().time()
             self._say(self.roster.happened(item, self.now(), clock_s))

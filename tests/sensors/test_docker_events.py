@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import tarfile
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +21,7 @@ from agent.ports import Site
 from agent.reading import Incident
 from sensors import container_roster
 from sensors.container_roster import HELD_S, Roster, site_digest
+from sensors.container_words import Event, Summary, event_of, summaries_of
 from sensors.docker_events import DockerEvents
 from tests.sensors.listening import NOON, Fleet, Heard, listening
 
@@ -30,10 +32,10 @@ HOST_PARTS = ("/usr", "/lib", "/lib64", "/bin")
 # Which container is which server, and what an event means
 
 
-def summary(**parts: object) -> dict[str, Any]:
+def summary(**parts: object) -> Summary:
     """As the Engine sums a container up: one that publishes 8000 as 127.0.0.1:8101."""
     network = {"IPAddress": "172.17.0.5", "EndpointID": "e1"}
-    return {
+    whole = {
         "Id": "c1",
         "Names": ["/other/link", "/vllm"],
         "Labels": {},
@@ -41,25 +43,31 @@ def summary(**parts: object) -> dict[str, Any]:
         "Status": "Up 5 minutes (healthy)",
         "Ports": [{"IP": "127.0.0.1", "PrivatePort": 8000, "PublicPort": 8101, "Type": "tcp"}],
         "NetworkSettings": {"Networks": {"bridge": network}},
-    } | parts
+    }
+    (one,) = summaries_of(json.dumps([whole | parts]).encode())
+    return one
 
 
-def event(action: str, key: str = "c1", **told: str) -> dict[str, Any]:
-    return {"Type": "container", "Action": action, "Actor": {"ID": key, "Attributes": told}}
+def event(action: str, key: str = "c1", **told: str) -> Event:
+    return event_of(
+        json.dumps({"Type": "container", "Action": action, "Actor": {"ID": key, "Attributes": told}}).encode()
+    )
 
 
-def network(action: str, key: str = "c1") -> dict[str, Any]:
+def network(action: str, key: str = "c1") -> Event:
     told = {"container": key, "name": "lab"}
-    return {"Type": "network", "Action": action, "Actor": {"ID": "n1", "Attributes": told}}
+    return event_of(
+        json.dumps({"Type": "network", "Action": action, "Actor": {"ID": "n1", "Attributes": told}}).encode()
+    )
 
 
-def known(*summaries: dict[str, Any], address: str = "127.0.0.1:8101") -> Roster:
+def known(*summaries: Summary, address: str = "127.0.0.1:8101") -> Roster:
     roster = Roster(Fleet({"chat-r0": address}))
     assert roster.resync(summaries or (summary(),), NOON) == []
     return roster
 
 
-def told(roster: Roster, *events: dict[str, Any]) -> list[tuple[str, str]]:
+def told(roster: Roster, *events: Event) -> list[tuple[str, str]]:
     heard = [incident for one in events for incident in roster.happened(one, NOON, 0.0)]
     return [(incident.what, incident.why) for incident in heard]
 
@@ -165,9 +173,9 @@ def test_the_labels_are_those_that_the_engine_writes(tmp_path: Path) -> None:
             [],
         ),
     ],
-    ids=lambda value: " ".join(str(one.get("Action")) for one in value if isinstance(one, dict)),
+    ids=lambda value: " ".join(one.action for one in value if isinstance(one, Event)),
 )
-def test_an_event_is_told_with_its_cause(events: list[dict[str, Any]], said: list[tuple[str, str]]) -> None:
+def test_an_event_is_told_with_its_cause(events: list[Event], said: list[tuple[str, str]]) -> None:
     assert told(known(), *events) == said
 
 
@@ -199,7 +207,7 @@ def test_a_network_that_was_left_counts_when_the_container_goes_on_without_it() 
     ],
     ids=["after its end", "before its end", "for a moment", "another's"],
 )
-def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[dict[str, Any]]) -> None:
+def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[Event]) -> None:
     roster = known()
     told(roster, *events)
 
@@ -224,7 +232,7 @@ def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[d
     ids=["nothing", "exited", "removed", "restarted", "paused"],
 )
 def test_what_happened_while_nobody_listened_is_seen_from_what_is_left(
-    found: list[dict[str, Any]], said: list[tuple[str, str]]
+    found: list[Summary], said: list[tuple[str, str]]
 ) -> None:
     roster = known()
 
