@@ -58,13 +58,15 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
     stranger.end()
 
 
-def engine(url: str, state_dir: Path, command: tuple[str, ...] = ()) -> ProcessEngine:
+def engine(
+    url: str, state_dir: Path, command: tuple[str, ...] = (), *, patience_s: float = 0.5
+) -> ProcessEngine:
     options = ProcessEngine(
         command=command,
         serving=url,
         ports=free_ports(),
         health_every_s=0.1,
-        health_timeout_s=0.5,
+        health_timeout_s=patience_s,
         lost_after=2,
         stop_s=5.0,
     )
@@ -186,7 +188,7 @@ async def test_what_does_not_know_health_is_no_server(tmp_path: Path) -> None:
     other = subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
         await asyncio.wait_for(until(lambda: proc_table.listener(int(argv[-1]))), 60)
-        adopting = engine(f"http://127.0.0.1:{argv[-1]}", tmp_path, STUB)
+        adopting = engine(f"http://127.0.0.1:{argv[-1]}", tmp_path, STUB, patience_s=60.0)
 
         assert list(await adopting.observe()) == []
         [problem] = await adopting.problems()
