@@ -22,6 +22,10 @@ class Block:
     kind: str
     text: str
 
+    @property
+    def page(self) -> str:
+        return self.where.partition(":")[0]
+
 
 def blocks(kind: str) -> list[Block]:
     return [

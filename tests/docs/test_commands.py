@@ -1,4 +1,4 @@
-"""Every command of a page is run, or read by the program's own parser, or is one of the system's below."""
+"""Every command of a page is run, over a daemon and a simulated vLLM, or stands in the table."""
 
 import contextlib
 import io
@@ -6,168 +6,133 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from agent.api.tokens import Tokens, mint, store
 from agent.cli import main, parser
-from agent.journal import DAEMON, Entry, Journal
 from docker_proxy.main import _parser as proxy_parser
 from tests.docs.blocks import PAGES, REPOSITORY, Block, blocks, commands
-from tests.fake_desk import NOON, FakeDesk
-from tests.serving import served
+from tests.docs.stage import stage
 
-BLOCKS = blocks("sh")
+BLOCKS = [*blocks("sh"), *blocks("console")]
 WALKED = "docs/writing-a-policy.md"  # every command of it is run by tests/test_writing_a_policy.py
-UNITS = {unit.name.removesuffix(".service") for unit in (REPOSITORY / "systemd").glob("*.service")}
-ASK = frozenset(
-    {"status", "suggestions", "approve", "abort", "pause", "resume", "rollouts", "propose", "deny"}
-)
-LOCAL = frozenset({"knobs", "policies", "lint", "token new", "token list"})
-OF_THE_SYSTEM = frozenset(
-    [
-        "apt",
-        "curl",
-        "docker",
-        "groupadd",
-        "iptables",
-        "pip",
-        "python",
-        "python3",
-        "seq",
-        "sudoedit",
-        "systemd-sysusers",
-        "systemd-tmpfiles",
-        "useradd",
-    ]
-)
-"""They change the machine, or make load: of their words only the files of ours are looked at."""
+TOLD = [page for page in dict.fromkeys(one.page for one in BLOCKS) if page != WALKED]
+
+NOT_RUN: Mapping[str, str] = {
+    r"apt\b": "changes this machine; tests/packaging/test_deb.py installs, upgrades and purges the package",
+    r"packaging/build-deb": "tests/packaging/test_deb.py runs it",
+    r"scripts/bootstrap|make ": "installs; CI begins with it, and tests/system/test_demo.py plays the demo",
+    r"python3 -m venv|pip install|\S+/pip install": "installs; tests/packaging/test_wheel.py does",
+    r"bash examples/vllm_cpu.sh|\S+/python examples/tiny_model.py": "installs 3.5 GB, as CI does",
+    r"systemctl|journalctl|systemd-": "needs systemd; tests/systemd boots one, with these units",
+    r"sudoedit": "an editor",
+    r"groupadd|useradd|install ": "changes this machine; tests/packaging/test_deb.py has what they make",
+    r"iptables": "changes this machine's network",
+    r"docker (build|run)": "tests/packaging/test_image.py makes the image",
+    r"trimtab (check|run -c) docker\.toml|trimtab-docker-proxy check": (
+        "needs a container of the reader's; tests/system/test_docker_*.py and tests/docker_proxy make some"
+    ),
+}
+"""A command that begins so is only looked at: is there such a file, unit, option of ours?"""
+
 OURS = ("systemd", "packaging", "examples", "scripts", "deploy")
-Run = Callable[..., int]
+UNITS = {unit.name.removesuffix(".service") for unit in (REPOSITORY / "systemd").glob("*.service")}
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command as an operator of a daemon with one target and an open suggestion, or its rollout."""
-    monkeypatch.chdir(tmp_path)
-    text, token = mint(role="operator", principal="ann", made_at=NOON, expires=None)
-    store(tmp_path / "kept", [token])
-    store(tmp_path / "tokens", [])
-    with_journal(tmp_path / "state")
-    monkeypatch.setenv("TRIMTAB_TOKEN", text)
-    monkeypatch.delenv("TRIMTAB_TOKEN_FILE", raising=False)
-
-    def run(*words: str) -> int:
-        desk = FakeDesk(target="tiny" if re.search("tiny", " ".join(words)) else "chat")
-        made = desk.suggest({"max_num_seqs": 128})
-        shown = ("--digest", made.digest)
-        with served(desk, Tokens(tmp_path / "kept", desk.now)) as port:
-            monkeypatch.setenv("TRIMTAB_URL", f"http://127.0.0.1:{port}")
-            if words[0] == "abort":
-                main(("approve", made.id, *shown))
-            return main((*words, *(shown if words[0] == "approve" else ())))
-
-    return run
+def lines(block: Block) -> Iterator[str]:
+    """The commands as they are typed, without their comments; of a session those behind the prompt."""
+    for line in re.sub(r" *\\\n *", " ", block.text).splitlines():
+        typed = re.sub(r"(^|\s{2,})#.*", "", line).strip()
+        if block.kind == "console":
+            typed = typed.removeprefix("$ ") if line.startswith("$ ") else ""
+        if typed:
+            yield typed
 
 
-def with_journal(state_dir: Path) -> None:
-    """What a daemon leaves behind that was started once."""
-    state_dir.mkdir()
-    journal = Journal.open(state_dir / "audit.jsonl", now=lambda: NOON, sync=lambda _: None)
-    journal.append(Entry(at=NOON, actor=DAEMON, action="daemon.started"))
-    journal.close()
+def is_run(line: str) -> bool:
+    return not any(re.match(start, " ".join(words)) for words in commands(line) for start in NOT_RUN)
 
 
-def trimtab(words: list[str], run: Run) -> None:
-    """Run where that needs no host of its own; read by the parser in any case."""
-    parser().parse_args(words)
-    if words[0] in ASK or (words[0] == "audit" and words[-2:] == ["--state-dir", "state"]):
-        assert run(*words) == 0
-    elif words[0] in LOCAL or " ".join(words[:2]) in LOCAL:
-        local = [Path(word).name if word.startswith("/") else word for word in words]
-        assert run(*local) in {0, 1}
+def look_at(words: list[str]) -> None:
+    """AssertionError, or SystemExit of a parser: it names something of ours that is not there."""
+    for word in words:
+        if word.startswith(tuple(f"{folder}/" for folder in OURS)):
+            assert list(REPOSITORY.glob(word)), f"there is no {word} here"
+    program, *rest = words
+    match Path(program).name:
+        case "trimtab":
+            parser().parse_args(rest)
+        case "trimtab-docker-proxy":
+            proxy_parser().parse_args(rest)
+        case "systemctl":
+            verb, *units = [word for word in rest if not word.startswith("-")]
+            assert verb in {"enable", "reload", "daemon-reload", "stop", "start", "restart"}
+            assert set(units) <= UNITS
+        case "journalctl":
+            assert rest[rest.index("-u") + 1] in UNITS
+        case "vllm" | "python" if "serve" in rest or "vllm.entrypoints.openai.api_server" in rest:
+            serve(words)
+        case "install":
+            ours = any(word.startswith("systemd/") for word in rest)
+            assert ours or (REPOSITORY / "systemd" / Path(rest[-2]).name).exists()
+        case _:
+            pass
 
 
-def serve(words: list[str], run: Run) -> None:
+def serve(words: list[str]) -> None:
     """A server's command has nothing that vLLM would not take."""
-    del run
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         main(("lint", "--json", "--", *words))
     assert not [one["why"] for one in json.loads(said.getvalue())["findings"] if one["rule"] == "V1"]
 
 
-def systemctl(words: list[str], run: Run) -> None:
-    del run
-    verb, *units = [word for word in words if not word.startswith("-")]
-    assert verb in {"enable", "reload", "daemon-reload", "stop", "start", "restart"}
-    assert set(units) <= UNITS
-
-
-def journalctl(words: list[str], run: Run) -> None:
-    del run
-    assert words[words.index("-u") + 1] in UNITS
-
-
-def proxy(words: list[str], run: Run) -> None:
-    del run
-    proxy_parser().parse_args(words)
-
-
-READ: Mapping[str, Callable[[list[str], Run], None]] = {
-    "trimtab": trimtab,
-    "trimtab-docker-proxy": proxy,
-    "systemctl": systemctl,
-    "journalctl": journalctl,
-}
-
-
-def look_at(words: list[str], run: Run) -> None:
-    """AssertionError, or SystemExit of a parser: the command is wrong, or its program is not known here."""
-    for word in words:
-        if word.startswith(tuple(f"{folder}/" for folder in OURS)):
-            assert list(REPOSITORY.glob(word)), f"there is no {word} here"
-    program = Path(words[0]).name
-    if program in READ:
-        READ[program](words[1:], run)
-    elif program == "vllm" or "vllm.entrypoints.openai.api_server" in words:
-        serve(words, run)
-    elif program == "install":
-        ours = any(word.startswith("systemd/") for word in words)
-        assert ours or (REPOSITORY / "systemd" / Path(words[-2]).name).exists()
-    elif program in {"xargs", "bash"}:
-        assert OF_THE_SYSTEM & set(words) or any(word.startswith(OURS) for word in words)
-    else:
-        assert program in OF_THE_SYSTEM or words[0].startswith(OURS), (
-            f"{program}: say in this test what it is"
-        )
-
-
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
-def test_every_command_of_a_page_is_one_that_works(block: Block, run: Run) -> None:
-    subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
-    if block.where.startswith(WALKED):
-        return
-    for words in commands(block.text):
-        try:
-            look_at(words, run)
-        except SystemExit as end:
-            pytest.fail(f"{shlex.join(words)} is refused with status {end.code}")
+def test_every_command_of_a_page_is_one_that_there_is(block: Block) -> None:
+    for line in lines(block):
+        subprocess.run(["bash", "-n"], input=line, text=True, check=True)
+        for words in commands(line):
+            try:
+                look_at(words)
+            except SystemExit as end:
+                pytest.fail(f"{shlex.join(words)} is refused with status {end.code}")
+
+
+@pytest.mark.site
+@pytest.mark.real_envoy
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", TOLD)
+async def test_every_command_of_a_page_works(page: str, tmp_path: Path) -> None:
+    said = [line for block in BLOCKS if block.page == page for line in lines(block)]
+    async with stage(tmp_path, page) as here:
+        for line in filter(is_run, said):
+            await here.run(line)
 
 
 def test_no_block_is_missed() -> None:
-    fences = sum(len(re.findall(r"^ *```sh\b", page.read_text(), re.MULTILINE)) for page in PAGES)
-    assert len(BLOCKS) == fences
-    assert sum(block.where.startswith(WALKED) for block in BLOCKS) < len(BLOCKS) / 2
+    texts = [page.read_text() for page in PAGES]
+    assert len(BLOCKS) == sum(len(re.findall(r"^ *```(?:sh|console)$", text, re.MULTILINE)) for text in texts)
+    assert not [text for text in texts if re.search(r"^ *```(?:bash|shell)?\n\$ ", text, re.MULTILINE)]
 
 
-def test_every_command_that_is_named_in_a_sentence_exists() -> None:
-    (known,) = (action.choices for action in parser()._actions if isinstance(action.choices, dict))
-    named = {word for page in PAGES for word in re.findall(r"`trimtab ([a-z][a-z-]*)", page.read_text())}
-    assert len(named) > 10
-    assert named <= set(known)
+def test_nothing_is_excused_that_no_page_says() -> None:
+    typed = [line for block in BLOCKS for line in lines(block)]
+    said = [" ".join(words) for line in typed for words in commands(line)]
+    assert [start for start in NOT_RUN if not any(re.match(start, one) for one in said)] == []
+
+
+def test_every_command_that_is_named_in_a_sentence_is_one() -> None:
+    said = {one for page in PAGES for one in re.findall(r"`(?:sudo )?trimtab ([^`>]+)", page.read_text())}
+    assert len(said) > 20
+    for words in map(shlex.split, said):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                parser().parse_args([*words, "--help"] if all(map(str.isalpha, words)) else words)
+        except SystemExit as end:
+            if end.code:
+                pytest.fail(f"there is no {shlex.join(words)}")
 
 
 @pytest.mark.parametrize(
@@ -175,14 +140,23 @@ def test_every_command_that_is_named_in_a_sentence_exists() -> None:
     [
         "trimtab approve",
         "trimtab pause chat --reason lunch",
-        "trimtab abort another",
         "vllm serve m --max-num-sequences-typo 4",
         "systemctl reload trimtabd",
         "install -m 0644 systemd/gone.conf /etc/",
         "bash examples/gone.sh",
-        "frobnicate --now",
     ],
 )
-def test_a_wrong_command_is_found(wrong: str, run: Run) -> None:
+def test_a_wrong_command_is_seen(wrong: str) -> None:
     with pytest.raises((AssertionError, SystemExit)):
-        look_at(next(commands(wrong)), run)
+        look_at(next(commands(wrong)))
+
+
+@pytest.mark.site
+@pytest.mark.real_envoy
+@pytest.mark.parametrize(
+    "wrong", ["trimtab abort another", "trimtab audit verify --pin 9:" + "0" * 64, "frobnicate --now"]
+)
+async def test_a_command_that_fails_is_found(wrong: str, tmp_path: Path) -> None:
+    async with stage(tmp_path, "README.md") as here:
+        with pytest.raises(AssertionError, match="exit status"):
+            await here.run(wrong)
