@@ -22,3 +22,5 @@ def test_the_documentation_builds_without_a_broken_link_or_a_page_that_nothing_l
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "html" / "index.html").exists()
     assert (tmp_path / "html" / "decisions" / "0006-evidence-at-any-time.html").exists()
+    runbook = (tmp_path / "html" / "runbook.html").read_text()
+    assert 'id="trimtabdown"' in runbook  # as an alert's runbook_url ends
