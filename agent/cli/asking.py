@@ -8,9 +8,8 @@ from urllib.parse import quote
 
 from agent.cli import Subparsers
 from agent.cli.exits import AWAY, NO, OK
-from agent.cli.link import LOOPBACK, Json, Link, RefusedError, UnreachableError, link
+from agent.cli.link import LOOPBACK, SOCKET, Json, Link, RefusedError, UnreachableError, link
 from agent.cli.tables import safe
-from agent.config.door import SOCKET
 
 Command = Callable[[argparse.Namespace, Link], int]
 

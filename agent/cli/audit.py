@@ -34,7 +34,7 @@ def register(subparsers: Subparsers) -> None:
 
     show = commands.add_parser("show", help="the entries, oldest first")
     show.add_argument("--action", help="only these: an action, or its beginning (`rollout.`)")
-    show.add_argument("--op", metavar="ID", help="only of this rollout")
+    show.add_argument("--op", metavar="ROLLOUT", help="only of this rollout")
     show.add_argument("--limit", type=_count, metavar="N", help="at most N; how to go on is said at the end")
     show.add_argument("--json", action="store_true", help="whole entries as one JSON array")
     show.set_defaults(run=_show)
@@ -80,7 +80,7 @@ def register(subparsers: Subparsers) -> None:
     key.set_defaults(run=_key)
 
     for command in (show, export):
-        command.add_argument("--target", help="only of this target")
+        command.add_argument("--target", metavar="TARGET", help="only of this target")
         command.add_argument("--after", type=int, default=0, metavar="SEQ", help="only with a larger number")
         command.add_argument("--since", type=_time, metavar="TIME", help="only from then on (ISO 8601, UTC)")
         command.add_argument("--until", type=_time, metavar="TIME", help="only before")

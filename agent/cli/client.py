@@ -32,15 +32,15 @@ POLL_S = 0.5
 
 def register(subparsers: Subparsers) -> None:
     status = add(subparsers, "status", _status, "every target and how it is")
-    status.add_argument("target", nargs="?", help="only this one")
+    status.add_argument("target", nargs="?", metavar="TARGET", help="only this one")
     status.add_argument("--watch", action="store_true", help="until Ctrl-C or q, as it changes")
 
     suggestions = add(subparsers, "suggestions", _suggestions, "what is suggested, newest first")
     suggestions.add_argument("--status", choices=STATUSES, help="only these")
-    suggestions.add_argument("--target", help="only of this target")
+    suggestions.add_argument("--target", metavar="TARGET", help="only of this target")
 
     approve = add(subparsers, "approve", _approve, "approve a suggestion, after looking at it")
-    approve.add_argument("id", help="as `trimtab suggestions` shows it")
+    approve.add_argument("id", metavar="SUGGESTION", help="as `trimtab suggestions` shows it")
     approve.add_argument("--digest", help="approve only what has this digest; without it you are asked")
     approve.add_argument("--comment", default="", help="is kept in the audit")
     approve.add_argument(
@@ -48,25 +48,27 @@ def register(subparsers: Subparsers) -> None:
     )
 
     deny = add(subparsers, "deny", _deny, "deny a suggestion")
-    deny.add_argument("id", help="as `trimtab suggestions` shows it")
+    deny.add_argument("id", metavar="SUGGESTION", help="as `trimtab suggestions` shows it")
     deny.add_argument("--reason", required=True, help="is kept in the audit")
 
     propose = add(
         subparsers, "propose", _propose, "ask for a change; it waits for its approval like any other"
     )
-    propose.add_argument("target", help="its name")
+    propose.add_argument("target", metavar="TARGET", help="its name")
     propose.add_argument(
         "knobs", nargs="+", type=_knob, metavar="KNOB=VALUE", help="null: vLLM's own default"
     )
     propose.add_argument("--reason", required=True, help="is kept in the audit")
 
     abort = add(subparsers, "abort", _abort, "take the target's rollout back")
-    abort.add_argument("target", help="its name")
+    abort.add_argument("target", metavar="TARGET", help="its name")
     abort.add_argument("--reason", default="aborted from the command line", help="is kept in the audit")
     abort.add_argument("--wait", action="store_true", help="until it is over; 1: it was promoted after all")
 
     for verb, says in (("pause", "start nothing new on a target"), ("resume", "end a pause")):
-        add(subparsers, verb, _pause_or_resume, says).add_argument("target", help="its name")
+        add(subparsers, verb, _pause_or_resume, says).add_argument(
+            "target", metavar="TARGET", help="its name"
+        )
 
 
 def _knob(text: str) -> tuple[str, object]:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from agent.cli import Subparsers, parser
 from agent.cli.exits import OK
+from agent.cli.ids import KINDS
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = frozenset({"FILE", "JSON"}), frozenset({"DIR"})  # metavars
+NAMES = {kind.upper().removesuffix("S"): kind for kind in KINDS}  # as well
 WHERE = """\
 where it is found:
   bash  trimtab completion bash > ~/.local/share/bash-completion/completions/trimtab
@@ -16,11 +18,12 @@ where it is found:
   fish  trimtab completion fish > ~/.config/fish/completions/trimtab.fish
 for all users: /usr/share/bash-completion/completions/trimtab, /usr/share/zsh/vendor-completions/_trimtab,
 /usr/share/fish/vendor_completions.d/trimtab.fish
+The daemon is asked for targets, suggestions that wait and rollouts: the one of TRIMTAB_URL, or the usual one.
 """
 
 
 def register(subparsers: Subparsers) -> None:
-    says = "the script by which a shell completes commands and options"
+    says = "the script by which a shell completes commands, options and names"
     own = subparsers.add_parser(
         "completion",
         help=says,
@@ -36,10 +39,24 @@ def _completion(args: argparse.Namespace) -> int:
     import shtab  # noqa: PLC0415 - for this command alone
 
     whole = parser()
-    kinds: dict[object, object] = dict.fromkeys(FILES, shtab.FILE)
-    _mark(whole, kinds | dict.fromkeys(FOLDERS, shtab.DIRECTORY))
+    kinds: dict[object, object] = {metavar: _asked(kind) for metavar, kind in NAMES.items()}
+    _mark(whole, kinds | dict.fromkeys(FILES, shtab.FILE) | dict.fromkeys(FOLDERS, shtab.DIRECTORY))
     sys.stdout.write(f"{shtab.complete(whole, shell=args.shell)}\n")
     return OK
+
+
+def _asked(kind: str) -> object:
+    """How each shell asks the daemon for names, as shtab reads it."""
+    names, function = f"trimtab ids {kind} 2>/dev/null", f"_trimtab_ids_{kind}"
+    return {
+        "bash": function,
+        "zsh": function,
+        "fish": f"({names})",
+        "preamble": {
+            "bash": f'{function}() {{ compgen -W "$({names})" -- "$1"; }}',
+            "zsh": f'{function}() {{ compadd "$@" -- ${{(f)"$({names})"}} }}',
+        },
+    }
 
 
 def _mark(command: argparse.ArgumentParser, kinds: Mapping[object, object]) -> None:

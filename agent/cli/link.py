@@ -11,11 +11,12 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from agent.config.door import SOCKET, UNIX
 from agent.errors import ConfigError, TrimtabError
 
+UNIX = "unix:"
+SOCKET = f"{UNIX}/run/trimtab/api.sock"  # as agent.config.door has it, which takes long to load
 LOOPBACK = "http://127.0.0.1:8090"
-TIMEOUT_S = 30.0  # an approval waits for the journal's fsync, nothing waits for a server
+PATIENCE_S = 30.0  # an approval waits for the journal's fsync, nothing waits for a server
 LONGEST_TOKEN = 4096  # characters of its file; more is no token
 ANSWER_LIMIT = 64 * 1024 * 1024  # bytes; more is not trimtab
 
@@ -35,8 +36,8 @@ class RefusedError(Exception):
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
@@ -49,6 +50,7 @@ class _UnixConnection(http.client.HTTPConnection):
 class Link:
     url: str
     token: str | None = None
+    patience_s: float = PATIENCE_S
 
     def get(self, path: str) -> Json:
         return self._ask("GET", path, None)
@@ -97,7 +99,7 @@ class Link:
 
     def _connection(self) -> tuple[http.client.HTTPConnection, str]:
         if self.url.startswith(UNIX):
-            return _UnixConnection(self.url.removeprefix(UNIX)), ""
+            return _UnixConnection(self.url.removeprefix(UNIX), self.patience_s), ""
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port
@@ -108,7 +110,7 @@ class Link:
                 f"--url {self.url!r} is no address; write {LOOPBACK}, https://host:port or unix:/path"
             )
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        return kind(host, port, timeout=TIMEOUT_S), parts.path.rstrip("/")
+        return kind(host, port, timeout=self.patience_s), parts.path.rstrip("/")
 
 
 def usual_url() -> str:

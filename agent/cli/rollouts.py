@@ -20,8 +20,8 @@ AWAY_POLLS = 60
 
 def register(subparsers: Subparsers) -> None:
     rollouts = add(subparsers, "rollouts", _rollouts, "what is carried out and what was, newest first")
-    rollouts.add_argument("id", nargs="?", help="only this one")
-    rollouts.add_argument("--target", help="only of this target")
+    rollouts.add_argument("id", nargs="?", metavar="ROLLOUT", help="only this one")
+    rollouts.add_argument("--target", metavar="TARGET", help="only of this target")
     rollouts.add_argument("--outcome", choices=OUTCOMES, help="only these")
     how = rollouts.add_mutually_exclusive_group()
     how.add_argument("--watch", action="store_true", help="until Ctrl-C or q, as it changes")

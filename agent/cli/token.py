@@ -35,7 +35,7 @@ def register(subparsers: Subparsers) -> None:
     new.add_argument("--name", required=True, type=_name, help="who uses it; stands in the audit")
     new.add_argument("--expires", type=_lifetime, metavar="90d", help="hours, days or weeks: 12h, 90d, 4w")
     new.add_argument(
-        "--target", action="append", type=_target, metavar="NAME", help="only for this one; may be repeated"
+        "--target", action="append", type=_target, metavar="TARGET", help="only for this one; may be repeated"
     )
     new.set_defaults(run=partial(_alone, _new))
 

@@ -1,11 +1,19 @@
 """A real bash completes trimtab's commands, options and values."""
 
+import http.server
+import os
 import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from agent.cli import link
+from agent.config import door
 from tests.cli.conftest import Run, runs
+from tests.fake_desk import FakeDesk
 
 ASK = """
 source "$1"
@@ -52,16 +60,95 @@ def test_bash_completes(script: Path, tmp_path: Path, typed: tuple[str, ...], ex
     (folder / "trimtab.toml").touch()
     words = [word.replace("FOLDER", str(folder)) for word in typed]
 
+    assert completed(script, *words) == {word.replace("FOLDER", str(folder)) for word in expected}
+
+
+def completed(script: Path, *words: str, env: Mapping[str, str] | None = None) -> set[str]:
+    """What bash offers for the last word."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", ASK, "bash", script, "trimtab", *words],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
+        env={**os.environ, "PATH": path, **(env or {})},
     )
-
     assert done.stderr == ""
-    assert set(done.stdout.split()) == {word.replace("FOLDER", str(folder)) for word in expected}
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (("approve", ""), {"chat-s2"}),
+        (("deny", "chat-"), {"chat-s2"}),
+        (("deny", "code-"), set()),
+        (("rollouts", ""), {"chat-o1"}),
+        (("audit", "show", "--op", ""), {"chat-o1"}),
+        (("abort", "c"), {"chat"}),
+        (("suggestions", "--target", ""), {"chat"}),
+        (("status", ""), {"chat"}),
+    ],
+)
+def test_bash_completes_the_names_that_the_daemon_knows(
+    run: Run, desk: FakeDesk, script: Path, typed: tuple[str, ...], expected: set[str]
+) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    run("approve", made.id, "--digest", made.digest)
+    desk.settle(promoted=True)
+    desk.suggest({"max_num_seqs": 96})
+
+    assert completed(script, *typed) == expected
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param({"TRIMTAB_URL": "http://127.0.0.1:1"}, id="no daemon"),
+        pytest.param({"TRIMTAB_URL": "not an address"}, id="no address"),
+        pytest.param({"TRIMTAB_TOKEN": "tt_wrong"}, id="wrong token"),
+        pytest.param({"TRIMTAB_TOKEN_FILE": "/nowhere"}, id="no token file"),
+    ],
+)
+@pytest.mark.usefixtures("run")
+def test_nothing_is_completed_where_no_daemon_tells_names(script: Path, env: Mapping[str, str]) -> None:
+    assert completed(script, "status", "", env=env) == set()
+
+
+class Liar(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"targets": [{"name": "$(touch harm)"}, {"name": "chat"}, {"name": "-rf"}]}')
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def liar() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_no_name_is_a_command_for_the_shell(
+    script: Path, liar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert completed(script, "status", "", env={"TRIMTAB_URL": liar}) == {"chat"}
+    assert not (tmp_path / "harm").exists()
+
+
+def test_asking_for_names_loads_none_of_the_config() -> None:
+    code = "import sys; from agent.cli import parser; parser('ids'); print('agent.config' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
+    assert (link.SOCKET, link.UNIX) == (door.SOCKET, door.UNIX)
 
 
 @pytest.mark.parametrize(("shell", "begins"), [("zsh", "#compdef trimtab"), ("fish", "# AUTOMATICALLY")])

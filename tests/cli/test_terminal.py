@@ -15,6 +15,7 @@ from tests.fake_desk import FakeDesk
 NO_JSON = {
     "completion": "a script for a shell",
     "audit export": "its formats are for other tools already",
+    "ids": "names for a shell, one a line",
     "init": "writes a config",
     "revert": "of the unit, tells what it does",
     "run": "the daemon; its log is JSON where nobody looks",
