@@ -4,12 +4,13 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
+from agent.body import flowed
 from agent.errors import ActError
 
 _SMI_S = 20.0  # without its persistence daemon the driver takes seconds per GPU
@@ -17,6 +18,8 @@ _REAP_S = 2.0  # one that hangs in the driver may outlive even SIGKILL
 _FIELDS = ("index", "uuid", "memory.used", "memory.reserved", "memory.total", "mig.mode.current")
 _OLD_FIELDS = ("index", "uuid", "memory.used", "memory.total")  # drivers before 470 know no `reserved`
 _SHOWN = 300
+_INDEX_DIGITS = 4
+_AT_ONCE = 2**16
 _MEMORY_FILES = (  # under /sys/fs/cgroup: usage, statistics, the reclaimable share's name in them
     ("memory", "memory.usage_in_bytes", "total_inactive_file"),
     ("", "memory.current", "inactive_file"),
@@ -71,9 +74,13 @@ async def _asked(command: str, fields: Sequence[str], within_s: float) -> tuple[
         )
     except OSError as error:
         raise ActError(f"{command} cannot be started: {error.strerror or error}") from error
+    assert child.stdout is not None
     try:
         async with asyncio.timeout(within_s):
-            said, _ = await child.communicate()
+            said = await flowed(_pieces(child.stdout))
+            await child.wait()
+    except ValueError as error:
+        raise ActError(f"{command} prints what no table is: {error}") from error
     except TimeoutError as error:
         raise ActError(
             f"{command} did not answer within {within_s:g} s, killed: look at the driver"
@@ -81,6 +88,11 @@ async def _asked(command: str, fields: Sequence[str], within_s: float) -> tuple[
     finally:
         await _end(child)
     return child.returncode or 0, said.decode(errors="replace")
+
+
+async def _pieces(printed: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while piece := await printed.read(_AT_ONCE):
+        yield piece
 
 
 async def _end(child: Process) -> None:
@@ -96,7 +108,7 @@ async def _end(child: Process) -> None:
 
 def _gpu(line: str, fields: Sequence[str], command: str) -> GpuRoom:
     row = dict(zip(fields, (cell.strip() for cell in line.split(",")), strict=False))
-    if len(row) != len(fields) or not row["index"].isdecimal():
+    if len(row) != len(fields) or not row["index"].isdecimal() or len(row["index"]) > _INDEX_DIGITS:
         raise ActError(f"{command}: a row that cannot be read: {line.strip()[:_SHOWN]}")
     used, total = _number(row["memory.used"]), _number(row["memory.total"])
     kept = _number(row.get("memory.reserved", "0")) or 0.0

@@ -133,5 +133,5 @@ def carried_by(resources: Iterable[Json]) -> Carried:
             lease_expires_ms=int(metadata.get("lease_expires_ms", 0)),
             closed_s=float(metadata.get("closed_s", 0)),
         )
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a route configuration of ours: {error!r}") from error

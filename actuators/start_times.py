@@ -4,11 +4,11 @@ import hashlib
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from agent.body import json_in
 from agent.model import Setting
 
 Kind = Literal["warm", "cold", "unknown", "stop"]
@@ -18,6 +18,7 @@ _KEPT = 5  # of each kind: last month's disk must not outvote today's
 _MOST_KEYS = 50
 _SLOWEST_TIMES = 3.0
 _SHORTEST_DEADLINE_S = 60.0
+_LONGEST_S = 7 * 24 * 3600.0  # no start takes a week
 _NAME = "start_times.json"
 
 
@@ -77,7 +78,7 @@ class StartTimes:
         return [second for kind in kinds for second in _numbers(times.get(kind))]
 
     def _add(self, key: str, kind: Kind, seconds: float) -> None:
-        if not isfinite(seconds) or seconds < 0:
+        if not 0 <= seconds <= _LONGEST_S:
             return
         known = self._read("seconds")
         of_key = known.pop(key, {})
@@ -91,7 +92,7 @@ class StartTimes:
 
     def _body(self) -> dict[str, Any]:
         with suppress(OSError, ValueError):
-            body = json.loads(self.path.read_text(encoding="utf-8"))
+            body = json_in(self.path.read_bytes())
             return body if isinstance(body, dict) else {}
         return {}
 
@@ -110,7 +111,7 @@ def _kinds(warm: bool | None) -> tuple[Kind, ...]:
 
 def _numbers(found: object) -> list[float]:
     values = found if isinstance(found, list) else []
-    return [float(one) for one in values if isinstance(one, int | float) and isfinite(one) and one >= 0]
+    return [float(one) for one in values if isinstance(one, int | float) and 0 <= one <= _LONGEST_S]
 
 
 def _last(table: dict[str, Any]) -> dict[str, Any]:

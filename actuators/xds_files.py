@@ -2,13 +2,13 @@
 
 import asyncio
 import fcntl
-import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from actuators.split import Carried, Json, carried_by
+from agent.body import json_in
 from agent.errors import ActError, FencedError
 
 LOCKED_FOR_S = 2.0  # a write holds the lock for milliseconds
@@ -51,7 +51,7 @@ class XdsFiles:
         """version_info and resources; None: there is no such file. Raises BrokenFileError."""
         path = self.path(kind)
         try:
-            content = json.loads(path.read_bytes())
+            content = json_in(path.read_bytes())
             return str(content["version_info"]), tuple(dict(resource) for resource in content["resources"])
         except FileNotFoundError:
             return None

@@ -1,7 +1,7 @@
-"""What another program answers over HTTP, as far as it goes: so many bytes, and JSON that ends somewhere."""
+"""What another program answers, as far as it goes: so many bytes, and JSON that ends somewhere."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, Iterable
 from typing import Any
 
 import aiohttp
@@ -12,14 +12,19 @@ MOST_OF_AN_ERROR = 4096
 
 async def body_of(answer: aiohttp.ClientResponse, at_most: int = MOST_BYTES) -> bytes:
     """The whole body, unpacked. Raises ValueError when it is larger than `at_most` bytes."""
+    return await flowed(answer.content.iter_any(), at_most)
+
+
+async def flowed(chunks: AsyncIterable[bytes], at_most: int = MOST_BYTES) -> bytes:
+    """All that comes, of whatever stream. Raises ValueError when it is more than `at_most` bytes."""
     body = bytearray()
-    async for chunk in answer.content.iter_any():
+    async for chunk in chunks:
         _add(body, chunk, at_most)
     return bytes(body)
 
 
 def gathered(chunks: Iterable[bytes], at_most: int = MOST_BYTES) -> bytes:
-    """The same for a library that waits: `chunks` as they come. Raises ValueError."""
+    """The same for a library that waits. Raises ValueError."""
     body = bytearray()
     for chunk in chunks:
         _add(body, chunk, at_most)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
+from sys import float_info
 
 from agent.model import Proposal
 from agent.ports import Context
@@ -52,7 +52,7 @@ class Admission:
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            if not isfinite(value) or value < 0:
+            if not 0 <= value <= float_info.max:
                 raise ValueError(f"{option.name} must be a number from 0, not {value}")
         if not self.kv_idle_below_ratio <= self.kv_free_below_ratio < self.kv_full_above_ratio <= 1:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
+from sys import float_info
 
 from agent.model import ChangeClass, Knob, Objective, Proposal
 from agent.ports import Context
@@ -42,7 +42,7 @@ class PrefillBudget:
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            if not isfinite(value) or value < 0:
+            if not 0 <= value <= float_info.max:
                 raise ValueError(f"{option.name} must be a number from 0, not {value}")
         if self.requests_at_least < 1 or self.tail_ratio <= 1 or self.fine_ratio > 1:
             raise ValueError(

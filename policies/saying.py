@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from math import isfinite
+from sys import float_info
 from typing import Any
 
 from agent.model import Bound, ChangeClass, Evidence, Knob, Objective, Outcome, Proposal, Value
@@ -18,7 +18,7 @@ def check_options(policy: Any) -> None:  # noqa: ANN401 - any policy, as a datac
     for option in fields(policy):
         value = getattr(policy, option.name)
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, (int, float)) and (not isfinite(number) or number < 0):
+            if isinstance(number, (int, float)) and not 0 <= number <= float_info.max:
                 raise ValueError(f"{option.name} must be a number from 0, not {number}")
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 
 from agent.errors import SensorError
 from agent.ports import Now, View
@@ -11,6 +10,7 @@ from agent.reading import Incident, Sample, SourceState
 from sensors.container_roster import Roster
 from sensors.container_stream import EventStream, Listed
 from sensors.container_words import Event
+from sensors.periods import check_periods
 
 SOURCE = "docker_events"
 _FIRST_RETRY_S = 0.5
@@ -36,10 +36,7 @@ class DockerEvents:
         if not isinstance(self.host, str):
             raise TypeError(f"host must be an address such as unix:///var/run/docker.sock, not {self.host!r}")
         object.__setattr__(self, "containers", tuple(self.containers))  # TOML has lists
-        for name in ("timeout_s", "silence_s", "retry_at_most_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+        check_periods(self, "timeout_s", "silence_s", "retry_at_most_s")
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
         source = _Source(Roster(view, self.containers), emit, now)

@@ -8,11 +8,11 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
 
 from agent.errors import SensorError
 from agent.ports import Now, View
 from agent.reading import Gpu, GpuSample, Sample, SourceState
+from sensors.periods import check_periods
 from sensors.smi_csv import EXITS, FIELDS, fewer_fields, gpu_of
 
 _FIRST_RETRY_S = 1.0
@@ -43,10 +43,7 @@ class NvidiaSmi:
     def __post_init__(self) -> None:
         if not os.fspath(self.command).strip() or "\0" in self.command:
             raise ValueError(f"command must name an executable, not {self.command!r}")
-        for name in ("every_s", "stalled_after_s", "retry_at_most_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+        check_periods(self, "every_s", "stalled_after_s", "retry_at_most_s")
         if self.stalled_after_s <= self.every_s:
             raise ValueError(
                 f"stalled_after_s must be above every_s = {self.every_s:g}, not {self.stalled_after_s:g}"

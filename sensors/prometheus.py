@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TYPE_CHECKING
 
 from agent.errors import SensorError
 from agent.ports import Now, View
 from agent.reading import Sample, SeriesSample, SourceState
+from sensors.periods import check_periods
 
 if TYPE_CHECKING:
     from sensors.promql import Answer, Connection
@@ -48,10 +48,7 @@ class Prometheus:
         for name, promql in queries.items():
             if not isinstance(promql, str) or not promql.strip():
                 raise ValueError(f"queries.{name} must be PromQL, not {promql!r}")
-        for name in ("every_s", "stale_after_s", "timeout_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+        check_periods(self, "every_s", "stale_after_s", "timeout_s")
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:  # noqa: ARG002  one server
         connection = await asyncio.to_thread(self._connection)

@@ -5,7 +5,6 @@ import reprlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 
 import msgpack
@@ -14,6 +13,7 @@ from agent.errors import SensorError
 from agent.ports import Now, View
 from agent.reading import RequestSample, Sample, SourceState
 from sensors.access_log import Ledger, record_of
+from sensors.periods import check_periods
 
 SOURCE = "proxy_requests"
 UNREADABLE = "proxy_requests records"
@@ -37,10 +37,7 @@ class ProxyRequests:
         object.__setattr__(self, "paths", tuple(self.paths))  # TOML has lists
         if not self.paths or not all(str(path).startswith("/") for path in self.paths):
             raise ValueError(f'paths must be prefixes such as "/v1/", not {self.paths!r}')
-        for name in ("stalled_after_s", "unstreamed_stalled_after_s", "every_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+        check_periods(self, "stalled_after_s", "unstreamed_stalled_after_s", "every_s")
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
         path = view.state_dir / "envoy" / "records.sock"

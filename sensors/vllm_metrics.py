@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from math import isfinite
 from typing import NoReturn
 
 import aiohttp
@@ -13,6 +12,7 @@ from agent.body import MOST_BYTES, body_of, json_in
 from agent.errors import SensorError
 from agent.ports import Now, View
 from agent.reading import Sample, SourceState
+from sensors.periods import check_periods
 from sensors.vllm_totals import Totals, restarted, sample, totals
 
 _MAX_VERSION_BYTES = 4096
@@ -27,10 +27,7 @@ class VllmMetrics:
     timeout_s: float = 3.0
 
     def __post_init__(self) -> None:
-        for name in ("every_s", "timeout_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+        check_periods(self, "every_s", "timeout_s")
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
         async with (

@@ -1,6 +1,11 @@
+import json
+from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actuators.start_times import StartTimes
 
@@ -93,6 +98,8 @@ def test_another_process_reads_what_one_has_learned(times: StartTimes) -> None:
         "null",
         '{"seconds": 3}',
         '{"seconds": {"sha256:ab tiny": {"warm": ["x", null, NaN, -1]}}}',
+        '{"seconds": {"sha256:ab tiny": {"warm": [1e300, 1' + "0" * 400 + "]}}}",
+        '{"seconds": ' + "[" * 100_000,
     ],
 )
 def test_a_file_that_cannot_be_read_is_a_memory_lost_and_no_error(times: StartTimes, text: str) -> None:
@@ -112,7 +119,39 @@ def test_a_folder_that_cannot_be_written_does_not_fail_a_start(tmp_path: Path) -
     StartTimes.at(tmp_path / "chat").record(KEY, 50.0, warm=True)
 
 
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+@given(
+    st.binary(max_size=100)
+    | st.recursive(
+        st.none()
+        | st.booleans()
+        | st.sampled_from([10**400, -1, 1e300, 50.0])
+        | st.floats()
+        | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["seconds", "foreseen", KEY, "warm", "stop"]), inner, max_size=3
+            )
+        ),
+        max_leaves=10,
+    ).map(lambda body: json.dumps(body).encode())
+)
+def test_whatever_the_file_holds_a_deadline_is_known_and_a_start_remembered(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        times = StartTimes(Path(folder) / "start_times.json")
+        times.path.write_bytes(content)
+
+        assert 0 <= (times.expected(KEY, warm=None) or 0.0) < inf
+        assert 600.0 <= times.deadline(KEY, 600.0) < inf
+        assert times.foreseen(KEY, {"max_num_seqs": 8}) in {True, False, None}
+        times.foresee(KEY, {"max_num_seqs": 8}, warm=True)
+        times.record_stop(KEY, 4.0)
+
+        assert times.foreseen(KEY, {"max_num_seqs": 8})
+        assert (times.expected_stop(KEY) or 0.0) > 0
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])
 def test_an_impossible_time_is_not_learned(times: StartTimes, seconds: float) -> None:
     times.record(KEY, seconds, warm=True)
 

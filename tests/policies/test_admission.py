@@ -287,6 +287,7 @@ def test_a_server_in_use_is_not_over_provisioned(reading: Reading) -> None:
     [
         {"settle_s": -1.0},
         {"queue_at_least": float("nan")},
+        {"queue_at_least": 10**400},
         {"kv_free_below_ratio": 0.2},
         {"kv_full_above_ratio": 0.5},
         {"kv_full_above_ratio": 1.5},

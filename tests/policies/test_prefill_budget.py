@@ -238,7 +238,13 @@ def test_a_change_is_not_turned_back_before_it_settled(outcome: Outcome, *, sile
 
 @pytest.mark.parametrize(
     "options",
-    [{"fine_ratio": 1.5}, {"tail_ratio": 1.0}, {"requests_at_least": 0}, {"settle_s": float("inf")}],
+    [
+        {"fine_ratio": 1.5},
+        {"tail_ratio": 1.0},
+        {"requests_at_least": 0},
+        {"requests_at_least": 10**400},
+        {"settle_s": float("inf")},
+    ],
 )
 def test_bad_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):

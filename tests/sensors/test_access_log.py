@@ -1,5 +1,7 @@
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -114,6 +116,42 @@ def test_the_order_in_which_the_two_logs_arrive_does_not_matter(seed: int, picke
         shuffled.take(record, 0.0)
 
     assert counts(shuffled) == counts(ordered)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+NAMES = (
+    *("id", "server", "path", "code", "flags", "attempt", "attempts", "duration_ms", "ttft_us", "tokens"),
+    *("type", "stream", "done", "error"),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["us", "ds"]) | st.text(max_size=3),
+            st.fixed_dictionaries({name: st.sampled_from(["7", 200, 0, None]) | VALUES for name in NAMES}),
+        ),
+        max_size=5,
+    )
+)
+def test_whatever_the_fields_hold_is_counted_or_refused(said: list[tuple[str, dict[str, object]]]) -> None:
+    ledger = Ledger(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
+    for tag, fields in said:
+        with suppress(SensorError):
+            ledger.take(record_of(tag, fields), 0.0)
+
+    for request in ledger.fetch(1000.0):
+        assert 0 <= request.duration_s < inf
+        assert 0 <= (request.ttft_s or 0.0) < inf
 
 
 def test_a_lost_end_costs_the_tokens_only_and_a_late_one_is_not_counted(ledger: Ledger) -> None:
