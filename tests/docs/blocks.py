@@ -42,7 +42,7 @@ def _where(page: Path, text: str, at: int) -> str:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of each simple command, without `sudo`, `export` and assignments in front; those of $(…) too.
+    """The words of each simple command, without `sudo`, `export`, assignments and `>`; those of $(…) too.
 
     ValueError: a quote is not closed.
     """
@@ -67,4 +67,4 @@ def _stripped(words: list[str]) -> Iterator[list[str]]:
     while left and (left[0] in {"sudo", "export"} or ASSIGNS.fullmatch(left[0])):
         left.pop(0)
     if left:
-        yield left
+        yield left[: left.index(">")] if ">" in left else left

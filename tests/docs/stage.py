@@ -125,7 +125,7 @@ class Stage:
         if words[0] != "trimtab":
             return
         asks_the_daemon = hasattr(parser().parse_args(words[1:]), "url")
-        if asks_the_daemon and self.rig.daemon is None:
+        if (asks_the_daemon or words[1] == "audit") and self.rig.daemon is None:
             text = self.rig.config.read_text()
             self.rig.config.write_text(text.replace('mode = "advise"', 'mode = "approve"'))
             await self._daemon()

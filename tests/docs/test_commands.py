@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.chain import Head
 from agent.cli import main, parser
+from agent.journald_log import datagram
 from docker_proxy.main import _parser as proxy_parser
 from tests.docs.blocks import PAGES, REPOSITORY, Block, blocks, commands
 from tests.docs.stage import stage
@@ -121,6 +123,18 @@ def test_nothing_is_excused_that_no_page_says() -> None:
     typed = [line for block in BLOCKS for line in lines(block)]
     said = [" ".join(words) for line in typed for words in commands(line)]
     assert [start for start in NOT_RUN if not any(re.match(start, one) for one in said)] == []
+
+
+def test_the_fields_that_the_journal_is_asked_for_are_those_of_the_log() -> None:
+    asked = {
+        name
+        for block in BLOCKS
+        for line in lines(block)
+        if line.startswith("journalctl")
+        for name in re.findall(r"\bTRIMTAB_\w+", line)
+    }
+    told = datagram({"event": "x", "target": "chat", "rollout": "chat-o3", **Head(seq=7, hash="0").told()})
+    assert asked == {name for name in asked if f"\n{name}=".encode() in told} != set()
 
 
 def test_every_command_that_is_named_in_a_sentence_is_one() -> None:
