@@ -17,6 +17,17 @@ Bearer TOKEN`; roles are viewer < operator < admin. A change needs the header `I
 the same key gets the same answer and changes nothing.
 `GET /openapi.json` gives the OpenAPI document that this page is made of.
 
+```sh
+curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" http://127.0.0.1:8090/v1/targets/chat
+curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" -H 'Content-Type: application/json' \\
+  -H 'Idempotency-Key: ask-1' -d '{{"to": {{"max_num_seqs": 32}}, "reason": "try"}}' \\
+  http://127.0.0.1:8090/v1/targets/chat/suggestions
+curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" -H 'Content-Type: application/json' \\
+  -H 'Idempotency-Key: approve-1' -d '{{"digest": "DIGEST-OF-IT"}}' http://127.0.0.1:8090/v1/suggestions/chat-s1/approve
+```
+Over the unix socket, without a token for whoever has a role there: `curl --unix-socket /run/trimtab/api.sock
+http://localhost/v1/targets`.
+
 What is refused is a problem document (RFC 9457): `type`, `title`, `status`, `detail`. Every operation may
 answer:
 

@@ -79,7 +79,7 @@ class Stage:
         elif "vllm serve" in self.filled(command) and not command.startswith("trimtab"):
             await self._serve(command)
         else:
-            await self._ready(words)
+            await self._ready(command, words)
             await self._shell(await self._with_ids(self.filled(command)))
 
     def filled(self, command: str) -> str:
@@ -120,24 +120,20 @@ class Stage:
         async with aiohttp.ClientSession() as session, session.get(self.environment["TRIMTAB_URL"]) as page:
             assert (page.status, page.content_type) == (200, "text/html")
 
-    async def _ready(self, words: list[str]) -> None:
-        """What a reader sees to before: a daemon, a server to be advised about, something to abort."""
-        if words[0] != "trimtab":
-            return
-        asks_the_daemon = hasattr(parser().parse_args(words[1:]), "url")
-        if (asks_the_daemon or words[1] == "audit") and self.rig.daemon is None:
+    async def _ready(self, command: str, words: list[str]) -> None:
+        """What a reader sees to before: a server to be advised about, a daemon, something to abort."""
+        asks_the_daemon = ":8090" in command
+        if words[0] == "trimtab":
+            if not self.started:
+                await self._serve(SERVE)
+            asks_the_daemon = words[1] == "audit" or hasattr(parser().parse_args(words[1:]), "url")
+        if asks_the_daemon and self.rig.daemon is None:
             text = self.rig.config.read_text()
             self.rig.config.write_text(text.replace('mode = "advise"', 'mode = "approve"'))
             await self._daemon()
-        if not self.started:
-            await self._serve(SERVE)
-        if words[1] == "propose":
+        if words[1:2] == ["propose"]:
             await self._rested()
-        if words[1] == "abort" and (await self.rig.target())["phase"] in {
-            "observing",
-            "proposed",
-            "cooldown",
-        }:
+        if words[1:2] == ["abort"] and at_rest(await self.rig.target()):
             await self.rig.change(max_num_seqs=24)
 
     async def _rested(self) -> Document:
@@ -146,11 +142,11 @@ class Stage:
     async def _with_ids(self, command: str) -> str:
         """With the id of a suggestion that is open, and of a token that there is."""
         if f"{TARGET}-s1" in command:
-            target = await self._rested()
-            made = target.get("suggestion") or {}
+            waits = (await self._rested())["suggestion"]
+            made = await self.rig.suggestion(waits) if waits else {}
             if made.get("status") != "open":
                 made = await self.rig.propose(max_num_seqs=32)
-            command = command.replace(f"{TARGET}-s1", str(made["id"]))
+            command = command.replace(f"{TARGET}-s1", str(made["id"])).replace("DIGEST-OF-IT", made["digest"])
         if "token revoke" in command:
             listing = await self._said("trimtab token list --tokens-file tokens --json")
             last = json.loads(listing[1])["tokens"][-1]["id"]
