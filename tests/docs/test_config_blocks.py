@@ -1,5 +1,7 @@
 """Every block of config on a page is taken by the real config loader: alone, or in a smallest config."""
 
+import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -59,3 +61,18 @@ def test_no_block_is_missed() -> None:
 def test_a_wrong_block_is_found(wrong: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         parse(whole(wrong), here=tmp_path)
+
+
+@pytest.mark.real_prometheus
+def test_prometheus_takes_what_the_pages_say_for_it(tmp_path: Path) -> None:
+    config = tmp_path / "prometheus.yml"
+    config.write_text("".join(one.text for one in blocks("yaml")).replace("/etc/prometheus", str(tmp_path)))
+    (tmp_path / "trimtab.token").touch()
+    (tmp_path / "trimtab.rules.yml").symlink_to(REPOSITORY / "deploy" / "prometheus" / "trimtab.rules.yml")
+
+    done = subprocess.run(
+        ["promtool", "check", "config", config], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"trimtab.rules.yml\n.*SUCCESS: \d+ rules found", done.stdout)
