@@ -1,14 +1,15 @@
 """The daemon's JSON as text for people; nothing that a server or a person wrote can steer the terminal."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from agent.cli.cells import cells, padded, wrapped
 from agent.cli.terminal import BOLD, RED, coloured, columns
 
 Json = Mapping[str, Any]
 GAP = "  "
+SECONDS = 10  # from so many on a latency is told in them
 NARROW = 10  # characters; a column is not made narrower
 
 
@@ -22,7 +23,7 @@ def safe(text: object) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns as wide as they need; in a terminal as they have room: what is longer goes on below."""
     lines = [tuple(head), *(tuple(safe(cell) for cell in row) for row in rows)]
-    widths = _fitting([max(len(line[column]) for line in lines) for column in range(len(head))], columns())
+    widths = _fitting([max(cells(line[column]) for line in lines) for column in range(len(head))], columns())
     first, *others = (_row(line, widths) for line in lines)
     return coloured(first.rstrip("\n"), BOLD) + "\n" + "".join(others)
 
@@ -35,16 +36,22 @@ def _fitting(widths: list[int], room: int | None) -> list[int]:
     return widths
 
 
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    indents = (" " * (len(cell) - len(cell.lstrip())) for cell in cells)
+def _row(row: Sequence[str], widths: Sequence[int]) -> str:
+    indents = (" " * (len(cell) - len(cell.lstrip())) for cell in row)
     parts = [
-        [cell] if len(cell) <= width else textwrap.wrap(cell, width, subsequent_indent=indent)
-        for cell, width, indent in zip(cells, widths, indents, strict=True)
+        [cell] if cells(cell) <= width else wrapped(cell, width, indent)
+        for cell, width, indent in zip(row, widths, indents, strict=True)
     ]
     return "".join(
-        GAP.join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() + "\n"
-        for line in zip_longest(*parts, fillvalue="")
+        GAP.join(map(padded, line, widths)).rstrip() + "\n" for line in zip_longest(*parts, fillvalue="")
     )
+
+
+def lines_of(text: str, code: int | None = None) -> str:
+    """A sentence in as many lines of the terminal as it needs, in one elsewhere."""
+    room = columns()
+    lines = [text] if room is None or cells(text) <= room else wrapped(text, max(room, NARROW), GAP)
+    return "".join(f"{line if code is None else coloured(line, code)}\n" for line in lines)
 
 
 def value(given: object) -> str:
@@ -66,6 +73,12 @@ def moment(stamp: str | None) -> str:
     return "never" if stamp is None else safe(stamp)[:19].replace("T", " ") + " UTC"
 
 
+def latency(found_s: float | None) -> str:
+    if found_s is None:
+        return "-"
+    return f"{found_s * 1000:.0f} ms" if found_s < SECONDS else f"{found_s:.1f} s"
+
+
 def status_text(targets: Sequence[Json]) -> str:
     if not targets:
         return "no targets\n"
@@ -75,22 +88,29 @@ def status_text(targets: Sequence[Json]) -> str:
             target["phase"] + (" (paused)" if target["paused"] else ""),
             target["mode"],
             "-" if target["goodput_rps"] is None else f"{target['goodput_rps']:.1f}/s",
-            "-" if target["ttft_p95_s"] is None else f"{target['ttft_p95_s'] * 1000:.0f} ms",
+            latency(target["ttft_p95_s"]),
             ", ".join(map(_server, target["servers"])) or "-",
-            target["note"],
         )
         for target in targets
     ]
-    text = table(("TARGET", "PHASE", "MODE", "GOODPUT", "TTFT P95", "SERVERS", "NOTE"), rows)
+    text = table(("TARGET", "PHASE", "MODE", "GOODPUT", "TTFT P95", "SERVERS"), rows)
+    return text + below(targets)
+
+
+def below(targets: Sequence[Json]) -> str:
+    """Below a table of them: why each is as it is, what waits for a person, and what is lost."""
+    told = ""
     for target in targets:
+        name = safe(target["name"])
+        if target["note"]:
+            told += lines_of(f"{name}: {safe(target['note'])}")
         if target["suggestion"] is not None:
-            name = safe(target["suggestion"])
-            text += f"\n{safe(target['name'])}: {name} waits for a person: `trimtab approve {name}`"
+            waits = safe(target["suggestion"])
+            told += lines_of(f"{name}: {waits} waits for a person: `trimtab approve {waits}`")
         for source in target["sources"]:
             if not source["available"]:
-                lost = f"{safe(target['name'])}: {safe(source['source'])} is lost: {safe(source['why'])}"
-                text += f"\n{coloured(lost, RED)}"
-    return text if text.endswith("\n") else text + "\n"
+                told += lines_of(f"{name}: {safe(source['source'])} is lost: {safe(source['why'])}", RED)
+    return f"\n{told}" if told else ""
 
 
 def target_line(target: Json) -> str:

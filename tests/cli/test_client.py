@@ -37,7 +37,7 @@ def test_status_tells_how_the_targets_are_and_what_waits(run: Run, desk: FakeDes
 
     assert (status, err) == (0, "")
     assert out.splitlines()[:2] == [
-        "TARGET  PHASE     MODE     GOODPUT  TTFT P95  SERVERS       NOTE",
+        "TARGET  PHASE     MODE     GOODPUT  TTFT P95  SERVERS",
         "chat    proposed  approve  7.5/s    420 ms    chat-r0 blue",
     ]
     assert "chat: chat-s1 waits for a person: `trimtab approve chat-s1`" in out

@@ -167,7 +167,7 @@ def test_top_is_shown_once_where_nobody_looks(run: Run) -> None:
     status, out, _ = run("top")
 
     assert status == 0
-    assert out.splitlines()[1].split()[:6] == ["chat", "observing", "-", "-", "7.5/s", "-"]
+    assert out.splitlines()[1].split()[:5] == ["chat", "observing", "-", "7.5/s", "-"]
     assert json.loads(run("top", "--json")[1])["targets"][0]["name"] == "chat"
 
 
