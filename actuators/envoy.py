@@ -6,20 +6,25 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from actuators import xds
 from actuators.envoy_admin import Admin
 from actuators.envoy_process import EnvoyProcess, find_binary
 from actuators.split import Carried, Json, carried_by, check, metadata_of, spend_lease
 from actuators.xds_exchange import Exchange
+from actuators.xds_fence import THIS_PROCESS, Writer
 from actuators.xds_files import BrokenFileError, XdsFiles, write_s
 from actuators.xds_routes import routes
 from agent.effects import Route
 from agent.errors import ActError, FencedError
 from agent.ports import Site, TrafficSeen
+
+_T = TypeVar("_T")
 
 SOCKET_PATH_BYTES = 107  # of sockaddr_un, without its closing zero
 RENEWED_WITHIN = 1 / 3
@@ -65,6 +70,10 @@ class EnvoyTraffic:
     def home(self) -> Path:
         """All that Envoy has on disk, and its sockets."""
         return self._bound.state_dir.absolute() / "envoy"
+
+    @property
+    def _writer(self) -> Writer:
+        return Writer(epoch=self._bound.epoch, process=THIS_PROCESS)
 
     @property
     def _files(self) -> XdsFiles:
@@ -121,9 +130,7 @@ class EnvoyTraffic:
         return TrafficSeen(
             weights=carried.weights if carried else {},
             addresses={name: xds.address_of(cluster) for name, cluster in clusters.items()},
-            epoch=max(
-                [version.epoch for version in self._files.versions()] + [carried.epoch if carried else 0]
-            ),
+            epoch=max(self._files.newest().epoch, carried.epoch if carried else 0),
             leased=carried.leased if carried else None,
             listening=self._process.find() is not None and await self._admin.listening(),
         )
@@ -156,7 +163,7 @@ class EnvoyTraffic:
             files=self._files,
             admin=self._admin,
             process=self._process,
-            epoch=self._bound.epoch,
+            writer=self._writer,
             number=route.number,
             within_s=self.confirm_s,
         )
@@ -171,8 +178,8 @@ class EnvoyTraffic:
 
     async def _route(self, route: Route) -> None:
         """Add servers, then move traffic, then forget servers: a share is never of an unknown server."""
-        self._refuse_under_newer(await self._carried())
         wanted = {server.name: xds.cluster(server) for server in route.servers}
+        await self._claim(await self._carried())
         exchange = self._exchange(route)
         first = not self._files.exist()
         try:
@@ -187,15 +194,28 @@ class EnvoyTraffic:
             raise  # nothing here is ours to restore
         except ActError:
             if first:
-                await self._process.kill()
+                await self._alone(self._process.end)
             await exchange.take_back()
             raise
 
-    def _refuse_under_newer(self, carried: Carried | None) -> None:
+    async def _claim(self, carried: Carried | None) -> None:
+        """From here on nobody older writes, so that what is read now is not changed by them."""
         epoch = self._bound.epoch
-        self._files.refuse_under_newer(epoch)
         if carried and carried.epoch > epoch:
             raise FencedError(f"Envoy carries a route of epoch {carried.epoch}, this daemon is {epoch}")
+        newest = self._files.newest()
+        self._writer.refuse_after(newest)
+        if newest != self._writer:
+            await self._alone(lambda: None)
+
+    async def _alone(self, act: Callable[[], _T]) -> _T:
+        """In a thread, which ends and gives the lock back also when this is cancelled."""
+
+        def acted() -> _T:
+            with self._files.alone(self._writer):
+                return act()
+
+        return await asyncio.to_thread(acted)
 
     async def _place(self, exchange: Exchange, route: Route, wanted: dict[str, Json]) -> None:
         """What Envoy cannot start without, where it is missing or broken."""
@@ -214,8 +234,19 @@ class EnvoyTraffic:
         problems = await self.problems()
         if problems or binary is None:
             raise ActError("cannot start Envoy: " + "; ".join(problems))
+        written = await self._alone(partial(self._started, binary))
+        try:
+            await self._process.until_it_answers(binary, written)
+        except ActError:
+            await self._alone(self._process.end)
+            raise
+
+    def _started(self, binary: str) -> int:
+        """Unless a newer daemon's has come meanwhile: two would share the port's connections."""
+        if self._process.find() is not None:
+            return self._process.log_size()
         self._process.bootstrap.write_bytes(xds.bootstrap(self.home))
-        await self._process.start(binary, concurrency=self.concurrency)
+        return self._process.start(binary, concurrency=self.concurrency)
 
     async def keep_alive(self, route: Route) -> None:
         """A route that the files do not have is put there, unless they have a later one of this daemon."""
@@ -223,7 +254,7 @@ class EnvoyTraffic:
         async with self._turn:
             whole = all(self._files.is_usable(kind) for kind in ("cds", "rds", "lds"))
             carried = await self._carried() if whole else None
-            self._refuse_under_newer(carried)
+            await self._claim(carried)
             if carried and (carried.epoch, carried.number) > (self._bound.epoch, route.number):
                 return
             if carried is None or not carried.is_of(route):
@@ -246,7 +277,7 @@ class EnvoyTraffic:
                 files=self._files,
                 admin=self._admin,
                 process=self._process,
-                epoch=carried.epoch,
+                writer=self._files.newest(),  # in the name of the daemon that has ended
                 number=carried.number,
                 within_s=self.confirm_s,
             )

@@ -7,6 +7,8 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,28 +90,31 @@ class EnvoyProcess:
                 return None
         return int(_CREDENTIALS.unpack(told)[0]) or None
 
-    async def start(self, binary: str, *, concurrency: int) -> None:
-        """Returns when Envoy answers on its admin socket. Raises ActError, with its log, when it does not."""
-        if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
+    def start(self, binary: str, *, concurrency: int) -> int:
+        """For a thread. Gives the size of the log before it."""
+        if self.log_size() > LOG_BYTES:
             self.log.write_bytes(b"")
         (self.home / "admin.sock").unlink(missing_ok=True)
         (self.home / "envoy.pid").unlink(missing_ok=True)
         written = self.log_size()
         flags = ("--disable-hot-restart", "--reject-unknown-dynamic-fields", "--drain-time-s", "3600")
         more = ("--concurrency", str(concurrency), "-l", "warning")
-        shell = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", SCRIPT, "sh", str(self.log), str(self.home / "envoy.pid")),
-            *(binary, "-c", str(self.bootstrap), *flags, *more),
+        subprocess.run(  # noqa: S603 - the operator's Envoy
+            [
+                *("/bin/sh", "-c", SCRIPT, "sh", str(self.log), str(self.home / "envoy.pid")),
+                *(binary, "-c", str(self.bootstrap), *flags, *more),
+            ],
             cwd=self.home,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
+            check=False,
         )
-        await shell.wait()
-        await self._until_it_answers(binary, written)
+        return written
 
-    async def _until_it_answers(self, binary: str, written: int) -> None:
+    async def until_it_answers(self, binary: str, written: int) -> None:
+        """On its admin socket. Raises ActError, with its log, when it does not."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + STARTS_WITHIN_S
         admin = Admin(self.home / "admin.sock")
@@ -120,7 +125,6 @@ class EnvoyProcess:
             if not self._was_started():
                 raise ActError(f"Envoy ({binary}) exited at its start", self.log_since(written))
             await asyncio.sleep(0.02)
-        await self.kill()
         raise ActError(f"Envoy ({binary}) did not start in {STARTS_WITHIN_S:g} s", self.log_since(written))
 
     def _was_started(self) -> bool:
@@ -132,6 +136,10 @@ class EnvoyProcess:
 
     async def kill(self) -> None:
         """Cut everything at once; fine if it is gone."""
+        await asyncio.to_thread(self.end)
+
+    def end(self) -> None:
+        """The same, for a thread."""
         pid = self.find()
         if pid is not None:
             try:
@@ -141,7 +149,7 @@ class EnvoyProcess:
         for _ in range(500):
             if pid is None or not _lives(pid):
                 break
-            await asyncio.sleep(0.01)
+            time.sleep(0.01)
         (self.home / "envoy.pid").unlink(missing_ok=True)
         (self.home / "admin.sock").unlink(missing_ok=True)
 

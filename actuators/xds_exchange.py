@@ -6,6 +6,7 @@ from actuators import xds
 from actuators.envoy_admin import Admin
 from actuators.envoy_process import EnvoyProcess
 from actuators.split import Json
+from actuators.xds_fence import Writer
 from actuators.xds_files import Version, XdsFiles
 from agent.errors import ActError
 
@@ -17,17 +18,17 @@ class Exchange:
     files: XdsFiles
     admin: Admin
     process: EnvoyProcess
-    epoch: int
+    writer: Writer
     number: int
     within_s: float
     _before: list[tuple[str, bytes | None]] = field(default_factory=list)
 
     def version(self) -> Version:
-        return self.files.next_version(epoch=self.epoch, number=self.number)
+        return self.files.next_version(epoch=self.writer.epoch, number=self.number)
 
     async def place(self, kind: str, content: bytes) -> None:
         """Before Envoy runs. Raises ActError, FencedError."""
-        self._before.append((kind, await self.files.put(kind, content, epoch=self.epoch)))
+        self._before.append((kind, await self.files.put(kind, content, writer=self.writer)))
 
     async def give(self, kind: str, version: str, content: bytes) -> None:
         """Returns when it is in force. Raises ActError with Envoy's own reason, FencedError."""
@@ -69,4 +70,4 @@ class Exchange:
         """Raises FencedError when a newer daemon has written meanwhile: then nothing is ours to restore."""
         while self._before:
             kind, content = self._before.pop()
-            await self.files.put(kind, content, epoch=self.epoch)
+            await self.files.put(kind, content, writer=self.writer)

@@ -1,17 +1,17 @@
 """The files that Envoy reads: replaced whole, by one writer at a time, never by an older daemon."""
 
 import asyncio
-import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from actuators.split import Carried, Json, carried_by
+from actuators.xds_fence import Fence, Writer
 from agent.body import json_in
-from agent.errors import ActError, FencedError
-
-LOCKED_FOR_S = 2.0  # a write holds the lock for milliseconds
+from agent.errors import ActError
 
 
 class BrokenFileError(ActError):
@@ -96,47 +96,42 @@ class XdsFiles:
         serial = max((version.serial for version in self.versions()), default=0)
         return Version(epoch=epoch, number=number, serial=serial + 1)
 
-    def refuse_under_newer(self, epoch: int) -> None:
-        """Raises FencedError."""
-        newest = max((version.epoch for version in self.versions()), default=0)
-        if newest > epoch:
-            raise FencedError(
-                f"the proxy's files are of epoch {newest}, this daemon is {epoch}: a newer one has taken over"
-            )
+    def newest(self) -> Writer:
+        """Of all that the lock and the files tell. Raises ActError."""
+        marked = self._fence.newest()
+        epoch = max((version.epoch for version in self.versions()), default=0)
+        return Writer(epoch=epoch) if epoch > marked.epoch else marked
 
-    async def put(self, kind: str, content: bytes | None, *, epoch: int) -> bytes | None:
-        """Replace a file, or remove it (None); returns what it held. Raises ActError, FencedError."""
-        return await asyncio.to_thread(self._put, kind, content, epoch)
+    @property
+    def _fence(self) -> Fence:
+        return Fence(self.home / "lock")
 
-    def _put(self, kind: str, content: bytes | None, epoch: int) -> bytes | None:
-        path = self.path(kind)
+    @contextmanager
+    def alone(self, writer: Writer) -> Iterator[None]:
+        """Nobody else writes meanwhile, and nobody older ever after. Raises ActError, FencedError."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with (self.home / "lock").open("a") as lock:
-                self._lock(lock.fileno())
-                self.refuse_under_newer(epoch)
-                previous = path.read_bytes() if path.exists() else None
-                if content is None:
-                    path.unlink(missing_ok=True)
-                else:
-                    _replace(path, content)
+            with self._fence.held(writer):
+                writer.refuse_after(self.newest())
+                yield
         except OSError as error:
-            raise ActError(f"cannot write {path}: {error}") from error
-        return previous
+            raise ActError(f"cannot write in {self.home}: {error}") from error
 
-    def _lock(self, fd: int) -> None:
-        end_s = time.monotonic() + LOCKED_FOR_S
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() > end_s:
-                    raise ActError(
-                        f"another process holds {self.home / 'lock'}: is a daemon stopped?"
-                    ) from error
-                time.sleep(0.01)
+    async def put(self, kind: str, content: bytes | None, *, writer: Writer) -> bytes | None:
+        """Replace a file, or remove it (None); returns what it held. Raises ActError, FencedError."""
+        return await asyncio.to_thread(
+            self._put, kind, content, writer
+        )  # ends, and so does its lock, if cancelled
+
+    def _put(self, kind: str, content: bytes | None, writer: Writer) -> bytes | None:
+        path = self.path(kind)
+        with self.alone(writer):
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            previous = path.read_bytes() if path.exists() else None
+            if content is None:
+                path.unlink(missing_ok=True)
             else:
-                return
+                _replace(path, content)
+        return previous
 
 
 def write_s(folder: Path) -> float:

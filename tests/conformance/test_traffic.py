@@ -117,6 +117,19 @@ async def test_the_proxy_outlives_its_daemon(bind: Bind) -> None:
     assert (later.epoch, later.weights) == (2, ALONE.weights)
 
 
+async def test_a_newer_daemons_first_heartbeat_shuts_the_older_one_out(bind: Bind) -> None:
+    older, newer = bind(1), bind(2)
+    await older.route(ALONE)
+
+    await newer.keep_alive(ALONE)
+    seen = await newer.observe()
+
+    assert seen is not None
+    assert (seen.epoch, seen.weights) == (2, ALONE.weights)
+    with pytest.raises(FencedError):
+        await older.route(replace(CANARY, number=3))
+
+
 async def test_an_older_daemon_is_fenced(bind: Bind) -> None:
     older, newer = bind(1), bind(2)
     await older.route(ALONE)
