@@ -186,6 +186,7 @@ def roll(desk: Scene, name: str) -> Rollout:
         weights={state.blue.name: 50, green.name: 50},
         fallback=state.blue.name,
     )
+    desk.logs[name, green.name] = tuple(f"INFO 11-20 11:52:{s:02} [core.py:127] {s}" for s in range(30))
     desk._suggestions[made.id] = made
     desk.set(
         replace(

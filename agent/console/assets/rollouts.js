@@ -4,6 +4,7 @@ import { at, get, post, Problem } from "./api.js";
 import { Chart } from "./charts.js";
 import { el, fill, svg } from "./dom.js";
 import { change, duration, latency, number, percent, valueOf, words } from "./format.js";
+import { Tail } from "./log.js";
 import { action, barred, confirm, figure, list, notice, pill, refused, side, table, time } from "./parts.js";
 import { section } from "./target.js";
 
@@ -57,8 +58,9 @@ export function rolloutPage(context, root, id) {
   const evidence = el("section", { "aria-label": "Evidence over time", hidden: true }, el("h2", "Evidence over time"),
     el("p", { class: "muted" }, `E-values on a logarithmic scale. A step is passed when every stream reaches ${NOT_WORSE} for “not worse”; green goes back when the mean of “worse” reaches ${WORSE}.`),
     el("div", { class: "charts wide" }, curve.node, against.node));
+  const tail = new Tail(id);
   const rest = el("div");
-  root.append(el("div", { class: "heading" }, head, actions), slot, now, compared, evidence, rest);
+  root.append(el("div", { class: "heading" }, head, actions), slot, now, compared, evidence, tail.node, rest);
 
   async function refresh() {
     rollout = await get(path);
@@ -90,7 +92,8 @@ export function rolloutPage(context, root, id) {
     fill(now, progress(running));
     fill(compared, sides(), judged());
     plot();
-    fill(rest, answers(), log());
+    if (over()) tail.node.hidden = true;
+    fill(rest, answers(), kept());
   }
 
   function progress(running) {
@@ -193,7 +196,14 @@ export function rolloutPage(context, root, id) {
       ], { kind: "matrix" }));
   }
 
-  function log() {
+  const over = () => Boolean(rollout) && rollout.outcome !== "running";
+
+  async function log() {
+    if (!over()) await tail.refresh();
+    if (over()) tail.node.hidden = true;  // it ended meanwhile
+  }
+
+  function kept() {
     if (!rollout.log.length) return null;
     return section("The lost server's last lines", el("pre", { class: "log", tabindex: "0", "aria-label": "Log" }, rollout.log.join("\n")));
   }
@@ -215,7 +225,7 @@ export function rolloutPage(context, root, id) {
   }
 
   return {
-    title: "Rollout", refresh, draw, every_s: 2, idle: () => rollout && rollout.outcome !== "running", idle_s: 30,
+    title: "Rollout", refresh, draw, every_s: 2, idle: over, idle_s: 30, slow: log, slow_s: 3,
     concerns: (record) => record.target === rollout?.target,
     close: () => [curve, against].forEach((chart) => chart.close()),
   };

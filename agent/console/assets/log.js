@@ -1,0 +1,35 @@
+// The end of a log that grows: what a rollout's new server writes while it starts and while it is tried.
+
+import { at, get, Problem } from "./api.js";
+import { el, fill } from "./dom.js";
+import { time } from "./parts.js";
+
+const SPEAKS_OF_MORE = [0, 401, 404];  // refusals that concern the whole page, not only the log
+
+export class Tail {
+  constructor(rollout) {
+    this.path = at("rollouts", rollout, "log");
+    this.note = el("p", { class: "muted" });
+    this.text = el("pre", { class: "log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Green's log" });
+    this.node = el("section", { "aria-label": "Green's log", hidden: true }, el("h2", "Green's log"), this.note, this.text);
+  }
+
+  async refresh() {
+    try {
+      this.show(await get(this.path));
+    } catch (error) {
+      if (!(error instanceof Problem) || SPEAKS_OF_MORE.includes(error.status)) throw error;
+      fill(this.note, error.message);
+    }
+  }
+
+  show(told) {
+    this.node.hidden = !told.live;  // of one that is over the page shows what was kept
+    this.text.hidden = !told.lines.length;
+    fill(this.note, told.why || ["The last lines of ", told.server, ", read at ", time(told.at), "."]);
+    const { scrollTop, clientHeight, scrollHeight } = this.text;
+    const atEnd = scrollTop + clientHeight >= scrollHeight - 4;
+    fill(this.text, told.lines.join("\n"));
+    if (atEnd) this.text.scrollTop = this.text.scrollHeight;  // who has scrolled up goes on reading there
+  }
+}
