@@ -23,6 +23,8 @@ __all__ = ["DockerClient", "Json"]
 _POLL_S = 0.2
 _LONGEST = 1000  # characters of one log line that anybody reads
 _OUTPUT_LINES = 5000  # of a container that ran once
+_ONE_SHOT_SINCE = "1.41"  # of the API
+_RECLAIMABLE = ("total_inactive_file", "inactive_file")
 _BEING_DONE = "in progress"  # what the Engine says of a removal that somebody else asked for
 
 
@@ -73,6 +75,16 @@ class DockerClient:
             )
         except MissingError:
             return None
+
+    async def memory(self, container: str) -> int | None:
+        """Bytes that it holds and would not give back: its usage without the file pages last used long ago.
+
+        None while it does not run. Raises MissingError when it is gone.
+        """
+        stats: Json = await self._engine.ask(
+            f"the memory of {container}", partial(_stats, container=container)
+        )
+        return _held(stats.get("memory_stats") or {})
 
     async def log(self, container: str, lines: int = 40) -> str:
         """The last lines of its log, both streams, oldest first. Raises MissingError when it is gone."""
@@ -271,6 +283,22 @@ class DockerClient:
             if network in {name, endpoint.get("NetworkID")}:
                 return dict(endpoint)
         return None
+
+
+def _stats(api: docker.APIClient, container: str) -> Json:
+    """Once; an Engine before 20.10 looks for a second or two."""
+    once = None if docker.utils.version_lt(str(api.api_version), _ONE_SHOT_SINCE) else True
+    found: Json = api.stats(container, stream=False, one_shot=once)
+    return found
+
+
+def _held(memory: Json) -> int | None:
+    """`memory`: the Engine's memory_stats; cgroup version 1 and 2 have other names for the same."""
+    usage, statistics = memory.get("usage"), memory.get("stats") or {}
+    if not isinstance(usage, int):
+        return None
+    idle = next((statistics[name] for name in _RECLAIMABLE if isinstance(statistics.get(name), int)), 0)
+    return max(0, usage - int(idle))
 
 
 def _log(api: docker.APIClient, container: str, lines: int) -> str:

@@ -121,7 +121,7 @@ async def _placed(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Ch
         if problem := docker_room.too_few(blue, asked.setting, host):
             return Choice(strategy=None, why=problem), problem
     held = [
-        await docker_room.holding(blue, engine, server.setting)
+        await docker_room.holding(blue, asked.client, server.setting)
         for blue, server in zip(asked.blues, asked.servers, strict=True)
     ]
     return choose(wanted, len(asked.servers), docker_room.room(held, asked.setting, host)), ""

@@ -6,19 +6,18 @@ there is room for it where those have some left, and not on other GPUs that happ
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 from urllib.parse import urlsplit
 
 from actuators import host_room
+from actuators.docker_client import DockerClient, Json
 from actuators.docker_gpus import Gpus, gpus_of
 from actuators.host_room import GpuRoom
 from agent.errors import ActError
 from agent.model import Setting
 from agent.placement import Room
-
-Json = dict[str, Any]
 
 _GIB = 1024**3
 _MIB = 1024**2
@@ -69,12 +68,14 @@ async def look(host: str, blues: Sequence[Json]) -> Host:
         return Host(memory=free, memory_total=total, why=error.why)
 
 
-async def holding(blue: Json, host: str, setting: Setting) -> Holding:
-    """`setting`: the one it runs with. Its memory is measured where no limit says it."""
+async def holding(blue: Json, client: DockerClient, setting: Setting) -> Holding:
+    """`setting`: the one it runs with. Its memory is asked for where no limit says it."""
     config: Json = blue.get("HostConfig") or {}
     limit = int(config.get("Memory") or 0)
-    pid = int((blue.get("State") or {}).get("Pid") or 0)
-    measured = await host_room.memory_of(pid) if here(host) and not limit else None
+    measured = None
+    if not limit:
+        with suppress(ActError):
+            measured = await client.memory(str(blue["Id"]))
     return Holding(
         name=str(blue.get("Name") or "").lstrip("/"),
         gpus=gpus_of(blue),

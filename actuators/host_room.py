@@ -20,10 +20,6 @@ _OLD_FIELDS = ("index", "uuid", "memory.used", "memory.total")  # drivers before
 _SHOWN = 300
 _INDEX_DIGITS = 4
 _AT_ONCE = 2**16
-_MEMORY_FILES = (  # under /sys/fs/cgroup: usage, statistics, the reclaimable share's name in them
-    ("memory", "memory.usage_in_bytes", "total_inactive_file"),
-    ("", "memory.current", "inactive_file"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +38,6 @@ async def free_memory() -> int | None:
 
 async def total_memory() -> int | None:
     return await asyncio.to_thread(_meminfo, Path("/proc/meminfo"), "MemTotal")
-
-
-async def memory_of(pid: int) -> int | None:
-    """Bytes that the container of this process holds and would not give back; None when it cannot be seen."""
-    return await asyncio.to_thread(_cgroup_memory, pid, Path("/proc"), Path("/sys/fs/cgroup"))
 
 
 async def gpus(command: str = "nvidia-smi", within_s: float = _SMI_S) -> tuple[GpuRoom, ...]:
@@ -135,26 +126,3 @@ def _meminfo(path: Path, name: str) -> int | None:
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     return None
-
-
-def _cgroup_memory(pid: int, proc: Path, cgroups: Path) -> int | None:
-    if pid <= 0:
-        return None
-    with suppress(OSError, ValueError):
-        groups = _groups((proc / str(pid) / "cgroup").read_text(encoding="utf-8"))
-        for controller, usage, reclaimable in _MEMORY_FILES:
-            if controller in groups:
-                folder = cgroups / controller / groups[controller].lstrip("/")
-                statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                held = int((folder / usage).read_text(encoding="ascii")) - int(statistics.get(reclaimable, 0))
-                return max(0, held)
-    return None
-
-
-def _groups(text: str) -> dict[str, str]:
-    """Path of each controller; the unified hierarchy's is named ""."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        found |= dict.fromkeys(controllers.split(","), path)
-    return found

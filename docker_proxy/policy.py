@@ -80,7 +80,7 @@ class Containers(_Table):
     adopt: tuple[ContainerName, ...] = ()
     label: Text = "trimtab.target"
     names: tuple[Text, ...] = ("trimtab-*",)  # of what it creates, and may rename to
-    read: Literal["ours", "all"] = "ours"  # whose list entries, inspects and logs it may see
+    read: Literal["ours", "all"] = "ours"  # whose list entries, inspects, logs and stats it may see
     files: tuple[Absolute, ...] = ()  # inside a container of its own, for `--config FILE`
 
     @model_validator(mode="after")

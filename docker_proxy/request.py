@@ -85,6 +85,7 @@ ROUTES = (
     _route("network", "GET", _NETWORK, {"verbose": _FLAG, "scope": _SHORT}),
     _route("inspect", "GET", f"{_CONTAINER}/json", {"size": _FLAG}),
     _route("logs", "GET", f"{_CONTAINER}/logs", _LOGS),
+    _route("stats", "GET", f"{_CONTAINER}/stats", {"stream": _NO, "one-shot": _FLAG}),
     _route("file", "GET", f"{_CONTAINER}/archive", {"path": _SHORT}),
     _route("file", "HEAD", f"{_CONTAINER}/archive", {"path": _SHORT}),
     _route("create", "POST", "/containers/create", {"name": _NAME, "platform": _fits("[a-z0-9/]*")}, _LARGE),

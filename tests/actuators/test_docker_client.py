@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
+from actuators import docker_client
 from actuators.docker_client import DockerClient, Json
 from agent.errors import ActError
 from tests.docker_bench import BENCH, PORT, Bench
@@ -49,6 +50,33 @@ async def test_what_is_not_there_is_none(bench: Bench) -> None:
     assert await bench.client.image("trimtab-test/nothing:1") is None
     assert await bench.client.listed({BENCH: bench.prefix}) == []
     assert await bench.client.tail(bench.prefix + "nobody") == ()
+
+
+async def test_the_memory_that_a_container_holds_is_known_while_it_runs(bench: Bench) -> None:
+    one = await bench.run(name="one", port=None, config=SLEEPS)
+    held = await bench.client.memory(one.id)
+    await bench.client.kill(one.id)
+
+    assert held is not None
+    assert 0 < held < 1 << 30
+    assert await bench.client.memory(one.id) is None
+    with pytest.raises(ActError, match="No such container"):
+        await bench.client.memory(bench.prefix + "nobody")
+
+
+@pytest.mark.parametrize(
+    ("said", "held"),
+    [
+        ({"usage": 1000, "stats": {"total_inactive_file": 300, "inactive_file": 1}}, 700),  # cgroup version 1
+        ({"usage": 1000, "stats": {"inactive_file": 300, "anon": 5}}, 700),  # version 2
+        ({"usage": 1000}, 1000),
+        ({"usage": 100, "stats": {"inactive_file": 300}}, 0),
+        ({"limit": 5}, None),
+        ({}, None),
+    ],
+)
+def test_a_container_holds_what_it_would_not_give_back(said: Json, held: int | None) -> None:
+    assert docker_client._held(said) == held
 
 
 async def test_a_list_holds_what_bears_all_the_labels_running_or_not(bench: Bench) -> None:

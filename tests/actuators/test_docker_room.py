@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from actuators.docker_client import DockerClient
 from actuators.docker_gpus import Gpus, gpus_of
 from actuators.docker_room import Holding, Host, gpus_needed, here, holding, look, room, too_few
 from actuators.host_room import GpuRoom
@@ -256,9 +257,10 @@ async def test_a_host_is_not_asked_for_gpus_that_no_server_has() -> None:
 
 
 async def test_a_limit_is_what_a_server_may_need() -> None:
-    found = await holding(
-        container(host={"Memory": 3 * GIB, "CpusetCpus": "0"}), "", {"gpu_memory_utilization": 0.5}
-    )
+    nobody = DockerClient(host="unix:///nowhere/docker.sock")
+    limited = container(host={"Memory": 3 * GIB, "CpusetCpus": "0"})
+
+    found = await holding(limited, nobody, {"gpu_memory_utilization": 0.5})
 
     assert (found.name, found.limit, found.cpus, found.utilization) == ("vllm", 3 * GIB, "0", 0.5)
-    assert (await holding(container(), "", {})).memory is None
+    assert (await holding(container(), nobody, {})).memory is None

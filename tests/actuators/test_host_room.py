@@ -1,5 +1,4 @@
 import asyncio
-import os
 import stat
 from pathlib import Path
 
@@ -116,39 +115,3 @@ def test_memory_that_is_not_said_is_not_known(tmp_path: Path) -> None:
     assert host_room._meminfo(tmp_path / "meminfo", "MemAvailable") is None
     assert host_room._meminfo(tmp_path / "meminfo", "MemFree") == 12 * 1024
     assert host_room._meminfo(tmp_path / "nowhere", "MemFree") is None
-
-
-@pytest.mark.parametrize(
-    ("groups", "folder", "files"),
-    [
-        (
-            "4:cpu,memory:/docker/ab\n0::/\n",
-            "memory/docker/ab",
-            {"memory.usage_in_bytes": "1000\n", "memory.stat": "cache 900\ntotal_inactive_file 300\n"},
-        ),
-        (
-            "0::/system.slice/docker-ab.scope\n",
-            "system.slice/docker-ab.scope",
-            {"memory.current": "1000\n", "memory.stat": "file 900\ninactive_file 300\n"},
-        ),
-    ],
-    ids=["version 1", "version 2"],
-)
-def test_a_container_holds_what_it_would_not_give_back(
-    tmp_path: Path, groups: str, folder: str, files: dict[str, str]
-) -> None:
-    (tmp_path / "proc" / "7").mkdir(parents=True)
-    (tmp_path / "proc" / "7" / "cgroup").write_text(groups)
-    (tmp_path / "cgroups" / folder).mkdir(parents=True)
-    for name, text in files.items():
-        (tmp_path / "cgroups" / folder / name).write_text(text)
-
-    assert host_room._cgroup_memory(7, tmp_path / "proc", tmp_path / "cgroups") == 700
-    assert host_room._cgroup_memory(8, tmp_path / "proc", tmp_path / "cgroups") is None
-    assert host_room._cgroup_memory(0, tmp_path / "proc", tmp_path / "cgroups") is None
-
-
-async def test_what_this_process_holds_is_not_below_nothing() -> None:
-    held = await host_room.memory_of(os.getpid())
-
-    assert held is None or held >= 0

@@ -38,7 +38,10 @@ async def test_an_own_container_is_passed_on_by_its_full_id(
     assert rig.engine.changes[0][1] == f"/containers/{full}{tail.partition('?')[0]}"
 
 
-@pytest.mark.parametrize(("method", "tail"), [*CHANGES, ("GET", "/json"), ("GET", "/logs?stdout=1")])
+@pytest.mark.parametrize(
+    ("method", "tail"),
+    [*CHANGES, *(("GET", look) for look in ("/json", "/logs?stdout=1", "/stats?stream=0"))],
+)
 @pytest.mark.parametrize("ref", ["postgres", FOREIGN, "cccccc", "aaaaaaaaaaaa", HEXNAMED])
 async def test_a_foreign_container_is_left_alone_however_it_is_called(
     rig: Rig, method: str, tail: str, ref: str

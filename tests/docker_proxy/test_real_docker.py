@@ -175,6 +175,7 @@ async def test_a_foreign_container_is_out_of_reach_by_every_name(real: Real, for
             lambda ref=ref: real.client.exec_create(ref, "id"),
             lambda ref=ref: real.client.inspect_container(ref),
             lambda ref=ref: real.client.logs(ref),
+            lambda ref=ref: real.client.stats(ref, stream=False, one_shot=True),
             lambda ref=ref: real.client.get_archive(ref, "/etc/hostname"),
             lambda ref=ref: real.client.disconnect_container_from_network(ref, "bridge"),
         ):
@@ -220,6 +221,7 @@ def _life(real: Real, made: str) -> None:
     client.stop(made, timeout=20)
     assert client.wait(made)["StatusCode"] == 0
     assert client.logs(made, stdout=True, stderr=False, tail=10) == b"hello\n"
+    assert "memory_stats" in client.stats(made, stream=False, one_shot=True)
     client.remove_container(made)
     with pytest.raises(NotFound):
         client.inspect_container(made)

@@ -32,6 +32,7 @@ ID = "4f" * 32
         ("POST", "/v1.41/containers/x/update", "update"),
         ("POST", "/v1.41/containers/x/rename?name=trimtab-chat-r3", "rename"),
         ("POST", "/v1.41/containers/x/wait?condition=next-exit", "wait"),
+        ("GET", "/v1.41/containers/x/stats?stream=False&one-shot=True", "stats"),
         ("DELETE", "/v1.41/containers/x?v=False&link=False&force=True", "remove"),
         ("POST", "/v1.41/networks/llm/connect", "connect"),
         ("POST", "/networks/llm/disconnect", "disconnect"),

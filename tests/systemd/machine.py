@@ -21,9 +21,13 @@ _UP = frozenset({"running", "degraded"})
 
 
 class Machine:
-    """`with Machine() as machine`: booted. `root`: its files, seen from here."""
+    """`with Machine() as machine`: booted. `root`: its files, seen from here.
 
-    def __init__(self) -> None:
+    `seen`: what of this host is there too, at the same place; only to be read, but for sockets.
+    """
+
+    def __init__(self, *seen: Path) -> None:
+        self._seen = [f"--bind{'' if place.is_socket() else '-ro'}={place}" for place in seen]
         self._folder = Path(tempfile.mkdtemp(prefix="tt-"))  # short: a unix socket's path has 107 bytes
         self.root = self._folder / "root"
         self.process: subprocess.Popen[bytes] | None = None
@@ -84,7 +88,7 @@ class Machine:
             self.process = subprocess.Popen(
                 [
                     *("systemd-nspawn", "--quiet", "--directory", str(self.root), "--boot"),
-                    *("--register=no", "--keep-unit", "--console=pipe"),
+                    *("--register=no", "--keep-unit", "--console=pipe", *self._seen),
                     f"--machine={self._folder.name.replace('_', 'x')}",
                 ],
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,103 @@
+"""The service as it is shipped, with Docker: its unit asks the proxy's unit, and that asks the Engine."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from json import dumps
+from pathlib import Path
+
+import pytest
+
+from actuators.docker_labels import SERVER, ours
+from agent.ports import Site
+from tests.docker_bench import Bench, Container
+from tests.system.docker_rig import FLAGS, SOME, DockerRig, DockerWishes
+from tests.system.rig import lost
+from tests.system.wishes import TARGET
+from tests.systemd.machine import Machine
+from tests.systemd.service import HOME, Service
+
+pytestmark = [pytest.mark.site, pytest.mark.real_docker, pytest.mark.real_envoy, pytest.mark.timeout(300)]
+
+ENGINE = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")).resolve()
+
+
+@dataclass(kw_only=True)
+class DockerService(Service, DockerRig):
+    """Containers of this host's Engine, changed by the service of a booted machine."""
+
+    bare_metal: bool = False
+
+    async def made(self) -> set[str]:
+        site = Site(target=TARGET, state_dir=HOME / TARGET, epoch=0)
+        found = await self.bench.client.listed(ours(site))
+        return {one["Labels"].get(SERVER) or one["Names"][0] for one in found}
+
+    def log_of_the_proxy(self) -> str:
+        return self.machine.run("journalctl", "-u", "trimtab-docker-proxy", "-o", "cat", "--no-pager")
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with Bench() as bench:
+        yield bench
+
+
+@pytest.fixture
+async def blue(bench: Bench) -> Container:
+    return await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:exit", restart="unless-stopped")
+
+
+@pytest.fixture
+async def binds(bench: Bench, blue: Container) -> list[str]:
+    """The host's directories that the containers read."""
+    found = await bench.inspect(blue)
+    return [bind.split(":")[0] for bind in found["HostConfig"]["Binds"]]
+
+
+@pytest.fixture
+def docker_machine(package: Path, binds: list[str]) -> Iterator[Machine]:
+    """Docker's group is that of the Engine's socket; the proxy's user may pass to what it has to look at."""
+    with Machine(ENGINE, *(Path(place) for place in binds if place != "/usr")) as machine:
+        machine.install(package)
+        machine.run("groupmod", "--non-unique", "--gid", str(ENGINE.stat().st_gid), "docker")
+        machine.run("chmod", "o+x", "/root")
+        yield machine
+
+
+async def test_a_container_is_changed_and_a_bad_change_taken_back_by_the_units_as_shipped(
+    bench: Bench, blue: Container, binds: list[str], docker_machine: Machine, tmp_path: Path
+) -> None:
+    image = (await bench.inspect(blue))["Config"]["Image"]
+    rig = DockerService(
+        home=tmp_path,
+        wishes=DockerWishes(containers=(blue.name,)),
+        bench=bench,
+        blue=(blue,),
+        machine=docker_machine,
+    )
+    rig.prepare()
+    (docker_machine.root / "etc/trimtab/docker-proxy.toml").write_text(f"""
+        socket = {{ path = "/run/trimtab-docker-proxy/docker.sock", engine = "{ENGINE}" }}
+        containers = {{ adopt = ["{blue.name}"] }}
+        create = {{ images = ["{image}"] }}
+        mounts = {{ read = {dumps(binds)} }}
+    """)
+    docker_machine.run("systemctl", "start", "trimtab")
+    try:
+        await rig.serving()
+        async with rig.observer() as answers, rig.users(SOME) as traffic:
+            one = await rig.switch(max_num_seqs=16)
+            bad = await rig.switch(max_num_seqs=12)
+            kept = await rig.are_whole()
+        said = rig.log_of_the_proxy()
+    finally:
+        await rig.tear_down()
+
+    assert (one["outcome"], bad["outcome"]) == ("promoted", "rolled_back"), (one, bad)
+    assert "exited with code 1" in bad["why"]
+    assert kept == ["chat-r1"]
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    assert "containers/create" in said
+    assert "refused" not in said
