@@ -72,4 +72,4 @@ def test_a_page_that_nobody_looks_at_asks_for_no_log(opened: Opened, scene: Scen
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(LONGER_MS)
 
-    assert asked == []
+    assert not [url for url in asked if "/v1/rollouts/" in url]
