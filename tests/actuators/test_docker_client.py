@@ -50,6 +50,8 @@ async def test_what_is_not_there_is_none(bench: Bench) -> None:
     assert await bench.client.image("trimtab-test/nothing:1") is None
     assert await bench.client.listed({BENCH: bench.prefix}) == []
     assert await bench.client.tail(bench.prefix + "nobody") == ()
+    with pytest.raises(ActError, match="No such container"):
+        await bench.client.log(bench.prefix + "nobody")
 
 
 async def test_the_memory_that_a_container_holds_is_known_while_it_runs(bench: Bench) -> None:
