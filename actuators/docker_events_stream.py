@@ -1,7 +1,6 @@
 """The Docker Engine's events as they happen, over restarts of the Engine."""
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,11 +12,15 @@ from docker.errors import DockerException
 from docker.types import CancellableStream
 from docker.utils import convert_filters
 
+from agent.body import json_in
+
 Json = dict[str, Any]
 
 RESYNC: Json = {"resync": True}
 _BACK_OFF_S = (0.1, 5.0)  # first and longest wait for an Engine that is away
+_AT_ONCE = 2**16
 _LONGEST_EVENT = 2**20  # bytes; a container's labels are in it
+_LATEST_NS = 2**63 - 1  # what the Engine itself can say
 _SILENCE_S = 60.0  # then the stream is opened anew: an Engine that hangs closes nothing
 
 
@@ -85,13 +88,13 @@ class _Listener:
         with self._connected() as api, self._opened(api) as answer:
             yield RESYNC
             rest = b""
-            for chunk in answer.iter_content(None):
+            for chunk in answer.iter_content(_AT_ONCE):
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > _LONGEST_EVENT:
                     raise ValueError(f"an event of more than {_LONGEST_EVENT} bytes")
                 for line in filter(None, map(bytes.strip, lines)):
-                    event: Json = json.loads(line)
-                    self._since = _just_after(event)
+                    event = event_of(line)
+                    self._since = _just_after(event) or self._since
                     yield event
 
     def _opened(self, api: docker.APIClient) -> requests.Response:
@@ -110,10 +113,23 @@ class _Listener:
         return answer
 
 
+def event_of(line: bytes) -> Json:
+    """RESYNC for what cannot be read: whatever it would have said, it can be looked at."""
+    try:
+        event = json_in(line)
+    except ValueError:
+        return RESYNC
+    actor = (event.get("Actor") or {}) if isinstance(event, dict) else None
+    told = (actor.get("Attributes") or {}) if isinstance(actor, dict) else None
+    if not isinstance(told, dict) or not all(isinstance(one, str) for one in told.values()):
+        return RESYNC
+    return dict(event)
+
+
 def _just_after(event: Json) -> str | None:
     """`since` takes seconds with nanoseconds behind the point."""
     at = event.get("timeNano")
-    if not isinstance(at, int):
+    if not isinstance(at, int) or not 0 <= at < _LATEST_NS:
         return None
     seconds, nanos = divmod(at + 1, 10**9)
     return f"{seconds}.{nanos:09d}"

@@ -29,6 +29,8 @@ _REFUSALS = (  # what the Engine says, and what to do
     (r"(?i)network .* not found", "the network is gone: create it again"),
 )
 
+_CODE = re.compile(r"-?[0-9]{1,9}")
+
 
 @dataclass(slots=True)
 class Heard:
@@ -181,4 +183,4 @@ async def last_lines(client: DockerClient, inspect: Json) -> tuple[str, ...]:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.lstrip("-").isdecimal() else 0
+    return int(text) if _CODE.fullmatch(text) else 0
