@@ -39,8 +39,9 @@ _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s)?")
 def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "advise",
-        help="what an expert would say about a running server, or two saved scrapes of it",
-        description="Exit status 0: nothing to say; 1: findings; 2: the server or an option cannot be read.",
+        help="what an expert would say about a running server",
+        description="Or about two saved scrapes, or its log. Exit status 0: nothing to say; 1: findings; "
+        "2: the server or an option cannot be read.",
     )
     parser.add_argument("url", nargs="?", metavar="URL", help="of the server: http://127.0.0.1:8000")
     parser.add_argument("--for", dest="watch_s", metavar="S", help=f"seconds to watch it; {LIVE_S:g} else")

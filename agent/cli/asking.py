@@ -2,20 +2,22 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from urllib.parse import quote
 
 from agent.cli import Subparsers
 from agent.cli.exits import AWAY, NO, OK
 from agent.cli.link import LOOPBACK, SOCKET, Json, Link, RefusedError, UnreachableError, link
-from agent.cli.tables import safe
+from agent.cli.tables import complain
 
 Command = Callable[[argparse.Namespace, Link], int]
 
 
 def add(subparsers: Subparsers, name: str, command: Command, says: str) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(name, help=says, description=says)
+    parser = subparsers.add_parser(name, help=says)
     parser.add_argument("--json", action="store_true", help="the daemon's own answer")
     parser.add_argument("--url", help=f"TRIMTAB_URL, else {SOCKET} where it is, else {LOOPBACK}")
     parser.add_argument(
@@ -23,19 +25,30 @@ def add(subparsers: Subparsers, name: str, command: Command, says: str) -> argpa
     )
 
     def run(args: argparse.Namespace) -> int:
+        daemon = link(args.url, args.token_file)
         try:
-            return command(args, link(args.url, args.token_file))
+            return command(args, daemon)
         except RefusedError as refusal:
             if args.json:
                 print_json(refusal.problem)
-            sys.stderr.write(f"trimtab: {safe(refusal)}\n")
+            complain(_in_commands(refusal, daemon))
             return NO
         except UnreachableError as error:
-            sys.stderr.write(f"trimtab: {safe(error)}\n")
+            complain(error)
             return AWAY
 
     parser.set_defaults(run=run, command=name)
     return parser
+
+
+def _in_commands(refusal: RefusedError, daemon: Link) -> str:
+    """What the daemon says to programs, in words of the command line."""
+    if refusal.problem["status"] == HTTPStatus.UNAUTHORIZED and daemon.token is None:
+        return (
+            "no token was sent: name one with --token-file or TRIMTAB_TOKEN (`trimtab token new` makes one);"
+            " over the unix socket an account with a role in [api] users or groups needs none"
+        )
+    return re.sub(r"GET /v1/(suggestions|rollouts)", r"`trimtab \1`", str(refusal))
 
 
 def say(text: str) -> None:

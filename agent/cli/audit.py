@@ -13,8 +13,9 @@ from typing import Any
 from agent import checkpoints
 from agent.chain import Head, Verification, verify
 from agent.cli import Subparsers
-from agent.cli.tables import moment, safe, value
-from agent.cli.terminal import BOLD, DIM, RED, coloured
+from agent.cli.cells import folded
+from agent.cli.tables import complain, moment, safe, value
+from agent.cli.terminal import BOLD, DIM, RED, coloured, columns
 from agent.errors import JournalError
 from agent.journald import exported
 from agent.records import BrokenLineError, Record, parse
@@ -22,14 +23,13 @@ from agent.segments import reading
 
 DEFAULT_STATE_DIR = Path("/var/lib/trimtab")
 JOURNAL = "audit.jsonl"
+UNDER = " " * 7  # below the number of an entry
 OK, TAMPERED = 0, 1  # 2: unreadable, as for every command
 _PIN = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
 
 
 def register(subparsers: Subparsers) -> None:
-    audit = subparsers.add_parser(
-        "audit", help="what happened and why; works without the daemon", description=__doc__
-    )
+    audit = subparsers.add_parser("audit", help="what happened and why; works without the daemon")
     commands = audit.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     show = commands.add_parser("show", help="the entries, oldest first")
@@ -101,7 +101,7 @@ def _show(args: argparse.Namespace) -> int:
             record = parse(line)
         except BrokenLineError as error:
             unreadable += 1
-            sys.stderr.write(f"trimtab: {where}: {safe(error)}\n")
+            complain(f"{where}: {error}")
             continue
         if not _wanted(record, args):
             continue
@@ -151,8 +151,8 @@ def _told(record: Record) -> str:
         "; ".join(f"{e['metric']} {e['value']:.4g} {e['unit']}".strip() for e in record["evidence"]),
         f"error: {error}" if error else "",
     ]
-    lines = ["  ".join(filter(None, head)), *(f"       {safe(line)}" for line in more if line)]
-    return "\n".join([lines[0], *(coloured(line, DIM) for line in lines[1:])]) + "\n"
+    below = (line for text in more if text for line in folded(f"{UNDER}{safe(text)}", columns(), UNDER))
+    return "\n".join(["  ".join(filter(None, head)), *(coloured(line, DIM) for line in below)]) + "\n"
 
 
 def _change(before: dict[str, Any], after: dict[str, Any]) -> str:
@@ -163,7 +163,7 @@ def _change(before: dict[str, Any], after: dict[str, Any]) -> str:
         if isinstance(old, dict) and isinstance(new, dict):
             parts.append(_change(old, new))
         elif name not in before:
-            parts.append(f"{name} {_shown(new)}")
+            parts.append(f"{name} {_shown(new)}" if new != "" else "")
         elif old != new and name in after:
             parts.append(f"{name} {_shown(old)} -> {_shown(new)}")
     return ", ".join(filter(None, parts))

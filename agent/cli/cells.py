@@ -7,6 +7,7 @@ from itertools import accumulate
 from unicodedata import category, east_asian_width
 
 COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+NARROW = 10  # a line or column is not made narrower
 SECOND = "\uffff"  # stands for a wide character's second cell; never printable, so in no text of ours
 
 
@@ -19,11 +20,19 @@ def padded(text: str, room: int) -> str:
     return text + " " * (room - cells(text))
 
 
-def wrapped(text: str, room: int, indent: str) -> list[str]:
+def wrapped(text: str, room: int, indent: str, *, at_hyphens: bool) -> list[str]:
     """Lines that are no longer than the room; all but the first begin with the indent."""
     spread = "".join(char + SECOND * (_cells(char) - 1) for char in text)
     room -= SECOND in spread  # where a line ends between the two
-    return [line.replace(SECOND, "") for line in textwrap.wrap(spread, room, subsequent_indent=indent)]
+    lines = textwrap.wrap(spread, room, subsequent_indent=indent, break_on_hyphens=at_hyphens)
+    return [line.replace(SECOND, "") for line in lines]
+
+
+def folded(sentence: str, room: int | None, indent: str = "  ") -> list[str]:
+    """Its lines where it is longer than the room, broken between words. None: there is no end of room."""
+    if room is None or cells(sentence) <= room:
+        return [sentence]
+    return wrapped(sentence, max(room, NARROW), indent, at_hyphens=False)
 
 
 def clipped(line: str, room: int) -> str:

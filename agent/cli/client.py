@@ -14,6 +14,7 @@ from agent.cli.link import Json, Link, RefusedError
 from agent.cli.rollouts import waited
 from agent.cli.tables import (
     change,
+    complain,
     outage_s,
     safe,
     status_text,
@@ -41,7 +42,9 @@ def register(subparsers: Subparsers) -> None:
 
     approve = add(subparsers, "approve", _approve, "approve a suggestion, after looking at it")
     approve.add_argument("id", metavar="SUGGESTION", help="as `trimtab suggestions` shows it")
-    approve.add_argument("--digest", help="approve only what has this digest; without it you are asked")
+    approve.add_argument(
+        "--digest", type=_digest, help="approve only what has this digest; without it you are asked"
+    )
     approve.add_argument("--comment", default="", help="is kept in the audit")
     approve.add_argument(
         "--wait", action="store_true", help="until its rollout is over; 1: it was taken back"
@@ -49,26 +52,44 @@ def register(subparsers: Subparsers) -> None:
 
     deny = add(subparsers, "deny", _deny, "deny a suggestion")
     deny.add_argument("id", metavar="SUGGESTION", help="as `trimtab suggestions` shows it")
-    deny.add_argument("--reason", required=True, help="is kept in the audit")
+    deny.add_argument("--reason", type=_said, required=True, help="is kept in the audit")
 
     propose = add(
         subparsers, "propose", _propose, "ask for a change; it waits for its approval like any other"
     )
     propose.add_argument("target", metavar="TARGET", help="its name")
     propose.add_argument(
-        "knobs", nargs="+", type=_knob, metavar="KNOB=VALUE", help="null: vLLM's own default"
+        "knobs",
+        nargs="+",
+        type=_knob,
+        metavar="KNOB=VALUE",
+        help="max_num_seqs=128; null: vLLM's own default",
     )
-    propose.add_argument("--reason", required=True, help="is kept in the audit")
+    propose.add_argument("--reason", type=_said, required=True, help="is kept in the audit")
 
     abort = add(subparsers, "abort", _abort, "take the target's rollout back")
     abort.add_argument("target", metavar="TARGET", help="its name")
-    abort.add_argument("--reason", default="aborted from the command line", help="is kept in the audit")
+    abort.add_argument(
+        "--reason", type=_said, default="aborted from the command line", help="is kept in the audit"
+    )
     abort.add_argument("--wait", action="store_true", help="until it is over; 1: it was promoted after all")
 
     for verb, says in (("pause", "start nothing new on a target"), ("resume", "end a pause")):
         add(subparsers, verb, _pause_or_resume, says).add_argument(
             "target", metavar="TARGET", help="its name"
         )
+
+
+def _digest(text: str) -> str:
+    if re.fullmatch(r"sha256:[0-9a-f]{64}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no digest; `trimtab suggestions --json` tells it")
+    return text
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("says nothing; a person will look for it in the audit")
+    return text
 
 
 def _knob(text: str) -> tuple[str, object]:
@@ -103,9 +124,9 @@ def _approve(args: argparse.Namespace, daemon: Link) -> int:
     digest = args.digest
     if digest is None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            sys.stderr.write(
-                "trimtab: nobody is at this terminal to look at the suggestion; name what was looked at with"
-                f" --digest (`trimtab suggestions --json` tells it for {safe(args.id)})\n"
+            complain(
+                "nobody is at this terminal to look at the suggestion; name what was looked at with"
+                f" --digest (`trimtab suggestions --json` tells it for {args.id})"
             )
             return USAGE
         suggestion = _checked(daemon, daemon.get(path("suggestions", args.id)))
@@ -116,7 +137,7 @@ def _approve(args: argparse.Namespace, daemon: Link) -> int:
             )
         outage = f", with an outage of about {outage_s(suggestion):.0f} s" if outage_s(suggestion) else ""
         if not _is_yes(f"Approve this change{outage}? [y/N] "):
-            sys.stderr.write("trimtab: nothing was approved\n")
+            complain("nothing was approved")
             return NO
         digest = suggestion["digest"]
     body = {"digest": digest, "comment": args.comment}
@@ -149,7 +170,7 @@ def _deny(args: argparse.Namespace, daemon: Link) -> int:
 def _propose(args: argparse.Namespace, daemon: Link) -> int:
     to = dict(args.knobs)
     if len(to) < len(args.knobs):
-        sys.stderr.write("trimtab: a knob is named more than once; name it once\n")
+        complain("a knob is named more than once; name it once")
         return USAGE
     asked = daemon.post(path("targets", args.target, "suggestions"), {"to": to, "reason": args.reason})
     answer = _checked(daemon, asked)
@@ -159,7 +180,7 @@ def _propose(args: argparse.Namespace, daemon: Link) -> int:
         return show(args, answer, suggestion_text(answer) + ending)
     show(args, answer, suggestion_text(answer))
     why = f"cannot be done: {_last_note(answer)}" if answer["status"] == "refused" else "is not open any more"
-    sys.stderr.write(f"trimtab: {name} {safe(why)}\n")
+    complain(f"{name} {why}")
     return NO
 
 

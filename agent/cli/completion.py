@@ -13,21 +13,25 @@ FILES, FOLDERS = frozenset({"FILE", "JSON"}), frozenset({"DIR"})  # metavars
 NAMES = {kind.upper().removesuffix("S"): kind for kind in KINDS}  # as well
 WHERE = """\
 where it is found:
-  bash  trimtab completion bash > ~/.local/share/bash-completion/completions/trimtab
-  zsh   trimtab completion zsh > ~/.zfunc/_trimtab       (with ~/.zfunc in fpath, before compinit)
+  bash  trimtab completion bash > \\
+          ~/.local/share/bash-completion/completions/trimtab
+  zsh   trimtab completion zsh > ~/.zfunc/_trimtab
+          (with ~/.zfunc in fpath, before compinit)
   fish  trimtab completion fish > ~/.config/fish/completions/trimtab.fish
-for all users: /usr/share/bash-completion/completions/trimtab, /usr/share/zsh/vendor-completions/_trimtab,
-/usr/share/fish/vendor_completions.d/trimtab.fish
-The daemon is asked for targets, suggestions that wait and rollouts: the one of TRIMTAB_URL, or the usual one.
+for all users:
+  /usr/share/bash-completion/completions/trimtab
+  /usr/share/zsh/vendor-completions/_trimtab
+  /usr/share/fish/vendor_completions.d/trimtab.fish
+The daemon of TRIMTAB_URL, or the usual one, is asked for targets, rollouts
+and suggestions that wait.
 """
 
 
 def register(subparsers: Subparsers) -> None:
-    says = "the script by which a shell completes commands, options and names"
+    says = "the script by which a shell completes commands and names"
     own = subparsers.add_parser(
         "completion",
         help=says,
-        description=says,
         epilog=WHERE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -17,8 +17,11 @@ PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # a shell would evaluate othe
 
 
 def register(subparsers: Subparsers) -> None:
-    says = "names for completion, one a line; none, and status 1, if no daemon answers within a second"
-    own = subparsers.add_parser("ids", help=says, description=says)
+    own = subparsers.add_parser(
+        "ids",
+        help="names for a shell's completion, one a line",
+        description="None, and exit status 1, where no daemon answers within a second.",
+    )
     own.add_argument("kind", choices=tuple(KINDS), help="of what; of suggestions those that wait")
     own.set_defaults(run=_ids)
 

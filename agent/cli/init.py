@@ -72,11 +72,18 @@ class Finder(Protocol):
 def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "init",
-        help="write a first config for the vLLM servers that run on this host",
+        help="write a first config for the vLLM servers of this host",
         description="Looks at this host's processes and containers. Never overwrites a file. Exit status 1: "
         "no server was found, and nothing written.",
     )
-    parser.add_argument("config", nargs="?", type=Path, default=Path("trimtab.toml"), metavar="FILE")
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        default=Path("trimtab.toml"),
+        metavar="FILE",
+        help="trimtab.toml if none is named",
+    )
     parser.set_defaults(run=_init)
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 from agent import plugins
 from agent.cli import Subparsers
-from agent.cli.tables import table, value
+from agent.cli.tables import lines_of, table, value
 from agent.complaints import meant
 from agent.config import policies_dir_of
 from agent.errors import ConfigError
@@ -28,10 +28,10 @@ _SHORT = 2  # letters that are in too many names
 def register(subparsers: Subparsers) -> None:
     for name, run, says in (
         ("policies", _policies, "what each policy does, its options and its sources"),
-        ("knobs", _knobs, "the vLLM flags that trimtab knows, what they cost and since when they are"),
+        ("knobs", _knobs, "the vLLM flags that trimtab knows, and what they cost"),
     ):
-        parser = subparsers.add_parser(name, help=says, description=says)
-        parser.add_argument("name", nargs="?", help="only this one, in full")
+        parser = subparsers.add_parser(name, help=says)
+        parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in full")
         parser.add_argument("--json", action="store_true", help="as JSON")
         parser.set_defaults(run=run)
         if name == "policies":
@@ -94,15 +94,15 @@ def _is_source(node: ast.AST) -> TypeGuard[ast.keyword]:
 
 def _told(policy: dict[str, Any]) -> str:
     of = "" if policy["origin"] == "trimtab" else f" (of {policy['origin']})"
-    text = f"{policy['name']}{of}: {policy['does']}\n"
-    text += "".join(f"  {line}".rstrip() + "\n" for line in policy["details"].splitlines())
+    text = lines_of(f"{policy['name']}{of}: {policy['does']}")
+    text += "".join(lines_of(f"  {line}".rstrip()) for line in policy["details"].splitlines())
     rows = [
         (f"  {o['name']}", o["type"], "(required)" if o["required"] else value(o["default"]), o["meaning"])
         for o in policy["options"]
     ]
     if rows:
         text += table(("  OPTION", "TYPE", "DEFAULT", "MEANING"), rows)
-    return text + "".join(f"  source: {said}\n" for said in policy["sources"])
+    return text + "".join(lines_of(f"  source: {said}") for said in policy["sources"])
 
 
 def _knobs(args: argparse.Namespace) -> int:

@@ -139,7 +139,8 @@ def link(url: str | None, token_file: str | None) -> Link:
         with Path(path).open(encoding="ascii") as file:
             text = file.read(LONGEST_TOKEN).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the token file {path} cannot be read: {error}") from error
+        why = (error.strerror if isinstance(error, OSError) else None) or "it holds more than text"
+        raise ConfigError(f"the token file {path} cannot be read: {why}") from error
     return Link(found_url, _plain(text, path))
 
 

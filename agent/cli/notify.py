@@ -17,8 +17,8 @@ def register(subparsers: Subparsers) -> None:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     test = commands.add_parser("test", help="send a test message to the receivers of a config")
     test.add_argument("name", nargs="?", default="", metavar="NAME", help="of one receiver; default: all")
-    test.add_argument("-c", "--config", type=Path, required=True, metavar="FILE")
-    test.add_argument("--json", action="store_true")
+    test.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="the daemon's config")
+    test.add_argument("--json", action="store_true", help="as JSON")
     test.set_defaults(run=_test)
 
 
@@ -26,11 +26,11 @@ def _test(args: argparse.Namespace) -> int:
     """Exit 0: every receiver took it. 1: one did not."""
     config = load(args.config)
     chosen = [one for one in config.notify if args.name in ("", one.name)]
+    if not config.notify:
+        raise ConfigError(f"{args.config}: has no [[notify]]; docs/notifications.md says how to write one")
     if not chosen:
-        names = ", ".join(one.name for one in config.notify) or "none"
-        raise ConfigError(
-            f"{args.config}: no [[notify]] is called {args.name or 'anything'} (there are: {names})"
-        )
+        names = ", ".join(one.name for one in config.notify)
+        raise ConfigError(f"{args.config}: no [[notify]] is called {args.name} (there are: {names})")
     said = asyncio.run(_all(config, chosen))
     if args.json:
         sys.stdout.write(

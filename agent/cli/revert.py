@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from agent.cli import Subparsers
+from agent.cli.tables import complain
 from agent.config import Config, load
 from agent.errors import ActError, JournalError
 from agent.lock import held
@@ -39,7 +40,7 @@ def _revert(args: argparse.Namespace) -> int:
         with held(config.state_dir):
             asyncio.run(_end_leases(config))
     except JournalError as error:  # another daemon works here, and renews what it wants to keep
-        sys.stderr.write(f"trimtab: nothing to revert: {error}\n")
+        complain(f"nothing to revert: {error}")
     return 0
 
 

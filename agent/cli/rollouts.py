@@ -7,9 +7,10 @@ import time
 
 from agent.cli import Subparsers
 from agent.cli.asking import add, path, show
+from agent.cli.cells import clipped
 from agent.cli.exits import NO, OK
 from agent.cli.link import Json, Link, UnreachableError
-from agent.cli.tables import moment, rollout_line, rollouts_text, safe
+from agent.cli.tables import complain, moment, rollout_line, rollouts_text, safe
 from agent.cli.watch import looked
 from agent.errors import ConfigError
 
@@ -45,7 +46,7 @@ def _log(args: argparse.Namespace, daemon: Link) -> int:
     if args.json or answer["lines"]:
         show(args, answer, "\n".join(safe(line.expandtabs()) for line in answer["lines"]))
     else:
-        sys.stderr.write(f"trimtab: {safe(answer['why'])}\n")
+        complain(answer["why"])
     return OK if answer["lines"] else NO
 
 
@@ -55,16 +56,21 @@ def waited(args: argparse.Namespace, daemon: Link, rollout: str, wanted: str) ->
     Raises UnreachableError when the daemon has not come back after AWAY_POLLS.
     """
     told, is_seen = "", sys.stderr.isatty()
-    found = _heard(daemon, rollout)
-    while True:
-        line = rollout_line(found, counts=is_seen)
-        if line != told:
-            _tell(line, is_seen=is_seen)
-            told = line
-        if found["ended_at"] is not None:
-            break
-        time.sleep(POLL_S)
+    try:
         found = _heard(daemon, rollout)
+        while True:
+            line = rollout_line(found, counts=is_seen)
+            if line != told:
+                _tell(line, is_seen=is_seen)
+                told = line
+            if found["ended_at"] is not None:
+                break
+            time.sleep(POLL_S)
+            found = _heard(daemon, rollout)
+    except KeyboardInterrupt:
+        sys.stderr.write("\n" if is_seen else "")
+        complain(f"{rollout} goes on; `trimtab rollouts {rollout} --watch` looks at it")
+        raise
     sys.stderr.write("\n" if is_seen else "")
     show(args, found, f"{rollout_line(found)}; it ended at {moment(found['ended_at'])}")
     return OK if found["outcome"] == wanted else NO
@@ -83,5 +89,5 @@ def _heard(daemon: Link, rollout: str) -> Json:
 def _tell(line: str, *, is_seen: bool) -> None:
     """Over the line before, in a terminal."""
     room = shutil.get_terminal_size().columns - 1
-    sys.stderr.write(f"\r{line[:room]}\x1b[K" if is_seen else f"{line}\n")
+    sys.stderr.write(f"\r{clipped(line, room)}\x1b[K" if is_seen else f"{line}\n")
     sys.stderr.flush()

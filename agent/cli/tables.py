@@ -1,16 +1,17 @@
 """The daemon's JSON as text for people; nothing that a server or a person wrote can steer the terminal."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from agent.cli.cells import cells, padded, wrapped
+from agent.cli.cells import NARROW, cells, clipped, folded, padded, wrapped
 from agent.cli.terminal import BOLD, RED, coloured, columns
 
 Json = Mapping[str, Any]
 GAP = "  "
+READABLE = 20  # cells; a column of prose is made narrower only with all others
 SECONDS = 10  # from so many on a latency is told in them
-NARROW = 10  # characters; a column is not made narrower
 
 
 def safe(text: object) -> str:
@@ -23,23 +24,28 @@ def safe(text: object) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns as wide as they need; in a terminal as they have room: what is longer goes on below."""
     lines = [tuple(head), *(tuple(safe(cell) for cell in row) for row in rows)]
-    widths = _fitting([max(cells(line[column]) for line in lines) for column in range(len(head))], columns())
+    widths = _fitting(list(zip(*lines, strict=True)), columns())
     first, *others = (_row(line, widths) for line in lines)
     return coloured(first.rstrip("\n"), BOLD) + "\n" + "".join(others)
 
 
-def _fitting(widths: list[int], room: int | None) -> list[int]:
-    """The widest columns give way, each down to NARROW, until all of them have room."""
-    widths = list(widths)
-    while room is not None and sum(widths) + len(GAP) * (len(widths) - 1) > room and max(widths) > NARROW:
-        widths[widths.index(max(widths))] -= 1
+def _fitting(shown: Sequence[Sequence[str]], room: int | None) -> list[int]:
+    """Widths of the columns. The widest give way until all have room: first prose, then names too."""
+    widths = [max(map(cells, column)) for column in shown]
+    prose = [at for at, column in enumerate(shown) if any(" " in cell.strip() for cell in column[1:])]
+    for giving, least in ((prose, READABLE), (range(len(shown)), NARROW)):
+        while room is not None and sum(widths) + len(GAP) * (len(widths) - 1) > room:
+            widest = max(giving, key=lambda at: widths[at], default=None)
+            if widest is None or widths[widest] <= least:
+                break
+            widths[widest] -= 1
     return widths
 
 
 def _row(row: Sequence[str], widths: Sequence[int]) -> str:
     indents = (" " * (len(cell) - len(cell.lstrip())) for cell in row)
     parts = [
-        [cell] if cells(cell) <= width else wrapped(cell, width, indent)
+        [cell] if cells(cell) <= width else wrapped(cell, width, indent, at_hyphens=True)
         for cell, width, indent in zip(row, widths, indents, strict=True)
     ]
     return "".join(
@@ -47,11 +53,21 @@ def _row(row: Sequence[str], widths: Sequence[int]) -> str:
     )
 
 
-def lines_of(text: str, code: int | None = None) -> str:
-    """A sentence in as many lines of the terminal as it needs, in one elsewhere."""
-    room = columns()
-    lines = [text] if room is None or cells(text) <= room else wrapped(text, max(room, NARROW), GAP)
+def lines_of(sentence: str, code: int | None = None) -> str:
+    """In as many lines of the terminal as it needs, in one elsewhere."""
+    lines = folded(sentence, columns())
     return "".join(f"{line if code is None else coloured(line, code)}\n" for line in lines)
+
+
+def complain(said: object) -> None:
+    remark(f"trimtab: {said}")
+
+
+def remark(said: str) -> None:
+    """On stderr, as all that is no answer."""
+    room = columns(sys.stderr)
+    lines = (line for part in said.splitlines() for line in folded(safe(part), room))
+    sys.stderr.writelines(f"{line}\n" for line in lines)
 
 
 def value(given: object) -> str:
@@ -122,24 +138,28 @@ def target_line(target: Json) -> str:
 
 
 def rollouts_text(rollouts: Sequence[Json]) -> str:
+    """A row for each, and why below: of several a terminal shows where that begins, of one all of it."""
     if not rollouts:
         return "no rollouts\n"
-    head = ("ID", "TARGET", "OUTCOME", "PHASE", "STEP", "EXPOSED", "BAD", "STARTED", "WHY")
     rows = [
         (
             found["id"],
             found["target"],
-            found["outcome"].replace("_", " "),
-            found["phase"] or "-",
+            (found["phase"] or found["outcome"]).replace("_", " "),
             _step(found),
             found["exposed"]["total"],
             found["bad_exposed"],
             moment(found["started_at"]),
-            found["parked"] or found["why"],
         )
         for found in rollouts
     ]
-    return table(head, rows)
+    whys = ((found["id"], found["parked"] or found["why"]) for found in rollouts)
+    told = [f"{safe(name)}: {safe(why)}" for name, why in whys if why]
+    room = columns()
+    if len(rollouts) > 1 and room is not None:
+        told = [clipped(why, room) for why in told]
+    text = table(("ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "STARTED"), rows)
+    return text + ("\n" if told else "") + "".join(map(lines_of, told))
 
 
 def rollout_line(found: Json, *, counts: bool = False) -> str:
@@ -189,9 +209,10 @@ def suggestion_text(found: Json) -> str:
         *(("note", safe(note)) for note in found["notes"]),
         ("expires", moment(found["expires_at"])),
         ("status", safe(found["status"])),
-        ("digest", safe(found["digest"]) or "none yet"),
     ]
-    return f"{safe(found['id'])}\n" + "".join(f"  {label:9}{text}\n" for label, text in lines)
+    told = (line for label, text in lines for line in folded(f"  {label:9}{text}", columns(), " " * 11))
+    shown = "".join(f"{line}\n" for line in (safe(found["id"]), *told))
+    return f"{shown}  digest   {safe(found['digest']) or 'none yet'}\n"  # to be copied: in one piece
 
 
 def outage_s(suggestion: Json) -> float:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from typing import TextIO
 
 RED, BOLD, DIM = 31, 1, 2
 
@@ -17,9 +18,9 @@ def has_screen() -> bool:
     return is_seen() and not _is_dumb()
 
 
-def columns() -> int | None:
-    """Characters in a line of the terminal; None: nobody counts them."""
-    return shutil.get_terminal_size().columns if is_seen() else None
+def columns(stream: TextIO | None = None) -> int | None:
+    """Characters in a line of the terminal that a stream, else stdout, goes to; None: nobody counts them."""
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 
 def coloured(text: str, code: int) -> str:

@@ -14,7 +14,7 @@ from typing import get_args
 
 from agent.api.tokens import SHAPE, Token, load, mint, store
 from agent.cli import Subparsers
-from agent.cli.tables import moment, safe, table
+from agent.cli.tables import complain, moment, remark, table
 from agent.config.door import Role
 from agent.config.values import target_name
 from agent.errors import ConfigError
@@ -26,7 +26,7 @@ IN_FORCE = "The daemon heeds it once it has read the file again (SIGHUP, or a re
 
 def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("token", help="make, list and revoke tokens of the API")
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     new = verbs.add_parser("new", help="make a token; it is shown once and only its hash is kept")
     new.add_argument(
@@ -43,7 +43,7 @@ def register(subparsers: Subparsers) -> None:
     listing.set_defaults(run=_list)
 
     revoke = verbs.add_parser("revoke", help="make a token worthless")
-    revoke.add_argument("id", help="as `trimtab token list` shows it")
+    revoke.add_argument("id", metavar="ID", help="as `trimtab token list` shows it")
     revoke.set_defaults(run=partial(_alone, _revoke))
 
     for verb in (new, listing, revoke):
@@ -109,9 +109,9 @@ def _new(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(f"{text}\n")
         until = f"until {moment(expires.isoformat())}" if expires else "until it is revoked"
-        sys.stderr.write(
+        remark(
             f"Keep it now, it is not shown again: {token.role} for {token.principal}"
-            f" on {_on(token)}, {until}. {IN_FORCE}\n"
+            f" on {_on(token)}, {until}. {IN_FORCE}"
         )
     return 0
 
@@ -145,9 +145,7 @@ def _revoke(args: argparse.Namespace) -> int:
     name = whole[1] if whole else args.id
     tokens = load(args.tokens_file)
     if name not in tokens:
-        sys.stderr.write(
-            f"trimtab: there is no token {safe(name)}; `trimtab token list` shows those there are\n"
-        )
+        complain(f"there is no token {name}; `trimtab token list` shows those there are")
         return 1
     gone = tokens.pop(name)
     _store(args.tokens_file, list(tokens.values()))

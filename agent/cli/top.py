@@ -14,7 +14,7 @@ from agent.cli.watch import watched
 LEAVING = ("RUNNING", "TRAFFIC", "PREEMPT", "BURN", "TTFT P95")  # columns a narrow terminal does without
 WORDS = ("TARGET", "PHASE")  # columns of words; the others are numbers
 LONGEST = 16  # cells; words that are longer may go on below
-SAYS = "live: every target's traffic, SLO, queue, KV cache and phase; once where nobody looks"
+SAYS = "live: every target's traffic, SLO, queue, KV cache and phase"
 HUNDRED = 100
 MEANT = (
     "TRAFFIC: requests a second, and GOODPUT those of them that met every latency that is promised. SLO MET: "

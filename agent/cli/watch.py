@@ -2,8 +2,8 @@
 
 import argparse
 import json
+import select
 import sys
-import time
 from collections.abc import Callable, Mapping
 from urllib.parse import urlencode
 
@@ -11,7 +11,7 @@ from agent.cli.asking import path, show
 from agent.cli.exits import OK
 from agent.cli.link import Json, Link, RefusedError, UnreachableError
 from agent.cli.screen import whole
-from agent.cli.tables import safe
+from agent.cli.tables import complain, safe
 from agent.cli.terminal import has_screen
 
 EVERY_S = 1.0
@@ -84,16 +84,19 @@ def _draw(look: Callable[[], str]) -> None:
 def _print(lines: Callable[[], Mapping[str, str]]) -> None:
     seen: Mapping[str, str] = {}
     fresh, lost = lines(), ""
+    ended = select.poll()
+    ended.register(sys.stdout, 0)  # of a pipe that is closed poll(2) tells unasked
     while True:
         for name, line in fresh.items():
             if seen.get(name) != line:
                 sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
         seen = fresh
-        time.sleep(EVERY_S)
+        if ended.poll(EVERY_S * 1000):
+            raise BrokenPipeError("nobody reads any more")
         try:
             fresh, lost = lines(), ""
         except (UnreachableError, RefusedError) as error:
             if str(error) != lost:
-                sys.stderr.write(f"trimtab: {safe(error)}; trying again\n")
+                complain(f"{error}; trying again")
             lost = str(error)

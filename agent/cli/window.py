@@ -174,7 +174,7 @@ def _get(url: str) -> bytes:
         with urlopen(Request(url, headers={"Accept": "text/plain"}), timeout=_TIMEOUT_S) as answer:  # noqa: S310
             body: bytes = answer.read(MOST_BYTES + 1)
     except URLError as error:
-        why = getattr(error, "code", None) or error.reason
+        why = getattr(error, "code", None) or getattr(error.reason, "strerror", None) or error.reason
         raise ConfigError(f"{url}: cannot be read: {why}; is this a vLLM server, and up?") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{url}: cannot be read: {error}; is this a vLLM server, and up?") from error

@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[2]
 LEAD = "trimtab suggests changes of vLLM's flags, rolls them out beside what serves, and takes bad ones back."
 SEEN = (
     "What goes to a terminal has colours and fits its width. What goes to a pipe or a file has no colours, "
-    "one line for each row, and `--json` for scripts. `--watch` and `trimtab top` draw a screen that ends "
-    "with `q` or Ctrl-C; in a pipe `--watch` writes a line, or with `--json` a document, for each change."
+    "one line for each row and for each sentence below the rows, and `--json` for scripts. `--watch` and "
+    "`trimtab top` draw a screen that ends with `q` or Ctrl-C; in a pipe `--watch` writes a line, or with "
+    "`--json` a document, for each change."
 )
 ENVIRONMENT = {
     "TRIMTAB_URL": "address of the daemon, where --url does not name it",
@@ -27,7 +28,6 @@ ENVIRONMENT = {
     "NO_COLOR": "not empty: no colours; without it they are for terminals only, but not for TERM=dumb",
     "COLUMNS": "characters in a line, whatever the terminal says",
 }
-USUAL = {"--json": "as JSON", "-c, --config FILE": "the daemon's config", "FILE": "the file"}
 FILES = {
     "/etc/trimtab/trimtab.toml": "the config of the service",
     "/run/trimtab/api.sock": "where the daemon of the service listens; asked first",
@@ -44,27 +44,25 @@ class Command:
 
 
 def commands() -> list[Command]:
-    return list(_below(parser(), ""))
+    return list(_below(parser()))
 
 
-def _below(command: argparse.ArgumentParser, says: str) -> Iterator[Command]:
+def _below(command: argparse.ArgumentParser) -> Iterator[Command]:
     groups = [one for one in command._actions if isinstance(one, argparse._SubParsersAction)]
     for group in groups:
-        helps = {choice.dest: choice.help or "" for choice in group._choices_actions}
-        for name, inner in group.choices.items():
-            yield from _below(inner, helps.get(name, ""))
+        for inner in group.choices.values():
+            yield from _below(inner)
     if not groups:
-        yield _command(command, says)
+        yield _command(command)
 
 
-def _command(command: argparse.ArgumentParser, says: str) -> Command:
+def _command(command: argparse.ArgumentParser) -> Command:
     actions = [one for one in command._actions if not isinstance(one, argparse._HelpAction)]
-    more = command.description if command.description not in (None, says) else ""
     needed = [_written(one) for one in actions if one.option_strings and one.required]
     places = [_place(one) for one in actions if not one.option_strings]
     return Command(
         name=command.prog,
-        says=". ".join(f"{text[0].upper()}{text[1:].rstrip('.')}" for text in (says, more) if text) + ".",
+        says=command.description or "",
         usage=command.usage or " ".join([command.prog, "[options]", *needed, *places]),
         options=tuple((_written(one), _help(one, command.prog)) for one in actions),
     )
@@ -89,7 +87,7 @@ def _place(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action, prog: str) -> str:
-    told = (action.help or USUAL.get(_written(action), "")) % {**vars(action), "prog": prog}
+    told = (action.help or "") % {**vars(action), "prog": prog}
     return f"{told}; needed" if action.required and action.option_strings else told
 
 

@@ -18,14 +18,18 @@ def test_a_wide_character_takes_two_cells_and_a_combining_one_none(text: str, ex
 def test_no_wrapped_line_is_longer_than_its_room_and_nothing_is_lost(room: int) -> None:
     text = "a 待ち行列 is long, パウゼ von 田中"
 
-    lines = wrapped(text, room, "")
+    lines = wrapped(text, room, "", at_hyphens=True)
 
     assert max(map(cells, lines)) <= room
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
 def test_an_indent_is_kept_below() -> None:
-    assert wrapped("  tuned by trimtab", 12, "  ") == ["  tuned by", "  trimtab"]
+    assert wrapped("  tuned by trimtab", 12, "  ", at_hyphens=True) == ["  tuned by", "  trimtab"]
+
+
+def test_an_option_in_a_sentence_stays_in_one_piece() -> None:
+    assert wrapped("say --dry-run", 10, "", at_hyphens=False) == ["say", "--dry-run"]
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def test_rollouts_are_listed(run: Run, desk: FakeDesk) -> None:
     run("approve", made.id, "--digest", made.digest)
 
     head, row = run("rollouts")[1].splitlines()
-    assert head.split() == ["ID", "TARGET", "OUTCOME", "PHASE", "STEP", "EXPOSED", "BAD", "STARTED", "WHY"]
-    assert row.split()[:5] == ["chat-o1", "chat", "running", "launching", "1"]
+    assert head.split() == ["ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "STARTED"]
+    assert row.split()[:4] == ["chat-o1", "chat", "launching", "1"]
     assert json.loads(run("rollouts", "chat-o1", "--json")[1])["id"] == "chat-o1"
     assert run("rollouts", "--outcome", "promoted")[1] == "no rollouts\n"
     assert run("rollouts", "chat-o9")[0] == 1
