@@ -12,6 +12,7 @@ from actuators import docker_files
 from actuators.docker_client import DockerClient, Json
 from actuators.docker_command import api_key_in, argv_of, env_of, place_in, setting_in
 from actuators.docker_labels import EPOCH, LIKE, SERVER, ours
+from actuators.server_marks import epoch_in
 from actuators.server_origin import Origin
 from agent.errors import FencedError, FlagError
 from agent.model import Server, Setting
@@ -54,8 +55,7 @@ class Found:
 
     @property
     def epoch(self) -> int:
-        epoch = self.labels.get(EPOCH, "")
-        return int(epoch) if self.ours and epoch.isdecimal() else 0
+        return epoch_in(self.labels.get(EPOCH, "")) if self.ours else 0
 
     @property
     def removes_itself(self) -> bool:

@@ -16,6 +16,7 @@ from agent.ports import Site
 _SERVER = "TRIMTAB_SERVER"
 _STATE = "TRIMTAB_STATE"
 _EPOCH = "TRIMTAB_EPOCH"
+_LONGEST_EPOCH = 18  # digits
 _LOGS_KEPT = 20
 
 
@@ -54,6 +55,11 @@ def any_marked() -> Iterator[tuple[Process, Mapping[str, str]]]:
             yield one, env
 
 
+def epoch_in(text: str) -> int:
+    """What a mark says; 0 where that is no epoch."""
+    return int(text) if text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0
+
+
 def is_marked(one: Process) -> bool:
     return _SERVER in environment(one.pid)
 
@@ -71,8 +77,7 @@ def marked(site: Site) -> dict[str, Marked]:
         note = read_note(site, name)
         known = note is not None and note.pid == one.pid and note.started == one.started
         argv = note.argv if note and known else tuple(words(one.pid))
-        epoch = env.get(_EPOCH, "")
-        found[name] = Marked(name=name, process=one, argv=argv, epoch=int(epoch) if epoch.isdecimal() else 0)
+        found[name] = Marked(name=name, process=one, argv=argv, epoch=epoch_in(env.get(_EPOCH, "")))
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 from yarl import URL
 
 from docker_proxy.errors import Absent, EngineSilent
@@ -14,6 +14,7 @@ from docker_proxy.strict_json import Json
 
 ADDRESS = "http://engine"
 _ANSWER = ClientTimeout(total=20, connect=5)
+_MOST_BYTES = 8 * 2**20
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -70,8 +71,7 @@ class Engine:
         url = URL(f"{ADDRESS}{path}", encoded=True)
         try:
             async with self.session.get(url, timeout=_ANSWER, allow_redirects=False) as reply:
-                body = await reply.read()
-                answer = json.loads(body)
+                answer = json.loads(await _body(reply))
                 if not isinstance(answer, dict):
                     raise EngineSilent(f"GET {path}: no object")
                 if reply.status == HTTPStatus.NOT_FOUND:
@@ -79,8 +79,17 @@ class Engine:
                 if reply.status != HTTPStatus.OK:
                     raise EngineSilent(f"GET {path}: {reply.status} {answer.get('message', '')}")
                 return answer
-        except (ClientError, OSError, ValueError) as error:
+        except (ClientError, OSError, ValueError, RecursionError) as error:
             raise EngineSilent(f"the engine does not answer: {str(error) or type(error).__name__}") from error
+
+
+async def _body(reply: ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in reply.content.iter_any():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise ValueError(f"its answer is larger than {_MOST_BYTES} bytes")
+    return bytes(body)
 
 
 def _full(text: str) -> str:

@@ -61,6 +61,7 @@ class FakeDocker:
     asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
     events: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     listeners: int = 0
+    says: bytes | None = None  # to every look, instead of the truth
 
     @property
     def changes(self) -> list[tuple[str, str, dict[str, str], bytes]]:
@@ -77,6 +78,8 @@ class FakeDocker:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.removeprefix("/v1.41")
         self.asked.append((request.method, path, dict(request.query), await request.read()))
+        if self.says is not None and request.method == "GET":
+            return web.Response(body=self.says, content_type="application/json")
         match (request.method, path[1:].split("/")):
             case "GET", ["containers", ref, "json"]:
                 return _found(self.find(ref), ref)

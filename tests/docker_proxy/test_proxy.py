@@ -172,5 +172,17 @@ async def test_an_engine_that_is_away_is_said_so(rig: Rig) -> None:
             assert "the engine does not answer" in said
 
 
+@pytest.mark.parametrize(
+    "says", [b"[" * 200_000, b" " * (9 << 20), b"{", b"[]", b"\xff", b'{"Id": 7}', b"{}"]
+)
+async def test_an_engine_that_makes_no_sense_is_no_reason_to_pass_anything(rig: Rig, says: bytes) -> None:
+    rig.engine.says = says
+
+    status, _ = await rig.ask("POST", "/containers/vllm/stop")
+
+    assert status == 502
+    assert rig.engine.changes == []
+
+
 async def test_the_socket_is_for_its_user_and_group_alone(rig: Rig) -> None:
     assert rig.socket.stat().st_mode & 0o777 == 0o660
