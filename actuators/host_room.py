@@ -18,6 +18,7 @@ _REAP_S = 2.0  # one that hangs in the driver may outlive even SIGKILL
 _FIELDS = ("index", "uuid", "memory.used", "memory.reserved", "memory.total", "mig.mode.current")
 _OLD_FIELDS = ("index", "uuid", "memory.used", "memory.total")  # drivers before 470 know no `reserved`
 _SHOWN = 300
+_NO_DRIVER = 9  # exit code: not loaded, or its devices are not to be seen
 _INDEX_DIGITS = 4
 _AT_ONCE = 2**16
 
@@ -48,7 +49,8 @@ async def gpus(command: str = "nvidia-smi", within_s: float = _SMI_S) -> tuple[G
         fields = _OLD_FIELDS
         code, said = await _asked(command, fields, within_s)
     if code:
-        raise ActError(f"{command}: exit {code}: {said.strip()[:_SHOWN]}")
+        hidden = " (hidden from the service? see nvidia.conf)" if code == _NO_DRIVER else ""
+        raise ActError(f"{command}: exit {code}{hidden}: {said.strip()[:_SHOWN]}")
     return tuple(_gpu(line, fields, command) for line in said.splitlines() if line.strip())
 
 

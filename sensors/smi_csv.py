@@ -36,7 +36,7 @@ EXITS = {
     2: "an option or field it does not know",
     4: "not permitted",
     6: "no NVIDIA device was found",
-    9: "the NVIDIA driver is not loaded: load it (modprobe nvidia), or install it",
+    9: "no NVIDIA driver: load it (modprobe nvidia), or let the service see its devices (nvidia.conf)",
     12: "the NVML library is missing: install the driver's libraries",
     13: "the NVML library and the driver do not fit: reboot after a driver update",
     15: "a GPU has fallen off the bus: reboot",

@@ -221,7 +221,7 @@ async def test_an_older_driver_is_asked_for_the_older_name(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        (f'echo "{DRIVER_GONE}"; exit 9', "exit 9: the NVIDIA driver is not loaded"),
+        (f'echo "{DRIVER_GONE}"; exit 9', "exit 9: no NVIDIA driver: load it"),
         ('echo "No devices were found"; exit 6', "exit 6: no NVIDIA device was found"),
         (f"echo '{H200}'; echo 'GPU is lost.' >&2; exit 15", "exit 15: a GPU has fallen off the bus"),
         ("exit 0", "exit 0"),

@@ -25,6 +25,23 @@ def test_systemd_finds_little_to_improve(unit: str, tenths: int) -> None:
     assert "Unknown" not in said.stderr
 
 
+def test_gpus_cost_two_tenths(tmp_path: Path) -> None:
+    """By the file that hosts with NVIDIA GPUs add."""
+    unit = tmp_path / "trimtab.service"
+    more = (UNITS / "nvidia.conf").read_text().partition("[Service]\n")[2]
+    unit.write_text((UNITS / "trimtab.service").read_text().replace("\n[Install]", f"\n{more}\n[Install]"))
+
+    said = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=12", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert said.returncode == 0, said.stdout[-3000:] + said.stderr
+    assert "Unknown" not in said.stderr
+
+
 def test_only_the_daemon_is_stopped_and_its_audit_key_is_handed_over() -> None:
     unit = (UNITS / "trimtab.service").read_text()
 
