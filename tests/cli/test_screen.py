@@ -3,11 +3,14 @@
 import os
 import signal
 import sys
+import termios
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.api.tokens import Tokens
+from agent.state import State
 from tests.cli.terminals import Terminal, plain, terminal
 from tests.fake_desk import FakeDesk
 from tests.serving import served
@@ -123,3 +126,31 @@ def test_a_terminal_that_cannot_be_drawn_anew_is_shown_lines() -> None:
         assert window.until("\n") == "chat: observing, chat-r0 blue\r\n"
         window.process.send_signal(signal.SIGINT)
         assert window.end() == (0, "chat: observing, chat-r0 blue\r\n")
+
+
+@pytest.mark.usefixtures("run")
+def test_a_terminal_that_becomes_narrow_is_drawn_anew(desk: FakeDesk) -> None:
+    desk.set(replace(desk.states()["chat"], note="nothing is suggested: 12 requests run and none waits"))
+    with terminal("top", columns=120) as window:
+        window.until("q ends this")
+        termios.tcsetwinsize(window.keyboard, (24, 40))
+        shown = plain(window.until("q ends this")).splitlines()
+        window.type("q")
+        window.end()
+
+    assert max(map(len, shown)) <= 40
+    assert "  run and none waits" in shown
+
+
+@pytest.mark.usefixtures("run")
+def test_what_has_no_room_below_is_counted(desk: FakeDesk) -> None:
+    for number in range(40):
+        desk.set(State(target=f"target-{number:02}"))
+
+    with terminal("top") as window:
+        shown = plain(window.until("q ends this")).splitlines()
+        window.type("q")
+        window.end()
+
+    assert len(shown) == 24
+    assert shown[-2] == f"... {1 + 41 + 2 - 22} lines more"
