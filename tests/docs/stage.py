@@ -124,7 +124,7 @@ class Stage:
         """What a reader sees to before: a server to be advised about, a daemon, something to abort."""
         asks_the_daemon = ":8090" in command
         if words[0] == "trimtab":
-            if not self.started:
+            if words[1] in {"init", "check", "advise"} and not self.started:
                 await self._serve(SERVE)
             asks_the_daemon = words[1] == "audit" or hasattr(parser().parse_args(words[1:]), "url")
         if asks_the_daemon and self.rig.daemon is None:
