@@ -115,7 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         parser().print_help(sys.stderr)
         return USAGE
-    args = parser(words[0] if words else "").parse_args(words)
+    args, unknown = parser(words[0]).parse_known_args(words)
+    if unknown:
+        command = next((word for word in words if not word.startswith("-")), "")
+        complain(f"{' '.join(unknown)}: `trimtab {command}` takes no such thing; see its --help")
+        return USAGE
     try:
         status: int = args.run(args)
         sys.stdout.flush()

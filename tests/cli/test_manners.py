@@ -50,6 +50,11 @@ def test_a_mistyped_word_is_told_what_was_meant(run: Run, words: list[str], expe
     assert err.splitlines()[-1].endswith(expected)
 
 
+@pytest.mark.parametrize("words", [("check", "-c", "trimtab.toml"), ("status", "chat", "-c")])
+def test_what_a_command_does_not_take_is_named_with_the_command(run: Run, words: tuple[str, ...]) -> None:
+    assert run(*words) == (2, "", f"trimtab: -c: `trimtab {words[0]}` takes no such thing; see its --help\n")
+
+
 def test_each_help_begins_with_what_the_list_of_commands_says(run: Run) -> None:
     told = " ".join(run("lint", "--help")[1].split())
 
