@@ -246,7 +246,8 @@ def heal(history: "History") -> None:
     world = history.world
     history.quiet = world.quiet = True
     history.say("-- all faults end")
-    history.troubles.clear()
+    for what in {*history.troubles} - {"unwritable"}:  # what was decided meanwhile is still to be written
+        del history.troubles[what]
     history.trouble("nothing", 0.0)
     history.mode = history.script.mode
     history.admit(frozenset(PERSONS))
