@@ -1,16 +1,20 @@
 """The service as it is shipped, with Docker: its unit asks the proxy's unit, and that asks the Engine."""
 
 import os
+import subprocess
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from json import dumps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from actuators.docker_labels import SERVER, ours
 from agent.ports import Site
 from tests.docker_bench import Bench, Container
+from tests.docker_images import Image
 from tests.system.docker_rig import FLAGS, SOME, DockerRig, DockerWishes
 from tests.system.rig import lost
 from tests.system.wishes import TARGET
@@ -44,31 +48,51 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 @pytest.fixture
-async def blue(bench: Bench) -> Container:
-    return await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:exit", restart="unless-stopped")
+async def image(bench: Bench) -> AsyncIterator[Image]:
+    """What the simulator's containers read of this host lies below /srv: the proxy has a /tmp of its own."""
+    image = await bench.simulator()
+    with ExitStack() as after:
+        srv = after.enter_context(TemporaryDirectory(dir="/srv", prefix="trimtab-"))
+        Path(srv).chmod(0o755)
+        binds = [_seen_below(Path(srv), bind, after) for bind in image.binds]
+        yield replace(image, binds=tuple(binds))
+
+
+def _seen_below(srv: Path, bind: str, after: ExitStack) -> str:
+    place, _, rest = bind.partition(":")
+    if place == "/usr":
+        return bind
+    here = srv / place.strip("/").replace("/", "-")
+    here.mkdir()
+    subprocess.run(["mount", "--bind", place, here], check=True)
+    after.callback(lambda: subprocess.run(["umount", "--lazy", here], check=True))
+    return f"{here}:{rest}"
 
 
 @pytest.fixture
-async def binds(bench: Bench, blue: Container) -> list[str]:
+async def blue(bench: Bench, image: Image) -> Container:
+    fault = ("--sim-fault", "max_num_seqs=12:exit")
+    return await bench.serving(*FLAGS, *fault, image=image, restart="unless-stopped")
+
+
+@pytest.fixture
+def read(image: Image) -> list[str]:
     """The host's directories that the containers read."""
-    found = await bench.inspect(blue)
-    return [bind.split(":")[0] for bind in found["HostConfig"]["Binds"]]
+    return [bind.partition(":")[0] for bind in image.binds]
 
 
 @pytest.fixture
-def docker_machine(package: Path, binds: list[str]) -> Iterator[Machine]:
-    """Docker's group is that of the Engine's socket; the proxy's user may pass to what it has to look at."""
-    with Machine(ENGINE, *(Path(place) for place in binds if place != "/usr")) as machine:
+def docker_machine(package: Path, read: list[str]) -> Iterator[Machine]:
+    """Docker's group is that of the Engine's socket."""
+    with Machine(ENGINE, *(Path(place) for place in read if place != "/usr")) as machine:
         machine.install(package)
         machine.run("groupmod", "--non-unique", "--gid", str(ENGINE.stat().st_gid), "docker")
-        machine.run("chmod", "o+x", "/root")
         yield machine
 
 
 async def test_a_container_is_changed_and_a_bad_change_taken_back_by_the_units_as_shipped(
-    bench: Bench, blue: Container, binds: list[str], docker_machine: Machine, tmp_path: Path
+    bench: Bench, blue: Container, image: Image, read: list[str], docker_machine: Machine, tmp_path: Path
 ) -> None:
-    image = (await bench.inspect(blue))["Config"]["Image"]
     rig = DockerService(
         home=tmp_path,
         wishes=DockerWishes(containers=(blue.name,)),
@@ -80,8 +104,8 @@ async def test_a_container_is_changed_and_a_bad_change_taken_back_by_the_units_a
     (docker_machine.root / "etc/trimtab/docker-proxy.toml").write_text(f"""
         socket = {{ path = "/run/trimtab-docker-proxy/docker.sock", engine = "{ENGINE}" }}
         containers = {{ adopt = ["{blue.name}"] }}
-        create = {{ images = ["{image}"] }}
-        mounts = {{ read = {dumps(binds)} }}
+        create = {{ images = ["{image.tag}"] }}
+        mounts = {{ read = {dumps(read)} }}
     """)
     docker_machine.run("systemctl", "start", "trimtab")
     try:
