@@ -49,6 +49,7 @@ def restore(rules: Rules, state: State, at: datetime, why: str) -> Moved:
     Those that stand, or else a green that serves, keep all the traffic until then; any other green goes, and
     with it the rollout. What the old process left behind is cleared away first: it may hold the GPU's memory.
     """
+    state = without_the_retired(state)
     green, rollout, old = state.green, state.rollout, missing(state) or state.blue
     bridging = not state.standing and serves(state, green)
     if rollout is not None and rollout.ended_at is None:
@@ -69,6 +70,14 @@ def restore(rules: Rules, state: State, at: datetime, why: str) -> Moved:
     for server in left:
         moved = also_retire(moved, server)
     return moved
+
+
+def without_the_retired(state: State) -> State:
+    """Who was told to go cannot be called back: it is as good as gone, and nothing is sent there again."""
+    effect = state.awaiting
+    if not isinstance(effect, Retire) or effect.server.name in state.gone:
+        return state
+    return replace(state, gone=(*state.gone, effect.server.name))
 
 
 def clear_away(rules: Rules, state: State, old: Server | None) -> Moved:

@@ -13,6 +13,7 @@ CHANGES = frozenset({"launch", "route", "keep_alive", "stop", "retire"})  # the 
 KNOWN_S = 12.0  # by then a daemon has heard of it
 SHUT_OUT_S = 0.5  # by then the proxy carries the epoch of a daemon that acts
 CALM_S = 60.0  # so long after a fault everything has answered again
+ENDS_S = 11.5  # between a drain and the end that follows, where the drain's answer is late (adapters.LATE_S)
 HANDS_S = 3.0  # by then a daemon has put back a split that somebody wrote into the proxy
 STRANGERS = frozenset({"victor"})  # has a token, and no role that decides
 SPARE = 3  # servers beside the fleet: green, a successor, one on its way out
@@ -150,7 +151,7 @@ class Observer:
         """Somebody ends a server that has requests open."""
         if not epoch or not process.answers:
             return
-        if self.world.at_s - self.handed_s < HANDS_S:
+        if self.world.at_s - self.handed_s < ENDS_S:
             self.excused += requests  # its share came back while its end was on its way
             return
         if process.name in self.world.in_force():

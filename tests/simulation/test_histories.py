@@ -64,6 +64,20 @@ FOUND = {
             Act(what="daemon paused and replaced", at_s=26.5, lasts_s=6.3),
         ),
     ),
+    "traffic went back to an old server that had been told to go, when the new one exited": Script(
+        seed=15246, acts=(Act(what="new server exits", at_s=41.5, lasts_s=1.7),)
+    ),
+    "traffic went to a green that had been told to go, when blue was stopped by hand": Script(
+        seed=10137,
+        ours=False,
+        exam=True,
+        acts=(
+            Act(what="crash after", on="journal", nth=9, lasts_s=2.6),
+            Act(what="crash before", on="route", nth=2, lasts_s=9.1),
+            Act(what="flags changed by hand", at_s=16.7, lasts_s=17.8),
+            Act(what="crash after", on="examine", lasts_s=3.2),
+        ),
+    ),
 }
 
 
