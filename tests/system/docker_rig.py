@@ -94,7 +94,7 @@ class DockerRig(Rig):
 
     async def made(self) -> set[str]:
         """The servers whose containers trimtab has made, running or not; a check by its own name."""
-        site = Site(target=TARGET, state_dir=self.state_dir / TARGET, epoch=0)
+        site = Site(target=TARGET, state_dir=self.marked, epoch=0)
         found = await self.bench.client.listed(ours(site))
         return {one["Labels"].get(SERVER) or one["Names"][0] for one in found}
 

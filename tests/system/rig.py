@@ -90,6 +90,11 @@ class Rig:
         return self.home / "s"  # short: the path of a unix socket has 107 bytes
 
     @property
+    def marked(self) -> Path:
+        """Where the target's state lies, as the daemon names it in the marks of its servers."""
+        return self.state_dir / TARGET
+
+    @property
     def journal(self) -> Path:
         return self.state_dir / "audit.jsonl"
 
@@ -226,7 +231,7 @@ class Rig:
         found: dict[str, list[Process]] = {}
         for one in proc_table.processes():
             environment = proc_table.environment(one.pid)
-            if environment.get("TRIMTAB_STATE") == str((self.state_dir / TARGET).resolve()):
+            if environment.get("TRIMTAB_STATE") == str(self.marked.resolve()):
                 name = environment["TRIMTAB_SERVER"].rpartition("/")[2]
                 found.setdefault(name, []).append(one)
         return found

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-from actuators import proc_table
 from actuators.proc_table import Process
 from agent.config.door import SOCKET
 from tests.system.rig import Rig
@@ -38,6 +37,10 @@ class Service(Rig):
     @property
     def state_dir(self) -> Path:
         return self.machine.root / str(HOME)[1:]
+
+    @property
+    def marked(self) -> Path:
+        return HOME / TARGET
 
     def prepare(self) -> None:
         self.daemon = cast("asyncio.subprocess.Process", self.machine.process)
@@ -74,12 +77,12 @@ class Service(Rig):
         return self.machine.run("journalctl", "-b", "_PID=1", "-o", "cat", "--no-pager", "-n", "40")
 
     def processes(self) -> dict[str, list[Process]]:
-        found: dict[str, list[Process]] = {}
-        for one in proc_table.processes():
-            environment = proc_table.environment(one.pid)
-            if environment.get("TRIMTAB_STATE") == str(HOME / TARGET) and self.machine.is_inside(one.pid):
-                found.setdefault(environment["TRIMTAB_SERVER"].rpartition("/")[2], []).append(one)
-        return found
+        """Another machine's daemon has the same place for its state."""
+        inside = {
+            name: [one for one in family if self.machine.is_inside(one.pid)]
+            for name, family in super().processes().items()
+        }
+        return {name: family for name, family in inside.items() if family}
 
     async def tear_down(self) -> None:
         """Kill what the unit started, and forget what it knew."""

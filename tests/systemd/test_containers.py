@@ -11,15 +11,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from actuators.docker_labels import SERVER, ours
-from agent.ports import Site
 from tests.docker_bench import Bench, Container
 from tests.docker_images import Image
 from tests.system.docker_rig import FLAGS, SOME, DockerRig, DockerWishes
 from tests.system.rig import lost
-from tests.system.wishes import TARGET
 from tests.systemd.machine import Machine
-from tests.systemd.service import HOME, Service
+from tests.systemd.service import Service
 
 pytestmark = [pytest.mark.site, pytest.mark.real_docker, pytest.mark.real_envoy, pytest.mark.timeout(300)]
 
@@ -31,11 +28,6 @@ class DockerService(Service, DockerRig):
     """Containers of this host's Engine, changed by the service of a booted machine."""
 
     bare_metal: bool = False
-
-    async def made(self) -> set[str]:
-        site = Site(target=TARGET, state_dir=HOME / TARGET, epoch=0)
-        found = await self.bench.client.listed(ours(site))
-        return {one["Labels"].get(SERVER) or one["Names"][0] for one in found}
 
     def log_of_the_proxy(self) -> str:
         return self.machine.run("journalctl", "-u", "trimtab-docker-proxy", "-o", "cat", "--no-pager")
