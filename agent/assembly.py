@@ -56,6 +56,8 @@ def rules_of(config: Config, target: Target) -> Rules:
         suggestion_ttl_s=target.suggestion_ttl_s,
         changes_per_day=target.changes_per_day,
         alters_outputs=expertise.alters_outputs,
+        tunable=expertise.tunable,
+        misfit=expertise.misfit,
     )
     policies = tuple((part.name, part.plugin) for part in config.policies)
     return Rules(

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from agent.facts import Card, Lint, Model
-from agent.model import Knob
+from agent.model import Knob, Value
 from agent.precedence import Precedence, as_said
 
 if TYPE_CHECKING:
@@ -51,6 +51,22 @@ def model_from(config: Mapping[str, object], name: str) -> Model | None:
 def alters_outputs(knob: Knob) -> bool:
     """Whether another value of the knob may change what is answered; of a knob that nobody knows it may."""
     return bool(_asked("policies.knobs", "alters_outputs", knob))
+
+
+def tunable(knob: Knob) -> bool:
+    """Whether trimtab may change the knob; one that the catalogue does not have it may not."""
+    return bool(_asked("policies.knobs", "tunable", knob))
+
+
+def misfit(knob: Knob, value: Value) -> str:
+    """Why vLLM would not take the value; empty where that is not known."""
+    return str(_asked("policies.knobs", "misfit", knob, value) or "")
+
+
+def flags() -> frozenset[Knob]:
+    """All flags of vLLM, also those that trimtab has no facts of."""
+    named: frozenset[Knob] = getattr(_module("policies.knobs"), "FLAGS", frozenset())
+    return named
 
 
 def precedence() -> Precedence:

@@ -1,5 +1,6 @@
 """What no policy may pass: between a proposal and a suggestion. Pure."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from agent.state import State, Suggestion
 PERSON = "person"  # the rule of a change that a person asks for
 DENIED_FOR = timedelta(hours=24)  # a person's no is not asked again the same day
 ALL = 100  # percent
+SHOWN_AT_MOST = 80  # characters of a value that is refused
 MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
 
 
@@ -30,6 +32,8 @@ class Guard:
     suggestion_ttl_s: float = 3600.0
     changes_per_day: int = 8
     alters_outputs: Callable[[Knob], bool] = frozenset[Knob]().__contains__  # as far as anybody knows
+    tunable: Callable[[Knob], bool] = frozenset[Knob]().__contains__  # of others: what `bounds` names
+    misfit: Callable[[Knob, Value], str] = field(default=lambda _, __: "")  # why vLLM would not take it
 
     def admit(
         self,
@@ -85,6 +89,9 @@ class Guard:
             return Refusal(why="no server is known to run: nothing can be changed")
         if why := _unfit(state):
             return Refusal(why=why)
+        barred = [why for knob, wanted in proposal.to.items() if (why := self._barred(knob, wanted))]
+        if barred:
+            return Refusal(why="; ".join(barred))
         to: dict[Knob, Value] = {}
         notes: list[str] = []
         for knob, wanted in proposal.to.items():
@@ -148,6 +155,27 @@ class Guard:
         """What of it may alter the answers."""
         return tuple(knob for knob in proposal.to if self.alters_outputs(knob))
 
+    def _barred(self, knob: Knob, wanted: Value) -> str:
+        """Why the change is refused whole, not clamped; empty when it is not.
+
+        The value of a knob that is not tunable is not repeated: it may be a secret.
+        """
+        bound = self.bounds.get(knob, Bound())
+        if not self.tunable(knob) and not _names(bound, wanted):
+            why = (
+                f"[targets.bounds.{_key(knob)}] does not admit the value"
+                if bound.allowed or bound.min is not None or bound.max is not None
+                else f"{knob} is not one of the performance knobs that trimtab tunes"
+            )
+            return (
+                f"a change of {knob} was asked for: {why}; an operator who wants it names the value in "
+                f"[targets.bounds.{_key(knob)}] with `allowed`, or changes the server by hand"
+            )
+        if why := self.misfit(knob, wanted):
+            shown = json.dumps(wanted)[:SHOWN_AT_MOST]
+            return f"{knob}={shown} was asked for: {knob} {why}; ask for such a value"
+        return ""
+
     def _bounded(self, knob: Knob, wanted: Value, now: Value, *, stepwise: bool) -> tuple[Value, str]:
         """The value nearest to the wanted one that is allowed, and a sentence if it is another."""
         bound = self.bounds.get(knob, Bound())
@@ -179,6 +207,21 @@ class Guard:
 def base_digest(setting: Setting) -> str:
     """The digest that ties a suggestion to the setting it was made for."""
     return digest({knob: value for knob, value in setting.items() if value is not None})
+
+
+def _names(bound: Bound, value: Value) -> bool:
+    """Whether the operator's table allows exactly this value. True is not 1, and "1" is not 1."""
+    listed = any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in bound.allowed)
+    if bound.min is None and bound.max is None:
+        return listed
+    number = _number(value)
+    within = number is not None and _between(number, bound.min, bound.max) == number
+    return within and (listed or not bound.allowed)
+
+
+def _key(knob: Knob) -> str:
+    """The knob as a key of TOML."""
+    return f'"{knob}"' if "." in knob else knob
 
 
 def _number(value: Value) -> float | None:

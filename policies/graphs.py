@@ -139,7 +139,7 @@ def _default_level(reading: Reading, context: Context) -> Proposal | None:
         expects="more of each step runs from graphs: ITL falls",
         risks="a longer start; where a model or connector needs the lower mode, vLLM falls back by itself",
         source="vLLM 0.32 config/vllm.py: optimisation levels",
-        klass="auto" if set(to) == {LEVEL} else "gated",  # the rest of a compilation config is not looked at
+        klass="auto" if set(to) == {LEVEL} else "note",  # a compilation config is its author's
     )
 
 

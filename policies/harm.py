@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from agent.model import Bound, Knob, Objective, Proposal, Value
 from agent.ports import Context
 from agent.reading import Latency, Reading
-from policies.knobs import KNOBS
+from policies.knobs import KNOBS, misfit, tunable
 from policies.saying import stands_still
 
 SEQS = ("max_num_seqs", "max_num_active_seqs")
@@ -112,6 +112,16 @@ def _too_free(_: Reading, __: Context, proposal: Proposal) -> str:
     return ""
 
 
+def _not_admitted(_: Reading, context: Context, proposal: Proposal) -> str:
+    """The guard refuses it, unless the operator names the values of the knob."""
+    for knob, value in proposal.to.items() if proposal.klass != "note" else ():
+        if not tunable(knob) and knob not in context.bounds:
+            return f"{knob} is not tunable: say it as a note"
+        if why := misfit(knob, value):
+            return f"{knob} = {value!r}, but it {why}"
+    return ""
+
+
 def _half_seen(reading: Reading, _: Context, __: Proposal) -> str:
     seen = reading.coverage
     return f"only {seen:.0%} of the window was seen" if seen < COVERAGE_LEAST else ""
@@ -198,6 +208,7 @@ HARMS: tuple[Harm, ...] = (
     _out_of_bounds,
     _nothing_new,
     _too_free,
+    _not_admitted,
     _half_seen,
     _idle,
     _hangs,

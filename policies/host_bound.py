@@ -76,7 +76,7 @@ class HostBound:
                 expects="prompts are tokenized faster: TTFT falls",
                 risks="a tokenizer whose fast form differs may split text otherwise",
                 source=source,
-                klass="gated",
+                klass="note",  # which tokenizer reads the prompts is the operator's choice
             )
         now = whole(setting, SERVERS) or whole(setting, "data_parallel_size") or 1
         servers = up(context.bounds.get(SERVERS), current=now, wanted=now * 2, limit=self.servers_at_most)

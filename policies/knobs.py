@@ -7,7 +7,7 @@ A knob whose value is not part of the compile-cache key starts warm; a cold one 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from agent.model import Knob
+from agent.model import Knob, Value
 from policies.catalogue import (
     cache,
     compilation,
@@ -23,9 +23,21 @@ from policies.catalogue import (
     speculative,
 )
 from policies.catalogue.facts import Default, Effects, KnobFacts, release_of
+from policies.catalogue.parser import FLAGS
+from policies.catalogue.tunable import TUNABLE
 from policies.renamed import CHANGED, RENAMED
 
-__all__ = ["KNOBS", "Default", "Effects", "KnobFacts", "alters_outputs", "release_of"]
+__all__ = [
+    "FLAGS",
+    "KNOBS",
+    "Default",
+    "Effects",
+    "KnobFacts",
+    "alters_outputs",
+    "misfit",
+    "release_of",
+    "tunable",
+]
 
 _PARTS = (
     scheduler,
@@ -48,7 +60,7 @@ def _all() -> Iterator[KnobFacts]:
         for facts in part.FACTS:
             replaced = RENAMED.get(facts.name)
             today = replaced.how if replaced else CHANGED.get(facts.name, "")
-            yield replace(facts, today=today) if today else facts
+            yield replace(facts, today=today or facts.today, tunable=facts.name in TUNABLE)
 
 
 KNOBS: dict[Knob, KnobFacts] = {facts.name: facts for facts in _all()}
@@ -58,3 +70,15 @@ def alters_outputs(knob: Knob) -> bool:
     """Whether another value may change what is answered beyond rounding; a knob that is not here may."""
     facts = KNOBS.get(knob)
     return facts is None or bool(facts.effects.quality)
+
+
+def tunable(knob: Knob) -> bool:
+    """Whether trimtab may change it; what is not here it may not."""
+    facts = KNOBS.get(knob)
+    return facts is not None and facts.tunable
+
+
+def misfit(knob: Knob, value: Value) -> str:
+    """Why vLLM would not take the value; empty where that is not known."""
+    facts = KNOBS.get(knob)
+    return "" if facts is None else facts.misfit(value)

@@ -16,7 +16,7 @@ FLAGS = ("speculative_config", "spec_method", "spec_model", TOKENS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Rule SD1. Gated: with some methods and kernels the answers differ."""
+    """Rule SD1. Fewer tokens are gated: with some methods and kernels the answers differ. Off is advice."""
 
     acceptance_series: str = "spec_acceptance_ratio"  # of the reading's series: accepted over drafted tokens
     low_below_ratio: float = 0.5
@@ -56,7 +56,7 @@ class Speculation:
             expects="steps without drafts that are thrown away: throughput rises",
             risks="at small batches ITL rises; answers may differ in the last digits of a logit",
             source="throughput guide; vLLM documentation, speculative decoding",
-            klass="gated",
+            klass="gated" if set(to) == {TOKENS} else "note",  # method and model are the operator's choice
         )
         return (found,)
 

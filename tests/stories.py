@@ -9,6 +9,7 @@ from agent import effects as fx
 from agent import events as e
 from agent.arm import Arm, arm_of
 from agent.calibration import Calibration
+from agent.expertise import misfit, tunable
 from agent.guard import Guard
 from agent.machine import Machine
 from agent.machine.moves import Rules
@@ -86,7 +87,12 @@ class CountingJudge:
 
 
 def rules(**changes: object) -> Rules:
-    guard = Guard(bounds={"max_num_seqs": Bound(min=1, max=64, octaves=3)}, cooldown_s=60)
+    guard = Guard(
+        bounds={"max_num_seqs": Bound(min=1, max=64, octaves=3)},
+        cooldown_s=60,
+        tunable=tunable,
+        misfit=misfit,
+    )
     plain = Rules(plan=PLAN, judge=CountingJudge(), guard=guard, policies=(("admission", RaiseSeqs()),))
     return replace(plain, **changes)  # type: ignore[arg-type]
 

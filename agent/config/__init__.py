@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from agent import outside, plugins
+from agent import expertise, outside, plugins
 from agent.config.checks import clashes, complaints, of_target, unknown_knobs
 from agent.config.door import Certificate, Door
 from agent.config.golden import exam
@@ -100,7 +100,7 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
     except ValidationError as error:
         problems += complaints(error, document)
     problems += clashes(document)
-    problems += unknown_knobs(document, plugins.knobs())
+    problems += unknown_knobs(document, plugins.knobs(), expertise.flags(), expertise.tunable)
     workshop = Workshop(build)
     policies = _policies(document, here, workshop)
     raw_targets = document.get("targets")

@@ -1,6 +1,6 @@
 """What is wrong with a config file beyond one table, and pydantic's findings in the operator's words."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, get_args
 
@@ -62,13 +62,32 @@ def clashes(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{other}: {there} is taken by {one} ({here}): give it another port"
 
 
-def unknown_knobs(document: Mapping[str, Any], known: Mapping[str, object]) -> Iterator[str]:
-    """Bounds of flags that nobody changes: a typing error here would leave a knob with its default bounds."""
+def unknown_knobs(
+    document: Mapping[str, Any],
+    known: Mapping[str, object],
+    flags: Collection[str],
+    tunable: Callable[[str], bool],
+) -> Iterator[str]:
+    """Bounds without effect: a typing error here would leave a knob with its default bounds.
+
+    `flags`: those of vLLM besides the known ones; of them, and of those not tunable, the table names values.
+    """
     for index, target in enumerate(_targets(document) if known else ()):
         bounds = target.get("bounds")
-        for knob in bounds if isinstance(bounds, dict) else ():
-            if knob not in known:
-                yield f"[targets.bounds.{knob}{of_target(document, index)}]: unknown knob{meant(knob, known)}"
+        for knob, table in bounds.items() if isinstance(bounds, dict) else ():
+            name = f'"{knob}"' if "." in knob else knob
+            head = f"[targets.bounds.{name}{of_target(document, index)}]"
+            if knob.partition(".")[0] not in (*known, *flags):
+                yield f"{head}: unknown knob{meant(knob, known)}"
+            elif isinstance(table, dict) and not tunable(knob) and not _limited(table):
+                yield (
+                    f"{head}: trimtab does not change {knob} unless its values are named:"
+                    " give `allowed`, or min and max"
+                )
+
+
+def _limited(table: Mapping[str, object]) -> bool:
+    return any(table.get(key) not in (None, ()) for key in ("allowed", "min", "max"))
 
 
 def _targets(document: Mapping[str, Any]) -> list[dict[str, Any]]:

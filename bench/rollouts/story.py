@@ -112,7 +112,12 @@ class Story:
         state = journal.states().get(TARGET, self.before)
         site = Site(target=TARGET, state_dir=self.home, epoch=self._epoch)
         slo = SERVICES[self.case.rate].slo
-        guard = Guard(bounds=BOUNDS, alters_outputs=expertise.alters_outputs)
+        guard = Guard(
+            bounds=BOUNDS,
+            alters_outputs=expertise.alters_outputs,
+            tunable=expertise.tunable,
+            misfit=expertise.misfit,
+        )
         rules = Rules(plan=self.case.plan, judge=AnytimeJudge(), slo=slo, guard=guard)
         self.loop = TargetLoop(
             state=replace(state, mode="approve"),

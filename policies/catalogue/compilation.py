@@ -73,6 +73,8 @@ FACTS = (
     KnobFacts(
         name="cudagraph_capture_sizes",
         type="list",
+        items="int",
+        min=1,
         unit="batch sizes",
         meaning="Batch sizes that have a CUDA graph: between two, a batch is padded; above, it goes without.",
         default="1, 2, 4, then every 8 to 248, then every 16 to max_cudagraph_capture_size",

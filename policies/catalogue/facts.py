@@ -1,5 +1,6 @@
 """The shape of one flag's facts."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -51,6 +52,8 @@ class KnobFacts:
     default: str  # in words: many defaults depend on the GPU and the model
     start: Literal["warm", "cold"]
     klass: ChangeClass
+    tunable: bool = False  # whether trimtab may change it; tunable.py lists those
+    items: Literal["int", "text"] = "text"  # of a list
     unit: str = ""
     min: float | None = None  # what vLLM accepts, not what is wise
     max: float | None = None
@@ -88,22 +91,48 @@ class KnobFacts:
         return None
 
     def misfit(self, value: Value) -> str:
-        """Why vLLM would not take the value; empty where it would, or where that is not known."""
-        if value is None:
+        """Why vLLM would not take the value; empty where it would, or where that is not known.
+
+        None takes the flag out, which always fits.
+        """
+        if value is None or (self.choices and _one_of(value, self.choices)):
             return ""
-        if self.type == "bool":
-            return "" if isinstance(value, bool) else "is on or off"
-        if self.type == "choice":
-            return "" if value in self.choices else f"is one of {', '.join(map(str, self.choices))}"
-        if self.type not in {"int", "float"} or value in self.choices:
-            return ""
+        match self.type:
+            case "bool":
+                return "" if isinstance(value, bool) else "is on or off"
+            case "choice":
+                return f"is one of {', '.join(map(str, self.choices))}"
+            case "int" | "float":
+                return self._misfit_of_number(value)
+            case "list" if self.items == "int":
+                return self._misfit_of_list(value)
+            case _:
+                return ""
+
+    def _misfit_of_number(self, value: Value) -> str:
         if isinstance(value, bool) or not isinstance(value, int if self.type == "int" else int | float):
             return "is a whole number" if self.type == "int" else "is a number"
+        if not math.isfinite(value):
+            return "is a finite number"
         if self.min is not None and value < self.min:
             return f"is at least {self.min:g}"
         if self.max is not None and value > self.max:
             return f"is at most {self.max:g}"
         return ""
+
+    def _misfit_of_list(self, value: Value) -> str:
+        """One whole number, or several in a text with spaces between them, as flags are read."""
+        words = value.split(" ") if isinstance(value, str) else [str(value)]
+        if isinstance(value, bool) or not all(re.fullmatch(r"[0-9]{1,9}", word) for word in words):
+            return "is whole numbers with a space between two"
+        if self.min is not None and any(int(word) < self.min for word in words):
+            return f"is whole numbers of at least {self.min:g}"
+        return ""
+
+
+def _one_of(value: Value, choices: tuple[Value, ...]) -> bool:
+    """True is not 1."""
+    return any(value == choice and isinstance(value, bool) is isinstance(choice, bool) for choice in choices)
 
 
 def release_of(version: str | None) -> tuple[int, int] | None:

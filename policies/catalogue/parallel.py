@@ -288,6 +288,7 @@ FACTS = (
     KnobFacts(
         name="numa_bind_nodes",
         type="list",
+        items="int",
         unit="NUMA nodes",
         meaning="Which nodes, one a GPU.",
         default="found at start",

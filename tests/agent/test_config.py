@@ -128,6 +128,8 @@ def test_everything_that_can_be_said_arrives() -> None:
         watermark = { min = 0.0, max = 0.1, step = 0.025 }
         max_num_batched_tokens = { allowed = [2048, 4096], octaves = 0.5 }
         scheduling_policy = { allowed = ["fcfs", "priority"] }
+        chat_template = { allowed = ["a.jinja"] }
+        "compilation_config.mode" = { allowed = [3] }
         [targets.rollout]
         steps = [{ weight = 1, requests = 5, at_least = "500ms", at_most = "1m" }]
         hold = "2h"
@@ -154,6 +156,8 @@ def test_everything_that_can_be_said_arrives() -> None:
         min=256, max=32768, allowed=(2048, 4096), octaves=0.5
     )
     assert target.bounds["scheduling_policy"].allowed == ("fcfs", "priority")
+    assert target.bounds["chat_template"].allowed == ("a.jinja",)
+    assert target.bounds["compilation_config.mode"].allowed == (3,)
     assert target.plan.steps == (
         Step(weight=1, requests=5, at_least_s=0.5, at_most_s=60),
         Step(weight=100, requests=7, at_least_s=7200, at_most_s=28800),
@@ -271,6 +275,18 @@ def test_durations_are_read(written: str, expected_s: float) -> None:
         (
             "[targets.bounds.max-num-seqs]",
             "[targets.bounds.max-num-seqs]: unknown knob; did you mean max_num_seqs?",
+        ),
+        (
+            "[targets.bounds.trust_remote_code]",
+            "[targets.bounds.trust_remote_code]: trimtab does not change trust_remote_code unless its values",
+        ),
+        (
+            "[targets.bounds.model]\noctaves = 2",
+            "[targets.bounds.model]: trimtab does not change model unless its values are named",
+        ),
+        (
+            "[targets.bounds.'compilation_config.mode']\nallowed = []",
+            '[targets.bounds."compilation_config.mode"]: trimtab does not change compilation_config.mode',
         ),
         (
             "[targets.bounds.watermark]\nmix = 1",

@@ -19,6 +19,7 @@ ALTERING = Machine(
             bounds={"max_num_seqs": Bound(min=1, max=64, octaves=3)},
             cooldown_s=60,
             alters_outputs={"max_num_seqs"}.__contains__,
+            tunable={"max_num_seqs"}.__contains__,
         )
     )
 )

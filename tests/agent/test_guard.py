@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agent.arm import Arm
 from agent.budget import Budget
+from agent.expertise import misfit, tunable
 from agent.guard import Guard, Refusal
 from agent.model import Bound, Forecast, Objective, Outcome, Plan, Proposal, Prospect, Slo, Value
 from agent.plans import plan_for
@@ -16,7 +17,13 @@ from agent.reading import Reading
 from agent.state import State, Suggestion
 from tests.stories import BLUE, NOON, PLAN, reading
 
-GUARD = Guard(bounds={"max_num_seqs": Bound(min=2, max=64, octaves=1)}, cooldown_s=600, changes_per_day=2)
+GUARD = Guard(
+    bounds={"max_num_seqs": Bound(min=2, max=64, octaves=1)},
+    cooldown_s=600,
+    changes_per_day=2,
+    tunable=tunable,
+    misfit=misfit,
+)
 STATE = State(target="chat", blue=BLUE)
 SEEN = reading(NOON)
 
@@ -106,9 +113,9 @@ def test_a_budget_that_is_used_as_planned_stops_nothing() -> None:
 
 
 def test_a_value_outside_the_allowed_ones_is_refused() -> None:
-    guard = Guard(bounds={"kv_cache_dtype": Bound(allowed=("auto", "fp8"))})
+    guard = replace(GUARD, bounds={"kv_cache_dtype": Bound(allowed=("auto", "fp8"))})
 
-    found = admit(proposal("int4", knob="kv_cache_dtype"), guard=guard)
+    found = admit(proposal("bfloat16", knob="kv_cache_dtype"), guard=guard)
 
     assert isinstance(found, Refusal)
     assert "not one of the allowed" in found.why
@@ -165,12 +172,22 @@ def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str)
     assert isinstance(found, Suggestion) if not said else isinstance(found, Refusal) and said in found.why
 
 
-@pytest.mark.parametrize("value", ["9999", "1k", None, True])
-def test_what_is_no_number_does_not_slip_past_numeric_bounds(value: Value) -> None:
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("9999", 'max_num_seqs="9999" was asked for: max_num_seqs is a whole number'),
+        ("1k", 'max_num_seqs="1k" was asked for: max_num_seqs is a whole number'),
+        (True, "max_num_seqs=true was asked for: max_num_seqs is a whole number"),
+        (8.5, "max_num_seqs=8.5 was asked for: max_num_seqs is a whole number"),
+        (-5, "max_num_seqs=-5 was asked for: max_num_seqs is at least 1"),
+        (None, "is no number within its bounds"),
+    ],
+)
+def test_what_is_no_number_does_not_slip_past_numeric_bounds(value: Value, why: str) -> None:
     found = GUARD.admit_asked(STATE, proposal(value), actor="alice", at=NOON)
 
     assert isinstance(found, Refusal)
-    assert "is no number within its bounds" in found.why
+    assert why in found.why
 
 
 def test_a_step_from_a_value_that_nobody_knows_is_refused_and_from_an_assumed_one_measured() -> None:

@@ -14,6 +14,7 @@ The flags of `vllm serve` that trimtab knows, from vLLM 0.11 to 0.33. `trimtab k
 
 - **class**: how bold a change is. `auto`: reversible and invisible to users, so mode `auto` may do it by
   itself. `gated`: a person must agree. `note`: only pointed out.
+- **not tunable**: trimtab changes the flag only to values that `[targets.bounds.KNOB]` names.
 - **start**: a `cold` change of the value compiles once more, a `warm` one does not.
 - **raising it**: what raising the value, or turning it on, does: `+` more of it, `-` less, `±` either way.
   `kv`: tokens that the KV cache holds; `oom`: risk of running out of GPU memory; `quality`: of the answers.
@@ -32,7 +33,7 @@ def document() -> str:
             f"{one['meaning']}{''.join(_versions(one))}",
             one["default"],
             str(Effects(**one["effects"])),
-            f"{one['klass']}, {one['start']}",
+            f"{one['klass']}, {one['start']}{'' if one['tunable'] else ', not tunable'}",
             one["source"],
         )
         for one in known("knobs")

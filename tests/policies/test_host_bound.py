@@ -38,7 +38,7 @@ def test_a_busy_host_before_an_idle_gpu_gets_more_api_servers() -> None:
 def test_a_slow_tokenizer_goes_first_and_a_person_decides() -> None:
     (proposal,) = HostBound().propose(HOST, a_context({TOKENIZER: "slow"}))
 
-    assert (dict(proposal.to), proposal.klass) == ({TOKENIZER: None}, "gated")
+    assert (dict(proposal.to), proposal.klass) == ({TOKENIZER: None}, "note")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from agent import flag_table
 from agent.flags import setting_of, with_setting
 from agent.model import Value
 from policies.catalogue.parser import FLAGS, GROUPS
+from policies.catalogue.tunable import TUNABLE
 from policies.knobs import KNOBS, KnobFacts, alters_outputs, release_of
 from policies.renamed import RENAMED
 from tests.real_vllm import real_vllm
@@ -161,6 +162,13 @@ def test_a_default_depends_on_version_and_card(
         ("scheduling_policy", "lifo", "is one of fcfs, priority"),
         ("enforce_eager", 1, "is on or off"),
         ("attention_backend", "ANY", ""),
+        ("max_lora_rank", True, "is one of 1, 8, 16, 32, 64, 128, 256, 320, 512"),
+        ("kv_offloading_size", float("inf"), "is a finite number"),
+        ("cudagraph_capture_sizes", "1 2 4", ""),
+        ("cudagraph_capture_sizes", 4, ""),
+        ("cudagraph_capture_sizes", "1 -2", "is whole numbers with a space between two"),
+        ("cudagraph_capture_sizes", 1.5, "is whole numbers with a space between two"),
+        ("cudagraph_capture_sizes", "0 1", "is whole numbers of at least 1"),
     ],
 )
 def test_a_value_that_vllm_would_not_take_is_told(knob: str, value: Value, why: str) -> None:
@@ -234,3 +242,18 @@ def test_vllm_itself_takes_what_the_catalogue_has_and_nothing_that_is_gone() -> 
 )
 def test_it_is_known_what_may_alter_the_answers(knob: str, alters: bool) -> None:
     assert alters_outputs(knob) is alters
+
+
+def test_only_numbers_switches_choices_and_lists_of_numbers_are_tunable() -> None:
+    assert {name for name, facts in KNOBS.items() if facts.tunable} == TUNABLE
+    for facts in map(KNOBS.__getitem__, TUNABLE):
+        assert facts.type in {"int", "float", "bool", "choice", "list"}
+        assert facts.items == "int" or facts.type != "list"
+        assert facts.klass != "note"
+        assert facts.removed is None
+
+
+def test_a_new_entry_of_the_catalogue_is_not_tunable() -> None:
+    entry = KnobFacts(name="x", type="int", meaning="X.", default="1", start="warm", klass="auto")
+
+    assert entry.tunable is False

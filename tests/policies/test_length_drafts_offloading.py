@@ -59,7 +59,7 @@ def test_l1_stays_silent(reading: Reading, context: Context) -> None:
 def test_drafts_that_are_rejected_are_no_longer_made() -> None:
     (proposal,) = Speculation().propose(REJECTED, DRAFTS)
 
-    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("SD1", {SPECULATIVE: None}, "gated")
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("SD1", {SPECULATIVE: None}, "note")
     assert proposal.why.startswith("20% of the drafted tokens are accepted, 4.0 requests ran over 30 s")
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from agent.expertise import misfit, tunable
 from agent.golden import Exam
 from agent.guard import Guard
 from agent.judge import AnytimeJudge
@@ -48,7 +49,9 @@ class MoreSeqs:
 def rules_of(script: Script, *, other: bool = False) -> Rules:
     """`other`: as after a restart with another configuration."""
     exam = Exam(prompts=("one", "two of them"), at_most_s=5.0, always=script.exam)
-    guard = Guard(bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2)
+    guard = Guard(
+        bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2, tunable=tunable, misfit=misfit
+    )
     if other:
         guard = replace(guard, bounds={"max_num_seqs": replace(BOUND, max=24)}, cooldown_s=10)
     plan = OTHER if other else PLAN
