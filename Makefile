@@ -27,7 +27,7 @@ layers:  ## who may import whom
 
 types:  ## mypy, strict
 	@scripts/bootstrap
-	@$(RUN)mypy agent policies sensors actuators notifiers simulator docker_proxy tests bench
+	@$(RUN)mypy vllm_facts lint agent policies notifiers docker_engine sensors actuators simulator docker_proxy tests bench
 
 unit:  ## the quick tests, with coverage: no real vLLM, Docker or Prometheus, no whole sites
 	@scripts/bootstrap

@@ -2,11 +2,11 @@
 
 import sys
 
-from agent import cli
+from agent.cli import dispatch
 
 
 def main() -> int:
-    return cli.main()
+    return dispatch.main()
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import quantiles
 
-from agent.arm import Arm
-from agent.history import History
-from agent.journal import DAEMON, OPENED, Entry, Journal, Limits, verify
-from agent.model import Evidence, Plan, Server, Step
-from agent.records import GENESIS, line_of
-from agent.segments import name_of
-from agent.state import Phase, Rollout, State
+from agent.audit.history import History
+from agent.audit.journal import DAEMON, OPENED, Entry, Journal, Limits, verify
+from agent.audit.records import GENESIS, line_of
+from agent.audit.segments import name_of
+from agent.domain.model import Evidence, Plan, Server, Step
+from agent.domain.request_counts import Arm
+from agent.domain.state import Phase, Rollout, State
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ARM = Arm(total=500, ttft=tuple(range(82)), e2e=tuple(range(82)))

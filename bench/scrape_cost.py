@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sensors.vllm_totals import sample, totals
+from vllm_facts.metrics.totals import sample, totals
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "tests/sensors/scrapes/vllm-0.32.txt"

@@ -9,8 +9,8 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from agent.notices import Notice, Post
-from notifiers.secret_files import Addressed
+from agent.notify.rules import Notice, Post
+from notifiers.shared.secret_files import Addressed
 
 LONGEST = timedelta(days=1)
 SEVERITY = {"suggestion": "info", "rollout": "warning", "servers": "critical", "audit": "critical"}

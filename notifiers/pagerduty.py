@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.notices import Notice, Post
-from notifiers.secret_files import is_url, secret
+from agent.notify.rules import Notice, Post
+from notifiers.shared.secret_files import is_url, secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime
 
-from agent.notices import Notice, Post
-from notifiers.secret_files import Addressed
+from agent.notify.rules import Notice, Post
+from notifiers.shared.secret_files import Addressed
 
 COLOURS = {"info": "#2f81f7", "warning": "#d29922", "critical": "#cf222e"}
 OVER = "#1a7f37"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.notices import Notice, Post
-from notifiers.secret_files import Addressed
+from agent.notify.rules import Notice, Post
+from notifiers.shared.secret_files import Addressed
 
 COLOURS = {"info": "accent", "warning": "warning", "critical": "attention"}
 OVER = "good"

@@ -7,8 +7,8 @@ import socket
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from agent.notices import Notice, Post
-from notifiers.secret_files import Addressed, secret
+from agent.notify.rules import Notice, Post
+from notifiers.shared.secret_files import Addressed, secret
 
 VERSION = 1
 

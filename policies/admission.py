@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from sys import float_info
 
-from agent.model import Proposal
-from agent.ports import Context
-from agent.reading import Reading
-from policies.defaults import whole
-from policies.knobs import KNOBS
-from policies.saying import Number, flag, gpu_busy, load, mute, note, over, preempts, seen
-from policies.sequence_cap import (
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.sequence_cap import (
     ACTIVE,
     SEQS,
     STEP_OCTAVES,
@@ -22,7 +19,10 @@ from policies.sequence_cap import (
     raised,
     ran,
 )
-from policies.steps import inside, turned_lately
+from policies.shared.signals import Number, flag, gpu_busy, load, mute, note, over, preempts, seen
+from policies.shared.step_grid import inside, turned_lately
+from vllm_facts.defaults import whole
+from vllm_facts.knobs import KNOBS
 
 WATERMARK = "watermark"
 WATERMARKS = (0.02, 0.05)

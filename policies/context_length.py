@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.model import Proposal
-from agent.ports import Context
-from agent.reading import Reading
-from policies.defaults import whole
-from policies.saying import check_options, kv_full, mute, optimisation, preempts
-from policies.steps import down
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.signals import check_options, kv_full, mute, optimisation, preempts
+from policies.shared.step_grid import down
+from vllm_facts.defaults import whole
 
 LENGTH = "max_model_len"
 

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from re import findall
 
-from agent.model import Knob, Proposal, Setting, Value
-from agent.ports import Context
-from agent.reading import Reading
-from policies.defaults import chosen_seqs, whole
-from policies.knobs import release_of
-from policies.saying import (
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.flags_in_force import max_num_seqs_of
+from policies.shared.signals import (
     check_options,
     environment,
     first_allowed,
@@ -20,7 +19,10 @@ from policies.saying import (
     ran_out_of_memory,
     tails,
 )
-from policies.steps import inside, up
+from policies.shared.step_grid import inside, up
+from vllm_facts.defaults import whole
+from vllm_facts.knobs import release_of
+from vllm_facts.values import Knob, Setting, Value
 
 EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
 LARGEST, SIZES = "max_cudagraph_capture_size", "cudagraph_capture_sizes"
@@ -89,7 +91,7 @@ class Graphs:
     ) -> tuple[int | None, dict[Knob, Value], dict[Knob, Value]]:
         """The largest graph, what would cover what ran, and what is assumed of now."""
         setting, peak = context.setting, reading.running.high
-        seqs = chosen_seqs(setting, reading)
+        seqs = max_num_seqs_of(setting, reading)
         default = min(2 * seqs, DEFAULT_LARGEST)
         sizes, largest = _whole_numbers(setting.get(SIZES)), whole(setting, LARGEST)
         given = [knob for knob in (SIZES, LARGEST) if setting.get(knob) is not None]

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.model import Proposal, Setting
-from agent.ports import Context
-from agent.reading import Reading
-from policies.defaults import whole
-from policies.knobs import release_of
-from policies.saying import (
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.signals import (
     check_options,
     environment,
     first_allowed,
@@ -19,7 +17,10 @@ from policies.saying import (
     optimisation,
     waits,
 )
-from policies.steps import up
+from policies.shared.step_grid import up
+from vllm_facts.defaults import whole
+from vllm_facts.knobs import release_of
+from vllm_facts.values import Setting
 
 SERVERS, TOKENIZER, ASYNC = "api_server_count", "tokenizer_mode", "async_scheduling"
 ASYNC_SINCE = (0, 14)

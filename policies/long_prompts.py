@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agent.model import Proposal
-from agent.ports import Context
-from agent.reading import Reading
-from policies.defaults import token_budget, whole
-from policies.knobs import KNOBS
-from policies.saying import check_options, flag, kv_free, mute, optimisation, over, tails
-from policies.steps import down
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.flags_in_force import token_budget
+from policies.shared.signals import check_options, flag, kv_free, mute, optimisation, over, tails
+from policies.shared.step_grid import down
+from vllm_facts.defaults import whole
+from vllm_facts.knobs import KNOBS
 
 THRESHOLD = "long_prefill_token_threshold"
 LEAST = 256

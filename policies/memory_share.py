@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agent.model import Evidence, Knob, Proposal, Value
-from agent.ports import Context
-from agent.reading import Reading
-from policies.defaults import whole
-from policies.gpu_share import SHARE, share_of, used_share
-from policies.saying import (
+from agent.domain.model import Evidence, Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.gpu_share import SHARE, share_of, used_share
+from policies.shared.sequence_cap import cap_of, lowered, ran
+from policies.shared.signals import (
     Number,
     check_options,
     idle,
@@ -17,10 +17,10 @@ from policies.saying import (
     preempts,
     ran_out_of_memory,
     seen,
-    stands_still,
 )
-from policies.sequence_cap import cap_of, lowered, ran
-from policies.steps import down, inside, turned_lately
+from policies.shared.step_grid import down, inside, turned_lately
+from vllm_facts.defaults import whole
+from vllm_facts.values import Knob, Value
 
 BYTES, LENGTH = "kv_cache_memory_bytes", "max_model_len"
 _Change = tuple[dict[Knob, Value], dict[Knob, Value]]
@@ -60,7 +60,7 @@ class MemoryShare:
             return ()
         if why := _oom(reading):
             answer = self._less(reading, context, why)
-        elif stands_still(reading) or any(map(ran_out_of_memory, context.outcomes)):
+        elif reading.stands_still or any(map(ran_out_of_memory, context.outcomes)):
             return ()
         else:
             answer = self._more(reading, context)

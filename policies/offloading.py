@@ -3,10 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.model import Proposal
-from agent.ports import Context
-from agent.reading import Reading
-from policies.saying import check_options, first_allowed, flag, kv_free, mute, optimisation, over, waits
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.signals import (
+    check_options,
+    first_allowed,
+    flag,
+    kv_free,
+    mute,
+    optimisation,
+    over,
+    waits,
+)
 
 OFFLOAD = "kv_offloading_size"
 

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from sys import float_info
 
-from agent.model import ChangeClass, Knob, Objective, Proposal
-from agent.ports import Context
-from agent.reading import Latency, Reading
-from policies.defaults import token_budget, whole
-from policies.saying import Number, note, seen, stands_still
-from policies.steps import down, turned_lately, up
+from agent.domain.model import Objective, Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Latency, Reading
+from policies.shared.flags_in_force import token_budget
+from policies.shared.signals import Number, note, seen
+from policies.shared.step_grid import down, turned_lately, up
+from vllm_facts.defaults import whole
+from vllm_facts.values import ChangeClass, Knob
 
 BATCHED, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
 TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: where a tail of TTFT or ITL sends the budget
@@ -51,7 +53,7 @@ class PrefillBudget:
             )
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if reading.coverage < self.coverage_at_least_ratio or stands_still(reading):
+        if reading.coverage < self.coverage_at_least_ratio or reading.stands_still:
             return ()
         if self._short_of_kv(reading):
             return ()

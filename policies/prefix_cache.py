@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.model import Proposal
-from agent.ports import Context
-from agent.reading import Reading
-from policies.saying import check_options, first_allowed, mute, note, optimisation
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.signals import check_options, first_allowed, mute, note, optimisation
 
 CACHING = "enable_prefix_caching"
 SOURCE = "vLLM 0.32 config/cache.py: on for all generative models"

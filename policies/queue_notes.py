@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from agent.model import Proposal, Setting
-from agent.ports import Context
-from agent.reading import Reading
-from policies.defaults import chosen_seqs, token_budget
-from policies.gpu_share import SHARE, share_of
-from policies.saying import (
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.flags_in_force import max_num_seqs_of, token_budget
+from policies.shared.gpu_share import SHARE, share_of
+from policies.shared.sequence_cap import ACTIVE, SEQS, SequenceCap, cap_of, engines, raised
+from policies.shared.signals import (
     Number,
     check_options,
     flag,
@@ -19,11 +20,10 @@ from policies.saying import (
     note,
     over,
     preempts,
-    stands_still,
     waits,
 )
-from policies.sequence_cap import ACTIVE, SEQS, SequenceCap, cap_of, engines, raised
-from policies.steps import inside, turned_lately, up
+from policies.shared.step_grid import inside, turned_lately, up
+from vllm_facts.values import Setting
 
 BUDGET, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
 TRIAGE = "production triage guide"
@@ -63,7 +63,7 @@ class QueueNotes:
         if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
             return ()
         found = [self._backlog(reading), self._stall(reading, context)]
-        if not stands_still(reading):  # replicas do not help what hangs
+        if not reading.stands_still:  # replicas do not help what hangs
             found.append(self._capacity(reading, context))
         return tuple(proposal for proposal in found if proposal)
 
@@ -150,7 +150,7 @@ class QueueNotes:
 
 
 def _default_cap(reading: Reading, context: Context) -> SequenceCap:
-    value = chosen_seqs(context.setting, reading)
+    value = max_num_seqs_of(context.setting, reading)
     told = f"{SEQS} is not given, vLLM's own is {value} or more"
     return SequenceCap(knob=SEQS, value=value, told=told, engines=engines(context.setting))
 

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.model import Knob, Proposal, Value
-from agent.ports import Context
-from agent.reading import Reading
-from policies.defaults import whole
-from policies.saying import check_options, first_allowed, mute, optimisation
-from policies.steps import inside
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.signals import check_options, first_allowed, mute, optimisation
+from policies.shared.step_grid import inside
+from vllm_facts.defaults import whole
+from vllm_facts.values import Knob, Value
 
 TOKENS = "spec_tokens"
 FLAGS = ("speculative_config", "spec_method", "spec_model", TOKENS)

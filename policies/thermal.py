@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.model import Proposal
-from agent.ports import Context
-from agent.reading import Gpu, Reading
-from policies.saying import check_options, note
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Gpu, Reading
+from policies.shared.signals import check_options, note
 
 REASONS = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown"}
 POWER = {0x80: "hardware power brake"}

@@ -12,11 +12,11 @@ settings.load_profile("trimtab")
 DOCKER = {
     "docker.api.client",
     "docker.errors",
-    "tests.docker_bench",
-    "tests.docker_images",
-    "tests.actuators.docker_rig",
+    "tests.support.docker_site",
+    "tests.support.docker_images",
+    "tests.support.docker_engine_rig",
 }
-SITES = Path(__file__).parent / "system"
+SITES = Path(__file__).parent / "e2e"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         used = {getattr(name, "__module__", None) for name in names}
         if used & DOCKER:
             item.add_marker("real_docker")
-        if "tests.own_engine" in used:
+        if "tests.support.own_dockerd" in used:
             item.add_marker("own_engine")
         if SITES in item.path.parents:
             item.add_marker("site")

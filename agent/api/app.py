@@ -11,39 +11,30 @@ from http import HTTPStatus
 from aiohttp import HttpVersion11, web
 from pydantic import TypeAdapter
 
-from agent.api import (
-    routes_audit,
-    routes_console,
-    routes_daemon,
-    routes_log,
-    routes_rollouts,
-    routes_series,
-    routes_suggestions,
-    routes_targets,
-)
-from agent.api.border import HOLDER, Border, stamp
-from agent.api.desk import Desk
-from agent.api.intake import BODY_LIMIT, body_of, query_of
-from agent.api.limits import Limits
+from agent.api.daemon_view import Desk
+from agent.api.failed_auth import Strangers
+from agent.api.idempotency import Repeats
+from agent.api.middleware import HOLDER, Border, stamp
 from agent.api.openapi import document
 from agent.api.operations import Answer, Call, Operation
-from agent.api.peers import Peers
+from agent.api.peer_identity import Peers
 from agent.api.problems import Refusal
-from agent.api.repeats import Repeats
-from agent.api.scope import Scoped
-from agent.api.strangers import Strangers
+from agent.api.rate_limits import Limits
+from agent.api.request_parsing import BODY_LIMIT, body_of, query_of
+from agent.api.routes import audit, console, daemon, log, rollouts, series, suggestions, targets
+from agent.api.target_scope import Scoped
 from agent.api.tokens import Tokens
-from agent.state import State
+from agent.domain.state import State
 
 OPERATIONS: tuple[Operation, ...] = (
-    *routes_daemon.OPERATIONS,
-    *routes_console.OPERATIONS,
-    *routes_targets.OPERATIONS,
-    *routes_series.OPERATIONS,
-    *routes_suggestions.OPERATIONS,
-    *routes_rollouts.OPERATIONS,
-    *routes_log.OPERATIONS,
-    *routes_audit.OPERATIONS,
+    *daemon.OPERATIONS,
+    *console.OPERATIONS,
+    *targets.OPERATIONS,
+    *series.OPERATIONS,
+    *suggestions.OPERATIONS,
+    *rollouts.OPERATIONS,
+    *log.OPERATIONS,
+    *audit.OPERATIONS,
 )
 STRANGERS: web.AppKey[Strangers] = web.AppKey("strangers", Strangers)
 Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -57,7 +48,7 @@ def build_app(
     *,
     peers: Peers | None = None,
     limits: Limits | None = None,
-    heartbeat_s: float = routes_audit.HEARTBEAT_S,
+    heartbeat_s: float = audit.HEARTBEAT_S,
 ) -> web.Application:
     """The whole API over one desk. `peers` None: over a unix socket, too, everybody needs a token.
 
@@ -69,11 +60,11 @@ def build_app(
     border = Border(tokens, peers, limits, strangers, hosts=hosts, pages=[page.path for page in pages])
     repeats = Repeats(desk.accepted)
     app = web.Application(middlewares=[border.middleware], client_max_size=BODY_LIMIT)
-    app[routes_audit.BORDER] = border
+    app[audit.BORDER] = border
     app[STRANGERS] = strangers
-    app[routes_audit.HEARTBEAT] = heartbeat_s
-    app[routes_audit.OPEN] = set()
-    app[routes_daemon.DESCRIPTION] = json.dumps(document(OPERATIONS)).encode()
+    app[audit.HEARTBEAT] = heartbeat_s
+    app[audit.OPEN] = set()
+    app[daemon.DESCRIPTION] = json.dumps(document(OPERATIONS)).encode()
     app.on_response_prepare.append(stamp)
     app.on_startup.append(_open)
     app.on_shutdown.append(_close)
@@ -90,11 +81,11 @@ def build_app(
 
 
 async def _open(app: web.Application) -> None:
-    app[routes_audit.CLOSING] = asyncio.Event()
+    app[audit.CLOSING] = asyncio.Event()
 
 
 async def _close(app: web.Application) -> None:
-    app[routes_audit.CLOSING].set()
+    app[audit.CLOSING].set()
     app[STRANGERS].close()
 
 

@@ -7,16 +7,17 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from agent.api.desk import Desk
-from agent.arm import Arm, quantile
-from agent.budget import Burn
-from agent.history import Point
-from agent.judge.accounts import Account, accounts
-from agent.masking import mask, masked
-from agent.model import ChangeClass, Evidence, Forecast, Mode, Outcome, Plan, Server, Slo, Strategy, Value
-from agent.quality import Quality
-from agent.reading import Reading
-from agent.state import Phase, Rollout, State, Suggestion, SuggestionStatus
+from agent.api.daemon_view import Desk
+from agent.audit.history import Point
+from agent.domain.answers import Quality
+from agent.domain.error_budget import Burn
+from agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Server, Slo, Strategy
+from agent.domain.reading import Reading
+from agent.domain.request_counts import Arm, quantile
+from agent.domain.state import Phase, Rollout, State, Suggestion, SuggestionStatus
+from agent.judge.report import Account, accounts
+from vllm_facts.masking import mask, masked
+from vllm_facts.values import ChangeClass, Value
 
 P95 = 0.95
 Text = Annotated[str, AfterValidator(mask)]  # may quote a server's log or a command line, with what is in it

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 
-from agent.api.desk import Desk
+from agent.api.daemon_view import Desk
 from agent.api.metric_names import BY_NAME, METRICS, Metric
-from agent.errors import JournalError
-from agent.meters import Histogram, Meters
-from agent.state import Phase, Rollout, State
+from agent.domain.errors import JournalError
+from agent.domain.state import Phase, Rollout, State
+from agent.telemetry.self_metrics import Histogram, Meters
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 PIN_EVERY = 100  # entries

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
+from agent.api.idempotency import HEADER, SHAPE
 from agent.api.operations import Operation
 from agent.api.problems import MEDIA, Problem
-from agent.api.repeats import HEADER, SHAPE
 
 Json = dict[str, Any]
 

@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
-from agent.api.desk import Desk
+from agent.api.daemon_view import Desk
 from agent.api.problems import Refusal
 from agent.api.tokens import Holder
-from agent.config.door import Role
-from agent.errors import JournalError
-from agent.events import Said
-from agent.state import State
+from agent.config.listen import Role
+from agent.domain.errors import JournalError
+from agent.domain.events import Said
+from agent.domain.state import State
 
 Asked = TypeVar("Asked", bound=BaseModel)
 

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
-from agent.masking import mask
+from vllm_facts.masking import mask
 
 MEDIA = "application/problem+json"
 

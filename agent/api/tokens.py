@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from agent.config.door import Role
-from agent.errors import ConfigError
-from agent.ports import Now
+from agent.config.listen import Role
+from agent.domain.errors import ConfigError
+from agent.domain.ports import Now
 
 RANKS: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
 LARGEST_FILE = 2**20  # bytes: some four thousand tokens

@@ -10,22 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent import expertise
-from agent.advice import Advice, advise
-from agent.cli import Subparsers
-from agent.cli.case_options import add_options, case_of, log_of, unknown
-from agent.cli.doubts import Doubts, doubts
-from agent.cli.findings import as_json, as_text, not_known, paste
-from agent.cli.serve_command import Command, edited, read
-from agent.cli.tables import safe
-from agent.errors import ConfigError, FlagError
-from agent.facts import Case
-from agent.model import Knob, Objective, Setting, Slo, Value
-from agent.reading import Gpu, Latency, Reading
+from agent.advisor.case_options import add_options, case_of, log_of, unknown
+from agent.advisor.flag_consistency import Doubts, doubts
+from agent.advisor.render import as_json, as_text, not_known, paste
+from agent.cli.dispatch import Subparsers
+from agent.domain.errors import ConfigError
+from agent.domain.model import Objective, Slo
+from agent.domain.reading import Gpu, Latency, Reading
+from agent.terminal.tables import safe
+from lint.advice import Advice, advise
+from lint.precedence import ranked
+from lint.rules import all_lints
+from vllm_facts.command.serve_command import Command, edited, read
+from vllm_facts.deployment import Case
+from vllm_facts.errors import FlagError
+from vllm_facts.values import Knob, Setting, Value
 
 if TYPE_CHECKING:
-    from agent.cli.live import Said
-    from agent.cli.window import Window
+    from agent.advisor.run_policies import Said
+    from agent.advisor.scrape import Window
 
 NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
 ENGINES = "data_parallel_size"
@@ -67,13 +70,13 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from agent.cli import window as windows  # noqa: PLC0415 - the parser of pages need not be there to complain
+    from agent.advisor import scrape  # noqa: PLC0415 - the parser of pages need not be there to complain
 
     slo = _slo(args)
     command = _command(args.flags, "") if args.flags is not None else None  # its mistakes, before a long look
     seen = _seen_of(args, slo)
     command = _command(args.flags, seen.model) if command is not None else None
-    told = windows.setting_of(seen.reading.facts)
+    told = scrape.setting_of(seen.reading.facts)
     if seen.engines > 1 and not (command and ENGINES in command.setting):
         told = {**told, ENGINES: seen.engines}
     known = command or Command(argv=("vllm", "serve", seen.model or "MODEL"))
@@ -82,12 +85,12 @@ def _run(args: argparse.Namespace) -> int:
     except FlagError as error:
         raise ConfigError(f"--flags: {error}") from error
     reading = _with_facts(seen.reading, case)
-    still = expertise.stands_still(reading)
+    still = reading.stands_still
     doubted = doubts(case.setting, told, reading, seen.model)
     believed = told if doubted or command is None else {**told, **case.setting}
     heard = None if seen.idle or still else _live(reading, case, slo, believed, doubted)
-    lints = expertise.lints() if command or case.log else ()
-    advice = advise(case, lints, expertise.precedence(), heard.findings if heard else ())
+    lints = all_lints() if command or case.log else ()
+    advice = advise(case, lints, ranked, heard.findings if heard else ())
     better = edited(replace(known, env={} if known.before else case.env), advice.to, advice.env)
     window = {**_numbers(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
     current = {**told, **(heard.assumed if heard else {})}
@@ -105,15 +108,15 @@ def _run(args: argparse.Namespace) -> int:
 
 def _seen_of(args: argparse.Namespace, slo: Slo) -> "Window":
     """From the one source that the person names."""
-    from agent.cli import log_window, window  # noqa: PLC0415 - as above
+    from agent.advisor import from_log, scrape  # noqa: PLC0415 - as above
 
     if args.url and not args.scrape:
-        return window.watched(args.url, _seconds(args.watch_s, "--for", LIVE_S), slo)
+        return scrape.watched(args.url, _seconds(args.watch_s, "--for", LIVE_S), slo)
     if len(args.scrape) == len(("older", "newer")) and not args.url:
         older, newer = args.scrape
-        return window.saved(older, newer, _seconds(args.seconds, "--seconds", SAVED_S), slo)
+        return scrape.saved(older, newer, _seconds(args.seconds, "--seconds", SAVED_S), slo)
     if args.log and not args.url and not args.scrape:
-        return log_window.logged(log_of(args.log), slo)
+        return from_log.logged(log_of(args.log), slo)
     found = "both a URL and scrapes" if args.url else f"no URL and {len(args.scrape)} scrapes"
     raise ConfigError(
         f"advise: {found} given; give the URL of a server (http://127.0.0.1:8000), two saved scrapes "
@@ -123,11 +126,11 @@ def _seen_of(args: argparse.Namespace, slo: Slo) -> "Window":
 
 def _live(reading: Reading, case: Case, slo: Slo, believed: Setting, doubted: Doubts) -> "Said":
     """What the policies say. Of flags that cannot be the server's neither they nor the model are believed."""
-    from agent.cli import live  # noqa: PLC0415 - the policies take a quarter of a second
+    from agent.advisor import run_policies  # noqa: PLC0415 - the policies take a quarter of a second
 
     if not doubted:
-        return live.said(reading, believed, slo, case)
-    heard = live.said(reading, believed, slo, replace(case, setting=believed, model=None, env={}))
+        return run_policies.said(reading, believed, slo, case)
+    heard = run_policies.said(reading, believed, slo, replace(case, setting=believed, model=None, env={}))
     kept = (finding for finding in heard.findings if not (doubted.beyond and finding.to))
     return replace(heard, findings=tuple(kept))
 

@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agent import checkpoints
-from agent.chain import Head, Verification, verify
-from agent.cli import Subparsers
-from agent.cli.cells import folded
-from agent.cli.tables import complain, moment, safe, value
-from agent.cli.terminal import BOLD, DIM, RED, coloured, columns
-from agent.errors import JournalError
-from agent.journald import exported
-from agent.records import BrokenLineError, Record, parse
-from agent.segments import reading
+from agent.audit import checkpoints
+from agent.audit.chain import Head, Verification, verify
+from agent.audit.journald_export import exported
+from agent.audit.records import BrokenLineError, Record, parse
+from agent.audit.segments import reading
+from agent.cli.dispatch import Subparsers
+from agent.domain.errors import JournalError
+from agent.terminal.capabilities import BOLD, DIM, RED, coloured, columns
+from agent.terminal.cell_width import folded
+from agent.terminal.tables import complain, moment, safe, value
 
 DEFAULT_STATE_DIR = Path("/var/lib/trimtab")
 JOURNAL = "audit.jsonl"

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from agent.cli import Subparsers, parser
+from agent.cli.dispatch import Subparsers, parser
 from agent.cli.exits import OK
 from agent.cli.ids import KINDS
 

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.chain import verify
-from agent.cli import Subparsers
-from agent.cli.tables import table
-from agent.demo.scene import scene
+from agent.audit.chain import verify
+from agent.cli.dispatch import Subparsers
+from agent.demo.setups import scene
+from agent.terminal.tables import table
 
 if TYPE_CHECKING:
-    from agent.demo.story import Told
+    from agent.demo.scenario import Told
 
 WANTED = ("promoted", "rolled_back")
 
@@ -39,8 +39,8 @@ def register(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """Exit 0 only if all of it happened and no request was lost."""
-    from agent.demo.stage import stage  # noqa: PLC0415 - brings the daemon with it, which takes half a second
-    from agent.demo.story import Teller  # noqa: PLC0415
+    from agent.demo.processes import stage  # noqa: PLC0415 - brings the daemon with it, which takes half a second
+    from agent.demo.scenario import Teller  # noqa: PLC0415
 
     began = time.monotonic()
 

@@ -5,10 +5,10 @@ import re
 import sys
 from dataclasses import replace
 
-from agent.cli import Subparsers
+from agent.api.client import RefusedError, link
+from agent.cli.dispatch import Subparsers
 from agent.cli.exits import NO, OK
-from agent.cli.link import RefusedError, link
-from agent.errors import TrimtabError
+from agent.domain.errors import TrimtabError
 
 PATIENCE_S = 1.0
 KINDS = {"targets": "name", "suggestions": "id", "rollouts": "id"}

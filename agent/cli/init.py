@@ -11,11 +11,11 @@ from json import dumps
 from pathlib import Path
 from typing import Protocol, cast
 
-from agent import plugins
-from agent.cli import Subparsers
-from agent.config import load
-from agent.errors import ActError, ConfigError
-from agent.model import Server
+from agent.cli.dispatch import Subparsers
+from agent.config.loader import load
+from agent.domain.errors import ActError, ConfigError
+from agent.domain.model import Server
+from agent.plugins import loader
 
 SERVICE = Path("/etc/trimtab")
 """A config in this folder is the service's: its state and its socket are where the unit has them."""
@@ -116,8 +116,8 @@ async def look() -> tuple[list[Found], list[str]]:
     """What every engine finds, by its kind, and what could not be looked at. One address is found once."""
     found: list[Found] = []
     blind: list[str] = []
-    for kind in plugins.names("actuators"):
-        engine = plugins.load("actuators", kind)
+    for kind in loader.names("actuators"):
+        engine = loader.load("actuators", kind)
         if not hasattr(engine, "found_here"):
             continue
         try:

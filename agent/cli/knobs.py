@@ -12,13 +12,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from agent import plugins
-from agent.cli import Subparsers
-from agent.cli.tables import lines_of, table, value
-from agent.complaints import meant
-from agent.config import policies_dir_of
-from agent.errors import ConfigError
-from agent.flag_table import SHORT
+from agent.cli.dispatch import Subparsers
+from agent.config.loader import policies_dir_of
+from agent.domain.errors import ConfigError
+from agent.plugins import loader
+from agent.plugins.option_errors import meant
+from agent.terminal.tables import lines_of, table, value
+from vllm_facts.flag_table import SHORT
+from vllm_facts.knobs import KNOBS
 
 _FEW = 30  # names that can be read at a glance
 _NEAR = 5
@@ -42,8 +43,8 @@ def register(subparsers: Subparsers) -> None:
 
 def _policies(args: argparse.Namespace) -> int:
     folder = policies_dir_of(args.config) if args.config else None
-    origins = {name: other.origin for name, other in plugins.strangers("policies", folder).items()}
-    names = _chosen(args.name, plugins.names("policies", folder=folder))
+    origins = {name: other.origin for name, other in loader.strangers("policies", folder).items()}
+    names = _chosen(args.name, loader.names("policies", folder=folder))
     found = [_policy(name, origins.get(name, "trimtab"), folder) for name in names]
     text = f"{json.dumps(found, indent=2)}\n" if args.json else "\n".join(map(_told, found))
     sys.stdout.write(text)
@@ -51,14 +52,14 @@ def _policies(args: argparse.Namespace) -> int:
 
 
 def _policy(name: str, origin: str, folder: Path | None) -> dict[str, Any]:
-    plugin = plugins.load("policies", name, folder=folder)
-    module, source = sys.modules[plugin.__module__], plugins.source_of(plugin.__module__)
+    plugin = loader.load("policies", name, folder=folder)
+    module, source = sys.modules[plugin.__module__], loader.source_of(plugin.__module__)
     return {
         "name": name,
         "origin": origin,
         "does": inspect.getdoc(module) or "",
         "details": inspect.getdoc(plugin) or "",
-        "options": [_option(option, source) for option in plugins.options_of(plugin).values()],
+        "options": [_option(option, source) for option in loader.options_of(plugin).values()],
         "sources": sorted(set(_sources(source, vars(module)))),
     }
 
@@ -106,7 +107,7 @@ def _told(policy: dict[str, Any]) -> str:
 
 
 def _knobs(args: argparse.Namespace) -> int:
-    catalogue = plugins.knobs()
+    catalogue = KNOBS
     names = _chosen(args.name and SHORT.get(args.name, args.name), catalogue)
     if args.json:
         text = f"{json.dumps([asdict(_facts(catalogue[name])) for name in names], indent=2)}\n"
@@ -146,7 +147,7 @@ def _rows(name: str, fact: object) -> Iterator[tuple[str, str]]:
 
 def _facts(facts: object) -> Any:  # noqa: ANN401 - a dataclass of the catalogue
     if isinstance(facts, type) or not is_dataclass(facts):
-        raise ConfigError(f"policies/knobs.py: KNOBS holds {facts!r}, which is not a dataclass")
+        raise ConfigError(f"vllm_facts/knobs.py: KNOBS holds {facts!r}, which is not a dataclass")
     return facts
 
 

@@ -5,14 +5,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from agent import expertise
-from agent.advice import Advice, advise
-from agent.cli import Subparsers
-from agent.cli.case_options import add_options, case_of, unknown
-from agent.cli.findings import as_json, as_text, improved, not_known, nothing
-from agent.cli.serve_command import edited, read
-from agent.errors import ConfigError, FlagError
-from agent.facts import Case, Lint
+from agent.advisor.case_options import add_options, case_of, unknown
+from agent.advisor.render import as_json, as_text, improved, not_known, nothing
+from agent.cli.dispatch import Subparsers
+from agent.domain.errors import ConfigError
+from lint.advice import Advice, advise
+from lint.precedence import ranked
+from lint.rules import all_lints
+from vllm_facts.command.serve_command import edited, read
+from vllm_facts.deployment import Case, Lint
+from vllm_facts.errors import FlagError
 
 NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
 
@@ -40,8 +42,8 @@ def _run(args: argparse.Namespace) -> int:
         case = case_of(args, command)
     except FlagError as error:
         raise ConfigError(f"the command cannot be read: {error}") from error
-    lints = expertise.lints()
-    advice = advise(case, lints, expertise.precedence())
+    lints = all_lints()
+    advice = advise(case, lints, ranked)
     command = replace(command, env={} if command.before else case.env)
     better = edited(command, advice.to, advice.env)
     checked = sorted({rule for lint in lints for rule in lint.rules})

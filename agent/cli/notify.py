@@ -6,10 +6,10 @@ import json
 import sys
 from pathlib import Path
 
-from agent.cli import Subparsers
-from agent.config import Config, load
+from agent.cli.dispatch import Subparsers
+from agent.config.loader import Config, load
 from agent.config.notify import Receiver
-from agent.errors import ConfigError, NoticeError
+from agent.domain.errors import ConfigError, NoticeError
 
 
 def register(subparsers: Subparsers) -> None:
@@ -42,7 +42,7 @@ def _test(args: argparse.Namespace) -> int:
 
 
 async def _all(config: Config, chosen: list[Receiver]) -> list[tuple[str, str]]:
-    from agent.assembly import courier  # noqa: PLC0415 - half a second that `trimtab notify -h` need not wait
+    from agent.runtime.wiring import courier  # noqa: PLC0415 - half a second that `trimtab notify -h` need not wait
 
     async def one(receiver: Receiver) -> tuple[str, str]:
         try:

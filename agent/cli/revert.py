@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-from agent.cli import Subparsers
-from agent.cli.tables import complain
-from agent.config import Config, load
-from agent.errors import ActError, JournalError
-from agent.lock import held
-from agent.ports import Site, Traffic
+from agent.cli.dispatch import Subparsers
+from agent.config.loader import Config, load
+from agent.domain.errors import ActError, JournalError
+from agent.domain.ports import Site, Traffic
+from agent.runtime.lock import held
+from agent.terminal.tables import complain
 
 ENDED_WELL = (
     "success"  # SERVICE_RESULT of systemd.exec(5): stopped, or to be started again with a new version

@@ -5,14 +5,14 @@ import shutil
 import sys
 import time
 
-from agent.cli import Subparsers
-from agent.cli.asking import add, path, show
-from agent.cli.cells import clipped
+from agent.api.client import Json, Link, UnreachableError
+from agent.cli.dispatch import Subparsers
 from agent.cli.exits import NO, OK
-from agent.cli.link import Json, Link, UnreachableError
-from agent.cli.tables import complain, moment, rollout_line, rollouts_text, safe
+from agent.cli.remote_command import add, path, show
 from agent.cli.watch import looked
-from agent.errors import ConfigError
+from agent.domain.errors import ConfigError
+from agent.terminal.cell_width import clipped
+from agent.terminal.tables import complain, moment, rollout_line, rollouts_text, safe
 
 OUTCOMES = ("running", "promoted", "rolled_back")
 POLL_S = 1.0

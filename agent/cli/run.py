@@ -6,11 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-from agent import logs
-from agent.cli import Subparsers
-from agent.cli.take_over import steps
-from agent.config import load
-from agent.errors import ConfigError
+from agent.cli.dispatch import Subparsers
+from agent.cli.migration_steps import steps
+from agent.config.loader import load
+from agent.domain.errors import ConfigError
+from agent.telemetry import logging
 
 
 def register(subparsers: Subparsers) -> None:
@@ -19,7 +19,7 @@ def register(subparsers: Subparsers) -> None:
     daemon.add_argument("--dry-run", action="store_true", help="advise only, whatever the config says")
     daemon.add_argument(
         "--log-level",
-        choices=logs.LEVELS,
+        choices=logging.LEVELS,
         default="info",
         help="of what goes to the log; default: %(default)s",
     )
@@ -31,9 +31,9 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from agent.assembly import run  # noqa: PLC0415 - half a second that `trimtab status` need not wait
+    from agent.runtime.wiring import run  # noqa: PLC0415 - half a second that `trimtab status` need not wait
 
-    logs.configure(args.log_level)
+    logging.configure(args.log_level)
     config = load(args.config)
     asyncio.run(run(config, "advise" if args.dry_run else config.mode))
     return 0
@@ -41,7 +41,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     """Exit 0: it would work; what is to be done by hand is listed. 1: it would not; so is every reason."""
-    from agent.assembly import problems  # noqa: PLC0415 - as above
+    from agent.runtime.wiring import problems  # noqa: PLC0415 - as above
 
     by_hand: dict[str, str] = {}
     try:

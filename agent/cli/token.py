@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import get_args
 
 from agent.api.tokens import SHAPE, Token, load, mint, store
-from agent.cli import Subparsers
-from agent.cli.tables import complain, moment, remark, table
-from agent.config.door import Role
-from agent.config.values import target_name
-from agent.errors import ConfigError
+from agent.cli.dispatch import Subparsers
+from agent.config.listen import Role
+from agent.config.types import target_name
+from agent.domain.errors import ConfigError
+from agent.terminal.tables import complain, moment, remark, table
 
 DAYS = {"h": 1 / 24, "d": 1, "w": 7}
 LONGEST_DAYS = 3650

@@ -3,13 +3,13 @@
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agent.cli import Subparsers
-from agent.cli.asking import add, show
-from agent.cli.cells import cells
-from agent.cli.link import Json, Link
-from agent.cli.tables import GAP, below, latency, table
-from agent.cli.terminal import columns, has_screen
+from agent.api.client import Json, Link
+from agent.cli.dispatch import Subparsers
+from agent.cli.remote_command import add, show
 from agent.cli.watch import watched
+from agent.terminal.capabilities import columns, has_screen
+from agent.terminal.cell_width import cells
+from agent.terminal.tables import GAP, below, latency, table
 
 LEAVING = ("RUNNING", "TRAFFIC", "PREEMPT", "BURN", "TTFT P95")  # columns a narrow terminal does without
 WORDS = ("TARGET", "PHASE")  # columns of words; the others are numbers

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from urllib.parse import urlencode
 
-from agent.cli.asking import path, show
+from agent.api.client import Json, Link, RefusedError, UnreachableError
 from agent.cli.exits import OK
-from agent.cli.link import Json, Link, RefusedError, UnreachableError
-from agent.cli.screen import whole
-from agent.cli.tables import complain, safe
-from agent.cli.terminal import has_screen
+from agent.cli.remote_command import path, show
+from agent.terminal.capabilities import has_screen
+from agent.terminal.fullscreen import whole
+from agent.terminal.tables import complain, safe
 
 EVERY_S = 1.0
 

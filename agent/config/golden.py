@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.config.tables import QualityTable
-from agent.errors import ConfigError
-from agent.golden import LEAST, Exam
+from agent.domain.errors import ConfigError
+from agent.quality.golden_prompts import LEAST, Exam
 
 MOST = 1000  # prompts; each is asked three times
 LARGEST_FILE = 2**20

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent import plugins
-from agent.config.parts import Build
+from agent.config.plugin_tables import Build
 from agent.config.tables import NotifyTable
-from agent.errors import ConfigError
-from agent.notices import Notifier, Severity
+from agent.domain.errors import ConfigError
+from agent.notify.rules import Notifier, Severity
+from agent.plugins import loader
 
 OWN = ("kind", "name", "severity")
 
@@ -24,7 +24,7 @@ class Receiver:
 
 
 def receivers(
-    tables: tuple[NotifyTable, ...], here: Path, build: Build = plugins.build
+    tables: tuple[NotifyTable, ...], here: Path, build: Build = loader.build
 ) -> tuple[Receiver, ...]:
     """ConfigError lists every problem, one a line."""
     made = []

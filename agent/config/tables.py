@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from agent.config.door import SOCKET, Role
-from agent.config.values import (
+from agent.config.listen import SOCKET, Role
+from agent.config.types import (
     Account,
     Address,
     CertificateName,
@@ -21,8 +21,9 @@ from agent.config.values import (
     TargetName,
     loopback,
 )
-from agent.model import Knob, Mode
-from agent.notices import Severity
+from agent.domain.model import Mode
+from agent.notify.rules import Severity
+from vllm_facts.values import Knob
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
 MOST_VALUES = 10_000

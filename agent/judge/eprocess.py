@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import cache
 from math import exp, log, pi
 
-from agent.trial import Lens
+from agent.domain.trial import Lens
 
 HALF_LIFE_S = 600.0
 RESTART_S = 300.0

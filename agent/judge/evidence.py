@@ -3,13 +3,13 @@
 from dataclasses import replace
 from math import log
 
-from agent.arm import Arm, quantile
+from agent.domain.model import Slo, Step
+from agent.domain.request_counts import Arm, quantile
+from agent.domain.trial import NONE, Counts, Lens, Second, Stream, Trial
+from agent.judge.admissibility import Held
 from agent.judge.eprocess import alone, beside, log_sum
-from agent.judge.fairness import Held
-from agent.judge.streams import ANSWERS, counts, learned, names, phi_of, tick_margin, tick_phi_of
-from agent.judge.words import interval
-from agent.model import Slo, Step
-from agent.trial import NONE, Counts, Lens, Second, Stream, Trial
+from agent.judge.failure_modes import ANSWERS, counts, learned, names, phi_of, tick_margin, tick_phi_of
+from agent.judge.wording import interval
 
 HOLD_BACK = 100  # the weight at which blue has no traffic of its own
 TICK_S, TICK_REQUESTS, TICK_AT_MOST_S = 5.0, 5, 15.0

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-from agent.arm import Arm
-from agent.calibration import Calibration
+from agent.domain.calibration import Calibration
+from agent.domain.model import Forecast, Plan, Slo, Step
+from agent.domain.request_counts import Arm
+from agent.domain.trial import Stream, Trial
 from agent.judge.eprocess import LEAST, MOST, gained, gained_alone
 from agent.judge.evidence import HOLD_BACK, settling_s
-from agent.judge.streams import counts, learned, opened, phi_of
-from agent.model import Forecast, Plan, Slo, Step
-from agent.trial import Stream, Trial
+from agent.judge.failure_modes import counts, learned, opened, phi_of
 
 NINE_OF_TEN = 2.3
 MARGINS = (0.02, 0.03, 0.05, 0.1, 0.2)

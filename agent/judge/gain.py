@@ -24,11 +24,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 
-from agent.arm import Arm, over, quantile
-from agent.judge.streams import DISASTER, LATENCIES, learned, objective_of, phi_of
-from agent.judge.words import BAD_ONES, duration
-from agent.model import Slo
-from agent.trial import Trial
+from agent.domain.model import Slo
+from agent.domain.request_counts import Arm, over, quantile
+from agent.domain.trial import Trial
+from agent.judge.failure_modes import DISASTER, LATENCIES, learned, objective_of, phi_of
+from agent.judge.wording import BAD_ONES, duration
 
 SURE = 2.58
 LEAST = 10

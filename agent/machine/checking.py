@@ -3,14 +3,14 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.effects import Preflight
-from agent.events import Denied, EffectFailed, Observed, Preflighted
-from agent.machine.moves import Moved, Rules, ask, awaited, close, enter, remember, stay
-from agent.machine.serving import keep_alive, lately
+from agent.domain.effects import Preflight
+from agent.domain.events import Denied, EffectFailed, Observed, Preflighted
+from agent.domain.model import OutcomeResult
+from agent.domain.state import Phase, State, Suggestion
+from agent.machine.default_plan import plan_for
+from agent.machine.lease import keep_alive, lately
 from agent.machine.starting import start_rollout
-from agent.model import OutcomeResult
-from agent.plans import plan_for
-from agent.state import Phase, State, Suggestion
+from agent.machine.transitions import Moved, Rules, ask, awaited, close, enter, remember, stay
 
 ANSWER_S = 900.0  # vLLM's own check takes a minute; beyond this the engine's deadline has failed too
 

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from agent.events import Approved, ChangeAsked, Denied, Observed, Paused, Resumed, ServerLost
-from agent.guard import PERSON, Refusal, base_digest
+from agent.domain.events import Approved, ChangeAsked, Denied, Observed, Paused, Resumed, ServerLost
+from agent.domain.model import Proposal
+from agent.domain.state import Phase, State, Suggestion
 from agent.machine.checking import check
-from agent.machine.moves import Moved, Rules, close, enter, led, of_fleet, remember, stay
+from agent.machine.guard import PERSON, Refusal, base_digest
+from agent.machine.lease import keep_alive
 from agent.machine.restoring import missing, restore
-from agent.machine.serving import keep_alive
 from agent.machine.starting import start_rollout
-from agent.model import ChangeClass, Knob, Proposal, Value
-from agent.state import Phase, State, Suggestion
+from agent.machine.transitions import Moved, Rules, close, enter, led, of_fleet, remember, stay
+from vllm_facts.values import ChangeClass, Knob, Value
 
 SAID_AT_MOST = 3  # of what was held back and outranked: the note is one line
 

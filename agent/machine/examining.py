@@ -3,15 +3,15 @@
 from dataclasses import replace
 from datetime import datetime
 
-from agent.effects import Examine
-from agent.events import Examined, Warmed
-from agent.machine.moves import Moved, Rules, ask, awaited, enter, stay
-from agent.machine.returning import roll_back
+from agent.domain.effects import Examine
+from agent.domain.events import Examined, Warmed
+from agent.domain.model import Server
+from agent.domain.state import Phase, State
+from agent.machine.replacing import vacate
+from agent.machine.rolling_back import roll_back
 from agent.machine.rolling_out import take_step
 from agent.machine.rolling_out import warmed as warmed_up
-from agent.machine.turning import vacate
-from agent.model import Server
-from agent.state import Phase, State
+from agent.machine.transitions import Moved, Rules, ask, awaited, enter, stay
 
 
 def warmed(rules: Rules, state: State, event: Warmed) -> Moved:

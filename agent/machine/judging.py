@@ -3,19 +3,19 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.arm import Arm
-from agent.effects import Route
-from agent.events import Observed
-from agent.guard import PERSON
-from agent.machine.moves import Moved, Rules, stay
+from agent.domain.effects import Route
+from agent.domain.events import Observed
+from agent.domain.ports import Verdict
+from agent.domain.request_counts import Arm
+from agent.domain.state import State
+from agent.domain.trial import Second
+from agent.machine.guard import PERSON
+from agent.machine.lease import keep_alive
 from agent.machine.promoting import promote
-from agent.machine.returning import roll_back
+from agent.machine.replacing import next_turn
+from agent.machine.rolling_back import roll_back
 from agent.machine.rolling_out import arm_of_all, split_of_step, take_step
-from agent.machine.serving import keep_alive
-from agent.machine.turning import next_turn
-from agent.ports import Verdict
-from agent.state import State
-from agent.trial import Second
+from agent.machine.transitions import Moved, Rules, stay
 
 HEARD_S = 60.0  # a pass needs a request of green's within so many seconds: old evidence proves nothing of now
 PARK_AFTER_S = 120.0  # nothing of green can be evidence for so long: it gets no traffic until it can

@@ -3,9 +3,14 @@
 from dataclasses import replace
 from datetime import datetime
 
-from agent.effects import Drain, Retire
-from agent.events import Aborted, EffectFailed, Retired, Routed, ServerLost
-from agent.machine.moves import (
+from agent.domain.effects import Drain, Retire
+from agent.domain.events import Aborted, EffectFailed, Retired, Routed, ServerLost
+from agent.domain.model import Server
+from agent.domain.state import Phase, State
+from agent.machine.restoring import TRIES, missing, restore
+from agent.machine.rolling_back import roll_back
+from agent.machine.routes import over
+from agent.machine.transitions import (
     Moved,
     Rules,
     also_retire,
@@ -17,11 +22,6 @@ from agent.machine.moves import (
     remember,
     stay,
 )
-from agent.machine.restoring import TRIES, missing, restore
-from agent.machine.returning import roll_back
-from agent.machine.routes import over
-from agent.model import Server
-from agent.state import Phase, State
 
 
 def promote(state: State, at: datetime, why: str) -> Moved:

@@ -3,27 +3,17 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from agent.effects import KeepAlive, Launch, Route, Stop
-from agent.events import AgentStarted
+from agent.domain.effects import KeepAlive, Launch, Route, Stop
+from agent.domain.events import AgentStarted
+from agent.domain.model import Server
+from agent.domain.state import Phase, State
 from agent.machine.checking import void
-from agent.machine.moves import (
-    Moved,
-    Rules,
-    also_retire,
-    ask,
-    ask_again,
-    close,
-    enter,
-    led,
-    stay,
-)
 from agent.machine.promoting import promote, way_back
 from agent.machine.restoring import look_again, missing, restore
-from agent.machine.returning import roll_back
+from agent.machine.rolling_back import roll_back
 from agent.machine.rolling_out import resume_step
 from agent.machine.routes import over
-from agent.model import Server
-from agent.state import Phase, State
+from agent.machine.transitions import Moved, Rules, also_retire, ask, ask_again, close, enter, led, stay
 
 RESUMES = 2  # a canary is resumed so often; a daemon that keeps dying takes it back
 UNDECIDED = {Phase.VACATING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.SPREADING}

@@ -3,9 +3,12 @@
 from dataclasses import replace
 from datetime import datetime
 
-from agent.effects import Launch, Retire, Route
-from agent.events import EffectFailed, Launched, Retired, Routed, ServerLost
-from agent.machine.moves import (
+from agent.domain.effects import Launch, Retire, Route
+from agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
+from agent.domain.model import Server
+from agent.domain.state import Phase, State
+from agent.machine.routes import over
+from agent.machine.transitions import (
     Moved,
     Rules,
     also_retire,
@@ -23,9 +26,6 @@ from agent.machine.moves import (
     serves,
     stay,
 )
-from agent.machine.routes import over
-from agent.model import Server
-from agent.state import Phase, State
 
 TRIES = 5
 

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from agent.arm import Arm
-from agent.effects import Examine, KeepAlive, Launch, Route, WarmUp
-from agent.events import Aborted, EffectFailed, Launched, Observed, Routed, ServerLost, Warmed
-from agent.machine.moves import Moved, Rules, ask, awaited, enter, is_green, of_fleet, stay
+from agent.domain.effects import Examine, KeepAlive, Launch, Route, WarmUp
+from agent.domain.events import Aborted, EffectFailed, Launched, Observed, Routed, ServerLost, Warmed
+from agent.domain.model import OutcomeResult, Server
+from agent.domain.request_counts import Arm
+from agent.domain.state import Phase, Rollout, State
 from agent.machine.promoting import promote
+from agent.machine.replacing import counted, join, next_turn
+from agent.machine.replacing import lost as lost_in_turn
 from agent.machine.restoring import restore
-from agent.machine.returning import roll_back
+from agent.machine.rolling_back import roll_back
 from agent.machine.routes import over, split
-from agent.machine.turning import counted, join, next_turn
-from agent.machine.turning import lost as lost_in_turn
-from agent.model import OutcomeResult, Server
-from agent.state import Phase, Rollout, State
+from agent.machine.transitions import Moved, Rules, ask, awaited, enter, is_green, of_fleet, stay
 
 ALL = 100
 GRACE_S = 60.0  # beyond the actuator's own deadline: it should have answered by then

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from agent.effects import Route
-from agent.model import Server
+from agent.domain.effects import Route
+from agent.domain.model import Server
 
 CLOSED_S = 30.0  # said to clients when nobody knows how long it will take
 

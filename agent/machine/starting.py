@@ -3,15 +3,15 @@
 from dataclasses import replace
 from datetime import datetime
 
-from agent.arm import Arm
-from agent.effects import Launch
-from agent.guard import base_digest
+from agent.domain.effects import Launch
+from agent.domain.model import Server
+from agent.domain.request_counts import Arm
+from agent.domain.state import Phase, Rollout, State
+from agent.domain.trial import Trial
 from agent.machine.examining import vacate_or_ask
-from agent.machine.moves import Moved, ask, close, enter, name_next, stay
-from agent.machine.serving import lately
-from agent.model import Server
-from agent.state import Phase, Rollout, State
-from agent.trial import Trial
+from agent.machine.guard import base_digest
+from agent.machine.lease import lately
+from agent.machine.transitions import Moved, ask, close, enter, name_next, stay
 
 
 def start_rollout(state: State, at: datetime, by: str) -> Moved:

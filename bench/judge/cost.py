@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 from time import thread_time_ns
 
-from agent.arm import EMPTY, Arm
-from agent.judge import AnytimeJudge
-from agent.judge.streams import ANSWERS
-from agent.model import Slo, Step
-from agent.trial import Second, Trial
+from agent.domain.model import Slo, Step
+from agent.domain.request_counts import EMPTY, Arm
+from agent.domain.trial import Second, Trial
+from agent.judge.anytime import AnytimeJudge
+from agent.judge.failure_modes import ANSWERS
 from bench.judge import rollouts
 from bench.judge.ours import NOON, independent
 from bench.judge.traffic import quantiles, seeded

@@ -13,11 +13,11 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from random import Random
 
-from agent.arm import EDGES_S, EMPTY, Arm
-from agent.calibration import Calibration, Steadiness
+from agent.domain.calibration import Calibration, Steadiness
+from agent.domain.model import Slo
+from agent.domain.request_counts import EDGES_S, EMPTY, Arm
+from agent.domain.trial import Trial
 from agent.judge.gain import gain
-from agent.model import Slo
-from agent.trial import Trial
 from bench.judge.ours import NOON
 from bench.judge.rollouts import RPS, SERVERS, SLO
 from bench.judge.runs import Pool

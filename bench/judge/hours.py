@@ -6,7 +6,7 @@ from functools import cache, partial
 from itertools import accumulate
 from math import inf
 
-from agent.calibration import Calibration
+from agent.domain.calibration import Calibration
 from bench.judge import peers
 from bench.judge.ours import SURE, Evidence, blues, calibrated, greens
 from bench.judge.runs import Pool

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from math import log
 
-from agent.arm import Arm
-from agent.calibration import Calibration, Steadiness
+from agent.domain.calibration import Calibration, Steadiness
+from agent.domain.model import Slo, Step
+from agent.domain.request_counts import Arm
+from agent.domain.trial import Lens, Second, Stream, Trial
 from agent.judge.eprocess import log_sum
 from agent.judge.evidence import close, log_worse, pend, widen
-from agent.judge.streams import opened
-from agent.model import Slo, Step
-from agent.trial import Lens, Second, Stream, Trial
+from agent.judge.failure_modes import opened
 from bench.judge.traffic import TICK_S, Pair, Tick
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -28,7 +28,7 @@ def arm(requests: int, bad: int) -> Arm:
 
 
 def calibrated(before: Iterable[Tick]) -> Calibration | None:
-    """As the daemon learns it from blue's servers: agent.calibration."""
+    """As the daemon learns it from blue's servers: agent.domain.calibration."""
     steadiness, at = Steadiness(), NOON
     for _, blue in before:
         steadiness.add(at, {f"blue {number}": arm(*counts) for number, counts in enumerate(blue)})

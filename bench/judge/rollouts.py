@@ -12,12 +12,12 @@ from functools import cache, lru_cache, partial
 from math import inf
 from random import Random
 
-from agent.arm import EMPTY, Arm
-from agent.calibration import Calibration, Steadiness
-from agent.judge import AnytimeJudge
-from agent.model import Objective, Plan, Prospect, Slo, Step
-from agent.plans import plan_for
-from agent.trial import Second, Trial
+from agent.domain.calibration import Calibration, Steadiness
+from agent.domain.model import Objective, Plan, Prospect, Slo, Step
+from agent.domain.request_counts import EMPTY, Arm
+from agent.domain.trial import Second, Trial
+from agent.judge.anytime import AnytimeJudge
+from agent.machine.default_plan import plan_for
 from bench.judge.hours import finite
 from bench.judge.ours import NOON
 from bench.judge.runs import Pool

@@ -7,7 +7,7 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
-from agent import segments
+from agent.audit import segments
 from simulator.tally import Record
 
 MAY_COST = ("proxy", "blue", "green")

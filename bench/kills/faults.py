@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
-from actuators.envoy_admin import Admin
+from actuators.envoy.admin import Admin
 from bench.kills.site import Site
-from tests.system.rig import until
+from tests.e2e.rig import until
 
-LEASE_S = 5.0  # of tests.system.wishes
+LEASE_S = 5.0  # of tests.e2e.config_builder
 FULL_S = 8.0
 LOOK_S = 0.05
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from actuators.proc_table import processes, words
+from actuators.host.procfs import processes, words
 from bench.kills.books import Books, Fault
 from simulator.traffic import Traffic
-from tests.sensors.prometheus_server import RealPrometheus
-from tests.system.rig import TRIMTAB, Rig, at_rest, until
+from tests.e2e.rig import TRIMTAB, Rig, at_rest, until
+from tests.support.prometheus_server import RealPrometheus
 
 RESTART_S = 2.0  # RestartSec= of systemd/trimtab.service
 READY_S = 60.0  # patience; what counts as slow is told at the end

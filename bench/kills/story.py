@@ -16,9 +16,9 @@ from bench.kills.books import Fault, missing, rows
 from bench.kills.faults import KILLS, KINDS
 from bench.kills.site import EVERYTHING, Site, mounted, unmounted
 from simulator.text import draws
-from tests.sensors.prometheus_server import Page, real_prometheus
-from tests.system.rig import Rig, trimtab
-from tests.system.wishes import Wishes
+from tests.e2e.config_builder import Wishes
+from tests.e2e.rig import Rig, trimtab
+from tests.support.prometheus_server import Page, real_prometheus
 
 STEPS = ((20, 3, 1.0), (50, 5, 1.0))
 ROLLOUT_S = 9.0  # about what one takes

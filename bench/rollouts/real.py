@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from agent.records import Record
+from agent.audit.records import Record
 from simulator.traffic import Load
-from tests.real_vllm import ENVIRONMENT, real_vllm
-from tests.system.rig import Document, Rig, lost, until
-from tests.system.wishes import SERVERS, Wishes
+from tests.e2e.config_builder import SERVERS, Wishes
+from tests.e2e.rig import Document, Rig, lost, until
+from tests.support.real_vllm import ENVIRONMENT, real_vllm
 
 EQUAL, SEQS = "equal", "max_num_seqs"
 LEARNED_S = 330.0  # after so long it is known how steady the servers are

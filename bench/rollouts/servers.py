@@ -6,7 +6,7 @@ from datetime import datetime
 from math import inf
 from random import Random
 
-from agent.reading import EngineSample, Request, RequestOutcome
+from agent.domain.reading import EngineSample, Request, RequestOutcome
 from simulator import scheduler as sim
 from simulator.faults import Faults
 from simulator.hardware import Hardware

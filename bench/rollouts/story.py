@@ -7,27 +7,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from agent import events as e
-from agent import expertise
+from agent.audit.journal import Journal
+from agent.config.convert import BOUNDS, plan
 from agent.config.tables import RolloutTable
-from agent.config.terms import BOUNDS, plan
-from agent.fold import Fold
-from agent.guard import Guard
-from agent.journal import Journal
-from agent.judge import AnytimeJudge
-from agent.loop import TargetLoop
-from agent.machine import Machine
-from agent.machine.moves import Rules
-from agent.model import Plan, Server
-from agent.ports import Site
-from agent.state import Phase, State
+from agent.domain import events as e
+from agent.domain.model import Plan, Server
+from agent.domain.ports import Site
+from agent.domain.state import Phase, State
+from agent.judge.anytime import AnytimeJudge
+from agent.machine.guard import Guard
+from agent.machine.step import Machine
+from agent.machine.transitions import Rules
+from agent.observe.aggregator import Fold
+from agent.runtime.loop import TargetLoop
 from bench.rollouts.cases import SERVICES, Green, Profile
 from bench.rollouts.clients import Clients
 from bench.rollouts.world import BLUE, World
 from simulator.text import draws
-from tests.fake_engine import FakeEngine
-from tests.fake_traffic import FakeTraffic
-from tests.fast_time import in_no_time, loop_now
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_traffic import FakeTraffic
+from tests.support.fast_time import in_no_time, loop_now
+from vllm_facts.knobs import alters_outputs, misfit, tunable
 
 TARGET, GREEN = "chat", "chat-r1"
 LATE_S = 20.0  # after the end, in which what green had open is recorded
@@ -112,12 +112,7 @@ class Story:
         state = journal.states().get(TARGET, self.before)
         site = Site(target=TARGET, state_dir=self.home, epoch=self._epoch)
         slo = SERVICES[self.case.rate].slo
-        guard = Guard(
-            bounds=BOUNDS,
-            alters_outputs=expertise.alters_outputs,
-            tunable=expertise.tunable,
-            misfit=expertise.misfit,
-        )
+        guard = Guard(bounds=BOUNDS, alters_outputs=alters_outputs, tunable=tunable, misfit=misfit)
         rules = Rules(plan=self.case.plan, judge=AnytimeJudge(), slo=slo, guard=guard)
         self.loop = TargetLoop(
             state=replace(state, mode="approve"),

@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from agent.arm import Arm, arm_of
-from agent.calibration import Calibration, Steadiness
-from agent.ports import Now, View
-from agent.reading import Request, RequestSample, Sample, SourceState
+from agent.domain.calibration import Calibration, Steadiness
+from agent.domain.ports import Now, View
+from agent.domain.reading import Request, RequestSample, Sample, SourceState
+from agent.domain.request_counts import Arm, arm_of
 from bench.rollouts.cases import Green, Profile, Service
 from bench.rollouts.clients import Clients
 from bench.rollouts.servers import SimServer
 from simulator.faults import Faults
 from simulator.hardware import PRESETS
 from simulator.text import draws
-from tests.fake_engine import FakeEngine
-from tests.fake_traffic import FakeTraffic
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_traffic import FakeTraffic
 
 BLUE = "chat-r0"
 AFTER_THE_TICK_S = 0.5  # of the daemon's second, so that who hears whom does not depend on chance

@@ -23,12 +23,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from pydantic import TypeAdapter
 
-from agent.digest import digest
-from agent.model import Proposal, Slo
-from agent.ports import Context
-from agent.reading import Reading
+from agent.domain.digest import digest
+from agent.domain.model import Proposal, Slo
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
 from policies.conformance.readings import CASES, NOON, steady
-from policies.harm import harms
+from policies.conformance.safety_checks import harms
 
 PROPOSALS = TypeAdapter(list[Proposal])
 PLAIN = (bool, int, float, str, tuple, dict)
@@ -118,7 +118,7 @@ def its_proposals_are_complete(plugin: type) -> None:
 
 
 def it_does_no_harm(plugin: type) -> None:
-    """What harm is stands in `policies/harm.py`."""
+    """What harm is stands in `policies/conformance/safety_checks.py`."""
 
     @ANYTHING
     @given(CASES)

@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from agent.model import Bound, Objective, Outcome, Slo, Value
-from agent.ports import Context
-from agent.reading import Gpu, Incident, Latency, Reading, Trend
-from policies.knobs import KNOBS as FACTS
+from agent.domain.model import Bound, Objective, Outcome, Slo
+from agent.domain.ports import Context
+from agent.domain.reading import Gpu, Incident, Latency, Reading, Trend
+from vllm_facts.knobs import KNOBS as FACTS
+from vllm_facts.values import Value
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PROMISE = Slo(

@@ -5,15 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
-from agent.effects import Route
-from agent.errors import ActError, FencedError
-from agent.events import ServerLost
-from agent.model import Prospect, Server, Setting, Strategy
-from agent.placement import Room, choose
-from agent.ports import Engine, Now, Site
-from agent.quality import Answer
+from agent.domain.answers import Answer
+from agent.domain.effects import Route
+from agent.domain.errors import ActError, FencedError
+from agent.domain.events import ServerLost
+from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.ports import Engine, Now, Site
+from agent.machine.strategy import Room, choose
 from tests.simulation.script import Act
 from tests.simulation.world import Process, World
+from vllm_facts.values import Setting
 
 NO_ANSWER_S = 20.0  # when a caller stops waiting for a reply
 STUCK_S = 40.0

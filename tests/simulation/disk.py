@@ -9,13 +9,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agent import journal as real
-from agent.chain import Head
-from agent.errors import JournalError
-from agent.journal import Journal
-from agent.ports import Now
-from agent.records import GENESIS, Entry, line_of, parse, state_of
-from agent.state import State
+from agent.audit import journal as real
+from agent.audit.chain import Head
+from agent.audit.journal import Journal
+from agent.audit.records import GENESIS, Entry, line_of, parse, state_of
+from agent.domain.errors import JournalError
+from agent.domain.ports import Now
+from agent.domain.state import State
 from tests.simulation.adapters import Host, Killed
 
 

@@ -17,14 +17,14 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from agent import daemon as real
 from agent.api.app import build_app
-from agent.api.desk import Desk
-from agent.api.limits import Limits
+from agent.api.daemon_view import Desk
+from agent.api.rate_limits import Limits
 from agent.api.tokens import Token, Tokens, mint, store
-from agent.config.door import Role
-from agent.errors import ConfigError
-from agent.ports import Now
+from agent.config.listen import Role
+from agent.domain.errors import ConfigError
+from agent.domain.ports import Now
+from agent.runtime import daemon as real
 from tests.simulation.clock import EPOCH
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Entrance:
                 path.write_text("{not a token}\n")
                 path.chmod(0o600)
             self.tokens._path = path
-            with suppress(ConfigError) if broken else nullcontext():  # agent.api.entry: it is logged
+            with suppress(ConfigError) if broken else nullcontext():  # agent.api.credentials: it is logged
                 self.tokens.reload()
 
 

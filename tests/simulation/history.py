@@ -11,14 +11,14 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from agent.effects import Route
-from agent.errors import FencedError, JournalError
-from agent.machine import Machine
-from agent.machine.moves import Rules
-from agent.model import Mode
-from agent.records import Entry
-from agent.state import Phase, State
-from tests.simulation import deeds
+from agent.audit.records import Entry
+from agent.domain.effects import Route
+from agent.domain.errors import FencedError, JournalError
+from agent.domain.model import Mode
+from agent.domain.state import Phase, State
+from agent.machine.step import Machine
+from agent.machine.transitions import Rules
+from tests.simulation import actions
 from tests.simulation.clock import VirtualLoop, in_virtual_time
 from tests.simulation.disk import Book, Disk, Shelf
 from tests.simulation.door import PERSONS, entrance
@@ -168,7 +168,7 @@ class History:
             self.loop.outside(0.2, lambda: self.do(act))
 
     def do(self, act: Act) -> None:
-        if not self.quiet and deeds.do(self, act):
+        if not self.quiet and actions.do(self, act):
             self.count(act)
 
     def trouble(self, what: str, lasts_s: float) -> None:
@@ -301,7 +301,7 @@ class History:
 
     async def finish(self) -> None:
         """Faults end: then all is settled within its time, and stays so over one more start."""
-        deeds.heal(self)
+        actions.heal(self)
         over, since_s = self.loop.create_future(), self.loop.now_s
         self.loop.outside(1.0, lambda: self._until_settled(since_s, over.set_result))
         await over
@@ -347,7 +347,7 @@ class History:
         if state is None:
             return ["no daemon runs"]
         found = self.observer.settled(
-            mixed=self.mixed, strays=frozenset() if last else frozenset({deeds.STRAY})
+            mixed=self.mixed, strays=frozenset() if last else frozenset({actions.STRAY})
         )
         if state.phase is Phase.HALTED and daemon is not None:
             daemon.kill()

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import nan
 
-from agent.fold import Fold
-from agent.ports import Now, View
-from agent.reading import EngineSample, Reading, Request, RequestSample, Sample, SourceState
+from agent.domain.ports import Now, View
+from agent.domain.reading import EngineSample, Reading, Request, RequestSample, Sample, SourceState
+from agent.observe.aggregator import Fold
 from tests.simulation.adapters import Host, wait
 from tests.simulation.world import Client
 

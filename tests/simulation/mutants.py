@@ -7,17 +7,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from agent import events as e
-from agent import loop as loop_module
-from agent.api import routes_suggestions
+from agent.api.routes import suggestions
 from agent.api.tokens import Holder, Tokens
-from agent.effects import Drain, KeepAlive, Retire, Route
-from agent.events import Drained
-from agent.machine import HANDLERS, promoting, recovering, returning
-from agent.machine.moves import Moved, Rules, ask, enter, stay
+from agent.domain import events as e
+from agent.domain.effects import Drain, KeepAlive, Retire, Route
+from agent.domain.events import Drained
+from agent.domain.state import Phase, State
+from agent.machine import promoting, recovering, rolling_back
 from agent.machine.starting import start_rollout
-from agent.perform import Performer
-from agent.state import Phase, State
+from agent.machine.step import HANDLERS
+from agent.machine.transitions import Moved, Rules, ask, enter, stay
+from agent.runtime import loop as loop_module
+from agent.runtime.effect_runner import Performer
 from tests.simulation.adapters import SimEngine
 from tests.simulation.proxying import SimTraffic
 from tests.simulation.script import Act, Script
@@ -143,7 +144,7 @@ def approval_not_checked(put: Put) -> None:
     def approve(_: Rules, state: State, event: e.Approved) -> Moved:
         return start_rollout(state, event.at, event.actor)
 
-    put(routes_suggestions, "hmac", SimpleNamespace(compare_digest=lambda *_: True))
+    put(suggestions, "hmac", SimpleNamespace(compare_digest=lambda *_: True))
     put(HANDLERS, (Phase.PROPOSED, e.Approved), approve)  # type: ignore[arg-type]
 
 
@@ -177,15 +178,15 @@ def drain_skipped(put: Put) -> None:
 
 
 def retired_before_routed_away(put: Put) -> None:
-    plain = returning.step_back
+    plain = rolling_back.step_back
 
     def step_back(state: State) -> Moved:
         green = state.green
-        if green is not None and returning.carries(state, green):
+        if green is not None and rolling_back.carries(state, green):
             return ask(state, Retire(number=0, server=green))
         return plain(state)
 
-    put(returning, "step_back", step_back)
+    put(rolling_back, "step_back", step_back)
 
 
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:

@@ -5,8 +5,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from agent import events as e
-from agent.state import State, Suggestion
+from agent.domain import events as e
+from agent.domain.state import State, Suggestion
 from tests.simulation import door
 from tests.simulation.process import Daemon
 

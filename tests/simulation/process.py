@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from agent.effects import Route
-from agent.errors import FencedError, JournalError
-from agent.events import Event
-from agent.history import History
-from agent.journal import Journal
-from agent.loop import TargetLoop
-from agent.machine import Machine
-from agent.model import Strategy
-from agent.state import Phase, State
+from agent.audit.history import History
+from agent.audit.journal import Journal
+from agent.domain.effects import Route
+from agent.domain.errors import FencedError, JournalError
+from agent.domain.events import Event
+from agent.domain.model import Strategy
+from agent.domain.state import Phase, State
+from agent.machine.step import Machine
+from agent.runtime.loop import TargetLoop
 from tests.simulation.adapters import Killed, SimEngine
 from tests.simulation.clock import Owner
 from tests.simulation.disk import Book

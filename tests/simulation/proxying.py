@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.effects import Route
-from agent.errors import ActError
-from agent.ports import Site, Traffic, TrafficSeen
+from agent.domain.effects import Route
+from agent.domain.errors import ActError
+from agent.domain.ports import Site, Traffic, TrafficSeen
 from tests.simulation.adapters import LATE_S, Host, Killed, alive, call, fenced, wait
 from tests.simulation.world import Split
 

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, replace
 
-from agent.expertise import misfit, tunable
-from agent.golden import Exam
-from agent.guard import Guard
-from agent.judge import AnytimeJudge
-from agent.machine.moves import Rules
-from agent.model import Bound, Plan, Proposal, Step
-from agent.ports import Context
-from agent.reading import Reading
+from agent.domain.model import Bound, Plan, Proposal, Step
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from agent.judge.anytime import AnytimeJudge
+from agent.machine.guard import Guard
+from agent.machine.transitions import Rules
+from agent.quality.golden_prompts import Exam
 from tests.simulation.script import Script
 from tests.simulation.world import Boot, Process
+from vllm_facts.knobs import misfit, tunable
 
 BOUND = Bound(min=1, max=64, octaves=2)
 PLAN = Plan(

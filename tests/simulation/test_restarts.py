@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 import structlog
 
-from agent import effects as fx
-from agent import events as e
-from agent.machine import material, numbered
-from tests.agent.test_recovery import STORIES, assert_whole, settle
+from agent.domain import effects as fx
+from agent.domain import events as e
+from agent.machine.step import material, numbered
 from tests.simulation.__main__ import quiet
 from tests.simulation.history import History, play
 from tests.simulation.script import POINTS, Act, Script
-from tests.stories import World
+from tests.support.machine_stories import World
+from tests.unit.machine.test_recovery import STORIES, assert_whole, settle
 
 WHOLE = {
     "promoted": Script(seed=1),

@@ -1,0 +1,1 @@
+"""The engine that runs vLLM in containers of the local Docker Engine."""

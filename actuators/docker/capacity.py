@@ -1,0 +1,198 @@
+"""What containers hold, and whether one more like them has room beside them.
+
+Green is made exactly like a server that runs: with the same GPUs, the same CPUs, the same memory limit. So
+there is room for it where those have some left, and not on other GPUs that happen to be free.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from urllib.parse import urlsplit
+
+from actuators.docker.client import DockerClient, Json
+from actuators.docker.gpus import Gpus, gpus_of
+from actuators.host import memory as host_room
+from actuators.host.memory import GpuRoom
+from agent.domain.errors import ActError
+from agent.machine.strategy import Room
+from vllm_facts.values import Setting
+
+_GIB = 1024**3
+_MIB = 1024**2
+_KEPT_SHARE = 0.05  # of the host's memory: what everybody else may need meanwhile
+_GROWTH = 1.25  # a new server may need more than this one has touched so far
+_UTILIZATION = 0.92  # vLLM's default since 0.20, the highest one so far
+_RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What is free now. None: not known, for the reason given."""
+
+    memory: int | None = None  # bytes
+    memory_total: int | None = None
+    gpus: tuple[GpuRoom, ...] | None = None
+    why: str = "nobody asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What one container holds, and what vLLM in it may take of that."""
+
+    name: str
+    gpus: Gpus
+    cpus: str  # "0-3,8"; empty: not pinned
+    limit: int  # bytes; 0: none
+    memory: int | None  # bytes held now, without a limit; None: not known
+    utilization: float
+
+
+def here(host: str) -> bool:
+    """Whether the Engine at this address runs containers on the daemon's own host."""
+    parts = urlsplit(host)
+    return parts.scheme in {"", "unix"} or parts.hostname in {"localhost", "127.0.0.1", "::1"}
+
+
+async def look(host: str, blues: Sequence[Json]) -> Host:
+    """The host's free memory; its GPUs only when one of the containers has any."""
+    if not here(host):
+        return Host(why=f"the Engine is on another host, {host}")
+    free, total = await asyncio.gather(host_room.free_memory(), host_room.total_memory())
+    if not any(gpus_of(blue).any for blue in blues):
+        return Host(memory=free, memory_total=total, why="no server has a GPU")
+    try:
+        return Host(memory=free, memory_total=total, gpus=await host_room.gpus())
+    except ActError as error:
+        return Host(memory=free, memory_total=total, why=error.why)
+
+
+async def holding(blue: Json, client: DockerClient, setting: Setting) -> Holding:
+    """`setting`: the one it runs with. Its memory is asked for where no limit says it."""
+    config: Json = blue.get("HostConfig") or {}
+    limit = int(config.get("Memory") or 0)
+    measured = None
+    if not limit:
+        with suppress(ActError):
+            measured = await client.memory(str(blue["Id"]))
+    return Holding(
+        name=str(blue.get("Name") or "").lstrip("/"),
+        gpus=gpus_of(blue),
+        cpus=str(config.get("CpusetCpus") or ""),
+        limit=limit,
+        memory=measured,
+        utilization=_utilization(setting),
+    )
+
+
+def room(held: Sequence[Holding], setting: Setting, host: Host) -> Room:
+    """Whether one like any of these has room beside all of them, with this setting. Unknown is not room."""
+    looked = [*chain.from_iterable(_beside(one, held, setting, host) for one in held)]
+    if not looked:
+        return Room(free=None, why="no server is known to make it like")
+    for verdict in (False, None):
+        for one in looked:
+            if one.free is verdict:
+                return one
+    return Room(free=True, why="; ".join(dict.fromkeys(one.why for one in looked)))
+
+
+def gpus_needed(setting: Setting) -> int:
+    """How many GPUs a server of this setting takes, where it has any."""
+    needed = _count(setting, "data_parallel_size_local") or _count(setting, "data_parallel_size") or 1
+    for knob in _RANKS:
+        needed *= _count(setting, knob) or 1
+    return needed
+
+
+def too_few(blue: Json, setting: Setting, host: Host) -> str:
+    """Why the GPUs of this container cannot be enough for the setting, with the fix; empty: they may be."""
+    gpus, needed = gpus_of(blue), gpus_needed(setting)
+    have = len(host.gpus) if gpus.all and host.gpus is not None else len(gpus.ids)
+    if not gpus.any or gpus.odd or (gpus.all and host.gpus is None) or needed <= have:
+        return ""
+    name = str(blue.get("Name") or "").lstrip("/")
+    return f"this setting needs {needed} GPUs, and {name} has {have}: start it with more of them (--gpus)"
+
+
+def _beside(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Room]:
+    found = []
+    if one.cpus:
+        why = f"a server like {one.name} is pinned to its CPUs {one.cpus}, which {one.name} uses"
+        found.append(Room(free=False, why=why))
+    if one.gpus.any:
+        found += _on_gpus(one, held, setting, host)
+    return [*found, _in_memory(one, host)]
+
+
+def _in_memory(one: Holding, host: Host) -> Room:
+    needed = one.limit or (None if one.memory is None else one.memory * _GROWTH)
+    if host.memory is None:
+        return Room(free=None, why=f"the host's free memory is not known: {host.why}")
+    if needed is None:
+        why = f"what memory {one.name} needs is not known: give it a limit (docker run --memory)"
+        return Room(free=None, why=why)
+    left = host.memory - int((host.memory_total or 0) * _KEPT_SHARE)
+    by = "its limit" if one.limit else "by what it has now"
+    why = f"a server like {one.name} may need {_size(needed)} ({by}), the host has {_size(left)} to spare"
+    return Room(free=needed <= left, why=why)
+
+
+def _on_gpus(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Room]:
+    if one.gpus.odd:
+        return [Room(free=None, why=f"the GPUs of {one.name} cannot be followed: {one.gpus.odd}")]
+    if host.gpus is None:
+        return [Room(free=None, why=f"how much memory the GPUs have free is not known: {host.why}")]
+    taken = _placed(one.gpus, host.gpus)
+    missing = [name for name, gpu in taken.items() if gpu is None]
+    if missing or not taken:
+        why = f"{one.name} has GPU {', '.join(missing) or 'all'}, which nvidia-smi does not show"
+        return [Room(free=None, why=why)]
+    found = [gpu for gpu in taken.values() if gpu is not None][: gpus_needed(setting)]
+    return [_on_gpu(gpu, held, _utilization(setting), host.gpus) for gpu in found]
+
+
+def _on_gpu(gpu: GpuRoom, held: Sequence[Holding], share: float, known: Sequence[GpuRoom]) -> Room:
+    """A vLLM takes its share of the whole GPU at once, and refuses to start where that is not free."""
+    if gpu.free_mib is None or not gpu.total_mib or gpu.sliced:
+        what = "is sliced (MIG)" if gpu.sliced else "does not say how much memory it has free"
+        return Room(free=None, why=f"GPU {gpu.index} {what}")
+    here_too = [one for one in held if gpu in _placed(one.gpus, known).values()]
+    claimed = sum(one.utilization for one in here_too)
+    needed = share * gpu.total_mib
+    why = (
+        f"GPU {gpu.index}, which a new server has to share with {', '.join(one.name for one in here_too)}, "
+        f"has {_size(gpu.free_mib * _MIB)} of {_size(gpu.total_mib * _MIB)} free, and gpu_memory_utilization "
+        f"= {share:g} takes {_size(needed * _MIB)}"
+    )
+    if claimed + share > 1:
+        return Room(free=False, why=f"{why} beside the {claimed:g} of theirs")
+    return Room(free=needed <= gpu.free_mib, why=why)
+
+
+def _placed(gpus: Gpus, known: Sequence[GpuRoom]) -> Mapping[str, GpuRoom | None]:
+    """Which of the host's GPUs these are, in the order in which the container sees them."""
+    if gpus.all:
+        return {str(gpu.index): gpu for gpu in known}
+    return {name: _named(name, known) for name in gpus.ids}
+
+
+def _named(name: str, known: Sequence[GpuRoom]) -> GpuRoom | None:
+    """By index, or by UUID, which may be cut short."""
+    found = [gpu for gpu in known if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]  # noqa: PLR2004 - "GPU-"
+    return found[0] if len(found) == 1 else None
+
+
+def _utilization(setting: Setting) -> float:
+    value = setting.get("gpu_memory_utilization")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _UTILIZATION
+
+
+def _count(setting: Setting, knob: str) -> int:
+    value = setting.get(knob)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _size(number: float) -> str:
+    return f"{number / _GIB:.1f} GiB" if number >= _GIB else f"{number / _MIB:.0f} MiB"

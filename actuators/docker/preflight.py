@@ -1,0 +1,175 @@
+"""What would come of a change to containers: said before one is touched, with the reasons and the times."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from actuators.docker import capacity, start_history
+from actuators.docker.client import DockerClient
+from actuators.docker.clone import Spec, clone, obstacles
+from actuators.docker.command import argv_of
+from actuators.docker.discovery import files_of
+from actuators.vllm.compile_cache import start_of
+from actuators.vllm.dry_run import Checked, dry_run
+from actuators.vllm.start_times import StartTimes
+from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.ports import Site
+from agent.machine.strategy import Choice, choose
+from vllm_facts.errors import FlagError
+from vllm_facts.values import Setting
+
+Json = dict[str, Any]
+
+_STOP_S = 10.0  # SIGTERM to a drained vLLM, until its GPU memory is free
+_ANY_PORT = 8000  # one in the host's network needs a port, which is chosen when it starts
+_START_S = 300.0  # assumed where no start was ever seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The question, and the containers in the same order as the servers; green is made like the last."""
+
+    client: DockerClient
+    site: Site
+    blues: Sequence[Json]
+    servers: Sequence[Server]
+    setting: Setting
+    times: StartTimes
+
+    @property
+    def pattern(self) -> Json:
+        return self.blues[-1]
+
+
+async def preflight(
+    client: DockerClient,
+    site: Site,
+    blues: Sequence[Json],
+    servers: Sequence[Server],
+    setting: Setting,
+    wanted: Strategy | Literal["auto"],
+    times: StartTimes,
+) -> Prospect:
+    """`blues`: what the Engine says of the containers of `servers`, in their order.
+
+    Raises ActError when the Engine, or the image's own vLLM, cannot be asked.
+    """
+    asked = _Asked(client=client, site=site, blues=blues, servers=servers, setting=setting, times=times)
+    if problem := await _in_the_way(asked):
+        return Prospect(problem=problem)
+    try:
+        specs = [_spec(blue, setting) for blue in blues]
+    except FlagError as error:
+        return Prospect(problem=str(error), lasting=True)
+    choice, problem = await _placed(asked, wanted)
+    if problem:
+        return Prospect(problem=problem, lasting=True)
+    if choice.strategy is None:
+        return Prospect(problem=choice.why)
+    if choice.strategy != "surge" and (unkept := _unkept(blues)):
+        return Prospect(problem=unkept)
+    checked = await dry_run(client, site, asked.pattern, [argv_of(asked.pattern), _command(specs[-1])])
+    if problem := _refused(checked):
+        return Prospect(problem=problem, lasting=True)
+    return await _prospect(asked, choice.strategy, choice.why, checked, specs[-1].notes)
+
+
+def _unkept(blues: Sequence[Json]) -> str:
+    """Who would be gone for good where it gives its place, with the fix; empty when nobody would."""
+    names = [str(blue["Name"]).lstrip("/") for blue in blues if blue["HostConfig"].get("AutoRemove")]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)} must give its place, and a container started with --rm is gone when it stops: "
+        "start it without --rm"
+    )
+
+
+def start_key(blue: Json, setting: Setting) -> str:
+    """What starts alike: image and model. The key of StartTimes."""
+    return f"{blue.get('Image', '')} {setting.get('model', '')}"
+
+
+async def _in_the_way(asked: _Asked) -> str:
+    """Why no like container can be made of one of them, with the fix."""
+    images: dict[str, Json | None] = {}
+    for blue in asked.blues:
+        image = str(blue["Image"])
+        if image not in images:
+            images[image] = await asked.client.image(image)
+        if found := obstacles(blue, images[image], files_of(blue)):
+            return f"{str(blue['Name']).lstrip('/')} cannot be made again: {'; '.join(found)}"
+    return ""
+
+
+def _spec(blue: Json, setting: Setting) -> Spec:
+    """Of the like container with this setting; it is not made. Raises FlagError."""
+    port = _ANY_PORT if blue["HostConfig"].get("NetworkMode") == "host" else None
+    return clone(blue, name="green", labels={}, setting=setting, port=port, files=files_of(blue))
+
+
+def _command(spec: Spec) -> tuple[str, ...]:
+    entrypoint = [word for word in spec.body["Entrypoint"] or () if word]
+    return argv_of({"Config": {**spec.body, "Entrypoint": entrypoint}})
+
+
+async def _placed(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Choice, str]:
+    """The strategy; or why the setting itself can have no place."""
+    engine = asked.client.host or os.environ.get("DOCKER_HOST", "")
+    host = await capacity.look(engine, asked.blues)
+    for blue in asked.blues:
+        if problem := capacity.too_few(blue, asked.setting, host):
+            return Choice(strategy=None, why=problem), problem
+    held = [
+        await capacity.holding(blue, asked.client, server.setting)
+        for blue, server in zip(asked.blues, asked.servers, strict=True)
+    ]
+    return choose(wanted, len(asked.servers), capacity.room(held, asked.setting, host)), ""
+
+
+def _refused(checked: Checked) -> str:
+    """What vLLM itself says against the candidate; when the running command fails too, it proves little."""
+    if checked.why:
+        return ""
+    now, then = checked.answers
+    if then.ok or not (now.ok or (then.kind == "usage" and now.kind != "usage")):
+        return ""
+    return f"vLLM {checked.version} does not take it: {then.error}"
+
+
+async def _prospect(
+    asked: _Asked, strategy: Strategy, why: str, checked: Checked, differs: Sequence[str]
+) -> Prospect:
+    key = start_key(asked.pattern, asked.servers[-1].setting)
+    begins = start_of(asked.pattern, checked)
+    asked.times.foresee(key, asked.setting, begins.warm)
+    start_s, told = await _start(asked, key, begins.warm)
+    notes = [*begins.notes, told, *differs]
+    outage_s = 0.0
+    if strategy == "swap":
+        stop_s = asked.times.expected_stop(key) or _STOP_S
+        outage_s = stop_s + (start_s or _START_S)
+        assumed = "" if start_s else " (assumed)"
+        parts = f"{stop_s:.0f} s to stop, {start_s or _START_S:.0f} s to start{assumed}"
+        notes.insert(0, f"a planned outage of about {outage_s:.0f} s: {parts}")
+    return Prospect(
+        strategy=strategy,
+        why=why,
+        start_s=start_s,
+        deadline_s=asked.times.learned(key, begins.warm),
+        outage_s=outage_s,
+        notes=tuple(notes),
+    )
+
+
+async def _start(asked: _Asked, key: str, warm: bool | None) -> tuple[float | None, str]:
+    """How long it should take, from the best that is known; and how that is told."""
+    kind = {True: "a warm start", False: "a cold start", None: "a start"}[warm]
+    if alike := asked.times.expected(key, warm):
+        return alike, f"{kind}: about {alike:.0f} s, as the last ones took"
+    if other := asked.times.expected(key, None):
+        return other, f"{kind}: about {other:.0f} s, though the last ones were of another kind"
+    if seen := await start_history.start_of(asked.client, asked.pattern):
+        return seen, f"{kind}: about {seen:.0f} s, as the server that runs took"
+    return None, f"{kind}: none of this image and model was measured yet"

@@ -1,0 +1,1 @@
+"""The traffic port: one Envoy for each target, configured by files."""

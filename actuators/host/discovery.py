@@ -1,0 +1,70 @@
+"""The vLLM servers that run here already, each with its `[targets.engine]` options for a first config."""
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+from actuators.docker import discovery
+from actuators.docker.client import DockerClient, Json
+from actuators.docker.command import argv_of
+from actuators.docker.labels import SERVER
+from actuators.host import ownership_env, procfs
+from actuators.process.address import listens
+from agent.domain.model import Server
+from vllm_facts.errors import FlagError
+from vllm_facts.flags import setting_of
+
+Here = tuple[Server, Mapping[str, object]]
+
+_PROGRAM_WORDS = 8  # of a command line: python's own options, a wrapper, then what it runs
+_MODULE = re.compile(r"vllm\.entrypoints\.(openai|cli)\.\w+")
+_CONTAINED = re.compile(r"docker|containerd|libpod|kubepods|crio|lxc")  # in a path of /proc/PID/cgroup
+
+
+async def containers(host: str) -> Sequence[Here]:
+    """Those that run, but for our own. Raises ActError when Docker's Engine cannot be asked."""
+    client = DockerClient(host=host)
+    summaries = [one for one in await client.listed({}) if SERVER not in (one.get("Labels") or {})]
+    inspected = await asyncio.gather(*(client.inspect(str(one["Id"])) for one in summaries))
+    return [found for one in inspected if one for found in _container(one)]
+
+
+def _container(inspect: Json) -> Iterator[Here]:
+    argv: Sequence[str] = ()
+    with suppress(FlagError):
+        argv = argv_of(inspect)
+    if inspect["State"].get("Running") and serves(argv):
+        name = str(inspect["Name"]).removeprefix("/")
+        setting, address = discovery.setting_of(inspect), discovery.address_of(inspect)
+        yield Server(name=name, setting=setting, address=address, ours=False), {"containers": [name]}
+
+
+def processes() -> Sequence[Here]:
+    """Those that listen on a port of plain HTTP, but for our own and those of containers."""
+    return [found for one in procfs.processes() for found in _process(one)]
+
+
+def _process(one: procfs.Process) -> Iterator[Here]:
+    argv = procfs.words(one.pid)
+    address = listens(argv) if serves(argv) else ""
+    if not address or ownership_env.is_marked(one) or _is_contained(one.pid):
+        return
+    with suppress(FlagError):
+        server = Server(name=str(one.pid), setting=setting_of(argv), address=address, ours=False)
+        if procfs.listening_user(int(address.rpartition(":")[2])) is not None:
+            yield server, {"serving": f"http://{address}"}
+
+
+def serves(argv: Sequence[str]) -> bool:
+    """Whether a command line is that of vLLM's HTTP server."""
+    words = [word.rpartition("/")[2] for word in argv[:_PROGRAM_WORDS]]
+    return ("vllm", "serve") in pairwise(words) or any(map(_MODULE.fullmatch, words))
+
+
+def _is_contained(pid: int) -> bool:
+    with suppress(OSError):
+        return bool(_CONTAINED.search(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")))
+    return True

@@ -1,0 +1,130 @@
+"""How much memory this host has free, and each of its GPUs: asked anew each time, never for long."""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from agent.domain.errors import ActError
+from agent.io.bounded import flowed
+
+_SMI_S = 20.0  # without its persistence daemon the driver takes seconds per GPU
+_REAP_S = 2.0  # one that hangs in the driver may outlive even SIGKILL
+_FIELDS = ("index", "uuid", "memory.used", "memory.reserved", "memory.total", "mig.mode.current")
+_OLD_FIELDS = ("index", "uuid", "memory.used", "memory.total")  # drivers before 470 know no `reserved`
+_SHOWN = 300
+_NO_DRIVER = 9  # exit code: not loaded, or its devices are not to be seen
+_INDEX_DIGITS = 4
+_AT_ONCE = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRoom:
+    index: int
+    uuid: str
+    free_mib: float | None  # None: the driver does not say
+    total_mib: float | None
+    sliced: bool = False  # MIG: its memory is not for one server to have
+
+
+async def free_memory() -> int | None:
+    """Bytes that can be had without swapping, from /proc/meminfo; None where it does not say."""
+    return await asyncio.to_thread(_meminfo, Path("/proc/meminfo"), "MemAvailable")
+
+
+async def total_memory() -> int | None:
+    return await asyncio.to_thread(_meminfo, Path("/proc/meminfo"), "MemTotal")
+
+
+async def gpus(command: str = "nvidia-smi", within_s: float = _SMI_S) -> tuple[GpuRoom, ...]:
+    """Every NVIDIA GPU of the host. Raises ActError when nvidia-smi is not there, fails or hangs."""
+    fields: tuple[str, ...] = _FIELDS
+    code, said = await _asked(command, fields, within_s)
+    if code and "is not a valid field" in said:
+        fields = _OLD_FIELDS
+        code, said = await _asked(command, fields, within_s)
+    if code:
+        hidden = " (hidden from the service? see nvidia.conf)" if code == _NO_DRIVER else ""
+        raise ActError(f"{command}: exit {code}{hidden}: {said.strip()[:_SHOWN]}")
+    return tuple(_gpu(line, fields, command) for line in said.splitlines() if line.strip())
+
+
+async def _asked(command: str, fields: Sequence[str], within_s: float) -> tuple[int, str]:
+    try:
+        child = await asyncio.create_subprocess_exec(
+            command,
+            f"--query-gpu={','.join(fields)}",
+            "--format=csv,noheader,nounits",
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ActError(f"{command} cannot be started: {error.strerror or error}") from error
+    assert child.stdout is not None
+    try:
+        async with asyncio.timeout(within_s):
+            said = await flowed(_pieces(child.stdout))
+            await child.wait()
+    except ValueError as error:
+        raise ActError(f"{command} prints what no table is: {error}") from error
+    except TimeoutError as error:
+        raise ActError(
+            f"{command} did not answer within {within_s:g} s, killed: look at the driver"
+        ) from error
+    finally:
+        await _end(child)
+    return child.returncode or 0, said.decode(errors="replace")
+
+
+async def _pieces(printed: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while piece := await printed.read(_AT_ONCE):
+        yield piece
+
+
+async def _end(child: Process) -> None:
+    """SIGKILL for its whole group, and not much patience with one that the driver holds."""
+    if child.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REAP_S):
+            await child.communicate()
+
+
+def _gpu(line: str, fields: Sequence[str], command: str) -> GpuRoom:
+    row = dict(zip(fields, (cell.strip() for cell in line.split(",")), strict=False))
+    if len(row) != len(fields) or not row["index"].isdecimal() or len(row["index"]) > _INDEX_DIGITS:
+        raise ActError(f"{command}: a row that cannot be read: {line.strip()[:_SHOWN]}")
+    used, total = _number(row["memory.used"]), _number(row["memory.total"])
+    kept = _number(row.get("memory.reserved", "0")) or 0.0
+    return GpuRoom(
+        index=int(row["index"]),
+        uuid=row["uuid"],
+        free_mib=None if used is None or total is None else max(0.0, total - used - kept),
+        total_mib=total,
+        sliced=row.get("mig.mode.current") == "Enabled",
+    )
+
+
+def _number(cell: str) -> float | None:
+    """None for "[N/A]" and its like."""
+    with suppress(ValueError):
+        number = float(cell)
+        return number if isfinite(number) and number >= 0 else None
+    return None
+
+
+def _meminfo(path: Path, name: str) -> int | None:
+    with suppress(OSError, ValueError, IndexError):
+        for line in path.read_text(encoding="ascii").splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return None

@@ -1,0 +1,90 @@
+"""What new servers of a target are started from: the first one's words, environment and folder."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from actuators.host.ownership_env import write_private
+from actuators.host.procfs import Process, directory, environment, words
+from vllm_facts.flags import api_key_of, secrets_of, setting_of, with_setting
+from vllm_facts.masking import MASK
+from vllm_facts.values import Value
+
+# What systemd tells the daemon about itself must not reach a server: it would speak in the daemon's name.
+_NOT_INHERITED = frozenset(
+    {"LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
+)
+_KEPT = frozenset({"config", "model", "served_model_name"})  # no change of a setting changes what is served
+_SECRET_NAME = re.compile(r"(?i)key|token(?!s|izer)|secret|passw|credential")
+_SHORTEST_SECRET = 4
+# vLLM for the CPU pins its threads to the same cores in every server: the second one hardly ever runs while
+# the first is busy (seen: 1 s of CPU in 4 min on 2 cores). Unpinned, the kernel shares. Others ignore it.
+_SHARES_THE_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    cwd: str
+
+    def command(self, setting: Mapping[str, Value], port: int) -> list[str]:
+        """The words of a server of this whole setting; an empty one means: as configured.
+
+        Knobs that the setting does not name are taken out, except for those that say what is served.
+        A value that the journal has masked is not known: its knob stays as it is here. Raises FlagError.
+        """
+        left_out = setting_of(self.argv).keys() - setting.keys() - _KEPT if setting else ()
+        known = {
+            knob: value for knob, value in setting.items() if not (isinstance(value, str) and MASK in value)
+        }
+        return with_setting(self.argv, {**dict.fromkeys(left_out), **known, "port": port})
+
+    @property
+    def api_key(self) -> str:
+        return api_key_of(self.argv) or self.env.get("VLLM_API_KEY", "")
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What must not be shown, wherever it turns up."""
+        named = (value for name, value in self.env.items() if _SECRET_NAME.search(name))
+        return frozenset(s for s in (*secrets_of(self.argv), *named) if len(s) >= _SHORTEST_SECRET)
+
+    def program(self) -> str | None:
+        """Where the program is found; None when it is not, or may not be executed."""
+        name = str(Path(self.cwd, self.argv[0])) if "/" in self.argv[0] else self.argv[0]
+        return shutil.which(name, path=self.env.get("PATH", os.defpath))
+
+
+def configured(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Origin:
+    """The daemon's own environment, with the operator's on top."""
+    return Origin(argv=tuple(argv), env={**inherited(os.environ), **env}, cwd=cwd or str(Path.cwd()))
+
+
+def adopted(one: Process) -> Origin | None:
+    """As a running server was started; None when its words are not ours to see."""
+    argv = tuple(words(one.pid))
+    return Origin(argv=argv, env=inherited(environment(one.pid)), cwd=directory(one.pid)) if argv else None
+
+
+def inherited(env: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in env.items() if name not in _NOT_INHERITED}
+    return {**_SHARES_THE_HOST, **kept}
+
+
+def remember(state_dir: Path, origin: Origin) -> None:
+    """So that a server can be started when the adopted one, and the daemon that saw it, are gone."""
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(state_dir / "origin.json", asdict(origin))
+
+
+def remembered(state_dir: Path) -> Origin | None:
+    try:
+        body = json.loads((state_dir / "origin.json").read_text(encoding="utf-8"))
+        return Origin(argv=tuple(body["argv"]), env=dict(body["env"]), cwd=str(body["cwd"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

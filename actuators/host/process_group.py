@@ -1,0 +1,133 @@
+"""Start a process that outlives the daemon, learn how it ended, and end it with all that it started."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from actuators.host.procfs import Process, process, processes, runs, with_descendants, words
+from agent.domain.errors import ActError
+
+_POLL_S = 0.05
+_EXEC_S = 0.001
+_KILLED_WITHIN_S = 30.0  # SIGKILL waits for the kernel: freeing a GPU's memory takes seconds
+
+# Children belong to this process, not to the object that asked for them: who is their parent must reap them.
+_children: dict[tuple[int, int], subprocess.Popen[bytes]] = {}  # by number and start
+
+
+def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path) -> Process:
+    """Start `argv` in a session of its own, its output appended to `log`. Raises OSError if it cannot."""
+    opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        child = subprocess.Popen(  # noqa: S603 - the operator's own command is what we are for
+            argv,
+            env=env,
+            cwd=cwd or None,
+            stdin=subprocess.DEVNULL,
+            stdout=opened,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    finally:
+        os.close(opened)
+    found = process(child.pid)
+    if found is None:
+        raise ProcessLookupError(f"{argv[0]} vanished as it was started")
+    _children[found.pid, found.started] = child
+    _expose_to_oom(found.pid)
+    while runs(found) and not words(found.pid):
+        time.sleep(_EXEC_S)  # the kernel shows words and environment a moment after exec has succeeded
+    return found
+
+
+def _expose_to_oom(pid: int) -> None:
+    """What systemd spares the daemon (OOMScoreAdjust) must not make the kernel spare a server, too."""
+    score = Path("/proc", str(pid), "oom_score_adj")
+    with suppress(OSError):  # it has ended, or /proc is not ours to write: it runs as well as it did
+        if int(score.read_text(encoding="ascii")) < 0:
+            score.write_text("0", encoding="ascii")
+
+
+def exit_code(known: Process) -> int | None:
+    """How it ended, negative for a signal. None: it runs, or it was never a child of this process."""
+    child = _children.get((known.pid, known.started))
+    return child.poll() if child else None
+
+
+def how_it_ended(code: int | None) -> str:
+    """The exit code in words. The meanings of 1 and 2 are those of vLLM 0.32, seen."""
+    if code is None:
+        return "exited (code unknown: it was not started by this daemon)"
+    if code < 0 or code > 128:  # noqa: PLR2004 - a shell's way to say "killed by code - 128"
+        number = -code if code < 0 else code - 128
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return f"was killed by {name}" + (" (out of host memory?)" if number == signal.SIGKILL else "")
+    meaning = {
+        1: ": invalid value, or the engine failed to start",
+        2: ": unknown flag, or a value of the wrong kind",
+    }
+    return f"exited with code {code}{meaning.get(code, '')}"
+
+
+def group_of(leader: Process) -> Callable[[], list[Process]]:
+    """Those who must go with a process that we did not start: what it started, its group if it leads one."""
+    family = with_descendants([leader])
+
+    def members() -> list[Process]:
+        left = with_descendants([one for one in family if runs(one)])
+        if leader.group == leader.pid and any(one.group == leader.group for one in left):
+            left += [one for one in processes() if one.group == leader.group and one not in left]
+        return left
+
+    return members
+
+
+async def end(leader: Process | None, members: Callable[[], list[Process]], grace_s: float) -> None:
+    """SIGTERM to the leader, `grace_s` later SIGKILL to all members; returns when none is left.
+
+    Raises ActError when it is not allowed to, or the kernel does not let go of them.
+    """
+    if leader and grace_s > 0 and _signal(leader, signal.SIGTERM):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await ended(leader)
+    elif leader:
+        _signal(leader, signal.SIGKILL)  # before anything is awaited: we may be cancelled once more
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _KILLED_WITHIN_S
+    while left := await asyncio.to_thread(members):
+        for one in left:
+            _signal(one, signal.SIGKILL)
+        if loop.time() > until:
+            pids = ", ".join(str(one.pid) for one in left)
+            raise ActError(
+                f"still there {_KILLED_WITHIN_S:g} s after SIGKILL: process {pids}; look at the driver"
+            )
+        await asyncio.sleep(_POLL_S)
+    if leader:
+        exit_code(leader)  # reap it
+
+
+async def ended(known: Process, every_s: float = _POLL_S) -> None:
+    """Returns when the process has ended."""
+    while runs(known):
+        exit_code(known)
+        await asyncio.sleep(every_s)
+
+
+def _signal(one: Process, number: signal.Signals) -> bool:
+    """Whether it was there to hear it."""
+    if not runs(one):
+        return False
+    try:
+        os.kill(one.pid, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise ActError(f"not permitted to stop process {one.pid}: it belongs to another user") from error
+    return True

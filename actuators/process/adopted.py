@@ -1,0 +1,111 @@
+"""The server that somebody else started and we adopt: is it there, what is it, and may we end it."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+from actuators.host import origin as server_origin
+from actuators.host import ownership_env, procfs
+from actuators.host.process_group import end, group_of
+from actuators.host.procfs import Process
+from actuators.process.address import port_of
+from actuators.vllm.probe import OpenAiProbe
+from agent.domain.errors import ActError
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from vllm_facts.errors import FlagError
+from vllm_facts.flags import setting_of
+from vllm_facts.values import Setting
+
+_OK = 200
+_BROKEN = 500  # from here on it is a server's trouble; below, this is no server that knows /health
+_TO_DO = "run trimtab as the user of that server, or start it as trimtab's user"
+
+
+def listener(address: str) -> Process | None:
+    """Who listens there, unless it is a server of ours."""
+    found = procfs.listener(port_of(address))
+    return None if found and ownership_env.is_marked(found) else found
+
+
+async def found(address: str, site: Site, command: Sequence[str], timeout_s: float) -> Sequence[Server]:
+    """The server there, or none. `command` says its setting where its own words cannot be seen.
+
+    A busy server may take longer than the probe waits: as long as it listens, it is there.
+    """
+    health = await OpenAiProbe(address=address).health(timeout_s)
+    if health.status is None or health.status >= _BROKEN:
+        if not await asyncio.to_thread(_still_there, address, site):
+            return ()
+    elif health.status != _OK:
+        return ()
+    return await asyncio.to_thread(_described, address, site, command)
+
+
+def unendable(address: str) -> str:
+    """Why it could never be retired; empty when it could, or nobody listens there."""
+    user = procfs.listening_user(port_of(address))
+    if user is None:
+        return ""
+    one = procfs.listener(port_of(address))
+    if one is None:
+        whose = f"belongs to user {user}" if user != os.geteuid() else "is hidden from this one"
+        return f"its process cannot be seen ({whose}), so trimtab could never retire it: {_TO_DO}"
+    if not may_signal(one):
+        return f"process {one.pid} belongs to another user, so trimtab could never retire it: {_TO_DO}"
+    return ""
+
+
+def may_signal(one: Process) -> bool:
+    """Also when it has ended: nothing is left then that could be refused."""
+    try:
+        os.kill(one.pid, 0)
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        pass
+    return True
+
+
+async def retire(server: Server, stop_s: float) -> None:
+    """End it with all that it started; returns when it is gone. Raises ActError when we cannot."""
+    leader = await asyncio.to_thread(listener, server.address)
+    if leader:
+        await end(leader, await asyncio.to_thread(group_of, leader), stop_s)
+    elif await _serves(server.address):
+        raise ActError(
+            f"{server.name} at {server.address} still serves, and its process cannot be seen: "
+            "stop it yourself, or run the daemon as its user"
+        )
+
+
+async def _serves(address: str) -> bool:
+    if await asyncio.to_thread(procfs.listening_user, port_of(address)) is not None:
+        return True
+    return (await OpenAiProbe(address=address).health()).status == _OK
+
+
+def _still_there(address: str, site: Site) -> bool:
+    """Somebody listens who is not just a child that outlived the server and holds its socket."""
+    if procfs.listening_user(port_of(address)) is None:
+        return False
+    known, one = server_origin.remembered(site.state_dir), listener(address)
+    return one is None or known is None or known.argv == tuple(procfs.words(one.pid))
+
+
+def _described(address: str, site: Site, command: Sequence[str]) -> Sequence[Server]:
+    one = procfs.listener(port_of(address))
+    if one and ownership_env.is_marked(one):
+        return ()
+    origin = server_origin.adopted(one) if one else None
+    if origin:
+        server_origin.remember(site.state_dir, origin)  # it may be gone when it is needed
+    setting = _setting(origin.argv if origin else ()) or _setting(command)
+    return (Server(name=f"{site.target}-r0", setting=setting, address=address, ours=False),)
+
+
+def _setting(argv: Sequence[str]) -> Setting:
+    try:
+        return setting_of(argv)
+    except FlagError:
+        return {}

@@ -1,0 +1,90 @@
+"""What a server answers to golden prompts: the same requests each time, so that only the server differs."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+
+from agent.domain.answers import Answer
+from agent.io.bounded import body_of, json_in
+
+TOKENS = 48  # asked of each answer
+BEYOND = 1e6  # no log-probability is; vLLM says -9999 for what is impossible
+MOST_TOKENS = 1_000_000  # that a server may say it gave
+BUSY = frozenset({429, 503})  # a queue limit of the server's own
+_AT_ONCE = 8
+_RETRY_S = 0.2
+_OK, _REFUSED = 200, 400
+
+Json = dict[str, Any]
+
+
+async def answers(session: aiohttp.ClientSession, model: str, prompts: Sequence[str]) -> tuple[Answer, ...]:
+    """In the order of the prompts; one that fails is an Answer that says so."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+    salt = secrets.token_hex(8)  # nothing of an earlier round lies in a prefix cache
+
+    async def one(prompt: str) -> Answer:
+        async with gate:
+            return await _answer(session, {"model": model, "prompt": prompt}, salt)
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(one(prompt)) for prompt in prompts]
+    return tuple(task.result() for task in asked)
+
+
+async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> Answer:
+    """With log-probabilities, and uncached, where the server allows it."""
+    plain = {**asked, "max_tokens": TOKENS, "temperature": 0, "seed": 0}
+    body = {**plain, "logprobs": 0, "cache_salt": salt}
+    while True:
+        try:
+            async with session.post("/v1/completions", json=body, allow_redirects=False) as answer:
+                if answer.status == _OK:
+                    return read(json_in(await body_of(answer)))
+                if answer.status == _REFUSED and body is not plain:
+                    body = plain
+                    continue
+                if answer.status not in BUSY:
+                    return FAILED
+        except (aiohttp.ClientError, ValueError):
+            return FAILED
+        await asyncio.sleep(_RETRY_S)
+
+
+FAILED = Answer(finish_reason="failed")
+
+
+def read(body: Any) -> Answer:  # noqa: ANN401 - whatever JSON came
+    """The answer in the body of a completion; FAILED where there is none."""
+    try:
+        choice = body["choices"][0]
+        text, usage = str(choice["text"]), body.get("usage") or {}
+        tokens, logprobs = _tokens(choice.get("logprobs"))
+        counted = usage.get("completion_tokens")
+        if not isinstance(counted, int) or not 0 <= counted <= MOST_TOKENS:
+            counted = len(tokens or text.split())
+        return Answer(
+            text=text,
+            finish_reason=str(choice.get("finish_reason") or ""),
+            length=counted,
+            tokens=tokens,
+            logprobs=logprobs,
+        )
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return FAILED
+
+
+def _tokens(found: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:  # noqa: ANN401 - as above
+    """Nothing unless each token has its log-probability."""
+    tokens, logprobs = (found or {}).get("tokens") or (), (found or {}).get("token_logprobs") or ()
+    if len(tokens) != len(logprobs) or not all(map(_finite, logprobs)):
+        return (), ()
+    return tuple(map(str, tokens)), tuple(map(float, logprobs))
+
+
+def _finite(one: object) -> bool:
+    """JSON has integers that no float can hold, and NaN."""
+    return isinstance(one, int | float) and abs(one) < BEYOND

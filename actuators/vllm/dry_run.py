@@ -1,0 +1,199 @@
+"""What the vLLM of a container's own image makes of a candidate command, asked in a container of its own.
+
+That one sees the same mounts, read-only, and the same GPUs, of which vLLM only reads the names; it has no
+network, no port and little of the host. It ends within minutes and is removed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from actuators.docker.client import DockerClient
+from actuators.docker.gpus import gpus_of
+from actuators.docker.labels import TARGET, container_name, site_digest
+from actuators.vllm import arg_check
+from agent.domain.errors import ActError
+from agent.domain.ports import Site
+from vllm_facts.masking import mask
+
+Json = dict[str, Any]
+
+CHECK = "trimtab.check"  # the label of these containers: they are no servers
+_DEADLINE_S = 600.0  # a check takes half a minute of CPU, beside a server that is busy
+_GIB = 1024**3
+_PYTHONS = ("python3", "python")
+_MODULES = frozenset({"vllm", "vllm.entrypoints.cli.main"})
+_NO_PROGRAM = ("executable file not found", "no such file or directory")
+_KEPT = ("CapAdd", "CapDrop", "GroupAdd", "SecurityOpt", "Tmpfs", "UsernsMode")
+_KEPT_FOR_GPUS = ("DeviceRequests", "Devices", "DeviceCgroupRules", "Runtime")
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_MODULES_CACHE": "/tmp/hf_modules",  # noqa: S108 - of the container; the mounted cache is read-only
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What vLLM says of one command. `kind` of an error: "usage", "value", "other"."""
+
+    ok: bool
+    kind: str = ""
+    error: str = ""
+    resolved: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # with vLLM's own defaults for this model and GPU
+    hash: str = ""  # equal ones share their compiled graphs
+    compiles: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """`why`: nothing is known, and why. Else one answer for each command."""
+
+    answers: tuple[Answer, ...] = ()
+    version: str = ""
+    cache: str = ""  # folder in the container that holds what was compiled
+    why: str = ""
+
+
+async def dry_run(client: DockerClient, site: Site, blue: Json, commands: Sequence[Sequence[str]]) -> Checked:
+    """Asks about these whole commands (program and flags). Raises ActError when that cannot be done."""
+    name = container_name(site, "check")
+    labels = {TARGET: site.target, CHECK: site_digest(site)}  # not STATE_DIR: those are servers
+    pythons = pythons_of(commands[0])
+    for python in pythons:
+        await client.remove(name, volumes=True)  # of a daemon that was killed over it
+        try:
+            body = body_of(blue, python, [flags_of(words) for words in commands], labels)
+            code, output = await client.run_once(body, name, _DEADLINE_S)
+        except ActError as error:
+            if any(why in error.why for why in _NO_PROGRAM):
+                continue
+            raise
+        return read(code, output)
+    return Checked(why=f"its image has none of {', '.join(pythons)} to ask vLLM with")
+
+
+async def tidy(client: DockerClient, site: Site) -> None:
+    """Remove what a daemon that was killed has left of a dry run. Raises ActError."""
+    await client.remove(container_name(site, "check"), volumes=True)
+
+
+def body_of(blue: Json, python: str, lines: Sequence[Sequence[str]], labels: Mapping[str, str]) -> Json:
+    """The create body: the image, environment, user, mounts and devices of `blue`, and nothing else of it."""
+    config, host = blue["Config"], blue["HostConfig"]
+    given = dict(str(word).partition("=")[::2] for word in config.get("Env") or ())
+    kept = [*_KEPT, *(_KEPT_FOR_GPUS if gpus_of(blue).any else ())]
+    return {
+        "Image": blue["Image"],
+        "Entrypoint": [python],
+        "Cmd": ["-c", text(), json.dumps([list(words) for words in lines])],
+        "Env": [f"{name}={value}" for name, value in {**given, **_OFFLINE}.items()],
+        "User": config.get("User") or "",
+        "WorkingDir": config.get("WorkingDir") or "",
+        "Labels": dict(labels),
+        "Healthcheck": {"Test": ["NONE"]},
+        "NetworkDisabled": True,
+        "HostConfig": {
+            **{name: host[name] for name in kept if host.get(name)},
+            "Mounts": mounts_of(blue),
+            "NetworkMode": "none",
+            "Memory": 4 * _GIB,
+            "MemorySwap": 4 * _GIB,
+            "CpuShares": 256,  # a quarter of what the servers get, when they need it
+            "OomScoreAdj": 1000,  # before any server
+            "PidsLimit": 4096,
+            "RestartPolicy": {"Name": "no"},
+            "LogConfig": {"Type": "json-file", "Config": {}},  # whatever the servers' is: it must be read
+        },
+    }
+
+
+def mounts_of(blue: Json) -> list[Json]:
+    """All that it has mounted, read-only; without sockets, which are doors to other things."""
+    found = []
+    for mount in blue.get("Mounts") or ():
+        source = mount.get("Name") if mount.get("Type") == "volume" else mount.get("Source")
+        if mount.get("Type") not in {"bind", "volume"} or not source or str(source).endswith(".sock"):
+            continue
+        target = mount["Destination"]
+        found.append({"Type": mount["Type"], "Source": source, "Target": target, "ReadOnly": True})
+    return found
+
+
+def text() -> str:
+    """Of the script that is run in the image."""
+    return Path(arg_check.__file__).read_text(encoding="utf-8")
+
+
+def pythons_of(command: Sequence[str]) -> tuple[str, ...]:
+    """Which programs of the image may be its vLLM's python, the likeliest first."""
+    likely = []
+    for word in command:
+        program, folder = PurePosixPath(word).name, str(PurePosixPath(word).parent)
+        if program.startswith("python"):
+            likely.append(word)
+            break
+        if program == "vllm":
+            likely += [f"{folder}/{python}" for python in _PYTHONS if word.startswith("/")]
+            break
+    return tuple(dict.fromkeys((*likely, *_PYTHONS)))
+
+
+def flags_of(command: Sequence[str]) -> list[str]:
+    """What stands after the program: `vllm serve`, `python -m MODULE`, `python FILE`, or a script's name."""
+    for at, word in enumerate(command):
+        program = PurePosixPath(word).name
+        if program == "vllm":
+            return _without_serve(command[at + 1 :])
+        if program.startswith("python"):
+            return _after_python(command, at + 1)
+    return _without_serve(command[1:])
+
+
+def _after_python(command: Sequence[str], at: int) -> list[str]:
+    while at < len(command):
+        if command[at] == "-m":
+            rest = list(command[at + 2 :])
+            return _without_serve(rest) if command[at + 1] in _MODULES else rest
+        if not command[at].startswith("-"):
+            return _without_serve(command[at + 1 :])
+        at += 2 if command[at] in {"-W", "-X"} else 1
+    return []
+
+
+def _without_serve(words: Sequence[str]) -> list[str]:
+    return list(words[1:] if words[:1] in (["serve"], ("serve",)) else words)
+
+
+def read(code: int, output: str) -> Checked:
+    """What the script printed, among all that vLLM prints."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if line.startswith(arg_check.MARK):
+            with suppress(ValueError, TypeError, KeyError):
+                return _checked(json.loads(line.removeprefix(arg_check.MARK)))
+    last = f": {mask(lines[-1])[:300]}" if lines else ""
+    return Checked(why=f"vLLM's own check ended with code {code} and no answer{last}")
+
+
+def _checked(said: Json) -> Checked:
+    if said["vllm"] is None:
+        return Checked(why="its image has no vLLM that could be asked")
+    answers = tuple(
+        Answer(
+            ok=bool(one["ok"]),
+            kind=str(one.get("kind", "")),
+            error=mask(str(one.get("error", ""))),
+            resolved=dict(one.get("resolved") or {}),
+            hash=str(one.get("hash", "")),
+            compiles=bool(one.get("compiles", True)),
+        )
+        for one in said["answers"]
+    )
+    return Checked(answers=answers, version=str(said["vllm"]), cache=str(said["cache"]))

@@ -1,0 +1,125 @@
+"""Ask a vLLM server over HTTP: does it answer, how busy is it; and send it its first requests."""
+
+import asyncio
+import errno
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from actuators.vllm import answers as golden_answers
+from actuators.vllm.warm_up import Log, Warming, no_log
+from agent.domain.answers import Answer
+from agent.domain.errors import ActError
+from agent.io.bounded import body_of, json_in
+
+_IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What /health answered: `why` it is not healthy, empty when it is; `refused`: nobody listens there."""
+
+    why: str = ""
+    status: int | None = None  # None: no answer
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAiProbe:
+    """`address`: "127.0.0.1:8000". `api_key` is what `/v1` asks for, where it asks."""
+
+    address: str
+    api_key: str = field(default="", repr=False)
+
+    async def health(self, timeout_s: float = 5.0) -> Health:
+        try:
+            async with (
+                self._session(timeout_s) as session,
+                session.get("/health", allow_redirects=False) as answer,
+            ):
+                why = "" if answer.status == 200 else f"/health answers {answer.status}"  # noqa: PLR2004
+                return Health(why=why, status=answer.status)
+        except TimeoutError:
+            return Health(why=f"/health does not answer within {timeout_s:g} s")
+        except (aiohttp.ClientError, ValueError) as error:
+            refused = isinstance(error, aiohttp.ClientConnectorError) and error.errno == errno.ECONNREFUSED
+            return Health(why=f"/health cannot be asked: {error}", refused=refused)
+
+    async def busy(self, timeout_s: float = 5.0) -> int | None:
+        """Requests running and waiting, over all its engines. None: no answer, or it does not count them."""
+        try:
+            async with (
+                self._session(timeout_s) as session,
+                session.get("/metrics", allow_redirects=False) as answer,
+            ):
+                if answer.status != 200:  # noqa: PLR2004
+                    return None
+                counts = _IN_ENGINE.findall((await body_of(answer)).decode("utf-8", "replace"))
+                return round(sum(map(float, counts))) if counts else None
+        except (TimeoutError, aiohttp.ClientError, ValueError, OverflowError):
+            return None
+
+    async def warm_up(
+        self, requests: int, deadline_s: float, prompts: Sequence[str] = (), log: Log = no_log
+    ) -> None:
+        """Complete prompts of several lengths, and those given, until `log` tells of no more compiling.
+
+        Raises ActError when more than half fail, or the deadline passes.
+        """
+        warming: Warming | None = None
+        try:
+            async with asyncio.timeout(deadline_s), self._session(None) as session:
+                model, context = await self._model(session)
+                warming = Warming(session=session, model=model, context=context, prompts=prompts, log=log)
+                await warming.run(requests)
+        except TimeoutError as error:
+            done, compiled = (len(warming.done), warming.compiled) if warming else (0, "")
+            sofar = f"{done} of {requests} warm-up requests were done within {deadline_s:g} s"
+            if done >= requests and compiled:
+                sofar = f"after {done} warm-up requests in {deadline_s:g} s it still compiles: {compiled}"
+            raise ActError(f"{self.address}: {sofar}") from error
+        failed = [why for why in warming.done if why]
+        if len(failed) * 2 > len(warming.done):
+            raise ActError(
+                f"{self.address}: {len(failed)} of {len(warming.done)} warm-up requests failed: {failed[0]}"
+            )
+
+    async def answers(self, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+        """What it says to golden prompts. Raises ActError when it names no model, or the deadline passes."""
+        try:
+            async with asyncio.timeout(deadline_s), self._session(None) as session:
+                model, _ = await self._model(session)
+                return await golden_answers.answers(session, model, prompts)
+        except TimeoutError as error:
+            late = f"{self.address}: {len(prompts)} golden prompts were not answered within {deadline_s:g} s"
+            raise ActError(late) from error
+
+    async def _model(self, session: aiohttp.ClientSession) -> tuple[str, int]:
+        """What it calls itself, and its context length in tokens."""
+        try:
+            async with session.get("/v1/models", allow_redirects=False) as answer:
+                answer.raise_for_status()
+                first = json_in(await body_of(answer))["data"][0]
+                return str(first["id"]), int(first.get("max_model_len") or 2048)
+        except (
+            aiohttp.ClientError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+        ) as error:
+            raise ActError(f"{self.address}: /v1/models names no model: {error!r:.200}") from error
+
+    @asynccontextmanager
+    async def _session(self, timeout_s: float | None) -> AsyncIterator[aiohttp.ClientSession]:
+        """A new one each time: an old connection would not tell whether the server still takes new ones."""
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=5.0)
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        async with aiohttp.ClientSession(
+            f"http://{self.address}", timeout=timeout, headers=headers
+        ) as session:
+            yield session

@@ -1,0 +1,122 @@
+"""How long starts of a target's servers took: what the next one may take, and when it has failed."""
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from agent.io.bounded import json_in
+from vllm_facts.values import Setting
+
+Kind = Literal["warm", "cold", "unknown", "stop"]
+
+_STARTS: tuple[Kind, ...] = ("warm", "cold", "unknown")
+_KEPT = 5  # of each kind: last month's disk must not outvote today's
+_MOST_KEYS = 50
+_SLOWEST_TIMES = 3.0
+_SHORTEST_DEADLINE_S = 60.0
+_LONGEST_S = 7 * 24 * 3600.0  # no start takes a week
+_NAME = "start_times.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimes:
+    """A file in the target's state folder. It is only a memory: what cannot be read of it is not known.
+
+    A key names what starts alike: image and model.
+    """
+
+    path: Path
+
+    @classmethod
+    def at(cls, state_dir: Path) -> "StartTimes":
+        return cls(state_dir / _NAME)
+
+    def record(self, key: str, seconds: float, warm: bool | None) -> None:
+        """A start was healthy after so long. `warm`: its compiled graphs were found in the cache."""
+        self._add(key, _kinds(warm)[-1], seconds)
+
+    def record_stop(self, key: str, seconds: float) -> None:
+        """Ending a server, until the memory it held was free, took so long."""
+        self._add(key, "stop", seconds)
+
+    def expected(self, key: str, warm: bool | None) -> float | None:
+        """Median of the last five starts of this kind; of all kinds when `warm` is None."""
+        known = self._of(key, *_kinds(warm))
+        return float(median(known)) if known else None
+
+    def expected_stop(self, key: str) -> float | None:
+        known = self._of(key, "stop")
+        return float(median(known)) if known else None
+
+    def learned(self, key: str, warm: bool | None) -> float | None:
+        """The deadline in seconds that earlier starts of this kind teach; None where there were none."""
+        known = self._of(key, *_kinds(warm))
+        return max(_SHORTEST_DEADLINE_S, _SLOWEST_TIMES * max(known)) if known else None
+
+    def deadline(self, key: str, default_s: float, warm: bool | None = None) -> float:
+        """When a start has failed. One of a kind that was never seen gets `default_s` or more."""
+        learned = self.learned(key, warm)
+        return max(default_s, self.learned(key, None) or 0.0) if learned is None else learned
+
+    def foresee(self, key: str, setting: Setting, warm: bool | None) -> None:
+        """Keep what was said of the start of this setting, for `foreseen` to tell when it has started."""
+        told = self._read("foreseen")
+        of_key = {name: one for name, one in told.pop(key, {}).items() if name != _name(setting)}
+        told[key] = _last(of_key | {_name(setting): warm})
+        self._write("foreseen", told)
+
+    def foreseen(self, key: str, setting: Setting) -> bool | None:
+        warm = self._read("foreseen").get(key, {}).get(_name(setting))
+        return warm if isinstance(warm, bool) else None
+
+    def _of(self, key: str, *kinds: Kind) -> list[float]:
+        times = self._read("seconds").get(key, {})
+        return [second for kind in kinds for second in _numbers(times.get(kind))]
+
+    def _add(self, key: str, kind: Kind, seconds: float) -> None:
+        if not 0 <= seconds <= _LONGEST_S:
+            return
+        known = self._read("seconds")
+        of_key = known.pop(key, {})
+        known[key] = of_key | {kind: [*_numbers(of_key.get(kind)), round(seconds, 3)][-_KEPT:]}
+        self._write("seconds", known)
+
+    def _read(self, part: str) -> dict[str, dict[str, Any]]:
+        found = self._body().get(part, {})
+        tables = found.items() if isinstance(found, dict) else ()
+        return {key: table for key, table in tables if isinstance(table, dict)}
+
+    def _body(self) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            body = json_in(self.path.read_bytes())
+            return body if isinstance(body, dict) else {}
+        return {}
+
+    def _write(self, part: str, tables: dict[str, Any]) -> None:
+        """Never raises: a memory that cannot be kept must not fail the start that it is about."""
+        fresh = self.path.with_suffix(".new")
+        with suppress(OSError):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.write_text(json.dumps(self._body() | {part: _last(tables)}), encoding="utf-8")
+            fresh.replace(self.path)
+
+
+def _kinds(warm: bool | None) -> tuple[Kind, ...]:
+    return _STARTS if warm is None else ("warm",) if warm else ("cold",)
+
+
+def _numbers(found: object) -> list[float]:
+    values = found if isinstance(found, list) else []
+    return [float(one) for one in values if isinstance(one, int | float) and 0 <= one <= _LONGEST_S]
+
+
+def _last(table: dict[str, Any]) -> dict[str, Any]:
+    return dict(list(table.items())[-_MOST_KEYS:])
+
+
+def _name(setting: Setting) -> str:
+    return hashlib.sha256(json.dumps(dict(setting), sort_keys=True, default=str).encode()).hexdigest()[:16]

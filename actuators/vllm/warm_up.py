@@ -1,0 +1,101 @@
+"""A server's first requests: of several lengths, and all over again while they make it compile something."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from actuators.vllm.answers import BUSY
+from agent.io.bounded import error_in, json_in
+from vllm_facts.log_lines import compile_lines
+
+_AT_ONCE = 8
+_TOKENS = 16  # asked of each request: some decode steps
+_LENGTHS = (8, 64, 256, 1024)  # words of a prompt; those beyond an eighth of the context are left out
+_RETRY_S = 0.2
+_QUIET_S = 3.0  # of requests after the last sign of compiling
+
+Log = Callable[[], Awaitable[Sequence[str]]]
+
+
+async def no_log() -> Sequence[str]:
+    return ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Warming:
+    """One warm-up. `done`: of each request that has ended why it failed, empty where it did not."""
+
+    session: aiohttp.ClientSession
+    model: str
+    context: int  # tokens
+    prompts: Sequence[str]  # of the operator's, sent as well
+    log: Log  # the last lines of the server's
+    done: list[str] = field(default_factory=list)
+    compiled: str = ""  # the last line that told of it
+    _sent: int = 0
+    _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+
+    async def run(self, requests: int) -> None:
+        """The first request alone, the others some at once; then rounds of them until nothing compiles."""
+        now = asyncio.get_running_loop().time
+        told, quiet_at = compile_lines(await self.log()), now()
+        await self._round(1)
+        await self._round(requests - 1)
+        while True:
+            said = compile_lines(await self.log())
+            if fresh := said - told:
+                told, quiet_at, self.compiled = said, now() + _QUIET_S, list(fresh)[-1][:300]
+            if now() >= quiet_at:
+                return
+            await self._round(max(requests, 1))
+
+    async def _round(self, requests: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(requests):
+                group.create_task(self._send(self._sent))
+                self._sent += 1
+
+    async def _send(self, number: int) -> None:
+        async with self._gate:
+            self.done.append(await _complete(self.session, self.model, self._prompt(number)))
+
+    def _prompt(self, number: int) -> str:
+        """Every other one is the operator's; each begins otherwise: no prefix is cached."""
+        turn, own = divmod(number, 2) if self.prompts else (number, 0)
+        if own:
+            return f"{number} {self.prompts[turn % len(self.prompts)]}"
+        lengths = [length for length in _LENGTHS if length * 8 <= self.context] or [1]
+        return " ".join([str(number), *["warm"] * lengths[turn % len(lengths)]])
+
+
+async def _complete(session: aiohttp.ClientSession, model: str, prompt: str) -> str:
+    """Why the request failed; empty when it did not."""
+    body = {"model": model, "prompt": prompt, "max_tokens": _TOKENS, "stream": True, "ignore_eos": True}
+    while True:
+        try:
+            async with session.post("/v1/completions", json=body, allow_redirects=False) as answer:
+                if answer.status not in BUSY:
+                    return await _streamed(answer)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            return repr(error)
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _streamed(answer: aiohttp.ClientResponse) -> str:
+    if answer.status != 200:  # noqa: PLR2004
+        return f"status {answer.status}: {(await error_in(answer))[:200]}"
+    tokens = 0
+    async for line in answer.content:
+        data = line.strip().removeprefix(b"data:").strip()
+        if not data or data == b"[DONE]":
+            continue
+        match json_in(data):
+            case {"error": error}:
+                return f"an error in the stream: {str(error)[:200]}"
+            case {"choices": [{"finish_reason": "abort"}, *_]}:
+                return "the server aborted it"
+            case _:
+                tokens += 1
+    return "" if tokens else "the stream was empty"

@@ -1,0 +1,87 @@
+"""A server's load from its log, where /metrics is closed: the line that vLLM writes every ten seconds."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from agent.advisor.scrape import BEGIN, SERVER, Window
+from agent.domain.errors import ConfigError
+from agent.domain.model import Slo
+from agent.domain.reading import EngineSample
+from agent.observe.aggregator import Fold
+
+EVERY_S = 10.0  # VLLM_LOG_STATS_INTERVAL, unless somebody changed it
+LATEST = 30  # of the moments that the log tells of
+_LINE = re.compile(
+    r"Engine (?P<engine>\d{1,6}): Avg prompt throughput: (?P<prompt>\d+\.?\d*) tokens/s, "
+    r"Avg generation throughput: (?P<generation>\d+\.?\d*) tokens/s, "
+    r"Running: (?P<running>\d+) reqs?, Waiting: (?P<waiting>\d+) reqs?"
+    r"(?:.{0,200}?KV cache usage: (?P<usage>\d+\.?\d*)%)?"
+)
+_NOT_TOLD = frozenset(
+    {"num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "request_success"}
+    | {"time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"}
+)
+
+
+@dataclass(slots=True)
+class _Moment:
+    """The lines of all engines of one moment together."""
+
+    engines: set[str]
+    running: float = 0.0
+    waiting: float = 0.0
+    usage: float | None = None
+    prompt: float = 0.0
+    generation: float = 0.0
+
+
+def logged(log: Sequence[str], slo: Slo) -> Window:
+    """The latest five minutes that the log tells of. ConfigError when it has no such line."""
+    moments = _moments(log)[-LATEST:]
+    if not moments:
+        raise ConfigError(
+            "advise: the log has no line `Engine 000: Avg prompt throughput …` as vLLM writes under load; "
+            "give the URL of the server, two saved scrapes, or a log of its busy time"
+        )
+    span_s = EVERY_S * len(moments)
+    fold = Fold(slo=slo, span_s=span_s, fresh_s=EVERY_S)
+    for place, moment in enumerate(moments, start=1):
+        fold.add(
+            EngineSample(
+                at=BEGIN + timedelta(seconds=EVERY_S * place),
+                server=SERVER,
+                interval_s=EVERY_S,
+                running=moment.running,
+                waiting=moment.waiting,
+                kv_usage=moment.usage,
+                prompt_tokens=moment.prompt * EVERY_S,
+                generation_tokens=moment.generation * EVERY_S,
+                missing=_NOT_TOLD,
+            )
+        )
+    reading = fold.reading(SERVER, BEGIN + timedelta(seconds=span_s))
+    if reading is None:
+        raise ConfigError("advise: the log holds numbers that cannot be counted with")
+    return Window(reading=reading, engines=max(len(moment.engines) for moment in moments))
+
+
+def _moments(log: Sequence[str]) -> list[_Moment]:
+    """In order; a new one begins where an engine speaks again."""
+    moments: list[_Moment] = []
+    for line in log:
+        found = _LINE.search(line[:2000])
+        if not found:
+            continue
+        if not moments or found["engine"] in moments[-1].engines:
+            moments.append(_Moment(engines=set()))
+        moment = moments[-1]
+        moment.engines.add(found["engine"])
+        moment.running += float(found["running"])
+        moment.waiting += float(found["waiting"])
+        moment.prompt += float(found["prompt"])
+        moment.generation += float(found["generation"])
+        if found["usage"] is not None:
+            moment.usage = max(moment.usage or 0.0, min(1.0, float(found["usage"]) / 100))
+    return moments

@@ -1,0 +1,168 @@
+"""Findings as text for people and as JSON for programs, with the improved command line ready to paste."""
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from agent.terminal.tables import safe, value
+from lint.advice import SEVERITIES, Advice, rows
+from vllm_facts.command.config_flags import Undone
+from vllm_facts.command.serve_command import Command
+from vllm_facts.command.shell import quoted, tail
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.flags import is_switch
+from vllm_facts.values import Knob, Value
+
+HEADS = {
+    "error": "ERRORS: it does not start so, or does not answer rightly",
+    "warning": "WARNINGS: these cost speed, memory or safety",
+    "info": "WORTH KNOWING",
+}
+NARROW, WIDE = 60, 110
+
+
+def as_json(
+    advice: Advice,
+    case: Case,
+    command: Command,
+    *,
+    assumed: Mapping[Knob, Value],
+    unknown: Iterable[str],
+    more: Mapping[str, Any],
+) -> str:
+    found = [row for finding in advice.findings for row in rows(finding, case, assumed)]
+    outranked = [
+        {"rule": lost.what.rule, "by": lost.by, "why": lost.why, "said": lost.what.why}
+        for lost in advice.outranked
+    ]
+    document = {
+        "findings": found,
+        "command": command.words,
+        "env": dict(command.env),
+        "outranked": outranked,
+        "later": list(advice.later),
+        "unknown": list(unknown),
+        **more,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def as_text(advice: Advice, case: Case, *, assumed: Mapping[Knob, Value], width: int | None = None) -> str:
+    """The findings by severity, each with what, why and who says so; empty without any."""
+    width = width or _width()
+    parts = []
+    for severity in SEVERITIES:
+        found = [finding for finding in advice.findings if finding.severity == severity]
+        if found:
+            parts.append(HEADS[severity] + "\n")
+            parts += [_finding(finding, case, assumed, width) for finding in found]
+    parts += [
+        _line("outranked", f"{lost.what.rule} by {lost.by}: {lost.why}", width) for lost in advice.outranked
+    ]
+    parts += [_line("later", said, width) for said in advice.later]
+    return "\n".join(parts)
+
+
+def improved(command: Command, still: Sequence[str], undone: Sequence[Undone]) -> str:
+    """The command to paste, and what it alone does not mend."""
+    width = _width()
+    head = "THE COMMAND WITH THESE CHANGES"
+    if still:
+        head += f" STILL DOES NOT START, OR NOT RIGHTLY: SEE {', '.join(still)}"
+    elif undone:
+        head += f", BESIDE THOSE TO MAKE IN {safe(undone[0].file)}"
+    text = f"{head}\n{paste(command, width)}"
+    lines = ", ".join(f"`{line.key}: {value(line.value)}`" for line in undone)
+    if lines:
+        said = f"{undone[0].file}: take out {lines}; no flag of the command line takes that back"
+        text += "\n" + _line("edit", said, width)
+    elif command.file:
+        text += "\n" + _line("note", "what the command line says wins over its --config file", width)
+    return text
+
+
+def paste(command: Command, width: int | None = None) -> str:
+    """The command for a shell, each flag with its value, broken where the terminal ends."""
+    room = (width or _width()) - len(" \\")
+    lines, line = [], ""
+    for chunk in [*command.assignments, *_chunks(command)]:
+        if line and len(line) + 1 + len(chunk) > room:
+            lines.append(line)
+            line = "    " + chunk
+        else:
+            line = f"{line} {chunk}" if line else chunk
+    aside = f" {tail(command.aside)}" if command.aside else ""
+    return " \\\n".join([*lines, line]) + aside + "\n"
+
+
+def _chunks(command: Command) -> list[str]:
+    """Words that belong together, quoted: `--max-num-seqs 64`."""
+    chunks: list[str] = []
+    for word in command.words:
+        last = chunks[-1] if chunks else ""
+        joins = last.startswith("-") and " " not in last and "=" not in last and not word.startswith("-")
+        if joins or chunks in (["vllm"], ["docker"], ["vllm serve"]):
+            chunks[-1] = f"{last} {quoted(word, live=command.live)}"
+        else:
+            chunks.append(quoted(word, live=command.live))
+    return chunks
+
+
+def _finding(finding: Finding, case: Case, assumed: Mapping[Knob, Value], width: int) -> str:
+    head = f"  {finding.rule:4}{_change(finding, case, assumed)}  [{finding.klass}]\n"
+    lines = [
+        ("why", finding.why),
+        ("seen", _seen(finding.evidence)),
+        ("expects", finding.expects),
+        ("risks", finding.risks),
+        ("source", finding.source),
+    ]
+    return head + "".join(_line(label, said, width, indent=6) for label, said in lines if said)
+
+
+def _change(finding: Finding, case: Case, assumed: Mapping[Knob, Value]) -> str:
+    """`max_num_seqs 2 -> 16, VLLM_X 1 -> (unset)`"""
+    changes = [
+        f"{safe(knob)} {_present(knob, case.setting.get(knob, assumed.get(knob)))} -> {value(new)}"
+        for knob, new in finding.to.items()
+    ]
+    changes += [
+        f"{safe(name)} {safe(case.env.get(name, '(unset)'))} -> {'(unset)' if new is None else safe(new)}"
+        for name, new in finding.env.items()
+    ]
+    return ", ".join(changes) or "no flag to change"
+
+
+def _present(knob: Knob, present: Value) -> str:
+    return "(no value)" if present is True and "." not in knob and not is_switch(knob) else value(present)
+
+
+def _seen(evidence: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name} {_shown(said)}" for name, said in evidence.items() if said is not None)
+
+
+def _shown(number: Value) -> str:
+    return f"{number:g}" if isinstance(number, float) else safe(str(number)[:80])
+
+
+def _line(label: str, said: str, width: int, *, indent: int = 2) -> str:
+    start = f"{' ' * indent}{label:10}"
+    rest = " " * len(start)
+    return textwrap.fill(safe(said), width, initial_indent=start, subsequent_indent=rest) + "\n"
+
+
+def _width() -> int:
+    return max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
+
+
+def nothing(checked: Sequence[str], unknown: Sequence[str]) -> str:
+    """What was looked at, and what would have let it look closer."""
+    width = _width()
+    text = "nothing to say\n" + _line("checked", f"rules {', '.join(checked)}", width)
+    return text + not_known(unknown)
+
+
+def not_known(unknown: Sequence[str]) -> str:
+    return _line("not known", "; ".join(unknown), _width()) if unknown else ""

@@ -1,0 +1,99 @@
+"""What all policies say of one reading, with their defaults; of others' policies a broken one is named."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from agent.config.convert import BOUNDS
+from agent.domain.errors import ConfigError
+from agent.domain.model import Evidence, Proposal, Slo
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from agent.plugins import loader
+from agent.plugins.third_party import Contained, where
+from lint.precedence import ranked
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.flags import with_setting
+from vllm_facts.values import Knob, Setting, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """`findings` in order of precedence. `assumed`: present values that no flag gives. `broken`: one sentence
+    for each policy that could not be asked."""
+
+    findings: tuple[Finding, ...] = ()
+    assumed: Mapping[Knob, Value] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()
+
+
+def said(reading: Reading, setting: Setting, slo: Slo, case: Case) -> Said:
+    context = Context(setting=setting, slo=slo, bounds=BOUNDS, case=case)
+    policies, broken = _built()
+    proposals: list[Proposal] = []
+    for name, policy in policies.items():
+        answer = policy.propose(reading, context)
+        if why := _unusable(answer) if isinstance(policy, Contained) else "":
+            broken.append(f"{name}: {why}")
+        else:
+            proposals += answer
+    kept = ranked(proposals).kept
+    return Said(
+        findings=tuple(finding_of(proposal) for proposal in kept),
+        assumed={knob: now for proposal in reversed(kept) for knob, now in proposal.assumed.items()},
+        broken=tuple(broken),
+    )
+
+
+def _built() -> tuple[dict[str, Any], list[str]]:
+    """Ours and those of installed packages, by name; and why others are not there."""
+    built: dict[str, Any] = {}
+    broken: list[str] = []
+    try:
+        names: Sequence[str] = loader.names("policies")
+    except ConfigError as error:  # two of one name: neither is asked
+        names, broken = sorted(loader.own_plugins("policies")), [str(error)]
+    for name in names:
+        try:
+            built[name] = loader.build("policies", name, {})
+        except ConfigError as error:
+            broken.append(str(error))
+        except Exception as error:  # noqa: BLE001 - a stranger's mistake must not end the command
+            broken.append(f"{name}: {where(error)}")
+    return built, broken
+
+
+def _unusable(proposals: Sequence[Proposal]) -> str:
+    """Why a stranger's proposals cannot be shown or followed; empty when they can."""
+    form = TypeAdapter(list[Proposal])
+    try:
+        form.validate_json(form.dump_json(list(proposals), warnings="error"))
+        for proposal in proposals:
+            with_setting(("vllm", "serve", "MODEL"), proposal.to)
+    except Exception as error:  # noqa: BLE001 - as above
+        return " ".join(where(error).split())
+    return ""
+
+
+def finding_of(proposal: Proposal) -> Finding:
+    """A policy's proposal, in the words of a finding."""
+    evidence: dict[str, Value] = {said.metric: round(said.value, 6) for said in proposal.evidence}
+    if proposal.evidence:
+        evidence["window_s"] = round(_window_s(proposal.evidence), 3)
+    return Finding(
+        rule=proposal.rule,
+        klass=proposal.klass,
+        severity="warning" if proposal.to else "info",
+        why=proposal.why,
+        source=proposal.source,
+        to={} if proposal.klass == "note" else proposal.to,
+        expects=proposal.expects,
+        risks=proposal.risks,
+        evidence=evidence,
+    )
+
+
+def _window_s(evidence: Sequence[Evidence]) -> float:
+    return max(said.window_s for said in evidence)

@@ -1,0 +1,150 @@
+"""The line from the command to the daemon's API: one request, one JSON answer, errors in words."""
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from agent.domain.errors import ConfigError, TrimtabError
+
+UNIX = "unix:"
+SOCKET = f"{UNIX}/run/trimtab/api.sock"  # as agent.config.listen has it, which takes long to load
+LOOPBACK = "http://127.0.0.1:8090"
+PATIENCE_S = 30.0  # an approval waits for the journal's fsync, nothing waits for a server
+LONGEST_TOKEN = 4096  # characters of its file; more is no token
+ANSWER_LIMIT = 64 * 1024 * 1024  # bytes; more is not trimtab
+
+Json = dict[str, Any]
+
+
+class UnreachableError(TrimtabError):
+    """There is no daemon that answers as trimtab's; the message says what to do."""
+
+
+class RefusedError(Exception):
+    """The daemon said no. `problem` is its problem document."""
+
+    def __init__(self, problem: Json) -> None:
+        super().__init__(str(problem.get("detail") or problem.get("title") or "refused without a reason"))
+        self.problem = problem
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    url: str
+    token: str | None = None
+    patience_s: float = PATIENCE_S
+
+    def get(self, path: str) -> Json:
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> Json:
+        return self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> Json:
+        """Raises RefusedError with the daemon's problem document, UnreachableError, or ConfigError."""
+        headers = {"Accept": "application/json"}
+        if method == "POST":
+            headers["Idempotency-Key"] = uuid4().hex
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection, base = self._connection()
+        try:
+            connection.request(method, base + path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            content = response.read(ANSWER_LIMIT)
+        except (OSError, http.client.HTTPException) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or repr(error)
+            raise UnreachableError(
+                f"no daemon answers at {self.url}: {reason}; is it running (`trimtab run -c FILE`), and is"
+                " this its [api] listen? Name another address with --url or TRIMTAB_URL"
+            ) from error
+        finally:
+            connection.close()
+        return self._answer(response.status, content)
+
+    def _answer(self, status: int, content: bytes) -> Json:
+        try:
+            answer = json.loads(content)
+        except (ValueError, RecursionError):
+            answer = None
+        good = status < http.HTTPStatus.MULTIPLE_CHOICES
+        if not isinstance(answer, dict) or (not good and "status" not in answer):
+            raise UnreachableError(
+                f"{self.url} answers (status {status}), but not as trimtab's API does;"
+                " check --url and TRIMTAB_URL"
+            )
+        if not good:
+            raise RefusedError(answer)
+        return answer
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, str]:
+        if self.url.startswith(UNIX):
+            return _UnixConnection(self.url.removeprefix(UNIX), self.patience_s), ""
+        try:
+            parts = urlsplit(self.url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            parts, host, port = urlsplit(""), None, None
+        if parts.scheme not in {"http", "https"} or not host:
+            raise ConfigError(
+                f"--url {self.url!r} is no address; write {LOOPBACK}, https://host:port or unix:/path"
+            )
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(host, port, timeout=self.patience_s), parts.path.rstrip("/")
+
+
+def usual_url() -> str:
+    """The daemon's own socket where there is one, also one that is closed to us; else the loopback port."""
+    try:
+        Path(SOCKET.removeprefix(UNIX)).stat()
+    except PermissionError:
+        return SOCKET
+    except OSError:
+        return LOOPBACK
+    return SOCKET
+
+
+def link(url: str | None, token_file: str | None) -> Link:
+    """What the options say, else the environment. Raises ConfigError for a token that cannot be read."""
+    found_url = url or os.environ.get("TRIMTAB_URL") or usual_url()
+    path = token_file
+    if path is None:
+        token = os.environ.get("TRIMTAB_TOKEN", "").strip()
+        if token:
+            return Link(found_url, _plain(token, "TRIMTAB_TOKEN"))
+        path = os.environ.get("TRIMTAB_TOKEN_FILE")
+    if not path:
+        return Link(found_url)
+    try:
+        with Path(path).open(encoding="ascii") as file:
+            text = file.read(LONGEST_TOKEN).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or "it holds more than text"
+        raise ConfigError(f"the token file {path} cannot be read: {why}") from error
+    return Link(found_url, _plain(text, path))
+
+
+def _plain(token: str, where: str) -> str:
+    if not (token.isascii() and token.isprintable()) or " " in token or not token:
+        raise ConfigError(f"{where} holds no token; it must be the one line that `trimtab token new` printed")
+    return token

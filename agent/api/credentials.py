@@ -1,0 +1,82 @@
+"""What decides who comes in: tokens, accounts of this host, certificates. Read at the start and at SIGHUP."""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from agent.api.peer_identity import Peers
+from agent.api.server import SOCKET_MODE
+from agent.api.tokens import Tokens
+from agent.config.listen import UNIX, Certificate, Door
+from agent.domain.errors import ConfigError
+from agent.domain.ports import Now
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    door: Door
+    tokens: Tokens
+    peers: Peers
+    tls: ssl.SSLContext | None = field(default=None)
+
+    @classmethod
+    def of(cls, door: Door, now: Now) -> "Entry":
+        """Raises ConfigError, with the key, for what cannot be read or is not there."""
+        tls = None
+        if door.certificate is not None:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            _certify(tls, door.certificate)
+        try:
+            tokens = Tokens(door.tokens_file, now)
+        except ConfigError as error:
+            raise ConfigError(f"[api] tokens_file: {error}") from error
+        return cls(door, tokens, Peers(door.users, door.groups, door.certificates), tls)
+
+    @property
+    def hosts(self) -> set[str]:
+        """The names by which clients may call it: the configured ones, and the addresses it listens on."""
+        tcp = (listen for listen in self.door.listen if not listen.startswith(UNIX))
+        return {*self.door.hosts, *(listen.rpartition(":")[0] for listen in tcp)}
+
+    @property
+    def socket_mode(self) -> int:
+        """Where accounts have roles everybody may connect, and the kernel says who it is: their groups need
+        not be the daemon's own, whose members reach more than this socket."""
+        return 0o666 if self.door.users or self.door.groups else SOCKET_MODE
+
+    def reload(self) -> None:
+        """Read tokens and certificate again, for new requests and connections.
+
+        What cannot be read is logged, and what was in force stays in force.
+        """
+        self._again("tokens", self.tokens.reload)
+        if self.tls is not None and self.door.certificate is not None:
+            tls, certificate = self.tls, self.door.certificate
+            self._again("certificate", lambda: _certify(tls, certificate))
+
+    def _again(self, what: str, read: Callable[[], None]) -> None:
+        try:
+            read()
+        except ConfigError as error:
+            log.error("api.not_reloaded", what=what, why=str(error))  # noqa: TRY400 - the message says it all
+        else:
+            log.info("api.reloaded", what=what)
+
+
+def _certify(tls: ssl.SSLContext, certificate: Certificate) -> None:
+    try:
+        tls.load_cert_chain(certificate.chain, certificate.key)
+    except (OSError, ssl.SSLError) as error:
+        where = f"{certificate.chain}, {certificate.key}"
+        raise ConfigError(f"[api] tls_cert, tls_key: {where} cannot be used: {error}") from error
+    if certificate.client_ca is None:
+        return
+    try:
+        tls.load_verify_locations(certificate.client_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"[api] tls_client_ca: {certificate.client_ca} cannot be used: {error}") from error
+    tls.verify_mode = ssl.CERT_REQUIRED

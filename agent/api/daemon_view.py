@@ -1,0 +1,108 @@
+"""What the API asks of the daemon: everything it may see, and the one way to say something."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from agent.audit.history import Accepted, Point
+from agent.domain.events import Event
+from agent.domain.model import Server, Slo
+from agent.domain.reading import Reading, SourceState
+from agent.domain.state import Rollout, State, Suggestion
+from agent.notify.delivery import Tally
+from agent.observe.timeseries import Minute
+from agent.telemetry.self_metrics import Meters
+
+
+class Desk(Protocol):
+    """The daemon as the API sees it. All but `submit`, `log` and `follow` answer at once, from memory."""
+
+    def states(self) -> Mapping[str, State]:
+        """By target."""
+        ...
+
+    def readings(self) -> Mapping[str, Reading | None]:
+        """Blue's latest, by target; None or absent: there is none yet."""
+        ...
+
+    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
+        """By target, then by source."""
+        ...
+
+    def slos(self) -> Mapping[str, Slo]:
+        """By target."""
+        ...
+
+    async def submit(self, target: str, event: Event) -> State:
+        """Hand the event to the target's machine; journalled when it returns, with the state it led to.
+
+        Raises JournalError when the audit cannot be written: then nothing happened.
+        """
+        ...
+
+    async def log(self, target: str, server: Server) -> tuple[str, ...]:
+        """The last lines that a server of the target wrote, oldest first, read now or a moment ago.
+
+        Raises ActError, within seconds, when they cannot be read.
+        """
+        ...
+
+    def accepted(self, request: str) -> Accepted | None:
+        """What was accepted under this name before the daemon started, of late; None: nothing is known of it.
+
+        Raises JournalError when that cannot be read.
+        """
+        ...
+
+    def suggestions(self) -> Sequence[Suggestion]:
+        """The latest version of each, newest first."""
+        ...
+
+    def points(self, rollout: str) -> Sequence[Point]:
+        """How the evidence on a rollout grew, oldest first."""
+        ...
+
+    def minutes(self, target: str) -> Sequence[Minute]:
+        """What its last 24 hours were like, oldest first."""
+        ...
+
+    def rollouts(self) -> Sequence[tuple[str, Rollout]]:
+        """(target, rollout), newest first."""
+        ...
+
+    def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
+        """The audit records with `seq` > `after`, in order, at most `limit`. Each has an int `seq`.
+
+        Raises JournalError when they cannot be read.
+        """
+        ...
+
+    def follow(self) -> AsyncIterator[Mapping[str, object]]:
+        """New audit records until the iterator is closed; subscribed at the latest by the first `anext`."""
+        ...
+
+    def strangers(self, attempts: Mapping[str, int]) -> None:
+        """Put into the journal who could not come in, and how often. Raises JournalError."""
+        ...
+
+    def ready(self) -> bool:
+        """The lock is held, recovery is done, the loop makes progress."""
+        ...
+
+    def now(self) -> datetime: ...
+
+    def counters(self) -> Mapping[str, float]:
+        """Of the daemon itself, by the names in agent.api.metric_names: `events_total`, `audit_head_seq`."""
+        ...
+
+    def clock(self) -> float:
+        """The event loop's time, which the meters' times are of."""
+        ...
+
+    def meters(self) -> Mapping[str, Meters]:
+        """What each target's loop counted, by target."""
+        ...
+
+    def tallies(self) -> Mapping[str, Tally]:
+        """What became of the notices, by receiver."""
+        ...

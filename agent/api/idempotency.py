@@ -1,0 +1,112 @@
+"""`Idempotency-Key`: a request that is sent again gets the answer that the first one got.
+
+Answers are kept in memory. After a restart a repeat of what was accepted is known by its journal entry, and
+is answered from the state that the entry holds; it is not carried out again.
+"""
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from aiohttp import web
+
+from agent.api.problems import Refusal
+from agent.audit.history import Accepted
+from agent.domain.state import State
+
+HEADER = "Idempotency-Key"
+FAILED = 500  # from here on it is the daemon's failure, and the next attempt may do better
+KEPT = 256  # answers, of some kilobytes each
+SHAPE = re.compile(r"[\x21-\x7e]{1,128}")
+
+Work = Callable[[str, State | None], Awaitable[web.StreamResponse]]
+"""Of the name that the entry shall have, and of the state that the request led to before a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+
+    def response(self) -> web.Response:
+        return web.Response(status=self.status, body=self.body, headers=self.headers)
+
+
+@dataclass(slots=True)
+class _Kept:
+    asked: str  # hash of what was asked
+    answer: _Answer | None = None  # None: it is being worked on
+
+
+@dataclass(slots=True)
+class Repeats:
+    before: Callable[[str], Accepted | None]  # what was accepted before the daemon started
+    _kept: dict[str, _Kept] = field(default_factory=dict)  # oldest first
+
+    async def once(
+        self, request: web.Request, caller: str, work: Work, *, needed: bool = False
+    ) -> web.StreamResponse:
+        """The answer of `work`, or the one that the same request of the same caller got.
+
+        Raises Refusal 400 without a key where one is `needed`, 409 while the first is worked on and for a key
+        of another request, 422 for what is no key.
+        """
+        key = request.headers.get(HEADER)
+        if key is None and needed:
+            detail = f"Send {HEADER}: a new random one for each decision, the same when you send it again."
+            raise Refusal(400, detail, kind="key-missing")
+        if key is None:
+            return await work("", None)
+        if not SHAPE.fullmatch(key):
+            raise Refusal(422, f"{HEADER} must be 1 to 128 printable ASCII characters without spaces.")
+        name, asked = _hash(caller.encode(), key.encode()), _hash(request.path.encode(), await request.read())
+        known = self._kept.get(name)
+        if known is not None:
+            return _again(known, asked)
+        accepted = self.before(name)
+        if accepted is not None and accepted.asked != asked:
+            raise _other()
+        mine = self._kept[name] = _Kept(asked=asked)
+        try:
+            answer = await _answer(partial(work, f"{name}:{asked}", accepted.state if accepted else None))
+            if answer.status < FAILED and isinstance(answer, web.Response) and isinstance(answer.body, bytes):
+                mine.answer = _Answer(answer.status, answer.body, tuple(answer.headers.items()))
+        finally:
+            if mine.answer is None:
+                del self._kept[name]
+        self._forget_oldest()
+        return answer
+
+    def _forget_oldest(self) -> None:
+        done = [name for name, kept in self._kept.items() if kept.answer is not None]
+        for name in done[: max(0, len(done) - KEPT)]:
+            del self._kept[name]
+
+
+def _hash(*parts: bytes) -> str:
+    """Half a SHA-256: neither the key nor what was asked shall stand in the journal."""
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+def _again(known: _Kept, asked: str) -> web.Response:
+    if known.asked != asked:
+        raise _other()
+    if known.answer is None:
+        detail = "The first request with this key is still worked on; ask again."
+        raise Refusal(409, detail, kind="in-progress", headers={"Retry-After": "1"})
+    return known.answer.response()
+
+
+def _other() -> Refusal:
+    detail = f"This {HEADER} was sent with another request; take a new key for each."
+    return Refusal(409, detail, kind="key-of-another-request")
+
+
+async def _answer(work: Callable[[], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    try:
+        return await work()
+    except Refusal as refusal:
+        return refusal.response()

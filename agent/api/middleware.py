@@ -1,0 +1,205 @@
+"""What every request passes first: no foreign pages, no strange names, nobody without a token."""
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable, Collection
+
+import structlog
+from aiohttp import web
+
+from agent.api.failed_auth import Strangers
+from agent.api.peer_identity import Peers
+from agent.api.problems import Refusal, of_exception
+from agent.api.rate_limits import Limits
+from agent.api.tokens import Holder, Tokens
+from agent.domain.errors import JournalError
+
+HOLDER: web.RequestKey[Holder] = web.RequestKey("holder", Holder)
+STARTED: web.RequestKey[bool] = web.RequestKey("started", bool)  # the answer's head is sent
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.IGNORECASE)
+SAFE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; connect-src 'self'; font-src 'self'; img-src 'self'; script-src 'self';"
+        " style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+}
+HEALTH = "/healthz"
+SEND_TIMEOUT_S = 30.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+log = structlog.get_logger(__name__)
+
+
+class Border:
+    """The middleware of the whole application; what is not expressly open needs a known caller, 404s too."""
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        peers: Peers | None,
+        limits: Limits,
+        strangers: Strangers,
+        *,
+        hosts: Collection[str],
+        pages: Collection[str],
+    ) -> None:
+        self._tokens = tokens
+        self._peers = peers
+        self._limits = limits
+        self._strangers = strangers
+        self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
+        self._pages = frozenset(pages)  # paths of the console's files: they hold no data and need no token
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._refuse_strange_host(request)
+            self._refuse_other_sites(request)
+            self._let_in(request)
+            return await self._served(request, handler)
+        except Refusal as refusal:
+            return refusal.response()
+        except web.HTTPException as error:
+            return of_exception(error).response()
+        except JournalError as error:
+            if request.get(STARTED):
+                raise
+            return Refusal(
+                503, f"The audit journal cannot be read: {error}", kind="audit-unreadable"
+            ).response()
+        except Exception:  # ends this request only; the log has it whole
+            if request.get(STARTED):
+                raise  # too late for another answer: aiohttp logs it and closes the connection
+            log.exception("api.failed", method=request.method, path=request.path)
+            return Refusal(500, "This is a bug in trimtab; the daemon's log has the details.").response()
+
+    def holder(self, request: web.Request) -> Holder | None:
+        """Who asks: by the token, else by the unix socket. Asked again while a stream is open."""
+        if "Authorization" not in request.headers:
+            return self._peers.holder(request) if self._peers else None
+        return self._tokens.holder(_bearer(request))
+
+    def charge(self, request: web.Request, size: int) -> float:
+        """Of a stream: for how long to send nothing more after so many bytes, s."""
+        return self._limits.charge(request[HOLDER].id, size)
+
+    async def _served(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        holder = request.get(HOLDER)
+        if holder is None:
+            return await _sent(request, await handler(request))
+        self._limits.spend(holder.id)
+        with self._limits.turn(holder.id):
+            response = await handler(request)
+            if isinstance(response, web.Response) and isinstance(response.body, bytes):
+                self._limits.charge(holder.id, len(response.body))
+            return await _sent(request, response)
+
+    def _refuse_strange_host(self, request: web.Request) -> None:
+        """A page that has pointed its own name at this address (DNS rebinding) is told apart by the name."""
+        named = request.headers.getall("Host", [])
+        if len(named) != 1 or host_of(named[0]) not in self._hosts:
+            raise Refusal(
+                421,
+                "The Host header names a host that this API does not answer for; use the address it listens"
+                " on, or list the name among the API's hosts in the configuration.",
+                kind="unknown-host",
+            )
+
+    def _refuse_other_sites(self, request: web.Request) -> None:
+        site = request.headers.get("Sec-Fetch-Site", "none").lower()
+        link = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.path in self._pages
+        foreign = site not in {"none", "same-origin"} and not (link and request.method == "GET")
+        host = request.headers.get("Host", "")
+        if foreign or not all(is_own(origin, host) for origin in request.headers.getall("Origin", [])):
+            detail = "A page of another site may not use this API; open trimtab's own console instead."
+            raise Refusal(403, detail, kind="cross-site")
+
+    def _let_in(self, request: web.Request) -> None:
+        holder = self.holder(request)
+        if holder is not None:
+            request[HOLDER] = holder
+            return
+        if request.path in self._pages or (request.path == HEALTH and is_local(request)):
+            return
+        address = f"from {request.remote or 'the unix socket'}"
+        sent = "Authorization" in request.headers
+        self._strangers.came(address, self._tokens.fault(_bearer(request)) if sent else "no token")
+        self._limits.spend(address)
+        detail = (
+            "The token is unknown, revoked or expired; ask an admin for a new one (`trimtab token new`)."
+            if sent
+            else "Send a token as a bearer in the Authorization header (`trimtab token new` makes one); over"
+            " the unix socket accounts with a role in [api] users or groups need none."
+        )
+        challenge = 'Bearer realm="trimtab"' + (', error="invalid_token"' if sent else "")
+        raise Refusal(401, detail, headers={"WWW-Authenticate": challenge})
+
+
+def _bearer(request: web.Request) -> str:
+    """The token of the Authorization header; empty for another scheme."""
+    scheme, _, text = request.headers["Authorization"].partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
+
+
+async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Send the whole answer here, where it has a deadline: a reader that takes nothing is cut off.
+
+    One that has left is no error of the daemon's, and nothing for its log.
+    """
+    if not isinstance(response, web.Response):
+        return response
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await response.prepare(request)
+            await response.write_eof()
+    except (TimeoutError, ConnectionResetError):
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+def host_of(authority: str) -> str | None:
+    """The host in a Host header, in lower case and without the port; None: it is no such thing."""
+    found = AUTHORITY.fullmatch(authority)
+    return found[1].lower() if found else None
+
+
+def is_own(origin: str, host: str) -> bool:
+    """Whether a page of this origin was served by the host that is asked now."""
+    scheme, separator, authority = origin.partition("://")
+    known = scheme.lower() in {"http", "https"} and bool(separator) and host_of(authority) is not None
+    return known and authority.lower() == host.lower()
+
+
+async def stamp(request: web.Request, response: web.StreamResponse) -> None:
+    """Put the safe headers on every response, streams too; what a handler has set itself stays."""
+    request[STARTED] = True
+    response.headers["Server"] = "trimtab"  # and not the versions of what it is built with
+    for name, value in SAFE_HEADERS.items():
+        response.headers.setdefault(name, value)
+
+
+def is_unix(request: web.Request) -> bool:
+    connection = request.get_extra_info("socket")
+    return connection is not None and connection.family == socket.AF_UNIX
+
+
+def is_local(request: web.Request) -> bool:
+    """The peer is on this machine: over a unix socket, or from a loopback address."""
+    if is_unix(request):
+        return True
+    try:
+        peer = ipaddress.ip_address(request.remote or "")
+    except ValueError:
+        return False
+    mapped = peer.ipv4_mapped if isinstance(peer, ipaddress.IPv6Address) else None
+    return (mapped or peer).is_loopback

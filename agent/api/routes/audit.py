@@ -1,0 +1,228 @@
+"""The audit journal, by page and as a stream of server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal
+
+import structlog
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.api.daemon_view import Desk
+from agent.api.middleware import Border
+from agent.api.operations import Call, Operation
+from agent.api.problems import Refusal
+from agent.api.rate_limits import PIECE
+from agent.domain.errors import JournalError
+
+HEARTBEAT_S = 5.0  # a revoked token ends its stream by then; proxies cut a silent one after 30 to 60 s
+WRITE_TIMEOUT_S = 30.0  # a reader that takes nothing for so long is gone
+SLICE = 20  # records that are read at once: nothing else is done meanwhile
+MOST_MISSED = 1000  # records that a stream looks back; who missed more reads /v1/audit
+BULK = frozenset({"state", "effects"})
+STREAMS = 32  # open at once
+
+Following = asyncio.Future[Mapping[str, object]]
+Closing = asyncio.Task[Literal[True]]
+log = structlog.get_logger(__name__)
+
+BORDER: web.AppKey[Border] = web.AppKey("border", Border)
+CLOSING: web.AppKey[asyncio.Event] = web.AppKey("closing", asyncio.Event)
+HEARTBEAT: web.AppKey[float] = web.AppKey("heartbeat_s", float)
+OPEN: web.AppKey[set[object]] = web.AppKey("open", set)
+
+
+class AuditQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    after: int = Field(default=0, ge=0, le=2**53)
+    limit: int = Field(default=100, ge=1, le=1000)
+    brief: bool = Field(default=False, description="without `state` and `effects`, the bulk of a record")
+
+
+class AuditDocument(BaseModel):
+    records: list[dict[str, Any]] = Field(description="in order, each with its `seq`")
+    next: int = Field(description="the `after` that gives what comes next")
+
+
+async def _list(call: Call) -> AuditDocument:
+    query = call.asked(AuditQuery)
+    bulk = BULK if query.brief else frozenset()
+    records = [
+        {name: value for name, value in record.items() if name not in bulk}
+        async for record in _read(call.desk, query.after, query.limit)
+    ]
+    return AuditDocument(records=records, next=_seq(records[-1]) if records else query.after)
+
+
+async def _read(desk: Desk, after: int, limit: int) -> AsyncIterator[Mapping[str, object]]:
+    """The records after `after`; others have their turn between slices."""
+    left = limit
+    while records := desk.records(after, min(left, SLICE)):
+        for record in records:
+            yield record
+        after, left = _seq(records[-1]), left - len(records)
+        if not left:
+            return
+        await asyncio.sleep(0)
+
+
+async def _events(call: Call) -> web.StreamResponse:
+    last = _last_seen(call.request)
+    app = call.request.app
+    if len(app[OPEN]) >= STREAMS:
+        detail = f"{STREAMS} streams are open, no more are kept; close one, or read /v1/audit instead."
+        raise Refusal(503, detail, kind="too-many-streams", headers={"Retry-After": "30"})
+    stream = _Stream(call, last)
+    app[OPEN].add(stream)
+    try:
+        return await stream.run()
+    finally:
+        app[OPEN].discard(stream)
+
+
+def _last_seen(request: web.Request) -> int | None:
+    sent = request.headers.get("Last-Event-ID")
+    if sent is None or not sent:
+        return None
+    if not (sent.isascii() and sent.isdigit() and int(sent[:20]) <= 2**53):
+        raise Refusal(422, "Last-Event-ID must be the `id` of an event of this stream: a whole number.")
+    return int(sent[:20])
+
+
+def _seq(record: Mapping[str, object]) -> int:
+    seq = record["seq"]
+    if not isinstance(seq, int):
+        raise TypeError(f"an audit record without a whole number as its seq: {seq!r}")
+    return seq
+
+
+class _Stream:
+    """One reader. The journal is read for what lies between its last event and the newest, so that nothing
+    is missed or sent twice whatever happens between looking back and following.
+
+    It is read a slice at a time, as fast as the reader may be answered. A reader that is too far back, or
+    knows of entries that this journal does not have, is told to begin anew.
+    """
+
+    def __init__(self, call: Call, last: int | None) -> None:
+        self._call = call
+        self._border = call.request.app[BORDER]
+        self._last = last  # None: from now on
+        self._behind = last is not None  # there may be entries between the last event and the newest
+        self._unpaid = 0  # bytes
+        self._response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
+        )
+
+    async def run(self) -> web.StreamResponse:
+        records = self._call.desk.follow()
+        following = asyncio.ensure_future(anext(records))
+        closing = asyncio.ensure_future(self._call.request.app[CLOSING].wait())
+        try:
+            await self._response.prepare(self._call.request)
+            await asyncio.sleep(0)  # one turn of the loop: we are subscribed before we look back
+            await self._send("retry: 2000\n\n")
+            while not closing.done() and self._border.holder(self._call.request) is not None:
+                if self._behind:
+                    await self._catch_up()
+                elif await self._heard(following, closing):
+                    await self._pass_on(following.result())
+                    following = asyncio.ensure_future(anext(records))
+                await self._pay(closing)
+        except (ConnectionError, TimeoutError, StopAsyncIteration):
+            pass  # the reader went away, or the journal is closed: it comes back with Last-Event-ID
+        except JournalError as error:
+            log.warning("api.stream_ended", why=str(error))
+        finally:
+            await _end(following, closing, records)
+        return self._response
+
+    async def _heard(self, following: Following, closing: Closing) -> bool:
+        """Wait for something new; when there is nothing, say so, and look whether that is true."""
+        beat_s = self._call.request.app[HEARTBEAT]
+        either: set[asyncio.Future[Any]] = {following, closing}
+        await asyncio.wait(either, timeout=beat_s, return_when=asyncio.FIRST_COMPLETED)
+        if not following.done() and not closing.done():
+            await self._send(": nothing new\n\n")
+            self._behind = self._last is not None
+        return following.done()
+
+    async def _pass_on(self, record: Mapping[str, object]) -> None:
+        if self._last is None or _seq(record) == self._last + 1:
+            await self._event(record)
+        elif _seq(record) > self._last:
+            self._behind = True
+
+    async def _catch_up(self) -> None:
+        """Send a slice of what was missed."""
+        last, head = self._last or 0, int(self._call.desk.counters()["audit_head_seq"])
+        if not 0 <= head - last <= MOST_MISSED:
+            self._last = last = head
+            await self._send(f'event: reset\nid: {head}\ndata: {{"head":{head}}}\n\n')
+        records = self._call.desk.records(last, SLICE)
+        for record in records:
+            await self._event(record)
+        self._behind = bool(records)
+
+    async def _event(self, record: Mapping[str, object]) -> None:
+        self._last = _seq(record)
+        data = json.dumps(record, allow_nan=False, default=str, separators=(",", ":"))
+        await self._send(f"id: {self._last}\ndata: {data}\n\n")
+
+    async def _send(self, text: str) -> None:
+        sent = text.encode()
+        self._unpaid += len(sent)
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await self._response.write(sent)
+
+    async def _pay(self, closing: Closing) -> None:
+        """Leave the loop to others, and wait until the reader may be sent more."""
+        wait_s = 0.0
+        if self._unpaid >= PIECE:
+            wait_s, self._unpaid = self._border.charge(self._call.request, self._unpaid), 0
+        await asyncio.sleep(0)
+        if wait_s:
+            await asyncio.wait({closing}, timeout=wait_s)
+
+
+async def _end(
+    following: Following,
+    closing: Closing,
+    records: AsyncIterator[Mapping[str, object]],
+) -> None:
+    following.cancel()
+    closing.cancel()
+    await asyncio.gather(following, closing, return_exceptions=True)
+    close = getattr(records, "aclose", None)
+    if close is not None:
+        await close()
+
+
+OPERATIONS = (
+    Operation(
+        name="listAudit",
+        method="GET",
+        path="/v1/audit",
+        role="viewer",
+        summary="Audit records after `after`, in order",
+        answer=_list,
+        gives=AuditDocument,
+        query=AuditQuery,
+        refuses={503: "The audit journal cannot be read."},
+    ),
+    Operation(
+        name="followAudit",
+        method="GET",
+        path="/v1/events",
+        role="viewer",
+        summary="New audit records as server-sent events; with Last-Event-ID what was missed comes first, "
+        f"or, for more than {MOST_MISSED} records or those of another journal, an event `reset`",
+        answer=_events,
+        gives=str,
+        media="text/event-stream",
+        takes={"Last-Event-ID": "`id` of the last event that was seen"},
+        refuses={503: "Too many streams are open."},
+    ),
+)

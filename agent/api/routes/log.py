@@ -1,0 +1,91 @@
+"""What the new server of a rollout writes while the rollout is under way: the end of its log."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import accumulate, takewhile
+
+from pydantic import Field
+
+from agent.api.daemon_view import Desk
+from agent.api.documents import Document, Text
+from agent.api.operations import Call, Operation
+from agent.api.routes.rollouts import UNKNOWN, asked_for
+from agent.domain.errors import ActError
+from agent.domain.model import Server
+from agent.domain.state import Rollout, State
+
+LINES = 40
+BYTES = 32 * 1024
+
+
+class LogDocument(Document):
+    rollout: str
+    server: str | None = Field(
+        description="whose log it is: the newest server's; null: it is not there, or the rollout is over"
+    )
+    live: bool = Field(
+        description="read now; false: the rollout is over, and these are the lines that it kept"
+    )
+    at: datetime = Field(description="the daemon's clock")
+    lines: list[Text] = Field(
+        description=f"oldest first, without control characters and secrets; at most {LINES}, of {BYTES} bytes"
+    )
+    why: Text = Field(description="why there are no lines; empty when there are")
+
+
+async def _log(call: Call) -> LogDocument:
+    target, rollout = asked_for(call)
+    live = rollout.ended_at is None
+    state = call.desk.states().get(target)
+    server = newest(state, rollout) if live and state is not None else None
+    if server is not None:
+        lines, why = await _read(call.desk, target, server)
+    elif live:
+        lines, why = (), "The new server is not there now."
+    else:
+        lines, why = rollout.log, "The rollout is over, and kept no lines of a lost server."
+    shown = latest(lines)
+    return LogDocument(
+        rollout=rollout.id,
+        server=server.name if server else None,
+        live=live,
+        at=call.desk.now(),
+        lines=shown,
+        why="" if shown else why,
+    )
+
+
+async def _read(desk: Desk, target: str, server: Server) -> tuple[tuple[str, ...], str]:
+    """The lines, and what is to be said where there are none."""
+    try:
+        return await desk.log(target, server), f"{server.name} has written nothing."
+    except ActError as error:
+        return (), f"It cannot be read: {error.why}"
+
+
+def newest(state: State, rollout: Rollout) -> Server | None:
+    """Green; once it is one of the servers in force, the one that the rollout began with."""
+    named = (server for server in state.present if server.name == rollout.server)
+    return state.green or next(named, None)
+
+
+def latest(lines: Sequence[str]) -> list[str]:
+    """The last ones that keep within LINES and BYTES."""
+    last = list(reversed(lines))[:LINES]
+    sizes = accumulate(len(line.encode("utf-8", "replace")) + 1 for line in last)
+    fitting = sum(1 for _ in takewhile(lambda size: size <= BYTES, sizes))
+    return last[:fitting][::-1]
+
+
+OPERATIONS = (
+    Operation(
+        name="showRolloutLog",
+        method="GET",
+        path="/v1/rollouts/{id}/log",
+        role="viewer",
+        summary="The last lines of the new server's log while the rollout is under way",
+        answer=_log,
+        gives=LogDocument,
+        refuses=UNKNOWN,
+    ),
+)

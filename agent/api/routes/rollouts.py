@@ -1,0 +1,122 @@
+"""Rollouts: what is being carried out, what was, and taking one back."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.api.documents import RolloutDocument, rollout_of
+from agent.api.operations import Call, Operation
+from agent.api.problems import Refusal
+from agent.api.routes.targets import Reason, state_of
+from agent.domain.events import Aborted
+from agent.domain.state import Phase, Rollout
+
+FORWARD = {
+    Phase.VACATING,
+    Phase.LAUNCHING,
+    Phase.WARMING,
+    Phase.CANARY,
+    Phase.SPREADING,
+    Phase.PROMOTING,
+}
+
+
+class AbortBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason
+
+
+class RolloutsQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    target: str | None = None
+    outcome: Literal["running", "promoted", "rolled_back"] | None = None
+    limit: int = Field(default=100, ge=1, le=1000)
+
+
+class RolloutsDocument(BaseModel):
+    rollouts: list[RolloutDocument]
+
+
+def asked_for(call: Call) -> tuple[str, Rollout]:
+    """Its target, and the rollout that the path names. Raises Refusal 404."""
+    name = call.part("id")
+    for target, rollout in call.desk.rollouts():
+        if rollout.id == name:
+            return target, rollout
+    raise Refusal(
+        404, f"There is no rollout {name[:100]!r}; GET /v1/rollouts lists them.", kind="no-such-rollout"
+    )
+
+
+async def _list(call: Call) -> RolloutsDocument:
+    query, states = call.asked(RolloutsQuery), call.desk.states()
+    chosen = [
+        rollout_of(states.get(target), target, rollout)
+        for target, rollout in call.desk.rollouts()
+        if query.target in {None, target} and query.outcome in {None, rollout.outcome}
+    ]
+    return RolloutsDocument(rollouts=chosen[: query.limit])
+
+
+async def _show(call: Call) -> RolloutDocument:
+    target, rollout = asked_for(call)
+    points = call.desk.points(rollout.id)
+    return rollout_of(call.desk.states().get(target), target, rollout, points)
+
+
+async def _abort(call: Call) -> RolloutDocument:
+    target, rollout = asked_for(call)
+    if rollout.outcome == "promoted":
+        detail = "The rollout was promoted and is over; ask for the change back (`trimtab propose`) instead."
+        raise Refusal(409, detail, kind="promoted")
+    state = state_of(call, target)
+    if rollout.outcome == "rolled_back" or state.phase is Phase.ROLLING_BACK:
+        return rollout_of(state, target, rollout)
+    event = Aborted(at=call.desk.now(), actor=call.actor, reason=call.asked(AbortBody).reason)
+    state = await call.submit(target, event)
+    now = state.rollout if state.rollout and state.rollout.id == rollout.id else rollout
+    if now.outcome == "promoted" or (now.outcome == "running" and state.phase in FORWARD):
+        detail = (
+            f"The rollout is {state.phase.value} and was not taken back: {state.note or 'it is too late'}"
+        )
+        raise Refusal(409, detail, kind="not-taken")
+    return rollout_of(state, target, now)
+
+
+UNKNOWN = {404: "No such rollout."}
+
+OPERATIONS = (
+    Operation(
+        name="listRollouts",
+        method="GET",
+        path="/v1/rollouts",
+        role="viewer",
+        summary="Rollouts, newest first",
+        answer=_list,
+        gives=RolloutsDocument,
+        query=RolloutsQuery,
+    ),
+    Operation(
+        name="showRollout",
+        method="GET",
+        path="/v1/rollouts/{id}",
+        role="viewer",
+        summary="One rollout, with the evidence over time",
+        answer=_show,
+        gives=RolloutDocument,
+        refuses=UNKNOWN,
+    ),
+    Operation(
+        name="abortRollout",
+        method="POST",
+        path="/v1/rollouts/{id}/abort",
+        role="operator",
+        summary="Take a rollout back; may be repeated",
+        answer=_abort,
+        gives=RolloutDocument,
+        body=AbortBody,
+        refuses={**UNKNOWN, 409: "It was promoted, or is past the point of no return."},
+    ),
+)

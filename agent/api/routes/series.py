@@ -1,0 +1,98 @@
+"""A target's last hours as columns of numbers, for charts."""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.api.operations import Call, Operation
+from agent.api.routes.targets import state_of
+from agent.observe.timeseries import COLUMNS, MINUTE_S, Minute, thinned
+
+Column = list[float | None]
+
+
+class SeriesQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    hours: int = Field(default=24, ge=1, le=24)
+    points: int = Field(default=1440, ge=10, le=1440, description="at most so many: minutes are put together")
+
+
+class MarkDocument(BaseModel):
+    at: datetime
+    what: Literal["started", "promoted", "rolled_back"]
+    rollout: str
+
+
+class SeriesDocument(BaseModel):
+    """Columns of one length; place 0 is `start`. null: not known, or the daemon did not run."""
+
+    target: str
+    start: datetime
+    every_s: int
+    requests_rps: Column = Field(description="of all servers")
+    goodput_rps: Column = Field(description="that met every objective; without the proxy at most so many")
+    attainment: Column = Field(description="share of the requests that met every objective")
+    ttft_p95_s: Column
+    itl_p95_s: Column
+    running: Column = Field(description="this and the following: of the server with most traffic")
+    waiting: Column
+    kv_usage: Column
+    preemptions_per_s: Column
+    gpu_utilization: Column
+    gpu_memory: Column = Field(description="share of the fullest GPU's memory")
+    marks: list[MarkDocument] = Field(description="rollouts that began or ended in this time")
+
+
+async def _series(call: Call) -> SeriesDocument:
+    query = call.asked(SeriesQuery)
+    target = state_of(call, call.part("name")).target
+    now = int(call.desk.now().timestamp())
+    every_s = -(-query.hours * 60 // query.points) * MINUTE_S
+    since = now - query.hours * 3600
+    rows = thinned((one for one in call.desk.minutes(target) if since <= one.at <= now), every_s)
+    start = rows[0].at if rows else now // every_s * every_s
+    return SeriesDocument(
+        target=target,
+        start=datetime.fromtimestamp(start, UTC),
+        every_s=every_s,
+        marks=_marks(call, target, since),
+        **_columns(rows, start, every_s),
+    )
+
+
+def _columns(rows: list[Minute], start: int, every_s: int) -> dict[str, Column]:
+    """Where there is no row, null: a line in a chart must not go on over it."""
+    length = (rows[-1].at - start) // every_s + 1 if rows else 0
+    columns: dict[str, Column] = {name: [None] * length for name in COLUMNS}
+    for row in rows:
+        for name in COLUMNS:
+            columns[name][(row.at - start) // every_s] = getattr(row, name)
+    return columns
+
+
+def _marks(call: Call, target: str, since: int) -> list[MarkDocument]:
+    found = []
+    for name, rollout in call.desk.rollouts():
+        if name != target:
+            continue
+        found.append(MarkDocument(at=rollout.started_at, what="started", rollout=rollout.id))
+        if rollout.ended_at is not None and rollout.outcome != "running":
+            found.append(MarkDocument(at=rollout.ended_at, what=rollout.outcome, rollout=rollout.id))
+    return sorted((mark for mark in found if mark.at.timestamp() >= since), key=lambda mark: mark.at)
+
+
+OPERATIONS = (
+    Operation(
+        name="showSeries",
+        method="GET",
+        path="/v1/targets/{name}/series",
+        role="viewer",
+        summary="The last hours of a target, one point a minute",
+        answer=_series,
+        gives=SeriesDocument,
+        query=SeriesQuery,
+        refuses={404: "No such target."},
+    ),
+)

@@ -1,0 +1,199 @@
+"""Suggestions: what waits for a person, and what the person says about it."""
+
+import hmac
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from agent.api.documents import SuggestionDocument, suggestion_of, tag_of
+from agent.api.operations import Answer, Call, Operation
+from agent.api.problems import Refusal
+from agent.api.routes.targets import PLAIN, Reason, state_of
+from agent.domain.events import Approved, Denied
+from agent.domain.state import Suggestion, SuggestionStatus
+
+Comment = Annotated[str, StringConstraints(strip_whitespace=True, max_length=500, pattern=PLAIN)]
+Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+
+class ApprovalBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    digest: Digest = Field(description="the digest of the suggestion as it was shown")
+    comment: Comment = ""
+
+
+class DenialBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason
+
+
+class SuggestionsQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    target: str | None = None
+    status: SuggestionStatus | None = None
+    limit: int = Field(default=100, ge=1, le=1000)
+
+
+class SuggestionsDocument(BaseModel):
+    suggestions: list[SuggestionDocument]
+
+
+def _suggestion(call: Call) -> Suggestion:
+    """Raises Refusal 404."""
+    name = call.part("id")
+    for suggestion in call.desk.suggestions():
+        if suggestion.id == name:
+            return suggestion
+    raise Refusal(
+        404,
+        f"There is no suggestion {name[:100]!r}; GET /v1/suggestions lists them.",
+        kind="no-such-suggestion",
+    )
+
+
+def _shown(suggestion: Suggestion) -> Answer:
+    return Answer(value=suggestion_of(suggestion), headers=tag_of(suggestion))
+
+
+async def _list(call: Call) -> SuggestionsDocument:
+    query = call.asked(SuggestionsQuery)
+    chosen = [
+        suggestion_of(suggestion)
+        for suggestion in call.desk.suggestions()
+        if query.target in {None, suggestion.target} and query.status in {None, suggestion.status}
+    ]
+    return SuggestionsDocument(suggestions=chosen[: query.limit])
+
+
+async def _show(call: Call) -> Answer:
+    return _shown(_suggestion(call))
+
+
+def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
+    over = suggestion.status == "open" and call.desk.now() >= suggestion.expires_at
+    if over or suggestion.status == "expired":
+        raise Refusal(
+            410,
+            f"The suggestion expired at {suggestion.expires_at.isoformat()}; what is still worth doing is"
+            " suggested again with fresh numbers.",
+            kind="expired",
+        )
+    if suggestion.status not in {"open", "checking"}:
+        by = f" by {suggestion.decided_by}" if suggestion.decided_by else ""
+        raise Refusal(409, f"The suggestion is not open: it is {suggestion.status}{by}.", kind="not-open")
+
+
+async def _approve(call: Call) -> Answer:
+    """Approve what was seen. A refusal never names the digest that would have been right: a client would
+    just send it back, and nobody would have looked."""
+    body, suggestion = call.asked(ApprovalBody), _suggestion(call)
+    same = hmac.compare_digest(body.digest, suggestion.digest)
+    if same and suggestion.status == "approved":
+        return _shown(suggestion)
+    _refuse_ended(call, suggestion)
+    if suggestion.status == "checking":
+        raise Refusal(
+            409,
+            "The engine is still asked what would come of it, and nobody has seen the answer. Look at it when"
+            " its status is open, then approve what you see.",
+            kind="checking",
+        )
+    if not same:
+        raise Refusal(
+            409,
+            "The digest is not that of the suggestion as it is now: it has changed since it was shown."
+            " Look at it again, then approve what you see.",
+            kind="digest-differs",
+        )
+    state = state_of(call, suggestion.target)
+    if state.mode == "advise":
+        detail = 'The mode is advise, so nothing is changed; set [agent] mode = "approve" and restart.'
+        raise Refusal(409, detail, kind="mode-is-advise")
+    if state.paused:
+        detail = f"The target is paused; `trimtab resume {suggestion.target}` first."
+        raise Refusal(409, detail, kind="paused")
+    event = Approved(
+        at=call.desk.now(),
+        actor=call.actor,
+        suggestion=suggestion.id,
+        digest=body.digest,
+        comment=body.comment,
+    )
+    state = await call.submit(suggestion.target, event)
+    now = _suggestion(call) if state.suggestion is None else state.suggestion
+    if now.id != suggestion.id or now.status != "approved" or now.digest != body.digest:
+        raise Refusal(409, f"The approval was not taken: {state.note or now.status}", kind="not-taken")
+    return _shown(now)
+
+
+async def _deny(call: Call) -> Answer:
+    body, suggestion = call.asked(DenialBody), _suggestion(call)
+    if suggestion.status == "denied":
+        return _shown(suggestion)
+    _refuse_ended(call, suggestion)
+    event = Denied(at=call.desk.now(), actor=call.actor, suggestion=suggestion.id, reason=body.reason)
+    state = await call.submit(suggestion.target, event)
+    now = state.suggestion if state.suggestion and state.suggestion.id == suggestion.id else _suggestion(call)
+    if now.status != "denied":
+        raise Refusal(409, f"The denial was not taken: {state.note or now.status}", kind="not-taken")
+    return _shown(now)
+
+
+UNKNOWN = {404: "No such suggestion."}
+TAG = {"ETag": "the suggestion's digest, once it has one"}
+
+OPERATIONS = (
+    Operation(
+        name="listSuggestions",
+        method="GET",
+        path="/v1/suggestions",
+        role="viewer",
+        summary="Suggestions, newest first",
+        answer=_list,
+        gives=SuggestionsDocument,
+        query=SuggestionsQuery,
+    ),
+    Operation(
+        name="showSuggestion",
+        method="GET",
+        path="/v1/suggestions/{id}",
+        role="viewer",
+        summary="One suggestion; its ETag is the digest that an approval must name",
+        answer=_show,
+        gives=SuggestionDocument,
+        headers=TAG,
+        refuses=UNKNOWN,
+    ),
+    Operation(
+        name="approveSuggestion",
+        method="POST",
+        path="/v1/suggestions/{id}/approve",
+        role="operator",
+        summary="Approve what was shown, by its digest; may be repeated",
+        answer=_approve,
+        gives=SuggestionDocument,
+        body=ApprovalBody,
+        headers=TAG,
+        refuses={
+            **UNKNOWN,
+            409: "It changed since it was shown, is not open or still checked, the mode is advise, or the "
+            "target is paused.",
+            410: "It has expired.",
+        },
+    ),
+    Operation(
+        name="denySuggestion",
+        method="POST",
+        path="/v1/suggestions/{id}/deny",
+        role="operator",
+        summary="Deny a suggestion, with the reason; may be repeated",
+        answer=_deny,
+        gives=SuggestionDocument,
+        body=DenialBody,
+        headers=TAG,
+        refuses={**UNKNOWN, 409: "It is not open.", 410: "It has expired."},
+    ),
+)

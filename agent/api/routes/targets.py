@@ -1,0 +1,185 @@
+"""Targets: how they are, pausing them, and asking for a change."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+from agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
+from agent.api.operations import Answer, Call, Operation
+from agent.api.problems import Refusal
+from agent.domain.events import ChangeAsked, Paused, Resumed
+from agent.domain.state import State
+from vllm_facts.values import Value
+
+CONTROL = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and newline: what people write is shown to people
+PLAIN = rf"^[^{CONTROL}]*$"
+SAYING = rf"^[^{CONTROL}]*[^\s{CONTROL}][^{CONTROL}]*$"  # not blank
+Reason = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500, pattern=SAYING)
+]
+KnobName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+LONGEST = 200  # characters
+LARGEST = 2**53 - 1  # the largest whole number that canonical JSON, and so a digest, can carry
+
+
+def _value(value: object) -> object:
+    """What a knob can be: one plain JSON value, short and exact."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        if abs(value) > LARGEST:
+            raise ValueError("a number beyond 2**53 is not exact")
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be true, false, a number, a text or null")  # noqa: TRY004 - pydantic's way
+    if len(value) > LONGEST or not value.isprintable():
+        raise ValueError(f"must be printable text of at most {LONGEST} characters")
+    return value
+
+
+KnobValue = Annotated[
+    bool | int | float | str | None,
+    BeforeValidator(_value),
+    Field(description="at most 200 printable characters, below 2**53; null: vLLM's own default"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": ["boolean", "null"]},
+                {"type": "number", "minimum": -LARGEST, "maximum": LARGEST},
+                {"type": "string", "maxLength": LONGEST, "pattern": PLAIN},
+            ]
+        }
+    ),
+]
+
+
+class ChangeBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    to: dict[KnobName, KnobValue] = Field(
+        min_length=1,
+        max_length=16,
+        description="by canonical flag name",
+        json_schema_extra={"additionalProperties": False},  # pydantic describes the names it takes, no more
+    )
+    reason: Reason
+
+
+class TargetsDocument(BaseModel):
+    targets: list[TargetDocument]
+
+
+def state_of(call: Call, name: str) -> State:
+    """Raises Refusal 404."""
+    states = call.desk.states()
+    if name not in states:
+        known = ", ".join(sorted(states)) or "none"
+        raise Refusal(404, f"There is no target {name[:100]!r}; there are: {known}.", kind="no-such-target")
+    return states[name]
+
+
+async def _list(call: Call) -> TargetsDocument:
+    states = call.desk.states()
+    return TargetsDocument(targets=[target_of(call.desk, states[name]) for name in sorted(states)])
+
+
+async def _show(call: Call) -> TargetDocument:
+    return target_of(call.desk, state_of(call, call.part("name")))
+
+
+async def _pause(call: Call) -> TargetDocument:
+    state = state_of(call, call.part("name"))
+    if not state.paused:
+        state = await call.submit(state.target, Paused(at=call.desk.now(), actor=call.actor))
+    return target_of(call.desk, state)
+
+
+async def _resume(call: Call) -> TargetDocument:
+    state = state_of(call, call.part("name"))
+    if state.paused:
+        state = await call.submit(state.target, Resumed(at=call.desk.now(), actor=call.actor))
+    return target_of(call.desk, state)
+
+
+async def _ask(call: Call) -> Answer:
+    body = call.asked(ChangeBody)
+    before = state_of(call, call.part("name"))
+    wanted: dict[str, Value] = dict(body.to)
+    event = ChangeAsked(at=call.desk.now(), actor=call.actor, to=wanted, reason=body.reason)
+    state = await call.submit(before.target, event)
+    made = state.suggestion
+    waits = made is not None and made.status in {"checking", "open"}
+    if made is None or not waits or not set(made.proposal.to) <= set(wanted):
+        raise _refused(state)
+    repeated = call.accepted is not None
+    is_new = repeated or before.suggestion is None or before.suggestion.id != made.id
+    if not is_new and dict(made.proposal.to) != wanted:  # an older one still waits; this one was not taken
+        raise _refused(state)
+    headers = {"Location": f"/v1/suggestions/{made.id}", **tag_of(made)}
+    return Answer(value=suggestion_of(made), headers=headers)
+
+
+def _refused(state: State) -> Refusal:
+    return Refusal(
+        409,
+        f"The guard did not take the change: {state.note or 'it gave no reason'}",
+        kind="refused-by-guard",
+    )
+
+
+UNKNOWN = {404: "No such target."}
+
+OPERATIONS = (
+    Operation(
+        name="listTargets",
+        method="GET",
+        path="/v1/targets",
+        role="viewer",
+        summary="Every target and how it is",
+        answer=_list,
+        gives=TargetsDocument,
+    ),
+    Operation(
+        name="showTarget",
+        method="GET",
+        path="/v1/targets/{name}",
+        role="viewer",
+        summary="One target and how it is",
+        answer=_show,
+        gives=TargetDocument,
+        refuses=UNKNOWN,
+    ),
+    Operation(
+        name="pauseTarget",
+        method="POST",
+        path="/v1/targets/{name}/pause",
+        role="operator",
+        summary="Start nothing new on this target; may be repeated",
+        answer=_pause,
+        gives=TargetDocument,
+        refuses=UNKNOWN,
+    ),
+    Operation(
+        name="resumeTarget",
+        method="POST",
+        path="/v1/targets/{name}/resume",
+        role="operator",
+        summary="End a pause; may be repeated",
+        answer=_resume,
+        gives=TargetDocument,
+        refuses=UNKNOWN,
+    ),
+    Operation(
+        name="askForChange",
+        method="POST",
+        path="/v1/targets/{name}/suggestions",
+        role="operator",
+        summary="Ask for a change; it is checked, then a suggestion like any other waits for its approval",
+        answer=_ask,
+        gives=SuggestionDocument,
+        status=201,
+        body=ChangeBody,
+        headers={"ETag": "its digest, once it has one", "Location": "the suggestion's address"},
+        refuses={**UNKNOWN, 409: "The guard did not take the change; `detail` says why."},
+    ),
+)

@@ -1,0 +1,165 @@
+"""Where the API listens: unix sockets and TCP, for so many connections, with or without TLS."""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from aiohttp import web
+
+from agent.config.listen import UNIX
+from agent.domain.errors import ConfigError
+
+GRACE_S = 2.0  # for requests still open when the daemon stops; streams end at once
+SOCKET_MODE = 0o660  # who may connect; what they may do, SO_PEERCRED and tokens say
+DIRECTORY_MODE = 0o755
+CONNECTIONS = 256  # at once; more are closed
+IDLE_S = 30.0  # until a request's head has arrived whole, after connecting and between requests
+HANDSHAKE_S = 10.0
+LINGERING_S = 2.0  # a refused body is read for so long, so that the refusal arrives
+MOST_HEADERS = 64  # of 8 KiB each at most, as aiohttp has it
+
+Server = asyncio.AbstractServer
+Listen = Callable[[Callable[[], asyncio.Protocol]], Awaitable[Server]]
+
+
+async def serve(
+    app: web.Application,
+    *listen: str,
+    tls: ssl.SSLContext | None = None,
+    socket_mode: int = SOCKET_MODE,
+) -> web.AppRunner:
+    """Listen on each `host:port` and `unix:/path`; `runner.addresses` says where, `runner.cleanup()` ends it.
+
+    Raises ConfigError when an address cannot be read or is taken.
+    """
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=GRACE_S,
+        keepalive_timeout=IDLE_S,
+        lingering_time=LINGERING_S,
+        max_headers=MOST_HEADERS,
+    )
+    await runner.setup()
+    try:
+        for address in listen:
+            await _listen(runner, address, tls, socket_mode)
+    except BaseException:
+        await runner.cleanup()
+        raise
+    return runner
+
+
+async def _listen(runner: web.AppRunner, address: str, tls: ssl.SSLContext | None, socket_mode: int) -> None:
+    path = Path(address.removeprefix(UNIX)) if address.startswith(UNIX) else None
+    try:
+        bind = _unix(path, socket_mode) if path else _tcp(address, tls)
+        await _Site(runner, address, bind, path).start()
+    except OSError as error:
+        raise ConfigError(
+            f"[api] listen = {address!r}: cannot listen there: {error.strerror or error};"
+            " stop what else uses the address, or choose another"
+        ) from error
+
+
+class _Site(web.BaseSite):
+    """As aiohttp's own, but it hangs up on more connections than are served, and takes its socket away."""
+
+    __slots__ = ("_bind", "_name", "_path")
+
+    def __init__(self, runner: web.AppRunner, name: str, bind: Listen, path: Path | None) -> None:
+        super().__init__(runner)
+        self._name = name
+        self._bind = bind
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def start(self) -> None:
+        self._server = await self._bind(self._connection)
+        await super().start()
+
+    async def stop(self) -> None:
+        await super().stop()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _connection(self) -> asyncio.Protocol:
+        server = self._runner.server
+        return _Full() if server is None or len(server.connections) >= CONNECTIONS else server()
+
+
+class _Full(asyncio.Protocol):
+    """Hangs up."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _tcp(address: str, tls: ssl.SSLContext | None) -> Listen:
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:  # noqa: PLR2004
+        raise ConfigError(f"[api] listen = {address!r}: write host:port, [ipv6]:port or unix:/path")
+    if tls is None and host != "localhost" and not _is_loopback(host):
+        raise ConfigError(
+            f"[api] listen = {address!r}: beyond loopback the API speaks TLS only; give tls_cert and tls_key"
+        )
+    handshake_s = HANDSHAKE_S if tls else None
+    return partial(
+        asyncio.get_running_loop().create_server,
+        host=host,
+        port=int(port),
+        ssl=tls,
+        ssl_handshake_timeout=handshake_s,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _unix(path: Path, mode: int) -> Listen:
+    _refuse_taken(path)
+    if not path.parent.exists():
+        path.parent.mkdir(DIRECTORY_MODE)
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        bound.bind(str(path))
+        path.chmod(mode)
+    except BaseException:
+        bound.close()
+        raise
+    return partial(asyncio.get_running_loop().create_unix_server, sock=bound)
+
+
+def _refuse_taken(path: Path) -> None:
+    """A socket that is there already would be removed, also one that a process still answers on."""
+    asked = f"[api] listen = '{UNIX}{path}'"
+    if not path.is_absolute():
+        raise ConfigError(f"{asked}: the path must be absolute")
+    if path.exists() and not path.is_socket():
+        raise ConfigError(f"{asked}: there is a file that is no socket; choose another path")
+    if _answers(path):
+        raise ConfigError(f"{asked}: another process listens there; stop it first")
+
+
+def _answers(path: Path) -> bool:
+    with closing(socket.socket(socket.AF_UNIX)) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,108 @@
+"""The daemon as somebody sees it who may see some of its targets: the others are not there."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from agent.api.daemon_view import Desk
+from agent.api.tokens import Holder
+from agent.audit.history import Accepted, Point
+from agent.domain.events import Event
+from agent.domain.model import Server, Slo
+from agent.domain.reading import Reading, SourceState
+from agent.domain.state import Rollout, State, Suggestion
+from agent.notify.delivery import Tally
+from agent.observe.timeseries import Minute
+from agent.telemetry.self_metrics import Meters
+
+T = TypeVar("T")
+Record = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Scoped:
+    """A desk. Each operation is handed one of these, so none can forget to look at the scope."""
+
+    whole: Desk
+    holder: Holder
+
+    def states(self) -> Mapping[str, State]:
+        return self._mine(self.whole.states())
+
+    def readings(self) -> Mapping[str, Reading | None]:
+        return self._mine(self.whole.readings())
+
+    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
+        return self._mine(self.whole.sources())
+
+    def slos(self) -> Mapping[str, Slo]:
+        return self._mine(self.whole.slos())
+
+    async def submit(self, target: str, event: Event) -> State:
+        if not self.holder.sees(target):
+            raise KeyError(target)
+        return await self.whole.submit(target, event)
+
+    async def log(self, target: str, server: Server) -> tuple[str, ...]:
+        if not self.holder.sees(target):
+            raise KeyError(target)
+        return await self.whole.log(target, server)
+
+    def accepted(self, request: str) -> Accepted | None:
+        return self.whole.accepted(request)
+
+    def suggestions(self) -> Sequence[Suggestion]:
+        return [one for one in self.whole.suggestions() if self.holder.sees(one.target)]
+
+    def points(self, rollout: str) -> Sequence[Point]:
+        mine = any(one.id == rollout for _, one in self.rollouts())
+        return self.whole.points(rollout) if mine else ()
+
+    def minutes(self, target: str) -> Sequence[Minute]:
+        return self.whole.minutes(target) if self.holder.sees(target) else ()
+
+    def rollouts(self) -> Sequence[tuple[str, Rollout]]:
+        return [(target, one) for target, one in self.whole.rollouts() if self.holder.sees(target)]
+
+    def records(self, after: int, limit: int) -> Sequence[Record]:
+        """Of what is not its own only the number: the pages and the cursor stay those of the journal."""
+        return [self._shown(record) for record in self.whole.records(after, limit)]
+
+    async def follow(self) -> AsyncIterator[Record]:
+        records = self.whole.follow()
+        try:
+            async for record in records:
+                yield self._shown(record)
+        finally:
+            close = getattr(records, "aclose", None)
+            if close is not None:
+                await close()
+
+    def strangers(self, attempts: Mapping[str, int]) -> None:
+        self.whole.strangers(attempts)
+
+    def ready(self) -> bool:
+        return self.whole.ready()
+
+    def now(self) -> datetime:
+        return self.whole.now()
+
+    def counters(self) -> Mapping[str, float]:
+        return self.whole.counters()
+
+    def clock(self) -> float:
+        return self.whole.clock()
+
+    def meters(self) -> Mapping[str, Meters]:
+        return self._mine(self.whole.meters())
+
+    def tallies(self) -> Mapping[str, Tally]:
+        return self.whole.tallies()
+
+    def _shown(self, record: Record) -> Record:
+        mine = self.holder.sees(str(record.get("target") or ""))
+        return record if mine else {"seq": record["seq"]}
+
+    def _mine(self, by_target: Mapping[str, T]) -> Mapping[str, T]:
+        return {name: value for name, value in by_target.items() if self.holder.sees(name)}

@@ -1,0 +1,186 @@
+"""From a transition to its journal entry: what happened, who did it, why, and what the numbers were. Pure."""
+
+from typing import Any
+
+from agent.audit.records import DAEMON, Actor, Entry
+from agent.domain import events as e
+from agent.domain.effects import Effect
+from agent.domain.model import Evidence
+from agent.domain.request_counts import Arm, quantile
+from agent.domain.state import Phase, Rollout, State, Suggestion
+from agent.judge.report import accounts
+from agent.machine.guard import PERSON
+
+ENTERED = {
+    Phase.CHECKING: "suggestion.checked",
+    Phase.PROPOSED: "suggestion.made",
+    Phase.VACATING: "server.vacating",
+    Phase.LAUNCHING: "server.launching",
+    Phase.SPREADING: "rollout.spreading",
+    Phase.WARMING: "server.launched",
+    Phase.CANARY: "rollout.canary_started",
+    Phase.PROMOTING: "rollout.promoting",
+    Phase.ROLLING_BACK: "rollout.rolling_back",
+    Phase.COOLDOWN: "rollout.rolled_back",
+    Phase.RESTORING: "server.restoring",
+    Phase.HALTED: "target.halted",
+}
+HAPPENED: dict[type[e.Event], str] = {
+    e.AgentStarted: "daemon.started",
+    e.Observed: "target.observed",
+    e.Preflighted: "suggestion.checked",
+    e.Launched: "server.launched",
+    e.Warmed: "server.warmed",
+    e.Examined: "answers.examined",
+    e.Routed: "traffic.routed",
+    e.Drained: "server.drained",
+    e.Stopped: "server.stopped",
+    e.Retired: "server.retired",
+    e.EffectFailed: "effect.failed",
+    e.ServerLost: "server.lost",
+    e.ChangeAsked: "change.asked",
+    e.Approved: "suggestion.approved",
+    e.Denied: "suggestion.denied",
+    e.Aborted: "rollout.aborted",
+    e.Paused: "target.paused",
+    e.Resumed: "target.resumed",
+}
+
+
+def entry_of(before: State, after: State, event: e.Event, effects: tuple[Effect, ...]) -> Entry:
+    """One entry for one transition; `state` is what recovery goes on from."""
+    suggestion, rollout = after.suggestion, after.rollout
+    running = rollout is not None and (after.green is not None or before.green is not None)
+    changed = suggestion if suggestion and (running or suggestion != before.suggestion) else None
+    return Entry(
+        at=event.at,
+        actor=actor_of(before, after, event),
+        action=action_of(before, after, event),
+        target=after.target,
+        op_id=rollout.id if rollout and running else "",
+        why=after.note,
+        evidence=evidence_of(changed, rollout if running else None),
+        before={"phase": before.phase.value, **({"setting": dict(changed.before)} if changed else {})},
+        after=_after(after, changed, rollout if running else None) | _said(event),
+        risk=changed.proposal.risks if changed else "",
+        result=rollout.outcome if rollout and running else "",
+        error=_error(event, after),
+        epoch=after.epoch,
+        effects=effects,
+        state=after,
+    )
+
+
+def actor_of(before: State, after: State, event: e.Event) -> Actor:
+    match event:
+        case (
+            e.Approved(actor=who)
+            | e.Denied(actor=who)
+            | e.Aborted(actor=who)
+            | e.Paused(actor=who)
+            | e.Resumed(actor=who)
+            | e.ChangeAsked(actor=who)
+        ):
+            return Actor(kind="person", id=who)
+        case e.Observed() if after.suggestion is not None and after.suggestion != before.suggestion:
+            return Actor(kind="policy", id=after.suggestion.policy)
+        case e.Preflighted() if after.suggestion is not None and after.suggestion.status == "approved":
+            return Actor(kind="auto", id=after.suggestion.decided_by)
+        case e.Preflighted() if after.suggestion is not None:
+            asked = after.suggestion.proposal.rule == PERSON
+            return Actor(kind="person" if asked else "policy", id=after.suggestion.policy)
+    return DAEMON
+
+
+def action_of(before: State, after: State, event: e.Event) -> str:
+    if isinstance(event, e.AgentStarted):
+        return "daemon.started" if after.epoch != before.epoch else "target.looked_at_again"
+    if started(before, after):
+        return "suggestion.approved"
+    if after.phase is before.phase:
+        if after.rollout and before.rollout and after.rollout.step > before.rollout.step:
+            return "rollout.advanced"
+        if after.suggestion != before.suggestion and after.phase is Phase.CHECKING:
+            return "suggestion.checked"
+        return HAPPENED[type(event)]
+    if after.phase is Phase.OBSERVING:
+        return _settled(before, after)
+    return ENTERED[after.phase]
+
+
+def started(before: State, after: State) -> bool:
+    return after.rollout is not None and (before.rollout is None or before.rollout.id != after.rollout.id)
+
+
+def _settled(before: State, after: State) -> str:
+    match before.phase:
+        case Phase.PROMOTING:
+            return "rollout.promoted"
+        case Phase.RESTORING:
+            return "server.restored"
+        case Phase.CHECKING | Phase.PROPOSED if after.suggestion is not None:
+            return f"suggestion.{after.suggestion.status}"
+    return "target.observing"
+
+
+def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple[Evidence, ...]:
+    """What the suggestion rested on, and how the two sides have done so far."""
+    shown = suggestion.proposal.evidence if suggestion else ()
+    if rollout is None or rollout.step_since is None:
+        return shown
+    judged = (
+        Evidence(
+            metric=f"{account.stream}_{name}", value=value, unit="e-value", window_s=rollout.trial.valid_s
+        )
+        for account in accounts(rollout.trial)
+        for name, value in (("worse", account.worse), ("not_worse", account.not_worse))
+    )
+    return (*shown, *_arm("green", rollout.green), *_arm("blue", rollout.blue), *judged)
+
+
+def _arm(side: str, arm: Arm) -> tuple[Evidence, ...]:
+    """An Arm as a person reads it."""
+    p95 = quantile(arm.ttft, 0.95)
+    numbers = {"requests": (float(arm.total), ""), "errors": (float(arm.errors), "")}
+    if arm.refused:
+        numbers["refused"] = (float(arm.refused), "")
+    if p95 is not None:
+        numbers["ttft_p95"] = (p95, "s")
+    return tuple(
+        Evidence(metric=f"{side}_{name}", value=value, unit=unit, window_s=0.0)
+        for name, (value, unit) in numbers.items()
+    )
+
+
+def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"phase": after.phase.value}
+    if changed is not None:
+        shown |= {"suggestion": changed.id, "digest": changed.digest, "setting": dict(changed.proposal.to)}
+    if rollout is not None:
+        shown |= {
+            "exposed": rollout.exposed.asked,
+            "bad_exposed": rollout.bad_exposed,
+            "lost": rollout.lost,
+        }
+    differs = {server.name: list(server.differs) for server in after.newcomers if server.differs}
+    if differs:
+        shown["differs"] = differs
+    if after.route is not None:
+        shown["weights"] = dict(after.route.weights)
+    return shown
+
+
+def _said(event: e.Event) -> dict[str, Any]:
+    comment = {"comment": event.comment} if isinstance(event, e.Approved) and event.comment else {}
+    return comment | ({"request": event.request} if isinstance(event, e.Said) and event.request else {})
+
+
+def _error(event: e.Event, after: State) -> str:
+    match event:
+        case e.EffectFailed(why=why, log=log) | e.ServerLost(why=why, log=log):
+            return "\n".join((why, *log))
+        case _:
+            pass
+    if after.phase is Phase.ROLLING_BACK and after.rollout is not None:
+        return after.rollout.why
+    return ""

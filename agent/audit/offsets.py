@@ -1,0 +1,75 @@
+"""Where each entry of a journal stands, so that any page of it is read from disk without reading the rest."""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from agent.audit.records import BrokenLineError, Record, parse
+from agent.audit.segments import Segment, name_of
+from agent.domain.errors import JournalError
+
+STRIDE = 64
+"""Every so many entries it is remembered where one starts: some bytes of memory for 64 entries."""
+
+
+@dataclass(slots=True)
+class Pages:
+    path: Path  # of the file that grows
+    older: list[Segment] = field(default_factory=list)  # closed files, oldest first
+    first: int = 1  # number of the first entry in the file that grows
+    _starts: dict[Path, list[int]] = field(default_factory=dict)  # of every STRIDEth entry: byte offset
+
+    def note(self, seq: int, start: int) -> None:
+        """Entry `seq` was written at byte `start` of the file that grows."""
+        if start == 0:
+            self.first = seq
+        if (seq - self.first) % STRIDE == 0:
+            self._starts.setdefault(self.path, []).append(start)
+
+    def turn(self) -> None:
+        """The file that grew is closed, another one has its place."""
+        closed = Segment(first=self.first, path=name_of(self.path, self.first))
+        self.older.append(closed)
+        self._starts[closed.path] = self._starts.pop(self.path, [])
+
+    def forget(self, segment: Segment) -> None:
+        self.older.remove(segment)
+        self._starts.pop(segment.path, None)
+
+    def after(self, seq: int, limit: int, last: int) -> list[Record]:
+        """The entries with a larger number than `seq`, up to entry `last`, in order, at most `limit`.
+
+        Raises JournalError.
+        """
+        found: list[Record] = []
+        files = [*self.older, Segment(first=self.first, path=self.path)]
+        first = max(seq + 1, files[0].first)
+        at = bisect_right(files, first, key=lambda file: file.first) - 1
+        ends = [*(file.first for file in files[at + 1 :]), last + 1]
+        try:
+            for file, end in zip(files[at:], ends, strict=True):
+                count = min(limit - len(found), end - first)
+                if count > 0:
+                    found += self._read(file, first, count)
+                    first = end
+        except (OSError, BrokenLineError) as error:
+            raise JournalError(f"{self.path}: entries after {seq} cannot be read: {error}") from error
+        return found
+
+    def _read(self, file: Segment, first: int, count: int) -> list[Record]:
+        starts = self._starts.get(file.path) or self._index(file.path)
+        block, skip = divmod(first - file.first, STRIDE)
+        with file.path.open("rb") as lines:
+            lines.seek(starts[block])
+            return [parse(line) for line in islice(lines, skip, skip + count)]
+
+    def _index(self, path: Path) -> list[int]:
+        """Of a file that this process has not written."""
+        starts, size = self._starts.setdefault(path, []), 0
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines):
+                if number % STRIDE == 0:
+                    starts.append(size)
+                size += len(line)
+        return starts

@@ -1,0 +1,141 @@
+"""What one line of the journal holds, and the chain of hashes that makes a changed line show.
+
+A line is canonical JSON (RFC 8785). Its hash is SHA-256 over the line without the `hash` member, and `prev`
+is the hash of the line before. Any language can check the chain, and no byte of a line can change unseen.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Literal
+
+import rfc8785
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic refuses typing's before Python 3.12
+
+from agent.domain.effects import Effect
+from agent.domain.model import Evidence
+from agent.domain.state import State
+from vllm_facts.masking import masked
+
+VERSION = 1
+GENESIS = "0" * 64
+"""`prev` of the first entry."""
+LONGEST_LINE = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who did it: a person's token, a policy, the `auto` mode, or the daemon itself."""
+
+    kind: Literal["person", "policy", "auto", "daemon"]
+    id: str
+    role: str | None = None
+
+
+DAEMON = Actor(kind="daemon", id="trimtab")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is to be written. `action` is a noun and what happened to it: "suggestion.approved"."""
+
+    at: datetime
+    actor: Actor
+    action: str
+    target: str = ""
+    op_id: str = ""  # the rollout it belongs to
+    why: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    risk: str = ""
+    result: str = ""
+    error: str = ""
+    epoch: int = 0
+    effects: tuple[Effect, ...] = ()
+    state: State | None = None  # the whole state of `target` that this led to
+
+
+@with_config(ConfigDict(strict=True, extra="ignore"))
+class Record(TypedDict):
+    """One line of the journal, as JSON."""
+
+    v: int
+    seq: int  # from 1, without gaps
+    ts: str
+    actor: dict[str, str | None]
+    action: str
+    target: str
+    op_id: str
+    why: str
+    evidence: list[dict[str, Any]]
+    before: dict[str, Any]
+    after: dict[str, Any]
+    risk: str
+    result: str
+    error: str
+    epoch: int
+    boot_id: str
+    host: str
+    effects: list[dict[str, Any]]
+    state: dict[str, Any] | None
+    prev: str
+    hash: str
+
+
+FIELDS = sorted(Record.__annotations__)
+"""The members of a line in the order in which they stand there."""
+
+
+class BrokenLineError(ValueError):
+    """A line that is not what was once written there; the message says in which way."""
+
+
+def line_of(entry: Entry, *, seq: int, prev: str, boot_id: str, host: str) -> bytes:
+    """The line for `entry` with its newline: secrets masked, chained to `prev`.
+
+    Raises rfc8785.CanonicalizationError, and BrokenLineError for a state that a restart could not read back.
+    """
+    body: dict[str, Any] = masked(entry)
+    del body["at"]
+    body["v"] = VERSION
+    body["seq"] = seq
+    body["ts"] = entry.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    body["boot_id"], body["host"] = boot_id, host
+    body["prev"] = prev
+    members = {name: rfc8785.dumps(name) + b":" + rfc8785.dumps(value) for name, value in body.items()}
+    members["hash"] = b'"hash":"%s"' % hashlib.sha256(_object(members)).hexdigest().encode()
+    line = _object(members)
+    state_of(parse(line))
+    return line + b"\n"
+
+
+def _object(members: Mapping[str, bytes]) -> bytes:
+    return b"{" + b",".join(members[name] for name in sorted(members)) + b"}"
+
+
+def parse(line: bytes) -> Record:
+    """The record of a line, its chain unchecked. Raises BrokenLineError."""
+    try:
+        return _RECORD().validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise BrokenLineError(f"it is not an entry: {where}{first['msg']}") from error
+
+
+def state_of(record: Record) -> State | None:
+    """The state that the record holds. Raises BrokenLineError if this trimtab cannot read it."""
+    if record["state"] is None:
+        return None
+    try:
+        return _STATE().validate_python(record["state"])
+    except ValidationError as error:
+        raise BrokenLineError(f"its state cannot be read by this trimtab: {error}") from error
+
+
+_RECORD = cache(lambda: TypeAdapter(Record))  # built when first used: it takes tens of milliseconds
+_STATE = cache(lambda: TypeAdapter(State))

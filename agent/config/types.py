@@ -1,0 +1,176 @@
+"""The values of the config file that TOML has no type for: durations, addresses, names, switches."""
+
+import ipaddress
+import re
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator
+
+from agent.plugins.option_errors import shown
+from vllm_facts.values import Value
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)")
+_NAME = re.compile(r"[a-z0-9-]{1,63}")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})")
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,254}\$?")
+_CERTIFIED = re.compile(r"[\x21-\x7e]{1,80}")
+_LAST_PORT = 65535
+_MOST_LISTENERS = 8
+_LONGEST_SOCKET = 107
+"""Bytes that a sockaddr_un holds (unix(7))."""
+_LONGEST_S = 366 * 86400
+
+
+def seconds(value: object) -> float:
+    """Seconds of "500ms", "30s", "10m", "1h", "2d", or of a number of seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        found = value
+    elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        found = float(match[1]) * _UNITS_S[match[2]]
+    else:
+        raise ValueError(f'must be a duration like "500ms", "30s", "10m" or "1h", not {shown(value)}')
+    if not 0 <= found <= _LONGEST_S:  # also for NaN
+        raise ValueError(f"must be a duration of 0 s to 366 d, not {shown(value)}")
+    return float(found)
+
+
+def some_seconds(value: object) -> float:
+    found = seconds(value)
+    if found == 0:
+        raise ValueError("must be longer than 0 s")
+    return found
+
+
+def address(value: object) -> str:
+    """A `host:port` with an IP address or `localhost`; IPv6 as `[::1]:8080`."""
+    if not isinstance(value, str):
+        raise ValueError(f'must be an address like "127.0.0.1:8080", not {shown(value)}')  # noqa: TRY004
+    host, port = split_address(value)
+    if host != "localhost":
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise ValueError(
+                f'must be an IP address and a port like "127.0.0.1:8080", not {shown(value)}'
+            ) from None
+    if not (port.isascii() and port.isdecimal() and int(port[:6]) <= _LAST_PORT):
+        raise ValueError(f"must end in a port of at most {_LAST_PORT}, not {shown(value)}")
+    return value
+
+
+def listens(value: object) -> tuple[str, ...]:
+    """One address or several: `unix:/path`, or a `host:port`."""
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, tuple | list) or not 1 <= len(found) <= _MOST_LISTENERS:
+        raise ValueError(
+            f'must be an address like "unix:/run/trimtab/api.sock" or "127.0.0.1:8090", or a list of up to '
+            f"{_MOST_LISTENERS} of them, not {shown(value)}"
+        )
+    return tuple(_socket(one) if _is_socket(one) else address(one) for one in found)
+
+
+def _is_socket(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("unix:")
+
+
+def _socket(value: str) -> str:
+    path = value.removeprefix("unix:")
+    if not path.startswith("/") or not path.isprintable() or len(path.encode()) > _LONGEST_SOCKET:
+        raise ValueError(
+            f"must be unix: and an absolute path of at most {_LONGEST_SOCKET} bytes, not {shown(value)}"
+        )
+    return value
+
+
+def host_name(value: object) -> str:
+    """As it stands in a Host header, without the port; IPv6 in brackets."""
+    if not isinstance(value, str) or not _HOST.fullmatch(value):
+        raise ValueError(
+            f'must be a name like "trimtab.example.org" or an address, without a port, not {shown(value)}'
+        )
+    return value.lower()
+
+
+def account(value: object) -> str:
+    """A user or a group of this host, by name or number."""
+    if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
+        raise ValueError(f"must be the name or the number of an account, not {shown(value)}")
+    return value
+
+
+def certificate_name(value: object) -> str:
+    """A name in a client's certificate: of a host, an e-mail address, a URI."""
+    if not isinstance(value, str) or not _CERTIFIED.fullmatch(value):
+        raise ValueError(f"must be a name in a certificate, without spaces, not {shown(value)}")
+    return value
+
+
+def split_address(value: str) -> tuple[str, str]:
+    """Host and port as they were written; the host without brackets."""
+    host, _, port = value.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    return (host[1:-1] if bracketed else host.replace(":", "?")), port
+
+
+def loopback(value: str) -> bool:
+    """Whether only this host can reach the address."""
+    if _is_socket(value):
+        return True
+    host, _ = split_address(value)
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+
+
+def path_text(value: object) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError(f"must be a path, not {shown(value)}")
+    return value
+
+
+def public_url(value: object) -> str:
+    """Where people reach the console: without a slash at the end."""
+    what = 'must be a URL like "https://trimtab.example.org", without a query, not '
+    if not isinstance(value, str) or not value.isprintable() or " " in value:
+        raise ValueError(f"{what}{shown(value)}")
+    parts = urlsplit(value)  # a ValueError of its own is a complaint as well
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"{what}{shown(value)}")
+    if parts.username is not None:
+        raise ValueError("must be a URL without a name and password: it is sent to everybody who is notified")
+    return value.rstrip("/")
+
+
+def target_name(value: object) -> str:
+    """Also the first part of its servers' and rollouts' names."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"must be lower-case letters, digits and hyphens, at most 63, not {shown(value)}")
+    return value
+
+
+def switch(value: object) -> dict[str, Any] | bool:
+    """A plugin's options, or `false` to do without it."""
+    if not isinstance(value, dict | bool):
+        raise ValueError(f"must be a table of options, or false, not {shown(value)}")  # noqa: TRY004
+    return value
+
+
+def knob_value(value: object) -> Value:
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise ValueError(f"must be a number, a string, true or false, not {shown(value)}")
+    return value
+
+
+Options = dict[str, Any]
+Seconds = Annotated[float, BeforeValidator(seconds)]
+SomeSeconds = Annotated[float, BeforeValidator(some_seconds)]
+Address = Annotated[str, BeforeValidator(address)]
+Listen = Annotated[tuple[str, ...], BeforeValidator(listens)]
+HostName = Annotated[str, BeforeValidator(host_name)]
+Account = Annotated[str, BeforeValidator(account)]
+CertificateName = Annotated[str, BeforeValidator(certificate_name)]
+PathText = Annotated[str, BeforeValidator(path_text)]
+PublicUrl = Annotated[str, BeforeValidator(public_url)]
+TargetName = Annotated[str, BeforeValidator(target_name)]
+Switch = Annotated[Any, BeforeValidator(switch)]
+KnobValue = Annotated[Any, BeforeValidator(knob_value)]

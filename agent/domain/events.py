@@ -1,0 +1,186 @@
+"""What happened. Past tense, frozen, stamped where it entered the process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from agent.domain.answers import Quality
+from agent.domain.calibration import Calibration
+from agent.domain.model import Mode, Prospect, Server
+from agent.domain.reading import Pulse, Reading
+from agent.domain.request_counts import Arm
+from vllm_facts.values import Knob, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStarted:
+    """The first event of every process, so that recovery is an ordinary transition."""
+
+    at: datetime
+    epoch: int
+    mode: Mode
+    servers: tuple[Server, ...]  # found running
+    weights: Mapping[str, int] | None = None  # found at the proxy; None: there is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Once a second: blue's reading over the window, and what each server did in this second."""
+
+    at: datetime
+    reading: Reading | None = None
+    arms: Mapping[str, Arm] = field(default_factory=dict)  # by server, of those with any request
+    pulses: Mapping[str, Pulse] = field(default_factory=dict)  # by server, of those that were scraped
+    blind: str = ""  # why requests cannot be counted now; empty: they can, as far as is known
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflighted:
+    at: datetime
+    number: int
+    prospect: Prospect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    at: datetime
+    number: int
+    server: Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmed:
+    at: datetime
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    at: datetime
+    number: int
+    quality: Quality
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    at: datetime
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    at: datetime
+    number: int
+    lost: int  # requests still open when the deadline passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    at: datetime
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    at: datetime
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectFailed:
+    at: datetime
+    number: int
+    why: str
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLost:
+    """A server exited (`gone`), or no longer answers /health."""
+
+    at: datetime
+    server: str
+    why: str
+    gone: bool = True
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeAsked:
+    """A person asks for a change; it becomes a suggestion like any other and waits for its approval.
+
+    `request`, of each of these: by what a repeat of it is known again, after a restart too; empty: it is not.
+    """
+
+    at: datetime
+    actor: str
+    to: Mapping[Knob, Value]
+    reason: str
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approved:
+    at: datetime
+    actor: str
+    suggestion: str
+    digest: str
+    comment: str = ""
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denied:
+    at: datetime
+    actor: str
+    suggestion: str
+    reason: str
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    at: datetime
+    actor: str
+    reason: str
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    at: datetime
+    actor: str
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    at: datetime
+    actor: str
+    request: str = ""
+
+
+Said = ChangeAsked | Approved | Denied | Aborted | Paused | Resumed
+"""By a person."""
+
+Event = (
+    AgentStarted
+    | Observed
+    | Preflighted
+    | Launched
+    | Warmed
+    | Examined
+    | Routed
+    | Drained
+    | Stopped
+    | Retired
+    | EffectFailed
+    | ServerLost
+    | ChangeAsked
+    | Approved
+    | Denied
+    | Aborted
+    | Paused
+    | Resumed
+)

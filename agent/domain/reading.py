@@ -1,0 +1,199 @@
+"""What sensors say (samples, as they come) and what policies are given (a reading over a window)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+RequestOutcome = Literal["ok", "failed", "truncated", "aborted", "gave_up", "stalled", "refused"]
+"""`failed`: no connection, reset before the answer, or status >= 500. `truncated`: a stream cut short.
+`aborted`: answered 200 with finish_reason "abort". `gave_up`: the client went away first.
+`stalled`: no first byte when the sensor's `stalled_after` had passed; said once, while it still waits.
+`refused`: answered 400 to 499: by the client's mistake, or by a server that takes less than it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A histogram's increase over an interval. `counts[i]` lies in (edges[i-1], edges[i]]; one more count
+    than edges: the last is +Inf. Not cumulative."""
+
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum: float
+
+    @property
+    def total(self) -> float:
+        return sum(self.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSample:
+    """One scrape of one server. Counters are increases since the previous scrape of the same process."""
+
+    at: datetime
+    server: str
+    interval_s: float  # 0.0: first scrape of this process, the increases are all 0
+    running: float
+    waiting: float
+    kv_usage: float | None = None  # 0..1, the highest of the engines
+    preemptions: float = 0.0
+    prompt_tokens: float = 0.0
+    generation_tokens: float = 0.0
+    prefix_queries: float = 0.0
+    prefix_hits: float = 0.0
+    finished: Mapping[str, float] = field(default_factory=dict)  # by finished_reason
+    ttft: Buckets | None = None
+    itl: Buckets | None = None
+    e2e: Buckets | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)  # "version", and cache_config_info's labels
+    missing: frozenset[str] = frozenset()  # metrics that this server does not have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """What a server's engine said last. Increases are those of the scrapes since the last second: each scrape
+    counts once, and with no new one `tokens` is as before, the others are 0."""
+
+    age_s: float  # of the latest scrape
+    running: float
+    waiting: float
+    tokens: float | None  # of prompts and answers; None: a process's first scrape, or it does not count them
+    prefix_queries: float = 0.0
+    prefix_hits: float = 0.0
+    restarted: bool = False  # the process is another one than at the scrape before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One attempt of one request at one server, as the proxy saw it."""
+
+    server: str
+    outcome: RequestOutcome
+    status: int  # 0: no answer
+    duration_s: float
+    ttft_s: float | None = None  # to the first byte of the body
+    tokens: int | None = None  # streamed chunks, where the proxy counted them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSample:
+    """The attempts that ended (or stalled) since the last sample, of all servers of the target."""
+
+    at: datetime
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU of one tick. None: the driver does not say (`[N/A]`), never 0."""
+
+    index: int
+    uuid: str
+    name: str = ""
+    utilization: float | None = None  # 0..1 of the last tick with any kernel running
+    memory_used_mib: float | None = None
+    memory_total_mib: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    throttle_reasons: int | None = None  # bit mask of clocks_event_reasons.active
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    at: datetime
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesSample:
+    """Named PromQL results. None: no fresh sample."""
+
+    at: datetime
+    values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceState:
+    """A source was lost or came back. Said once for each change, not at each try."""
+
+    at: datetime
+    source: str  # "vllm_metrics chat-r0", "nvidia_smi"
+    available: bool
+    why: str = ""
+
+
+IncidentKind = Literal["oom", "died", "restarted", "paused", "unhealthy", "renamed", "disconnected"]
+"""`oom`: the kernel killed a process in it; the server may live on without. `unhealthy`: it was healthy
+before, by its own health check. `disconnected`: taken off a network while it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Something that happened to a server's container, whoever did it: trimtab stops servers too."""
+
+    at: datetime
+    server: str
+    what: IncidentKind
+    why: str
+    container: str = ""  # its name
+
+
+Sample = EngineSample | RequestSample | GpuSample | SeriesSample | SourceState | Incident
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A signal over the window: time-weighted means of the whole, of its first and of its second half."""
+
+    mean: float
+    low: float
+    high: float
+    early: float
+    late: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Seconds. From the proxy's records where there are any, else interpolated in vLLM's buckets."""
+
+    count: float
+    p50: float
+    p95: float
+    p99: float
+    over_slo: float | None = None  # share of requests above the objective's `under_s`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One server over the last `span_s` seconds."""
+
+    at: datetime
+    server: str
+    span_s: float
+    coverage: float  # share of the seconds of the span with a fresh scrape; policies want >= 0.8
+    running: Trend
+    waiting: Trend
+    kv_usage: Trend | None = None
+    preemptions_per_s: Trend | None = None
+    prompt_tokens_per_s: Trend | None = None
+    generation_tokens_per_s: Trend | None = None
+    prefix_hit_ratio: float | None = None
+    ttft: Latency | None = None
+    itl: Latency | None = None
+    e2e: Latency | None = None
+    requests: Mapping[RequestOutcome, int] = field(default_factory=dict)
+    goodput_rps: float | None = None  # requests that met every latency objective, per second
+    gpus: tuple[Gpu, ...] = ()
+    series: Mapping[str, float | None] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+    incidents: tuple[Incident, ...] = ()  # of its container, oldest first
+
+    @property
+    def stands_still(self) -> bool:
+        """Requests run or wait during the whole window, and neither a prompt nor an answer advances."""
+        prompts, answers = self.prompt_tokens_per_s, self.generation_tokens_per_s
+        if prompts is None or answers is None or max(self.running.low, self.waiting.low) <= 0:
+            return False
+        return prompts.high <= 0 and answers.high <= 0

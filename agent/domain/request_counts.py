@@ -1,0 +1,140 @@
+"""What a server's requests did, as counts that add up: the judge's evidence."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import add
+
+from agent.domain.model import Objective, Slo
+from agent.domain.reading import Request
+
+EDGES_S: tuple[float, ...] = tuple(round(0.001 * 2 ** (i / 4), 6) for i in range(4 * 20 + 1))
+"""Log-spaced, 1 ms to 1,049 s, four to the octave: a quantile is read to within 19 %."""
+
+EMPTY: tuple[int, ...] = (0,) * (len(EDGES_S) + 1)
+NO_SLO = Slo()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """Counts of attempts at one server. The latency tuples count by EDGES_S, the last is above all edges."""
+
+    total: int = 0  # answered or failed; without those refused or whose client gave up
+    errors: int = 0  # failed, truncated, aborted or stalled
+    late: int = 0  # answered well, but not within what the SLO promises
+    gave_up: int = 0
+    refused: int = 0  # answered 400 to 499
+    unreached: int = 0  # of the errors: no connection, or reset before the first byte of an answer
+    over_ttft: int = 0  # of those counted in `ttft`, above the objective's `under_s`; 0 without an objective
+    over_itl: int = 0
+    over_e2e: int = 0
+    ttft: tuple[int, ...] = EMPTY
+    itl: tuple[int, ...] = EMPTY
+    e2e: tuple[int, ...] = EMPTY
+
+    @property
+    def asked(self) -> int:
+        """All attempts, whatever became of them."""
+        return self.total + self.refused + self.gave_up
+
+    def __add__(self, other: "Arm") -> "Arm":
+        return Arm(
+            total=self.total + other.total,
+            errors=self.errors + other.errors,
+            late=self.late + other.late,
+            gave_up=self.gave_up + other.gave_up,
+            refused=self.refused + other.refused,
+            unreached=self.unreached + other.unreached,
+            over_ttft=self.over_ttft + other.over_ttft,
+            over_itl=self.over_itl + other.over_itl,
+            over_e2e=self.over_e2e + other.over_e2e,
+            ttft=_add(self.ttft, other.ttft),
+            itl=_add(self.itl, other.itl),
+            e2e=_add(self.e2e, other.e2e),
+        )
+
+
+def _add(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    if other is EMPTY:
+        return one
+    return other if one is EMPTY else tuple(map(add, one, other))
+
+
+def gap_s(request: Request) -> float | None:
+    """Mean seconds between the tokens of one request; None where the proxy could not count them."""
+    if request.ttft_s is None or not request.tokens or request.tokens <= 1:
+        return None
+    return (request.duration_s - request.ttft_s) / (request.tokens - 1)
+
+
+def met(request: Request, slo: Slo) -> bool:
+    """An objective that the proxy could not measure for this request does not count against it."""
+    if request.outcome != "ok":
+        return False
+    measured = ((slo.ttft, request.ttft_s), (slo.itl, gap_s(request)), (slo.e2e, request.duration_s))
+    return not any(_above(objective, value_s) for objective, value_s in measured)
+
+
+def _above(objective: Objective | None, value_s: float | None) -> bool:
+    return objective is not None and value_s is not None and value_s > objective.under_s
+
+
+def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> Arm:
+    """Count requests of one server. A stalled one counts in `ttft` above its age so far."""
+    total = errors = late = gave_up = refused = unreached = over_ttft = over_itl = over_e2e = 0
+    ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
+    for request in requests:
+        outcome = request.outcome
+        if outcome == "gave_up":
+            gave_up += 1
+            continue
+        if outcome == "refused":  # quick and useless: neither an answer nor a latency
+            refused += 1
+            continue
+        total += 1
+        first_s = request.duration_s if outcome == "stalled" else request.ttft_s
+        if first_s is not None:
+            ttft[bisect_left(EDGES_S, first_s)] += 1
+        late_first = _above(slo.ttft, first_s)
+        over_ttft += late_first
+        if outcome != "ok":
+            errors += 1
+            unreached += outcome == "failed" and request.status == 0
+            continue
+        e2e[bisect_left(EDGES_S, request.duration_s)] += 1
+        if (gap := gap_s(request)) is not None:
+            itl[bisect_left(EDGES_S, gap)] += 1
+        late_gaps, late_end = _above(slo.itl, gap), _above(slo.e2e, request.duration_s)
+        over_itl += late_gaps
+        over_e2e += late_end
+        late += late_first or late_gaps or late_end
+    return Arm(
+        total=total,
+        errors=errors,
+        late=late,
+        gave_up=gave_up,
+        refused=refused,
+        unreached=unreached,
+        over_ttft=over_ttft,
+        over_itl=over_itl,
+        over_e2e=over_e2e,
+        ttft=tuple(ttft),
+        itl=tuple(itl),
+        e2e=tuple(e2e),
+    )
+
+
+def over(counts: tuple[int, ...], edge_s: float) -> tuple[int, int]:
+    """(how many lie above `edge_s`, how many in all); the edge is rounded up to the next of EDGES_S."""
+    return sum(counts[bisect_left(EDGES_S, edge_s) + 1 :]), sum(counts)
+
+
+def quantile(counts: tuple[int, ...], share: float) -> float | None:
+    """The upper edge, in seconds, of the bucket that holds the quantile; None when there are no counts."""
+    wanted = share * sum(counts)
+    seen = 0
+    for edge_s, count in zip((*EDGES_S, EDGES_S[-1] * 2), counts, strict=True):
+        seen += count
+        if count and seen >= wanted:
+            return edge_s
+    return None

@@ -1,0 +1,1 @@
+"""Reading from other programs with limits on size and depth."""

@@ -1,0 +1,118 @@
+"""Is green worse than blue, is it not, or is that not known? Pure; all that it knows is in the trial.
+
+Three answers: *worse* takes green back, *not worse* lets it go on, and everything else waits.
+
+P(false take-back in a whole rollout) <= 1 %: `mean of E over the streams >= 100`, for a green that is within
+the margin on each of them: a mean of e-processes is one, whatever their dependence, and Ville's inequality
+holds over all steps and looks. P(a green that is worse by its tolerance in any stream passes a step) <= 5 %:
+each stream must reach 1/0.05 in that step, so the one that is worse must (intersection-union: no correction).
+That holds for any tolerance that is fixed before the first count.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from math import isfinite, log
+
+from agent.domain.calibration import Calibration
+from agent.domain.model import Forecast, Plan, Slo, Step
+from agent.domain.ports import Verdict
+from agent.domain.request_counts import Arm
+from agent.domain.trial import Second, Trial
+from agent.judge.admissibility import Held, held, remembered
+from agent.judge.evidence import HOLD_BACK, heard, log_mean, log_worse
+from agent.judge.failure_modes import LEAST_CONTROL, counts, opened
+from agent.judge.forecast import forecast
+from agent.judge.gain import gain
+from agent.judge.hard_limits import broken, wedged_s
+from agent.judge.wording import chance, counted
+
+LOOKS_WORSE = log(10.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnytimeJudge:
+    """By the trial's margin m: a green that is worse by m of its requests, or by half of what is usual where
+    that is more, does not pass. Proved worse by half of that it goes back; between the two either is right.
+    A latency that is promised passes up to half of the late requests that the SLO allows, where that is more.
+
+    Below load parity nothing is proved: so small a share is there for the hard guards, and to warm up.
+    """
+
+    alpha: float = 0.01
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if not isfinite(value) or not 0 < value < 1:
+                raise ValueError(f"{option.name} must lie between 0 and 1, not {value}")
+
+    def hear(
+        self,
+        trial: Trial,
+        *,
+        step: Step,
+        slo: Slo,
+        second: Second,
+        green: Arm,
+        blue: Arm,
+        record: Arm,
+    ) -> tuple[Trial, Verdict]:
+        """`green`, `blue`: counts of the step with this second; `record`: blue before the canary."""
+        by_itself = step.weight >= HOLD_BACK and not any(arm.asked for arm in second.blue.values())
+        trial = replace(remembered(trial, second), at=second.at, wedged_s=wedged_s(trial, second))
+        trial = replace(
+            trial,
+            streams=opened(trial, step=step, slo=slo, control=record + blue, margin=trial.margin),
+        )
+        control = blue if step.weight < HOLD_BACK and blue.total >= LEAST_CONTROL else record
+        bad = max((counts(green, s.name, s.edge_s, slo)[1] for s in trial.streams), default=0)
+        if why := broken(trial, second, slo=slo, green=green, control=control):
+            return trial, Verdict(kind="fail", why=f"green is worse: {why}", bad=bad)
+        hold = held(trial, second, step=step, record=record, alone=by_itself)
+        if hold.all:
+            trial = replace(trial, held_s=trial.held_s + 1.0)
+            return trial, Verdict(kind="hold", why=hold.all, bad=bad)
+        trial = heard(replace(trial, held_s=0.0), second, step=step, slo=slo, record=record, hold=hold)
+        return trial, replace(self._verdict(trial, step, slo, green, blue, hold), bad=bad)
+
+    def forecast(
+        self, plan: Plan, *, slo: Slo, recent: Arm, recent_s: float, calibration: Mapping[str, Calibration]
+    ) -> Forecast | None:
+        """See agent.judge.forecast."""
+        return forecast(
+            plan, slo=slo, recent=recent, recent_s=recent_s, calibration=calibration, beta=self.beta
+        )
+
+    def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
+        """See agent.judge.gain."""
+        return gain(trial, slo=slo, level=level, green=green, record=record)
+
+    def _verdict(self, trial: Trial, step: Step, slo: Slo, green: Arm, blue: Arm, hold: Held) -> Verdict:
+        worst = max(trial.streams, key=log_worse)
+        if log_mean(trial, slo) >= log(1 / self.alpha):
+            says = f"{counted(worst)}; {chance(log_worse(worst), worst.margin)}"
+            return Verdict(kind="fail", why=f"green is worse: {says}")
+        said = "; ".join(counted(stream) for stream in trial.streams if any(stream.counted))
+        if missing := hold.latency or self._missing(trial, step, green, blue):
+            missing = f"{missing} ({hold.busier})" if hold.busier else missing
+            return Verdict(kind="wait", why=f"{missing}: {said}" if said else missing)
+        why = f"green is not worse after {green.total} requests in {trial.valid_s:.0f} s: {said}"
+        return Verdict(kind="pass", why=why)
+
+    def _missing(self, trial: Trial, step: Step, green: Arm, blue: Arm) -> str:
+        """What a pass still lacks. Silence is never a proof."""
+        needed = max(1, step.requests)
+        if green.total < needed:
+            return f"green has answered {green.total} of {needed} requests"
+        if step.weight < HOLD_BACK and blue.total < min(needed, LEAST_CONTROL):
+            return f"blue has answered {blue.total} of {min(needed, LEAST_CONTROL)} requests beside it"
+        if trial.valid_s < step.at_least_s:
+            return f"{trial.valid_s:.0f} of {step.at_least_s:.0f} s have passed"
+        for stream in trial.streams:
+            if log_worse(stream) > LOOKS_WORSE:
+                return f"{stream.name} looks worse, not proved yet"
+        for stream in trial.streams if step.weight >= step.parity else ():
+            if stream.requests.most_good < log(1 / self.beta):
+                return f"not proved yet that {stream.name} is not worse"
+        return ""

@@ -1,0 +1,166 @@
+"""The ways in which a request can be bad, each a stream of its own: what counts, and by which margin.
+
+A latency is late above its objective, or above the control's own 90th percentile where that is higher: an
+already late control excuses an equally late green (docs/decisions/0004). Without an objective, late is
+`UNPROMISED` times that percentile: nothing was promised, so only a green that much slower is worse. An ITL
+that was not promised is not judged: larger batches trade it for TTFT, and what it costs shows in e2e.
+An edge is fixed before the first count above it is taken.
+
+Nobody counts beforehand what lies above an edge that is not promised, so how such requests clump is not
+known. To take them for independent took back 89 of 150 equal greens where servers stall for 45 s. So a
+latency that is not promised has DEFAULT_PHI, and as its margin half of the tenth that would make green's 90th
+percentile `UNPROMISED` times the control's.
+
+Two margins: proved worse by more than `margin` green goes back, worse by `tolerance` it does not pass. The
+second is twice the first, or half of the late ones that the SLO allows where that is more: who promises 95 %
+allows 5 %, so that a green that is later for 2.5 points more of the requests does not pass, but for 1 in 20.
+A smaller one would take thousands of requests to prove where latencies clump, and end undecided.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import exp, floor, lgamma, log, sqrt
+
+from agent.domain.calibration import Calibration
+from agent.domain.model import Objective, Slo, Step
+from agent.domain.request_counts import Arm, over, quantile
+from agent.domain.trial import Lens, Stream, Trial
+
+ANSWERS = ("errors", "gave_up", "refused")
+LATENCIES = ("ttft", "itl", "e2e")
+UNPROMISED, DISASTER = 3.0, 0.05  # times the control's 90th percentile; margin
+LEAST_CONTROL = 10  # requests, below which they say nothing of what is usual
+PRIOR = 2000.0  # the control's record counts as at most so many requests
+TICK_PRIOR = 600.0
+DEFAULT_PHI = 4.0  # where nothing was learned yet (canary.md 4.3)
+UNKNOWN = 0.01  # the control's usual share where there is no record
+
+
+def objective_of(slo: Slo, name: str) -> Objective | None:
+    objectives = {"ttft": slo.ttft, "itl": slo.itl, "e2e": slo.e2e}
+    return objectives.get(name)
+
+
+def names(slo: Slo) -> tuple[str, ...]:
+    """All streams that a rollout under this SLO may have."""
+    return tuple(n for n in (*ANSWERS, *LATENCIES) if n != "itl" or slo.itl is not None)
+
+
+def counts(arm: Arm, name: str, edge_s: float | None, slo: Slo) -> tuple[int, int]:
+    """(requests, bad ones) of an arm by this stream's measure."""
+    if name == "errors":
+        return arm.total, arm.errors
+    if name == "gave_up":
+        return arm.total + arm.gave_up, arm.gave_up
+    if name == "refused":
+        return arm.asked, arm.refused
+    histogram: tuple[int, ...] = getattr(arm, name)
+    objective = objective_of(slo, name)
+    if edge_s is None:
+        return 0, 0
+    if objective is not None and edge_s == objective.under_s:
+        exact: int = getattr(arm, f"over_{name}")
+        return sum(histogram), exact
+    bad, of = over(histogram, edge_s)
+    return of, bad
+
+
+def opened(trial: Trial, *, step: Step, slo: Slo, control: Arm, margin: float) -> tuple[Stream, ...]:
+    """The streams with those that can be judged from now on. `control`: all that is known of blue so far.
+
+    `margin`: a green that is worse by this share of the requests or more does not pass, but see above.
+    """
+    known = {stream.name for stream in trial.streams}
+    new = (
+        _stream(name, edge_s, slo=slo, control=control, margin=margin, calibration=trial.calibration)
+        for name, edge_s in _edges(step, slo, control)
+        if name not in known
+    )
+    return (*trial.streams, *new)
+
+
+def _edges(step: Step, slo: Slo, control: Arm) -> Iterator[tuple[str, float | None]]:
+    yield from ((name, None) for name in ANSWERS)
+    if step.weight < step.parity:
+        return  # a green with less than its share of the load is quicker than it will be
+    for name in LATENCIES:
+        histogram: tuple[int, ...] = getattr(control, name)
+        objective = objective_of(slo, name)
+        usual_s = quantile(histogram, 0.9) if sum(histogram) >= LEAST_CONTROL else None
+        if objective is not None:
+            yield name, max(objective.under_s, usual_s or 0.0)
+        elif usual_s is not None and name != "itl":
+            yield name, usual_s * UNPROMISED
+
+
+def _stream(
+    name: str,
+    edge_s: float | None,
+    *,
+    slo: Slo,
+    control: Arm,
+    margin: float,
+    calibration: Mapping[str, Calibration],
+) -> Stream:
+    objective, spread = objective_of(slo, name), learned(calibration, name, slo)
+    promised = 1 - objective.share if objective else 1 - slo.errors if name == "errors" else None
+    of, bad = counts(control, name, edge_s, slo)
+    usual = bad / of if of >= LEAST_CONTROL else promised if promised is not None else UNKNOWN
+    prior = min(max(float(of), 2 * LEAST_CONTROL), PRIOR)
+    ticks = Lens(bad=spread.tick_share * TICK_PRIOR, of=TICK_PRIOR) if spread else None
+    least = max(margin / 2, usual / 4, DISASTER if name in LATENCIES and objective is None else 0.0)
+    return Stream(
+        name=name,
+        edge_s=edge_s,
+        promised=promised,
+        usual=usual,
+        margin=least,
+        tolerance=max(2 * least, (1 - objective.share) / 2 if objective else 0.0),
+        requests=Lens(bad=usual * prior, of=prior),
+        ticks=ticks,
+    )
+
+
+def learned(calibration: Mapping[str, Calibration], name: str, slo: Slo) -> Calibration | None:
+    """What blue's servers taught of how this stream's bad requests clump."""
+    counted = name not in LATENCIES or objective_of(slo, name) is not None
+    return calibration.get(name) if counted else None
+
+
+def phi_of(spread: Calibration | None) -> float:
+    """The design effect of requests to reckon with."""
+    return max(1.0, spread.phi) if spread else DEFAULT_PHI
+
+
+def tick_phi_of(spread: Calibration) -> float:
+    """The same of ticks: what exceeds 1 is made larger by its standard error, sqrt(2 / n) over n clumps.
+
+    A clump is `tick_phi` ticks above the edge. Four hours hold a dozen stalls of minutes, and it was mostly
+    this lens, under calibrations that had seen too few of them, that took equal greens back.
+    """
+    phi = max(1.0, spread.tick_phi)
+    clumps = max(1.0, spread.ticks * spread.tick_share / phi)
+    return 1.0 + (phi - 1.0) * (1.0 + sqrt(2.0 / clumps))
+
+
+def tick_margin(stream: Stream, spread: Calibration) -> float:
+    """How much more often a server's tick lies above the edge when green is worse by the margin.
+
+    At least 0.1; a fixed 0.1 takes back half of the greens at the margin where ticks have many requests.
+    """
+    of = max(5, round(spread.tick_requests))
+    most = floor(spread.tick_edge * of + 1e-9)
+    shift = _above(most, of, stream.usual + stream.margin) - _above(most, of, stream.usual)
+    return max(0.10, shift + 0.05)
+
+
+def _above(most: int, of: int, share: float) -> float:
+    """P(X > most) of a binomial X."""
+    if share <= 0:
+        return 0.0
+    if share >= 1:
+        return 1.0 if most < of else 0.0
+    terms = (
+        exp(lgamma(of + 1) - lgamma(k + 1) - lgamma(of - k + 1) + k * log(share) + (of - k) * log(1 - share))
+        for k in range(most + 1)
+    )
+    return max(0.0, 1.0 - sum(terms))

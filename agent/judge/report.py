@@ -1,0 +1,64 @@
+"""The account that the API and the audit give of a trial's evidence."""
+
+from dataclasses import dataclass
+from math import exp
+
+from agent.domain.trial import Stream, Trial
+from agent.judge.evidence import log_worse
+from agent.judge.wording import counted, interval
+
+MOST = 700.0  # the largest power of e that a float holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One stream of requests in numbers. Intervals: Wilson 95 %, of this step's counts, to look at only.
+
+    `worse`, `not_worse`: e-values. A verdict needs 100 of the mean of `worse` over the streams, or 20 of each
+    `not_worse`. `chance`: of evidence like this, at most, if green were not worse by the margin.
+    """
+
+    stream: str
+    edge_s: float | None  # a latency above it is bad
+    green_bad: int
+    green_of: int
+    green_interval: tuple[float, float] | None
+    blue_bad: int
+    blue_of: int
+    blue_interval: tuple[float, float] | None
+    margin: float  # proved worse by more than this share, green goes back
+    tolerance: float  # worse by this share or more, it does not pass
+    worse: float
+    not_worse: float
+    chance: float
+    says: str
+
+
+def accounts(trial: Trial) -> tuple[Account, ...]:
+    """One for each stream that is judged so far."""
+    return tuple(_account(stream) for stream in trial.streams)
+
+
+def _account(stream: Stream) -> Account:
+    blue_of, blue_bad, of, bad = stream.counted
+    worse = log_worse(stream)
+    return Account(
+        stream=stream.name,
+        edge_s=stream.edge_s,
+        green_bad=bad,
+        green_of=of,
+        green_interval=interval(bad, of),
+        blue_bad=blue_bad,
+        blue_of=blue_of,
+        blue_interval=interval(blue_bad, blue_of),
+        margin=stream.margin,
+        tolerance=stream.tolerance,
+        worse=_value(worse),
+        not_worse=_value(stream.requests.most_good),
+        chance=min(1.0, exp(-min(worse, MOST))),
+        says=counted(stream),
+    )
+
+
+def _value(log_e: float) -> float:
+    return float(f"{exp(min(log_e, MOST)):.3g}")

@@ -1,0 +1,194 @@
+"""The whole decision logic of one target, as one pure function over a small state.
+
+OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [VACATING ─▶] LAUNCHING ─▶ WARMING ─▶ CANARY(step)
+                        │ no        │ deny, expire                                              │ pass
+                        ▼           ▼                                                           ▼
+                    OBSERVING   OBSERVING     place by place: VACATING ─▶ LAUNCHING ─▶ WARMING ─▶ SPREADING
+                                                                                                │ all turned
+Failure, abort or breach, while there is a way back:                                            ▼
+ROLLING_BACK ─old servers back─▶ COOLDOWN ─▶ OBSERVING     CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
+A server of ours that exits: RESTORING ─▶ OBSERVING, or HALTED when none can be started.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from operator import attrgetter
+from typing import Any
+
+from agent.domain import events as e
+from agent.domain.effects import Effect, KeepAlive, Stop
+from agent.domain.state import Phase, Rollout, State
+from agent.machine import (
+    checking,
+    deciding,
+    examining,
+    judging,
+    lease,
+    promoting,
+    recovering,
+    replacing,
+    restoring,
+    rolling_back,
+    rolling_out,
+)
+from agent.machine.transitions import Moved, Rules, stay
+
+Handler = Callable[[Rules, State, Any], Moved]
+
+LATE = timedelta(seconds=30)
+IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
+RESTING = (Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
+MOVING = recovering.MOVING
+HEARD_IN_ADVISE = (e.AgentStarted, e.Paused, e.Resumed)
+
+
+def _keep_alive(_: Rules, state: State, event: e.Observed) -> Moved:
+    return lease.keep_alive(state, event.at)
+
+
+HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
+    **{(phase, e.AgentStarted): recovering.start for phase in Phase},
+    **{(phase, e.Paused): deciding.pause for phase in Phase},
+    **{(phase, e.Resumed): deciding.resume for phase in Phase},
+    **{(phase, e.ChangeAsked): deciding.ask_for for phase in IDLE},
+    **{(phase, e.ServerLost): deciding.server_lost for phase in IDLE},
+    **{(phase, e.Routed): lease.routed for phase in RESTING},
+    **{(phase, e.EffectFailed): lease.try_again for phase in RESTING},
+    (Phase.OBSERVING, e.Observed): deciding.observe,
+    (Phase.CHECKING, e.Observed): checking.wait,
+    (Phase.CHECKING, e.Preflighted): checking.preflighted,
+    (Phase.CHECKING, e.EffectFailed): checking.unanswered,
+    (Phase.CHECKING, e.Denied): checking.deny,
+    (Phase.PROPOSED, e.Observed): deciding.wait,
+    (Phase.PROPOSED, e.Approved): deciding.approve,
+    (Phase.PROPOSED, e.Denied): deciding.deny,
+    (Phase.COOLDOWN, e.Observed): deciding.cool_down,
+    (Phase.VACATING, e.Observed): replacing.count,
+    (Phase.VACATING, e.Routed): replacing.routed,
+    (Phase.VACATING, e.Drained): lease.drained,
+    (Phase.VACATING, e.Stopped): replacing.stopped,
+    (Phase.VACATING, e.Examined): examining.answered,
+    (Phase.VACATING, e.EffectFailed): replacing.failed,
+    (Phase.VACATING, e.ServerLost): replacing.lost,
+    (Phase.VACATING, e.Aborted): rolling_out.abort,
+    (Phase.LAUNCHING, e.Observed): rolling_out.prepare,
+    (Phase.LAUNCHING, e.Launched): rolling_out.launched,
+    (Phase.LAUNCHING, e.EffectFailed): rolling_out.failed,
+    (Phase.LAUNCHING, e.ServerLost): rolling_out.lost_early,
+    (Phase.LAUNCHING, e.Aborted): rolling_out.abort,
+    (Phase.WARMING, e.Observed): rolling_out.prepare,
+    (Phase.WARMING, e.Warmed): examining.warmed,
+    (Phase.WARMING, e.Examined): examining.examined,
+    (Phase.WARMING, e.EffectFailed): rolling_out.failed,
+    (Phase.WARMING, e.ServerLost): rolling_out.lost_early,
+    (Phase.WARMING, e.Aborted): rolling_out.abort,
+    (Phase.CANARY, e.Observed): judging.judge,
+    (Phase.CANARY, e.Routed): rolling_out.step_routed,
+    (Phase.CANARY, e.EffectFailed): rolling_out.failed,
+    (Phase.CANARY, e.ServerLost): rolling_out.lost_in_canary,
+    (Phase.CANARY, e.Aborted): rolling_out.abort,
+    (Phase.SPREADING, e.Observed): replacing.count,
+    (Phase.SPREADING, e.Routed): rolling_out.joined,
+    (Phase.SPREADING, e.EffectFailed): replacing.failed,
+    (Phase.SPREADING, e.ServerLost): replacing.lost,
+    (Phase.SPREADING, e.Aborted): rolling_out.abort,
+    (Phase.PROMOTING, e.Observed): replacing.count,
+    (Phase.PROMOTING, e.Routed): promoting.routed,
+    (Phase.PROMOTING, e.Drained): lease.drained,
+    (Phase.PROMOTING, e.Retired): promoting.retired,
+    (Phase.PROMOTING, e.EffectFailed): promoting.failed,
+    (Phase.PROMOTING, e.ServerLost): promoting.lost,
+    (Phase.PROMOTING, e.Aborted): promoting.abort,
+    (Phase.ROLLING_BACK, e.Observed): replacing.count,
+    (Phase.ROLLING_BACK, e.Routed): rolling_back.routed,
+    (Phase.ROLLING_BACK, e.Drained): lease.drained,
+    (Phase.ROLLING_BACK, e.Retired): rolling_back.retired,
+    (Phase.ROLLING_BACK, e.Launched): rolling_back.launched,
+    (Phase.ROLLING_BACK, e.EffectFailed): rolling_back.failed,
+    (Phase.ROLLING_BACK, e.ServerLost): rolling_back.lost,
+    (Phase.RESTORING, e.Observed): _keep_alive,
+    (Phase.RESTORING, e.Retired): restoring.cleared,
+    (Phase.RESTORING, e.ServerLost): restoring.lost,
+    (Phase.RESTORING, e.Launched): restoring.restarted,
+    (Phase.RESTORING, e.Routed): restoring.restored,
+    (Phase.RESTORING, e.EffectFailed): restoring.failed,
+}
+"""Every pair that is handled; tests/unit/machine/test_handlers.py gives the reason for each of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    rules: Rules
+
+    def step(self, state: State, event: e.Event) -> tuple[State, tuple[Effect, ...]]:
+        """Say what follows from the event. No clock, no randomness, no I/O."""
+        if isinstance(event, e.ServerLost) and event.server in state.vacated:
+            return stay(state)  # as we asked
+        state = _count_late(_note_exit(state, event), event)
+        if isinstance(event, e.Observed):
+            state = replace(state, budget=state.budget.counted(event.at, event.arms.values()))
+        if state.mode == "advise" and state.phase in MOVING and not isinstance(event, HEARD_IN_ADVISE):
+            return stay(state)  # a rollout of another mode: nothing may be written, so nothing is decided
+        if isinstance(event, e.Observed) and state.phase in IDLE:
+            state = lease.remembering(state, event)
+        if isinstance(event, e.Retired):
+            state = lease.left(state, event)
+        handler = HANDLERS.get((state.phase, type(event)))
+        moved = handler(self.rules, state, event) if handler else stay(state)
+        moved = lease.where_they_are(lease.spare_the_gone(checking.void_for_others(moved, event.at)))
+        if isinstance(event, e.Observed):
+            moved = lease.leave_again(moved, event.at)
+        state, effects = moved
+        return _only_present(state), effects
+
+
+def _note_exit(state: State, event: e.Event) -> State:
+    """Who is gone stays known: whatever the phase, nothing is sent back to a server whose process ended."""
+    if not isinstance(event, e.ServerLost) or not event.gone:
+        return state
+    ended = isinstance(state.awaiting, Stop) and state.awaiting.server.name == event.server  # as we asked
+    present = {server.name for server in state.present}
+    if ended or event.server not in present - {*state.gone}:
+        return state
+    return replace(state, gone=(*state.gone, event.server))
+
+
+def _count_late(state: State, event: e.Event) -> State:
+    """Records of a green that was taken back arrive for some seconds more: exposed all the same."""
+    rollout = state.rollout
+    if not isinstance(event, e.Observed) or rollout is None or rollout.ended_at is None:
+        return state
+    late = event.arms.get(rollout.server)
+    if late is None or rollout.outcome != "rolled_back" or event.at > rollout.ended_at + LATE:
+        return state
+    return replace(state, rollout=replace(rollout, exposed=rollout.exposed + late))
+
+
+def _only_present(state: State) -> State:
+    present = {server.name for server in state.present}
+    kept = tuple(name for name in state.gone if name in present)
+    return state if kept == state.gone else replace(state, gone=kept)
+
+
+def material(state: State) -> tuple[object, ...]:
+    """The state without the counts that grow every second: when this changes, the journal must know."""
+    return (*_lasting(state), *(_lasting_of(state.rollout) if state.rollout is not None else ()))
+
+
+def unremembered(state: State) -> tuple[object, ...]:
+    """The state without what the next minute forgets again, or finds anew."""
+    return (*_lasting(state), state.rollout)
+
+
+def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
+    return attrgetter(*(field.name for field in fields(kind) if field.name not in names))
+
+
+_lasting = _all_but(State, "recent", "recent_since", "calibration", "budget", "rollout")
+_lasting_of = _all_but(Rollout, "green", "blue", "record", "trial", "exposed", "step_bad", "heard_at")
+
+
+def numbered(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+    """Those that must be journalled before they are performed; a KeepAlive repeats what already is."""
+    return tuple(effect for effect in effects if not isinstance(effect, KeepAlive))

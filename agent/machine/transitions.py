@@ -1,0 +1,142 @@
+"""The moves that several phases share: asking for an effect, splitting traffic, remembering an outcome."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Literal
+
+from agent.domain.effects import Effect, Retire, Route
+from agent.domain.events import ServerLost
+from agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
+from agent.domain.ports import Context, Judge, Policy
+from agent.domain.state import Awaited, Phase, State, Suggestion
+from agent.machine.guard import DENIED_FOR, Guard
+from agent.quality.golden_prompts import Exam
+from lint.ordering import Precedence, as_said
+from vllm_facts.deployment import Case, Model
+
+Moved = tuple[State, tuple[Effect, ...]]
+LONGEST_PAUSE = timedelta(seconds=30)
+REMEMBERED = 200  # outcomes kept in the state; the journal has them all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the machine decides by: fixed for the life of the process."""
+
+    plan: Plan
+    judge: Judge
+    slo: Slo = field(default_factory=Slo)
+    guard: Guard = field(default_factory=Guard)
+    policies: Sequence[tuple[str, Policy]] = ()
+    precedence: Precedence = as_said  # of all that they say; the first that is admitted is heard
+    model_of: Callable[[str], Model | None] = dict[str, Model]().get  # a well-known model by its name
+    strategy: Strategy | Literal["auto"] = "auto"
+    exam: Exam = field(default_factory=Exam)
+
+    def context(self, state: State) -> Context | None:
+        """What the policies may know; None while no server is known."""
+        if state.blue is None:
+            return None
+        setting = state.blue.setting
+        model = self.model_of(str(setting.get("model", "")))
+        return Context(
+            setting=setting,
+            slo=self.slo,
+            bounds=self.guard.bounds,
+            outcomes=state.outcomes,
+            case=Case(setting=setting, model=model) if model else None,
+        )
+
+
+def stay(state: State) -> Moved:
+    return state, ()
+
+
+def ask(state: State, effect: Awaited) -> Moved:
+    """Number the effect and await its outcome; what was awaited before no longer matters."""
+    numbered = replace(effect, number=state.effects + 1)
+    route = numbered if isinstance(numbered, Route) else state.route
+    return replace(state, effects=numbered.number, awaiting=numbered, route=route, retry_at=None), (numbered,)
+
+
+def ask_again(state: State) -> Moved:
+    """The awaited effect once more, under a new number."""
+    return stay(state) if state.awaiting is None else ask(state, state.awaiting)
+
+
+def also_retire(moved: Moved, server: Server) -> Moved:
+    """Retire a server on the side; it is asked for again until it is done."""
+    state, effects = moved
+    extra = Retire(number=state.effects + 1, server=server)
+    others = tuple(effect for effect in state.leaving if effect.server.name != server.name)
+    return replace(state, effects=extra.number, leaving=(*others, extra)), (*effects, extra)
+
+
+def name_next(state: State) -> tuple[State, str]:
+    number = state.servers + 1
+    return replace(state, servers=number), f"{state.target}-r{number}"
+
+
+def enter(state: State, phase: Phase, at: datetime, note: str) -> State:
+    rollout = replace(state.rollout, phase_since=at) if state.rollout else None
+    return replace(state, phase=phase, rollout=rollout, until=None, tries=0, note=note)
+
+
+def later(state: State, at: datetime, why: str) -> State:
+    """Try the awaited effect again after a pause that doubles: 30 s at most, for a split 4 s."""
+    longest = timedelta(seconds=4) if isinstance(state.awaiting, Route) else LONGEST_PAUSE
+    pause = min(timedelta(seconds=2 ** min(state.tries, 6)), longest)
+    return replace(state, retry_at=at + pause, tries=state.tries + 1, note=why)
+
+
+def remember(state: State, at: datetime, result: OutcomeResult, why: str) -> State:
+    """What became of the approved change; a denial is forgotten when it has had its time."""
+    suggestion = state.suggestion
+    if suggestion is None:
+        return state
+    outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
+    kept = [o for o in state.outcomes if o.result != "denied" or at < o.at + DENIED_FOR]
+    return replace(state, outcomes=(*kept, outcome)[-REMEMBERED:])
+
+
+def close(
+    suggestion: Suggestion | None, status: Literal["expired", "superseded", "refused"]
+) -> Suggestion | None:
+    """A suggestion that nobody has decided on ends; a decided one stays as it is."""
+    if suggestion is None or suggestion.status not in {"open", "checking"}:
+        return suggestion
+    return replace(suggestion, status=status)
+
+
+def serves(state: State, server: Server | None) -> bool:
+    """It is up, as far as is known, and the proxy has it: it could carry all the traffic at once."""
+    return (
+        server is not None
+        and bool(server.address)
+        and server.name not in state.gone
+        and state.route is not None
+        and server.name in state.route.weights
+        and not (state.rollout is not None and state.rollout.hung)
+    )
+
+
+def is_green(state: State, event: ServerLost) -> bool:
+    return state.green is not None and event.server == state.green.name
+
+
+def of_fleet(state: State, event: ServerLost) -> bool:
+    return event.server in {server.name for server in state.fleet}
+
+
+def led(state: State) -> State:
+    """With a standing server as blue, where there is one: blue is what traffic returns to."""
+    standing = state.standing
+    if not standing or (state.blue is not None and state.blue in standing):
+        return state
+    first = standing[0]
+    return replace(state, blue=first, peers=tuple(s for s in state.fleet if s.name != first.name))
+
+
+def awaited(state: State, number: int) -> bool:
+    return state.awaiting is not None and state.awaiting.number == number

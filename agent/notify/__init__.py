@@ -1,0 +1,1 @@
+"""Which events become notifications, and their delivery."""

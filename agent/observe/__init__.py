@@ -1,0 +1,1 @@
+"""From samples to readings: aggregation over a window, and the time series of the charts."""

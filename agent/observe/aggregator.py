@@ -1,0 +1,302 @@
+"""Fold the streams of samples into what the machine is told once a second: a reading, and arms."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from math import isfinite
+
+from agent.domain.calibration import STREAMS, Calibration, Steadiness
+from agent.domain.model import Slo
+from agent.domain.reading import (
+    Buckets,
+    EngineSample,
+    Gpu,
+    GpuSample,
+    Incident,
+    Pulse,
+    Reading,
+    Request,
+    RequestOutcome,
+    RequestSample,
+    Sample,
+    SeriesSample,
+    SourceState,
+    Trend,
+)
+from agent.domain.request_counts import Arm, arm_of, gap_s, met
+from agent.observe.window import Spoken, gauge, latency_in, latency_of, rate, spoken
+
+PENDING = 2_000  # requests that wait for `arms` one by one; above, they are counted at once
+SOURCES = 1_000  # sources whose state is remembered
+INCIDENTS = 1_000  # the latest that are remembered, of all servers
+UNFELT = 100  # the latest scrapes of a server that wait for `pulses`
+TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
+REQUESTS = "proxy_requests"  # the source without which no request is counted
+LOOK_S = 60 // len(STREAMS)
+FORGET_SPANS = 20  # a server silent for so many spans is gone
+
+
+@dataclass(slots=True)
+class _Server:
+    """What is kept of one server: the window, and what `arms` has not fetched yet."""
+
+    first: datetime
+    last: datetime
+    samples: deque[EngineSample]
+    requests: deque[tuple[datetime, Request]]
+    facts: dict[str, str] = field(default_factory=dict)  # by name of the fact, the latest
+    pending: list[Request] = field(default_factory=list)
+    counted: Arm = field(default_factory=Arm)
+    unfelt: list[EngineSample] = field(default_factory=list)  # scrapes that `pulses` has not fetched yet
+    restarted: bool = False  # since then
+    tokens: float | None = None  # in the scrapes that it fetched last
+
+    def fetch(self, slo: Slo) -> Arm:
+        arm, self.counted = self.counted + arm_of(self.pending, slo), Arm()
+        self.pending = []
+        return arm
+
+    def scraped(self, sample: EngineSample) -> None:
+        self.restarted |= sample.interval_s == 0 and bool(self.samples)
+        self.samples.append(sample)
+        self.unfelt.append(sample)
+        del self.unfelt[:-UNFELT]
+
+    def feel(self, at: datetime) -> Pulse | None:
+        """The pulse, with what is new since the last call; None before the first scrape."""
+        if not self.samples:
+            return None
+        last, new = self.samples[-1], self.unfelt
+        if new:
+            counted = [s for s in new if s.interval_s > 0 and s.missing.isdisjoint(TOKENS)]
+            known = counted and counted[-1] is last
+            self.tokens = sum(s.prompt_tokens + s.generation_tokens for s in counted) if known else None
+        pulse = Pulse(
+            age_s=(at - last.at).total_seconds(),
+            running=last.running,
+            waiting=last.waiting,
+            tokens=self.tokens,
+            prefix_queries=sum(s.prefix_queries for s in new),
+            prefix_hits=sum(s.prefix_hits for s in new),
+            restarted=self.restarted,
+        )
+        self.unfelt, self.restarted = [], False
+        return pulse
+
+
+@dataclass(slots=True, kw_only=True)
+class Fold:
+    """The last `span_s` seconds of one target, in bounded memory.
+
+    Samples are taken as they come; the same samples and calls give the same answers. A sample with a number
+    that is not finite is left out. Of more than `most` scrapes or requests in a span the latest are kept.
+    """
+
+    slo: Slo = field(default_factory=Slo)
+    span_s: float = 30.0
+    fresh_s: float = 5.0  # a scrape speaks for at most so many seconds before it
+    most: int = 20_000
+    _servers: dict[str, _Server] = field(default_factory=dict, init=False)
+    _sources: dict[str, SourceState] = field(default_factory=dict, init=False)
+    _gpus: GpuSample | None = field(default=None, init=False)
+    _series: SeriesSample | None = field(default=None, init=False)
+    _steadiness: Steadiness = field(default_factory=Steadiness, init=False)
+    _looked: int = field(default=0, init=False)  # number of the ten seconds in which it was last asked
+    _incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=INCIDENTS), init=False)
+
+    def __post_init__(self) -> None:
+        if not (self.span_s > 0 and self.fresh_s > 0 and self.most > 0):
+            raise ValueError(
+                f"span_s, fresh_s and most must be above 0, not {self.span_s}, {self.fresh_s}, {self.most}"
+            )
+
+    def add(self, sample: Sample) -> None:
+        match sample:
+            case EngineSample():
+                self._scraped(sample)
+            case RequestSample():
+                self._served(sample)
+            case GpuSample():
+                self._gpus = sample
+            case SeriesSample():
+                self._series = sample
+            case Incident():
+                self._incidents.append(sample)
+            case SourceState():
+                self._sources.pop(sample.source, None)
+                self._sources[sample.source] = sample
+                while len(self._sources) > SOURCES:
+                    del self._sources[next(iter(self._sources))]
+
+    def sources(self) -> dict[str, SourceState]:
+        """The latest state of every source that ever said one, by its name; latest change last."""
+        return dict(self._sources)
+
+    def forget(self, server: str) -> None:
+        """Drop what is known of a retired server, and its own sources ("vllm_metrics chat-r0")."""
+        self._servers.pop(server, None)
+        for source in [name for name in self._sources if name.split()[-1:] == [server]]:
+            del self._sources[source]
+
+    def arms(self, at: datetime) -> dict[str, Arm]:
+        """What each server's requests did since the last call; servers without any are left out."""
+        silent_s = timedelta(seconds=FORGET_SPANS * self.span_s)
+        for name in [name for name, server in self._servers.items() if at - server.last > silent_s]:
+            del self._servers[name]
+        waiting = [
+            name for name, server in self._servers.items() if server.pending or server.counted != Arm()
+        ]
+        return {name: self._servers[name].fetch(self.slo) for name in waiting}
+
+    def pulses(self, at: datetime) -> dict[str, Pulse]:
+        """What each server's engine said last, and what is new in it since the last call."""
+        felt = {name: server.feel(at) for name, server in self._servers.items()}
+        return {name: pulse for name, pulse in felt.items() if pulse is not None}
+
+    @property
+    def blind(self) -> str:
+        """Why requests cannot be counted; empty while nobody has said so."""
+        state = self._sources.get(REQUESTS)
+        return f"{state.source}: {state.why}" if state is not None and not state.available else ""
+
+    def steady(self, at: datetime, arms: Mapping[str, Arm]) -> dict[str, Calibration]:
+        """Take a second's arms of servers of one setting. Each stream is calibrated once a minute, one at a
+        time; a latency that was not promised has no edge, so never."""
+        self._steadiness.add(at, arms)
+        looked, self._looked = self._looked, int(at.timestamp()) // LOOK_S
+        stream = tuple(STREAMS)[self._looked % len(STREAMS)]
+        if self._looked == looked or getattr(self.slo, stream, self.slo) is None:
+            return {}
+        found = self._steadiness.calibration(stream, at)
+        return {} if found is None else {stream: found}
+
+    def reading(self, server: str, at: datetime) -> Reading | None:
+        """The server over the window that ends at `at`; None when no scrape of it lies in there."""
+        known = self._servers.get(server)
+        if known is None:
+            return None
+        window = spoken(known.samples, at=at, span_s=self.span_s, fresh_s=self.fresh_s)
+        samples = window.samples
+        if not samples:
+            return None
+        since = at - timedelta(seconds=self.span_s)
+        requests = [request for when, request in known.requests if since < when <= at]
+        queries = sum(sample.prefix_queries for sample in samples)
+        usages = [sample.kv_usage for sample in samples]
+        kv_known = [usage for usage in usages if usage is not None]
+        missing = samples[-1].missing
+        return Reading(
+            at=at,
+            server=server,
+            span_s=self.span_s,
+            coverage=min(1.0, window.covered_s / self.span_s),
+            running=gauge(window, [sample.running for sample in samples]),
+            waiting=gauge(window, [sample.waiting for sample in samples]),
+            kv_usage=gauge(window, kv_known) if len(kv_known) == len(usages) else None,
+            preemptions_per_s=None
+            if "num_preemptions" in missing
+            else rate(window, [sample.preemptions for sample in samples]),
+            prompt_tokens_per_s=_tokens(window, "prompt_tokens", [s.prompt_tokens for s in samples]),
+            generation_tokens_per_s=_tokens(
+                window, "generation_tokens", [s.generation_tokens for s in samples]
+            ),
+            prefix_hit_ratio=sum(sample.prefix_hits for sample in samples) / queries if queries else None,
+            ttft=latency_of(_firsts(requests), self.slo.ttft)
+            or latency_in((s.ttft for s in samples), self.slo.ttft),
+            itl=latency_of(_gaps(requests), self.slo.itl)
+            or latency_in((s.itl for s in samples), self.slo.itl),
+            e2e=latency_of([r.duration_s for r in requests if r.outcome == "ok"], self.slo.e2e)
+            or latency_in((s.e2e for s in samples), self.slo.e2e),
+            requests=_by_outcome(requests),
+            goodput_rps=self._goodput(known, requests, at),
+            gpus=self._fresh_gpus(since, at),
+            series=dict(self._series.values) if self._series and since < self._series.at <= at else {},
+            facts=dict(known.facts),
+            missing=missing,
+            incidents=tuple(i for i in self._incidents if i.server == server and since < i.at <= at),
+        )
+
+    def _server(self, name: str, at: datetime) -> _Server:
+        known = self._servers.get(name)
+        if known is None:
+            known = _Server(
+                first=at, last=at, samples=deque(maxlen=self.most), requests=deque(maxlen=self.most)
+            )
+            self._servers[name] = known
+        known.last = at
+        return known
+
+    def _scraped(self, sample: EngineSample) -> None:
+        if not _readable(sample):
+            return
+        known = self._server(sample.server, sample.at)
+        known.scraped(sample)
+        known.facts.update(sample.facts)
+        old = sample.at - timedelta(seconds=2 * self.span_s)
+        while known.samples[0].at < old:
+            known.samples.popleft()
+
+    def _served(self, sample: RequestSample) -> None:
+        old = sample.at - timedelta(seconds=2 * self.span_s)
+        for request in sample.requests:
+            if not isfinite(request.duration_s) or not isfinite(request.ttft_s or 0.0):
+                continue
+            known = self._server(request.server, sample.at)
+            known.requests.append((sample.at, request))
+            known.pending.append(request)
+            if len(known.pending) >= PENDING:
+                known.counted = known.fetch(self.slo)
+            while known.requests[0][0] < old:
+                known.requests.popleft()
+
+    def _goodput(self, known: _Server, requests: Sequence[Request], at: datetime) -> float | None:
+        """None where no request was recorded: vLLM's histograms cannot say which request met them all."""
+        if not requests:
+            return None
+        held = known.requests[0][0] if len(known.requests) == self.most else known.first
+        seconds = max(1.0, min(self.span_s, (at - held).total_seconds()))
+        return sum(met(request, self.slo) for request in requests) / seconds
+
+    def _fresh_gpus(self, since: datetime, at: datetime) -> tuple[Gpu, ...]:
+        return self._gpus.gpus if self._gpus and since < self._gpus.at <= at else ()
+
+
+def _tokens(window: Spoken, metric: str, increases: Sequence[float]) -> Trend | None:
+    return None if metric in window.samples[-1].missing else rate(window, increases)
+
+
+def _by_outcome(requests: Iterable[Request]) -> dict[RequestOutcome, int]:
+    counts: dict[RequestOutcome, int] = {}
+    for request in requests:
+        counts[request.outcome] = counts.get(request.outcome, 0) + 1
+    return counts
+
+
+def _firsts(requests: Iterable[Request]) -> list[float]:
+    """A stalled request's age so far stands for its first token, as in `agent.domain.request_counts`."""
+    return [
+        first_s
+        for request in requests
+        if request.outcome not in ("gave_up", "refused")
+        and (first_s := request.duration_s if request.outcome == "stalled" else request.ttft_s) is not None
+    ]
+
+
+def _gaps(requests: Iterable[Request]) -> list[float]:
+    gaps = (gap_s(request) for request in requests if request.outcome == "ok")
+    return [gap for gap in gaps if gap is not None]
+
+
+def _readable(sample: EngineSample) -> bool:
+    gauges = (sample.interval_s, sample.running, sample.waiting, sample.kv_usage or 0.0)
+    counters = (sample.preemptions, sample.prompt_tokens, sample.generation_tokens)
+    prefix = (sample.prefix_queries, sample.prefix_hits)
+    finite = all(isfinite(number) for number in (*gauges, *counters, *prefix))
+    return finite and all(_countable(buckets) for buckets in (sample.ttft, sample.itl, sample.e2e))
+
+
+def _countable(buckets: Buckets | None) -> bool:
+    if buckets is None:
+        return True
+    return len(buckets.counts) == len(buckets.edges) + 1 and isfinite(sum(buckets.counts))

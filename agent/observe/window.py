@@ -1,0 +1,116 @@
+"""Sum up what lies in a window: trends of scraped signals, and latencies of requests or of histograms."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from math import ceil
+
+from agent.domain.model import Objective
+from agent.domain.reading import Buckets, EngineSample, Latency, Trend
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """The scrapes of a window, and the seconds of its first and second half that each of them speaks for."""
+
+    samples: Sequence[EngineSample]
+    early_s: Sequence[float]
+    late_s: Sequence[float]
+
+    @property
+    def covered_s(self) -> float:
+        return sum(self.early_s) + sum(self.late_s)
+
+
+def spoken(samples: Iterable[EngineSample], *, at: datetime, span_s: float, fresh_s: float) -> Spoken:
+    """Those of `samples` that lie in the `span_s` seconds up to `at`.
+
+    A scrape speaks for the interval before it, at most `fresh_s`: what happened in a long silence is unknown.
+    """
+    kept: list[EngineSample] = []
+    early_s: list[float] = []
+    late_s: list[float] = []
+    half_s = span_s / 2
+    for sample in samples:
+        end_s = span_s - (at - sample.at).total_seconds()
+        if not 0 < end_s <= span_s:
+            continue
+        begin_s = max(0.0, end_s - min(sample.interval_s, fresh_s))
+        kept.append(sample)
+        early_s.append(max(0.0, min(end_s, half_s) - begin_s))
+        late_s.append(max(0.0, end_s - max(begin_s, half_s)))
+    return Spoken(kept, early_s, late_s)
+
+
+def gauge(window: Spoken, values: Sequence[float]) -> Trend:
+    """Time-weighted; a half without a scrape repeats the mean. One first scrape counts as all there is."""
+    early_s, late_s = window.early_s, window.late_s
+    if not window.covered_s:
+        mean = sum(values) / len(values)
+        return Trend(mean=mean, low=min(values), high=max(values), early=mean, late=mean)
+    early = sum(value * weight for value, weight in zip(values, early_s, strict=True))
+    late = sum(value * weight for value, weight in zip(values, late_s, strict=True))
+    early_total, late_total = sum(early_s), sum(late_s)
+    mean = (early + late) / (early_total + late_total)
+    counted = [value for value, *halves_s in zip(values, early_s, late_s, strict=True) if any(halves_s)]
+    return Trend(
+        mean=mean,
+        low=min(counted),
+        high=max(counted),
+        early=early / early_total if early_total else mean,
+        late=late / late_total if late_total else mean,
+    )
+
+
+def rate(window: Spoken, increases: Sequence[float]) -> Trend | None:
+    """Increases per second; None before the second scrape of a process."""
+    if not window.covered_s:
+        return None
+    per_s = [
+        increase / sample.interval_s if sample.interval_s else 0.0
+        for increase, sample in zip(increases, window.samples, strict=True)
+    ]
+    return gauge(window, per_s)
+
+
+def latency_of(values_s: Sequence[float], objective: Objective | None) -> Latency | None:
+    """Nearest-rank percentiles of single requests; None without any."""
+    if not values_s:
+        return None
+    ordered = sorted(values_s)
+    count = len(ordered)
+    p50, p95, p99 = (ordered[ceil(share * count) - 1] for share in (0.5, 0.95, 0.99))
+    late = None if objective is None else sum(value > objective.under_s for value in ordered) / count
+    return Latency(count=count, p50=p50, p95=p95, p99=p99, over_slo=late)
+
+
+def latency_in(histograms: Iterable[Buckets | None], objective: Objective | None) -> Latency | None:
+    """Interpolated in the buckets, as Prometheus does; the last edge stands for all above it.
+
+    `over_slo` is read at the nearest edge at or below the objective, so it errs on the side of late; None
+    where there is no such edge. Histograms with other edges than the latest are left out: they don't add up.
+    """
+    present = [histogram for histogram in histograms if histogram is not None]
+    if not present or not present[-1].edges:
+        return None
+    edges = present[-1].edges
+    counts = [sum(column) for column in zip(*(h.counts for h in present if h.edges == edges), strict=True)]
+    total = sum(counts)
+    if total <= 0:
+        return None
+    late = None
+    snapped = sum(edge <= objective.under_s for edge in edges) if objective else 0
+    if snapped:
+        late = sum(counts[snapped:]) / total
+    p50, p95, p99 = (_interpolated(edges, counts, share * total) for share in (0.5, 0.95, 0.99))
+    return Latency(count=total, p50=p50, p95=p95, p99=p99, over_slo=late)
+
+
+def _interpolated(edges: Sequence[float], counts: Sequence[float], wanted: float) -> float:
+    seen = 0.0
+    for (lower, upper), count in zip(pairwise((0.0, *edges)), counts, strict=False):
+        if count and seen + count >= wanted:
+            return lower + (upper - lower) * (wanted - seen) / count
+        seen += count
+    return edges[-1]

@@ -1,0 +1,103 @@
+"""Asking blue and green the golden prompts, and the operator's own command, before green gets traffic."""
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from agent.domain.answers import Answer, Quality
+from agent.domain.effects import Examine
+from agent.domain.errors import ActError
+from agent.domain.model import Server
+from agent.domain.ports import Engine
+from agent.quality.comparison import compare, flaw_of
+from agent.quality.golden_prompts import Exam
+
+LAST_LINES = 3  # of the command's, as its reason
+LONGEST = 500  # characters of each
+
+Twice = tuple[tuple[Answer, ...], tuple[Answer, ...]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Examiner:
+    """One target's. What was said stays in memory: prompts and answers may be private."""
+
+    engine: Engine
+    exam: Exam
+    _said: tuple[Server, Twice] | None = None  # by the server that gives its place
+
+    async def examine(self, effect: Examine) -> Quality:
+        """How green's answers compare with blue's two. TimeoutError, ActError: nothing is known of that."""
+        async with asyncio.timeout(effect.deadline_s):
+            blue, green, known = effect.blue, effect.green, self._said
+            self._said = None
+            if green is None:
+                self._said = blue, _usable(blue, (await self._ask(blue), await self._ask(blue)))
+                return Quality(ok=True, why=f"{blue.name} answered the golden prompts")
+            if known is not None and known[0] == blue:
+                return await self._with_command(compare(*known[1], await self._ask(green)), blue, green)
+            first = await self._ask(blue)
+            said = await self._ask(green)
+            _usable(blue, (first, again := await self._ask(blue)))
+            return await self._with_command(compare(first, again, said), blue, green)
+
+    async def _ask(self, server: Server) -> tuple[Answer, ...]:
+        return await self.engine.answers(server, self.exam.prompts, self.exam.at_most_s)
+
+    async def _with_command(self, found: Quality, blue: Server, green: Server) -> Quality:
+        """What our own comparison found wrong is enough; else the operator's command has the last word."""
+        if not found.ok or not self.exam.command:
+            return found
+        urls = {"{green}": f"http://{green.address}", "{blue}": f"http://{blue.address}"}
+        argv = [_filled(word, urls) for word in self.exam.command]
+        status, last = await run(argv)
+        if status == 0:
+            return replace(found, why=f"{found.why}; {argv[0]}: {last or 'no objection'}")
+        return replace(found, ok=False, why=f"{argv[0]} ended with status {status}: {last}")
+
+
+def _filled(word: str, urls: dict[str, str]) -> str:
+    for name, url in urls.items():
+        word = word.replace(name, url)
+    return word
+
+
+def _usable(blue: Server, said: Twice) -> Twice:
+    """ActError when blue itself mostly failed: then there is nothing to hold green up to."""
+    for answers in said:
+        failed = sum(flaw_of(answer) == "failed" for answer in answers)
+        if 2 * failed > len(answers):
+            raise ActError(
+                f"{blue.name} failed {failed} of {len(answers)} golden prompts itself: no comparison"
+            )
+    return said
+
+
+async def run(argv: Sequence[str]) -> tuple[int, str]:
+    """Exit status, and the last lines that it wrote, of a command; when cancelled, all that it started ends.
+
+    Raises OSError when it cannot be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    try:
+        if process.stdout is not None:
+            while piece := await process.stdout.read(65536):
+                text = (last.pop() if last else "") + piece.decode(errors="replace")
+                last.extend(line[-LONGEST:] for line in text.split("\n"))
+        status = await process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    return status, " ".join(line.strip() for line in last if line.strip())

@@ -1,0 +1,230 @@
+"""Does green still say what blue says? Golden prompts at temperature 0, to blue, to green, and to blue again.
+
+Batching alone changes texts, so blue against itself is the yardstick. For each prompt three answers lie side
+by side, and each measure asks which of them is the odd one out: the one that the other two, closer to each
+other, leave alone. If green were one more blue, the three could change places, and in those prompts that have
+an odd one it would be green with a chance of 1 in 3 at most, whatever the noise is like. Of k such prompts,
+g with green as the odd one have then a chance of P(Bin(k, 1/3) >= g): exact, one look, nothing estimated.
+
+Green fails a measure when that chance is at most ALPHA / 5 (five measures, by the union bound) and the mean
+excess over blue's distance from itself is beyond the measure's margin. So P(failing a green that is another
+blue) <= ALPHA; the margin only lowers it. It holds for prompts whose noise is their own: what hits all the
+answers of one round, as load on blue alone does, is left to the margins. The other way: without noise in blue
+6 odd ones suffice (3^-6 < ALPHA / 5), and a green that answers 3 of 10 of 40 prompts wrongly is found with
+P(Bin(40, 0.3) >= 6) = 99 %.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from math import comb, log, log10
+from statistics import fmean, median
+
+from agent.domain.answers import Answer, Quality
+
+ALPHA = 0.01  # a green that is another blue fails at most so often
+SURE = log(0.9)  # of a token: the next one lies log(9) = 2.2 nats below, and no rounding moves it so far
+EARLY = 4  # words; without log-probabilities, answers that part before are taken to part at a sure token
+LEAST_LOGPROB = -10.0  # vLLM says -9999 for impossible
+LONGEST_LOOP = 8  # tokens that repeat
+LEAST_LOOPED = 12  # tokens that a loop covers, and half of the answer
+REFUSAL = re.compile(
+    r"\bI(?: a|')m (?:sorry|unable|not able)|\bI (?:can(?:no|')t|am unable|must decline|won't)\b"
+    r"|\bas an AI\b|\bI apologi[sz]e\b",
+    re.IGNORECASE,
+)
+
+
+Triple = tuple[float, float, float]  # of blue's first answer, of its second, of green's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measure:
+    """`spread`: how far each of three answers stands apart; green's less blue's mean is the excess."""
+
+    says: str
+    spread: Callable[[Answer, Answer, Answer], Triple]
+    margin: float  # mean excess over blue with itself that is tolerated
+
+
+def compare(blue: Sequence[Answer], again: Sequence[Answer], green: Sequence[Answer]) -> Quality:
+    """Hold green's answers up to blue's two, prompt by prompt. ValueError when the numbers differ."""
+    sets = list(zip(blue, again, green, strict=True))
+    if not sets:
+        return Quality(ok=False, why="there was no golden prompt to ask")
+    counted = _counted(blue, again, green)
+    for measure in MEASURES:
+        spreads = [measure.spread(*three) for three in sets]
+        odd = [at for at in map(_odd, spreads) if at is not None]
+        excess = fmean(green - (blue + again) / 2 for blue, again, green in spreads)
+        by_luck = chance(len(odd), odd.count(_GREEN))
+        if excess > measure.margin and by_luck <= ALPHA / len(MEASURES):
+            why = (
+                f"green's answer {measure.says}: in {len(odd)} of {len(sets)} golden prompts one of its and "
+                f"blue's two answers stands alone, {odd.count(_GREEN)} times its own; chance of that if "
+                f"green were another blue: under 1 in {_told(1 / by_luck)}"
+            )
+            return replace(counted, ok=False, why=why)
+    return counted
+
+
+def chance(odd: int, green: int) -> float:
+    """P(Bin(odd, 1/3) >= green): that green is the odd one so often if it were one more blue."""
+    ways: int = sum(comb(odd, k) << (odd - k) for k in range(green, odd + 1))
+    return float(ways / 3**odd)
+
+
+def _told(odds: float) -> str:
+    """1 in 729 is told as 1 in 100, and what is beyond a million as a million."""
+    return f"{10 ** min(int(log10(odds)), 6):,}"
+
+
+def _counted(blue: Sequence[Answer], again: Sequence[Answer], green: Sequence[Answer]) -> Quality:
+    both = [*zip(blue, green, strict=True), *zip(again, green, strict=True)]
+    own = list(zip(blue, again, strict=True))
+    said, said_by_blue = sum(a.length for a in green), sum(a.length for a in (*blue, *again)) / 2
+    apart = [_equal(*pair) for pair in both if _parted(*pair)]
+    flaws = [flaw_of(answer) for answer in green]
+    counted = Quality(
+        ok=True,
+        why="",
+        prompts=len(green),
+        same=fmean(not _parted(*pair) for pair in both),
+        same_blue=fmean(not _parted(*pair) for pair in own),
+        contradicted=fmean(_contradicted(*pair) for pair in both),
+        contradicted_blue=fmean(_contradicted(*pair) for pair in own),
+        parted_at=median(apart) if apart else None,
+        drift=_mean_drift(both),
+        drift_blue=_mean_drift(own),
+        length=said / said_by_blue if said_by_blue else None,
+        empty=flaws.count("empty"),
+        looping=flaws.count("looping"),
+        refusing=flaws.count("refusing"),
+        failed=flaws.count("failed"),
+        bad_blue=sum(map(bool, map(flaw_of, blue))),
+    )
+    return replace(counted, why=_in_short(counted))
+
+
+def _in_short(counted: Quality) -> str:
+    drift = ""
+    if counted.drift is not None and counted.drift_blue is not None:
+        drift = f", log-probabilities differ by {counted.drift:.3f} (blue's own by {counted.drift_blue:.3f})"
+    return (
+        f"{counted.same:.0%} of {counted.prompts} golden prompts answered word for word as blue does, which "
+        f"agrees with itself on {counted.same_blue:.0%}{drift}"
+    )
+
+
+def _mean_drift(pairs: Sequence[tuple[Answer, Answer]]) -> float | None:
+    found = [drift for drift in (_drift_if_any(*pair) for pair in pairs) if drift is not None]
+    return fmean(found) if found else None
+
+
+_GREEN = 2
+
+
+def _odd(spread: Triple) -> int | None:
+    """Which of the three stands apart most; None when no one does by itself."""
+    most = max(spread)
+    return spread.index(most) if spread.count(most) == 1 else None
+
+
+def _apart(distance: Callable[[Answer, Answer], float]) -> Callable[[Answer, Answer, Answer], Triple]:
+    """Each one's distances from the other two."""
+
+    def spread(blue: Answer, again: Answer, green: Answer) -> Triple:
+        near, far, wide = distance(blue, again), distance(blue, green), distance(again, green)
+        return near + far, near + wide, far + wide
+
+    return spread
+
+
+def _flawed(*answers: Answer) -> Triple:
+    blue, again, green = (float(bool(flaw_of(answer))) for answer in answers)
+    return blue, again, green
+
+
+def _words(one: Answer, other: Answer) -> tuple[Sequence[str], Sequence[str]]:
+    """Tokens where both have them, else words."""
+    return (
+        (one.tokens, other.tokens) if one.tokens and other.tokens else (one.text.split(), other.text.split())
+    )
+
+
+def _equal(one: Answer, other: Answer) -> int:
+    """Tokens, or words, before they part."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*_words(one, other), strict=False)))
+
+
+def _parted(one: Answer, other: Answer) -> float:
+    longest = max(map(len, _words(one, other)))
+    return 1 - _equal(one, other) / longest if longest else 0.0
+
+
+def _contradicted(one: Answer, other: Answer) -> float:
+    at = _equal(one, other)
+    if at == max(map(len, _words(one, other))):
+        return 0.0
+    if not (one.tokens and other.tokens):
+        return float(at < EARLY)
+    return float(any(answer.logprobs[at] >= SURE for answer in (one, other) if at < len(answer.logprobs)))
+
+
+def _drift(one: Answer, other: Answer) -> float:
+    """0 where nothing can be compared."""
+    return _drift_if_any(one, other) or 0.0
+
+
+def _drift_if_any(one: Answer, other: Answer) -> float | None:
+    pairs = list(zip(one.logprobs, other.logprobs, strict=False))[: _equal(one, other)]
+    if not (one.tokens and other.tokens and pairs):
+        return None
+    return fmean(abs(_bounded(a) - _bounded(b)) for a, b in pairs)
+
+
+def _bounded(logprob: float) -> float:
+    return min(max(logprob, LEAST_LOGPROB), 0.0)
+
+
+def _lengths(one: Answer, other: Answer) -> float:
+    longer = max(one.length, other.length)
+    return 1 - min(one.length, other.length) / longer if longer else 0.0
+
+
+def flaw_of(answer: Answer) -> str:
+    """One of "failed", "empty", "looping", "refusing"; "" for a proper answer."""
+    if answer.finish_reason in {"failed", "abort"}:
+        return "failed"
+    if not answer.text.strip():
+        return "empty"
+    if _loops(answer.tokens or answer.text.split()):
+        return "looping"
+    return "refusing" if REFUSAL.search(answer.text.replace("’", "'")) else ""  # noqa: RUF001 - as models write
+
+
+def _loops(tokens: Sequence[str]) -> bool:
+    """It ends in the same few tokens over and over, for half of its length."""
+    for period in range(1, LONGEST_LOOP + 1):
+        run = 0
+        while run + period < len(tokens) and tokens[-1 - run] == tokens[-1 - run - period]:
+            run += 1
+        if run >= max(LEAST_LOOPED, 2 * period) and 2 * (run + period) >= len(tokens):
+            return True
+    return False
+
+
+MEASURES = (
+    _Measure(says="is empty, loops, refuses or failed", spread=_flawed, margin=0.05),
+    _Measure(
+        says="parts from blue's at once, or at a token that one of them was sure of",
+        spread=_apart(_contradicted),
+        margin=0.05,
+    ),
+    _Measure(says="has other log-probabilities", spread=_apart(_drift), margin=0.15),
+    _Measure(says="has another length", spread=_apart(_lengths), margin=0.25),
+    _Measure(says="parts from blue's soon", spread=_apart(_parted), margin=0.5),
+)
+"""Margins, as a coarser value of a knob may move answers a little: 1 prompt in 20; 0.15 nats, a seventh of a
+token's probability; a quarter of the length; half of each answer."""

@@ -1,0 +1,169 @@
+"""The daemon: all targets' loops in one process, and the desk at which the API asks."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import structlog
+
+from agent.audit.history import Accepted, History, Point
+from agent.audit.journal import DAEMON, Entry, Journal
+from agent.audit.records import state_of
+from agent.domain.events import Event
+from agent.domain.model import Server, Slo
+from agent.domain.reading import Reading, SourceState
+from agent.domain.state import Rollout, State, Suggestion
+from agent.notify.delivery import Courier, Tally
+from agent.observe.timeseries import Minute, Series
+from agent.runtime.loop import TargetLoop
+from agent.runtime.server_logs import Tails
+from agent.telemetry.sdnotify import Notifier, notifier, watchdog_s
+from agent.telemetry.self_metrics import Meters
+
+STUCK_S = 10.0  # no step of a loop for so long, at one tick a second: the loop hangs
+log = structlog.get_logger()
+
+
+def utc_now() -> datetime:
+    """The one wall clock of the process."""
+    return datetime.now(UTC)  # noqa: TID251 - the injected Now itself
+
+
+@dataclass(slots=True)
+class Daemon:
+    """Runs the loops; answers the API from memory (agent.api.daemon_view.Desk)."""
+
+    loops: Mapping[str, TargetLoop]
+    journal: Journal
+    history: History
+    series: Mapping[str, Series] = field(default_factory=dict)  # by target
+    couriers: Sequence[Courier] = ()
+    systemd: Notifier = field(default_factory=notifier)
+    _started: set[str] = field(default_factory=set)
+    _tails: dict[str, Tails] = field(default_factory=dict)  # by target
+
+    async def run(self, epoch: int, ready: Callable[[], None], reload: Callable[[], None]) -> None:
+        """Run until SIGTERM or SIGINT; what is unfinished is in the journal."""
+        root = asyncio.current_task()
+        running = asyncio.get_running_loop()
+        for stop in (signal.SIGTERM, signal.SIGINT):
+            running.add_signal_handler(stop, lambda: root and root.cancel())
+        running.add_signal_handler(signal.SIGHUP, partial(self._reload, reload))
+        with suppress(asyncio.CancelledError):
+            async with asyncio.TaskGroup() as tasks:
+                for name, loop in self.loops.items():
+                    tasks.create_task(loop.run(epoch, partial(self._started.add, name)), name=name)
+                tasks.create_task(self._watch_over(ready), name="watchdog")
+                for courier in self.couriers:
+                    tasks.create_task(courier.run(), name=f"notify {courier.name}")
+        self.systemd.stopping("what is unfinished is in the journal")
+
+    def _reload(self, reload: Callable[[], None]) -> None:
+        self.systemd.reloading()
+        reload()
+        self.systemd.ready()
+
+    async def _watch_over(self, ready: Callable[[], None]) -> None:
+        """Say READY once every loop has recovered; then feed systemd's watchdog from their progress."""
+        every_s = min((watchdog_s() or STUCK_S) / 3, 1.0)
+        said = False
+        while True:
+            if self.ready():
+                if not said:
+                    ready()
+                    self.systemd.ready()
+                    said = True
+                self.systemd.watchdog()
+                self.systemd.status(self._summary())
+            await asyncio.sleep(every_s)
+
+    def _summary(self) -> str:
+        return ", ".join(f"{name} {loop.state.phase.value}" for name, loop in self.loops.items())
+
+    def states(self) -> Mapping[str, State]:
+        return {name: loop.state for name, loop in self.loops.items()}
+
+    def readings(self) -> Mapping[str, Reading | None]:
+        return {name: loop.reading for name, loop in self.loops.items()}
+
+    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
+        return {name: loop.fold.sources() for name, loop in self.loops.items()}
+
+    def slos(self) -> Mapping[str, Slo]:
+        return {name: loop.machine.rules.slo for name, loop in self.loops.items()}
+
+    async def submit(self, target: str, event: Event) -> State:
+        return await self.loops[target].submit(event)
+
+    async def log(self, target: str, server: Server) -> tuple[str, ...]:
+        return await self._tails.setdefault(target, Tails(self.loops[target].engine)).of(server)
+
+    def suggestions(self) -> Sequence[Suggestion]:
+        return self.history.suggestions()
+
+    def accepted(self, request: str) -> Accepted | None:
+        known = self.history.request(request)
+        if known is None:
+            return None
+        asked, seq = known
+        states = [state_of(record) for record in self.journal.after(seq - 1, 1) if record["seq"] == seq]
+        return Accepted(asked=asked, state=states[0]) if states and states[0] is not None else None
+
+    def points(self, rollout: str) -> Sequence[Point]:
+        return self.history.points(rollout)
+
+    def minutes(self, target: str) -> Sequence[Minute]:
+        return self.series[target].minutes()
+
+    def rollouts(self) -> Sequence[tuple[str, Rollout]]:
+        """The running one with this second's counts."""
+        now = {s.rollout.id: s.rollout for s in self.states().values() if s.rollout is not None}
+        return [(target, now.get(rollout.id, rollout)) for target, rollout in self.history.rollouts()]
+
+    def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
+        return self.journal.after(after, limit)
+
+    def follow(self) -> AsyncIterator[Mapping[str, object]]:
+        return self.journal.subscribe()
+
+    def strangers(self, attempts: Mapping[str, int]) -> None:
+        why = f"{sum(attempts.values())} requests came from nobody who is known"
+        self.journal.append(
+            Entry(
+                at=self.now(),
+                actor=DAEMON,
+                action="auth.failed",
+                why=why,
+                after={"attempts": attempts},
+                epoch=self.journal.epoch(),
+            )
+        )
+
+    def ready(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return self._started == set(self.loops) and all(
+            now - loop.last_step < STUCK_S for loop in self.loops.values()
+        )
+
+    def now(self) -> datetime:
+        return utc_now()
+
+    def clock(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def meters(self) -> Mapping[str, Meters]:
+        return {name: loop.meters for name, loop in self.loops.items()}
+
+    def tallies(self) -> Mapping[str, Tally]:
+        return {courier.name: courier.tally for courier in self.couriers}
+
+    def counters(self) -> Mapping[str, float]:
+        return {
+            "events_total": sum(loop.events for loop in self.loops.values()),
+            "audit_head_seq": self.journal.head.seq,
+            "audit_writable": all(loop.writable for loop in self.loops.values()),
+        }

@@ -1,0 +1,1 @@
+"""What the daemon reports of itself: logs, its own metrics, systemd notifications."""

@@ -1,0 +1,64 @@
+"""Logs on stderr: lines for people at a terminal, fields for journald, JSON elsewhere; no secrets in any.
+
+The libraries' logs (aiohttp, docker, asyncio) go the same way.
+"""
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Literal, TextIO, get_args
+
+import structlog
+
+from agent.telemetry import journald as journald_log
+from vllm_facts.masking import masked
+
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+
+def configure(
+    level: Level = "info", stream: TextIO | None = None, journald: str = journald_log.SOCKET
+) -> None:
+    """Send everything of `level` and above to `stream` (stderr); may be called again.
+
+    Where that is journald's, its own socket is taken instead.
+    """
+    stream = stream or sys.stderr
+    terminal = stream.isatty()
+    before: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if terminal else "iso", utc=not terminal),
+    ]
+    structlog.configure(
+        processors=[*before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,  # a second call must reach the loggers that exist
+    )
+    in_journal = journald_log.reads(stream)
+    handler = journald_log.JournaldHandler(stream, journald) if in_journal else logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*before, structlog.stdlib.PositionalArgumentsFormatter()],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                _without_secrets,
+                _lines() if terminal else structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _lines() -> structlog.typing.Processor:
+    """Exceptions come as text here: what was masked in them must not be formatted anew from the frames."""
+    return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+
+
+def _without_secrets(_: Any, __: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
+    clean: dict[str, Any] = masked(fields)
+    return clean

@@ -1,0 +1,1 @@
+"""Output for a terminal: tables, cell widths, full-screen views."""

@@ -1,0 +1,96 @@
+"""What the Docker Engine says of its containers, as far as it is needed; any other shape is refused."""
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from pydantic import (
+    AliasPath,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
+
+from agent.domain.errors import SensorError
+from agent.plugins.option_errors import problem
+
+_T = TypeVar("_T")
+_SHOWN = 200
+
+
+def _or(empty: Callable[[], object]) -> BeforeValidator:
+    """The Engine writes null for what is empty."""
+    return BeforeValidator(lambda found: empty() if found is None else found)
+
+
+_Text = Annotated[str, _or(str)]
+_Words = Annotated[dict[str, str], _or(dict)]
+_Id = Annotated[str, StringConstraints(min_length=1)]
+
+
+class _Said(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+
+class Port(_Said):
+    """`public`: 0 where it is not published."""
+
+    host: _Text = Field("", validation_alias="IP")
+    public: int = Field(0, validation_alias="PublicPort", ge=0, lt=2**16)
+
+
+class Endpoint(_Said):
+    """In one network; a container has a new `id` at every start."""
+
+    id: _Text = Field("", validation_alias="EndpointID")
+    address: _Text = Field("", validation_alias="IPAddress")
+
+
+class Summary(_Said):
+    """A container as a list has it."""
+
+    id: _Id = Field(validation_alias="Id")
+    names: Annotated[list[str], _or(list)] = Field([], validation_alias="Names")
+    labels: _Words = Field({}, validation_alias="Labels")
+    state: _Text = Field("", validation_alias="State")
+    status: _Text = Field("", validation_alias="Status")
+    ports: Annotated[list[Port], _or(list)] = Field([], validation_alias="Ports")
+    networks: Annotated[dict[str, Endpoint | None], _or(dict)] = Field(
+        {}, validation_alias=AliasPath("NetworkSettings", "Networks")
+    )
+
+
+class Event(_Said):
+    """`told`: the actor's attributes, among them a container's labels and its name."""
+
+    kind: _Text = Field("", validation_alias="Type")
+    action: _Text = Field("", validation_alias="Action")
+    actor: _Text = Field("", validation_alias=AliasPath("Actor", "ID"))
+    told: _Words = Field({}, validation_alias=AliasPath("Actor", "Attributes"))
+
+
+_EVENT = TypeAdapter(Event)
+_SUMMARIES = TypeAdapter(tuple[Summary, ...])
+
+
+def event_of(line: bytes) -> Event:
+    """Raises SensorError."""
+    return _read(_EVENT, line)
+
+
+def summaries_of(body: bytes) -> tuple[Summary, ...]:
+    """Raises SensorError."""
+    return _read(_SUMMARIES, body)
+
+
+def _read(shape: TypeAdapter[_T], text: bytes) -> _T:
+    try:
+        return shape.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        what = f"{where} {problem(first)}".strip()[:_SHOWN]
+        raise SensorError(f"the Docker Engine says what cannot be read: {what}") from error

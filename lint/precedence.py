@@ -1,0 +1,163 @@
+"""The one place that says which rule is heard first, and which is not heard beside another. Pure.
+
+`ORDER` ranks what may be said together: the first is acted on, the others are looked at again when its
+outcome is known (one concern per suggestion). `YIELDS` names what must not be said at all beside another.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lint.ordering import Ordered, Outranked, S
+
+ANY = "any change"
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Rules of one rank, the most urgent first, and why they stand where they do."""
+
+    name: str
+    rules: tuple[str, ...]
+    why: str
+
+
+ORDER = (
+    Band("hold", ("T1",), "nothing that is measured on a throttling GPU is evidence"),
+    Band(
+        "does not start",
+        ("V1", "D3", "H2", "H1", "F5", "F4", "V2", "U3"),
+        "a server that does not start, or answers wrongly, has no other concern",
+    ),
+    Band("memory ran out", ("M2", "M4"), "what fails outright comes before what is slow"),
+    Band(
+        "KV pressure",
+        ("M1", "M3", "K1", "K2", "Q2"),
+        "it outranks the queue: first more KV cache, else fewer sequences, else replicas",
+    ),
+    Band("queue", ("Q1", "K3"), "a cap that is too low is cheap to raise, and hides every other limit"),
+    Band(
+        "latency",
+        ("P1", "P2", "P4", "P3"),
+        "a promise that is missed now; a warm knob before a cold one for a mere tail",
+    ),
+    Band(
+        "hardware",
+        ("D1", "D2", "D7", "D5", "D4", "D6", "D8", "U1", "U2"),
+        "how the model lies on the GPUs decides what the knobs can do",
+    ),
+    Band(
+        "optimisation",
+        ("G1", "F2", "B2", "B1", "B3", "M5", "X1", "G3", "A1", "G2", "C1", "O1", "E2", "F1", "H3"),
+        "a gain that nobody misses yet: the large and well known ones first",
+    ),
+    Band("a person's", ("L1", "SD1"), "they change what is accepted or answered"),
+    Band("first pass", ("W1",), "a template for a workload yields to everything that was seen"),
+    Band(
+        "said only",
+        ("Q3", "Q4", "N1", "X2", "C2", "E1", "V3", "R1", "F3", "F6", "F7", "F8"),
+        "nothing that a flag could do",
+    ),
+)
+
+_MEMORY_TAKERS = ("M1", "M3", "M5", "Q1", "K3", "P1", "P3", "G1", "G2", "G3", "F2", "B1", "B3", "W1")
+_SHORT_OF_KV = "the KV cache is the bottleneck"
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """Beside one of `to` none of `rules` is heard."""
+
+    rules: tuple[str, ...]
+    to: tuple[str, ...]
+    why: str
+
+
+YIELDS = (
+    Yield((ANY,), ("T1",), "every change waits while a GPU throttles"),
+    Yield(_MEMORY_TAKERS, ("M2", "F5"), "memory ran out: nothing may take more of it"),
+    Yield(("M1", "M3", "M5"), ("M4",), "a MoE model needs memory outside vLLM's accountant"),
+    Yield(
+        ("Q1", "K3", "B1", "W1"),
+        ("K1", "K2", "Q2", "M1", "M3", "F4"),
+        f"{_SHORT_OF_KV}: more sequences would make it worse",
+    ),
+    Yield(
+        ("P1", "P2", "P3", "P4", "B3", "G1", "G2", "G3", "F2"),
+        ("K1", "K2", "Q2", "M1", "M3", "F4"),
+        f"{_SHORT_OF_KV}: preemptions make requests late, and this takes memory or hides that",
+    ),
+    Yield(("P1", "P2", "P3"), ("Q1",), "a queue makes requests late, not the token budget"),
+    Yield(("P2", "P3"), ("P1",), "they pull the token budget apart"),
+    Yield(("P2", "P3"), ("G2",), "batches above the largest graph are late by themselves"),
+    Yield(("P3",), ("P2", "P4"), "the tail is answered already"),
+    Yield(("Q4", "C1"), ("Q1", "K3"), "the sequence cap explains the queue"),
+    Yield(("C2",), ("K3", "Q1", "C1"), "it says the same, or the opposite, with less"),
+    Yield(("N1",), (ANY,), "a knob may still help: replicas are what remains"),
+    Yield(("G2", "G3"), ("G1", "F2"), "without graphs at all their sizes and modes do not matter"),
+    Yield(("F2",), ("G1",), "the same, seen in the log"),
+    Yield(("H3",), ("H1",), "the same flag, and here it does not work at all"),
+    Yield(("D2", "D8"), ("D1", "D3", "D5", "D7"), "the particular outranks the rule of thumb"),
+    Yield(("B1", "B3", "W1"), ("B2",), "a hybrid model on a small card needs the small values"),
+    Yield(("W1",), ("D6",), "the profile's expert parallelism would cost this model more than it saves"),
+)
+
+
+def ranked(said: Sequence[S]) -> Ordered[S]:
+    """In order of precedence, without what another outranks. Works on proposals and on findings alike."""
+    ordered = sorted(said, key=_rank)  # stable: within a rule the order of who said it
+    kept: list[S] = []
+    outranked: list[Outranked[S]] = []
+    for one in ordered:
+        lost = _yields(one, ordered) or _pulls(one, kept)
+        if lost is None:
+            kept.append(one)
+        else:
+            outranked.append(Outranked(one, *lost))
+    return Ordered(tuple(kept), tuple(outranked))
+
+
+def _yields(one: S, said: Sequence[S]) -> tuple[str, str] | None:
+    """Which rule it yields to, and why."""
+    for row in YIELDS:
+        if one.rule not in row.rules and not (ANY in row.rules and _changes(one) and one.rule not in row.to):
+            continue
+        for other in said:
+            changes = ANY in row.to and _changes(other) and other.rule != one.rule
+            if other.rule in row.to or changes:
+                return other.rule, row.why
+    return None
+
+
+def _pulls(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
+    """Two rules that want different values of one knob are never both heard."""
+    for other in kept:
+        both = one.to.keys() & other.to.keys() if other.rule != one.rule else set()
+        apart = sorted(knob for knob in both if one.to[knob] != other.to[knob])
+        if apart:
+            return other.rule, f"it wants another {apart[0]}"
+    return None
+
+
+def _changes(one: S) -> bool:
+    """A finding may change the environment alone."""
+    return bool(one.to or getattr(one, "env", {})) and one.klass != "note"
+
+
+_PLACES = {rule: place for place, rule in enumerate(rule for band in ORDER for rule in band.rules)}
+_FIRST = {band.name: _PLACES[band.rules[0]] for band in ORDER}
+
+
+def _rank(one: S) -> tuple[float, bool]:
+    """A rule that is not in the table comes last of its kind: a mitigation before all optimisations."""
+    if one.rule in _PLACES:
+        # A known rule may change something in one case and only say something in another.
+        said_only = not _changes(one) and _PLACES[one.rule] >= _FIRST["memory ran out"]
+        return (max(_PLACES[one.rule], _FIRST["said only"] - 0.5) if said_only else _PLACES[one.rule]), False
+    if not _changes(one):
+        return len(_PLACES), True
+    mitigation = bool(getattr(one, "mitigation", False))
+    return _FIRST["hardware" if mitigation else "a person's"] - 0.5, True
+
+
+REASONS = {rule: band.why for band in ORDER for rule in band.rules}
+"""Why a rule stands where it does."""

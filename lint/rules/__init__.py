@@ -1,0 +1,13 @@
+"""The checks of a command line, one module for each subject; each module lists its own in `LINTS`."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from vllm_facts.deployment import Lint
+
+
+def all_lints() -> tuple[Lint, ...]:
+    """`LINTS` of every module of this package, in the order of the modules' names."""
+    names = sorted(module.name for module in iter_modules(__path__))
+    modules = [import_module(f"{__name__}.{name}") for name in names]
+    return tuple(lint for module in modules for lint in getattr(module, "LINTS", ()))

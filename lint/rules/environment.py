@@ -1,0 +1,167 @@
+"""What the environment and the doors of the server say: rules U1, U2, U3 and R1."""
+
+import ipaddress
+from collections.abc import Iterable
+
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.sizing.effective_flags import Check, layout, patch, since, sparse, text
+from vllm_facts.values import ChangeClass
+
+TUNING = "vLLM performance-tuning reference"
+DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM"
+DEEP_GEMM_FIXED = (0, 19, 1)
+FEW = 16  # requests at once; reported at 8 and fewer
+CUMEM = "NCCL_CUMEM_ENABLE"
+COMPILE_CACHE = "VLLM_DISABLE_COMPILE_CACHE"
+KEYED_SINCE = (0, 32)  # the newest that was read; earlier ones may hold it too
+HAND_TUNED = frozenset(
+    {
+        CUMEM,
+        "NCCL_ALGO",
+        "NCCL_BUFFSIZE",
+        "NCCL_MAX_CTAS",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_MIN_CTAS",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_NTHREADS",
+        "NCCL_NVLS_ENABLE",
+        "NCCL_P2P_DISABLE",
+        "NCCL_P2P_LEVEL",
+        "NCCL_PROTO",
+        "NCCL_SHM_DISABLE",
+    }
+)
+"""Variables that steer how NCCL sends. Those that name interfaces (NCCL_IB_HCA …) are a site's own."""
+HARMLESS = {"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", CUMEM: "1"}
+"""Values that say what holds anyway."""
+
+
+def _deep_gemm(case: Case) -> Iterable[Finding]:
+    on = case.env.get(DEEP_GEMM) == "1"
+    known, card = patch(case), case.card
+    few = case.concurrency is None or case.concurrency <= FEW
+    dense = case.model is not None and not sparse(case)
+    if not on or known is None or card is None or dense or not few:
+        return
+    if known >= DEEP_GEMM_FIXED or "h200" not in card.name.lower():
+        return
+    at_once = f"{case.concurrency:.0f} requests at once" if case.concurrency is not None else "few requests"
+    yield Finding(
+        rule="U1",
+        klass="gated",
+        severity="warning",
+        why=(
+            f"{DEEP_GEMM}=1 on {card.name} with vLLM {case.version} (before 0.19.1) and {at_once}: "
+            "reported 1.5 times the TTFT of DeepSeek-R1 with expert parallelism at 8 and fewer"
+        ),
+        env={DEEP_GEMM: "0"},
+        expects="lower TTFT with few requests at once; or upgrade to 0.19.1 and leave the variable out",
+        risks="with many requests at once DeepGEMM may be the faster one: measure both",
+        source=f"rulebook U1; {TUNING}, mistake 8; vllm-project/vllm#28882",
+        evidence={"concurrency": case.concurrency},
+    )
+
+
+def _nccl(case: Case) -> Iterable[Finding]:
+    tuned = {name: case.env[name] for name in sorted(HAND_TUNED & case.env.keys())}
+    tuned = {name: value for name, value in tuned.items() if HARMLESS.get(name) != value}
+    card = case.card.name if case.card else ""
+    if tuned.get(CUMEM) == "0" and "gb200" in card.lower():
+        yield Finding(
+            rule="U2",
+            klass="gated",
+            severity="warning",
+            why=f"{CUMEM}=0 on {card}: NVLink between the nodes is off, they talk over TCP or InfiniBand",
+            env={CUMEM: None},
+            expects="multi-node NVLink is used; NVIDIA names NCCL_NET_GDR_C2C=1 for GB200",
+            risks="none known",
+            source=f"rulebook U2; {TUNING}, mistake 10; vllm-project/vllm#16992",
+        )
+        tuned.pop(CUMEM)
+    if not tuned or layout(case).gpus == 1:
+        return
+    slow = [name for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if name in tuned]
+    shown = ", ".join(f"{name}={value}" for name, value in tuned.items())
+    yield Finding(
+        rule="U2",
+        klass="gated",
+        severity="warning" if slow else "info",
+        why=f"NCCL is tuned by hand ({shown}) for {layout(case).gpus} GPUs",
+        env=dict.fromkeys(tuned),
+        expects="NCCL chooses by the links that it finds" + (", peer to peer among them" if slow else ""),
+        risks="if it was set against a hang of this very machine, keep it",
+        source=f"rulebook U2; {TUNING}, mistake 10: 'users should not need to tune NCCL' on such hosts",
+        evidence=dict(tuned),
+    )
+
+
+def _compile_cache(case: Case) -> Iterable[Finding]:
+    model = case.model
+    named = f"{model.architecture} {model.name}" if model else text(case, "model")
+    llama4 = "llama4" in named.lower().replace("-", "").replace("_", "")
+    if not llama4 or case.env.get(COMPILE_CACHE) == "1":
+        return
+    keyed = since(case, KEYED_SINCE)
+    why = f"{named.strip()} with vLLM's compile cache: a stale cache was reported for Llama 4"
+    if keyed:
+        why += f"; the cache key of vLLM {case.version} holds the model's config, so that is out of date"
+    yield Finding(
+        rule="U3",
+        klass="note" if keyed else "gated",
+        severity="info",
+        why=why,
+        env={} if keyed else {COMPILE_CACHE: "1"},
+        expects="no start from code that was compiled for other settings (as attn_temperature_tuning)",
+        risks=(
+            "every start compiles anew (5 to 15 minutes on large models); emptying "
+            "$VLLM_CACHE_ROOT/torch_compile_cache once after such a change does the same"
+        ),
+        source=f"rulebook U3; {TUNING}, mistake 9; vLLM's Llama 4 post of 2025-04-05, config/model.py",
+    )
+
+
+def _doors(case: Case) -> Iterable[Finding]:
+    host, code = text(case, "host"), case.setting.get("trust_remote_code") is True
+    guarded = bool(case.setting.get("api_key")) or bool(case.env.get("VLLM_API_KEY"))
+    if code:
+        why = (
+            "--trust-remote-code is set: Python files of the model's repository run with the server's rights"
+        )
+        expects = "leave it out where vLLM knows the model, or pin --revision to one that was read"
+        yield _security(why, expects)
+    if _public(host) and not guarded:
+        why = f"the server listens on {host} without --api-key: whoever reaches it may use it"
+        expects = (
+            "bind to 127.0.0.1 behind a proxy, or set --api-key; that guards /v1 only: "
+            "/metrics, /health and developer endpoints stay open"
+        )
+        yield _security(why, expects)
+
+
+def _security(why: str, expects: str) -> Finding:
+    note: ChangeClass = "note"
+    return Finding(
+        rule="R1",
+        klass=note,
+        severity="info",
+        why=why,
+        expects=expects,
+        risks="none",
+        source="rulebook R1; serving guide, template 5; vLLM 0.32 entrypoints (what --api-key guards)",
+    )
+
+
+def _public(host: str) -> bool:
+    """Whether an address that was given reaches beyond this machine. A name is not looked up."""
+    try:
+        return not ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+LINTS = (
+    Check(rules=("U1",), check=_deep_gemm),
+    Check(rules=("U2",), check=_nccl),
+    Check(rules=("U3",), check=_compile_cache),
+    Check(rules=("R1",), check=_doors),
+)

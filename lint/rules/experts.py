@@ -1,0 +1,122 @@
+"""Experts and latent attention: D6, D7 and D8."""
+
+from collections.abc import Iterable
+
+from vllm_facts.defaults import whole
+from vllm_facts.deployment import Case, Finding, Model
+from vllm_facts.sizing.effective_flags import Check, active_share, expert_parallel, layout, sparse, too_sparse
+from vllm_facts.sizing.kv_cache import fit
+from vllm_facts.sizing.parallel_layouts import FEW, LATENT, change, crowded, padded, planned
+
+TUNING = "vLLM performance-tuning reference"
+WIDE = 8
+MANY = 512  # S3: requests at once
+
+
+def _density(case: Case) -> Iterable[Finding]:
+    model = case.model
+    given = expert_parallel(case)
+    if model is None or not too_sparse(case) or layout(case).tp * layout(case).dp == 1:
+        return
+    if not given and case.profile != "wide-ep":
+        return  # else W1 would ask for it
+    asks, density = "--enable-expert-parallel" if given else "the profile wide-ep", active_share(model)
+    yield Finding(
+        rule="D6",
+        klass="gated",
+        severity="warning" if given else "info",
+        why=(
+            f"{asks} with {model.name}: {model.active_experts} of {model.experts} experts "
+            f"work on a token ({density:.2%}, at most 2 %), the exchange costs more than it saves"
+        ),
+        to={"enable_expert_parallel": None} if given else {},
+        expects="reported: 7 to 12 % more throughput without it on Llama-4-Maverick, not promised",
+        risks="each expert is split over the GPUs: measure where the batches are very large",
+        source=f"rulebook D6; {TUNING}, mistake 5 (AMD's MoE playbook, 8 x MI300X)",
+        evidence={"density": density},
+    )
+
+
+def _latent(case: Case) -> Iterable[Finding]:
+    model, now, plan = case.model, layout(case), planned(case)
+    if model is None or plan is None or now.tp == 1 or crowded(case) or not model.mla:
+        return
+    if not plan.experts:
+        yield from _shared_out(case, model)
+        return
+    copied = ""
+    if model.latent_dim and model.layers:
+        per_token_kib = model.latent_dim * model.layers * 2 / 1024
+        copied = f" ({per_token_kib:.0f} KiB a token in 16 bit, {now.tp} times)"
+    why = f"{model.name} has latent attention: with TP {now.tp} every GPU keeps all of the KV cache"
+    to = change(case)
+    kept = "; gpu_memory_utilization with it, for the exchange's buffers lie outside vLLM's accounts"
+    yield Finding(
+        rule="D7",
+        klass="gated",
+        severity="warning",
+        why=why + copied + ("; FlashMLA-Sparse pads 16 heads of a GPU to 64 besides" if padded(case) else ""),
+        to=to,
+        expects=f"the KV cache is shared out: about {now.tp} times the tokens, more throughput under load"
+        + (kept if "gpu_memory_utilization" in to else ""),
+        risks="attention weights are held by each GPU; few requests at once are served faster by TP",
+        source=f"rulebook D7; {TUNING}, mistakes 4 and 6; DeepSeek-V3.2 recipe; vLLM docs (MoE deployment)",
+        evidence={"tensor_parallel_size": now.tp, "latent_dim": model.latent_dim},
+    )
+
+
+def _shared_out(case: Case, model: Model) -> Iterable[Finding]:
+    """Where data parallel would not hold the weights: the KV cache can be shared out within TP."""
+    now, took = layout(case), fit(case)
+    few = case.concurrency is not None and case.concurrency <= FEW
+    if took is None or took.fits is False or now.tp < LATENT or few or not sparse(case) or now.pp > 1:
+        return
+    if (whole(case.setting, "decode_context_parallel_size") or 1) > 1:
+        return
+    yield Finding(
+        rule="D7",
+        klass="note",
+        severity="info",
+        why=(
+            f"{model.name} has latent attention: with TP {now.tp} every GPU keeps all of the KV cache, and "
+            "data parallel attention would not leave room for it here"
+        ),
+        expects=(
+            f"--decode-context-parallel-size {now.tp} shares it out within TP where the attention backend "
+            "can (reported for Kimi-K2-Thinking over 8: 8 times the tokens, 43 % more tokens/s, not promised)"
+        ),
+        risks="an exchange more in each step",
+        source=f"rulebook D7; {TUNING}, mistake 6; vLLM recipes (Kimi-K2-Thinking)",
+        evidence={"tensor_parallel_size": now.tp, "kv_tokens": took.kv_tokens},
+    )
+
+
+def _crossover(case: Case) -> Iterable[Finding]:
+    now, at_once = layout(case), case.concurrency
+    if at_once is None:
+        return
+    if now.tp > 1 and at_once >= MANY:
+        why = f"{at_once:.0f} requests at once with TP {now.tp}: from {MANY} on data parallel wins"
+    elif now.tp == 1 and now.dp > 1 and at_once <= FEW and sparse(case):
+        why = f"{at_once:.0f} requests at once over {now.dp} engines: up to {FEW} tensor parallel wins"
+    elif now.tp >= WIDE and at_once <= FEW and case.model and case.model.mla:
+        why = f"{at_once:.0f} requests at once: up to {FEW} tensor parallelism {now.tp} wins even with MLA"
+    else:
+        return
+    yield Finding(
+        rule="D8",
+        klass="gated",
+        severity="info",
+        why=why,
+        expects="measure both layouts at this load; between 128 and 512 it is open",
+        risks="the crossover was measured on 8 x MI300X: other GPUs have another",
+        source=f"rulebook D8; {TUNING} (AMD's MoE playbook)",
+        evidence={"concurrency": at_once, "tensor_parallel_size": now.tp, "data_parallel_size": now.dp},
+    )
+
+
+LINTS = (
+    Check(rules=("D6",), check=_density),
+    Check(rules=("D7",), check=_latent),
+    Check(rules=("D8",), check=_crossover),
+)

@@ -1,0 +1,215 @@
+"""What this vLLM would not take of the command line: rule V1.
+
+Flags that are gone, not there yet, or never were; values out of their domain; flags that do not go together.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from lint.rules.hardware import VARIABLE
+from vllm_facts.catalogue.parser import FLAGS, RELEASE
+from vllm_facts.defaults import whole
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
+from vllm_facts.flags import is_switch
+from vllm_facts.json_flags import as_json
+from vllm_facts.knobs import KNOBS, KnobFacts
+from vllm_facts.models.context_limit import ALLOWED, allowed, too_long
+from vllm_facts.sizing.effective_flags import Check, entries, not_taken, release, text
+from vllm_facts.validity import problems
+from vllm_facts.values import Knob, Value
+
+DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
+_FACTORS = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
+_SHORT_NUMBER = re.compile(r"([0-9]{1,9})([kmKM])")
+REFUSED = "a flag that it does not know ends the start (exit code 2)"
+
+
+def _flag(knob: Knob) -> str:
+    return "--" + knob.replace("_", "-")
+
+
+def _gone(case: Case) -> Iterable[Finding]:
+    """Where the version is not known, what no version of today takes is told as a warning."""
+    drafts = _drafts(case)
+    for knob, value in case.setting.items():
+        replaced = RENAMED.get(knob)
+        if replaced is None or replaced.gone(case.version) is False or (drafts and knob == DRAFT_TOKENS):
+            continue
+        known = replaced.gone(case.version) is True
+        start = f"{case.version} does not start with it. " if known else ""
+        yield not_taken(
+            f"vLLM {replaced.since} and later do not know {_flag(knob)}: {start}{replaced.how}",
+            REFUSED,
+            _whole(case, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
+            severity="error" if known else "warning",
+            expects=f"vLLM {replaced.since} and later take the command line",
+        )
+
+
+def _drafts(case: Case) -> dict[Knob, Value]:
+    """What the two old flags of a draft model say as one, where both are given and nothing else."""
+    model, tokens = text(case, DRAFT), whole(case.setting, DRAFT_TOKENS)
+    if not model or tokens is None or "speculative_config" in case.setting or model.startswith("["):
+        return {}
+    said = json.dumps({"model": model, "num_speculative_tokens": tokens})
+    return {DRAFT: None, DRAFT_TOKENS: None, "speculative_config": said}
+
+
+def _whole(case: Case, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
+    """The same, with what belongs into JSON that is given written into it."""
+    written = dict(to)
+    for knob, value in to.items():
+        first, dot, rest = knob.partition(".")
+        if dot and case.setting.get(first) is not None and value is not None:
+            del written[knob]
+            written[first] = json.dumps({**entries(case, first), rest: as_json(value)})
+    return written
+
+
+def _not_yet(case: Case) -> Iterable[Finding]:
+    for knob in case.setting:
+        facts = KNOBS.get(knob.partition(".")[0])
+        if facts is None or facts.removed is not None or facts.in_version(case.version) is not False:
+            continue
+        yield not_taken(
+            f"vLLM {case.version} does not know {_flag(knob)} yet: it came with {facts.since}",
+            REFUSED,
+            {knob: None},
+            expects=f"it starts; or upgrade to {facts.since} and keep the flag",
+        )
+
+
+def _unknown(case: Case) -> Iterable[Finding]:
+    """Typing errors. Other releases than that of the list may know more: there it is a warning."""
+    for knob in case.setting:
+        name = knob.partition(".")[0]
+        if name in FLAGS or name in KNOBS or name in RENAMED or _short_for(name):
+            continue
+        near = get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
+        meant = f"; did you mean {_flag(near[0])}?" if near else ""
+        sure = release(case) == RELEASE
+        yield not_taken(
+            f"{_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
+            REFUSED,
+            {knob: None} | _carried(case, knob, name),
+            severity="error" if sure else "warning",
+        )
+
+
+def _carried(case: Case, knob: str, name: str) -> dict[str, Value]:
+    """The value under the right name, where no more than a letter or two was mistyped and it can take it."""
+    typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
+    if not typo or typo[0] in case.setting or typo[0] not in KNOBS:
+        return {}
+    value = case.setting[knob]
+    return {} if KNOBS[typo[0]].misfit(value) else {typo[0]: value}
+
+
+def _short_for(name: str) -> bool:
+    """The parser takes the beginning of a flag where no other begins so."""
+    return len([flag for flag in FLAGS if flag.startswith(name)]) == 1
+
+
+def _misfits(case: Case) -> Iterable[Finding]:
+    for knob, value in case.setting.items():
+        facts = KNOBS.get(knob)
+        if value is True and knob in FLAGS and not is_switch(knob):
+            yield not_taken(f"{_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None})
+            continue
+        if facts is None or facts.klass == "note" or not (misfit := facts.misfit(value)):
+            continue
+        if isinstance(value, str) and "$" in value:
+            yield _not_filled_in(knob, value)
+        elif facts.type != "choice" or release(case) == RELEASE:  # the choices are those of one release
+            yield not_taken(
+                f"{_flag(knob)} {misfit}, not {value}", facts.source, {knob: _counted(facts, value)}
+            )
+
+
+def _counted(facts: KnobFacts, value: Value) -> Value:
+    """The number that `8k` means, where vLLM wants it written out."""
+    short = _SHORT_NUMBER.fullmatch(value) if isinstance(value, str) and facts.type == "int" else None
+    number = int(short[1]) * _FACTORS[short[2]] if short else None
+    return None if number is None or facts.misfit(number) else number
+
+
+def _not_filled_in(knob: Knob, value: str) -> Finding:
+    return Finding(
+        rule="V1",
+        klass="note",
+        severity="info",
+        why=f"{_flag(knob)} {value}: the value of a shell's variable is not known here",
+        expects="write the number: what depends on it can be checked then",
+        risks="none",
+        source="rulebook V1",
+    )
+
+
+def _beyond(case: Case) -> Iterable[Finding]:
+    found = too_long(case)
+    if found is None or not allowed(case):
+        return
+    yield Finding(
+        rule="V1",
+        klass="note",
+        severity="warning",
+        why=(
+            f"max_model_len {found.asked} is above the {found.own} tokens that the model was made for; "
+            f"{ALLOWED} lets it start"
+        ),
+        expects=f"answers to prompts of more than {found.own} tokens may be worthless: try some as long",
+        risks="vLLM: 'positions exceeding derived_max_model_len lead to nan' with RoPE, else to a CUDA error",
+        source="rulebook V1; vLLM 0.32 config/model.py: _get_and_verify_max_len",
+    )
+
+
+def _together(case: Case) -> Iterable[Finding]:
+    for problem in problems(case):
+        by_hand = "" if problem.to else "vLLM takes the command line once that is given"
+        yield not_taken(problem.why, problem.source, problem.to, expects=by_hand)
+
+
+def _environment(case: Case) -> Iterable[Finding]:
+    for name in sorted(ENVIRONMENT.keys() & case.env.keys()):
+        replaced = ENVIRONMENT[name]
+        if replaced.gone(case.version) is not True or name == VARIABLE:  # H1 and H3 say it of that one
+            continue
+        yield Finding(
+            rule="V1",
+            klass="gated",
+            severity="warning",
+            why=f"vLLM {replaced.since} and later ignore {name}. {replaced.how}",
+            source="rulebook V1; vLLM envs.py",
+            env={name: None},
+            expects="the same as now, said truly",
+            risks="what it was meant for does not happen, before and after",
+        )
+
+
+def _unseen(case: Case) -> Iterable[Finding]:
+    if case.setting.get("disable_log_stats") is not True:
+        return
+    yield Finding(
+        rule="V1",
+        klass="note",
+        severity="info",
+        why="--disable-log-stats takes away all vllm metrics of /metrics, not the log lines alone",
+        expects="leave it out where anything is to watch or tune this server",
+        risks="none",
+        source="rulebook V1; vLLM 0.32 v1/engine/async_llm.py",
+    )
+
+
+LINTS = (
+    Check(rules=("V1",), check=_gone),
+    Check(rules=("V1",), check=_not_yet),
+    Check(rules=("V1",), check=_unknown),
+    Check(rules=("V1",), check=_misfits),
+    Check(rules=("V1",), check=_together),
+    Check(rules=("V1",), check=_beyond),
+    Check(rules=("V1",), check=_environment),
+    Check(rules=("V1",), check=_unseen),
+)

@@ -1,0 +1,131 @@
+"""Formats of the weights that this vLLM does not read, or not beside this model: rule V1."""
+
+import re
+from collections.abc import Iterable
+
+from vllm_facts.catalogue.parser import RELEASE
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.sizing.effective_flags import Check, not_taken, release, since, text
+from vllm_facts.weight_formats import SIXTEEN_BIT
+
+METHODS = frozenset(
+    {
+        *(
+            "auto_awq",
+            "auto_gptq",
+            "awq",
+            "awq_marlin",
+            "compressed-tensors",
+            "deepseek_v4_fp8",
+            "experts_int8",
+        ),
+        *(
+            "fbgemm_fp8",
+            "fp8",
+            "fp8_per_block",
+            "fp8_per_channel",
+            "fp8_per_tensor",
+            "fp_quant",
+            "gpt_oss_mxfp4",
+        ),
+        *(
+            "gptq",
+            "gptq_marlin",
+            "humming",
+            "inc",
+            "int8_per_channel_weight_only",
+            "modelopt",
+            "modelopt_fp4",
+        ),
+        *("modelopt_mixed", "modelopt_mxfp8", "moe_wna16", "mxfp4", "mxfp8", "nvfp4_per_token", "online"),
+        *("quark", "torchao"),
+    }
+)
+"""Of `--quantization`, as vLLM 0.32 model_executor/layers/quantization has them; plugins may add some."""
+
+PLUGINS = {
+    "gguf": ((0, 24), "vllm-gguf-plugin", "vllm-project/vllm#39612"),
+    "bitsandbytes": ((0, 28), "vllm-bnb-plugin", "vllm-project/vllm#43529"),
+}
+"""Formats that went out of vLLM: in which release, where they are now, and who says so."""
+
+FAMILIES = ({"awq", "auto_awq", "awq_marlin"}, {"gptq", "auto_gptq", "gptq_marlin"}, {"fp8"})
+_CHECKPOINTS = FAMILIES[0] | FAMILIES[1]
+_GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
+
+
+def _format(case: Case) -> str:
+    """`gguf` or `bitsandbytes` where a flag or the model's name says so."""
+    for knob in ("quantization", "load_format"):
+        if text(case, knob).lower() in PLUGINS:
+            return text(case, knob).lower()
+    name = text(case, "model").lower()
+    return "gguf" if _GGUF.search(name) else "bitsandbytes" if _BNB.search(name) else ""
+
+
+def _plugged(case: Case) -> Iterable[Finding]:
+    found = _format(case)
+    if not found or not since(case, PLUGINS[found][0]):
+        return
+    (_, minor), package, source = PLUGINS[found]
+    yield not_taken(
+        f"vLLM 0.{minor} and later read {found} with the package {package} only: "
+        "without it the server does not start",
+        source,
+        {},
+        severity="warning",
+        expects=f"it starts where {package} is installed beside vLLM; AWQ, GPTQ and FP8 need nothing besides",
+    )
+
+
+def _unknown(case: Case) -> Iterable[Finding]:
+    given = text(case, "quantization")
+    if not given or given in METHODS or given.lower() in PLUGINS or release(case) != RELEASE or "$" in given:
+        return
+    yield not_taken(
+        f"--quantization {given} is no method of vLLM {case.version}",
+        "vLLM 0.32 config/model.py: _verify_quantization",
+        {"quantization": None},
+        expects="vLLM reads the method in the model's own config; fp8 quantizes while it loads",
+    )
+
+
+def _unlike(case: Case) -> Iterable[Finding]:
+    """Another method than the checkpoint's is refused."""
+    given, model = text(case, "quantization"), case.model
+    family = next((one for one in FAMILIES if given in one), None)
+    if family is None or model is None or model.quantization not in {"awq", "gptq"}:
+        return
+    if model.quantization in family:
+        return
+    yield not_taken(
+        f"--quantization {given}, yet {model.name} is quantized with {model.quantization}: vLLM refuses that",
+        "vLLM 0.32 config/model.py: _verify_quantization",
+        {"quantization": None},
+        expects="vLLM reads the method in the model's own config",
+    )
+
+
+def _plain(case: Case) -> Iterable[Finding]:
+    """A checkpoint of 16 bit, as far as its name tells: nothing in it says how it is quantized."""
+    given, model = text(case, "quantization"), case.model
+    if model is None or model.quantization or model.weight_bytes != SIXTEEN_BIT or given not in _CHECKPOINTS:
+        return
+    if text(case, "model").startswith(("/", ".")):
+        return
+    yield not_taken(
+        f"--quantization {given} reads weights in that format; {model.name} has 16 bits, as its name tells",
+        "vLLM 0.32 model_executor/model_loader/weight_utils.py: get_quant_config",
+        {"quantization": None},
+        severity="warning",
+        expects="it starts in 16 bit; or name a checkpoint in that format, "
+        "or let fp8 quantize while it loads",
+    )
+
+
+LINTS = (
+    Check(rules=("V1",), check=_plugged),
+    Check(rules=("V1",), check=_unknown),
+    Check(rules=("V1",), check=_unlike),
+    Check(rules=("V1",), check=_plain),
+)

@@ -1,0 +1,261 @@
+"""What the GPU cannot do or does slowly with these flags: rules H1, H2, H3, E1 and E2.
+
+vLLM 0.32: FLASH_ATTN and FLASHINFER want compute capability 8.0 (v1/attention/backends/flash_attn.py,
+flashinfer.py), bfloat16 too (platforms/cuda.py: check_if_supports_dtype).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.deprecated_flags import ENVIRONMENT
+from vllm_facts.sizing.effective_flags import Check, before, inner, release, since, text, without
+from vllm_facts.values import Knob, Value
+
+AMPERE, ADA = (8, 0), (8, 9)
+VARIABLE = "VLLM_ATTENTION_BACKEND"
+GONE = frozenset({"XFORMERS", "TORCH_SDPA"})  # as backends of a decoder: out of vLLM's registry
+SINCE_AMPERE = frozenset({"FLASH_ATTN", "FLASHINFER", *GONE})
+READ = (0, 32)  # the version whose backends were read; a T4 ran FLASHINFER with 0.14.1
+OLD = (0, 14)
+CUDA_13_SINCE, OLDEST_BUILT = (0, 20), (7, 5)
+AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
+S0 = "T4 benchmark report"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forced:
+    """An attention backend that somebody chose, and how to take that back."""
+
+    name: str
+    where: str
+    to: Mapping[Knob, Value]
+    env: Mapping[str, str | None]
+
+
+def _forced(case: Case) -> _Forced | None:
+    if (name := text(case, "attention_backend")) and name.lower() != "auto":
+        shown = f"--attention-backend {name}"
+        return _Forced(name=name.upper(), where=shown, to={"attention_backend": None}, env={})
+    if name := str(inner(case, "attention_config", "backend") or ""):
+        to = without(case, "attention_config", "backend")
+        return _Forced(name=name.upper(), where=f"attention_config.backend {name}", to=to, env={})
+    if name := case.env.get(VARIABLE, ""):
+        return _Forced(name=name.upper(), where=f"{VARIABLE}={name}", to={}, env={VARIABLE: None})
+    return None
+
+
+def _attention(case: Case) -> Iterable[Finding]:
+    forced = _forced(case)
+    if forced is None:
+        return
+    capability = case.card.capability if case.card else None
+    if case.card and capability and capability < AMPERE and _fails(case, forced.name):
+        yield _turing(
+            case, forced, f"{case.card.name} has compute capability {capability[0]}.{capability[1]}"
+        )
+        return
+    what = "forces"
+    if _dead(case, forced):
+        what = f"is ignored by vLLM {case.version} (it reads --attention-backend), yet means to force"
+    yield Finding(
+        rule="H3",
+        klass="gated",
+        severity="info",
+        why=f"{forced.where} {what} an attention backend: vLLM chooses one by GPU, head size and dtype",
+        to=forced.to,
+        env=forced.env,
+        expects="the backend that vLLM ranks first for this GPU",
+        risks="kernels differ a little in their numbers: compare answers if it was chosen for that",
+        source=f"rulebook H3; {S0} §3; vLLM 0.32 platforms/cuda.py ranks the backends",
+        evidence={"backend": forced.name},
+    )
+
+
+def _dead(case: Case, forced: _Forced) -> bool:
+    """Whether it is only wished for: later versions ignore the variable."""
+    return bool(forced.env) and ENVIRONMENT[VARIABLE].gone(case.version) is True
+
+
+def _fails(case: Case, name: str) -> bool:
+    if name == "FLASHINFER":
+        return since(case, READ)
+    return name in SINCE_AMPERE or name.startswith("FLASH_ATTN")
+
+
+def _turing(case: Case, forced: _Forced, card: str) -> Finding:
+    dead, doubtful = _dead(case, forced), forced.name in GONE and not since(case, READ)
+    forces = f"is ignored by vLLM {case.version} (it reads --attention-backend)" if dead else "is forced"
+    if dead:
+        reason = f"{forced.name} would not run there"
+    elif doubtful:
+        reason = "the report saw it refused by a build of 0.12 and taken by 0.14.1; 0.32 has no such backend"
+    elif forced.name in GONE:
+        reason = f"{forced.name} is no backend of vLLM's decoder any more: the server does not start"
+    else:
+        reason = f"{forced.name} needs 8.0: the server does not start"
+    chosen = "TRITON_ATTN" if since(case, READ) else "FLASHINFER with 0.14, TRITON_ATTN with 0.32"
+    return Finding(
+        rule="H1",
+        klass="gated",
+        severity="warning" if doubtful or dead else "error",
+        why=f"{forced.where} {forces}: {card}, {reason}",
+        to=forced.to,
+        env=forced.env,
+        expects=f"vLLM chooses what runs here ({chosen})",
+        risks="none known",
+        source=(
+            f"rulebook H1; {S0} §3 (which found FLASHINFER best on a T4 with 0.14.1; vLLM 0.32 keeps "
+            "FLASHINFER from Turing until flashinfer#3620 is fixed: v1/attention/backends/flashinfer.py)"
+        ),
+        evidence={"backend": forced.name, "card": case.card.name if case.card else ""},
+    )
+
+
+def _dtype(case: Case) -> Iterable[Finding]:
+    capability = case.card.capability if case.card else None
+    if case.card is None or capability is None or capability >= AMPERE:
+        return
+    if text(case, "dtype") != "bfloat16":
+        return
+    yield Finding(
+        rule="H2",
+        klass="gated",
+        severity="error",
+        why=(
+            f"--dtype bfloat16 on {case.card.name} (compute capability {capability[0]}.{capability[1]}): "
+            "bfloat16 needs 8.0, the server does not start"
+        ),
+        to={"dtype": "half"},
+        expects="it starts, in float16",
+        risks="float16 has less range: a model trained in bfloat16 may overflow, so check its answers",
+        source=f"rulebook H2; {S0} §6; vLLM 0.32 platforms/cuda.py: check_if_supports_dtype",
+        evidence={"capability": f"{capability[0]}.{capability[1]}"},
+    )
+
+
+def _volta(case: Case) -> Iterable[Finding]:
+    capability = case.card.capability if case.card else None
+    if (
+        case.card is None
+        or capability is None
+        or capability >= OLDEST_BUILT
+        or not since(case, CUDA_13_SINCE)
+    ):
+        return
+    yield Finding(
+        rule="E1",
+        klass="note",
+        severity="warning",
+        why=(
+            f"{case.card.name} has compute capability {capability[0]}.{capability[1]}: vLLM's own wheels and "
+            f"images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
+        ),
+        expects="it runs with a build of your own for CUDA 12, or with a release before 0.20",
+        risks="flags were renamed and removed since: lint the command line again for that version",
+        source="rulebook E1; vllm-project/vllm#39878 (CUDA 13), #42381 (what 0.20.1 is built for)",
+        evidence={"version": case.version},
+    )
+
+
+def _cache(case: Case) -> Iterable[Finding]:
+    """Turing has TRITON_ATTN alone in that release; it reads fp8 from 8.9 on, and bfloat16 from 8.0."""
+    capability, kind = case.card.capability if case.card else None, text(case, "kv_cache_dtype")
+    if case.card is None or capability is None or not since(case, READ):
+        return
+    forced = _forced(case)
+    by_triton = capability < AMPERE or (forced is not None and forced.name == "TRITON_ATTN")
+    needs = ADA if kind.startswith("fp8") else AMPERE if kind == "bfloat16" else None
+    if needs is None or not by_triton or capability >= needs:
+        return
+    yield Finding(
+        rule="H2",
+        klass="gated",
+        severity="error",
+        why=(
+            f"--kv-cache-dtype {kind} on {case.card.name} (compute capability "
+            f"{capability[0]}.{capability[1]}): TRITON_ATTN wants {needs[0]}.{needs[1]} for it, "
+            "the server does not start"
+        ),
+        to={"kv_cache_dtype": None},
+        expects="it starts, with a KV cache in the model's dtype",
+        risks="the KV cache holds half as many tokens" if needs == ADA else "none known",
+        source="rulebook H2; vLLM 0.32 v1/attention/backends/triton_attn.py",
+        evidence={"capability": f"{capability[0]}.{capability[1]}"},
+    )
+
+
+def _engine(case: Case) -> Iterable[Finding]:
+    vendor = next((name for name in sorted(case.env) if name.startswith("NIM_")), "")
+    nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in case.log)
+    known = release(case)
+    if nim and (known is None or known < OLD):
+        mark = f"{vendor} is set" if vendor else "its log names an image of nvcr.io"
+        why = f"this is NVIDIA's NIM build of vLLM {case.version or 'of unknown version'} ({mark})"
+        reported = "reported: 4.4 tokens/s with NIM vLLM 0.12.0 where community 0.14.1 gave 42 (T4, AWQ 8B)"
+    elif known is not None and known < OLD:
+        why = f"vLLM {case.version} is older than 0.14"
+        reported = (
+            "reported: a build of 0.12.0 gave 4.4 tokens/s where 0.14.1 gave 42 (T4, AWQ 8B, NIM image)"
+        )
+    else:
+        return
+    yield Finding(
+        rule="E1",
+        klass="note",
+        severity="warning",
+        why=f"{why}: it lacks the Marlin kernels for older GPUs and async scheduling by default (since 0.14)",
+        expects=f"a current community release is faster; {reported}, not promised here",
+        risks="flags were renamed and removed since: lint the command line again for the new version",
+        source=f"rulebook E1; {S0} §1; vLLM 0.14 made async scheduling the default",
+        evidence={"version": case.version},
+    )
+
+
+_EXLLAMA = re.compile(r"Using (Exllama\w*)\b")
+_NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
+
+
+def _kernel(case: Case) -> Iterable[Finding]:
+    told = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
+    given = text(case, "quantization").lower()
+    by_name = given == "awq" and before(case, AWQ_FORCED_UP_TO)
+    if by_name:
+        why = (
+            f"--quantization awq with vLLM {case.version}: naming awq forces its slow kernel; "
+            "left to itself vLLM takes Marlin"
+        )
+    elif told:
+        found = _EXLLAMA.search(told)
+        kernel = found[1] if found else "a kernel that vLLM calls not fully optimized"
+        why = f"the log says that the quantized weights run on {kernel}, a slow fallback"
+    else:
+        return
+    yield Finding(
+        rule="E2",
+        klass="gated",
+        severity="warning",
+        why=why,
+        to={"quantization": None} if given in {"awq", "gptq"} else {},
+        expects=(
+            "MarlinLinearKernel, or a compressed-tensors checkpoint that gets it; "
+            "reported on a T4: 30 to 42 tokens/s instead of 4.4, not promised here"
+        ),
+        risks="another kernel rounds differently: check answers once",
+        source=(
+            f"rulebook E2; {S0} §2; vLLM up to 0.19 model_executor/layers/quantization/awq_marlin.py: "
+            "'you specified quantization=awq explicitly, so forcing awq'"
+        ),
+        evidence={"quantization": given or "not given"},
+    )
+
+
+LINTS = (
+    Check(rules=("H1", "H3"), check=_attention),
+    Check(rules=("H2",), check=_dtype),
+    Check(rules=("H2",), check=_cache),
+    Check(rules=("E1",), check=_volta),
+    Check(rules=("E1",), check=_engine),
+    Check(rules=("E2",), check=_kernel),
+)

@@ -1,0 +1,67 @@
+"""The values of flags that take JSON: what vLLM could not read, and keys that it does not know. Rule V1."""
+
+import json
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from vllm_facts.catalogue.json_keys import PARTS, RENAMED_PARTS
+from vllm_facts.catalogue.parser import RELEASE
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.json_flags import broken, mended
+from vllm_facts.sizing.effective_flags import Check, entries, not_taken, release
+from vllm_facts.values import Knob, Value
+
+
+def _unreadable(case: Case) -> Iterable[Finding]:
+    for knob, value in case.setting.items():
+        if not (why := broken(knob, value)):
+            continue
+        meant = mended(knob, value)
+        yield not_taken(
+            f"--{knob.replace('_', '-')} {why}",
+            "vLLM 0.32 engine/arg_utils.py: it ends with exit code 2",
+            {knob: meant} if meant else {},
+            expects="" if meant else "write it anew: vLLM takes JSON, or its parts as --flag.key value",
+        )
+
+
+def _unknown_keys(case: Case) -> Iterable[Finding]:
+    """Only of the release whose keys are listed: others have some more, and some less."""
+    if release(case) != RELEASE:
+        return
+    for flag, keys in PARTS.items():
+        given = entries(case, flag)
+        dotted = [knob for knob in case.setting if knob.startswith(flag + ".")]
+        told = {**given, **{knob.split(".")[1]: case.setting[knob] for knob in dotted}}
+        for key in sorted(told.keys() - keys):
+            meant = _meant(flag, key, told.keys())
+            to = _without(case, flag, key, meant)
+            yield not_taken(
+                f"--{flag.replace('_', '-')} has no key {key}" + (f": it is {meant} today" if meant else ""),
+                "vLLM 0.32 vllm/config: a key that it does not know ends the start",
+                to,
+                expects="" if to else "it starts without the key",
+            )
+
+
+def _meant(flag: str, key: str, told: Iterable[str]) -> str:
+    near = get_close_matches(key, PARTS[flag], n=1, cutoff=0.85)
+    meant = RENAMED_PARTS.get(flag, {}).get(key) or (near[0] if near else "")
+    return "" if meant in told else meant
+
+
+def _without(case: Case, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
+    given = entries(case, flag)
+    if key not in given:
+        dotted = f"{flag}.{key}"
+        if dotted not in case.setting:
+            return {}  # deeper inside
+        return {dotted: None, **({f"{flag}.{meant}": case.setting[dotted]} if meant else {})}
+    left = {meant if name == key else name: value for name, value in given.items() if meant or name != key}
+    return {flag: json.dumps(left) if left else None}
+
+
+LINTS = (
+    Check(rules=("V1",), check=_unreadable),
+    Check(rules=("V1",), check=_unknown_keys),
+)

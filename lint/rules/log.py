@@ -1,0 +1,285 @@
+"""What the lines of a vLLM server's log say about its setting, recognised word for word (rules F1 to F5, F8).
+
+The texts are those of vLLM 0.11 to 0.33; a line that no recogniser knows says nothing.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import floor
+
+from vllm_facts.deployment import Case, Finding, Lint
+from vllm_facts.knobs import release_of
+from vllm_facts.values import Knob, Value
+
+_UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
+_DENSE, _MOE = 0.92, 0.85  # S3 #2: all-to-all buffers are outside vLLM's accounts on MoE
+_LOWER = (0.85, 0.8)  # M2: where to go after an OOM
+_RAISED_DEFAULT_SINCE = (0, 20)
+_LONGEST_LINE = 4000
+
+Says = Callable[[re.Match[str], Case], Finding | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recogniser:
+    """One text of the log. Of several lines the last one that says something counts."""
+
+    rule: str
+    pattern: str  # compiled when there is a log to read: a command that somebody waits for has none
+    says: Says
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return (self.rule,)
+
+    def check(self, case: Case) -> Iterable[Finding]:
+        for line in reversed(case.log):
+            match = re.search(self.pattern, line[:_LONGEST_LINE])
+            if match and (found := self.says(match, case)):
+                return (found,)
+        return ()
+
+
+def _moe(match: re.Match[str], case: Case) -> Finding:
+    folder = case.env.get("VLLM_TUNED_CONFIG_FOLDER", "")
+    there = f" although VLLM_TUNED_CONFIG_FOLDER is {folder}" if folder else ""
+    return Finding(
+        rule="F1",
+        klass="note",
+        severity="warning",
+        why=f"the log says that the MoE kernels run on their default configuration{there}",
+        expects=(
+            "run benchmarks/kernels/benchmark_moe.py --tune on this GPU and point VLLM_TUNED_CONFIG_FOLDER "
+            "at what it writes: 20 to 40 % are reported to come back"
+        ),
+        risks="the tuning needs the GPU for itself for hours",
+        source="rulebook F1; vLLM 0.32 fused_moe.py, production triage guide #1",
+        evidence={"line": match[0]},
+    )
+
+
+def _eager(match: re.Match[str], case: Case) -> Finding:
+    level = case.setting.get("optimization_level")
+    by_level = level == 0 and not case.setting.get("enforce_eager")
+    to: dict[Knob, Value] = {"optimization_level": None} if by_level else {"enforce_eager": False}
+    return Finding(
+        rule="F2",
+        klass="auto",
+        severity="warning",
+        why="the log says that CUDA graphs and compilation are off: each decoding step waits for the CPU",
+        to=to,
+        expects="decoding 30 to 50 % faster (reported by the sources, not promised)",
+        risks="a longer first start (compilation, graph capture), and memory for the graphs",
+        source="rulebook F2, G1; vLLM 0.32 config/vllm.py",
+        evidence={"line": match[0]},
+    )
+
+
+def _all_reduce(match: re.Match[str], case: Case) -> Finding | None:
+    tensor = case.setting.get("tensor_parallel_size")
+    if "more than two PCIe-only" not in match[0] and tensor == 1:
+        return None
+    return Finding(
+        rule="F3",
+        klass="note",
+        severity="warning",
+        why=f"the log says: {match[0].strip()[:160]}; every layer's all-reduce goes the slow way",
+        expects="where the model fits one GPU: data parallel replicas instead of tensor parallel over PCIe",
+        source="rulebook F3, D5; vLLM 0.32 custom_all_reduce.py, parallelism guide",
+        evidence={"line": match[0].strip()[:160]}
+        | ({} if tensor is None else {"tensor_parallel_size": tensor}),
+    )
+
+
+def _no_blocks(match: re.Match[str], case: Case) -> Finding:
+    present, ceiling = _utilization(case), _MOE if case.model and case.model.experts else _DENSE
+    to: dict[Knob, Value] = {_UTILIZATION: ceiling} if present < ceiling else {}
+    more = (
+        "the weights and the activations leave room for KV cache"
+        if to
+        else f"{_UTILIZATION} is as high as is wise: shorten {_LEN}, take a quantised model or more GPUs"
+    )
+    return Finding(
+        rule="F4",
+        klass="auto" if to else "note",
+        severity="error",
+        why=f"it did not start: at {_UTILIZATION} {present:g} nothing of the GPU is left for the KV cache",
+        to=to,
+        expects=more,
+        risks="less memory for others on this GPU; an OOM where they need it",
+        source="rulebook F4; vLLM 0.32 kv_cache_utils.py says to raise it, where older advice lowers it",
+        evidence={"line": match[0]},
+    )
+
+
+def _too_long(match: re.Match[str], case: Case) -> Finding | None:
+    wanted, fits = int(match["wanted"].replace(",", "")), int(match["fits"].replace(",", ""))
+    present = case.setting.get(_LEN)
+    if fits < 1 or (isinstance(present, int) and present <= fits):
+        return None
+    return Finding(
+        rule="F4",
+        klass="gated",
+        severity="error",
+        why=f"it did not start: not even one request of {wanted} tokens fits the KV cache, {fits} do",
+        to={_LEN: _round_down(fits)},
+        expects="it starts",
+        risks="longer requests are refused; more KV cache or a smaller model would keep them",
+        source="rulebook F4; vLLM 0.32 kv_cache_utils.py",
+        evidence={_LEN: wanted, "estimated_max_model_len": fits},
+    )
+
+
+def _not_free(match: re.Match[str], case: Case) -> Finding | None:
+    free, total = float(match["free"]), float(match["total"])
+    fits = floor(free / total * 100 - 1) / 100 if total else 0.0
+    if fits >= _utilization(case):
+        return None
+    wise = fits >= 0.5  # noqa: PLR2004 - below that it is somebody else's GPU
+    return Finding(
+        rule="F4",
+        klass="auto" if wise else "note",
+        severity="error",
+        why=(f"it did not start: {free:g} of {total:g} GiB were free, {_utilization(case):g} is asked for"),
+        to={_UTILIZATION: fits} if wise else {},
+        expects="it starts beside what holds the rest; better: free the GPU first (nvidia-smi says who)",
+        risks="less KV cache",
+        source="rulebook F4; vLLM 0.32 v1/worker/utils.py",
+        evidence={"free_gib": free, "total_gib": total},
+    )
+
+
+def _warm_up(match: re.Match[str], case: Case) -> Finding | None:
+    dummies, seqs = int(match["dummies"]), case.setting.get(_SEQS)
+    if isinstance(seqs, int) and seqs < dummies:
+        return None  # lowered since: the log is of another start
+    to: dict[Knob, Value] = {_SEQS: 1 << max(0, (dummies // 4).bit_length() - 1)}
+    if _utilization(case) > _LOWER[0]:
+        to[_UTILIZATION] = _LOWER[0]
+    return Finding(
+        rule="F5",
+        klass="auto",
+        severity="error",
+        why=f"it did not start: out of GPU memory while it warmed up with {dummies} dummy requests",
+        to=to,
+        expects="it starts; if not, a shorter context (max_model_len, a person's decision) is next",
+        risks="fewer requests run at once; less KV cache",
+        source="rulebook F5; vLLM 0.32 gpu_model_runner.py; RTX 5070 log (256 dummy requests: 64 and 0.85)",
+        evidence={"dummy_requests": dummies},
+    )
+
+
+def _mamba(match: re.Match[str], case: Case) -> Finding | None:
+    seqs, blocks = int(match["seqs"]), int(match["blocks"])
+    present = case.setting.get(_SEQS)
+    if blocks < 1 or (isinstance(present, int) and present <= blocks):
+        return None
+    return Finding(
+        rule="F5",
+        klass="auto",
+        severity="error",
+        why=f"it did not start: {_SEQS} {seqs} is more than the {blocks} blocks of the Mamba cache",
+        to={_SEQS: 1 << (blocks.bit_length() - 1)},
+        expects="it starts; a higher gpu_memory_utilization makes more blocks",
+        risks="fewer requests run at once",
+        source="rulebook F5, B2; vLLM 0.32 v1/core/kv_cache_utils.py",
+        evidence={_SEQS: seqs, "mamba_blocks": blocks},
+    )
+
+
+def _oom(match: re.Match[str], case: Case) -> Finding | None:
+    if any("dummy requests" in line for line in case.log):
+        return None  # F5 knows more
+    lower = next((step for step in _LOWER if step < _utilization(case)), None)
+    seqs = case.setting.get(_SEQS)
+    to: dict[Knob, Value] = {}
+    if lower is not None:
+        to = {_UTILIZATION: lower}
+    elif isinstance(seqs, int) and seqs > 1:
+        to = {_SEQS: seqs // 2}
+    return Finding(
+        rule="M2",
+        klass="auto" if to else "note",
+        severity="error",
+        why="the log holds a CUDA out of memory: what vLLM does not account for needs more room",
+        to=to,
+        expects="no further OOM; if there is one: fewer max_num_seqs, then a shorter max_model_len",
+        risks="less KV cache",
+        source="rulebook M2; vLLM conserving-memory guide",
+        evidence={"line": match[0][:160]},
+    )
+
+
+def _periodic(match: re.Match[str], case: Case) -> Finding | None:
+    running, waiting, usage = (float(match[name]) for name in ("running", "waiting", "usage"))
+    still = running > 0 and not float(match["prompts"]) and not float(match["answers"])
+    if not waiting:
+        return None
+    seqs = case.setting.get(_SEQS)
+    reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
+    capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
+    told = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
+    if still:
+        advice = "not one token was made meanwhile: look at what the log says before, not at the flags"
+    elif capped:
+        advice = f"{_SEQS} {seqs} is what they wait for: `trimtab advise` says how far it may be raised"
+    else:
+        advice = "`trimtab advise` says what they wait for, of the running server or of this log"
+    return Finding(
+        rule="F8",
+        klass="note",
+        severity="warning" if capped else "info",
+        why=f"the log's latest count: {told}",
+        expects=advice,
+        source="rulebook F8; vLLM 0.32 v1/metrics/loggers.py",
+        evidence={"running": running, "waiting": waiting, "kv_cache_usage_percent": usage},
+    )
+
+
+def _utilization(case: Case) -> float:
+    """As given, else vLLM's own."""
+    given = case.setting.get(_UTILIZATION)
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return float(given)
+    release = release_of(case.version)
+    return 0.9 if release is not None and release < _RAISED_DEFAULT_SINCE else 0.92
+
+
+def _round_down(tokens: int) -> int:
+    """To a whole number of 1,024 tokens where there is one."""
+    return tokens // 1024 * 1024 or tokens
+
+
+_COUNTS = (
+    r"Engine \d+: Avg prompt throughput: (?P<prompts>\d+\.?\d*) tokens/s, "
+    r"Avg generation throughput: (?P<answers>\d+\.?\d*) tokens/s, Running: (?P<running>\d+) reqs?, "
+    r"Waiting: (?P<waiting>\d+) reqs?.*?KV cache usage: (?P<usage>\d+\.?\d*)%"
+)
+_TOO_LONG = (  # the second text is that of vLLM up to 0.8
+    r"max seq len \((?P<wanted>[\d,]*\d)\)(?:.*estimated maximum model length is "
+    r"|.*maximum number of tokens that can be stored in KV cache \()(?P<fits>[\d,]*\d)"
+)
+_NOT_FREE = (
+    r"Free memory on device\D*\d* ?\((?P<free>\d+\.?\d*)/(?P<total>\d+\.?\d*) GiB\) on startup is less"
+)
+_EAGER = r"Cudagraph is disabled under eager mode|Enforce eager set, disabling torch\.compile"
+_OOM = r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA out of memory\. Tried to allocate.*"
+_ROWS: tuple[tuple[str, str, Says], ...] = (
+    ("F1", r"Using default MoE config\. Performance might be sub-optimal!", _moe),
+    ("F2", _EAGER, _eager),
+    ("F3", r"Custom allreduce is disabled\b.*", _all_reduce),
+    ("F4", r"No available memory for the cache blocks", _no_blocks),
+    ("F4", _TOO_LONG, _too_long),
+    ("F4", _NOT_FREE, _not_free),
+    ("F5", r"CUDA out of memory.*?(?P<dummies>\d+) dummy requests", _warm_up),
+    (
+        "F5",
+        r"max_num_seqs \((?P<seqs>\d+)\) exceeds available Mamba cache blocks \((?P<blocks>\d+)\)",
+        _mamba,
+    ),
+    ("M2", _OOM, _oom),
+    ("F8", _COUNTS, _periodic),
+)
+
+LINTS: tuple[Lint, ...] = (*(Recogniser(rule, pattern, says) for rule, pattern, says in _ROWS),)

@@ -1,0 +1,270 @@
+"""How much of the GPU vLLM takes, and how large its batches are: M4, M5, B1, B2, B3, L1 and O1."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from lint.rules.profile import PROFILES
+from vllm_facts.defaults import whole
+from vllm_facts.deployment import Case, Finding, Severity
+from vllm_facts.sizing.capacity import fits, kv_tokens_at, seqs_that_fit
+from vllm_facts.sizing.effective_flags import (
+    Check,
+    expert_parallel,
+    layout,
+    number,
+    seqs_in_force,
+    share,
+    sparse,
+    tokens_in_force,
+    too_sparse,
+    transformer,
+)
+from vllm_facts.sizing.kv_cache import GIB, fit, longest
+from vllm_facts.sizing.parallel_layouts import SHORT, change, planned, settled
+from vllm_facts.sizing.typical_requests import DENSE_SHARE, FEW_SEQS, MOE_SHARE, SEQS_TO, SHARE, raised
+from vllm_facts.values import Knob, Value
+
+SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
+T4_REPORT, TUNING = "T4 benchmark report §6", "vLLM performance-tuning reference"
+MOST_SHARE, DENSE_MOST = 0.95, 0.92  # no source goes beyond the one; the other is for dense models
+FEW_TOKENS, TOKENS_TO = 512, 2048
+SMALL_CARD_GIB = 16
+HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
+
+
+def _moe(case: Case) -> Iterable[Finding]:
+    now, present = layout(settled(case)), share(case)
+    if not sparse(case) or present <= MOE_SHARE or case.setting.get("kv_cache_memory_bytes"):
+        return
+    exchanges = now.gpus > 1 and (expert_parallel(case) or now.dp > 1)
+    given = number(case, SHARE) is not None
+    if not (exchanges or given) or fits(case, share=MOE_SHARE) is False:
+        return
+    stays = exchanges and not (too_sparse(case) and now.dp == 1)  # else D6 takes it away
+    yield Finding(
+        rule="M4",
+        klass="auto",
+        severity="warning" if given and (exchanges or present > DENSE_SHARE + 0.02) else "info",
+        why=(
+            f"{SHARE} {present:g}{'' if given else ' (the default)'} on a mixture of experts"
+            + (" with an exchange between GPUs: its" if stays else ": with an exchange between GPUs, its")
+            + " buffers lie outside vLLM's accounts, and memory runs out under load"
+        ),
+        to={SHARE: MOE_SHARE},
+        expects="no OOM at high concurrency",
+        risks="a smaller KV cache" + _kv_change(case, MOE_SHARE),
+        source=f"rulebook M4; {TUNING}, mistake 2 (0.85 for MoE, 0.92 for dense)",
+        evidence={SHARE: present},
+    )
+
+
+def _most(case: Case) -> Iterable[Finding]:
+    """What M4 is for a mixture of experts, for all others: no source goes beyond 0.95."""
+    given = number(case, SHARE)
+    if given is None or given <= MOST_SHARE or sparse(case) or case.setting.get("kv_cache_memory_bytes"):
+        return
+    if fits(case, share=DENSE_MOST) is False:
+        return
+    yield Finding(
+        rule="M4",
+        klass="auto",
+        severity="warning",
+        why=(
+            f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU for what vLLM does not count: it does not "
+            "start where less is free (the CUDA context is not), or runs out of memory at a peak"
+        ),
+        to={SHARE: DENSE_MOST},
+        expects="a start wherever the GPU is free, and room for a peak",
+        risks="a smaller KV cache" + _kv_change(case, DENSE_MOST),
+        source=f"rulebook M4, M1; {TUNING}, mistake 2 (0.92 for dense); T4 benchmark report §6 (up to 0.95)",
+        evidence={SHARE: given},
+    )
+
+
+def _low(case: Case) -> Iterable[Finding]:
+    given = number(case, SHARE)
+    to = raised(replace(case, setting={**settled(case).setting, SHARE: given}))
+    if given is None or to is None:
+        return
+    yield Finding(
+        rule="M5",
+        klass="auto",
+        severity="warning",
+        why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused: that would be KV cache",
+        to={SHARE: to},
+        expects="more sequences at once before requests wait or are preempted" + _kv_change(case, to),
+        risks="an OOM where another process shares the GPU: then keep it",
+        source=f"rulebook M5; {T4_REPORT} (0.85 to 0.95, below 0.8 wastes KV cache); vLLM 0.32: 0.92",
+        evidence={SHARE: given},
+    )
+
+
+def _kv_change(case: Case, to: float) -> str:
+    present, then = kv_tokens_at(case, share(case)), kv_tokens_at(case, to)
+    return (
+        f" ({present:,.0f} tokens now, {then:,.0f} then)" if present is not None and then is not None else ""
+    )
+
+
+def _few(case: Case) -> Iterable[Finding]:
+    seqs, took, most = whole(case.setting, SEQS), fit(settled(case)), longest(settled(case))
+    if seqs is None or seqs > FEW_SEQS or not transformer(case) or took is None or most is None:
+        return
+    if case.concurrency is not None and case.concurrency <= seqs:
+        return
+    room, least = seqs_that_fit(case) or 0, _least(case)[1]
+    to = next((value for value in (least, least // 2, 64, 32) if seqs * 2 <= value <= room), None)
+    if to is None:
+        return
+    wanted: dict[Knob, Value] = {SEQS: to}
+    tokens = whole(case.setting, TOKENS)
+    if tokens is not None and tokens < to:
+        wanted[TOKENS] = max(to, _least(case)[0])
+    yield Finding(
+        rule="B1",
+        klass="auto",
+        severity="warning",
+        why=(
+            f"{SEQS} {seqs} caps a transformer whose KV cache holds about {took.kv_tokens:,.0f} tokens: "
+            f"{took.kv_tokens / most:.0f} requests of {most:,} and many more of usual length"
+        ),
+        to=wanted,
+        expects="more throughput under load (reported on a T4: 476 tokens/s with 16 users at 128)",
+        risks="ITL rises with the batch; preemptions if most requests are near the longest",
+        source=f"rulebook B1; {T4_REPORT} (16 is too low for a transformer, 128 for 8B on 16 GB)",
+        evidence={SEQS: seqs, "kv_tokens": round(took.kv_tokens)},
+    )
+
+
+def _least(case: Case) -> tuple[int, int]:
+    """Tokens and sequences that B3 and B1 ask for: no fewer than W1 would, where a profile is declared."""
+    profile = PROFILES.get(case.profile)
+    if profile is None:
+        return TOKENS_TO, SEQS_TO
+    return max(TOKENS_TO, profile.tokens[0]), max(SEQS_TO, profile.seqs[0])
+
+
+def _hybrid(case: Case) -> Iterable[Finding]:
+    model, card = case.model, case.card
+    if model is None or not model.hybrid or card is None or card.memory_gib is None:
+        return
+    if card.memory_gib > SMALL_CARD_GIB or not model.parameters or not model.weight_bytes:
+        return
+    after = settled(case)
+    took = fit(after)
+    none_left = took is not None and took.fits is False and took.kv_tokens < SHORT
+    if none_left or model.parameters * model.weight_bytes / layout(after).tp < HEAVY * card.memory_gib * GIB:
+        return
+    wanted: dict[Knob, Value] = {}
+    if (seqs_in_force(case) or FEW_SEQS) > FEW_SEQS:
+        wanted[SEQS] = FEW_SEQS
+    if (tokens_in_force(case) or FEW_TOKENS) > FEW_TOKENS:
+        wanted[TOKENS] = FEW_TOKENS
+    if share(case) > MOE_SHARE and fits(case, share=MOE_SHARE) is not False:
+        wanted[SHARE] = MOE_SHARE
+    if case.setting.get("mamba_ssm_cache_dtype") in {"float16", "bfloat16"}:
+        wanted["mamba_ssm_cache_dtype"] = "float32"
+    if not wanted and case.profile not in PROFILES:
+        return  # else W1 would ask for the template's values
+    yield Finding(
+        rule="B2",
+        klass="gated" if "mamba_ssm_cache_dtype" in wanted else "auto",
+        severity="warning" if SEQS in wanted else "info",
+        why=(
+            f"{model.name} is a hybrid: each of {seqs_in_force(case)} sequences holds a state of fixed size, "
+            f"and {card.name} has {card.memory_gib:g} GiB"
+        ),
+        to=wanted,
+        expects="no OOM, and no 'max_num_seqs exceeds available Mamba cache blocks' at the start",
+        risks=(
+            "fewer requests at once and smaller steps: TTFT of long prompts rises; where it serves "
+            "with more, keep more"
+        ),
+        source=(
+            f"rulebook B2; {T4_REPORT} (Mamba-2 9B on a T4); vLLM 0.32 keeps the state in float32 by itself "
+            "for NemotronH (model_executor/models/config.py)"
+        ),
+        evidence={"memory_gib": card.memory_gib, SEQS: seqs_in_force(case)},
+    )
+
+
+def _small_steps(case: Case) -> Iterable[Finding]:
+    tokens = whole(case.setting, TOKENS)
+    hybrid = case.model is not None and case.model.hybrid
+    seqs = whole(case.setting, SEQS)
+    if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
+        return  # the last is an error of its own
+    severity: Severity = "warning" if transformer(case) else "info"
+    yield Finding(
+        rule="B3",
+        klass="auto",
+        severity=severity,
+        why=f"{TOKENS} {tokens}: a prompt of 2,048 tokens takes {-(-2048 // tokens)} steps before it answers",
+        to={TOKENS: _least(case)[0]},
+        expects="lower TTFT and more throughput; 2048 is vLLM's own least default",
+        risks="ITL rises a little while prompts are computed; a little more memory for activations",
+        source=f"rulebook B3; {T4_REPORT} (512 limits batching); vLLM 0.32 engine/arg_utils.py",
+        evidence={TOKENS: tokens},
+    )
+
+
+def _length(case: Case) -> Iterable[Finding]:
+    """L1, before a start: vLLM refuses a context of which not one request fits."""
+    took, most, plan = fit(case), longest(case), planned(case)
+    if took is None or most is None or took.fits is not False:
+        return
+    if plan is None or plan.length is None or plan.layout != layout(case):
+        return  # D2 or D3 says it
+    named = "the model's own length" if case.setting.get("max_model_len") is None else "--max-model-len"
+    yield Finding(
+        rule="L1",
+        klass="gated",
+        severity="error",
+        why=(
+            f"one request of {most:,} tokens ({named}) does not fit, so the server does not start: {took.why}"
+        ),
+        to=change(case),
+        expects="it starts; more GPUs to an engine or a KV cache in fp8 (with a look at answers) hold more",
+        risks="longer requests are refused: a person decides what length is needed",
+        source="rulebook L1; vLLM 0.32 v1/core/kv_cache_utils.py ('To serve at least one request with …')",
+        evidence={"kv_tokens": took.kv_tokens, "max_model_len": most},
+    )
+
+
+def _offloading(case: Case) -> Iterable[Finding]:
+    size = number(case, "kv_offloading_size")
+    if not size:
+        return
+    room, seqs = seqs_that_fit(case, tokens=longest(case)), seqs_in_force(case)
+    wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
+    enough = room is not None and wanted is not None and room >= wanted
+    to: Mapping[Knob, Value] = (
+        {"kv_offloading_size": None} if enough else {}
+    )  # the backend alone does nothing
+    held = f"; the GPU alone holds {room} requests of full length" if room is not None else ""
+    yield Finding(
+        rule="O1",
+        klass="auto",
+        severity="warning" if enough else "info",
+        why=f"{size:g} GiB of KV cache are offloaded to the host{held}",
+        to=to,
+        expects=(
+            "with short contexts try without: reported 84 tokens/s without and 43 with it (10 at once, "
+            "RTX 5070), not promised"
+        ),
+        risks="where contexts or users do not fit the GPU, or prefixes come again, it is worth its cost",
+        source="rulebook O1; RTX 5070 testing log; vLLM 0.32 config/cache.py",
+        evidence={"kv_offloading_size": size},
+    )
+
+
+LINTS = (
+    Check(rules=("M4",), check=_moe),
+    Check(rules=("M4",), check=_most),
+    Check(rules=("M5",), check=_low),
+    Check(rules=("B1",), check=_few),
+    Check(rules=("B2",), check=_hybrid),
+    Check(rules=("B3",), check=_small_steps),
+    Check(rules=("L1",), check=_length),
+    Check(rules=("O1",), check=_offloading),
+)

@@ -1,0 +1,230 @@
+"""How the model lies on the GPUs: D1 to D5, by weights, heads and what links the GPUs.
+
+Each says why, with its own numbers; what to change is the one plan of layouts.py. What a mixture of experts
+wants besides (D6 to D8) is in lint_experts.py.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from vllm_facts.deployment import Case, Finding, Model, Severity
+from vllm_facts.sizing.effective_flags import Check, Layout, billions, layout
+from vllm_facts.sizing.kv_cache import Fit, fit, longest
+from vllm_facts.sizing.parallel_layouts import (
+    LADDER,
+    NVLINK_LOST,
+    PAIR,
+    WIDEST,
+    change,
+    crowded,
+    divides,
+    idle,
+    one_node,
+    over_pcie,
+    planned,
+    small,
+)
+from vllm_facts.values import Knob, Value
+
+GUIDE = "parallelism guide"
+DOCS = "vLLM docs serving/parallelism_scaling.md"
+MANY = 512  # requests at once: data parallel wins (S3)
+
+
+def _validity(case: Case) -> Iterable[Finding]:
+    now, model = layout(case), case.model
+    reason = divides(model, now.tp)
+    if reason:
+        why = f"--tensor-parallel-size {now.tp}: {reason} ({model.name if model else ''})"
+    elif crowded(case):
+        why = f"tensor {now.tp} x pipeline {now.pp} x data {now.dp} takes {now.gpus} GPUs of {case.gpus}"
+    else:
+        return
+    to, plan = change(case), planned(case)
+    expects = "it starts with more GPUs, or with a smaller model"
+    if to and plan:
+        expects = f"it starts, with {_engines(plan.layout)}{idle(case, plan.layout)}"
+    yield Finding(
+        rule="D3",
+        klass="gated",
+        severity="error",
+        why=f"{why}: the server does not start",
+        to=to,
+        expects=expects,
+        risks=_refused(to) or ("fewer GPUs hold less KV cache" if to else "none"),
+        source="rulebook D3; vLLM 0.32 config/model.py: verify_with_parallel_config",
+        evidence={"tensor_parallel_size": now.tp, "heads": model.heads if model else None},
+    )
+
+
+def _engines(now: Layout) -> str:
+    size = f"{now.tp * now.pp} GPU{'s' if now.tp * now.pp > 1 else ''}"
+    stages = f", as a pipeline of {now.pp}" if now.pp > 1 else ""
+    return f"{now.dp} engine{'s' if now.dp > 1 else ''} of {size}{stages}"
+
+
+def _refused(to: Mapping[Knob, Value]) -> str:
+    return "longer requests than max_model_len are refused" if "max_model_len" in to else ""
+
+
+def _size(case: Case) -> Iterable[Finding]:
+    """D1 and D2: the fewest GPUs that hold weights and KV cache, the rest as replicas."""
+    model, now = case.model, layout(case)
+    if model is None or divides(model, now.tp) or crowded(case):
+        return  # D3 says it
+    took, plan = fit(case), planned(case)
+    if took and took.fits is False:
+        if plan is None or plan.layout != now or plan.length is None:  # else L1 says it
+            yield _too_large(case, model, now, took)
+    elif plan is not None and not plan.experts:
+        wanted = plan.layout
+        if wanted.tp * wanted.pp == 1 < now.tp * now.pp:
+            yield _replicas(case, model, now, wanted)
+        elif wanted.tp * wanted.pp < now.tp * now.pp:
+            yield _narrower(case, model, now, wanted)
+
+
+def _too_large(case: Case, model: Model, now: Layout, took: Fit) -> Finding:
+    to, plan = change(case), planned(case)
+    expects = "quantised weights, or larger or more GPUs, fit"
+    if to and plan:
+        staged = plan.layout.pp > now.pp and over_pcie(case)
+        expects = f"it fits as {_engines(plan.layout)}"
+        expects += ", which exchanges least over PCIe" if staged else ""
+        expects += idle(case, plan.layout)
+    return Finding(
+        rule="D2",
+        klass="gated",
+        severity="error",
+        why=f"{model.name} does not fit {_gpus(case, now)} with one request: {took.why}",
+        to=to,
+        expects=expects,
+        risks=_refused(to) or "more GPUs; the answer of one request waits for their exchange",
+        source=f"rulebook D2; {GUIDE} (size ladder), {DOCS}",
+        evidence=_shown(took),
+    )
+
+
+def _narrower(case: Case, model: Model, now: Layout, wanted: Layout) -> Finding:
+    size, took = wanted.tp * wanted.pp, fit(case, shape=wanted)
+    ladder = next((gpus for bound, gpus in LADDER if (model.parameters or 0) < bound), WIDEST)
+    far = took is None and now.tp > 2 * ladder
+    return Finding(
+        rule="D2",
+        klass="gated",
+        severity="warning" if far or _slow(case, now) else "info",
+        why=(
+            f"{model.name} ({billions(model.parameters) if model.parameters else 'size unknown'}) over "
+            f"{now.tp * now.pp} GPUs: {size} are enough "
+            f"{'for weights and KV cache' if took else 'by the size ladder'}"
+        ),
+        to=change(case),
+        expects=f"more throughput for each GPU: {_engines(wanted)}{idle(case, wanted)}",
+        risks="a single request answers slower, and each engine has a smaller KV cache",
+        source=f"rulebook D2; {GUIDE} (size ladder), serving guide (the least TP that fits), {DOCS}",
+        evidence=_shown(took),
+    )
+
+
+def _slow(case: Case, now: Layout) -> bool:
+    return over_pcie(case) and now.tp > PAIR
+
+
+def _replicas(case: Case, model: Model, now: Layout, wanted: Layout) -> Finding:
+    to, alone = change(case), fit(case, shape=wanted)
+    many = (case.concurrency or 0) >= MANY
+    severity: Severity = "warning" if small(model) or over_pcie(case) or many else "info"
+    size = billions(model.parameters) if model.parameters else "its weights"
+    room = f": {_needs(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
+    over = " over PCIe" if over_pcie(case) else ""
+    shorter = f", not a request of all {longest(case):,}" if "max_model_len" in to else ""
+    gain = "reported: 4 times the throughput of a 2B model on four PCIe GPUs, not promised"
+    independent = "independent engines" if wanted.dp > 1 else "one engine"
+    return Finding(
+        rule="D1",
+        klass="gated",
+        severity=severity,
+        why=f"{model.name} ({size}) is split over {now.tp * now.pp} GPUs{over}, yet fits one{room}{shorter}",
+        to=to,
+        expects=(
+            f"{wanted.dp if wanted.dp > 1 else ''} {independent} without an exchange between GPUs in every "
+            f"layer ({gain}){idle(case, wanted)}"
+        ).lstrip(),
+        risks="one request alone answers slower on GPUs with NVLink; each engine caches its own prefixes"
+        + ("; longer requests are refused" if shorter else ""),
+        source=f"rulebook D1; {GUIDE} #1, {DOCS}: a model that fits one GPU needs no distributed inference",
+        evidence={"tensor_parallel_size": now.tp, "parameters": model.parameters} | _shown(alone),
+    )
+
+
+def _pipeline(case: Case) -> Iterable[Finding]:
+    now, plan = layout(case), planned(case)
+    if now.pp == 1 or plan is None or plan.layout.pp > 1 or not one_node(case) or crowded(case):
+        return
+    if divides(case.model, now.tp) or plan.layout.tp < now.tp * now.pp:
+        return  # D3, or D1 and D2 say it
+    nvlink = case.card is not None and case.card.link == "nvlink"
+    yield Finding(
+        rule="D4",
+        klass="gated",
+        severity="warning" if nvlink else "info",
+        why=f"{now.pp} pipeline stages of {now.tp} GPUs on one host{' with NVLink' if nvlink else ''}: "
+        "a token passes the stages one after the other",
+        to=change(case),
+        expects="lower ITL: all GPUs work on each layer; pipelines are for between hosts"
+        + idle(case, plan.layout),
+        risks="without NVLink vLLM's own documents prefer the pipeline: keep it there",
+        source=f"rulebook D4; serving guide (PP = hosts, TP = GPUs of one); {DOCS} (edge case: no NVLink)",
+        evidence={"pipeline_parallel_size": now.pp, "tensor_parallel_size": now.tp},
+    )
+
+
+def _links(case: Case) -> Iterable[Finding]:
+    now, plan = layout(case), planned(case)
+    if not _slow(case, now) or divides(case.model, now.tp) or crowded(case):
+        return
+    to, took = change(case), fit(case)
+    if not to and took is not None and took.fits is False:
+        return  # D2 says it
+    expects = "GPUs with NVLink, quantised weights on fewer GPUs, or a smaller model"
+    fewer = to and plan is not None and plan.layout.tp * plan.layout.pp < now.tp * now.pp
+    if plan and fewer:
+        expects = f"less exchange between GPUs, or none: {_engines(plan.layout)}{idle(case, plan.layout)}"
+    elif to and plan:
+        expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
+        expects += idle(case, plan.layout)
+    told = any(NVLINK_LOST in line for line in case.log)
+    yield Finding(
+        rule="D5",
+        klass="gated",
+        severity="warning" if fewer else "info",
+        why=(
+            f"tensor parallelism over {now.tp} GPUs on PCIe{' (the log says so)' if told else ''}: "
+            "vLLM turns its custom all-reduce off for more than two, and every layer waits for the bus twice"
+        ),
+        to=to,
+        expects=expects,
+        risks="one request alone answers slower" + ("" if fewer else ": keep it where few come at once"),
+        source=f"rulebook D5; {GUIDE} #1; {DOCS} (no NVLink: pipeline); vLLM 0.32 custom_all_reduce.py",
+        evidence={"tensor_parallel_size": now.tp},
+    )
+
+
+def _needs(took: Fit) -> str:
+    return f"{took.weights_gib:.1f} GiB of weights for each GPU"
+
+
+def _gpus(case: Case, now: Layout) -> str:
+    card = case.card.name if case.card else "GPU"
+    return f"{now.tp * now.pp} x {card}"
+
+
+def _shown(took: Fit | None) -> dict[str, Value]:
+    return {"weights_gib": round(took.weights_gib, 1), "kv_tokens": round(took.kv_tokens)} if took else {}
+
+
+LINTS = (
+    Check(rules=("D3",), check=_validity),
+    Check(rules=("D1", "D2"), check=_size),
+    Check(rules=("D4",), check=_pipeline),
+    Check(rules=("D5",), check=_links),
+)

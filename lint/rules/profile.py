@@ -1,0 +1,145 @@
+"""W1: first values for a kind of workload, where nothing was measured yet."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vllm_facts.defaults import whole
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.sizing.capacity import seqs_that_fit
+from vllm_facts.sizing.effective_flags import (
+    Check,
+    expert_parallel,
+    layout,
+    seqs_in_force,
+    sparse,
+    tokens_in_force,
+)
+from vllm_facts.values import Knob
+
+TOKENS, SEQS = "max_num_batched_tokens", "max_num_seqs"
+SOURCE = "rulebook W1; vLLM performance-tuning reference (first pass by workload), serving guide (templates)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What suits a workload. A value in the range is left alone; `first` is for who gave none."""
+
+    tokens: tuple[int, int]
+    seqs: tuple[int, int]
+    first_tokens: int
+    first_seqs: int
+    wants: str
+
+
+PROFILES = {
+    "chat": Profile(
+        tokens=(1024, 4096), seqs=(32, 128), first_tokens=2048, first_seqs=128, wants="low ITL and TTFT"
+    ),
+    "api": Profile(
+        tokens=(2048, 16384), seqs=(128, 512), first_tokens=8192, first_seqs=256, wants="both, in balance"
+    ),
+    "batch": Profile(
+        tokens=(4096, 32768), seqs=(256, 1024), first_tokens=8192, first_seqs=512, wants="throughput"
+    ),
+    "rag": Profile(
+        tokens=(8192, 16384), seqs=(32, 256), first_tokens=8192, first_seqs=64, wants="fast long prompts"
+    ),
+    "wide-ep": Profile(
+        tokens=(8192, 16384), seqs=(256, 512), first_tokens=8192, first_seqs=256, wants="full experts"
+    ),
+}
+"""Where the sources differ (chat to 2048 or 4096 tokens, rag to 64 or 256 requests) both are left alone."""
+
+
+def _first_pass(case: Case) -> Iterable[Finding]:
+    profile = PROFILES.get(case.profile)
+    if profile is None:
+        return
+    if case.profile == "wide-ep" and case.model and not case.model.experts:
+        yield _dense(case.model.name)
+        return
+    tokens = _one(case, profile, TOKENS, tokens_in_force(case), profile.tokens, profile.first_tokens)
+    seqs = _one(case, profile, SEQS, seqs_in_force(case), profile.seqs, profile.first_seqs)
+    yield from (found for found in (tokens, seqs) if found)
+    if case.profile == "wide-ep":
+        yield from _experts(case)
+
+
+def _dense(name: str) -> Finding:
+    return Finding(
+        rule="W1",
+        klass="note",
+        severity="info",
+        why=f"the profile wide-ep is for models with experts: {name} has none",
+        expects="name what the traffic is like instead: chat, api, batch or rag",
+        risks="none",
+        source=SOURCE,
+    )
+
+
+def _one(
+    case: Case, profile: Profile, knob: Knob, current: int | None, within: tuple[int, int], first: int
+) -> Finding | None:
+    least, most = within
+    if current is not None and least <= current <= most:
+        return None
+    given = whole(case.setting, knob) is not None
+    to = _wanted(case, knob, current, first if not given or current is None else _nearest(current, within))
+    if to is None:
+        return None
+    shown = f"{knob} {current}" if given else f"{knob} is not given"
+    shown += f" ({current} on this card)" if current is not None and not given else ""
+    return Finding(
+        rule="W1",
+        klass="auto",
+        severity="warning" if given else "info",
+        why=f"{shown}; {case.profile} wants {profile.wants}: {least} to {most} is where to start",
+        to={knob: to},
+        expects="a sane first pass, to be corrected by what is measured",
+        risks="a template knows nothing of your prompts: measure before and after",
+        source=SOURCE,
+        evidence={"profile": case.profile, knob: current},
+    )
+
+
+def _nearest(current: int, within: tuple[int, int]) -> int:
+    return min(max(current, within[0]), within[1])
+
+
+def _wanted(case: Case, knob: Knob, current: int | None, to: int) -> int | None:
+    """`to`, or as many sequences towards it as have KV cache; None where that is no change for the better."""
+    if knob != SEQS or (current is not None and to < current):
+        return to
+    fitting = _that_fits(case, to)
+    return fitting if fitting is not None and (current is None or fitting > current) else None
+
+
+def _that_fits(case: Case, wanted: int) -> int | None:
+    """The greatest halving of `wanted` for which there is KV cache; `wanted` where nothing is known of it."""
+    room = seqs_that_fit(case)
+    if room is None:
+        return wanted
+    while wanted > room and wanted > 1:
+        wanted //= 2
+    return wanted if wanted <= room else None
+
+
+def _experts(case: Case) -> Iterable[Finding]:
+    if not sparse(case) or layout(case).tp * layout(case).dp == 1:
+        return
+    knobs = {"enable_expert_parallel": expert_parallel(case), "enable_eplb": case.setting.get("enable_eplb")}
+    missing = [knob for knob, value in knobs.items() if value is not True]
+    if missing:
+        yield Finding(
+            rule="W1",
+            klass="gated",
+            severity="info",
+            why=f"wide expert parallelism without {' and '.join(missing)} on {layout(case).gpus} GPUs",
+            to=dict.fromkeys(missing, True),
+            expects="each GPU holds whole experts, and busy ones are spread",
+            risks="redundant experts take memory; --enable-dbo needs a DeepEP or NIXL backend besides",
+            source=f"{SOURCE}; vLLM 0.32 config/parallel.py (EPLB needs EP; DBO needs such a backend)",
+        )
+
+
+LINTS = (Check(rules=("W1",), check=_first_pass),)

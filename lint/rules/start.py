@@ -1,0 +1,88 @@
+"""What the log of a start says of its times and of the room that came of it (rules F6 and F7)."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vllm_facts.deployment import Case, Finding, Lint
+from vllm_facts.values import Value
+
+_SEQS, _LEN = "max_num_seqs", "max_model_len"
+_LONGEST_LINE = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimes:
+    """F6: the times of a start lie in several lines."""
+
+    rules: tuple[str, ...] = ("F6",)
+
+    def check(self, case: Case) -> Iterable[Finding]:
+        times = {name: _seconds(pattern, case.log) for name, pattern in _TIMES.items()}
+        known: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
+        if not known:
+            return ()
+        told = ", ".join(
+            f"{name.removesuffix('_s').replace('_', ' ')} {took:g} s" for name, took in known.items()
+        )
+        return (
+            Finding(
+                rule="F6",
+                klass="note",
+                severity="info",
+                why=f"this start took {told}: a deadline for starts must lie well above that",
+                expects=(
+                    "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
+                    "start of the same flags loads what this one compiled"
+                ),
+                source="rulebook F6; vLLM 0.32 compilation/backends.py, seed S0 §4",
+                evidence=known,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """F7: one line of vLLM 0.32, two lines of older ones."""
+
+    rules: tuple[str, ...] = ("F7",)
+
+    def check(self, case: Case) -> Iterable[Finding]:
+        size, most = _last(_KV_SIZE, case.log), _last(_AT_ONCE, case.log)
+        if size is None or most is None:
+            return ()
+        tokens, longest = (int(number.replace(",", "")) for number in (size[1], most[1]))
+        at_once, seqs = float(most[2].replace(",", "")), case.setting.get(_SEQS)
+        cap = f"; {_SEQS} is {seqs}" if isinstance(seqs, int) else ""
+        return (
+            Finding(
+                rule="F7",
+                klass="note",
+                severity="warning" if at_once < 1 else "info",
+                why=f"the KV cache holds {tokens:,} tokens: {at_once:g} requests of {longest:,} at once{cap}",
+                expects="nothing to do: this is the true capacity that a sequence cap is measured by",
+                source="rulebook F7; vLLM 0.32 kv_cache_utils.py",
+                evidence={"kv_cache_tokens": tokens, _LEN: longest, "full_length_requests": at_once},
+            ),
+        )
+
+
+def _seconds(pattern: str, log: tuple[str, ...]) -> float | None:
+    match = _last(pattern, log)
+    return float(match[1]) if match else None
+
+
+def _last(pattern: str, log: tuple[str, ...]) -> re.Match[str] | None:
+    found = (re.search(pattern, line[:_LONGEST_LINE]) for line in reversed(log))
+    return next((match for match in found if match), None)
+
+
+_TIMES = {
+    "compilation_s": r"torch\.compile (?:took|takes) ([\d.]+\d|\d+) s in total",
+    "graph_capture_s": r"Graph capturing finished in (\d+) secs",
+    "engine_start_s": r"init engine \([^)]*\) took ([\d.]+\d|\d+) s",
+}
+_KV_SIZE = r"KV cache size: ([\d,]*\d) tokens"
+_AT_ONCE = r"Maximum concurrency for ([\d,]*\d) tokens per request: ([\d,]*\d\.?\d*)x"
+
+LINTS: tuple[Lint, ...] = (StartTimes(), Capacity())

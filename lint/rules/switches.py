@@ -1,0 +1,152 @@
+"""Switches that were turned the slow way: G1, G2, G3, A1, X1 and P3 as the flags alone show them."""
+
+from collections.abc import Iterable, Mapping
+
+from vllm_facts.defaults import whole
+from vllm_facts.deployment import Case, Finding, Severity
+from vllm_facts.sizing.effective_flags import (
+    Check,
+    before,
+    inner,
+    layout,
+    moves_kv,
+    pooling,
+    speculation,
+    without,
+)
+from vllm_facts.values import Knob, Value
+
+ASYNC_SINCE = (0, 14)
+TUNING = "vLLM performance-tuning reference"
+ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
+
+
+def _eager(case: Case) -> Iterable[Finding]:
+    if case.setting.get("enforce_eager") is not True or pooling(case):
+        return
+    yield Finding(
+        rule="G1",
+        klass="auto",
+        severity="warning",
+        why="--enforce-eager is set: no CUDA graphs and no compilation, so each decode step waits for Python",
+        to={"enforce_eager": False},
+        expects=(
+            "faster decoding, most with few requests at once (reported: +30 to 50 %; "
+            "the reported 'TTFT -71 %' compares different prompts and is not promised)"
+        ),
+        risks="the start compiles and captures graphs: seconds to minutes longer, and more GPU memory",
+        source="rulebook G1; T4 benchmark report §4, parallelism guide P2; vLLM 0.32 config/vllm.py",
+    )
+
+
+def _graphs(case: Case) -> Iterable[Finding]:
+    if case.setting.get("enforce_eager") is True:
+        return
+    level = case.setting.get("optimization_level")
+    if str(level) in {"0", "1"}:
+        what = "no compilation and no CUDA graphs" if str(level) == "0" else "PIECEWISE CUDA graphs only"
+        yield _below(f"-O{level} gives {what}; the default is -O2", {"optimization_level": None}, "warning")
+    mode = str(inner(case, "compilation_config", "cudagraph_mode") or "").upper()
+    if mode in {"NONE", "PIECEWISE"} and not moves_kv(case):
+        to = without(case, "compilation_config", "cudagraph_mode")
+        yield _below(f"cudagraph_mode is {mode}; the default is FULL_AND_PIECEWISE", to, "warning")
+    elif mode in {"FULL", "FULL_DECODE_ONLY"} and not moves_kv(case):
+        to = without(case, "compilation_config", "cudagraph_mode")
+        why = f"cudagraph_mode is {mode}: mixed batches run without the default's PIECEWISE graphs"
+        yield _below(why, to, "info")
+
+
+def _below(why: str, to: Mapping[Knob, Value], severity: Severity) -> Finding:
+    return Finding(
+        rule="G3",
+        klass="auto" if set(to) == {"optimization_level"} else "gated",  # the rest of it may hang on that
+        severity=severity,
+        why=why,
+        to=to,
+        expects="lower ITL: whole decode steps run as one graph",
+        risks="a longer start and some GPU memory for the graphs",
+        source=f"rulebook G3; {TUNING}, step 7; vLLM 0.32 config/vllm.py (OptimizationLevel)",
+    )
+
+
+def _capture(case: Case) -> Iterable[Finding]:
+    seqs = whole(case.setting, "max_num_seqs")
+    largest = whole(case.setting, "max_cudagraph_capture_size")
+    knob = "max_cudagraph_capture_size"
+    if largest is None:
+        knob = "cudagraph_capture_sizes"
+        sizes = [int(word) for word in str(case.setting.get(knob) or "").split() if word.isdecimal()]
+        largest = max(sizes, default=None)
+    if seqs is None or largest is None or seqs <= largest or largest >= min(2 * seqs, 512):
+        return
+    yield Finding(
+        rule="G2",
+        klass="auto",
+        severity="warning",
+        why=f"{knob} ends at {largest}, yet up to {seqs} sequences run: larger batches run without a graph",
+        to={knob: None},
+        expects=f"no step in ITL above {largest} sequences: by default graphs go to {min(2 * seqs, 512)}",
+        risks="more graphs: a longer start and a little GPU memory",
+        source=f"rulebook G2; {TUNING}, step 7; vLLM 0.32 config/vllm.py (min(2 x max_num_seqs, 512))",
+        evidence={"max_num_seqs": seqs, "largest": largest},
+    )
+
+
+def _async(case: Case) -> Iterable[Finding]:
+    method, given = speculation(case), case.setting.get("async_scheduling")
+    known_bad = bool(method) and not method.startswith(ASYNC_METHODS) and not method.endswith("_mtp")
+    if given is False and not known_bad and layout(case).pp == 1 and not pooling(case):
+        if before(case, ASYNC_SINCE):
+            return
+        yield Finding(
+            rule="A1",
+            klass="auto",
+            severity="warning",
+            why="--no-async-scheduling is set: the GPU waits between steps while the next one is scheduled",
+            to={"async_scheduling": None},
+            expects="TTFT, ITL and throughput improve where the CPU is the limit; on by default since 0.14",
+            risks="if it was turned off for a fault seen with this very version, keep it off",
+            source=f"rulebook A1; {TUNING}, step 8 and mistake 7 (its open faults were closed in 12/2025)",
+        )
+
+
+def _prefix(case: Case) -> Iterable[Finding]:
+    off = case.setting.get("enable_prefix_caching") is False
+    hybrid = case.model is not None and case.model.hybrid
+    if not off or hybrid or pooling(case):
+        return
+    yield Finding(
+        rule="X1",
+        klass="auto",
+        severity="warning",
+        why="--no-enable-prefix-caching is set: a beginning that many prompts share is computed each time",
+        to={"enable_prefix_caching": None},
+        expects="lower TTFT where prompts share a beginning (system prompt, documents, earlier turns)",
+        risks="benchmarks with repeated prompts look better than they are; hashing costs little",
+        source="rulebook X1; T4 benchmark report, serving guide §6; vLLM 0.32: on by default",
+    )
+
+
+def _chunked(case: Case) -> Iterable[Finding]:
+    if case.setting.get("enable_chunked_prefill") is not False or pooling(case):
+        return
+    yield Finding(
+        rule="P3",
+        klass="gated",
+        severity="warning",
+        why="--no-enable-chunked-prefill is set: one long prompt holds up every running answer",
+        to={"enable_chunked_prefill": None},
+        expects="prompts are split over several steps: a shorter tail of ITL",
+        risks="none known: vLLM itself warns of crashes and wrong answers with it off",
+        source="rulebook P3; serving guide, issue 3; vLLM 0.32 config/scheduler.py, engine/arg_utils.py",
+    )
+
+
+LINTS = (
+    Check(rules=("G1",), check=_eager),
+    Check(rules=("G3",), check=_graphs),
+    Check(rules=("G2",), check=_capture),
+    Check(rules=("A1",), check=_async),
+    Check(rules=("X1",), check=_prefix),
+    Check(rules=("P3",), check=_chunked),
+)

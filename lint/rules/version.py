@@ -1,0 +1,95 @@
+"""What this vLLM version does with these flags: rules V2 and V3 (V1 is in lint_flags.py)."""
+
+from collections.abc import Iterable
+
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.regressions import REGRESSIONS
+from vllm_facts.sizing.effective_flags import Check, patch, release, since, text
+
+HMA_ERROR_SINCE, HMA_SINCE = (0, 14), (0, 21)
+DISABLE = "disable_hybrid_kv_cache_manager"
+
+
+def _offloads(case: Case) -> bool:
+    return bool(case.setting.get("kv_offloading_size")) and case.setting.get("kv_offloading_backend") in {
+        None,
+        "native",
+    }
+
+
+def _offloading(case: Case) -> Iterable[Finding]:
+    """V2. Native offloading learned the hybrid KV cache manager in 0.21 (#41445); 0.14 to 0.20 fail."""
+    if not _offloads(case) or release(case) is None:
+        return
+    disabled = case.setting.get(DISABLE) is True
+    hybrid = case.model is not None and case.model.hybrid
+    if since(case, HMA_SINCE):
+        if disabled:
+            yield _not_needed(case, hybrid=hybrid)
+    elif since(case, HMA_ERROR_SINCE) and not disabled:
+        yield _needed(case, hybrid=hybrid)
+
+
+def _needed(case: Case, *, hybrid: bool) -> Finding:
+    why = (
+        f"KV offloading ({case.setting.get('kv_offloading_size')} GiB) with vLLM {case.version}: "
+        "'OffloadingConnector does not support HMA but HMA is enabled', the server does not start"
+    )
+    if hybrid:
+        why += f", and {case.model.name if case.model else 'a hybrid model'} cannot do without that manager"
+    return Finding(
+        rule="V2",
+        klass="gated",
+        severity="error",
+        why=why,
+        to={} if hybrid else {DISABLE: True},
+        expects="upgrade to 0.21 or leave offloading out" if hybrid else "it starts, with KV offloading",
+        risks="models with sliding-window attention need more KV cache without that manager",
+        source="rulebook V2; RTX 5070 testing log (0.14.0); fixed in 0.21 by vllm-project/vllm#41445",
+    )
+
+
+def _not_needed(case: Case, *, hybrid: bool) -> Finding:
+    lost = "a hybrid model does not start without it" if hybrid else "sliding-window models lose KV cache"
+    return Finding(
+        rule="V2",
+        klass="gated",
+        severity="error" if hybrid else "info",
+        why=(
+            f"--{DISABLE.replace('_', '-')} is not needed for offloading with vLLM {case.version} any more, "
+            f"and {lost}"
+        ),
+        to={DISABLE: None},
+        expects="vLLM decides by what the connector supports",
+        risks="none known since 0.21",
+        source="rulebook V2 (right for 0.14 to 0.20); vLLM 0.32 config/vllm.py, offloading_connector.py",
+    )
+
+
+def _regressions(case: Case) -> Iterable[Finding]:
+    known = release(case)
+    if known is None:
+        return
+    model, card = f"{text(case, 'model')} {case.model.name if case.model else ''}", case.card
+    for row in REGRESSIONS:
+        if not row.seen_in(known, patch(case)) or not row.fits(model, card.name if card else ""):
+            continue
+        if not row.shows(case.env.get(row.env) if row.env else case.setting.get(row.knob)):
+            continue
+        fixed = f"; fixed {row.fixed}" if row.fixed else "; no fix is on record"
+        yield Finding(
+            rule="V3",
+            klass="note",
+            severity="warning",
+            why=f"vLLM {case.version}: {row.symptom} is reported for this case ({row.issue}{fixed})",
+            expects=row.remedy,
+            risks="a report of others: it may not show on your load",
+            source=f"rulebook V3; {row.issue}",
+            evidence={"issue": row.issue},
+        )
+
+
+LINTS = (
+    Check(rules=("V2",), check=_offloading),
+    Check(rules=("V3",), check=_regressions),
+)

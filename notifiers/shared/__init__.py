@@ -1,0 +1,1 @@
+"""What several notifiers need."""

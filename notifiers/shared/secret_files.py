@@ -1,0 +1,53 @@
+"""Where a receiver is, and what it trusts us by: from the config, or from files that only we may read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent.domain.errors import NoticeError
+
+LONGEST = 4096
+
+
+def secret(path: str) -> str:
+    """The one line of the file. Raises NoticeError, which names the file and nothing of what is in it: it
+    passes, since a person may put the right file there."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            found = file.read(LONGEST + 1).strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", "it is not UTF-8")
+        raise NoticeError(f"{path}: cannot be read: {why}", passes=True) from None
+    if not found or len(found) > LONGEST or not found.isprintable():
+        raise NoticeError(f"{path}: must hold one line of at most {LONGEST} characters", passes=True)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addressed:
+    """A receiver with a URL, given or in a file. Raises ValueError without one of them, or with both."""
+
+    url: str = ""
+    url_file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.url) == bool(self.url_file):
+            raise ValueError("give one of url and url_file: a URL that is a secret belongs in a file")
+        if self.url and not is_url(self.url):
+            raise ValueError("url must begin with https:// or http://, and have a host")
+
+    def address(self) -> str:
+        """The URL, wherever it stands. Raises NoticeError."""
+        found = self.url or secret(self.url_file)
+        if not is_url(found):
+            why = f"{self.url_file}: must hold a URL that begins with https:// or http://"
+            raise NoticeError(why, passes=True)
+        return found
+
+
+def is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False

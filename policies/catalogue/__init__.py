@@ -1,1 +1,0 @@
-"""What is known of vLLM's flags, as data: one file a concern."""

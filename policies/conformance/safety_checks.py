@@ -1,0 +1,250 @@
+"""What no advice may do, whoever gives it: each kind of harm is one function and one row of HARMS. Pure."""
+
+from collections.abc import Callable, Sequence
+
+from agent.domain.model import Bound, Objective, Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Latency, Reading
+from vllm_facts.knobs import KNOBS, misfit, tunable
+from vllm_facts.values import Knob, Value
+
+SEQS = ("max_num_seqs", "max_num_active_seqs")
+TOKENS = ("max_num_batched_tokens", "max_num_scheduled_tokens")
+MEMORY = ("gpu_memory_utilization", "kv_cache_memory_bytes")
+LOAD_KNOBS = frozenset({*SEQS, *TOKENS, *MEMORY, "watermark", "long_prefill_token_threshold"})
+KV_FULL, KV_FREE = 0.95, 0.6  # ratio: the highest of the window at least, at most
+MEMORY_MOST = 0.95  # more only within a bound that the operator wrote
+COVERAGE_LEAST = 0.8
+STRICTNESS = {"auto": 0, "gated": 1, "note": 2, "never": 2}
+
+Harm = Callable[[Reading, Context, Proposal], str]
+"""What is wrong with the proposal, or empty."""
+
+
+def harms(reading: Reading, context: Context, proposals: Sequence[Proposal]) -> tuple[str, ...]:
+    """What these proposals, made of one reading, would do harm by: one sentence each, `RULE: …`."""
+    found = [
+        f"{proposal.rule}: {harm}"
+        for proposal in proposals
+        if proposal.to
+        for check in HARMS
+        if (harm := check(reading, context, proposal))
+    ]
+    return (*found, *contradictions(context, proposals))
+
+
+def contradictions(context: Context, proposals: Sequence[Proposal]) -> tuple[str, ...]:
+    """Knobs that one proposal raises and another lowers."""
+    ways: dict[Knob, dict[bool, str]] = {}
+    for proposal in proposals:
+        for knob in proposal.to:
+            way = upwards(context, proposal, knob)
+            if way is not None:
+                ways.setdefault(knob, {}).setdefault(way, proposal.rule)
+    return tuple(
+        f"{rules[True]} raises {knob} and {rules[False]} lowers it"
+        for knob, rules in ways.items()
+        if len(rules) == len((True, False))
+    )
+
+
+def upwards(context: Context, proposal: Proposal, knob: Knob) -> bool | None:
+    """Whether the knob would rise. None: it stays, is no number, or its present value is not known."""
+    given = context.setting.get(knob)
+    before = _number(proposal.assumed.get(knob) if given is None else given)
+    after = _number(proposal.to[knob])
+    return None if before is None or after is None or before == after else after > before
+
+
+def _unknown(reading: Reading, context: Context, proposal: Proposal) -> str:
+    """A flag that the server runs with it has, whatever is known of its version."""
+    version = reading.facts.get("version")
+    for knob in proposal.to:
+        flag = _flag(knob)
+        if flag not in KNOBS:
+            return f"{knob} is not in the catalogue of knobs"
+        if knob not in context.setting and KNOBS[flag].in_version(version) is False:
+            return f"vLLM {version} has no {knob}"
+    return ""
+
+
+def _out_of_domain(_: Reading, __: Context, proposal: Proposal) -> str:
+    return next((f"{k} = {v!r} is nothing vLLM takes" for k, v in proposal.to.items() if not takes(k, v)), "")
+
+
+def takes(knob: Knob, value: Value) -> bool:
+    facts = KNOBS.get(knob)
+    if facts is None or value is None:
+        return True
+    number = _number(value)
+    if facts.type == "bool":
+        return isinstance(value, bool)
+    if facts.type == "int" and not isinstance(value, int):
+        return False
+    if facts.type in {"int", "float"} and number is None:
+        return False
+    low_enough = facts.max is None or number is None or number <= facts.max
+    high_enough = facts.min is None or number is None or number >= facts.min
+    named = number is not None or not facts.choices or value in facts.choices
+    return low_enough and high_enough and named
+
+
+def _out_of_bounds(_: Reading, context: Context, proposal: Proposal) -> str:
+    for knob, value in proposal.to.items():
+        bound, number = context.bounds.get(knob, Bound()), _number(value)
+        low = bound.min is not None and number is not None and number < bound.min
+        high = bound.max is not None and number is not None and number > bound.max
+        if low or high or (bound.allowed and value not in bound.allowed):
+            return f"{knob} = {value!r} is not what the operator allows"
+    return ""
+
+
+def _nothing_new(_: Reading, context: Context, proposal: Proposal) -> str:
+    same = [k for k, v in proposal.to.items() if k in context.setting and context.setting[k] == v]
+    return f"{same[0]} is {proposal.to[same[0]]!r} already" if same else ""
+
+
+def _too_free(_: Reading, __: Context, proposal: Proposal) -> str:
+    for knob in proposal.to:
+        klass = KNOBS[_flag(knob)].klass if _flag(knob) in KNOBS else "auto"
+        if STRICTNESS[klass] > STRICTNESS[proposal.klass]:
+            return f"{knob} is {klass}, and this would change it as {proposal.klass}"
+    return ""
+
+
+def _not_admitted(_: Reading, context: Context, proposal: Proposal) -> str:
+    """The guard refuses it, unless the operator names the values of the knob."""
+    for knob, value in proposal.to.items() if proposal.klass != "note" else ():
+        if not tunable(knob) and knob not in context.bounds:
+            return f"{knob} is not tunable: say it as a note"
+        if why := misfit(knob, value):
+            return f"{knob} = {value!r}, but it {why}"
+    return ""
+
+
+def _half_seen(reading: Reading, _: Context, __: Proposal) -> str:
+    seen = reading.coverage
+    return f"only {seen:.0%} of the window was seen" if seen < COVERAGE_LEAST else ""
+
+
+def _idle(reading: Reading, _: Context, proposal: Proposal) -> str:
+    nothing = reading.running.high <= 0 and reading.waiting.high <= 0 and not (reading.ttft or reading.itl)
+    tuned = sorted(LOAD_KNOBS & proposal.to.keys())
+    return f"{tuned[0]} is changed though nothing ran or waited" if nothing and tuned else ""
+
+
+def _hangs(reading: Reading, _: Context, proposal: Proposal) -> str:
+    tuned = sorted(LOAD_KNOBS & proposal.to.keys())
+    if not tuned or not reading.stands_still or _out_of_memory(reading):
+        return ""
+    return f"{tuned[0]} is changed though the server hangs: not one token was made"
+
+
+def _more_under_pressure(reading: Reading, context: Context, proposal: Proposal) -> str:
+    raised = [knob for knob in SEQS if knob in proposal.to and upwards(context, proposal, knob)]
+    if not raised:
+        return ""
+    if _pressed(reading):
+        return f"{raised[0]} rises though the KV cache is full or preempts"
+    return "" if reading.kv_usage else f"{raised[0]} rises though the use of the KV cache is not known"
+
+
+def _fewer_under_a_queue(reading: Reading, context: Context, proposal: Proposal) -> str:
+    free = reading.kv_usage is not None and reading.kv_usage.high <= KV_FREE and not _pressed(reading)
+    if not (free and reading.waiting.low > 0):
+        return ""
+    lowered = [k for k in SEQS if k in proposal.to and upwards(context, proposal, k) is False]
+    return f"{lowered[0]} falls though requests wait beside a free KV cache" if lowered else ""
+
+
+def _less_cache_under_pressure(reading: Reading, context: Context, proposal: Proposal) -> str:
+    if not _pressed(reading) or _out_of_memory(reading):
+        return ""
+    lowered = [k for k in MEMORY if k in proposal.to and upwards(context, proposal, k) is False]
+    return f"{lowered[0]} falls though the KV cache is full or preempts" if lowered else ""
+
+
+def _more_after_oom(reading: Reading, context: Context, proposal: Proposal) -> str:
+    if not _out_of_memory(reading):
+        return ""
+    hungry = (*MEMORY, *SEQS, *TOKENS, "max_model_len")
+    raised = [knob for knob in hungry if knob in proposal.to and upwards(context, proposal, knob)]
+    return f"{raised[0]} rises though the server ran out of memory" if raised else ""
+
+
+def _most_memory(_: Reading, context: Context, proposal: Proposal) -> str:
+    share = _number(proposal.to.get("gpu_memory_utilization"))
+    bound = context.bounds.get("gpu_memory_utilization")
+    wished = bound is not None and (bound.max is not None or bool(bound.allowed))
+    if share is None or share <= MEMORY_MOST or wished:
+        return ""
+    return f"gpu_memory_utilization {share} leaves nothing for what vLLM does not count"
+
+
+def _against_a_promise(reading: Reading, context: Context, proposal: Proposal) -> str:
+    ttft, itl = _late(reading.ttft, context.slo.ttft), _late(reading.itl, context.slo.itl)
+    for knob in TOKENS:
+        way = upwards(context, proposal, knob) if knob in proposal.to else None
+        if way is True and itl and not ttft:
+            return f"{knob} rises though ITL is late and TTFT is not"
+        if way is False and ttft and not itl:
+            return f"{knob} falls though TTFT is late and ITL is not"
+    return ""
+
+
+def _incoherent(_: Reading, context: Context, proposal: Proposal) -> str:
+    """Pairs that vLLM refuses to start with; one that the setting has already is not this proposal's."""
+    before, after = context.setting, {**context.setting, **proposal.to}
+    for small, large in (("max_num_active_seqs", "max_num_seqs"), ("max_num_seqs", "max_num_batched_tokens")):
+        was, now = (_above(setting.get(small), setting.get(large)) for setting in (before, after))
+        if now and not was:
+            return f"{small} {after[small]} would be above {large} {after[large]}"
+    return ""
+
+
+HARMS: tuple[Harm, ...] = (
+    _unknown,
+    _out_of_domain,
+    _out_of_bounds,
+    _nothing_new,
+    _too_free,
+    _not_admitted,
+    _half_seen,
+    _idle,
+    _hangs,
+    _more_under_pressure,
+    _fewer_under_a_queue,
+    _less_cache_under_pressure,
+    _more_after_oom,
+    _most_memory,
+    _against_a_promise,
+    _incoherent,
+)
+
+
+def _pressed(reading: Reading) -> bool:
+    preempts = reading.preemptions_per_s is not None and reading.preemptions_per_s.mean > 0
+    return preempts or (reading.kv_usage is not None and reading.kv_usage.high >= KV_FULL)
+
+
+def _out_of_memory(reading: Reading) -> bool:
+    return any(incident.what == "oom" for incident in reading.incidents)
+
+
+def _late(latency: Latency | None, objective: Objective | None) -> bool:
+    over = latency.over_slo if latency else None
+    return over is not None and objective is not None and over > 1 - objective.share
+
+
+def _above(small: Value, large: Value) -> bool:
+    low, high = _number(small), _number(large)
+    return low is not None and high is not None and low > high
+
+
+def _flag(knob: Knob) -> Knob:
+    """`compilation_config` of "compilation_config.cudagraph_mode"."""
+    return knob.partition(".")[0]
+
+
+def _number(value: Value) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,1 @@
+"""What several policies need: signals of a reading, steps on a grid."""

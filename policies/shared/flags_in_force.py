@@ -1,0 +1,42 @@
+"""Values in force of flags that are not given: what vLLM chooses on the hardware of a reading."""
+
+from collections.abc import Sequence
+
+from agent.domain.reading import Gpu, Reading
+from vllm_facts.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, whole
+from vllm_facts.knobs import release_of
+from vllm_facts.values import Setting
+
+MIB_PER_GIB = 1024
+
+
+def token_budget(setting: Setting, reading: Reading) -> int:
+    """max_num_batched_tokens in force: given, or what vLLM chooses on this hardware."""
+    given = whole(setting, "max_num_batched_tokens")
+    if given is not None:
+        return given
+    memory_gib = _memory_gib(reading.gpus)
+    release = release_of(reading.facts.get("version"))
+    if memory_gib >= HUGE_GIB and (release is None or release >= SIXTEEN_K_SINCE):
+        return 16384
+    return 8192 if memory_gib >= HUGE_GIB or _big(reading.gpus) else 2048
+
+
+def max_num_seqs_of(setting: Setting, reading: Reading) -> int:
+    """max_num_seqs in force: given, or what vLLM chooses on this hardware."""
+    given = whole(setting, "max_num_seqs")
+    if given is not None:
+        return given
+    chosen = 1024 if _big(reading.gpus) else 256 if reading.gpus else 128
+    return min(chosen, token_budget(setting, reading))
+
+
+def _memory_gib(gpus: Sequence[Gpu]) -> float:
+    """Of the smallest GPU; 0 when the driver does not say."""
+    return min((gpu.memory_total_mib or 0.0 for gpu in gpus), default=0.0) / MIB_PER_GIB
+
+
+def _big(gpus: Sequence[Gpu]) -> bool:
+    memory_gib = _memory_gib(gpus)
+    a100 = any("a100" in gpu.name.lower() for gpu in gpus)
+    return memory_gib >= HUGE_GIB or (memory_gib >= BIG_GIB and not a100)

@@ -1,0 +1,34 @@
+"""How much of the GPU vLLM takes now, and how much of it is in use."""
+
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.signals import flag
+from vllm_facts.knobs import release_of
+
+SHARE = "gpu_memory_utilization"
+NEWER_DEFAULT_SINCE = (0, 20)
+OLD_DEFAULT, DEFAULT = 0.9, 0.92
+
+
+def share_of(reading: Reading, context: Context) -> float | None:
+    """gpu_memory_utilization in force: given, told by the server, or vLLM's default; None: not known."""
+    given = flag(context.setting, SHARE)
+    if given is not None:
+        return given
+    try:
+        return float(reading.facts[SHARE])
+    except (KeyError, ValueError):
+        release = release_of(reading.facts.get("version"))
+    if release is None:
+        return None
+    return DEFAULT if release >= NEWER_DEFAULT_SINCE else OLD_DEFAULT
+
+
+def used_share(reading: Reading) -> float | None:
+    """Share of its memory that the fullest GPU uses; None where a driver does not say."""
+    shares = [
+        gpu.memory_used_mib / gpu.memory_total_mib
+        for gpu in reading.gpus
+        if gpu.memory_used_mib is not None and gpu.memory_total_mib
+    ]
+    return max(shares) if shares and len(shares) == len(reading.gpus) else None

@@ -1,0 +1,145 @@
+"""What policies share in looking at a reading and in saying what they saw. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from sys import float_info
+from typing import Any
+
+from agent.domain.model import Bound, Evidence, Objective, Outcome, Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Latency, Reading
+from vllm_facts.values import ChangeClass, Knob, Value
+
+Number = tuple[str, float | None, str]
+"""Metric, value and unit. A value that is None was not seen and is left out."""
+
+
+def check_options(policy: Any) -> None:  # noqa: ANN401 - any policy, as a dataclass
+    """ValueError names a numeric option, alone or in a tuple, that is not a number from 0."""
+    for option in fields(policy):
+        value = getattr(policy, option.name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, (int, float)) and not 0 <= number <= float_info.max:
+                raise ValueError(f"{option.name} must be a number from 0, not {number}")
+
+
+def idle(reading: Reading) -> bool:
+    return reading.running.high <= 0 and reading.waiting.high <= 0
+
+
+def mute(reading: Reading, coverage_at_least_ratio: float) -> bool:
+    """Nothing can be learned of it: too little was seen, nothing is asked of the server, or it hangs."""
+    return reading.coverage < coverage_at_least_ratio or idle(reading) or reading.stands_still
+
+
+def waits(reading: Reading, at_least: float) -> bool:
+    """Requests wait in both halves of the window, and at every moment of it."""
+    waiting = reading.waiting
+    return waiting.low > 0 and min(waiting.early, waiting.late) >= at_least
+
+
+def preempts(reading: Reading, per_s: float = 0.0) -> bool:
+    rate = reading.preemptions_per_s
+    return rate is not None and rate.mean > 0 and rate.mean >= per_s
+
+
+def kv_full(reading: Reading, above: float) -> bool:
+    usage = reading.kv_usage
+    return usage is not None and min(usage.early, usage.late) > above
+
+
+def kv_free(reading: Reading, below: float) -> bool:
+    """Known to have been free all along, without a preemption."""
+    return reading.kv_usage is not None and reading.kv_usage.high < below and not preempts(reading)
+
+
+def over(latency: Latency | None, objective: Objective | None, requests: float) -> bool:
+    """More of at least so many requests were late than the objective allows."""
+    if latency is None or objective is None or latency.over_slo is None or latency.count < requests:
+        return False
+    return latency.over_slo > 1 - objective.share
+
+
+def tails(latency: Latency | None, ratio: float, requests: float) -> bool:
+    if latency is None or latency.count < requests or latency.p50 <= 0:
+        return False
+    return latency.p99 >= ratio * latency.p50
+
+
+def gpu_busy(reading: Reading) -> float | None:
+    """Utilisation of the busiest GPU; None where no driver says it."""
+    return max((gpu.utilization for gpu in reading.gpus if gpu.utilization is not None), default=None)
+
+
+def ran_out_of_memory(outcome: Outcome) -> bool:
+    why = outcome.why.lower()
+    return outcome.result in {"failed", "rolled_back"} and ("out of memory" in why or "oom" in why.split())
+
+
+def first_allowed(bound: Bound | None, *values: Value) -> tuple[Value, ...]:
+    """The first of the values that the bound allows, alone; empty when it allows none."""
+    allowed = bound.allowed if bound else ()
+    return next(((value,) for value in values if not allowed or value in allowed), ())
+
+
+def flag(setting: Mapping[Knob, Value], knob: Knob) -> float | None:
+    """The knob's value where it is given as a number."""
+    value = setting.get(knob)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def environment(context: Context) -> Mapping[str, str]:
+    return context.case.env if context.case else {}
+
+
+def seen(reading: Reading, *numbers: Number) -> tuple[Evidence, ...]:
+    """Evidence over the reading's window: what made the rule speak, then the load; nothing twice."""
+    return tuple(
+        Evidence(metric=metric, value=value, unit=unit, window_s=reading.span_s)
+        for metric, value, unit in dict.fromkeys((*numbers, *load(reading)))
+        if value is not None
+    )
+
+
+def load(reading: Reading) -> tuple[Number, Number]:
+    return ("waiting", reading.waiting.mean, "requests"), ("running", reading.running.mean, "requests")
+
+
+def note(rule: str, reading: Reading, why: str, advice: str, source: str, *numbers: Number) -> Proposal:
+    """Advice that no flag can follow."""
+    return Proposal(
+        rule=rule,
+        to={},
+        why=why,
+        expects=advice,
+        risks="none: nothing is changed",
+        source=f"rulebook {rule}; {source}",
+        evidence=seen(reading, *numbers),
+        klass="note",
+    )
+
+
+def optimisation(
+    rule: str,
+    reading: Reading,
+    to: Mapping[Knob, Value],
+    why: str,
+    *numbers: Number,
+    expects: str,
+    risks: str,
+    source: str,
+    klass: ChangeClass = "auto",
+    assumed: Mapping[Knob, Value] | None = None,
+) -> Proposal:
+    """A change that is wanted for its gain, not against a problem of now."""
+    return Proposal(
+        rule=rule,
+        to=to,
+        why=why,
+        expects=expects,
+        risks=risks,
+        source=f"rulebook {rule}; {source}",
+        evidence=seen(reading, *numbers),
+        assumed=assumed or {},
+        klass=klass,
+    )

@@ -1,0 +1,73 @@
+"""Where a knob may go from where it is: on a coarse grid, inside the bounds, not back and forth."""
+
+from collections.abc import Collection
+from math import ceil, floor
+
+from agent.domain.model import Bound
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from vllm_facts.values import Knob, Value
+
+LADDER = tuple(sorted(rung for octave in range(24) for rung in (1 << octave, 3 << octave)))
+"""1, 2, 3, 4, 6, 8, 12 …: few values, so that vLLM meets a compiled one again (selftuning grid)."""
+
+
+def up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> int | None:
+    """The least of `current` times 2, 4, 8 … that covers `wanted`, or the greatest of them that is allowed.
+
+    Where not even a doubling is: the greatest of the ladder and of the operator's own values, or None.
+    """
+    doublings = [current << octave for octave in range(1, 24)]
+    allowed = [value for value in doublings if value <= limit and inside(bound, value)]
+    if allowed:
+        return next((value for value in allowed if value >= wanted), allowed[-1])
+    others = [*LADDER, *_written(bound)]
+    return max((value for value in others if current < value <= limit and inside(bound, value)), default=None)
+
+
+def down(bound: Bound | None, *, current: int, at_most: float, least: int = 1) -> int | None:
+    """The greatest value of the ladder not above `at_most`; where the bound forbids it, the nearest."""
+    rungs = {rung for rung in (*LADDER, *_written(bound)) if least <= rung < current}
+    allowed = sorted(rung for rung in rungs if inside(bound, rung))
+    if not allowed:
+        return None
+    return max((rung for rung in allowed if rung <= at_most), default=allowed[0])
+
+
+def inside(bound: Bound | None, value: float) -> bool:
+    if bound is None:
+        return True
+    high_enough = bound.min is None or value >= bound.min
+    low_enough = bound.max is None or value <= bound.max
+    return high_enough and low_enough and (not bound.allowed or value in bound.allowed)
+
+
+def turned_lately(
+    reading: Reading, context: Context, knobs: Collection[Knob], *, upwards: bool, settle_s: float
+) -> bool:
+    """Whether one of `knobs` was promoted the other way less than `settle_s` ago.
+
+    From or to an unknown default the way cannot be told: that counts as the other way.
+    """
+    return any(
+        _upwards(outcome.before.get(knob), outcome.to[knob]) is not upwards
+        for outcome in context.outcomes
+        if outcome.result == "promoted" and (reading.at - outcome.at).total_seconds() < settle_s
+        for knob in knobs
+        if knob in outcome.to
+    )
+
+
+def _upwards(before: Value, after: Value) -> bool | None:
+    if isinstance(before, (int, float)) and isinstance(after, (int, float)) and before != after:
+        return after > before
+    return None
+
+
+def _written(bound: Bound | None) -> list[int]:
+    """Whole numbers that the operator's bound names."""
+    if bound is None:
+        return []
+    ends = [ceil(bound.min)] if bound.min is not None else []
+    ends += [floor(bound.max)] if bound.max is not None else []
+    return ends + [value for value in bound.allowed if isinstance(value, int) and not isinstance(value, bool)]

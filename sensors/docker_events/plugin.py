@@ -1,0 +1,107 @@
+"""Hears from the Docker Engine what happens to the target's containers."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.domain.errors import SensorError
+from agent.domain.ports import Now, View
+from agent.domain.reading import Incident, Sample, SourceState
+from agent.plugins.option_checks import check_periods
+from docker_engine.event_stream import EventStream, Listed
+from docker_engine.parse import Event
+from sensors.docker_events.registry import Roster
+
+SOURCE = "docker_events"
+_FIRST_RETRY_S = 0.5
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DockerEvents:
+    """On by itself with `[targets.engine] kind = "docker"`, whose `host` and `containers` it takes over.
+
+    A container belongs to the target by trimtab's labels, by the address it publishes, or by its name in
+    `containers`. An Engine that is away is asked again after 0.5 s, 1 s, ... up to `retry_at_most_s`; a
+    stream that is silent for `silence_s` is opened anew.
+    """
+
+    host: str = ""  # as DOCKER_HOST; empty: that, else Docker's own socket
+    containers: tuple[str, ...] = ()
+    timeout_s: float = 10.0
+    silence_s: float = 60.0
+    retry_at_most_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.host, str):
+            raise TypeError(f"host must be an address such as unix:///var/run/docker.sock, not {self.host!r}")
+        object.__setattr__(self, "containers", tuple(self.containers))  # TOML has lists
+        check_periods(self, "timeout_s", "silence_s", "retry_at_most_s")
+
+    async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
+        source = _Source(Roster(view, self.containers), emit, now)
+        retry_s = _FIRST_RETRY_S
+        while True:
+            source.opened = False
+            try:
+                async with EventStream(self.host, self.timeout_s, self.silence_s) as stream:
+                    await source.follow(stream)
+                continue
+            except SensorError as error:
+                source.say_lost(str(error))
+            retry_s = _FIRST_RETRY_S if source.opened else retry_s
+            await asyncio.sleep(min(retry_s, self.retry_at_most_s))
+            retry_s *= 2
+
+
+@dataclass(slots=True)
+class _Source:
+    """Says once that the Engine is lost, and once that it is back."""
+
+    roster: Roster
+    emit: Callable[[Sample], None]
+    now: Now
+    opened: bool = False
+    lost: bool = False
+
+    async def follow(self, stream: EventStream) -> None:
+        """Until the stream ends for want of news. Raises SensorError when it is lost."""
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    item = await stream.next()
+            except TimeoutError:
+                pass  # what was held back may have proved true
+            else:
+                if item is None:
+                    return
+                self._take(item)
+            self._say(self.roster.settled(self.now(), asyncio.get_running_loop().time()))
+
+    def _take(self, item: Event | Listed) -> None:
+        if not isinstance(item, Listed):
+            clock_s = asyncio.get_running_loop().time()
+            self._say(self.roster.happened(item, self.now(), clock_s))
+        elif self.opened:
+            self.roster.learn(item.containers)
+        else:
+            self.opened = True
+            self._say(self.roster.resync(item.containers, self.now()))
+            self._say_back()
+
+    def _say(self, incidents: list[Incident]) -> None:
+        for incident in incidents:
+            self.emit(incident)
+
+    def _say_back(self) -> None:
+        if self.lost:
+            self.lost = False
+            self.emit(SourceState(at=self.now(), source=SOURCE, available=True))
+
+    def say_lost(self, why: str) -> None:
+        if not self.lost:
+            self.lost = True
+            self.emit(SourceState(at=self.now(), source=SOURCE, available=False, why=why))
+
+
+plugin = DockerEvents

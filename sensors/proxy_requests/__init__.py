@@ -1,0 +1,1 @@
+"""One record for each request, from the access log of Envoy."""

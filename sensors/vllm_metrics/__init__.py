@@ -1,0 +1,1 @@
+"""The /metrics page of each vLLM server."""

@@ -1,0 +1,154 @@
+"""Scrapes each vLLM server's own /metrics, so that load, cache and latency are known second by second."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import NoReturn
+
+import aiohttp
+
+from agent.domain.errors import SensorError
+from agent.domain.ports import Now, View
+from agent.domain.reading import Sample, SourceState
+from agent.io.bounded import MOST_BYTES, body_of, json_in
+from agent.plugins.option_checks import check_periods
+from vllm_facts.metrics.totals import Totals, restarted, sample, totals
+
+_MAX_VERSION_BYTES = 4096
+_VERSION_TRIES = 3  # of a process that does not answer; one that answers is asked once
+
+
+@dataclass(frozen=True, slots=True)
+class VllmMetrics:
+    """One scrape of every server each `every_s` seconds, spread over that time; one may take `timeout_s`."""
+
+    every_s: float = 1.0
+    timeout_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_periods(self, "every_s", "timeout_s")
+
+    async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
+        async with (
+            aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=self.timeout_s),
+                connector=aiohttp.TCPConnector(limit=0),
+                headers={"Accept": "text/plain", "Accept-Encoding": "identity"},
+            ) as session,
+            asyncio.TaskGroup() as scrapes,
+        ):
+            watched: dict[tuple[str, str], asyncio.Task[NoReturn]] = {}
+            while True:
+                there = dict.fromkeys(
+                    (server.name, server.address) for server in view.servers() if server.address
+                )
+                for gone in watched.keys() - there.keys():
+                    watched.pop(gone).cancel()
+                new = [key for key in there if key not in watched]
+                for place, (name, address) in enumerate(new):
+                    source = _Source(name, f"http://{address}", session, view, emit, now)
+                    watched[name, address] = scrapes.create_task(
+                        source.follow(self.every_s, after_s=self.every_s * place / len(new)),
+                        name=f"scrape {name}",
+                    )
+                await asyncio.sleep(self.every_s)
+
+
+class _Source:
+    """One server: what it said last, and whether it answers."""
+
+    def __init__(
+        self,
+        server: str,
+        url: str,
+        session: aiohttp.ClientSession,
+        view: View,
+        emit: Callable[[Sample], None],
+        now: Now,
+    ) -> None:
+        self._server = server
+        self._url = url
+        self._session = session
+        self._view = view
+        self._emit = emit
+        self._now = now
+        self._lost = False
+        self._before: Totals | None = None
+        self._before_s = 0.0  # loop time
+        self._version: str | None = None
+        self._version_tries = _VERSION_TRIES
+
+    async def follow(self, every_s: float, after_s: float) -> NoReturn:
+        clock = asyncio.get_running_loop().time
+        due_s = clock() + after_s
+        while True:
+            await asyncio.sleep(due_s - clock())
+            await self._scrape(clock)
+            due_s = max(due_s + every_s, clock())
+
+    async def _scrape(self, clock: Callable[[], float]) -> None:
+        try:
+            after = totals(await self._get("/metrics", MOST_BYTES))
+            at, at_s = self._now(), clock()
+            if self._before is None or restarted(self._before, after):
+                self._version, self._version_tries = None, _VERSION_TRIES
+            if self._version_tries:
+                await self._ask_version()
+            before, self._before = self._before, None  # a page that is refused is no base for the next one
+            interval_s = at_s - self._before_s
+            one = sample(
+                before, after, at=at, server=self._server, interval_s=interval_s, version=self._version
+            )
+        except TimeoutError:
+            self._say_lost(f"no answer from {self._url}/metrics in time")
+        except (aiohttp.ClientError, SensorError) as error:
+            self._say_lost(f"{self._url}/metrics: {str(error) or type(error).__name__}")
+        else:
+            self._before, self._before_s = after, at_s
+            if self._lost:
+                self._say(available=True)
+            self._emit(one)
+
+    async def _get(self, path: str, at_most: int) -> bytes:
+        """The body. Raises SensorError when it is not a 200 or is larger than `at_most` bytes."""
+        async with self._session.get(self._url + path, allow_redirects=False) as answer:
+            if answer.status != HTTPStatus.OK:
+                raise SensorError(f"answered {answer.status}, not 200")
+            try:
+                return await body_of(answer, at_most)
+            except ValueError as error:
+                raise SensorError(str(error)) from error
+
+    async def _ask_version(self) -> None:
+        """Once for each process; again only when it does not answer at all."""
+        try:
+            body = await self._get("/version", _MAX_VERSION_BYTES)
+        except (TimeoutError, aiohttp.ClientError):
+            self._version_tries -= 1
+        except SensorError:
+            self._version_tries = 0
+        else:
+            self._version, self._version_tries = _version(body), 0
+
+    def _say_lost(self, why: str) -> None:
+        expected = any(server.name == self._server for server in self._view.servers())
+        if expected and not self._lost:  # one that was retired is not lost
+            self._say(available=False, why=why)
+
+    def _say(self, *, available: bool, why: str = "") -> None:
+        self._lost = not available
+        source = f"vllm_metrics {self._server}"
+        self._emit(SourceState(at=self._now(), source=source, available=available, why=why))
+
+
+def _version(body: bytes) -> str | None:
+    try:
+        answer = json_in(body)
+    except ValueError:
+        return None
+    version = answer.get("version") if isinstance(answer, dict) else None
+    return version if isinstance(version, str) else None
+
+
+plugin = VllmMetrics

@@ -1,0 +1,64 @@
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.e2e.config_builder import Wishes
+from tests.e2e.docker_rig import DockerRig, DockerWishes
+from tests.e2e.rig import Rig
+from tests.support.docker_site import Bench, Container
+
+
+class Start(Protocol):
+    async def __call__(self, wishes: Wishes, /, *words: str) -> Rig: ...
+
+
+class StartDocker(Protocol):
+    async def __call__(self, wishes: DockerWishes, /, *blue: Container) -> DockerRig: ...
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Start]:
+    """Makes sites whose daemon runs, with `words` on its command line; after the test nothing is left."""
+    made: list[Rig] = []
+
+    async def start(wishes: Wishes, /, *words: str) -> Rig:
+        home = tmp_path / str(len(made))
+        home.mkdir()
+        rig = Rig(home=home, wishes=wishes)
+        made.append(rig)
+        rig.prepare()
+        await rig.start(*words)
+        return rig
+
+    yield start
+    for rig in made:
+        await rig.tear_down()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with Bench() as bench:
+        yield bench
+
+
+@pytest.fixture
+async def docker_site(tmp_path: Path, bench: Bench) -> AsyncIterator[StartDocker]:
+    """Makes sites over containers that serve already; the bench takes away what is left of them."""
+    made: list[DockerRig] = []
+
+    async def start(wishes: DockerWishes, /, *blue: Container) -> DockerRig:
+        wishes = replace(wishes, containers=wishes.containers or tuple(one.name for one in blue))
+        home = tmp_path / str(len(made))
+        home.mkdir()
+        rig = DockerRig(home=home, wishes=wishes, bench=bench, blue=blue)
+        made.append(rig)
+        rig.prepare()
+        await rig.start()
+        return rig
+
+    yield start
+    for rig in made:
+        await rig.tear_down()

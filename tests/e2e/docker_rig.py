@@ -1,0 +1,191 @@
+"""A whole site over real containers: what was there before trimtab came, and what is there now."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from json import dumps
+from typing import NamedTuple
+
+import aiohttp
+
+from actuators.docker.client import Json
+from actuators.docker.labels import SERVER, ours
+from agent.audit import chain
+from agent.domain.ports import Site
+from simulator.traffic import Load, Traffic
+from tests.e2e.config_builder import TARGET, Wishes
+from tests.e2e.rig import Document, Rig, lost, until
+from tests.support.docker_site import Bench, Container
+
+# As slow as a real one: sixteen clients shall not take the whole machine.
+FLAGS = ("--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
+STREAMS = Load(streams=16)
+SOME = Load(rate=6.0)
+CUT = {"truncated", "failed"}  # after some tokens, or after the headers: vLLM sends those at once
+
+
+class Answer(NamedTuple):
+    at: float  # seconds of the loop
+    status: int  # 0: none
+    retry_after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerWishes(Wishes):
+    """`containers`: to adopt, by name. `host`: where the Engine, or a proxy before it, is asked."""
+
+    containers: tuple[str, ...] = ()
+    host: str = ""
+    publish: str = "127.0.0.1"
+    strategy: str = "auto"
+    health_timeout_s: float = 1.0
+    steps: tuple[tuple[int, int, float], ...] = ((50, 8, 0.5),)
+
+    def engine(self) -> str:
+        return f"""
+            kind = "docker"
+            containers = {dumps(list(self.containers))}
+            host = "{self.host}"
+            publish = "{self.publish}"
+            strategy = "{self.strategy}"
+            health_every_s = 0.3
+            health_timeout_s = {self.health_timeout_s}
+            lost_after = 10
+            stop_s = 5.0
+        """
+
+
+@dataclass(kw_only=True)
+class DockerRig(Rig):
+    """`blue`: the containers that were there first. Those of the bench vanish with it, their clones too."""
+
+    bench: Bench
+    blue: Sequence[Container] = field(default=())
+    patience_s: float = 150.0  # three places are turned one after the other
+
+    async def serving(self) -> Document:
+        """Wait until all servers share the traffic, nothing is on its way, and Envoy does so too."""
+        at_rest = partial(all_at_rest, len(self.blue))
+        found: Document = await until(self.target, at_rest, "all servers at rest")
+        wanted = {server["name"]: server["weight"] for server in found["servers"]}
+        await until(self.weights, wanted.__eq__, f"the split {wanted}")
+        return found
+
+    async def are_whole(self) -> list[str]:
+        """The servers that are left: each one container that runs, and no other; the journal is whole."""
+        document = await self.serving()
+        names = sorted(server["name"] for server in document["servers"])
+        await until(self.running, names.__eq__, f"nothing but {names} to run")
+        adopted = {one.name for one in self.blue}
+        mine = {name for name in names if name not in adopted}
+        await until(self.made, mine.__eq__, f"nothing of trimtab's to be left but {mine}")
+        verified = chain.verify(self.journal)
+        assert verified.ok, verified
+        return names
+
+    # The containers.
+
+    async def running(self) -> list[str]:
+        """By the name of their servers."""
+        found = await self.containers()
+        return sorted(name for name, one in found.items() if one["State"]["Running"])
+
+    async def made(self) -> set[str]:
+        """The servers whose containers trimtab has made, running or not; a check by its own name."""
+        site = Site(target=TARGET, state_dir=self.marked, epoch=0)
+        found = await self.bench.client.listed(ours(site))
+        return {one["Labels"].get(SERVER) or one["Names"][0] for one in found}
+
+    async def containers(self) -> dict[str, Json]:
+        """What the Engine says of all containers of this bench, by the name of their servers."""
+        found = {}
+        for name in await self.bench.names():
+            one = await self.bench.client.inspect(name)
+            if one is not None:
+                found[one["Config"]["Labels"].get(SERVER, name)] = one
+        return found
+
+    async def container(self, server: str) -> Json:
+        return (await self.containers())[server]
+
+    # Those who use it.
+
+    @asynccontextmanager
+    async def users(self, load: Load = STREAMS) -> AsyncIterator[Traffic]:
+        async with self.clients(load=load, timeout_s=90.0) as traffic:
+            yield traffic
+
+    @asynccontextmanager
+    async def sampling(self) -> AsyncIterator[list[int]]:
+        """How many containers run that Envoy gives a share to, again and again."""
+        seen: list[int] = []
+
+        async def sample() -> None:
+            while True:
+                weights = await self.weights()
+                seen.append(
+                    len({name for name, weight in weights.items() if weight} & {*await self.running()})
+                )
+                await asyncio.sleep(0.1)
+
+        task = asyncio.create_task(sample())
+        try:
+            yield seen
+        finally:
+            assert not task.done(), task.exception()
+            task.cancel()
+            await asyncio.wait({task})
+
+    @asynccontextmanager
+    async def knocking(self) -> AsyncIterator[list[Answer]]:
+        """Somebody who asks all the time, each time over a new connection; what was answered, and when."""
+        answers: list[Answer] = []
+        task = asyncio.create_task(self._knock(answers))
+        try:
+            yield answers
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _knock(self, answers: list[Answer]) -> None:
+        timeout = aiohttp.ClientTimeout(total=60)
+        while True:
+            at = asyncio.get_running_loop().time()
+            try:
+                async with (
+                    aiohttp.ClientSession(timeout=timeout) as session,
+                    session.get(f"{self.url}/v1/models") as got,
+                ):
+                    await got.read()
+                    answers.append(Answer(at, got.status, got.headers.get("Retry-After", "")))
+            except (aiohttp.ClientError, TimeoutError):
+                answers.append(Answer(at, 0, ""))
+            await asyncio.sleep(0.05)
+
+    # The end.
+
+    async def tear_down(self) -> None:
+        if self.daemon is not None and self.daemon.returncode is None:
+            self.daemon.kill()
+            await self.daemon.wait()
+        await self.envoy.kill()
+
+
+def all_at_rest(servers: int, target: Document) -> bool:
+    """So many share the traffic equally, nothing on its way."""
+    if not target or target["phase"] not in {"observing", "proposed", "cooldown"}:
+        return False
+    weights = [server["weight"] or 0 for server in target["servers"]]
+    return len(weights) == servers and sum(weights) == 100 and max(weights) - min(weights) <= 1
+
+
+async def all_is_well(rig: DockerRig) -> None:
+    async with rig.users(SOME) as traffic:
+        await until(lambda: _ok(traffic), lambda count: count >= 5, "good answers")
+    assert lost(traffic) == []
+
+
+async def _ok(traffic: Traffic) -> int:
+    return traffic.tally.outcomes["ok"]

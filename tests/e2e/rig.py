@@ -1,0 +1,347 @@
+"""A whole site for system tests: the daemon as a process, real Envoy, simulated servers, and clients."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from json import dumps
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import aiohttp
+
+from actuators.envoy.admin import Admin
+from actuators.envoy.process import EnvoyProcess
+from actuators.envoy.split import carried_by
+from actuators.host import procfs
+from actuators.host.procfs import Process
+from agent.api.tokens import mint, store
+from agent.audit import chain, records
+from simulator.tally import Record
+from simulator.traffic import Load, Traffic
+from simulator.workload import Shape, lengths
+from tests.e2e.config_builder import TARGET, Wishes, free_port
+
+TRIMTAB = (sys.executable, "-m", "agent.main")
+SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:8:40"))  # 0.1 to 0.4 s
+PATIENCE_S = 60.0  # for whatever has to happen: the machine may be busy with other things
+
+Document = dict[str, Any]
+Answer = TypeVar("Answer")
+
+
+async def until(
+    ask: Callable[[], Awaitable[Answer]],
+    holds: Callable[[Answer], object],
+    what: str,
+    patience_s: float = PATIENCE_S,
+) -> Answer:
+    """Ask until the answer is as it must be; AssertionError, with the last answer, when it never is."""
+    clock = asyncio.get_running_loop().time
+    end_s = clock() + patience_s
+    while True:
+        answer = await ask()
+        if holds(answer):
+            return answer
+        assert clock() < end_s, f"waited {patience_s:g} s for {what}; last: {answer}"
+        await asyncio.sleep(0.02)
+
+
+async def trimtab(*words: str) -> tuple[int, str]:
+    """A command to its end: exit status, and all it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *TRIMTAB, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, said.decode(errors="replace")
+
+
+@dataclass(kw_only=True)
+class Rig:
+    """One site: its files, its ports, and the daemon while it runs."""
+
+    home: Path
+    wishes: Wishes
+    api: int = field(default_factory=free_port)
+    listen: int = field(default_factory=free_port)
+    token: str = ""
+    daemon: asyncio.subprocess.Process | None = None
+    patience_s: float = PATIENCE_S  # for a rollout
+
+    @property
+    def config(self) -> Path:
+        return self.home / "trimtab.toml"
+
+    @property
+    def state_dir(self) -> Path:
+        return self.home / "s"  # short: the path of a unix socket has 107 bytes
+
+    @property
+    def marked(self) -> Path:
+        """Where the target's state lies, as the daemon names it in the marks of its servers."""
+        return self.state_dir / TARGET
+
+    @property
+    def journal(self) -> Path:
+        return self.state_dir / "audit.jsonl"
+
+    @property
+    def url(self) -> str:
+        """Where clients talk to: Envoy."""
+        return f"http://127.0.0.1:{self.listen}"
+
+    @property
+    def envoy(self) -> EnvoyProcess:
+        return EnvoyProcess(self.state_dir / TARGET / "envoy")
+
+    def log(self) -> str:
+        file = self.home / "daemon.log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def prepare(self) -> None:
+        """Write the config and make a token."""
+        self.config.write_text(self.wishes.text(api=self.api, listen=self.listen))
+        self.token, line = mint(
+            role="operator", principal="alice", made_at=datetime.fromtimestamp(0, UTC), expires=None
+        )
+        store(self.home / "tokens", [line])
+
+    # The daemon.
+
+    async def start(self, *words: str) -> asyncio.subprocess.Process:
+        """Start the daemon; its log grows over all its lives."""
+        with (self.home / "daemon.log").open("ab") as log:
+            self.daemon = await asyncio.create_subprocess_exec(
+                *(*TRIMTAB, "run", "-c", str(self.config), *words),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self.daemon
+
+    async def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """Signal the daemon and wait for its end; its servers and Envoy live on."""
+        assert self.daemon is not None
+        self.daemon.send_signal(number)
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.daemon.wait()
+
+    async def serving(self) -> Document:
+        """Wait until the target has its one server and rests, and Envoy sends it everything."""
+        found = await until(self.target, at_rest, "one server at rest")
+        (server,) = found["servers"]
+        await until(self.weights, {server["name"]: 100}.__eq__, f"all traffic on {server['name']}")
+        return found
+
+    # Its API.
+
+    async def ask(
+        self, method: str, path: str, body: object = None, data: bytes | None = None
+    ) -> tuple[int, Document]:
+        """Status and document; status 0 while nobody answers."""
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        headers["Idempotency-Key"] = uuid4().hex
+        sent = data if data is not None else None if body is None else dumps(body).encode()
+        timeout = aiohttp.ClientTimeout(total=10)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.request(
+                    method, f"http://127.0.0.1:{self.api}{path}", data=sent, headers=headers
+                ) as got,
+            ):
+                return got.status, await got.json(content_type=None)
+        except (aiohttp.ClientError, TimeoutError):
+            assert self.daemon is not None
+            assert self.daemon.returncode in {None, -signal.SIGKILL}, self.log()[-2000:]
+            return 0, {}
+
+    async def target(self) -> Document:
+        """Empty while the daemon does not answer."""
+        status, document = await self.ask("GET", f"/v1/targets/{TARGET}")
+        return document if status == 200 else {}
+
+    async def rollout(self) -> Document:
+        """The latest one; empty when there is none, or nobody answers."""
+        status, document = await self.ask("GET", "/v1/rollouts")
+        return document["rollouts"][0] if status == 200 and document["rollouts"] else {}
+
+    async def propose(self, **to: object) -> Document:
+        """A person's wish; the suggestion made of it, once the engine has said what will come of it."""
+        body = {"to": to, "reason": "a test"}
+        status, made = await self.ask("POST", f"/v1/targets/{TARGET}/suggestions", body)
+        assert status < 300, made
+        return await until(partial(self.suggestion, made["id"]), is_checked, "the engine's answer")
+
+    async def suggestion(self, suggestion: str) -> Document:
+        """Empty while the daemon does not answer."""
+        status, document = await self.ask("GET", f"/v1/suggestions/{suggestion}")
+        return document if status == 200 else {}
+
+    async def approve(self, made: Mapping[str, object]) -> tuple[int, Document]:
+        return await self.ask("POST", f"/v1/suggestions/{made['id']}/approve", {"digest": made["digest"]})
+
+    async def change(self, **to: object) -> str:
+        """Ask for a change and approve it; the id of its rollout's suggestion."""
+        made = await self.propose(**to)
+        assert made["status"] == "open", made
+        status, answer = await self.approve(made)
+        assert status == 200, answer
+        return str(made["id"])
+
+    async def ended(self, suggestion: str) -> Document:
+        """The suggestion's rollout, once it is over and the target rests."""
+
+        def over(one: Document) -> bool:
+            return one.get("suggestion") == suggestion and one["ended_at"] is not None
+
+        await until(self.rollout, over, f"the end of the rollout of {suggestion}", self.patience_s)
+        await self.serving()
+        return await self.rollout()
+
+    async def switch(self, **to: object) -> Document:
+        return await self.ended(await self.change(**to))
+
+    async def in_phase(self, phase: str, step: int = 0) -> Document:
+        """Wait until the rollout is in this phase (and, in a canary, at this step, its split in force)."""
+
+        def there(one: Document) -> bool:
+            in_force = phase != "canary" or one.get("step_since") is not None
+            return bool(one) and one["phase"] == phase and one["step"] >= step and in_force
+
+        return await until(self.rollout, there, f"phase {phase}, step {step}")
+
+    # What is really there.
+
+    def processes(self) -> dict[str, list[Process]]:
+        """Every process that bears the site's mark, by its server's name."""
+        found: dict[str, list[Process]] = {}
+        for one in procfs.processes():
+            environment = procfs.environment(one.pid)
+            if environment.get("TRIMTAB_STATE") == str(self.marked.resolve()):
+                name = environment["TRIMTAB_SERVER"].rpartition("/")[2]
+                found.setdefault(name, []).append(one)
+        return found
+
+    def pid(self, server: str) -> int:
+        return min(one.pid for one in self.processes()[server])
+
+    async def weights(self) -> dict[str, int]:
+        """What Envoy itself has in force, without the lease."""
+        found = await Admin(self.envoy.home / "admin.sock").resources("rds")
+        carried = carried_by(found) if found else None
+        return dict(carried.weights) if carried else {}
+
+    async def answered(self, server: str) -> int:
+        """Chat completions that Envoy has given to this server so far, ended or not."""
+        name = f"cluster.{server}.upstream_rq_total"
+        stats = await Admin(self.envoy.home / "admin.sock").stats(f"^{name}$".replace(".", r"\."))
+        return int((stats or {}).get(name, 0))
+
+    def audit(self) -> list[records.Record]:
+        return [records.parse(line) for line in self.journal.read_bytes().splitlines(keepends=True)]
+
+    def named_in_audit(self, text: str) -> bool:
+        return any(text in f"{entry['why']} {entry['error']}" for entry in self.audit())
+
+    def named_in_journal(self, text: str) -> bool:
+        return text in self.journal.read_text()
+
+    async def is_whole(self) -> str:
+        """The one server that is left, has all traffic and is what the daemon says; the journal is whole."""
+        document = await self.serving()
+        (server,) = document["servers"]
+        await until(self._names, {server["name"]}.__eq__, "the others' processes to be gone")
+        verified = chain.verify(self.journal)
+        assert verified.ok, verified
+        return str(server["name"])
+
+    async def _names(self) -> set[str]:
+        return set(self.processes())
+
+    # Those who use it.
+
+    @asynccontextmanager
+    async def clients(
+        self, rate: float = 20.0, *, load: Load | None = None, timeout_s: float = 40.0
+    ) -> AsyncIterator[Traffic]:
+        """Streaming clients, some of whom always have a request open; the last has ended at the end."""
+        load = load or Load(rate=rate)
+        traffic = Traffic(self.url, "tiny", load, shape=SHAPE, seed=1, timeout_s=timeout_s)
+        await traffic.start()
+        try:
+            yield traffic
+        finally:
+            await traffic.stop()
+
+    @asynccontextmanager
+    async def observer(self) -> AsyncIterator[Counter[str]]:
+        """Somebody outside who asks all the time, each time over a new connection; counts the answers."""
+        answers: Counter[str] = Counter()
+        asking = asyncio.create_task(self._observe(answers))
+        try:
+            yield answers
+        finally:
+            asking.cancel()
+            await asyncio.wait({asking})
+
+    async def _observe(self, answers: Counter[str]) -> None:
+        while True:
+            timeout = aiohttp.ClientTimeout(total=20)
+            try:
+                async with (
+                    aiohttp.ClientSession(timeout=timeout) as session,
+                    session.get(f"{self.url}/v1/models") as got,
+                ):
+                    await got.read()
+                    answers[str(got.status)] += 1
+            except (aiohttp.ClientError, TimeoutError) as error:
+                answers[repr(error)] += 1
+            await asyncio.sleep(0.05)
+
+    # The end.
+
+    async def tear_down(self) -> None:
+        """Kill the daemon, every server and Envoy, whatever state they are in."""
+        if self.daemon is not None and self.daemon.returncode is None:
+            os.killpg(self.daemon.pid, signal.SIGKILL)
+            await self.daemon.wait()
+        while left := [one for family in self.processes().values() for one in family]:
+            for one in left:
+                with suppress(
+                    ProcessLookupError
+                ):  # vLLM's engine bears no mark, but is of the server's group
+                    os.killpg(os.getpgid(one.pid), signal.SIGKILL)
+            await asyncio.sleep(0.05)
+        await self.envoy.kill()
+
+
+def at_rest(target: Document) -> bool:
+    """One server with all traffic, nothing on its way."""
+    if not target or target["phase"] not in {"observing", "proposed", "cooldown"}:
+        return False
+    return [server["weight"] for server in target["servers"]] == [100]
+
+
+def is_checked(suggestion: Document) -> bool:
+    return bool(suggestion) and suggestion["status"] != "checking"
+
+
+def lost(traffic: Traffic) -> list[Record]:
+    """The requests that did not end well; all that were sent are in the books."""
+    assert traffic.tally.sent == len(traffic.tally.records), traffic.tally.counts()
+    assert traffic.tally.outcomes["ok"] > 0, "nobody asked anything"
+    return [record for record in traffic.tally.records if record.outcome != "ok"]

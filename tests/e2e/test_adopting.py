@@ -1,0 +1,94 @@
+"""Servers that somebody else started: watched without a touch in advise mode, taken over in the others."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.e2e.config_builder import QUICK, SERVER, Wishes, free_port
+from tests.e2e.conftest import Start
+from tests.e2e.rig import PATIENCE_S, lost, trimtab, until
+from tests.unit.simulator.running import scrape
+
+pytestmark = pytest.mark.real_envoy
+
+
+@asynccontextmanager
+async def stranger() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A server as its own people start it; its URL."""
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        *(*SERVER, *QUICK, "--watermark", "0.02", "--port", str(port)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await until(lambda: _answers(url), bool, "the server to answer")
+        yield url, process
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def _answers(url: str) -> bool:
+    try:
+        return bool(await scrape(url))
+    except OSError:
+        return False
+
+
+async def test_an_adopted_server_is_changed_and_retired_like_one_of_ours(site: Start) -> None:
+    async with stranger() as (url, process):
+        rig = await site(Wishes(serving=url))
+        before = await rig.serving()
+
+        async with rig.observer() as answers, rig.clients() as traffic:
+            one = await rig.switch(max_num_seqs=16)
+            async with asyncio.timeout(PATIENCE_S):
+                code = await process.wait()
+            kept = await rig.is_whole()
+
+    after = await rig.target()
+    assert [server["ours"] for server in before["servers"]] == [False]
+    assert (one["outcome"], one["lost"], kept, code) == ("promoted", 0, "chat-r1", 0), one
+    assert after["servers"][0]["setting"] == {**before["servers"][0]["setting"], "max_num_seqs": 16}
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+
+
+@pytest.mark.parametrize(("mode", "words"), [("advise", ()), ("approve", ("--dry-run",))])
+async def test_advice_touches_nothing(site: Start, mode: str, words: tuple[str, ...]) -> None:
+    async with stranger() as (url, process):
+        rig = await site(Wishes(serving=url, mode=mode), *words)
+        await until(rig.target, lambda target: target and target["servers"], "the server to be seen")
+        made = await rig.propose(max_num_seqs=16)
+        status, said = await rig.approve(made)
+        await asyncio.sleep(2.0)  # some rounds of the loop
+        target = await rig.target()
+
+        assert (status, said["type"]) == (409, "urn:trimtab:problem:mode-is-advise")
+        assert (target["mode"], target["phase"]) == ("advise", "proposed")
+        assert [(server["address"], server["weight"]) for server in target["servers"]] == [
+            (url.removeprefix("http://"), None)
+        ]
+        assert rig.processes() == {}
+        assert rig.envoy.find() is None
+        assert {file.name for file in rig.envoy.home.iterdir()} <= {"records.sock"}  # where a sensor listens
+        assert process.returncode is None
+
+
+async def test_a_second_daemon_does_not_start_beside_the_first(site: Start) -> None:
+    rig = await site(Wishes())
+    await rig.serving()
+
+    code, said = await trimtab("run", "-c", str(rig.config))
+
+    assert code == 2
+    assert f"another trimtab works here (pid {rig.daemon.pid if rig.daemon else 0})" in said
+    assert await rig.is_whole() == "chat-r1"

@@ -1,0 +1,111 @@
+"""A real Prometheus says what is wrong with a real daemon, by the rules that are shipped."""
+
+import asyncio
+import os
+import resource
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.config_builder import Wishes
+from tests.e2e.conftest import Start
+from tests.e2e.rig import Rig
+from tests.e2e.test_adopting import stranger
+from tests.integration.prometheus.real_alerts import Alerting, alerting
+
+pytestmark = [pytest.mark.real_envoy, pytest.mark.real_prometheus, pytest.mark.timeout(300)]
+
+SLACK = '\n[[notify]]\nkind = "slack"\nurl = "http://127.0.0.1:1/"\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telling(Wishes):
+    """With a receiver of notices that is not there."""
+
+    def text(self, *, api: int, listen: int) -> str:
+        return super().text(api=api, listen=listen) + SLACK
+
+
+async def fires(prometheus: Alerting, alert: str) -> None:
+    await asyncio.to_thread(prometheus.fires, alert)
+
+
+async def ends(prometheus: Alerting, alert: str) -> None:
+    await asyncio.to_thread(prometheus.ends, alert)
+
+
+def limit_files(rig: Rig, size: int) -> None:
+    """From now on nothing of the daemon's grows beyond so many bytes, as on a full disk."""
+    assert rig.daemon is not None
+    resource.prlimit(rig.daemon.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+async def test_what_is_wrong_with_the_daemon_is_told(site: Start, tmp_path: Path) -> None:
+    rig = await site(Telling())
+    await rig.serving()
+    with alerting(tmp_path, rig) as prometheus:
+        await fires(prometheus, "TrimtabNotifierFailing")
+        await rig.propose(max_num_seqs=16)
+        await fires(prometheus, "TrimtabSuggestionWaiting")
+
+        limit_files(rig, 1)
+        assert (await rig.ask("POST", "/v1/targets/chat/pause", {}))[0] == 503
+        await fires(prometheus, "TrimtabAuditUnwritable")
+        limit_files(rig, resource.RLIM_INFINITY)
+        await ends(prometheus, "TrimtabAuditUnwritable")
+
+        assert rig.daemon is not None
+        rig.daemon.send_signal(signal.SIGSTOP)
+        await fires(prometheus, "TrimtabDown")
+        await asyncio.sleep(7)
+        rig.daemon.send_signal(signal.SIGCONT)
+        await fires(prometheus, "TrimtabLoopStalled")
+        await ends(prometheus, "TrimtabDown")
+
+        await rig.kill()
+        await fires(prometheus, "TrimtabDown")
+
+
+async def test_what_is_wrong_with_a_target_is_told(site: Start, tmp_path: Path) -> None:
+    async with stranger() as (url, process):
+        rig = await site(Wishes(serving=url, ttft="1ms"))
+        await rig.serving()
+        with alerting(tmp_path, rig) as prometheus:
+            async with rig.clients():
+                await fires(prometheus, "TrimtabBudgetBurning")
+
+            os.killpg(process.pid, signal.SIGKILL)
+            await fires(prometheus, "TrimtabTargetLost")
+            await fires(prometheus, "TrimtabMetricsStale")
+
+
+async def test_that_nobody_renews_the_lease_is_told(site: Start, tmp_path: Path) -> None:
+    rig = await site(Wishes(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
+    await rig.serving()
+    with alerting(tmp_path, rig) as prometheus:
+        async with rig.clients():
+            await rig.change(max_num_seqs=16)
+            await rig.in_phase("canary")
+        envoy = rig.envoy.pid()
+        assert envoy is not None
+        os.kill(envoy, signal.SIGSTOP)
+        try:
+            await fires(prometheus, "TrimtabLeaseNotRenewed")
+            await fires(prometheus, "TrimtabEffectsFailing")
+        finally:
+            os.kill(envoy, signal.SIGCONT)
+
+
+async def test_that_a_rollout_is_held_is_told(site: Start, tmp_path: Path) -> None:
+    rig = await site(Wishes(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
+    await rig.serving()
+    with alerting(tmp_path, rig) as prometheus:
+        async with rig.clients():
+            await rig.change(max_num_seqs=16)
+            await rig.in_phase("canary")
+        (rig.envoy.home / "records.sock").unlink()  # the next Envoy cannot tell of any request
+        await rig.envoy.kill()
+        await fires(prometheus, "TrimtabRolloutHeld")
+        await fires(prometheus, "TrimtabMetricsStale")

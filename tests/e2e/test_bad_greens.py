@@ -1,0 +1,149 @@
+"""A green that is no good, in every way it can be: taken back, its cause named, blue untouched."""
+
+import os
+import signal
+
+import pytest
+
+from simulator.traffic import Load
+from tests.e2e.config_builder import Wishes
+from tests.e2e.conftest import Start
+from tests.e2e.rig import Document, Rig, lost, until
+from vllm_facts.values import Value
+
+pytestmark = pytest.mark.real_envoy
+
+NO_LOAD = Load(rate=0.001)
+CUT = {"truncated", "failed"}  # after some tokens, or after the headers: vLLM sends those at once
+
+
+async def taken_back(rig: Rig, blue: int, one: Document, *, said: str) -> None:
+    """Rolled back for the cause, which the audit names too; blue, the same process, has everything."""
+    assert one["outcome"] == "rolled_back", one
+    assert said in one["why"], one["why"]
+    assert rig.named_in_audit(said)
+    assert await rig.is_whole() == "chat-r1"
+    assert rig.pid("chat-r1") == blue
+
+
+async def test_a_green_that_cannot_start_never_gets_a_request(site: Start) -> None:
+    rig = await site(Wishes(faults=("max_num_seqs=9:exit",)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+    bad: tuple[tuple[dict[str, Value], str, str], ...] = (
+        ({"unheard_of_flag": 3}, "exited with code 2", "unrecognized arguments: --unheard-of-flag"),
+        ({"block_size": 0}, "exited with code 1", "block_size should be greater than or equal to 1"),
+        ({"max_num_seqs": 9}, "exited with code 1", "the simulated fault of this setting"),
+    )
+
+    async with rig.clients() as traffic:
+        for to, said, logged in bad:
+            one = await rig.switch(**to)
+            await taken_back(rig, blue, one, said=said)
+            assert any(logged in line for line in one["log"]), one["log"]
+            assert rig.named_in_audit(logged)
+            assert one["exposed"]["total"] == 0
+
+    assert lost(traffic) == []
+
+
+async def test_a_green_that_answers_wrongly_never_gets_a_request(site: Start) -> None:
+    rig = await site(Wishes(faults=("kv_cache_dtype=fp8_e5m2:wrong=0.3",)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(kv_cache_dtype="fp8_e5m2")
+        await taken_back(rig, blue, one, said="stands alone")
+        assert one["exposed"]["total"] == 0
+        assert one["quality"]["same"] < 0.9
+        assert not rig.named_in_journal("capital of France")
+        one = await rig.switch(kv_cache_dtype="fp8_e4m3")
+        assert (one["outcome"], one["quality"]["same"]) == ("promoted", 1.0), one
+
+    assert lost(traffic) == []
+
+
+async def test_a_green_that_never_gets_healthy_is_killed_at_the_deadline(site: Start) -> None:
+    rig = await site(Wishes(faults=("max_num_seqs=9:never_ready",), start_s=6.0))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(max_num_seqs=9)
+        await taken_back(rig, blue, one, said="not healthy within 6 s")
+
+    assert lost(traffic) == []
+
+
+async def test_a_green_that_dies_in_the_canary_takes_only_its_own_requests_along(site: Start) -> None:
+    rig = await site(Wishes(faults=("max_num_seqs=9:die_after=4",), steps=((50, 1000, 50.0),)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(max_num_seqs=9)
+        await taken_back(rig, blue, one, said="chat-r2 exited with code 1")
+
+    assert one["exposed"]["total"] > 0
+    assert "Application startup complete." in "\n".join(one["log"])
+    assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
+    assert len(lost(traffic)) <= 8  # what one server had open
+
+
+async def test_a_green_that_hangs_with_a_good_health_is_found_by_its_silence(site: Start) -> None:
+    rig = await site(Wishes(faults=("max_num_seqs=9:hang_after=3",), steps=((50, 1000, 50.0),)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(max_num_seqs=9)
+        await taken_back(rig, blue, one, said="errors")
+
+    assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
+
+
+async def test_a_frozen_green_loses_no_request_that_it_had_not_begun_to_answer(site: Start) -> None:
+    rig = await site(Wishes(steps=((50, 1000, 50.0),)))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        change = await rig.change(max_num_seqs=9)
+        await rig.in_phase("canary")
+        load, traffic.load = traffic.load, NO_LOAD
+        await until(lambda: _in_flight(traffic.tally.in_flight), lambda count: not count, "no open request")
+        os.kill(rig.pid("chat-r2"), signal.SIGSTOP)
+        traffic.load = load
+        one = await rig.ended(change)
+        await taken_back(rig, blue, one, said="/health does not answer")
+
+    assert lost(traffic) == []
+
+
+async def _in_flight(count: int) -> int:
+    return count
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcomes"),
+    [
+        ("errors=0.4", {"failed"}),
+        ("abort=0.4", {"aborted"}),
+        ("truncate=0.4", {"truncated"}),
+        ("slow=5", set()),
+    ],
+)
+async def test_a_green_with_bad_answers_is_taken_back_by_the_judge(
+    site: Start, fault: str, outcomes: set[str]
+) -> None:
+    faults = (f"max_num_seqs=9:{fault}",)
+    rig = await site(Wishes(faults=faults, steps=((50, 20, 1.0),), margin=0.1, warm_up_requests=0))
+    await rig.serving()
+    blue = rig.pid("chat-r1")
+
+    async with rig.clients() as traffic:
+        one = await rig.switch(max_num_seqs=9)
+        await taken_back(rig, blue, one, said="green is worse")
+
+    assert {record.outcome for record in lost(traffic)} == outcomes

@@ -1,0 +1,151 @@
+"""kill -9 of the daemon, anywhere: traffic goes on, and the next daemon ends what was begun."""
+
+import asyncio
+import signal
+from functools import partial
+
+import pytest
+
+from tests.e2e.config_builder import Wishes
+from tests.e2e.conftest import Start
+from tests.e2e.rig import Document, Rig, lost, until
+
+pytestmark = pytest.mark.real_envoy
+
+SLOW = Wishes(steps=((20, 3, 1.0), (50, 5, 1.0)), hold_s=1.0, warm_up_requests=24)
+
+
+async def crash(rig: Rig, away_s: float = 1.0) -> None:
+    await rig.kill()
+    await asyncio.sleep(away_s)
+    await rig.start()
+
+
+def canary_after(times: int, one: Document) -> bool:
+    """Before it has looked around, a daemon shows the journal's state."""
+    return bool(one) and one["phase"] == "canary" and one["step_since"] and one["restarts"] == times
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        (("launching", 0), ("warming", 0)),
+        (("canary", 0), ("canary", 1)),
+        (("canary", 2), ("promoting", 2)),
+    ],
+)
+async def test_a_daemon_killed_twice_on_the_way_still_promotes(
+    site: Start, phases: tuple[tuple[str, int], ...]
+) -> None:
+    rig = await site(SLOW)
+    await rig.serving()
+
+    async with rig.observer() as answers, rig.clients() as traffic:
+        change = await rig.change(max_num_seqs=16)
+        for phase, step in phases:
+            await rig.in_phase(phase, step)
+            await crash(rig)
+        one = await rig.ended(change)
+        kept = await rig.is_whole()
+
+    assert (one["outcome"], one["lost"], kept) == ("promoted", 0, "chat-r2"), one
+    assert one["restarts"] >= 1
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+
+
+async def test_a_daemon_killed_while_it_takes_green_back_ends_that_too(site: Start) -> None:
+    rig = await site(SLOW)
+    await rig.serving()
+
+    async with rig.observer() as answers, rig.clients() as traffic:
+        change = await rig.change(max_num_seqs=16)
+        await rig.in_phase("canary", 1)
+        status, said = await rig.ask(
+            "POST", f"/v1/rollouts/{(await rig.rollout())['id']}/abort", {"reason": "enough"}
+        )
+        assert (status, said["phase"]) == (200, "rolling_back")
+        await crash(rig)
+        one = await rig.ended(change)
+        kept = await rig.is_whole()
+
+    assert (one["outcome"], one["lost"], kept) == ("rolled_back", 0, "chat-r1"), one
+    assert "aborted by alice: enough" in one["why"]
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+
+
+async def test_a_daemon_that_keeps_dying_takes_green_back(site: Start) -> None:
+    rig = await site(Wishes(steps=((50, 1000, 50.0),)))
+    await rig.serving()
+
+    async with rig.clients() as traffic:
+        change = await rig.change(max_num_seqs=16)
+        for times in range(3):
+            await until(rig.rollout, partial(canary_after, times), f"the canary after {times} restarts")
+            await crash(rig, away_s=0.1)
+        one = await rig.ended(change)
+        kept = await rig.is_whole()
+
+    assert (one["outcome"], kept) == ("rolled_back", "chat-r1"), one
+    assert "restarted 3 times" in one["why"]
+    assert lost(traffic) == []
+
+
+async def test_blue_gets_everything_when_the_daemon_dies_in_the_canary_and_stays_dead(site: Start) -> None:
+    rig = await site(Wishes(steps=((50, 1000, 50.0),)))
+    await rig.serving()
+
+    async with rig.observer() as answers, rig.clients() as traffic:
+        await rig.change(max_num_seqs=16)
+        await rig.in_phase("canary")
+        await until(lambda: rig.answered("chat-r2"), lambda count: count > 4, "answers by green")
+        await rig.kill()
+        await asyncio.sleep(7.0)  # the lease of 5 s, and what was open
+        green, blue = await rig.answered("chat-r2"), await rig.answered("chat-r1")
+        await until(lambda: rig.answered("chat-r1"), lambda count: count > blue + 30, "answers by blue")
+        assert await rig.answered("chat-r2") == green
+
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+
+
+async def test_a_stopped_daemon_leaves_servers_and_envoy_to_the_next_one(site: Start) -> None:
+    rig = await site(Wishes())
+    await rig.serving()
+    server, envoy = rig.pid("chat-r1"), rig.envoy.find()
+
+    async with rig.observer() as answers, rig.clients() as traffic:
+        code = await rig.kill(signal.SIGTERM)
+        alive = (rig.pid("chat-r1"), rig.envoy.find())
+        await rig.start()
+        kept = await rig.is_whole()
+        one = await rig.switch(max_num_seqs=16)
+
+    assert code == 0
+    assert alive == (server, envoy)
+    assert kept == "chat-r1"
+    assert one["outcome"] == "promoted"
+    assert rig.envoy.find() == envoy
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+
+
+async def test_a_killed_envoy_is_back_with_the_same_split(site: Start) -> None:
+    rig = await site(Wishes(steps=((50, 1000, 50.0),)))
+    await rig.serving()
+
+    async with rig.clients():
+        await rig.change(max_num_seqs=16)
+        await rig.in_phase("canary")
+        old = rig.envoy.find()
+        split = await rig.weights()
+        await rig.envoy.kill()
+        await until(rig.weights, split.__eq__, "the same split")
+
+    assert split == {"chat-r1": 50, "chat-r2": 50}
+    assert rig.envoy.find() != old
+    seen = await rig.answered("chat-r2")
+    async with rig.clients() as traffic:
+        await until(lambda: rig.answered("chat-r2"), lambda count: count > seen + 8, "answers by green")
+    assert lost(traffic) == []

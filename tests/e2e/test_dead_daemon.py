@@ -1,0 +1,98 @@
+"""No process of ours runs any more: what a bad new server had ends by itself, or as systemd cleans up."""
+
+import asyncio
+import os
+
+import pytest
+
+from actuators.envoy.admin import Admin
+from actuators.envoy.split import carried_by
+from simulator.tally import Record
+from tests.e2e.config_builder import Wishes
+from tests.e2e.conftest import Start
+from tests.e2e.rig import Rig, trimtab, until
+
+pytestmark = pytest.mark.real_envoy
+
+LEASE_S = 5.0  # of every site here
+BAD_AT_25 = Wishes(
+    faults=("max_num_seqs=16:errors=0.5",),
+    steps=((25, 100_000, 50.0),),
+    at_most_s=1000.0,
+)
+
+
+async def bad_green(rig: Rig) -> None:
+    """In the canary, with a quarter of the traffic; its daemon was killed before it could tell."""
+    await rig.serving()
+    await rig.change(max_num_seqs=16)
+    await rig.in_phase("canary")
+
+
+def bad_since(records: list[Record], since_s: float) -> list[float]:
+    """Seconds after the daemon's death at which requests were sent that did not end well."""
+    return [record.at - since_s for record in records if record.outcome != "ok" and record.at > since_s]
+
+
+async def test_bad_answers_end_with_the_lease_when_nothing_of_ours_runs_any_more(site: Start) -> None:
+    rig = await site(BAD_AT_25)
+    await bad_green(rig)
+    clock = asyncio.get_running_loop().time
+
+    async with rig.clients() as traffic:
+        await asyncio.sleep(0.5)
+        await rig.kill()
+        died_s = clock()
+        await asyncio.sleep(LEASE_S + 6.0)
+
+    bad = bad_since(traffic.tally.records, died_s)
+    after = [record for record in traffic.tally.records if record.at > died_s + LEASE_S + 1.0]
+    assert max(bad) < LEASE_S + 1.0
+    assert len(after) > 50
+
+
+async def test_systemd_takes_back_at_once_what_the_lease_would_end_later(site: Start) -> None:
+    rig = await site(BAD_AT_25)
+    await bad_green(rig)
+    words = ("revert", "-c", str(rig.config))
+
+    running = await trimtab(*words)
+    held = await rig.rollout()
+    await rig.kill()
+    stopped_well = await _under("success", *words)
+    still = await expires_ms(rig)
+    badly = [await _under("signal", *words) for _ in range(2)]
+    spent = await expires_ms(rig)
+    seen = await rig.answered("chat-r2")
+    async with rig.clients() as traffic:
+        await until(lambda: rig.answered("chat-r1"), lambda count: count > 40, "answers by blue")
+    green_got = await rig.answered("chat-r2") - seen
+    await rig.start()
+    await until(rig.rollout, lambda one: one and one["restarts"] == 1, "the next daemon")
+
+    assert running[0] == 0
+    assert "another trimtab works here" in running[1]
+    assert held["phase"] == "canary"
+    assert stopped_well == (0, "")
+    assert still
+    assert [status for status, _ in badly] == [0, 0], badly
+    assert "chat: the lease has ended" in badly[0][1]
+    assert (spent, green_got) == (0, 0)
+    assert {record.outcome for record in traffic.tally.records} == {"ok"}
+
+
+async def expires_ms(rig: Rig) -> int:
+    """What Envoy itself has in force."""
+    return carried_by(await Admin(rig.envoy.home / "admin.sock").resources("rds")).lease_expires_ms
+
+
+async def _under(result: str, *words: str) -> tuple[int, str]:
+    """As systemd.exec(5) calls what it runs after a service's end."""
+    before = os.environ.get("SERVICE_RESULT")
+    os.environ["SERVICE_RESULT"] = result
+    try:
+        return await trimtab(*words)
+    finally:
+        del os.environ["SERVICE_RESULT"]
+        if before is not None:
+            os.environ["SERVICE_RESULT"] = before

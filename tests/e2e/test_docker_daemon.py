@@ -1,0 +1,117 @@
+"""Docker's own daemon hangs, is killed or has no disk left, in the middle of a change."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerWishes, all_is_well
+from tests.e2e.rig import lost, until
+from tests.support.docker_site import PORT, Bench, Container
+from tests.support.own_dockerd import OwnEngine
+
+pytestmark = [
+    pytest.mark.real_envoy,
+    pytest.mark.timeout(180),
+    # docker-py leaves its socket open when the Engine goes away in the middle of its words
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[OwnEngine]:
+    async with OwnEngine() as engine:
+        yield engine
+
+
+@pytest.fixture
+async def own_bench(engine: OwnEngine) -> AsyncIterator[Bench]:
+    async with Bench(engine.host) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, engine: OwnEngine, own_bench: Bench) -> AsyncIterator[DockerRig]:
+    blue = await serving(own_bench, engine)
+    wishes = DockerWishes(
+        containers=(blue.name,), host=engine.host, publish=engine.address, steps=((50, 10, 15.0),)
+    )
+    rig = DockerRig(home=tmp_path, wishes=wishes, bench=own_bench, blue=[blue])
+    rig.prepare()
+    await rig.start()
+    yield rig
+    await rig.tear_down()
+
+
+async def serving(bench: Bench, engine: OwnEngine) -> Container:
+    bindings = {PORT: [{"HostIp": engine.address, "HostPort": "20000"}]}
+    blue = await bench.run(*FLAGS, port=None, restart="always", host={"PortBindings": bindings})
+    blue = replace(blue, address=f"{engine.address}:20000")
+    await bench.healthy(blue)
+    return blue
+
+
+async def test_a_canary_goes_on_while_dockers_daemon_hangs(rig: DockerRig, engine: OwnEngine) -> None:
+    await rig.serving()
+
+    async with rig.observer() as answers, rig.users(SOME) as traffic:
+        change = await rig.change(max_num_seqs=16)
+        await rig.in_phase("canary")
+        engine.hang()
+        await asyncio.sleep(20)
+        engine.go_on()
+        one = await rig.ended(change)
+        kept = await rig.are_whole()
+
+    assert (one["outcome"], one["lost"], kept) == ("promoted", 0, ["chat-r1"]), one
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+
+
+async def test_blue_serves_when_dockers_daemon_was_killed_in_a_canary(
+    rig: DockerRig, engine: OwnEngine
+) -> None:
+    """The next one ends all that it finds, and starts again what has a policy to be: not green."""
+    await rig.serving()
+
+    async with rig.users(SOME) as traffic:
+        change = await rig.change(max_num_seqs=16)
+        await rig.in_phase("canary")
+        await engine.kill()
+        await asyncio.sleep(2)
+        before = traffic.tally.outcomes["ok"]
+        await until(lambda: ok(traffic.tally.outcomes["ok"]), lambda count: count >= before, "answers")
+        await engine.start()
+        one = await rig.ended(change)
+
+    assert one["outcome"] == "rolled_back", one
+    assert await rig.are_whole() == [rig.blue[0].name]
+    assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}  # the daemon stops blue too
+    await all_is_well(rig)
+
+
+async def ok(count: int) -> int:
+    return count
+
+
+async def test_a_full_disk_is_found_before_anything_is_started(rig: DockerRig, engine: OwnEngine) -> None:
+    await rig.serving()
+    fill(engine.data / "full")
+
+    async with rig.users(SOME) as traffic:
+        made = await rig.propose(max_num_seqs=16)
+    (engine.data / "full").unlink()
+
+    assert made["status"] == "refused", made
+    assert "no space left on device" in made["notes"][-1]
+    assert await rig.are_whole() == [rig.blue[0].name]
+    assert lost(traffic) == []
+
+
+def fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as full, suppress(OSError):
+        while full.write(bytes(1 << 12)):
+            pass

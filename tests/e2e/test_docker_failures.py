@@ -1,0 +1,302 @@
+"""What befalls containers, done to real ones: who is promised to serve serves, and the audit says why."""
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import docker
+import pytest
+
+from simulator.traffic import Load, Traffic
+from tests.e2e.conftest import StartDocker
+from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerWishes, all_is_well
+from tests.e2e.rig import Document, lost, trimtab, until
+from tests.support.docker_site import Bench, Container
+from vllm_facts.values import Value
+
+pytestmark = [pytest.mark.real_envoy, pytest.mark.timeout(180)]
+
+LONG = ((50, 1000, 50.0),)  # a canary that does not end by itself
+READY = "Application startup complete."
+
+Inflict = Callable[[docker.APIClient, str], object]
+"""Does it to the container with this id."""
+
+
+# In a canary.
+
+
+def run_in(*command: str) -> Inflict:
+    def inflict(api: docker.APIClient, container: str) -> object:
+        made = api.exec_create(container, list(command))
+        return api.exec_start(made["Id"])
+
+    return inflict
+
+
+def freeze(api: docker.APIClient, container: str) -> None:
+    os.kill(server_pid(api, container), signal.SIGSTOP)
+
+
+def run_out_of_memory(api: docker.APIClient, container: str) -> None:
+    """Its limit is reached by somebody else in it; the kernel is made to choose the server."""
+    with open(f"/proc/{server_pid(api, container)}/oom_score_adj", "w") as file:  # noqa: PTH123
+        file.write("1000")
+    run_in("sh", "-c", "head -c 500000000 /dev/zero | tail > /dev/null")(api, container)
+
+
+def server_pid(api: docker.APIClient, container: str) -> int:
+    found = api.top(container)
+    pid, command = found["Titles"].index("PID"), found["Titles"].index("CMD")
+    return next(int(row[pid]) for row in found["Processes"] if "simulator.server" in row[command])
+
+
+def cut_off(api: docker.APIClient, container: str) -> None:
+    networks = api.inspect_container(container)["NetworkSettings"]["Networks"]
+    for network in networks:
+        api.disconnect_container_from_network(container, network)
+
+
+ENGINE_DIED = "(EngineCore pid=7) ERROR EngineCore encountered an issue. See stack trace for the root cause."
+ASKED = "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health', timeout=1)"
+SOUND = {"Test": ["CMD", "python3", "-c", ASKED], "Interval": 2 * 10**9, "Timeout": 2 * 10**9, "Retries": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    inflict: Inflict
+    said: str  # in the audit, of the cause
+    blue: dict[str, Any] = field(default_factory=dict)
+    silent: bool = False  # without an open request, or the judge would see the errors first
+
+
+FAULTS = {
+    "docker kill": Fault(inflict=lambda api, it: api.kill(it), said="killed by somebody else (docker kill"),
+    "docker stop": Fault(inflict=lambda api, it: api.stop(it, timeout=2), said="stopped by somebody else"),
+    "docker rm -f": Fault(
+        inflict=lambda api, it: api.remove_container(it, force=True), said="removed by hand (docker rm)"
+    ),
+    "docker pause": Fault(
+        inflict=lambda api, it: api.pause(it), said="is paused (docker unpause)", silent=True
+    ),
+    "killed from outside": Fault(
+        inflict=lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL), said="was killed by SIGKILL"
+    ),
+    "the engine died": Fault(
+        inflict=run_in("sh", "-c", f"echo '{ENGINE_DIED}' > /proc/1/fd/1; kill -TERM -1"),
+        said="exited with code 0, after its engine died",
+    ),
+    "out of memory": Fault(
+        inflict=run_out_of_memory,
+        said="killed by the kernel, out of memory: it needed more than its limit of 256 MiB",
+        blue={"memory": 256 << 20},
+    ),
+    "no network": Fault(inflict=cut_off, said="is disconnected from its network", silent=True),
+    "unhealthy": Fault(
+        inflict=freeze,
+        said="its own health check says unhealthy",
+        blue={"config": {"Healthcheck": SOUND}},
+        silent=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_green_that_something_befalls_is_taken_back(
+    bench: Bench, docker_site: StartDocker, name: str
+) -> None:
+    fault = FAULTS[name]
+    blue = await bench.serving(*FLAGS, **fault.blue)
+    rig = await docker_site(DockerWishes(steps=LONG), blue)
+
+    async with in_canary(rig) as (traffic, change):
+        green = (await rig.container("chat-r1"))["Id"]
+        if fault.silent:
+            traffic.load = Load(rate=0.001)
+            await until(lambda: _in_flight(traffic), lambda count: not count, "no open request")
+        await bench.engine(lambda api: fault.inflict(api, green))
+        one = await rig.ended(change)
+
+    assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
+    await taken_back(rig, blue, one, said=fault.said, logged=READY)
+
+
+@asynccontextmanager
+async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[Traffic, str]]:
+    """Some clients, and a green that has answered some of them; and the id of the suggestion."""
+    await rig.serving()
+    async with rig.users(SOME) as traffic:
+        change = await rig.change(max_num_seqs=16)
+        await rig.in_phase("canary")
+        await until(lambda: rig.answered("chat-r1"), lambda count: count > 1, "answers by green")
+        yield traffic, change
+
+
+async def taken_back(rig: DockerRig, blue: Container, one: Document, *, said: str, logged: str) -> None:
+    """Rolled back for the cause; the same blue, never restarted, serves alone. The audit has it all."""
+    assert one["outcome"] == "rolled_back", one
+    assert said in one["why"], one["why"]
+    assert any(logged in line for line in one["log"]), one["log"]
+    assert rig.named_in_audit(said)
+    assert rig.named_in_audit(logged) or rig.named_in_journal(logged)
+    assert await rig.are_whole() == [blue.name]
+    left = await rig.container(blue.name)
+    assert (left["Id"], left["RestartCount"]) == (blue.id, 0)
+    await all_is_well(rig)
+
+
+async def _in_flight(traffic: Traffic) -> int:
+    return traffic.tally.in_flight
+
+
+# At the start.
+
+
+async def test_greens_that_cannot_start_never_get_a_request(bench: Bench, docker_site: StartDocker) -> None:
+    oom = ("--gpu-memory-utilization", "0.8", "--sim-oom-above", "0.85")
+    blue = await bench.serving(*FLAGS, *oom, restart="always")
+    rig = await docker_site(DockerWishes(start_s=60.0), blue)
+    await rig.serving()
+    bad: tuple[tuple[dict[str, Value], str, str], ...] = (
+        ({"unheard_of_flag": 3}, "exited with code 2", "unrecognized arguments: --unheard-of-flag"),
+        ({"block_size": 0}, "exited with code 1", "block_size should be greater than or equal to 1"),
+        ({"gpu_memory_utilization": 0.9}, "CUDA out of memory", "Engine core initialization failed"),
+    )
+
+    async with rig.users(SOME) as traffic:
+        for to, said, logged in bad:
+            one = await rig.switch(**to)
+            await taken_back(rig, blue, one, said=said, logged=logged)
+            assert one["exposed"]["total"] == 0
+    shown = await trimtab("audit", "show", "--state-dir", str(rig.state_dir))
+
+    assert lost(traffic) == []
+    assert shown[0] == 0
+    assert all(said in shown[1] for _, said, _ in bad), shown[1]
+
+
+async def test_a_green_that_never_gets_ready_is_killed_at_the_deadline(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:never_ready")
+    rig = await docker_site(DockerWishes(start_s=8.0), blue)
+    await rig.serving()
+
+    async with rig.users(SOME) as traffic:
+        one = await rig.switch(max_num_seqs=12)
+
+    assert (one["outcome"], one["exposed"]["total"]) == ("rolled_back", 0), one
+    assert "was not healthy within 8 s" in one["why"]
+    assert await rig.are_whole() == [blue.name]
+    assert lost(traffic) == []
+
+
+# The servers that are there to stay.
+
+
+async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await bench.serving(*FLAGS, restart="always")
+    rig = await docker_site(DockerWishes(steps=LONG), blue)
+
+    async with in_canary(rig) as (traffic, change):
+        await bench.client.remove(blue.id)
+        one = await rig.ended(change)
+
+    assert one["outcome"] == "promoted", one
+    assert "removed by hand (docker rm)" in one["why"]
+    assert rig.named_in_audit("removed by hand (docker rm)")
+    assert await rig.are_whole() == ["chat-r1"]
+    assert {record.outcome for record in lost(traffic)} <= CUT
+    policy = (await rig.container("chat-r1"))["HostConfig"]["RestartPolicy"]
+    assert policy["Name"] == "always"
+    await all_is_well(rig)
+
+
+async def test_a_renamed_container_is_still_known(bench: Bench, docker_site: StartDocker) -> None:
+    blue = await bench.serving(*FLAGS)
+    rig = await docker_site(DockerWishes(steps=((50, 12, 2.0),)), blue)
+
+    async with in_canary(rig) as (traffic, change):
+        green = (await rig.container("chat-r1"))["Id"]
+        await bench.client.rename(blue.id, f"{bench.prefix}old")
+        await bench.client.rename(green, f"{bench.prefix}new")
+        one = await rig.ended(change)
+
+    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
+    assert await rig.are_whole() == ["chat-r1"]
+    assert (await rig.container("chat-r1"))["Id"] == green
+    assert lost(traffic) == []
+
+
+@pytest.mark.parametrize(
+    ("inflict", "said"),
+    [
+        (lambda api, it: api.remove_container(it, force=True), "removed by hand (docker rm)"),
+        (lambda api, it: api.stop(it, timeout=2), "stopped by somebody else (docker stop)"),
+        (lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL), "restarted by Docker"),
+    ],
+    ids=["removed", "stopped", "in a crash loop"],
+)
+async def test_a_promoted_server_that_is_gone_is_started_again(
+    bench: Bench, docker_site: StartDocker, inflict: Inflict, said: str
+) -> None:
+    blue = await bench.serving(*FLAGS, restart="always")
+    rig = await docker_site(DockerWishes(), blue)
+    await rig.serving()
+    async with rig.users(SOME):
+        await rig.switch(max_num_seqs=16)
+    first = await rig.container("chat-r1")
+
+    await bench.engine(lambda api: inflict(api, first["Id"]))
+    await until(rig.running, ["chat-r2"].__eq__, "a server like it")
+
+    assert await rig.are_whole() == ["chat-r2"]
+    assert rig.named_in_audit(said)
+    again = await rig.container("chat-r2")
+    assert again["Config"]["Cmd"] == first["Config"]["Cmd"]
+    assert again["HostConfig"]["RestartPolicy"] == first["HostConfig"]["RestartPolicy"]
+    await all_is_well(rig)
+
+
+async def test_an_adopted_server_that_is_restarted_serves_again_and_can_be_changed(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await bench.serving(*FLAGS, restart="always")
+    rig = await docker_site(DockerWishes(), blue)
+    await rig.serving()
+    inflicted: tuple[Inflict, ...] = (
+        lambda api, it: api.restart(it, timeout=2),
+        kill_and_wait,
+        kill_and_wait,
+    )
+
+    for inflict in inflicted:
+        await bench.engine(partial(inflicted_on, blue.id, inflict))
+        await bench.healthy(blue)
+    await until(rig.target, lambda it: "restarted by Docker" in it.get("note", ""), "the daemon to see it")
+    await all_is_well(rig)
+    async with rig.users(SOME) as traffic:
+        one = await rig.switch(max_num_seqs=16)
+
+    assert (one["outcome"], await rig.are_whole()) == ("promoted", ["chat-r1"])
+    assert lost(traffic) == []
+
+
+def inflicted_on(container: str, inflict: Inflict, api: docker.APIClient) -> object:
+    return inflict(api, container)
+
+
+def kill_and_wait(api: docker.APIClient, container: str) -> None:
+    """Until Docker has started it again."""
+    before = api.inspect_container(container)["State"]["Pid"]
+    os.kill(server_pid(api, container), signal.SIGKILL)
+    while api.inspect_container(container)["State"]["Pid"] in {0, before}:
+        time.sleep(0.1)
+    time.sleep(0.5)  # the entry point's shell becomes the server

@@ -1,0 +1,311 @@
+"""Changing a flag of containers under load, in every strategy: no request is lost, nothing else differs."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actuators.docker.client import Json
+from simulator.traffic import Traffic
+from tests.e2e.conftest import StartDocker
+from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerWishes
+from tests.e2e.rig import lost, until
+from tests.support.docker_site import Bench, Container
+from vllm_facts.values import Value
+
+pytestmark = [pytest.mark.real_envoy, pytest.mark.timeout(180)]
+
+OWN = {  # of one container only: its name, its place in the network, whose it is
+    "Config.Cmd",
+    "Config.Hostname",
+    "Config.Image",  # a tag, which may have moved since; Image is the one that really runs
+    "Config.Labels.trimtab.",
+    "HostConfig.Binds",
+    "HostConfig.PortBindings.8000/tcp",
+    "Mounts./anonymous.Mode",  # what the Engine writes for none differs by where the volume was named
+}
+
+
+async def test_a_container_with_many_options_is_changed_in_its_flag_only(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await bench.serving(*FLAGS, **await many_options(bench))
+    rig = await docker_site(DockerWishes(), blue)
+    before = await bench.inspect(blue)
+    found = await rig.serving()
+
+    async with rig.observer() as answers, rig.users() as traffic:
+        made = await rig.propose(max_num_seqs=16)
+        await rig.approve(made)
+        one = await rig.ended(str(made["id"]))
+        (kept,) = await rig.are_whole()
+
+    assert found["servers"][0]["setting"]["max_num_seqs"] == 8
+    assert (one["outcome"], one["lost"], kept) == ("promoted", 0, "chat-r1"), one
+    assert one["exposed"]["total"] > 0
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    after = await rig.container(kept)
+    assert list(unlike(before, after)) == []
+    assert flags(after) == {**flags(before), "--max-num-seqs": "16"}
+    assert after["HostConfig"]["RestartPolicy"] == {"Name": "unless-stopped", "MaximumRetryCount": 0}
+    assert rig.named_in_journal("Config.Cmd max_num_seqs: 8 → 16")
+    assert "sekrit" not in rig.journal.read_text()
+
+
+async def test_three_servers_without_room_change_places_one_by_one(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await three_pinned(bench)
+    rig = await docker_site(DockerWishes(), *blue)
+    await rig.serving()
+
+    async with rig.observer() as answers, rig.sampling() as serving, rig.users() as traffic:
+        made = await rig.propose(max_num_seqs=16)
+        await rig.approve(made)
+        one = await rig.ended(str(made["id"]))
+        kept = await rig.are_whole()
+
+    assert made["prospect"]["strategy"] == "replace", made
+    assert "pinned to its CPUs" in made["prospect"]["why"]
+    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
+    assert kept == ["chat-r1", "chat-r2", "chat-r3"]
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    assert min(serving) >= 2
+    assert {flags(one)["--max-num-seqs"] for one in (await rig.containers()).values()} == {"16"}
+    assert {one["HostConfig"]["CpusetCpus"] for one in (await rig.containers()).values()} == {"0"}
+
+
+async def test_three_servers_are_the_same_containers_again_after_a_bad_green(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await three_pinned(bench, "--sim-fault", "max_num_seqs=16:errors=0.5")
+    rig = await docker_site(DockerWishes(steps=((50, 20, 0.5),)), *blue)
+    await rig.serving()
+
+    async with rig.sampling() as serving, rig.users() as traffic:
+        one = await rig.switch(max_num_seqs=16)
+        kept = await rig.are_whole()
+        async with rig.users(SOME) as later:
+            await until_ok(later, 10)
+
+    assert (one["outcome"], one["strategy"]) == ("rolled_back", "replace"), one
+    assert "errors" in one["why"]
+    assert kept == sorted(container.name for container in blue)
+    assert {one["Id"] for one in (await rig.containers()).values()} == {container.id for container in blue}
+    assert min(serving) >= 2
+    assert {record.outcome for record in lost(traffic)} <= {"failed"}
+    assert lost(later) == []
+
+
+async def test_two_servers_with_room_beside_them_are_changed_by_surge(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = [await bench.serving(*FLAGS, name=f"vllm{at}", memory=256 << 20) for at in range(2)]
+    rig = await docker_site(DockerWishes(), *blue)
+    await rig.serving()
+
+    async with rig.observer() as answers, rig.sampling() as serving, rig.users() as traffic:
+        made = await rig.propose(max_num_seqs=16)
+        await rig.approve(made)
+        one = await rig.ended(str(made["id"]))
+        kept = await rig.are_whole()
+
+    assert made["prospect"]["strategy"] == "surge", made
+    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
+    assert kept == ["chat-r1", "chat-r2"]
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    assert min(serving) >= 2
+
+
+async def test_a_swap_takes_as_long_as_the_one_before_has_taught(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    slow = ("--sim-start-s", "8", "--max-num-seqs", "8", "--sim-speed", "2")
+    blue = await bench.serving(*slow, cpuset_cpus="0")
+    rig = await docker_site(DockerWishes(warm_up_requests=2), blue)
+    await rig.serving()
+
+    await swapped(rig, 16)
+    seen = []
+    for max_num_seqs in (12, 9):  # once more where something else kept the machine busy
+        planned_s, took_s = await swapped(rig, max_num_seqs)
+        seen.append(f"planned {planned_s:.1f} s, took {took_s:.1f} s")
+        if took_s == pytest.approx(planned_s, rel=0.2):
+            return
+    pytest.fail(f"no outage was as long as planned: {seen}")
+
+
+async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
+    """A swap under load, from the wish to its end: seconds that it closes the door, as planned and as seen.
+
+    Who was let in before is served to the end, the others are told when to come again.
+    """
+    async with rig.knocking() as answers, rig.users(SOME) as traffic:
+        made = await rig.propose(max_num_seqs=max_num_seqs)
+        await rig.approve(made)
+        one = await rig.ended(str(made["id"]))
+        await rig.are_whole()
+    assert (made["prospect"]["strategy"], made["class"]) == ("swap", "gated"), made
+    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
+    assert {record.why for record in lost(traffic)} <= {"HTTP 503"}
+    assert {answer.status for answer in answers} == {200, 503}
+    away = [answer for answer in answers if answer.status == 503]
+    assert all(answer.retry_after for answer in away)
+    back = next(answer for answer in answers if answer.status == 200 and answer.at > away[-1].at)
+    return made["prospect"]["outage_s"], back.at - away[0].at
+
+
+async def test_everything_that_is_asked_of_docker_passes_its_proxy(
+    bench: Bench, docker_site: StartDocker, tmp_path: Path
+) -> None:
+    blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:exit", restart="unless-stopped")
+    async with docker_proxy(tmp_path, await bench.inspect(blue)) as proxy:
+        rig = await docker_site(DockerWishes(host=proxy.host), blue)
+        await rig.serving()
+        async with rig.users(SOME) as traffic:
+            one = await rig.switch(max_num_seqs=16)
+            bad = await rig.switch(max_num_seqs=12)
+            kept = await rig.are_whole()
+
+    assert (one["outcome"], bad["outcome"]) == ("promoted", "rolled_back"), (one, bad)
+    assert "exited with code 1" in bad["why"]
+    assert kept == ["chat-r1"]
+    assert lost(traffic) == []
+    said = proxy.log.read_text()
+    assert "containers/create" in said
+    assert "refused" not in said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proxy:
+    host: str
+    log: Path
+
+
+@asynccontextmanager
+async def docker_proxy(folder: Path, blue: Json) -> AsyncIterator[Proxy]:
+    """The socket proxy as a process; its policy lets blue be adopted, and no more than its clones need."""
+    with tempfile.TemporaryDirectory(prefix="proxy-") as short:  # a socket's path has 107 bytes at most
+        socket, log = Path(short) / "docker.sock", folder / "proxy.log"
+        engine = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+        read = [bind.split(":")[0] for bind in blue["HostConfig"]["Binds"]]
+        policy = folder / "docker-proxy.toml"
+        policy.write_text(f"""
+            socket = {{ path = "{socket}", engine = "{engine}" }}
+            containers = {{ adopt = ["{blue["Name"].lstrip("/")}"] }}
+            create = {{ images = ["{blue["Config"]["Image"]}"] }}
+            mounts = {{ read = {dumps(read)} }}
+        """)
+        with log.open("wb") as out:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", "from docker_proxy.main import main; raise SystemExit(main())"),
+                *("run", "--config", str(policy)),
+                stderr=out,
+            )
+        try:
+            await until(
+                partial(asyncio.to_thread, log.read_text), lambda said: "listening" in said, "the proxy"
+            )
+            yield Proxy(host=f"unix://{socket}", log=log)
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def three_pinned(bench: Bench, *more: str) -> list[Container]:
+    """CPUs in place of GPUs: a fourth one would have to share."""
+    return [
+        await bench.serving(*FLAGS, *more, name=f"vllm{at}", cpuset_cpus="0", memory=256 << 20)
+        for at in range(3)
+    ]
+
+
+async def until_ok(traffic: Traffic, count: int) -> None:
+    async def ended_well() -> int:
+        return traffic.tally.outcomes["ok"]
+
+    await until(ended_well, lambda found: found >= count, f"{count} good answers")
+
+
+async def many_options(bench: Bench) -> dict[str, Any]:
+    """As somebody has written them who has read all of `docker run --help`."""
+    networks = [await bench.network("front"), await bench.network("back")]
+    return {
+        "networks": networks,
+        "restart": "unless-stopped",
+        "memory": 512 << 20,
+        "env": {"HF_TOKEN": "hf_sekrit_sekrit", "VLLM_LOGGING_LEVEL": "INFO"},
+        "labels": {"team": "search"},
+        "tmpfs": {"/tmp": "size=64m"},  # noqa: S108 - in the container
+        "binds": [f"{await bench.volume('cache')}:/root/.cache"],
+        "config": {
+            "Volumes": {"/anonymous": {}},
+            "User": "0:0",
+            "WorkingDir": "/tmp",  # noqa: S108 - in the container
+            "StopTimeout": 20,
+            "StopSignal": "SIGINT",
+            "Healthcheck": {"Test": ["CMD", "/bin/true"], "Interval": 5_000_000_000},
+        },
+        "host": {
+            "ShmSize": 128 << 20,
+            "IpcMode": "private",
+            "ReadonlyRootfs": True,
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+            "Ulimits": [{"Name": "nofile", "Soft": 4096, "Hard": 8192}],
+            "PidsLimit": 256,
+            "CpuShares": 512,
+            "ExtraHosts": ["models.example:10.1.2.3"],
+            "Dns": ["10.9.9.9"],
+            "GroupAdd": ["44"],
+            "Sysctls": {"net.core.somaxconn": "512"},
+            "OomScoreAdj": 100,
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": "5m", "max-file": "2"}},
+        },
+    }
+
+
+def flags(inspect: Json) -> dict[str, Value]:
+    """Of the command, whatever their order: "--max-num-seqs": "8"."""
+    words = inspect["Config"]["Cmd"][1:]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def unlike(blue: Json, green: Json) -> Iterator[str]:
+    """Every field in which the two are not the same, but for those that only one of them can have."""
+    for part in ("Image", "Config", "HostConfig", "Mounts", "NetworkSettings.Networks"):
+        old, new = dict(leaves(part, pick(blue, part))), dict(leaves(part, pick(green, part)))
+        for key in sorted(old.keys() | new.keys()):
+            own = any(key.startswith(prefix) for prefix in OWN) or key.endswith(ADDRESSES)
+            if not own and (old.get(key) or None) != (new.get(key) or None):
+                yield f"{key}: {old.get(key)} → {new.get(key)}"
+
+
+ADDRESSES = (".Aliases", ".EndpointID", ".IPAddress", ".MacAddress", ".GlobalIPv6Address")
+
+
+def pick(inspect: Json, path: str) -> object:
+    found: Any = inspect
+    for key in path.split("."):
+        found = found[key]
+    return {one["Destination"]: one for one in found} if isinstance(found, list) else found
+
+
+def leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from leaves(f"{path}.{key}", inner)
+    else:
+        yield path, value

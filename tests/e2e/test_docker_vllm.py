@@ -1,0 +1,57 @@
+"""The whole way with real vLLM in containers: adopted, measured, suggested, tried on some, promoted."""
+
+import pytest
+
+from simulator.traffic import Load
+from tests.e2e.conftest import StartDocker
+from tests.e2e.docker_rig import DockerRig, DockerWishes
+from tests.e2e.rig import Document, lost, until
+from tests.support.docker_site import Bench
+
+pytestmark = [pytest.mark.real_vllm, pytest.mark.real_envoy, pytest.mark.timeout(1500)]
+
+START_S = 600.0  # a start is a minute of CPU, and the machine may have little
+
+
+async def test_too_few_sequences_are_suggested_tried_and_promoted(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await bench.run("--max-num-seqs", "2", image=await bench.real())
+    await bench.healthy(blue, START_S)
+    wishes = DockerWishes(
+        policies=True,
+        steps=((50, 20, 5.0),),
+        start_s=START_S,
+        drain_s=60.0,
+        strategy="surge",  # the memory that vLLM maps is not what it needs
+        ttft="10s",
+        octaves=3.0,
+        health_timeout_s=30.0,
+        at_most_s=300.0,
+        warm_up_s=120.0,
+    )
+    rig = await docker_site(wishes, blue)
+    rig.patience_s = START_S + 300
+    await rig.serving()
+    before = await bench.inspect(blue)
+
+    async with rig.observer() as answers, rig.users(Load(streams=16)) as traffic:
+        made = await until(lambda: suggested(rig), bool, "the policy's suggestion", START_S)
+        await rig.approve(made)
+        one = await rig.ended(str(made["id"]))
+        kept = await rig.are_whole()
+
+    assert made["from"] == {"max_num_seqs": 2}, made
+    assert (one["outcome"], one["lost"], kept) == ("promoted", 0, ["chat-r1"]), one
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    old, new = before["Config"]["Cmd"], (await rig.container("chat-r1"))["Config"]["Cmd"]
+    assert made["to"]["max_num_seqs"] > 2
+    value = old.index("--max-num-seqs") + 1
+    assert new == [*old[:value], str(made["to"]["max_num_seqs"]), *old[value + 1 :]]
+
+
+async def suggested(rig: DockerRig) -> Document:
+    """The suggestion that waits for a person; empty while there is none."""
+    waiting = (await rig.target()).get("suggestion")
+    return await rig.suggestion(waiting) if waiting else {}

@@ -1,0 +1,182 @@
+"""Garbage on every side: an error that says what is wrong, and a daemon that lives."""
+
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from agent.audit import chain
+from simulator.flags import parse
+from simulator.server import build
+from tests.e2e.config_builder import Wishes, free_port
+from tests.e2e.conftest import Start
+from tests.e2e.rig import Document, Rig, trimtab, until
+
+pytestmark = pytest.mark.real_envoy
+
+BODIES = (
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"\xff\xfe\x00",
+    b'{"to": {"max_num_seqs": NaN}, "reason": "x"}',
+    b'{"to": {"max_num_seqs": 1e999}, "reason": "x"}',
+    b'{"to": {"max_num_seqs": [8]}, "reason": "x"}',
+    b'{"to": {"--max-num-seqs": 8}, "reason": "x"}',
+    b'{"to": {}, "reason": "x"}',
+    b'{"to": {"max_num_seqs": 16}, "reason": ""}',
+    b'{"to": {"max_num_seqs": 16}, "reason": "x", "digest": "y"}',
+    b'{"to": {"max_num_seqs": 16}, "to": {"max_num_seqs": 32}, "reason": "x"}',
+    b"[" * 60_000,
+    b'{"reason": "' + b"x" * 70_000 + b'"}',
+)
+
+NONSENSE = """
+[agent]
+mode = "yolo"
+state_dir = 7
+[api]
+listen = "0.0.0.0:99999"
+[[targets]]
+name = "../../etc"
+[targets.slo]
+ttft = { under = "fast", share = 3 }
+[targets.engine]
+kind = "bicycle"
+[targets.rollout]
+steps = [{weight=500, requests=0, at_least="5s", at_most="1s"}]
+lease = "1h"
+[targets.bounds]
+max_num_sequences = { min = 9, max = 1 }
+"""
+
+
+async def test_no_request_body_hurts_the_daemon(site: Start) -> None:
+    rig = await site(Wishes())
+    await rig.serving()
+
+    for body in BODIES:
+        for path in ("targets/chat/suggestions", "suggestions/chat-s1/approve", "rollouts/chat-1/abort"):
+            status, said = await rig.ask("POST", f"/v1/{path}", data=body)
+            assert 400 <= status < 500, (body[:40], path, status)
+            assert said["detail"], (body[:40], path)
+
+    assert (await rig.target())["suggestion"] is None
+    assert await rig.is_whole() == "chat-r1"
+
+
+@pytest.mark.parametrize("text", [NONSENSE, "\0\0", "targets = 3"])
+async def test_a_config_full_of_nonsense_is_refused_with_every_reason(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "trimtab.toml"
+    config.write_text(text)
+
+    checked, problems = await trimtab("check", str(config))
+    ran, why = await trimtab("run", "-c", str(config))
+
+    assert (checked, ran) == (1, 2)
+    assert "Traceback" not in problems + why
+    assert str(config) in why
+    if text == NONSENSE:
+        for key in ("mode", "state_dir", "listen", "name", "under", "share", "bicycle", "weight", "lease"):
+            assert key in problems, key
+        assert "max_num_sequences" in problems
+
+
+@dataclass
+class Spoilt:
+    """A simulated server whose /metrics answers something else while `body` is set."""
+
+    url: str
+    body: bytes | None = None
+
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if request.path == "/metrics" and self.body is not None:
+            return web.Response(body=self.body)
+        return await handler(request)
+
+
+@asynccontextmanager
+async def spoilt() -> AsyncIterator[Spoilt]:
+    port = free_port()
+    server = Spoilt(url=f"http://127.0.0.1:{port}")
+    _, frontend = build(parse(["--model", "tiny"]), now=lambda: 1_800_000_000.0)
+    app = frontend.app()
+    app.middlewares.append(server.middleware)
+    runner = web.AppRunner(app, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+async def test_metrics_that_turn_into_garbage_are_said_to_be_lost_once(site: Start) -> None:
+    async with spoilt() as server:
+        rig = await site(Wishes(serving=server.url, mode="advise", policies=True))
+
+        async def source() -> Document:
+            found = (await rig.target()).get("sources", [])
+            return next((one for one in found if one["source"].startswith("vllm_metrics")), {})
+
+        for body in (b"<html>no</html>", bytes(range(256)) * 40, b"vllm:num_requests_running{} NaN\n"):
+            server.body = None
+            await until(lambda: _reads(rig), bool, "a reading")
+            server.body = body
+            gone = await until(source, lambda one: one.get("available") is False, "the source to be lost")
+            assert "/metrics" in gone["why"]
+            await _goes_on(rig)
+            assert await source() == gone
+            server.body = None
+            await until(source, lambda one: one["available"], "the source to be back")
+
+        assert (await rig.target())["suggestion"] is None
+        assert rig.log().count("Traceback") == 0
+
+
+async def _reads(rig: Rig) -> bool:
+    return bool((await rig.target()).get("reading"))
+
+
+async def _goes_on(rig: Rig) -> None:
+    before = await rig.target()
+    await until(rig.target, before.__ne__, "another round of the loop")
+
+
+async def test_a_journal_that_was_changed_keeps_the_daemon_from_starting(site: Start) -> None:
+    rig = await site(Wishes())
+    await rig.serving()
+    await rig.kill(signal.SIGTERM)
+    lines = rig.journal.read_bytes().splitlines(keepends=True)
+    rig.journal.write_bytes(b"".join([lines[0], lines[1].replace(b"trimtab", b"trimtob"), *lines[2:]]))
+
+    code, said = await trimtab("run", "-c", str(rig.config))
+
+    assert code == 2
+    assert "entry 2" in said
+    assert "Traceback" not in said
+    assert rig.pid("chat-r1")
+    assert rig.envoy.find() is not None
+
+
+async def test_a_line_that_a_crash_left_unfinished_is_set_aside_and_told(site: Start) -> None:
+    rig = await site(Wishes())
+    await rig.serving()
+    await rig.kill()
+    with rig.journal.open("ab") as file:
+        file.write(b'{"action":"target.obs')
+
+    await rig.start()
+
+    assert await rig.is_whole() == "chat-r1"
+    assert any(entry["action"] == "audit.truncated_tail" for entry in rig.audit())
+    assert chain.verify(rig.journal).ok
+    assert (rig.state_dir / "audit.torn-1").read_bytes() == b'{"action":"target.obs'

@@ -1,0 +1,84 @@
+"""A real daemon tells a real receiver, whatever that one does and whenever the daemon dies."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.e2e.config_builder import Wishes
+from tests.e2e.conftest import Start
+from tests.e2e.rig import Rig, until
+from tests.unit.notifiers.receiver import Receiver, receiving
+
+pytestmark = pytest.mark.real_envoy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telling(Wishes):
+    receiver: str
+
+    def text(self, *, api: int, listen: int) -> str:
+        table = f'\n[[notify]]\nkind = "webhook"\nurl = "{self.receiver}"\nsecret_file = "secret"\n'
+        return super().text(api=api, listen=listen) + table
+
+
+async def heard(receiver: Receiver) -> list[str]:
+    return [body["id"] for body in receiver.bodies]
+
+
+async def told(receiver: Receiver, *kinds: str) -> list[Any]:
+    """Wait until the last messages are of these kinds."""
+
+    def so_far(ids: list[str]) -> bool:
+        return [one.split("/")[0] for one in ids][-len(kinds) :] == list(kinds)
+
+    return await until(partial(heard, receiver), so_far, " ".join(kinds))
+
+
+async def noted(rig: Rig) -> str:
+    file = rig.state_dir / "notify" / "webhook.json"
+    return file.read_text() if file.exists() else ""
+
+
+def secret(rig: Rig) -> None:
+    (rig.home / "secret").write_text("a key")
+
+
+async def test_a_day_is_told_once_each_also_when_the_daemon_is_killed_in_it(site: Start) -> None:
+    async with receiving() as receiver:
+        rig = await site(Telling(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
+        secret(rig)
+        await rig.serving()
+        made = await rig.propose(max_num_seqs=16)
+        await until(
+            partial(noted, rig), lambda text: "suggestion.waiting" in text, "the note of what was told"
+        )
+        await rig.kill()
+        await rig.start()
+        await told(receiver, "daemon.restarted")
+        await rig.serving()
+
+        async with rig.clients():
+            await rig.approve(made)
+            ended = await rig.ended(made["id"])
+        ids = await told(
+            receiver, "suggestion.decided", "rollout.started", "rollout.rolling_back", "rollout.rolled_back"
+        )
+
+    assert ended["outcome"] == "rolled_back", ended
+    assert len(ids) == len(set(ids)) == 7, ids
+    assert ids[1] == f"suggestion.waiting/{made['id']}"
+    assert receiver.bodies[-1]["place"] == f"/rollouts/{ended['id']}"
+
+
+async def test_a_receiver_that_never_answers_delays_no_rollback(site: Start) -> None:
+    async with receiving(*["hang"] * 1000) as receiver:
+        rig = await site(Telling(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
+        secret(rig)
+        await rig.serving()
+        async with rig.clients():
+            ended = await rig.switch(max_num_seqs=16)
+
+    assert ended["outcome"] == "rolled_back", ended
+    assert receiver.visited

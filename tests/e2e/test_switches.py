@@ -1,0 +1,24 @@
+"""Changing a flag under load, again and again: the promise that no request is lost over it."""
+
+import pytest
+
+from tests.e2e.config_builder import Wishes
+from tests.e2e.conftest import Start
+from tests.e2e.rig import lost
+
+pytestmark = pytest.mark.real_envoy
+
+
+@pytest.mark.timeout(600)
+async def test_ten_switches_in_a_row_lose_no_request(site: Start) -> None:
+    rig = await site(Wishes())
+    await rig.serving()
+
+    async with rig.observer() as answers, rig.clients() as traffic:
+        rollouts = [await rig.switch(max_num_seqs=16 if turn % 2 == 0 else 8) for turn in range(10)]
+        kept = await rig.is_whole()
+
+    assert [(one["outcome"], one["lost"]) for one in rollouts] == [("promoted", 0)] * 10, rollouts
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    assert kept == "chat-r11"

@@ -1,0 +1,81 @@
+"""The console over a desk, on a real port."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from agent.api.app import build_app
+from agent.api.rate_limits import Limits
+from agent.api.routes.console import pages
+from agent.api.server import serve
+from agent.api.tokens import Tokens, mint, store
+from agent.config.listen import Role
+from tests.support.fake_daemon_view import NOON, FakeDesk
+
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
+Found = TypeVar("Found")
+
+
+@dataclass(kw_only=True)
+class Site:
+    """Can be stopped and started again at the same address."""
+
+    desk: FakeDesk
+    tokens: Tokens
+    token: Mapping[Role, str]
+    file: Path  # of the tokens
+    port: int = 0
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    _runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        limits = Limits(now=lambda: 0.0, burst=inf)
+        app = build_app(self.desk, self.tokens, (), pages(), limits=limits, heartbeat_s=0.2)
+        self._runner = self._wait(serve(app, f"127.0.0.1:{self.port}"))
+        self.port = self._runner.addresses[0][1]
+
+    def stop(self) -> None:
+        if self._runner is not None:
+            self._wait(self._runner.cleanup())
+            self._runner = None
+
+    def change(self, how: Callable[[], Found]) -> Found:
+        """Change the desk, where its followers are."""
+
+        async def changed() -> Found:
+            return how()
+
+        return self._wait(changed())
+
+    def _wait(self, work: Coroutine[Any, Any, Found]) -> Found:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
+
+
+@contextmanager
+def site(desk: FakeDesk, folder: Path) -> Iterator[Site]:
+    made = {role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES}
+    file = folder / "tokens"
+    store(file, [token for _, token in made.values()])
+    token = {role: text for role, (text, _) in made.items()}
+    place = Site(desk=desk, tokens=Tokens(file, desk.now), token=token, file=file)
+    thread = threading.Thread(target=place._loop.run_forever, name="console")
+    thread.start()
+    try:
+        place.start()
+        yield place
+        place.stop()
+    finally:
+        place._loop.call_soon_threadsafe(place._loop.stop)
+        thread.join(timeout=60)
+        place._loop.close()

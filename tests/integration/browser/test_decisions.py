@@ -1,0 +1,215 @@
+"""What a person decides in the console, with real clicks."""
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+
+from playwright.sync_api import Page, Request, expect
+
+from agent.api.tokens import load, store
+from agent.domain.digest import digest
+from agent.domain.state import Phase, Suggestion
+from tests.integration.browser.conftest import Opened
+from tests.integration.browser.page_data import Scene
+from tests.integration.browser.site import Site
+
+SUGGESTION, ROLLOUT = "/suggestions/chat-s1", "/rollouts/code-o3"
+
+
+def suggestion(scene: Scene) -> Suggestion:
+    return next(one for one in scene.suggestions() if one.id == "chat-s1")
+
+
+def decide(page: Page, what: str, text: str, confirm: str) -> None:
+    page.get_by_role("button", name=what).click()
+    page.get_by_role("dialog").get_by_role("textbox").fill(text)
+    page.get_by_role("dialog").get_by_role("button", name=confirm, exact=True).click()
+
+
+def change(scene: Scene) -> None:
+    """The suggestion asks for something else under the same name."""
+    state = scene.states()["chat"]
+    assert state.suggestion is not None
+    proposal = replace(state.suggestion.proposal, to={"max_num_seqs": 96})
+    made = replace(state.suggestion, proposal=proposal, digest=digest({"to": 96}))
+    scene.set(replace(state, suggestion=made))
+    scene.record("changed")
+
+
+def test_an_approval_names_the_digest_that_was_shown(opened: Opened, scene: Scene) -> None:
+    page = opened(SUGGESTION)
+    shown = suggestion(scene).digest
+    expect(page.locator(".decide")).to_contain_text(shown)
+
+    decide(page, "Approve…", "for the evening", "Approve")
+
+    expect(page.get_by_text("Approved. The rollout starts.")).to_be_visible()
+    expect(page.locator(".decide")).to_contain_text("approved by operator ann")
+    assert (suggestion(scene).status, suggestion(scene).digest) == ("approved", shown)
+    page.locator(".notice").get_by_role("link", name="To the rollout").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("max_num_seqs 64 → 128")
+
+
+def test_a_denial_needs_a_reason(opened: Opened, scene: Scene) -> None:
+    page = opened(SUGGESTION)
+
+    decide(page, "Deny…", "  ", "Deny")
+    expect(page.get_by_role("alert").filter(has_text="Say why")).to_be_visible()
+    assert suggestion(scene).status == "open"
+    page.get_by_role("dialog").get_by_role("textbox").fill("not before the release")
+    page.get_by_role("dialog").get_by_role("button", name="Deny", exact=True).click()
+
+    expect(page.get_by_text("Denied.", exact=True)).to_be_visible()
+    assert suggestion(scene).status == "denied"
+    assert scene.states()["chat"].note == "not before the release"
+
+
+def test_a_decision_can_be_left_undecided(opened: Opened, scene: Scene) -> None:
+    page = opened(SUGGESTION)
+    page.get_by_role("button", name="Approve…").click()
+    page.keyboard.press("Escape")
+
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Approve…")).to_be_focused()
+    assert suggestion(scene).status == "open"
+
+
+def test_everything_can_be_decided_with_the_keyboard(opened: Opened, scene: Scene) -> None:
+    page = opened(SUGGESTION)
+    page.get_by_role("button", name="Approve…").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("by hand")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_text("Approved. The rollout starts.")).to_be_visible()
+    assert suggestion(scene).status == "approved"
+
+
+def test_a_rollout_is_taken_back_with_a_reason(opened: Opened, scene: Scene) -> None:
+    page = opened(ROLLOUT)
+
+    decide(page, "Abort…", "customers complain", "Abort the rollout")
+
+    expect(page.get_by_text("The rollout is taken back.")).to_be_visible()
+    assert scene.states()["code"].phase is Phase.ROLLING_BACK
+    assert scene.states()["code"].note == "customers complain"
+
+
+def test_what_has_expired_meanwhile_is_refused_and_says_so(opened: Opened, scene: Scene, place: Site) -> None:
+    page = opened(SUGGESTION, lossy=True)
+    page.get_by_role("button", name="Approve…").click()
+    place.change(lambda: setattr(scene, "at", scene.at + timedelta(hours=2)))
+    page.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
+
+    expect(page.get_by_role("alert").filter(has_text="The suggestion expired at")).to_be_visible()
+    assert suggestion(scene).status == "open"  # nobody has approved it
+
+
+def test_an_expired_suggestion_offers_no_buttons(opened: Opened, scene: Scene) -> None:
+    scene.at += timedelta(hours=2)
+    page = opened(SUGGESTION)
+
+    expect(page.locator(".decide")).to_contain_text("It expired at")
+    expect(page.locator(".decide button")).to_have_count(0)
+
+
+def test_what_has_changed_cannot_be_approved_unseen(opened: Opened, scene: Scene, place: Site) -> None:
+    page = opened(SUGGESTION)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("64 → 128")
+    place.change(lambda: change(scene))
+
+    expect(page.get_by_role("alert").filter(has_text="has changed since you opened it")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("64 → 128")
+    approve = page.get_by_role("button", name="Approve…")
+    expect(approve).to_have_attribute("aria-disabled", "true")
+    approve.click(force=True)
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+    page.get_by_role("button", name="Show what it is now").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("64 → 96")
+    decide(page, "Approve…", "", "Approve")
+    expect(page.get_by_text("Approved. The rollout starts.")).to_be_visible()
+    assert suggestion(scene).proposal.to == {"max_num_seqs": 96}
+
+
+def test_what_changes_while_the_question_is_asked_is_not_approved(
+    opened: Opened, scene: Scene, place: Site
+) -> None:
+    page = opened(SUGGESTION, lossy=True)
+    page.get_by_role("button", name="Approve…").click()
+    place.change(lambda: change(scene))
+    page.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
+
+    expect(page.get_by_role("alert").filter(has_text="it has changed since it was shown")).to_be_visible()
+    assert suggestion(scene).status == "open"
+
+
+def test_a_viewer_sees_why_nothing_can_be_decided(opened: Opened, scene: Scene) -> None:
+    page = opened(SUGGESTION, "viewer")
+    reason = "This needs the role operator; your token's role is viewer."
+    for name in ("Approve…", "Deny…"):
+        expect(page.get_by_role("button", name=name)).to_have_attribute("aria-disabled", "true")
+        expect(page.get_by_role("button", name=name)).to_have_accessible_description(reason)
+    page.get_by_role("button", name="Approve…").click(force=True)
+
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert suggestion(scene).status == "open"
+
+
+def test_a_role_that_was_taken_away_is_said(opened: Opened, scene: Scene, place: Site) -> None:
+    page = opened(ROLLOUT, lossy=True)
+    expect(page.get_by_role("button", name="Abort…")).not_to_have_attribute("aria-disabled", "true")
+    known = load(place.file)
+    store(place.file, [one.model_copy(update={"role": "viewer"}) for one in known.values()])
+    place.change(place.tokens.reload)
+
+    decide(page, "Abort…", "too slow", "Abort the rollout")
+
+    expect(
+        page.get_by_role("alert").filter(has_text="Not allowed. This needs the role operator")
+    ).to_be_visible()
+    assert scene.states()["code"].phase is Phase.CANARY
+
+
+def test_in_advise_mode_the_approval_says_what_to_do(opened: Opened, scene: Scene) -> None:
+    scene.set(replace(scene.states()["chat"], mode="advise"))
+    page = opened(SUGGESTION)
+
+    expect(page.get_by_role("button", name="Approve…")).to_have_attribute("aria-disabled", "true")
+    expect(page.locator(".decide")).to_contain_text('Set [agent] mode = "approve"')
+    decide(page, "Deny…", "never", "Deny")
+    expect(page.get_by_text("Denied.", exact=True)).to_be_visible()
+
+
+def test_a_target_is_paused_and_resumed(opened: Opened, scene: Scene) -> None:
+    page = opened("/targets/chat")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    assert scene.states()["chat"].paused
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    assert not scene.states()["chat"].paused
+
+
+def test_a_decision_that_may_not_have_arrived_counts_once(opened: Opened, place: Site) -> None:
+    page = opened(SUGGESTION, lossy=True)
+    keys: list[str | None] = []
+
+    def note(request: Request) -> None:
+        if request.method == "POST":
+            keys.append(request.headers.get("idempotency-key"))
+
+    page.on("request", note)
+    page.get_by_role("button", name="Approve…").click()
+    place.stop()
+    page.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
+    expect(
+        page.get_by_role("alert").filter(has_text=re.compile("does not answer.*counts once"))
+    ).to_be_visible()
+    place.start()
+    page.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
+
+    expect(page.get_by_text("Approved. The rollout starts.")).to_be_visible()
+    assert len(keys) == 2
+    assert keys[0] == keys[1] is not None

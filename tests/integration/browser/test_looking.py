@@ -1,0 +1,263 @@
+"""What the console shows: live, to everybody, as text, from here only."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize, expect
+
+from agent.audit.chain import verify
+from agent.audit.journal import Head
+from tests.integration.browser.conftest import Opened
+from tests.integration.browser.page_data import Scene, scenery
+from tests.integration.browser.site import Site, site
+
+AXE = (Path(__file__).parent / "vendor" / "axe.js").read_text(encoding="utf-8")
+PAGES = {
+    "targets": "/targets",
+    "target": "/targets/chat",
+    "suggestions": "/suggestions",
+    "suggestion": "/suggestions/chat-s1",
+    "rollouts": "/rollouts",
+    "rollout": "/rollouts/code-o3",
+    "audit": "/audit",
+}
+Theme = Literal["light", "dark"]
+Tour = Callable[[str, Theme, int], Page]
+HEAVIEST = 500_000  # bytes, of everything that is transferred
+
+
+def settled(page: Page) -> None:
+    """All that it asks for at first is there."""
+    expect(page.locator("main h1").first).to_be_visible()
+    expect(page.locator("main")).to_contain_text(re.compile(".{60}"))
+    page.wait_for_timeout(300)
+
+
+def serious(page: Page) -> list[str]:
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations'], preload: false})")
+    return [
+        f"{one['id']}: {one['help']}: {[node['html'][:200] for node in one['nodes']][:3]}"
+        for one in found["violations"]
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+@pytest.fixture(scope="module")
+def tour(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
+    """Leads to a page in a tab that stays open: one for each theme and width."""
+    tabs: dict[tuple[str, int], Page] = {}
+    with site(scenery(targets=2, hours=2), tmp_path_factory.mktemp("tour")) as place:
+
+        def led(path: str, theme: Theme, width: int) -> Page:
+            if (theme, width) not in tabs:
+                viewport: ViewportSize = {"width": width, "height": 800}
+                page = browser.new_page(viewport=viewport, color_scheme=theme, reduced_motion="reduce")
+                page.add_init_script(f"sessionStorage.setItem('trimtab.token', {place.token['operator']!r})")
+                tabs[theme, width] = page
+            page = tabs[theme, width]
+            page.goto(f"{place.url}/#{path}")
+            settled(page)
+            return page
+
+        yield led
+        for page in tabs.values():
+            page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_for_everybody(tour: Tour, name: str, theme: Theme) -> None:
+    assert serious(tour(PAGES[name], theme, 1280)) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_a_phone(tour: Tour, name: str) -> None:
+    page = tour(PAGES[name], "light", 360)
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_the_sign_in_is_for_everybody(opened: Opened) -> None:
+    assert serious(opened("/targets", None, lossy=True)) == []
+
+
+def test_a_question_is_for_everybody(opened: Opened) -> None:
+    page = opened(PAGES["rollout"])
+    page.get_by_role("button", name="Abort…").click()
+
+    assert serious(page) == []
+
+
+def test_a_lost_connection_is_for_everybody(opened: Opened, place: Site) -> None:
+    page = opened(PAGES["suggestion"], lossy=True)
+    place.stop()
+    expect(page.get_by_text("Connection lost.")).to_be_visible()
+
+    assert serious(page) == []
+
+
+def test_who_has_no_token_signs_in(opened: Opened, place: Site) -> None:
+    page = opened("/targets", None, lossy=True)
+    page.get_by_label("Token").fill("tt_00000000_" + "x" * 43)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("unknown, revoked or expired")
+    page.get_by_label("Token").fill(place.token["viewer"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("link", name="chat", exact=True)).to_be_visible()
+    expect(page.locator("#who")).to_contain_text("viewer")
+    assert place.token["viewer"] not in page.content()
+
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    assert page.evaluate("sessionStorage.getItem('trimtab.token')") is None
+
+
+def test_a_revoked_token_leads_back_to_the_sign_in(opened: Opened, place: Site) -> None:
+    page = opened("/targets", lossy=True)
+    expect(page.locator("#who")).to_contain_text("live")
+    place.file.write_text("", encoding="utf-8")
+    place.change(place.tokens.reload)
+
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("unknown, revoked or expired")
+
+
+def test_a_lost_connection_is_said_and_its_return_too(opened: Opened, scene: Scene, place: Site) -> None:
+    page = opened(PAGES["suggestion"], lossy=True)
+    expect(page.locator("#who")).to_contain_text("live")
+    place.stop()
+
+    expect(page.get_by_text("Connection lost.")).to_be_visible()
+    expect(page.get_by_role("button", name="Approve…")).to_have_attribute("aria-disabled", "true")
+    expect(page.locator(".decide")).to_contain_text("what you see may be old")
+
+    scene.set(replace(scene.states()["chat"], paused=True))
+    place.start()
+    expect(page.get_by_text("Connection lost.")).to_have_count(0)
+    expect(page.locator(".decide")).to_contain_text("The target is paused")
+
+
+def test_what_happens_shows_without_reloading(opened: Opened, scene: Scene, place: Site) -> None:
+    page = opened("/targets/code")
+    expect(page.locator("#who")).to_contain_text("live")
+
+    def pause() -> None:
+        scene.set(replace(scene.states()["code"], paused=True, note="paused by bob"))
+        scene.target = "code"
+        scene.record("Paused", "bob")
+
+    place.change(pause)
+    expect(page.get_by_text("paused by bob")).to_be_visible()
+
+
+def test_what_others_wrote_is_only_ever_text(opened: Opened, scene: Scene, place: Site) -> None:
+    evil = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
+    state = scene.states()["chat"]
+    assert state.suggestion is not None
+    proposal = replace(state.suggestion.proposal, why=evil, expects=evil, source=evil)
+    scene.set(
+        replace(state, note=evil, suggestion=replace(state.suggestion, proposal=proposal, notes=(evil,)))
+    )
+    page = opened("/targets")
+    for path in ("/targets", "/targets/chat", "/suggestions", "/suggestions/chat-s1"):
+        page.goto(f"{place.url}/#{path}")
+        settled(page)
+        assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+        assert "owned" not in page.title()
+    expect(page.locator(".why")).to_have_text(evil)
+
+
+def test_the_numbers_of_a_chart_can_be_read(opened: Opened) -> None:
+    page = opened("/targets/chat")
+    chart = page.locator("figure", has_text="Time to first token")
+    chart.get_by_text("Numbers").click()
+
+    expect(chart.get_by_role("row")).not_to_have_count(0)
+    expect(chart.get_by_role("columnheader").first).to_have_text("time")
+
+
+def test_the_flags_are_shown_as_a_diff(opened: Opened) -> None:
+    page = opened(PAGES["suggestion"])
+
+    expect(page.locator(".diff .minus")).to_contain_text("--max-num-seqs 64")
+    expect(page.locator(".diff .plus")).to_contain_text("--max-num-seqs 128")
+    expect(page.locator(".diff .same").first).to_contain_text("--model Qwen/Qwen3-8B")
+
+
+def test_an_address_of_nothing_says_so(opened: Opened, place: Site) -> None:
+    page = opened("/suggestions/none-s1", lossy=True)
+    for path in ("/suggestions/none-s1", "/rollouts/none-o1", "/targets/none", "/targets/%ff"):
+        page.goto(f"{place.url}/#{path}")
+        expect(page.get_by_role("alert")).to_contain_text("There is no")
+
+
+def test_the_audit_is_sifted_and_an_entry_verified(opened: Opened) -> None:
+    page = opened("/audit?target=chat")
+    rows = page.locator(".timeline > li:visible")
+    expect(rows.first).to_contain_text("chat")
+    page.get_by_label("Who").select_option("person")
+    page.get_by_label("Text").fill("complains")
+    expect(rows.first).to_contain_text("rollout: aborted")
+    rows.first.locator("summary").first.click()
+
+    expect(rows.first.get_by_text("Verified: its hash")).to_be_visible()
+    expect(rows.first.locator(".mark.good")).to_be_visible()
+
+
+def test_the_whole_chain_is_verified_in_the_browser(opened: Opened, scene: Scene) -> None:
+    page = opened("/audit")
+    page.get_by_role("button", name="Verify the chain").click()
+
+    expect(page.get_by_text(f"Verified: entries 1 to {len(scene._records)} are whole")).to_be_visible()
+    expect(page.locator(".digest code").first).to_have_text(str(scene._records[-1]["hash"]))
+
+
+def test_a_forged_entry_is_named(opened: Opened, scene: Scene) -> None:
+    scene._records[39] = {**scene._records[39], "why": "nothing happened"}
+    page = opened("/audit")
+    page.get_by_role("button", name="Verify the chain").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("Entry 40 is not as it was written")
+
+
+def test_what_is_exported_is_the_journal(opened: Opened, scene: Scene, tmp_path: Path) -> None:
+    page = opened("/audit")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export all").click()
+    file = tmp_path / "audit.jsonl"
+    download.value.save_as(file)
+
+    last = scene._records[-1]
+    found = verify(file, pins=[Head(seq=int(str(last["seq"])), hash=str(last["hash"]))])
+    assert (found.ok, found.entries) == (True, len(scene._records))
+    assert json.loads(file.read_text().splitlines()[0]) == scene._records[0]
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[Site]:
+    folder = tmp_path / "crowd"
+    folder.mkdir()
+    with site(scenery(targets=20, hours=24), folder) as place:
+        yield place
+
+
+def test_twenty_targets_with_a_day_are_light_and_come_from_here_only(browser: Browser, crowd: Site) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.add_init_script(f"sessionStorage.setItem('trimtab.token', {crowd.token['viewer']!r})")
+    page.goto(f"{crowd.url}/#/targets")
+    expect(page.locator(".spark path")).to_have_count(20)
+    page.goto(f"{crowd.url}/#/targets/chat")
+    expect(page.locator(".chart canvas").first).to_be_visible()
+
+    weight = page.evaluate("performance.getEntries().reduce((sum, one) => sum + (one.transferSize || 0), 0)")
+    page.close()
+    assert 0 < weight < HEAVIEST
+    assert all(url.startswith((crowd.url, "blob:")) for url in asked)

@@ -1,0 +1,124 @@
+"""An operator's hour in the console of a real daemon, with real Envoy, over simulated servers under load."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from simulator.traffic import Traffic
+from tests.e2e.config_builder import Wishes
+from tests.e2e.rig import PATIENCE_S, Rig, lost
+from tests.integration.browser.conftest import PATIENCE_MS
+
+pytestmark = [pytest.mark.site, pytest.mark.real_envoy]
+
+ENDLESS = ((50, 1_000_000, 1.0),)  # a canary at half of the traffic, until somebody ends it
+Found = TypeVar("Found")
+
+
+class Aside:
+    """An event loop in a thread of its own: in this one Playwright has its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="site")
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Found]) -> Found:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=3 * PATIENCE_S)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=PATIENCE_S)
+        self._loop.close()
+
+
+@pytest.fixture
+def aside() -> Iterator[Aside]:
+    aside = Aside()
+    yield aside
+    aside.close()
+
+
+@pytest.fixture
+def rig(aside: Aside, tmp_path: Path) -> Iterator[Rig]:
+    """Its daemon runs, and its one server serves."""
+    rig = Rig(home=tmp_path, wishes=Wishes(steps=ENDLESS, at_most_s=3600.0))
+    rig.prepare()
+    try:
+        aside.run(rig.start())
+        aside.run(rig.serving())
+        yield rig
+    finally:
+        aside.run(rig.tear_down())
+
+
+@pytest.fixture
+def traffic(aside: Aside, rig: Rig) -> Iterator[Traffic]:
+    clients = rig.clients(rate=10.0)
+    yield aside.run(clients.__aenter__())
+    aside.run(clients.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """What it complains of fails the test, but for the first question, which nobody has signed in for."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+    context.set_default_timeout(PATIENCE_MS)
+    page, complaints = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    yield page
+    context.close()
+    assert [one for one in complaints if "401" not in one] == []
+
+
+@pytest.mark.timeout(400)
+def test_a_suggestion_is_approved_watched_and_taken_back(
+    aside: Aside, rig: Rig, traffic: Traffic, page: Page
+) -> None:
+    made = aside.run(rig.propose(max_num_seqs=16))
+
+    page.goto(f"http://127.0.0.1:{rig.api}/")
+    page.get_by_label("Token").fill(rig.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("#who")).to_contain_text("alice")
+    expect(page.get_by_role("row", name=re.compile("^chat"))).to_contain_text("approve")
+    page.get_by_role("link", name="max_num_seqs 8 → 16").click()
+
+    expect(page.locator(".decide")).to_contain_text(made["digest"])
+    decide(page, "Approve…", "for the evening", "Approve")
+    page.locator(".notice").get_by_role("link", name="To the rollout").click()
+
+    expect(page.get_by_role("heading", level=1)).to_contain_text("max_num_seqs 8 → 16")
+    log = page.get_by_role("log", name="Green's log")
+    expect(log).to_contain_text("Application startup complete.")
+    expect(log).to_contain_text("'max_num_seqs': 16")
+    expect(page.get_by_role("img", name="Traffic: blue 50 %, green 50 %")).to_be_visible()
+    expect(page.locator(".figure", has_text="Exposed requests")).to_contain_text(re.compile(r"[1-9]"))
+
+    decide(page, "Abort…", "customers complain", "Abort the rollout")
+    expect(page.get_by_text("The rollout is taken back.")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("rolled back")
+    expect(log).to_have_count(0)
+
+    page.get_by_role("link", name="Audit", exact=True).click()
+    entry = page.locator(".timeline li", has_text="customers complain").last
+    expect(entry).to_contain_text("alice")
+    entry.locator("summary").click()
+    expect(entry).to_contain_text("Verified: its hash is that of what it says")
+
+    kept = aside.run(rig.is_whole())
+    aside.run(traffic.stop())
+    assert (kept, lost(traffic)) == ("chat-r1", [])
+
+
+def decide(page: Page, what: str, text: str, confirm: str) -> None:
+    page.get_by_role("button", name=what).click()
+    page.get_by_role("dialog").get_by_role("textbox").fill(text)
+    page.get_by_role("dialog").get_by_role("button", name=confirm, exact=True).click()

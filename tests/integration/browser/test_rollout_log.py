@@ -1,0 +1,75 @@
+"""What green writes, in the page of its rollout."""
+
+from playwright.sync_api import expect
+
+from tests.integration.browser.conftest import Opened
+from tests.integration.browser.page_data import Scene
+from tests.integration.browser.site import Site
+
+ROLLOUT = "/rollouts/code-o3"
+LONGER_MS = 4000  # than it takes until a log is asked for again
+
+
+def test_while_a_rollout_is_under_way_greens_log_grows(opened: Opened, scene: Scene, place: Site) -> None:
+    evil = "<img src=x onerror=\"document.title='owned'\">"
+    scene.logs["code", "code-r1"] = (*(f"loading shard {number}" for number in range(39)), evil)
+    page = opened(ROLLOUT)
+    log = page.get_by_role("log", name="Green's log")
+
+    expect(log).to_contain_text(evil)
+    assert page.evaluate("document.querySelectorAll('main img').length") == 0
+    assert log.evaluate(
+        "pre => pre.scrollTop > 0 && pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4"
+    )
+    log.evaluate("pre => { pre.scrollTop = 0; }")
+    place.change(lambda: scene.logs.update({("code", "code-r1"): ("capturing graphs",) * 40}))
+    expect(log).to_contain_text("capturing graphs")
+    assert log.evaluate("pre => pre.scrollTop") == 0
+
+
+def test_a_log_that_cannot_be_read_says_why_and_comes_back(opened: Opened, scene: Scene, place: Site) -> None:
+    scene.unreadable = "docker: no Engine answers"
+    page = opened(ROLLOUT, "viewer")
+    section = page.get_by_role("region", name="Green's log")
+
+    expect(section).to_contain_text("It cannot be read: docker: no Engine answers")
+    expect(section.get_by_role("log")).to_have_count(0)
+
+    def mended() -> None:
+        scene.unreadable = ""
+        scene.logs["code", "code-r1"] = ("serving",)
+
+    place.change(mended)
+    expect(section.get_by_role("log")).to_have_text("serving")
+
+
+def test_of_a_rollout_that_is_over_no_log_is_asked_for(opened: Opened, scene: Scene, place: Site) -> None:
+    scene.logs["code", "code-r1"] = ("serving",)
+    page = opened(ROLLOUT)
+    expect(page.get_by_role("log")).to_have_text("serving")
+
+    def over() -> None:
+        scene.target = "code"
+        scene.settle(promoted=True)
+        scene.record("Promoted")
+
+    place.change(over)
+    expect(page.get_by_role("log")).to_have_count(0)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(LONGER_MS)
+
+    assert not [url for url in asked if url.endswith("/log")]
+
+
+def test_a_page_that_nobody_looks_at_asks_for_no_log(opened: Opened, scene: Scene) -> None:
+    scene.logs["code", "code-r1"] = ("serving",)
+    page = opened(ROLLOUT)
+    expect(page.get_by_role("log")).to_have_text("serving")
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
+    page.wait_for_timeout(500)  # for what was under way
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(LONGER_MS)
+
+    assert not [url for url in asked if "/v1/rollouts/" in url]

@@ -1,0 +1,439 @@
+"""What every engine keeps to, the fake one too: one suite for all of them."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import docker
+import pytest
+
+from actuators.docker import snapshots
+from actuators.docker.labels import container_name
+from actuators.docker.plugin import DockerEngine
+from actuators.host import ownership_env
+from actuators.process.plugin import ProcessEngine
+from agent.domain.errors import ActError
+from agent.domain.events import ServerLost
+from agent.domain.model import Prospect, Server
+from agent.domain.ports import Engine, Site
+from agent.quality.comparison import compare, flaw_of
+from tests.support.docker_engine_rig import Place, place
+from tests.support.fake_engine import FakeEngine
+from tests.support.process_rig import STUB, free_ports
+
+SETTING = {"max_num_seqs": 8, "enforce_eager": True}
+
+
+def noon() -> datetime:
+    return datetime(2025, 11, 21, 12, tzinfo=UTC)
+
+
+async def within(seconds: float, holds: Callable[[], object]) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not holds():
+                await asyncio.sleep(0.05)
+            return True
+    return False
+
+
+class Rig(Protocol):
+    """An engine, and what can go wrong with it."""
+
+    starts_again: bool  # what `stop` has ended
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def restarted(self) -> Engine:
+        """The engine as a new daemon binds it."""
+        ...
+
+    def slow(self) -> Engine:
+        """The engine whose servers never get ready."""
+        ...
+
+    def failing(self) -> Engine:
+        """The engine whose servers exit as they start."""
+        ...
+
+    def die(self, name: str) -> None: ...
+
+    def hang(self, name: str) -> None: ...
+
+    def wake(self, name: str) -> None: ...
+
+
+class FakeRig:
+    starts_again = True
+
+    def __init__(self) -> None:
+        self.engine = FakeEngine()
+        self.die = self.engine.die
+        self.hang = self.engine.hang
+        self.wake = self.engine.wake
+
+    def restarted(self) -> FakeEngine:
+        return self.engine
+
+    def slow(self) -> FakeEngine:
+        self.engine.takes_s = 3600
+        return self.engine
+
+    def failing(self) -> FakeEngine:
+        self.engine.next_error = ActError("exited with code 1", ("its last line",))
+        return self.engine
+
+
+class ProcessRig:
+    starts_again = False
+
+    def __init__(self, state_dir: Path) -> None:
+        self.site = Site(target="chat", state_dir=state_dir, epoch=1)
+        self.engine = self._bound(1)
+
+    def restarted(self) -> ProcessEngine:
+        return self._bound(2)
+
+    def slow(self) -> ProcessEngine:
+        return self._bound(1, "--never-ready")
+
+    def failing(self) -> ProcessEngine:
+        return self._bound(1, "--no-such-flag")
+
+    def die(self, name: str) -> None:
+        os.kill(ownership_env.marked(self.site)[name].process.pid, signal.SIGKILL)
+
+    def hang(self, name: str) -> None:
+        os.kill(ownership_env.marked(self.site)[name].process.pid, signal.SIGSTOP)
+
+    def wake(self, name: str) -> None:
+        os.kill(ownership_env.marked(self.site)[name].process.pid, signal.SIGCONT)
+
+    def _bound(self, epoch: int, *flags: str) -> ProcessEngine:
+        engine = ProcessEngine(
+            command=(*STUB, *flags),
+            ports=free_ports(),
+            health_every_s=0.1,
+            health_timeout_s=0.5,
+            lost_after=2,
+            stop_s=5.0,
+        )
+        return engine.bind(Site(target="chat", state_dir=self.site.state_dir, epoch=epoch))
+
+
+class DockerRig:
+    """Its containers are made like one that served here once."""
+
+    starts_again = True
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._api = docker.APIClient(version="auto")
+        self.engine = place.engine()
+
+    def restarted(self) -> DockerEngine:
+        return self._place.engine(epoch=2)
+
+    def slow(self) -> DockerEngine:
+        self._all_with("--sim-start-s=3600")
+        return self.engine
+
+    def failing(self) -> DockerEngine:
+        self._all_with("--no-such-flag")
+        return self.engine
+
+    def die(self, name: str) -> None:
+        self._api.kill(self._container(name), "SIGKILL")
+
+    def hang(self, name: str) -> None:
+        self._api.pause(self._container(name))
+
+    def wake(self, name: str) -> None:
+        self._api.unpause(self._container(name))
+
+    def close(self) -> None:
+        self._api.close()
+
+    def _container(self, name: str) -> str:
+        return container_name(self._place.site, name)
+
+    def _all_with(self, flag: str) -> None:
+        kept = snapshots.read(self._place.site, self._place.adopted)
+        assert kept
+        config = {**kept.spec["Config"], "Cmd": [flag]}
+        snapshots.change(self._place.site, self._place.adopted, spec={**kept.spec, "Config": config})
+
+
+@asynccontextmanager
+async def containers(state_dir: Path) -> AsyncIterator[Rig]:
+    async with place(state_dir) as here:
+        await here.keep("--sim-start-s=0.2")
+        rig = DockerRig(here)
+        yield rig
+        rig.close()
+
+
+@pytest.fixture(params=["fake", "process", "docker"])
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    if request.param == "docker":
+        async with containers(tmp_path) as rig:
+            yield rig
+        return
+    rig = FakeRig() if request.param == "fake" else ProcessRig(tmp_path)
+    yield rig
+    for server in await rig.engine.observe():
+        await rig.restarted().retire(server)
+
+
+async def test_an_engine_that_can_work_has_no_problems(rig: Rig) -> None:
+    assert list(await rig.engine.problems()) == []
+    assert list(await rig.engine.observe()) == []
+
+
+async def test_a_launched_server_is_found_as_it_was_asked_for(rig: Rig) -> None:
+    launched = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    assert launched.address
+    assert (launched.name, launched.setting, launched.ours) == ("chat-r1", SETTING, True)
+    assert list(await rig.engine.observe()) == [launched]
+    assert list(await rig.restarted().observe()) == [launched]
+
+
+async def test_a_launch_repeated_gives_the_same_server(rig: Rig) -> None:
+    server = Server(name="chat-r1", setting=SETTING)
+
+    first = await rig.engine.launch(server, 60)
+    again = await rig.engine.launch(server, 60)
+    after_a_restart = await rig.restarted().launch(server, 60)
+
+    assert first == again == after_a_restart
+    assert len(await rig.engine.observe()) == 1
+
+
+async def test_two_launches_at_once_give_the_same_server(rig: Rig) -> None:
+    server = Server(name="chat-r1", setting=SETTING)
+
+    first, second = await asyncio.gather(rig.engine.launch(server, 60), rig.engine.launch(server, 60))
+
+    assert first == second
+    assert list(await rig.engine.observe()) == [first]
+
+
+async def test_two_servers_have_two_addresses(rig: Rig) -> None:
+    async with asyncio.TaskGroup() as group:
+        blue = group.create_task(rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60))
+        green = group.create_task(rig.engine.launch(Server(name="chat-r2", setting=SETTING), 60))
+
+    assert blue.result().address != green.result().address
+    assert {server.name for server in await rig.engine.observe()} == {"chat-r1", "chat-r2"}
+
+
+async def test_a_knob_that_is_none_is_not_given(rig: Rig) -> None:
+    await rig.engine.launch(Server(name="chat-r1", setting={**SETTING, "max_model_len": None}), 60)
+
+    [found] = await rig.engine.observe()
+    assert found.setting == SETTING
+
+
+async def test_a_retired_server_is_gone_and_may_be_retired_again(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    await rig.engine.retire(server)
+    await rig.engine.retire(server)
+
+    assert list(await rig.engine.observe()) == []
+    assert await rig.engine.busy(server) is None
+
+
+async def test_what_is_stopped_is_started_again_as_it_was(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    if not rig.starts_again:
+        with pytest.raises(ActError, match="cannot be started again"):
+            await rig.engine.stop(server)
+        assert list(await rig.engine.observe()) == [server]
+        return
+
+    await rig.engine.stop(server)
+    await rig.engine.stop(server)
+    assert list(await rig.engine.observe()) == []
+    assert list(await rig.restarted().observe()) == []
+    again = await rig.restarted().launch(server, 60)
+
+    assert (again.name, again.setting) == ("chat-r1", SETTING)
+    assert list(await rig.restarted().observe()) == [again]
+
+
+async def test_a_stopped_server_can_be_retired(rig: Rig) -> None:
+    if not rig.starts_again:
+        return
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    await rig.engine.stop(server)
+    await rig.engine.retire(server)
+
+    assert list(await rig.engine.observe()) == []
+    again = await rig.engine.launch(Server(name="chat-r1", setting={}), 60)
+    assert dict(again.setting) != SETTING
+
+
+async def test_it_says_what_would_come_of_a_change(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    prospect = await rig.engine.preflight([server], {**SETTING, "max_num_seqs": 9}, "auto")
+
+    assert isinstance(prospect, Prospect)
+    assert prospect.problem or prospect.why
+    assert list(await rig.engine.observe()) == [server]
+
+
+async def test_a_server_that_exits_as_it_starts_is_an_error_and_leaves_nothing(rig: Rig) -> None:
+    with pytest.raises(ActError) as failure:
+        await rig.failing().launch(Server(name="chat-r1", setting={}), 60)
+
+    assert "exited with code" in failure.value.why
+    assert failure.value.log
+    assert list(await rig.engine.observe()) == []
+
+
+async def test_a_server_that_is_late_is_an_error_and_leaves_nothing(rig: Rig) -> None:
+    with pytest.raises(ActError):
+        await rig.slow().launch(Server(name="chat-r1", setting={}), 0.5)
+
+    assert list(await rig.engine.observe()) == []
+
+
+async def test_a_cancelled_launch_leaves_nothing(rig: Rig) -> None:
+    launch = asyncio.create_task(rig.slow().launch(Server(name="chat-r1", setting={}), 600))
+    await asyncio.sleep(0.5)
+
+    launch.cancel()
+    await asyncio.wait([launch])
+
+    assert launch.cancelled()
+    assert list(await rig.engine.observe()) == []
+
+
+async def test_a_server_is_warmed_up_and_says_how_busy_it_is(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    await rig.engine.warm_up(server, 5, 60)
+
+    assert await rig.engine.busy(server) is not None
+
+
+async def test_the_last_lines_of_a_servers_log_can_be_read_and_shown(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    await rig.engine.warm_up(server, 5, 60)
+
+    first = await rig.engine.log(server)
+    after_a_restart = await rig.restarted().log(server)
+
+    assert first
+    assert all(0 < len(line) <= 500 and line.replace("\t", " ").isprintable() for line in first)
+    assert set(first) & set(after_a_restart)
+
+
+async def test_a_server_that_never_was_has_no_log(rig: Rig) -> None:
+    assert await rig.engine.log(Server(name="chat-r9", setting=SETTING)) == ()
+
+
+async def test_the_log_of_a_server_that_is_gone_is_no_error(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    rig.die("chat-r1")
+    of_a_dead_one = await rig.engine.log(server)
+    await rig.restarted().retire(server)
+
+    assert isinstance(of_a_dead_one, tuple)
+    assert isinstance(await rig.engine.log(server), tuple)
+
+
+async def test_a_server_answers_golden_prompts_the_same_each_time(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    prompts = [f"prompt number {number}" for number in range(12)]
+
+    first = await rig.engine.answers(server, prompts, 60)
+    again = await rig.restarted().answers(server, prompts, 60)
+
+    assert len(first) == len(prompts)
+    assert all(one.text and one.length and not flaw_of(one) for one in first)
+    assert compare(first, again, first).same == 1.0
+
+
+async def test_a_dead_server_cannot_be_asked_golden_prompts(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    rig.die("chat-r1")
+
+    with pytest.raises(ActError):
+        await rig.engine.answers(server, ["one", "two"], 60)
+
+
+async def test_a_server_that_dies_is_said_to_be_gone(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    said: list[ServerLost] = []
+    watch = asyncio.create_task(rig.engine.watch(server, said.append, noon))
+    await asyncio.sleep(0.3)
+    assert said == []
+
+    rig.die("chat-r1")
+    await asyncio.wait_for(watch, 60)
+
+    [lost] = said
+    assert (lost.server, lost.at, lost.gone) == ("chat-r1", noon(), True)
+    assert lost.why.startswith("chat-r1 ")
+
+
+async def test_a_server_that_hangs_is_said_each_time_and_is_not_gone(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    said: list[ServerLost] = []
+    watch = asyncio.create_task(rig.engine.watch(server, said.append, noon))
+
+    rig.hang("chat-r1")
+    assert await within(60, lambda: said)
+    assert not await within(2, lambda: len(said) > 1 or watch.done())
+    async with asyncio.timeout(120):
+        again = False
+        while not again:  # on a busy machine it may fall silent again before a probe has had its answer
+            rig.wake("chat-r1")
+            await asyncio.sleep(0.5)
+            rig.hang("chat-r1")
+            again = await within(5, lambda: len(said) > 1)
+    rig.die("chat-r1")
+    await asyncio.wait_for(watch, 60)
+
+    assert [lost.gone for lost in said] == [False, False, True]
+
+
+async def test_a_server_that_hangs_is_still_observed(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    rig.hang("chat-r1")
+
+    assert list(await rig.engine.observe()) == [server]
+    rig.wake("chat-r1")
+
+
+async def test_a_dead_server_cannot_be_warmed_up(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    rig.die("chat-r1")
+
+    with pytest.raises(ActError):
+        await rig.engine.warm_up(server, 3, 60)
+
+
+async def test_watching_ends_quietly_when_it_is_cancelled(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    said: list[ServerLost] = []
+    watch = asyncio.create_task(rig.engine.watch(server, said.append, noon))
+    await asyncio.sleep(0.2)
+
+    watch.cancel()
+    await asyncio.wait([watch])
+
+    assert watch.cancelled()
+    assert said == []

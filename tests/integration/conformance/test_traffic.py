@@ -1,0 +1,335 @@
+"""What every proxy promises, the real one and the fake that stands in for it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from actuators.envoy.plugin import EnvoyTraffic
+from agent.domain.effects import Route
+from agent.domain.errors import ActError, FencedError
+from agent.domain.model import Server
+from agent.domain.ports import Site, Traffic
+from tests.support.fake_traffic import FakeTraffic
+from tests.support.sse_backend import Answer, Backend, ask, asked, free_port, until
+
+BLUE = Server(name="chat-r1", setting={"max_num_seqs": 4}, address="127.0.0.1:9")
+GREEN = Server(name="chat-r2", setting={"max_num_seqs": 16}, address="127.0.0.1:19")
+ALONE = Route(number=1, servers=(BLUE,), weights={BLUE.name: 100}, fallback=BLUE.name)
+CANARY = Route(
+    number=2,
+    servers=(BLUE, GREEN),
+    weights={BLUE.name: 95, GREEN.name: 5},
+    fallback=BLUE.name,
+    leased=GREEN.name,
+    lease_s=30.0,
+)
+
+OLDER = Server(name="chat-r0", setting={"max_num_seqs": 4}, address="127.0.0.1:29")
+THREE = Route(
+    number=3,
+    servers=(BLUE, OLDER, GREEN),
+    weights={BLUE.name: 40, OLDER.name: 20, GREEN.name: 40},
+    fallback=BLUE.name,
+    leased=GREEN.name,
+    lease_s=30.0,
+)
+CLOSED = Route(
+    number=4, servers=(BLUE, GREEN), weights={BLUE.name: 0, GREEN.name: 0}, fallback="", closed_s=20.0
+)
+
+Bind = Callable[[int], Traffic]  # by epoch
+Act = Callable[[Route], Awaitable[None]]
+
+
+@pytest.fixture(params=["fake", pytest.param("envoy", marks=pytest.mark.real_envoy)])
+async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bind]:
+    proxy: FakeTraffic | EnvoyTraffic
+    proxy = FakeTraffic() if request.param == "fake" else EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
+    yield lambda epoch: proxy.bind(Site(target="chat", state_dir=tmp_path, epoch=epoch))
+    await proxy.bind(Site(target="chat", state_dir=tmp_path, epoch=0)).stop()
+
+
+async def test_a_proxy_that_was_never_configured_says_so(bind: Bind) -> None:
+    traffic = bind(1)
+
+    assert not await traffic.problems()
+    assert await traffic.observe() is None
+    assert await traffic.in_flight(BLUE.name) is None
+
+
+async def test_what_is_routed_is_observed(bind: Bind) -> None:
+    traffic = bind(1)
+
+    await traffic.route(ALONE)
+    await traffic.route(CANARY)
+    seen = await traffic.observe()
+
+    assert seen is not None
+    assert seen.weights == {BLUE.name: 95, GREEN.name: 5}
+    assert seen.addresses == {BLUE.name: BLUE.address, GREEN.name: GREEN.address}
+    assert (seen.epoch, seen.leased, seen.listening) == (1, GREEN.name, True)
+    assert await traffic.in_flight(GREEN.name) == 0
+
+
+async def test_a_route_may_be_repeated(bind: Bind) -> None:
+    traffic = bind(1)
+    await traffic.route(CANARY)
+    once = await traffic.observe()
+
+    await traffic.route(CANARY)
+    await traffic.keep_alive(CANARY)
+
+    assert await traffic.observe() == once
+
+
+async def test_a_server_of_weight_zero_stays_known_and_one_that_is_not_named_goes(bind: Bind) -> None:
+    traffic = bind(1)
+    resting = replace(CANARY, weights={BLUE.name: 100, GREEN.name: 0}, leased=None)
+
+    await traffic.route(resting)
+    rests = await traffic.observe()
+    await traffic.route(replace(ALONE, number=3))
+    gone = await traffic.observe()
+
+    assert rests is not None
+    assert gone is not None
+    assert set(rests.addresses) == {BLUE.name, GREEN.name}
+    assert set(gone.addresses) == {BLUE.name}
+
+
+async def test_the_proxy_outlives_its_daemon(bind: Bind) -> None:
+    await bind(1).route(CANARY)
+    next_daemon = bind(2)
+
+    seen = await next_daemon.observe()
+    await next_daemon.keep_alive(CANARY)
+    await next_daemon.route(replace(ALONE, number=3))
+    later = await next_daemon.observe()
+
+    assert seen is not None
+    assert later is not None
+    assert (seen.epoch, seen.weights) == (1, CANARY.weights)
+    assert (later.epoch, later.weights) == (2, ALONE.weights)
+
+
+async def test_a_newer_daemons_first_heartbeat_shuts_the_older_one_out(bind: Bind) -> None:
+    older, newer = bind(1), bind(2)
+    await older.route(ALONE)
+
+    await newer.keep_alive(ALONE)
+    seen = await newer.observe()
+
+    assert seen is not None
+    assert (seen.epoch, seen.weights) == (2, ALONE.weights)
+    with pytest.raises(FencedError):
+        await older.route(replace(CANARY, number=3))
+
+
+async def test_an_older_daemon_is_fenced(bind: Bind) -> None:
+    older, newer = bind(1), bind(2)
+    await older.route(ALONE)
+    await newer.route(replace(ALONE, number=2))
+    before = await newer.observe()
+
+    acts: list[Act] = [older.route, older.keep_alive]
+    for act in acts:
+        with pytest.raises(FencedError):
+            await act(replace(CANARY, number=3))
+
+    assert await newer.observe() == before
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        replace(CANARY, weights={BLUE.name: 95, GREEN.name: 6}),
+        replace(CANARY, weights={BLUE.name: 125, GREEN.name: -25}),
+        replace(CANARY, weights={BLUE.name: 95.0, GREEN.name: 5.0}),  # type: ignore[dict-item]
+        replace(CANARY, weights={BLUE.name: 95, "chat-r3": 5}),
+        replace(CANARY, weights={}),
+        replace(CANARY, fallback="chat-r3"),
+        replace(CANARY, leased=BLUE.name),
+        replace(CANARY, lease_s=0),
+        replace(CLOSED, closed_s=0.0),
+        replace(CLOSED, closed_s=-1.0),
+        replace(CLOSED, weights={}),
+        replace(CLOSED, weights={BLUE.name: 0}),
+        replace(CLOSED, fallback=BLUE.name),
+        replace(CLOSED, leased=GREEN.name, lease_s=3.0),
+        replace(CANARY, closed_s=20.0),
+    ],
+    ids=lambda r: f"{r.weights} {r.fallback} {r.leased} {r.lease_s} {r.closed_s}",
+)
+async def test_a_refused_route_changes_nothing(bind: Bind, refused: Route) -> None:
+    traffic = bind(1)
+    await traffic.route(ALONE)
+    before = await traffic.observe()
+
+    acts: list[Act] = [traffic.route, traffic.keep_alive]
+    for act in acts:
+        with pytest.raises(ActError):
+            await act(replace(refused, number=9))
+
+    assert await traffic.observe() == before
+
+
+async def test_keep_alive_carries_out_a_route_that_is_missing_but_undoes_no_later_one(bind: Bind) -> None:
+    traffic = bind(1)
+
+    await traffic.keep_alive(ALONE)
+    await traffic.route(CANARY)
+    await traffic.keep_alive(ALONE)
+    seen = await traffic.observe()
+
+    assert seen is not None
+    assert seen.weights == CANARY.weights
+
+
+async def test_a_closed_split_has_no_weight_left_and_may_be_opened_again(bind: Bind) -> None:
+    traffic = bind(1)
+    await traffic.route(ALONE)
+
+    await traffic.route(CLOSED)
+    await traffic.keep_alive(CLOSED)
+    shut = await traffic.observe()
+    await traffic.route(replace(ALONE, number=5))
+    opened = await traffic.observe()
+
+    assert shut is not None
+    assert opened is not None
+    assert shut.weights == {BLUE.name: 0, GREEN.name: 0}
+    assert set(shut.addresses) == {BLUE.name, GREEN.name}
+    assert (shut.leased, shut.listening) == (None, True)
+    assert opened.weights == ALONE.weights
+
+
+async def test_a_split_may_be_closed_from_the_first(bind: Bind) -> None:
+    traffic = bind(1)
+
+    await traffic.keep_alive(CLOSED)
+    seen = await traffic.observe()
+
+    assert seen is not None
+    assert seen.weights == CLOSED.weights
+
+
+async def test_it_stays_closed_when_the_daemon_is_another(bind: Bind) -> None:
+    await bind(1).route(CLOSED)
+    next_daemon = bind(2)
+
+    seen = await next_daemon.observe()
+    await next_daemon.keep_alive(CLOSED)
+
+    assert seen is not None
+    assert await next_daemon.observe() in (seen, replace(seen, epoch=2))
+
+
+async def test_a_leased_one_among_three_is_observed(bind: Bind) -> None:
+    traffic = bind(1)
+
+    await traffic.route(THREE)
+    seen = await traffic.observe()
+
+    assert seen is not None
+    assert (seen.weights, seen.leased) == (THREE.weights, GREEN.name)
+    assert set(seen.addresses) == {BLUE.name, OLDER.name, GREEN.name}
+
+
+async def test_the_fake_fails_once_on_demand_and_spends_its_lease(tmp_path: Path) -> None:
+    fake = FakeTraffic()
+    traffic = fake.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    fake.next_error = ActError("as told")
+
+    with pytest.raises(ActError, match="as told"):
+        await traffic.route(ALONE)
+    await traffic.route(replace(CANARY, lease_s=1e-9))
+
+    assert traffic.weights_in_force == {BLUE.name: 100}
+    assert [name for name, _ in fake.calls] == ["route", "route"]
+
+
+class Clients:
+    """Who ask a proxy before real servers; of the fake, what they would meet."""
+
+    def __init__(self, backends: Sequence[Backend], session: aiohttp.ClientSession) -> None:
+        self.backends = backends
+        self.session = session
+
+    def placed(self, route: Route) -> Route:
+        """With its servers where the real ones are."""
+        address = {backend.name: backend.server.address for backend in self.backends}
+        servers = tuple(replace(server, address=address[server.name]) for server in route.servers)
+        return replace(route, servers=servers)
+
+    async def served(self, traffic: Traffic) -> dict[str, int]:
+        """In percent, by the server's name; who is refused counts under the status."""
+        if isinstance(traffic, FakeTraffic):
+            return traffic.weights_in_force or {"503": 100}
+        assert isinstance(traffic, EnvoyTraffic)
+        return dict(await asked(self.session, traffic.listen, 100))
+
+    async def hold(self, traffic: Traffic, name: str) -> "asyncio.Task[Answer] | None":
+        """A stream that takes its time."""
+        if isinstance(traffic, FakeTraffic):
+            traffic.in_flight_of[name] = 1
+            return None
+        assert isinstance(traffic, EnvoyTraffic)
+        return asyncio.create_task(ask(self.session, traffic.listen))
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[Clients]:
+    async with AsyncExitStack() as stack:
+        names = (BLUE.name, OLDER.name, GREEN.name)
+        backends = [await stack.enter_async_context(Backend(name, chunks=20, gap_s=0.05)) for name in names]
+        yield Clients(backends, await stack.enter_async_context(aiohttp.ClientSession()))
+
+
+async def test_closed_refuses_everybody_and_opened_again_serves(bind: Bind, clients: Clients) -> None:
+    traffic = bind(1)
+
+    await traffic.route(clients.placed(CLOSED))
+    refused = await clients.served(traffic)
+    await traffic.route(clients.placed(replace(ALONE, number=5)))
+
+    assert refused == {"503": 100}
+    assert await clients.served(traffic) == {BLUE.name: 100}
+
+
+async def test_a_stream_that_runs_survives_the_closing(bind: Bind, clients: Clients) -> None:
+    traffic = bind(1)
+    await traffic.route(clients.placed(ALONE))
+    stream = await clients.hold(traffic, BLUE.name)
+
+    async def is_open() -> bool:
+        return await traffic.in_flight(BLUE.name) == 1
+
+    await until(is_open)
+
+    await traffic.route(clients.placed(CLOSED))
+
+    assert await clients.served(traffic) == {"503": 100}
+    assert await traffic.in_flight(BLUE.name) == 1
+    assert stream is None or (await stream).good
+
+
+async def test_a_spent_lease_is_spread_over_those_that_stay(bind: Bind, clients: Clients) -> None:
+    traffic = bind(1)
+    await traffic.route(clients.placed(replace(THREE, lease_s=0.1)))
+
+    async def is_spent() -> bool:
+        return GREEN.name not in await clients.served(traffic)
+
+    await until(is_spent)
+    served = await clients.served(traffic)
+    seen = await traffic.observe()
+
+    assert set(served) == {BLUE.name, OLDER.name}
+    assert 45 < served[BLUE.name] < 90  # 67 of 100, 4.6 standard deviations
+    assert seen is not None
+    assert seen.weights == THREE.weights  # as in force without the lease

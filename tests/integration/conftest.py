@@ -1,0 +1,69 @@
+"""Blue, green, an Envoy before them, and a client."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from actuators.envoy.plugin import EnvoyTraffic
+from actuators.host import ownership_env
+from actuators.process.plugin import ProcessEngine
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from tests.support.process_rig import SERVER, STUB, Bound, free_ports, site
+from tests.support.sse_backend import Backend, free_port
+
+
+@pytest.fixture
+async def blue() -> AsyncIterator[Backend]:
+    async with Backend("chat-r1") as backend:
+        yield backend
+
+
+@pytest.fixture
+async def green() -> AsyncIterator[Backend]:
+    async with Backend("chat-r2") as backend:
+        yield backend
+
+
+@pytest.fixture
+def unbound() -> EnvoyTraffic:
+    return EnvoyTraffic(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
+
+
+@pytest.fixture
+async def traffic(unbound: EnvoyTraffic, tmp_path: Path) -> AsyncIterator[EnvoyTraffic]:
+    bound = unbound.bind(Site(target="chat", state_dir=tmp_path, epoch=3))
+    yield bound
+    await bound.stop()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=60)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        yield session
+
+
+@pytest.fixture
+async def bound(tmp_path: Path) -> AsyncIterator[Bound]:
+    """Makes engines of one site; what they started is ended with the test."""
+
+    def make(*flags: str, epoch: int = 1, **options: Any) -> ProcessEngine:  # noqa: ANN401 - any option
+        options = {
+            "command": (*STUB, *flags),
+            "ports": free_ports(),
+            "health_every_s": 0.1,
+            "stop_s": 5.0,
+            **options,
+        }
+        return ProcessEngine(**options).bind(site(tmp_path, epoch))
+
+    yield make
+    last = make(epoch=99, stop_s=0.0)
+    for name in list(ownership_env.marked(site(tmp_path))):
+        await last.retire(Server(name=name, setting={}))
+    assert ownership_env.members(site(tmp_path), SERVER.name) == []

@@ -1,0 +1,353 @@
+"""The client of the Docker Engine, against a real Engine, and against a socket that is silent or gone."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from actuators.docker import client
+from actuators.docker.client import DockerClient, Json
+from agent.domain.errors import ActError
+from tests.support.docker_site import BENCH, PORT, Bench
+from tests.support.docker_socket import EngineSocket
+
+SLEEPS: Json = {"Entrypoint": ["sleep", "600"], "Cmd": []}
+SHORT_S = 1.0
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with Bench() as bench:
+        yield bench
+
+
+@pytest.fixture
+async def between() -> AsyncIterator[EngineSocket]:
+    async with EngineSocket() as between:
+        yield between
+
+
+@pytest.fixture
+def impatient(between: EngineSocket) -> DockerClient:
+    return DockerClient(host=between.host, timeout_s=SHORT_S)
+
+
+async def body(bench: Bench, command: tuple[str, ...] = ("sleep", "600")) -> Json:
+    image = await bench.simulator()
+    return {
+        "Image": image.tag,
+        "Entrypoint": list(command),
+        "Labels": {BENCH: bench.prefix},
+        "HostConfig": {"Binds": list(image.binds), "NetworkMode": "none"},
+    }
+
+
+async def test_what_is_not_there_is_none(bench: Bench) -> None:
+    assert await bench.client.inspect(bench.prefix + "nobody") is None
+    assert await bench.client.image("trimtab-test/nothing:1") is None
+    assert await bench.client.listed({BENCH: bench.prefix}) == []
+    assert await bench.client.tail(bench.prefix + "nobody") == ()
+    with pytest.raises(ActError, match="No such container"):
+        await bench.client.log(bench.prefix + "nobody")
+
+
+async def test_the_memory_that_a_container_holds_is_known_while_it_runs(bench: Bench) -> None:
+    one = await bench.run(name="one", port=None, config=SLEEPS)
+    held = await bench.client.memory(one.id)
+    await bench.client.kill(one.id)
+
+    assert held is not None
+    assert 0 < held < 1 << 30
+    assert await bench.client.memory(one.id) is None
+    with pytest.raises(ActError, match="No such container"):
+        await bench.client.memory(bench.prefix + "nobody")
+
+
+@pytest.mark.parametrize(
+    ("said", "held"),
+    [
+        ({"usage": 1000, "stats": {"total_inactive_file": 300, "inactive_file": 1}}, 700),  # cgroup version 1
+        ({"usage": 1000, "stats": {"inactive_file": 300, "anon": 5}}, 700),  # version 2
+        ({"usage": 1000}, 1000),
+        ({"usage": 100, "stats": {"inactive_file": 300}}, 0),
+        ({"limit": 5}, None),
+        ({}, None),
+    ],
+)
+def test_a_container_holds_what_it_would_not_give_back(said: Json, held: int | None) -> None:
+    assert client._held(said) == held
+
+
+async def test_a_list_holds_what_bears_all_the_labels_running_or_not(bench: Bench) -> None:
+    one = await bench.run(name="one", port=None, config=SLEEPS, labels={"of": "x"})
+    await bench.run(name="two", port=None, config=SLEEPS)
+    await bench.client.kill(one.id)
+
+    found = await bench.client.listed({BENCH: bench.prefix, "of": "x"})
+    any_value = await bench.client.listed({BENCH: bench.prefix, "of": ""})
+
+    assert [summary["Id"] for summary in found] == [one.id] == [summary["Id"] for summary in any_value]
+
+
+async def test_ending_what_is_gone_or_has_ended_is_fine(bench: Bench) -> None:
+    one = await bench.run(port=None, config=SLEEPS)
+    for name in (bench.prefix + "nobody", one.id):
+        await bench.client.kill(name)
+        await bench.client.kill(name)
+        await bench.client.stop(name, 1)
+    for _ in range(2):
+        await bench.client.remove(one.id)
+        await bench.client.disconnect("bridge", one.id)
+
+    assert await bench.names() == set()
+
+
+async def test_what_runs_may_be_started_again(bench: Bench) -> None:
+    one = await bench.run(port=None, config=SLEEPS)
+    before = (await bench.inspect(one))["State"]["StartedAt"]
+
+    await bench.client.start(one.id)
+
+    assert (await bench.inspect(one))["State"]["StartedAt"] == before
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"Image": "trimtab-test/nothing:1"}, "No such image: trimtab-test/nothing:1"),
+        ({"HostConfig": {"NetworkMode": "no-such-network"}}, "no-such-network"),
+        ({"Entrypoint": ["/no/such/program"]}, "no such file"),
+    ],
+    ids=["image", "network", "program"],
+)
+async def test_a_refusal_says_what_was_asked_and_what_the_engine_said(
+    bench: Bench, broken: Json, said: str
+) -> None:
+    name = bench.prefix + "broken"
+
+    with pytest.raises(ActError) as refused:
+        await bench.client.start(await bench.client.create(await body(bench) | broken, name))
+
+    assert refused.value.why.startswith("docker: ")
+    assert said in refused.value.why
+
+
+async def test_a_port_that_is_taken_is_said_at_the_start(bench: Bench) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+
+        with pytest.raises(ActError, match="address already in use"):
+            await bench.run(port=taken.getsockname()[1])
+
+    assert await bench.names() == set()
+
+
+async def test_a_name_that_is_taken_is_not_the_container_that_was_asked_for(bench: Bench) -> None:
+    await bench.client.create(await body(bench), bench.prefix + "one")
+
+    with pytest.raises(ActError, match="already in use"):
+        await bench.client.create(await body(bench), bench.prefix + "one")
+
+
+async def test_a_name_and_a_restart_policy_can_be_changed(bench: Bench) -> None:
+    one = await bench.run(port=None, config=SLEEPS, restart="always")
+
+    await bench.client.rename(one.id, bench.prefix + "other")
+    await bench.client.restart_policy(one.id, {"Name": "no", "MaximumRetryCount": 0})
+
+    found = await bench.inspect(one)
+    assert found["Name"] == f"/{bench.prefix}other"
+    assert found["HostConfig"]["RestartPolicy"] == {"Name": "no", "MaximumRetryCount": 0}
+
+
+async def test_a_network_is_joined_under_its_aliases_and_left(bench: Bench) -> None:
+    network = await bench.network("net")
+    one = await bench.run(port=None, config=SLEEPS)
+    for _ in range(2):
+        await bench.client.connect(network, one.id, {"Aliases": ["blue"]})
+    joined = (await bench.inspect(one))["NetworkSettings"]["Networks"]
+
+    for _ in range(2):
+        await bench.client.disconnect(network, one.id)
+    left = (await bench.inspect(one))["NetworkSettings"]["Networks"]
+
+    assert "blue" in joined[network]["Aliases"]
+    assert set(left) == {"bridge"}
+    with pytest.raises(ActError, match="not found"):
+        await bench.client.connect(bench.prefix + "no-net", one.id, {})
+
+
+async def test_the_tail_of_a_log_is_its_last_lines_of_both_streams(bench: Bench) -> None:
+    script = "for i in 1 2 3; do echo out $i; echo err $i >&2; done; printf 'not \\377 utf-8'"
+    one = await bench.client.create(await body(bench, ("sh", "-c", script)), bench.prefix + "one")
+    await bench.client.start(one)
+    code = await bench.client.wait(one)
+
+    lines = await bench.client.tail(one, 3)
+
+    assert code == 0
+    assert len(lines) == 3
+    assert "not \ufffd utf-8" in lines
+    assert {"out 3", "err 3"} & set(lines)
+
+
+async def test_what_runs_once_tells_its_code_and_output_and_is_removed(bench: Bench) -> None:
+    script = "echo told; echo asked >&2; exit 3"
+
+    code, output = await bench.client.run_once(
+        await body(bench, ("sh", "-c", script)), bench.prefix + "once", 60
+    )
+
+    assert (code, sorted(output.split())) == (3, ["asked", "told"])
+    assert await bench.names() == set()
+
+
+async def test_what_should_run_once_and_does_not_end_is_removed(bench: Bench) -> None:
+    command = ("sh", "-c", "echo still here; sleep 600")
+
+    with pytest.raises(ActError, match="did not end within 1 s") as late:
+        await bench.client.run_once(await body(bench, command), bench.prefix + "once", 1)
+
+    assert late.value.log == ("still here",)
+    assert await bench.names() == set()
+
+
+async def test_a_cancelled_run_is_removed(bench: Bench) -> None:
+    run = asyncio.create_task(bench.client.run_once(await body(bench), bench.prefix + "once", 60))
+    while not await bench.names():
+        await asyncio.sleep(0.01)
+
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert await bench.names() == set()
+
+
+async def test_an_engine_that_is_away_is_named() -> None:
+    nobody = DockerClient(host="unix:///run/no-such-engine.sock")
+
+    for call in (nobody.version(), nobody.inspect("x"), nobody.remove("x"), nobody.create({}, "x")):
+        with pytest.raises(ActError, match=r"no Engine at unix:///run/no-such-engine\.sock .* is it running"):
+            await call
+    assert await nobody.tail("x") == ()
+
+
+async def test_an_engine_that_keeps_silent_is_not_waited_for(
+    between: EngineSocket, impatient: DockerClient
+) -> None:
+    between.unanswered.add("/containers/x/json")
+
+    with pytest.raises(ActError, match="did not answer within 1 s"):
+        await impatient.inspect("x")
+
+
+async def test_a_create_without_an_answer_is_looked_for_and_not_repeated(
+    bench: Bench, between: EngineSocket, impatient: DockerClient
+) -> None:
+    between.unanswered.add("/containers/create")
+
+    made = await impatient.create(await body(bench), bench.prefix + "one")
+
+    found = await bench.client.inspect(made)
+    assert found is not None
+    assert found["Name"] == f"/{bench.prefix}one"
+    assert between.times("/containers/create") == 1
+
+
+async def test_changes_without_an_answer_are_looked_for_and_not_repeated(
+    bench: Bench, between: EngineSocket, impatient: DockerClient
+) -> None:
+    network = await bench.network("net")
+    one = (await bench.run(port=None, config=SLEEPS)).id
+    await bench.client.kill(one)
+    between.unanswered |= {"/start", "/kill", "/rename", "/update", "/connect", "/stop", "DELETE "}
+
+    await impatient.start(one)
+    await impatient.connect(network, one, {"Aliases": ["blue"]})
+    await impatient.rename(one, bench.prefix + "other")
+    await impatient.restart_policy(one, {"Name": "always"})
+    await impatient.stop(one, 1)
+    await impatient.remove(one)
+
+    assert await bench.names() == set()
+    for words in ("/start", "/connect", "/rename", "/update", "/stop", "DELETE "):
+        assert between.times(words) == 1, words
+
+
+async def test_a_change_without_an_answer_that_was_not_made_is_an_error(
+    between: EngineSocket, impatient: DockerClient, bench: Bench
+) -> None:
+    between.unanswered.add("/containers/create")
+
+    with pytest.raises(ActError, match="did not answer within 1 s"):
+        await impatient.create({"Image": "trimtab-test/nothing:1"}, bench.prefix + "one")
+
+
+async def test_a_create_that_is_cancelled_is_done_by_then(bench: Bench) -> None:
+    create = asyncio.create_task(bench.client.create(await body(bench), bench.prefix + "one"))
+    await asyncio.sleep(0)
+
+    create.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await create
+
+    assert await bench.names() == {bench.prefix + "one"}
+
+
+async def test_events_begin_with_a_look_and_tell_what_happens(bench: Bench) -> None:
+    async with aclosing(bench.client.events(mine(bench))) as events:
+        first = await anext(events)
+        one = await bench.run(port=None, config=SLEEPS)
+        await bench.client.kill(one.id)
+        seen = [await anext(events) for _ in range(4)]
+
+    assert first == {"resync": True}
+    assert [event["Action"] for event in seen] == ["create", "start", "kill", "die"]
+    assert {event["Actor"]["ID"] for event in seen} == {one.id}
+
+
+async def test_events_go_on_once_the_engine_is_back(
+    bench: Bench, between: EngineSocket, impatient: DockerClient
+) -> None:
+    async with aclosing(impatient.events(mine(bench))) as events:
+        assert await anext(events) == {"resync": True}
+        one = await bench.run(port=None, config=SLEEPS)
+        before = [(await anext(events))["Action"] for _ in range(2)]
+        await between.close()
+        await bench.client.kill(one.id)
+        await between.open()
+        again = await anext(events)
+        after = [(await anext(events))["Action"] for _ in range(2)]
+
+    assert before == ["create", "start"]
+    assert again == {"resync": True}
+    assert after == ["kill", "die"]
+
+
+async def test_whoever_stops_listening_leaves_no_thread(bench: Bench) -> None:
+    async with aclosing(bench.client.events(mine(bench))) as events:
+        await anext(events)
+
+    while any(thread.name == "docker-events" for thread in threading.enumerate()):
+        await asyncio.sleep(0.01)
+
+
+async def test_the_simulator_serves_from_its_image_and_ends_on_sigterm(bench: Bench) -> None:
+    one = await bench.serving("--max-num-seqs", "8", memory=512 << 20)
+    found = await bench.inspect(one)
+
+    await bench.client.stop(one.id, 30)
+
+    assert (found["Path"], found["Args"][0], found["Args"][-2:]) == ("vllm", "serve", ["--max-num-seqs", "8"])
+    assert found["NetworkSettings"]["Ports"][PORT][0]["HostPort"] == one.address.rpartition(":")[2]
+    assert (await bench.inspect(one))["State"]["ExitCode"] == 0
+    assert any("shutdown triggered" in line for line in await bench.said(one))
+
+
+def mine(bench: Bench) -> dict[str, list[str]]:
+    return {"type": ["container"], "label": [f"{BENCH}={bench.prefix}"]}

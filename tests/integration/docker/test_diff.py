@@ -1,0 +1,263 @@
+"""Two containers compared field by field; and a rich one cloned on a real engine."""
+
+from typing import Any
+
+import pytest
+
+from actuators.docker.clone import clone, obstacles, spec_of
+from actuators.docker.command import Json, setting_in
+from actuators.docker.diff import differs
+from tests.support.docker_documents import container, recorded, started
+from tests.support.docker_site import BENCH, Bench
+
+
+def changed(path: str, value: Any) -> Json:  # noqa: ANN401
+    document = recorded()
+    *way, last = path.split("/")
+    place: Any = document
+    for key in way:
+        place = place[int(key) if isinstance(place, list) else key]
+    place[last] = value
+    return document
+
+
+def test_a_container_does_not_differ_from_itself() -> None:
+    assert differs(recorded(), recorded()) == ()
+
+
+def test_flags_are_told_one_by_one() -> None:
+    blue = container("m", "--max-num-seqs", "16", "--enforce-eager", "--seed", "1")
+    green = container("m", "--max-num-seqs", "32", "--seed", "1", "--block-size", "32")
+
+    assert differs(blue, green) == (
+        "Config.Cmd block_size: not given → 32",
+        "Config.Cmd enforce_eager: true → not given",
+        "Config.Cmd max_num_seqs: 16 → 32",
+    )
+
+
+def test_the_same_flag_spelled_otherwise_is_told_too() -> None:
+    blue, green = container("m", "--seed", "1"), container("m", "--seed=1")
+
+    assert differs(blue, green) == (
+        'Config.Cmd: ["vllm", "serve", "m", "--seed", "1"] → ["vllm", "serve", "m", "--seed=1"]',
+    )
+
+
+def test_a_command_that_cannot_be_read_is_compared_as_it_stands() -> None:
+    blue = container("serve m", entrypoint=("sh", "-c"))
+    green = container("serve n", entrypoint=("sh", "-c"))
+
+    assert differs(blue, green) == ('Config.Cmd: ["sh", "-c", "serve m"] → ["sh", "-c", "serve n"]',)
+
+
+def test_another_script_before_the_server_is_told() -> None:
+    blue = container("vllm", "serve", "m", entrypoint=("/a.sh",))
+    green = container("vllm", "serve", "m", entrypoint=("/b.sh",))
+
+    assert differs(blue, green) == (
+        'Config.Cmd: ["/a.sh", "vllm", "serve", "m"] → ["/b.sh", "vllm", "serve", "m"]',
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        ("Image", "sha256:0", "Image: "),
+        ("Config/User", "1000", "Config.User: 0:0 → 1000"),
+        ("Config/WorkingDir", "/", "Config.WorkingDir: /tmp → /"),
+        ("Config/StopTimeout", None, "Config.StopTimeout: 33 → not given"),
+        ("Config/Healthcheck/Retries", 9, "Config.Healthcheck.Retries: 4 → 9"),
+        ("Config/Labels/team", "x", "Config.Labels.team: ml → x"),
+        ("HostConfig/Memory", 0, "HostConfig.Memory: 1073741824 → 0"),
+        ("HostConfig/ShmSize", 1, "HostConfig.ShmSize: 67108864 → 1"),
+        ("HostConfig/Ulimits", [], "HostConfig.Ulimits: "),
+        ("HostConfig/Devices", [], "HostConfig.Devices: "),
+        ("HostConfig/DeviceRequests", None, "HostConfig.DeviceRequests: "),
+        ("HostConfig/CapAdd", [], "HostConfig.CapAdd: "),
+        ("HostConfig/Sysctls/net.core.somaxconn", "1", "HostConfig.Sysctls.net.core.somaxconn: 512 → 1"),
+        ("HostConfig/LogConfig/Config/max-size", "1m", "HostConfig.LogConfig.Config.max-size: 5m → 1m"),
+        ("HostConfig/RestartPolicy/Name", "always", "HostConfig.RestartPolicy.Name: unless-stopped → always"),
+        ("HostConfig/Tmpfs", {}, "HostConfig.Tmpfs./t: size=8m → not given"),
+        ("HostConfig/NetworkMode", "llm-two", "HostConfig.NetworkMode: llm-one → llm-two"),
+        (
+            "HostConfig/PortBindings",
+            {"8000/tcp": []},
+            "HostConfig.PortBindings.9000/tcp: published → not given",
+        ),
+        ("Mounts/0/Source", "/opt", "Mounts./usr.Source: /usr → /opt"),
+        ("Mounts/0/RW", True, "Mounts./usr.RW: false → true"),
+    ],
+)
+def test_every_other_field_that_differs_is_told(path: str, value: object, line: str) -> None:
+    [told] = differs(recorded(), changed(path, value))
+
+    assert told.startswith(line)
+
+
+def test_a_network_that_only_one_is_in_is_told() -> None:
+    green = recorded()
+    del green["NetworkSettings"]["Networks"]["llm-two"]
+
+    [told] = differs(recorded(), green)
+    assert told.startswith("NetworkSettings.Networks.llm-two: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("Id", "9" * 64),
+        ("Name", "/other"),
+        ("State/Pid", 1),
+        ("Config/Image", "sha256:0"),
+        ("Config/Hostname", "other"),
+        ("Config/Labels/trimtab.server", "chat-r3"),
+        ("Config/Labels/com.docker.compose.project", "other"),
+        ("HostConfig/RestartPolicy/Name", "no"),
+        ("HostConfig/VolumesFrom", []),
+        ("HostConfig/SecurityOpt", ["seccomp=unconfined", "no-new-privileges"]),
+        ("NetworkSettings/Networks/llm-one/Aliases", []),
+        ("NetworkSettings/Networks/llm-one/IPAMConfig", None),
+        ("NetworkSettings/Networks/llm-one/IPAddress", "10.211.7.2"),
+    ],
+)
+def test_what_two_containers_cannot_share_is_not_told(path: str, value: object) -> None:
+    assert differs(recorded(), changed(path, value)) == ()
+
+
+def test_secrets_are_told_apart_but_not_shown() -> None:
+    blue, green = recorded(), recorded()
+    green["Config"]["Env"][0] = "HF_TOKEN=hf_other123456"
+    green["Config"]["Cmd"][-1] = "othersekrit"
+    told = "\n".join(differs(blue, green))
+
+    assert "Config.Env.HF_TOKEN: *** → ***" in told
+    assert "Config.Cmd: " in told
+    assert not [secret for secret in ("hf_", "sekrit") if secret in told]
+
+
+def test_a_clone_differs_in_the_flags_that_were_asked_for() -> None:
+    blue = recorded()
+    spec = clone(blue, name="green", labels={}, setting={**setting_in(blue), "max_num_seqs": 32})
+
+    assert differs(blue, started(spec.body, blue)) == ("Config.Cmd max_num_seqs: 16 → 32",)
+
+
+# A real engine.
+
+CONFIG: Json = {
+    "Domainname": "example.org",
+    "Hostname": "blue-host",
+    "User": "0:0",
+    "WorkingDir": "/tmp",  # noqa: S108
+    "StopSignal": "SIGINT",
+    "StopTimeout": 33,
+    "Healthcheck": {"Test": ["CMD", "true"], "Interval": 5 * 10**9, "Timeout": 2 * 10**9, "Retries": 4},
+    "ExposedPorts": {"8000/tcp": {}, "9000/udp": {}},
+    "Volumes": {"/anon": {}},
+}
+HOST: Json = {
+    "Mounts": [
+        {"Type": "volume", "Target": "/anon2"},
+        {"Type": "bind", "Source": "/etc", "Target": "/host-etc", "ReadOnly": True},
+        {"Type": "tmpfs", "Target": "/scratch", "TmpfsOptions": {"SizeBytes": 4 << 20}},
+    ],
+    "Devices": [{"PathOnHost": "/dev/null", "PathInContainer": "/dev/x", "CgroupPermissions": "r"}],
+    "DeviceCgroupRules": ["c 1:3 r"],
+    "IpcMode": "shareable",
+    "ShmSize": 64 << 20,
+    "Ulimits": [{"Name": "nofile", "Soft": 2048, "Hard": 4096}],
+    "Memory": 1 << 30,
+    "MemorySwap": 1 << 30,
+    "CpuShares": 512,
+    "CpusetCpus": "0",
+    "PidsLimit": 500,
+    "CapAdd": ["SYS_PTRACE"],
+    "CapDrop": ["MKNOD", "AUDIT_WRITE"],
+    "SecurityOpt": ["no-new-privileges", "seccomp=unconfined"],
+    "Sysctls": {"net.core.somaxconn": "512"},
+    "ExtraHosts": ["a.example:10.0.0.1"],
+    "Dns": ["127.0.0.1"],
+    "DnsOptions": ["ndots:2"],
+    "GroupAdd": ["44"],
+    "OomScoreAdj": 100,
+    "ReadonlyRootfs": True,
+    "LogConfig": {"Type": "json-file", "Config": {"max-size": "5m", "max-file": "2"}},
+    "Runtime": "runc",
+}
+
+
+async def test_a_container_with_forty_options_is_cloned_but_for_its_flags() -> None:
+    async with Bench() as bench:
+        networks = [await bench.network("one"), await bench.network("two")]
+        blue = await bench.serving(
+            *("--max-num-seqs", "16", "--api-key", "sekrit"),
+            networks=networks,
+            restart="unless-stopped",
+            env={"HF_TOKEN": "hf_abcdefgh12"},
+            tmpfs={"/t": "size=8m"},
+            labels={"team": "ml", "com.docker.compose.project": "p"},
+            binds=[f"{await bench.volume('cache')}:/root/.cache"],
+            config=CONFIG,
+            host=HOST,
+        )
+        before = await bench.inspect(blue)
+        image = await bench.client.image(before["Image"])
+        setting = {**setting_in(before), "max_num_seqs": 32, "enable_prefix_caching": False}
+        spec = clone(spec_of(before, image), name=f"{bench.prefix}green", labels={}, setting=setting)
+        made = await bench.client.create(spec.body, spec.name)
+        for network, endpoint in spec.networks:
+            await bench.client.connect(network, made, endpoint)
+        await bench.client.start(made)
+        after = await bench.client.inspect(made)
+
+    assert obstacles(before, image) == ()
+    assert after is not None
+    assert differs(before, after) == (
+        "Config.Cmd enable_prefix_caching: not given → false",
+        "Config.Cmd max_num_seqs: 16 → 32",
+    )
+    assert {name for one in after["NetworkSettings"]["Networks"].values() for name in one["Aliases"]} == {
+        spec.name,
+        made[:12],
+    }
+    [published] = after["NetworkSettings"]["Ports"]["8000/tcp"]
+    assert published["HostIp"] == "127.0.0.1"
+
+
+async def test_a_container_in_the_hosts_network_is_cloned_to_another_port() -> None:
+    async with Bench() as bench:
+        blue = await bench.run(
+            "--port",
+            "28431",
+            host={"NetworkMode": "host", "PortBindings": {}},
+            config={"NetworkingConfig": {}},
+        )
+        before = await bench.inspect(blue)
+        spec = clone(before, name=f"{bench.prefix}green", labels={}, setting={}, port=28432)
+        made = await bench.client.create(spec.body, spec.name)
+        await bench.client.start(made)
+        after = await bench.client.inspect(made)
+
+    assert after is not None
+    assert differs(before, after) == ("Config.Cmd port: 28431 → 28432",)
+
+
+async def test_gpus_are_asked_for_in_the_same_words() -> None:
+    wanted = [{"Driver": "", "Count": 0, "DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]], "Options": {}}]
+    async with Bench() as bench:
+        image = await bench.simulator()
+        body = {
+            "Image": image.tag,
+            "Cmd": ["m"],
+            "HostConfig": {"DeviceRequests": wanted},
+            "Labels": {BENCH: bench.prefix},
+        }
+        blue = await bench.client.inspect(await bench.client.create(body, f"{bench.prefix}blue"))
+        assert blue is not None
+        spec = clone(blue, name=f"{bench.prefix}green", labels={}, setting={"seed": 1})
+        green = await bench.client.inspect(await bench.client.create(spec.body, spec.name))
+
+    assert green is not None
+    assert green["HostConfig"]["DeviceRequests"] == wanted
+    assert differs(blue, green) == ("Config.Cmd seed: not given → 1",)

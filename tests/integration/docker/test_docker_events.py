@@ -1,0 +1,487 @@
+"""What happens to containers becomes incidents of the right server; an Engine that is away is said once."""
+
+import asyncio
+import io
+import json
+import tarfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import docker
+import pytest
+from docker.errors import NotFound
+
+from actuators.docker import labels as docker_labels
+from agent.domain.ports import Site
+from agent.domain.reading import Incident
+from docker_engine.parse import Event, Summary, event_of, summaries_of
+from sensors.docker_events import registry
+from sensors.docker_events.plugin import DockerEvents
+from sensors.docker_events.registry import HELD_S, Roster, site_digest
+from tests.unit.sensors.listening import NOON, Fleet, Heard, listening
+
+SOCKET = Path("/var/run/docker.sock")
+HOST_PARTS = ("/usr", "/lib", "/lib64", "/bin")
+
+
+# Which container is which server, and what an event means
+
+
+def summary(**parts: object) -> Summary:
+    """As the Engine sums a container up: one that publishes 8000 as 127.0.0.1:8101."""
+    network = {"IPAddress": "172.17.0.5", "EndpointID": "e1"}
+    whole = {
+        "Id": "c1",
+        "Names": ["/other/link", "/vllm"],
+        "Labels": {},
+        "State": "running",
+        "Status": "Up 5 minutes (healthy)",
+        "Ports": [{"IP": "127.0.0.1", "PrivatePort": 8000, "PublicPort": 8101, "Type": "tcp"}],
+        "NetworkSettings": {"Networks": {"bridge": network}},
+    }
+    (one,) = summaries_of(json.dumps([whole | parts]).encode())
+    return one
+
+
+def event(action: str, key: str = "c1", **told: str) -> Event:
+    return event_of(
+        json.dumps({"Type": "container", "Action": action, "Actor": {"ID": key, "Attributes": told}}).encode()
+    )
+
+
+def network(action: str, key: str = "c1") -> Event:
+    told = {"container": key, "name": "lab"}
+    return event_of(
+        json.dumps({"Type": "network", "Action": action, "Actor": {"ID": "n1", "Attributes": told}}).encode()
+    )
+
+
+def known(*summaries: Summary, address: str = "127.0.0.1:8101") -> Roster:
+    roster = Roster(Fleet({"chat-r0": address}))
+    assert roster.resync(summaries or (summary(),), NOON) == []
+    return roster
+
+
+def told(roster: Roster, *events: Event) -> list[tuple[str, str]]:
+    heard = [incident for one in events for incident in roster.happened(one, NOON, 0.0)]
+    return [(incident.what, incident.why) for incident in heard]
+
+
+@pytest.mark.parametrize(
+    ("address", "ports", "belongs"),
+    [
+        ("127.0.0.1:8101", [("127.0.0.1", 8101)], True),
+        ("127.0.0.1:8101", [("0.0.0.0", 8101)], True),  # noqa: S104
+        ("[::1]:8101", [("::", 8101)], True),
+        ("172.17.0.5:8000", [], True),
+        ("127.0.0.1:8102", [("127.0.0.1", 8101)], False),
+        ("127.0.0.1:8101", [("192.0.2.1", 8101)], False),
+        ("172.17.0.6:8000", [], False),
+    ],
+)
+def test_an_adopted_container_is_known_by_where_it_is_reached(
+    address: str, ports: list[tuple[str, int]], belongs: bool
+) -> None:
+    published = [{"IP": ip, "PrivatePort": 8000, "PublicPort": port} for ip, port in ports]
+    roster = known(summary(Ports=published), address=address)
+
+    heard = roster.happened(event("oom"), NOON, 0.0)
+
+    assert [(one.server, one.container) for one in heard] == ([("chat-r0", "vllm")] if belongs else [])
+
+
+@pytest.mark.parametrize(
+    ("labels", "server"),
+    [
+        ({"trimtab.target": "chat", "trimtab.server": "chat-r7"}, "chat-r7"),
+        ({"trimtab.target": "other", "trimtab.server": "other-r7"}, None),
+        ({"trimtab.target": "chat", "trimtab.server": "chat-r7", "trimtab.site": "another"}, None),
+        ({"trimtab.target": "chat"}, None),
+    ],
+)
+def test_a_container_of_ours_is_known_by_its_labels_from_its_first_event_on(
+    labels: dict[str, str], server: str | None
+) -> None:
+    roster = known()
+
+    heard = roster.happened(event("oom", "c2", name="green", **labels), NOON, 0.0)
+
+    assert [one.server for one in heard] == ([server] if server else [])
+
+
+def test_a_container_is_known_by_its_name_where_its_address_does_not_tell() -> None:
+    roster = Roster(Fleet({"chat-r0": "127.0.0.1:8101"}), adopted=("vllm",))
+    roster.resync([summary(Ports=[])], NOON)
+
+    roster.happened(event("rename", oldName="/vllm", name="mine"), NOON, 0.0)
+
+    assert [one.server for one in roster.happened(event("oom"), NOON, 0.0)] == ["vllm"]
+
+
+def test_the_labels_are_those_that_the_engine_writes(tmp_path: Path) -> None:
+    site = Site(target="chat", state_dir=tmp_path, epoch=3)
+
+    assert registry.TARGET == docker_labels.TARGET
+    assert registry.SERVER == docker_labels.SERVER
+    assert registry.SITE == docker_labels.STATE_DIR
+    assert docker_labels.ours(site)[docker_labels.STATE_DIR] == site_digest("chat", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([event("die", exitCode="1")], [("died", "exit code 1")]),
+        (
+            [event("kill", signal="9"), event("die", exitCode="137")],
+            [("died", "exit code 137, after Docker was asked to send signal 9")],
+        ),
+        (
+            [event("oom"), event("die", exitCode="137")],
+            [
+                ("oom", "the kernel killed a process of it: it had no memory left"),
+                ("died", "exit code 137, after the kernel killed a process of it for want of memory"),
+            ],
+        ),
+        (
+            [event("die", exitCode="3"), event("start"), event("die", exitCode="3"), event("start")],
+            [
+                ("died", "exit code 3"),
+                ("restarted", "started again after exit code 3; seen 1 times"),
+                ("died", "exit code 3"),
+                ("restarted", "started again after exit code 3; seen 2 times"),
+            ],
+        ),
+        (
+            [event("pause"), event("unpause")],
+            [("paused", "frozen by docker pause: it answers nothing until docker unpause")],
+        ),
+        (
+            [event("rename", oldName="/vllm", name="mine")],
+            [("renamed", "vllm is now called mine")],
+        ),
+        (
+            [event("health_status: unhealthy"), event("health_status: unhealthy")],
+            [("unhealthy", "its own health check, which had passed before, fails")],
+        ),
+        (
+            [event("exec_create: x"), event("unheard-of"), event("start"), event("kill", signal="1")],
+            [],
+        ),
+    ],
+    ids=lambda value: " ".join(one.action for one in value if isinstance(one, Event)),
+)
+def test_an_event_is_told_with_its_cause(events: list[Event], said: list[tuple[str, str]]) -> None:
+    assert told(known(), *events) == said
+
+
+def test_unhealthy_while_it_still_starts_does_not_count() -> None:
+    roster = known()
+    unhealthy, healthy = event("health_status: unhealthy"), event("health_status: healthy")
+
+    assert told(roster, event("die", exitCode="0"), event("start"), unhealthy)[2:] == []
+    assert [what for what, _ in told(roster, healthy, unhealthy)] == ["unhealthy"]
+    assert told(known(summary(Status="Up 1 second (health: starting)")), unhealthy) == []
+
+
+def test_a_network_that_was_left_counts_when_the_container_goes_on_without_it() -> None:
+    roster = known()
+    assert told(roster, network("disconnect")) == []
+    assert roster.settled(NOON, 0.0) == []
+    (incident,) = roster.settled(NOON, HELD_S)
+    assert (incident.what, incident.server) == ("disconnected", "chat-r0")
+    assert roster.settled(NOON, 2 * HELD_S) == []
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [event("die", exitCode="0"), network("disconnect")],
+        [network("disconnect"), event("die", exitCode="0")],
+        [network("disconnect"), network("connect")],
+        [network("disconnect", "unknown")],
+    ],
+    ids=["after its end", "before its end", "for a moment", "another's"],
+)
+def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[Event]) -> None:
+    roster = known()
+    told(roster, *events)
+
+    assert roster.settled(NOON, 60.0) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([summary()], []),
+        (
+            [summary(State="exited", Status="Exited (137) 3 seconds ago", Ports=[])],
+            [("died", "while Docker could not be heard: Exited (137) 3 seconds ago")],
+        ),
+        ([], [("died", "while Docker could not be heard: it was removed")]),
+        (
+            [summary(NetworkSettings={"Networks": {"bridge": {"EndpointID": "e2"}}})],
+            [("restarted", "while Docker could not be heard")],
+        ),
+        ([summary(State="paused")], []),
+    ],
+    ids=["nothing", "exited", "removed", "restarted", "paused"],
+)
+def test_what_happened_while_nobody_listened_is_seen_from_what_is_left(
+    found: list[Summary], said: list[tuple[str, str]]
+) -> None:
+    roster = known()
+
+    assert [(one.what, one.why) for one in roster.resync(found, NOON)] == said
+    assert roster.resync(found, NOON) == []
+
+
+def test_an_end_that_the_list_has_shown_is_not_told_again() -> None:
+    roster = known()
+    roster.resync([summary(State="exited", Status="Exited (1) 1 second ago")], NOON)
+
+    assert told(roster, event("die", exitCode="1")) == []
+
+
+def test_a_container_that_ended_is_still_known_by_its_last_address() -> None:
+    roster = known()
+    told(roster, event("die", exitCode="1"))
+    roster.learn([summary(State="exited", Ports=[], NetworkSettings={})])
+
+    assert [what for what, _ in told(roster, event("start"))] == ["restarted"]
+
+
+def test_a_container_that_was_removed_is_forgotten() -> None:
+    roster = known()
+
+    assert told(roster, event("destroy"), event("oom", name="vllm")) == []
+
+
+# A real Engine
+
+
+class World:
+    """Containers of one test on a real Engine: empty images over the host's own programs."""
+
+    def __init__(self, api: docker.APIClient) -> None:
+        self.api = api
+        self.prefix = f"trimtab-ears-{uuid4().hex[:8]}"
+        empty = io.BytesIO()
+        tarfile.open(fileobj=empty, mode="w").close()
+        self.image = f"{self.prefix}:1"
+        api.import_image_from_data(empty.getvalue(), repository=self.prefix, tag="1")
+        self.network = self.prefix
+        api.create_network(self.network)
+
+    def started(
+        self, name: str, command: str, *, labels: dict[str, str] | None = None, **host: object
+    ) -> str:
+        """Its name. It runs `command` in a shell of the host's."""
+        body = {
+            "Image": self.image,
+            "Entrypoint": ["/bin/sh", "-c", command],
+            "Labels": labels or {},
+            "HostConfig": {
+                "Binds": [f"{part}:{part}:ro" for part in HOST_PARTS if Path(part).exists()],
+                "NetworkMode": self.network,
+                "Init": False,
+                **host,
+            },
+        }
+        name = f"{self.prefix}-{name}"
+        self.api.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
+        self.api.start(name)
+        return name
+
+    def close(self) -> None:
+        for one in self.api.containers(all=True):
+            if any(name.startswith(f"/{self.prefix}") for name in one["Names"]):
+                with suppress(NotFound):
+                    self.api.remove_container(one["Id"], force=True)
+        self.api.remove_network(self.network)
+        self.api.remove_image(self.image, force=True)
+        self.api.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(docker.APIClient(base_url=f"unix://{SOCKET}", version="auto"))
+    yield made
+    made.close()
+
+
+def ours(world: World, server: str = "chat-r1") -> dict[str, str]:
+    return {docker_labels.TARGET: world.prefix, docker_labels.SERVER: server}
+
+
+def said(heard: Heard) -> list[tuple[str, str]]:
+    return [(one.server, one.what) for one in heard.of(Incident)]
+
+
+async def listed(heard: Heard, world: World) -> None:
+    """Wait until the sensor hears: a container of ours is killed until it says so."""
+    name = world.started("probe", "exec sleep 1000", labels=ours(world, "probe"))
+    while ("probe", "paused") not in said(heard):
+        await asyncio.to_thread(world.api.pause, name)
+        await asyncio.to_thread(world.api.unpause, name)
+        await asyncio.sleep(0.1)
+
+
+async def test_what_is_done_to_containers_for_real_is_heard(world: World) -> None:
+    fleet = Fleet({"chat-r0": ""}, target=world.prefix)
+    async with listening(DockerEvents(), fleet) as heard:
+        await listed(heard, world)
+        blue = world.started("blue", "exec sleep 1000", PortBindings={})
+        address = world.api.inspect_container(blue)["NetworkSettings"]["Networks"][world.network]["IPAddress"]
+        fleet.addresses["chat-r0"] = f"{address}:8000"
+        world.api.pause(blue)
+        world.api.unpause(blue)
+        world.api.rename(blue, f"{blue}-mine")
+        world.api.disconnect_container_from_network(f"{blue}-mine", world.network)
+        await heard.until(lambda: ("chat-r0", "disconnected") in said(heard))
+        world.api.kill(f"{blue}-mine")
+        world.api.start(f"{blue}-mine")
+        world.started("foreign", "exit 3", labels={docker_labels.TARGET: "another"})
+        world.started(
+            "loop", "exit 3", labels=ours(world), RestartPolicy={"Name": "on-failure", "MaximumRetryCount": 1}
+        )
+        memory = {"Memory": 32 << 20, "MemorySwap": 32 << 20}
+        world.started("oom", "tail /dev/zero", labels=ours(world, "chat-r2"), **memory)
+        await heard.until(lambda: ("chat-r2", "died") in said(heard))
+        await heard.until(lambda: said(heard).count(("chat-r1", "died")) == 2)
+
+    mine = [(server, what) for server, what in said(heard) if server != "probe"]
+    assert [what for server, what in mine if server == "chat-r0"] == [
+        "paused",
+        "renamed",
+        "disconnected",
+        "died",
+        "restarted",
+    ]
+    assert [what for server, what in mine if server == "chat-r1"] == ["died", "restarted", "died"]
+    assert [what for server, what in mine if server == "chat-r2"] == ["oom", "died"]
+    assert len(mine) == 10
+    assert heard.states() == []
+
+
+class Doorway:
+    """A way to the Engine that can be shut: for the sensor the Engine is then away."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.visitors = 0
+        self._server: asyncio.Server | None = None
+        self.inside: set[asyncio.StreamWriter] = set()
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_unix_server(self._visit, self.path)
+
+    async def shut(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self.path.unlink(missing_ok=True)
+            for writer in tuple(self.inside):
+                writer.transport.abort()
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.visitors += 1
+        there, back = await asyncio.open_unix_connection(SOCKET)
+        self.inside |= {writer, back}
+        with suppress(OSError):
+            await asyncio.gather(_poured(reader, back), _poured(there, writer))
+        self.inside -= {writer, back}
+
+
+async def _poured(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@asynccontextmanager
+async def doorway(path: Path) -> AsyncIterator[Doorway]:
+    door = Doorway(path)
+    await door.open()
+    try:
+        yield door
+    finally:
+        await door.shut()
+
+
+async def test_an_engine_that_is_away_is_said_once_and_what_happened_meanwhile_afterwards(
+    world: World, tmp_path: Path
+) -> None:
+    fleet = Fleet(target=world.prefix)
+    sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", retry_at_most_s=0.5)
+    async with doorway(tmp_path / "docker.sock") as door, listening(sensor, fleet) as heard:
+        await listed(heard, world)
+        green = world.started("green", "exec sleep 1000", labels=ours(world))
+        await asyncio.to_thread(world.api.pause, green)
+        await heard.until(lambda: ("chat-r1", "paused") in said(heard))
+        await door.shut()
+        await heard.until(lambda: len(heard.states()) == 1)
+        await asyncio.to_thread(world.api.remove_container, green, force=True)
+        await asyncio.sleep(1.5)  # a few tries in vain
+        await door.open()
+        await heard.until(lambda: len(heard.states()) == 2)
+
+        lost, back = heard.states()
+        assert (lost.source, lost.available, back.available) == ("docker_events", False, True)
+        assert "docker.sock" in lost.why or "closed" in lost.why or "word" in lost.why
+        assert heard.of(Incident)[-1] == replace(
+            heard.of(Incident)[-1],
+            server="chat-r1",
+            what="died",
+            why="while Docker could not be heard: it was removed",
+        )
+        assert heard.samples[-2:] == [heard.of(Incident)[-1], back]
+
+
+async def test_a_silent_stream_is_opened_anew_without_a_word(world: World, tmp_path: Path) -> None:
+    sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", silence_s=0.5)
+    fleet = Fleet(target=world.prefix)
+    async with doorway(tmp_path / "docker.sock") as door, listening(sensor, fleet) as heard:
+        async with asyncio.timeout(60):
+            while door.visitors < 6:
+                await asyncio.sleep(0.05)
+
+        assert heard.states() == []
+
+
+async def test_cancelled_it_leaves_no_thread_and_no_connection(world: World, tmp_path: Path) -> None:
+    sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock")
+    async with doorway(tmp_path / "docker.sock") as door:
+        async with listening(sensor, Fleet(target=world.prefix)) as heard:
+            await listed(heard, world)
+            assert any(thread.name == "docker_events" for thread in threading.enumerate())
+            assert door.inside
+
+        assert not any(thread.name == "docker_events" for thread in threading.enumerate())
+        async with asyncio.timeout(60):
+            while door.inside:
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("host", ["unix:///no/such/docker.sock", "tcp://127.0.0.1:1", "nonsense://x"])
+async def test_an_engine_that_never_was_there_is_said_with_its_address(host: str) -> None:
+    async with listening(DockerEvents(host=host)) as heard:
+        await heard.until(heard.states)
+
+    (state,) = heard.states()
+    assert not state.available
+    assert state.why
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"timeout_s": 0.0}, "timeout_s"), ({"silence_s": -1.0}, "silence_s"), ({"host": 5}, "host")],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=why):
+        DockerEvents(**options)

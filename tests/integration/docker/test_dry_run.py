@@ -1,0 +1,375 @@
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actuators.docker.labels import container_name
+from actuators.vllm.arg_check import MARK
+from actuators.vllm.compile_cache import start_of
+from actuators.vllm.dry_run import (
+    Answer,
+    Checked,
+    body_of,
+    dry_run,
+    flags_of,
+    mounts_of,
+    pythons_of,
+    read,
+    text,
+    tidy,
+)
+from agent.domain.ports import Site
+from tests.support.docker_documents import container
+from tests.support.docker_site import Bench
+from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, RealVllm, real_vllm
+
+Json = dict[str, Any]
+
+# Recorded from vLLM 0.32.0 for the CPU.
+SAID = """\
+(MainProcess pid=12833) INFO 11-21 16:00:14 [model.py:733] Resolved architecture: LlamaForCausalLM
+(MainProcess pid=12833) WARNING 11-21 16:00:14 [cpu.py:224] Triton is not installed.
+
+TRIMTAB-CHECK {"vllm": "0.32.0", "cache": "/root/.cache/vllm", "answers": [{"ok": true, "resolved": \
+{"max_num_seqs": 4, "max_num_batched_tokens": 2048, "mode": "DYNAMO_TRACE_ONCE"}, "hash": "163b4d85fe", \
+"compiles": true}, {"ok": false, "kind": "value", "error": "max_num_batched_tokens (32) must be greater than \
+or equal to max_num_seqs (64)."}]}
+"""
+
+# A package that answers as vLLM's does, as far as the script asks; it takes two flags.
+PACKAGE = {
+    "__init__.py": "__version__ = '9.9.9'",
+    "envs.py": "VLLM_CACHE_ROOT = '/cache/vllm'",
+    "engine/__init__.py": "",
+    "usage/__init__.py": "",
+    "usage/usage_lib.py": "class UsageContext:\n    OPENAI_API_SERVER = 'server'",
+    "utils/__init__.py": "from argparse import ArgumentParser as FlexibleArgumentParser",
+    "entrypoints/__init__.py": "",
+    "entrypoints/openai/__init__.py": "",
+    "entrypoints/openai/cli_args.py": """
+def make_arg_parser(parser):
+    parser.add_argument("model_tag", nargs="?")
+    parser.add_argument("--model")
+    parser.add_argument("--max-num-seqs", type=int, default=256)
+    return parser
+""",
+    "engine/arg_utils.py": """
+import os
+import vllm.envs
+
+class Config:
+    def __init__(self, **known):
+        vars(self).update(known)
+
+class AsyncEngineArgs(Config):
+    @classmethod
+    def from_cli_args(cls, options):
+        return cls(options=options)
+
+    def create_engine_config(self, usage_context):
+        seqs = self.options.max_num_seqs
+        if not os.access(self.options.model, os.R_OK):
+            raise OSError(self.options.model + " cannot be read")
+        if seqs < 1:
+            raise ValueError("max_num_seqs should be greater than 0")
+        if seqs == 666:
+            os.abort()
+        return Config(
+            scheduler_config=Config(max_num_seqs=seqs),
+            compilation_config=Config(level=3),
+            compute_hash=lambda: "hash-of-%d" % seqs,
+        )
+""",
+}
+
+
+def package(folder: Path) -> Path:
+    for name, words in PACKAGE.items():
+        path = folder / "vllm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(words)
+    return folder
+
+
+def test_the_answers_are_found_among_all_that_vllm_prints() -> None:
+    checked = read(0, SAID)
+
+    assert checked.why == ""
+    assert (checked.version, checked.cache) == ("0.32.0", "/root/.cache/vllm")
+    assert checked.answers[0].resolved["max_num_batched_tokens"] == 2048
+    assert checked.answers[0].hash == "163b4d85fe"
+    assert checked.answers[1] == Answer(
+        ok=False,
+        kind="value",
+        error="max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64).",
+    )
+
+
+def test_an_image_without_vllm_has_nothing_to_say() -> None:
+    checked = read(0, f'{MARK}{{"vllm": null, "cache": "", "answers": []}}')
+
+    assert checked.answers == ()
+    assert "no vLLM" in checked.why
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "why"),
+    [
+        (137, "", "ended with code 137 and no answer"),
+        (1, "Traceback\nImportError: libcuda.so.1\n", "no answer: ImportError: libcuda.so.1"),
+        (0, MARK + '{"vllm": "0.32', "no answer"),
+        (0, MARK + '{"vllm": "0.32.0"}', "no answer"),
+        (1, "hf_abcdefghijklmnop", "no answer: ***"),
+    ],
+)
+def test_no_answer_is_told_as_that_without_secrets(code: int, output: str, why: str) -> None:
+    checked = read(code, output)
+
+    assert checked.answers == ()
+    assert why in checked.why
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        (["vllm", "serve", "m", "--a", "1"], ["m", "--a", "1"]),
+        (["/opt/venv/bin/vllm", "serve", "m"], ["m"]),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"], ["--model", "m"]),
+        (["python3", "-u", "-X", "dev", "-m", "vllm.entrypoints.cli.main", "serve", "m"], ["m"]),
+        (["python3", "/usr/bin/vllm", "serve", "m"], ["m"]),
+        (["dumb-init", "vllm", "serve", "m"], ["m"]),
+        (["/entrypoint.sh", "--model", "m"], ["--model", "m"]),
+        (["python3"], []),
+    ],
+)
+def test_the_flags_stand_after_the_program(command: list[str], flags: list[str]) -> None:
+    assert flags_of(command) == flags
+
+
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        (["vllm", "serve"], "python3"),
+        (["/opt/venv/bin/vllm", "serve"], "/opt/venv/bin/python3"),
+        (["dumb-init", "/usr/bin/python3.12", "-m", "x"], "/usr/bin/python3.12"),
+    ],
+)
+def test_vllm_is_asked_by_its_own_python(command: list[str], first: str) -> None:
+    found = pythons_of(command)
+
+    assert found[0] == first
+    assert found[-2:] == ("python3", "python")
+
+
+def test_the_check_sees_what_the_server_sees_and_can_touch_none_of_it() -> None:
+    mounts: list[Json] = [
+        {"Type": "bind", "Source": "/srv/models", "Destination": "/models", "RW": True},
+        {"Type": "volume", "Name": "cache", "Source": "/var/lib/docker/x", "Destination": "/root/.cache"},
+        {"Type": "bind", "Source": "/var/run/docker.sock", "Destination": "/var/run/docker.sock"},
+        {"Type": "tmpfs", "Source": "", "Destination": "/tmp"},  # noqa: S108
+    ]
+    request = {"Count": -1, "Capabilities": [["gpu"]]}
+    host = {"DeviceRequests": [request], "Privileged": True, "PidMode": "host", "CpusetCpus": "0"}
+    blue = container(
+        "m", config={"Env": ["HF_TOKEN=x", "HF_HUB_OFFLINE=0"], "User": "7"}, host=host, mounts=mounts
+    )
+
+    body = body_of(blue, "python3", [["m"]], {"trimtab.target": "chat"})
+
+    assert mounts_of(blue) == [
+        {"Type": "bind", "Source": "/srv/models", "Target": "/models", "ReadOnly": True},
+        {"Type": "volume", "Source": "cache", "Target": "/root/.cache", "ReadOnly": True},
+    ]
+    assert body["Image"] == blue["Image"]
+    assert body["User"] == "7"
+    assert body["Labels"] == {"trimtab.target": "chat"}
+    assert {"HF_TOKEN=x", "HF_HUB_OFFLINE=1"} <= set(body["Env"])
+    assert body["HostConfig"]["DeviceRequests"] == [request]
+    assert body["HostConfig"]["NetworkMode"] == "none"
+    assert not {"Privileged", "PidMode", "PortBindings", "CpusetCpus", "Binds"} & body["HostConfig"].keys()
+
+
+def answer(compiled: str = "a", **other: Any) -> Answer:  # noqa: ANN401
+    return Answer(ok=True, hash=compiled, **other)
+
+
+def checked_with(*answers: Answer, cache: str = "/root/.cache/vllm") -> Checked:
+    return Checked(answers=answers, version="0.32.0", cache=cache)
+
+
+KEPT = [{"Type": "volume", "Name": "cache", "Destination": "/root/.cache", "RW": True}]
+
+
+@pytest.mark.parametrize(
+    ("checked", "mounts", "warm", "why"),
+    [
+        (checked_with(answer(), answer()), KEPT, True, "old and new servers share"),
+        (checked_with(answer("a"), answer("b")), KEPT, False, "part of what the compiled graphs depend on"),
+        (checked_with(answer(), answer()), [], False, "mount a volume on /root/.cache/vllm"),
+        (checked_with(answer(), answer()), [{**KEPT[0], "RW": False}], False, "mount a volume"),
+        (checked_with(answer(), answer(compiles=False)), [], True, "nothing is compiled"),
+        (checked_with(answer(""), answer("")), KEPT, None, "does not tell"),
+        (checked_with(Answer(ok=False), answer()), KEPT, False, "compiles anew"),
+        (
+            Checked(why="its image has no vLLM"),
+            KEPT,
+            None,
+            "tried by the start itself: its image has no vLLM",
+        ),
+        (checked_with(answer(), Answer(ok=False, error="no config.json")), KEPT, None, "no config.json"),
+    ],
+)
+def test_a_start_is_warm_when_its_graphs_are_known_to_be_there(
+    checked: Checked, mounts: list[Json], warm: bool | None, why: str
+) -> None:
+    start = start_of(container(mounts=mounts), checked)
+
+    assert start.warm is warm
+    assert why in " ".join(start.notes)
+
+
+def test_what_follows_from_a_flag_is_told_with_it() -> None:
+    now = answer(resolved={"max_num_seqs": 4, "max_num_batched_tokens": 2048, "dtype": "bfloat16"})
+    then = answer(resolved={"max_num_seqs": 64, "max_num_batched_tokens": 4096, "dtype": "bfloat16"})
+
+    notes = start_of(container(), checked_with(now, then)).notes
+
+    assert "max_num_seqs 4 → 64, max_num_batched_tokens 2048 → 4096" in notes[0]
+    assert "dtype" not in notes[0]
+
+
+# In containers.
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with Bench() as bench:
+        yield bench
+
+
+@pytest.fixture
+def site(bench: Bench, tmp_path: Path) -> Site:
+    return Site(target=bench.prefix + "chat", state_dir=tmp_path, epoch=1)
+
+
+async def with_package(bench: Bench, folder: Path) -> Json:
+    """A server of the simulator whose image seems to have a vLLM, too."""
+    binds = [f"{package(folder)}:/vllm-package:ro"]
+    return await bench.inspect(
+        await bench.run(binds=binds, env={"PYTHONPATH": f"/vllm-package:{REPOSITORY}"})
+    )
+
+
+async def test_the_images_own_vllm_answers_for_each_command(bench: Bench, site: Site, tmp_path: Path) -> None:
+    blue = await with_package(bench, tmp_path)
+    commands = [
+        ["vllm", "serve", "/vllm-package", "--max-num-seqs", "4"],
+        ["vllm", "serve", "/vllm-package", "--max-num-seqs", "0"],
+        ["vllm", "serve", "/vllm-package", "--nonsense"],
+        ["vllm", "serve", "/nowhere"],
+    ]
+
+    checked = await dry_run(bench.client, site, blue, commands)
+
+    assert checked.version == "9.9.9"
+    assert checked.cache == "/cache/vllm"
+    assert [(one.ok, one.kind, one.error) for one in checked.answers] == [
+        (True, "", ""),
+        (False, "value", "ValueError: max_num_seqs should be greater than 0"),
+        (False, "usage", "vllm serve: error: unrecognized arguments: --nonsense"),
+        (False, "other", "OSError: /nowhere cannot be read"),
+    ]
+    assert checked.answers[0].hash == "hash-of-4"
+    assert checked.answers[0].resolved == {"max_num_seqs": 4, "level": 3}
+    assert await bench.client.inspect(container_name(site, "check")) is None
+
+
+async def test_a_vllm_that_crashes_over_a_command_has_not_answered(
+    bench: Bench, site: Site, tmp_path: Path
+) -> None:
+    blue = await with_package(bench, tmp_path)
+
+    checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "/", "--max-num-seqs", "666"]])
+
+    assert "ended with code" in checked.why
+
+
+async def test_the_simulators_image_has_no_vllm_to_ask(bench: Bench, site: Site) -> None:
+    blue = await bench.inspect(await bench.run())
+
+    checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "tiny"]])
+
+    assert "no vLLM" in checked.why
+
+
+async def test_an_image_without_python_cannot_be_asked(bench: Bench, site: Site) -> None:
+    blue = await bench.inspect(await bench.run())
+    blue["Config"]["Env"] = ["PATH=/nowhere"]
+
+    checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "tiny"]])
+
+    assert "none of python3, python" in checked.why
+    assert await bench.client.inspect(container_name(site, "check")) is None
+
+
+async def test_what_a_killed_daemon_left_of_a_check_is_removed(bench: Bench, site: Site) -> None:
+    blue = await bench.inspect(await bench.run())
+    name = container_name(site, "check")
+    await bench.client.create(body_of(blue, "python3", [["tiny"]], {}), name)
+
+    checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "tiny"]])
+    left = await bench.client.inspect(name)
+    await bench.client.create(body_of(blue, "python3", [["tiny"]], {}), name)
+    await tidy(bench.client, site)
+
+    assert "no vLLM" in checked.why
+    assert left is None
+    assert await bench.client.inspect(name) is None
+
+
+# With real vLLM.
+
+
+def asked(vllm: RealVllm, *lines: Sequence[str]) -> Checked:
+    ended = subprocess.run(
+        [vllm.python, "-c", text(), json.dumps([[str(vllm.model), *line] for line in lines])],
+        env={**os.environ, **ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return read(ended.returncode, ended.stdout)
+
+
+@pytest.mark.real_vllm
+@pytest.mark.timeout(900)
+def test_real_vllm_resolves_good_flags_and_names_what_is_wrong_with_others() -> None:
+    checked = asked(
+        real_vllm(),
+        ["--max-model-len", "2048", "--max-num-seqs", "4"],
+        ["--max-model-len", "2048", "--max-num-seqs", "4", "--max-num-active-seqs", "2"],
+        ["--max-model-len", "2048", "--max-num-seqs", "16"],
+        ["--enforce-eager"],
+        ["--num-scheduler-steps", "8"],
+        ["--max-num-seqs", "64", "--max-num-batched-tokens", "32"],
+        ["--tensor-parallel-size", "3"],
+    )
+
+    assert checked.why == ""
+    few, capped, more, eager, removed, impossible, split = checked.answers
+    assert few.resolved["max_num_seqs"] == 4
+    assert few.resolved["max_num_batched_tokens"] == 2048
+    assert capped.hash == few.hash
+    assert more.hash != few.hash
+    assert (few.compiles, eager.compiles) == (True, False)
+    assert (removed.kind, impossible.kind, split.kind) == ("usage", "value", "value")
+    assert "unrecognized arguments: --num-scheduler-steps" in removed.error
+    assert (
+        "max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64)" in impossible.error
+    )
+    assert "attention heads (4) must be divisible by tensor parallel size (3)" in split.error

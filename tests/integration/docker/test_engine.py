@@ -1,0 +1,379 @@
+"""Containers adopted, succeeded, stopped, started again and retired, with a real Docker Engine."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actuators.docker import snapshots
+from actuators.docker.labels import container_name, labels_of
+from actuators.docker.plugin import DockerEngine
+from agent.domain.errors import ActError, FencedError
+from agent.domain.model import Server
+from tests.support.docker_engine_rig import Place, place
+from tests.support.docker_site import Container
+from vllm_facts.values import Setting
+
+GREEN = Server(name="chat-r1", setting={})
+COMPOSE = {"com.docker.compose.project": "llm", "com.docker.compose.service": "vllm"}
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place(tmp_path) as found:
+        yield found
+
+
+async def adopted(here: Place, *flags: str, **options: Any) -> tuple[Container, DockerEngine, Server]:  # noqa: ANN401
+    container = await here.bench.serving("--max-num-seqs", "2", *flags, **options)
+    engine = here.engine()
+    [blue] = await engine.observe()
+    return container, engine, blue
+
+
+def like(blue: Server, name: str = "chat-r1", **setting: Any) -> Server:  # noqa: ANN401
+    return Server(name=name, setting={**blue.setting, **setting}, like=blue.name)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"containers": ()},
+        {"containers": ("",)},
+        {"containers": ("a", "a")},
+        {"containers": ("a",), "lost_after": 0},
+        {"containers": ("a",), "health_every_s": 0},
+    ],
+)
+def test_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"containers|at least"):
+        DockerEngine(**wrong)
+
+
+async def test_a_running_container_is_adopted_with_its_setting(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+
+    assert list(await engine.problems()) == []
+    setting: Setting = {"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 2}
+    assert blue == Server(name=container.name, setting=setting, address=container.address, ours=False)
+    assert await engine.busy(blue) == 0
+
+
+async def test_one_without_a_published_port_is_reached_at_its_own_address(here: Place) -> None:
+    await here.bench.run(port=None)
+
+    [blue] = await here.engine().observe()
+
+    assert blue.address.startswith("172.")
+    assert blue.address.endswith(":8000")
+
+
+async def test_its_successor_differs_in_the_flag_only(here: Place) -> None:
+    _, engine, blue = await adopted(here, memory=2**29, env={"HF_TOKEN": "hf_very_secret"})
+
+    green = await engine.launch(like(blue, max_num_seqs=4), 60)
+
+    assert green.setting == {**blue.setting, "max_num_seqs": 4}
+    assert green.like == blue.name
+    assert [line.partition(":")[0] for line in green.differs] == ["Config.Cmd max_num_seqs"]
+    assert [one.name for one in await engine.observe()] == [green.name, blue.name]
+
+
+async def test_the_promoted_one_inherits_the_restart_policy_and_is_alone(here: Place) -> None:
+    container, engine, blue = await adopted(here, restart="always")
+    green = await engine.launch(like(blue, max_num_seqs=4), 60)
+    name = container_name(here.site, green.name)
+    assert await here.policy(name) == "no"
+
+    await engine.retire(blue)
+    await engine.retire(blue)
+
+    assert await here.policy(name) == "always"
+    assert await here.bench.client.inspect(container.id) is None
+    assert list(await engine.observe()) == [green]
+    assert list(await here.engine(epoch=2).problems()) == []
+
+
+async def test_what_somebody_else_started_can_be_made_again_when_it_is_gone(here: Place) -> None:
+    container, engine, blue = await adopted(here, restart="always", env={"HF_TOKEN": "hf_very_secret"})
+    await engine.retire(blue)
+    [file] = (here.site.state_dir / "containers").glob("*.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "hf_very_secret" in file.read_text()
+
+    again = await engine.launch(like(blue), 60)
+
+    inspect = await here.bench.client.inspect(container_name(here.site, again.name))
+    assert inspect
+    assert again.setting == blue.setting
+    assert "HF_TOKEN=hf_very_secret" in inspect["Config"]["Env"]
+    assert inspect["HostConfig"]["RestartPolicy"]["Name"] == "always"
+    assert container.name not in await here.bench.names()
+
+
+async def test_one_that_compose_made_is_only_stopped(here: Place) -> None:
+    container, engine, blue = await adopted(here, restart="unless-stopped", labels=COMPOSE)
+    green = await engine.launch(like(blue), 60)
+
+    await engine.retire(blue)
+
+    inspect = await here.bench.inspect(container)
+    assert inspect["State"]["Status"] == "exited"
+    assert inspect["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    found = await here.bench.client.inspect(container_name(here.site, green.name))
+    assert found
+    assert not COMPOSE.keys() & found["Config"]["Labels"].keys()
+    assert list(await engine.observe()) == [green]
+    assert list(await engine.problems()) == []
+
+
+async def test_a_rolled_back_one_leaves_the_restart_policy_where_it_was(here: Place) -> None:
+    container, engine, blue = await adopted(here, restart="always")
+    green = await engine.launch(like(blue, max_num_seqs=4), 60)
+
+    await engine.retire(green)
+
+    assert await here.policy(container.id) == "always"
+    assert await here.left() == {}
+    assert list(await engine.observe()) == [blue]
+
+
+async def test_somebody_elses_is_stopped_and_started_again_as_it_was(here: Place) -> None:
+    container, engine, blue = await adopted(here, restart="always")
+
+    await engine.stop(blue)
+    stopped = await here.bench.inspect(container)
+    again = await here.engine(epoch=2).launch(blue, 60)
+
+    assert stopped["State"]["Status"] == "exited"
+    assert stopped["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    assert again == blue
+    assert await here.policy(container.id) == "always"
+
+
+async def test_one_that_does_not_start_again_is_left_stopped(here: Place) -> None:
+    container, engine, blue = await adopted(here, restart="always")
+    await engine.stop(blue)
+    host, _, port = container.address.partition(":")
+
+    with socket.create_server((host, int(port))), pytest.raises(ActError) as failure:
+        await engine.launch(blue, 60)
+
+    assert "something else listens on that port" in failure.value.why
+    assert await here.policy(container.id) == "no"
+    assert list(await engine.observe()) == []
+    assert await engine.launch(blue, 60) == blue
+
+
+async def test_one_that_would_vanish_is_not_stopped(here: Place) -> None:
+    _, engine, blue = await adopted(here, host={"AutoRemove": True})
+
+    with pytest.raises(ActError, match="--rm"):
+        await engine.stop(blue)
+
+    assert list(await engine.observe()) == [blue]
+    assert await engine.busy(blue) == 0
+
+
+async def test_a_paused_one_is_ended_too(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+    await here.bench.engine(lambda api: api.pause(container.id))
+
+    await engine.stop(blue)
+
+    assert (await here.bench.inspect(container))["State"]["Status"] == "exited"
+
+
+async def test_renamed_ones_are_known_by_what_they_are(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+    green = await engine.launch(like(blue), 60)
+    await here.bench.client.rename(container.id, f"{here.bench.prefix}other")
+    await here.bench.client.rename(container_name(here.site, green.name), f"{here.bench.prefix}another")
+
+    assert list(await engine.observe()) == [green, blue]
+    assert await engine.launch(green, 60) == green
+    await engine.retire(green)
+    await engine.retire(blue)
+    assert await here.bench.names() == set()
+
+
+async def test_one_made_anew_under_the_name_is_adopted(here: Place) -> None:
+    container, engine, _ = await adopted(here)
+    await here.bench.client.remove(container.id)
+    await here.bench.serving("--max-num-seqs", "7")
+
+    [blue] = await engine.observe()
+
+    assert blue.setting["max_num_seqs"] == 7
+    kept = snapshots.read(here.site, blue.name)
+    assert kept
+    assert kept.id != container.id
+
+
+async def test_left_overs_are_removed_and_only_ours(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+    stopped = await engine.launch(like(blue, "chat-r1"), 60)
+    await engine.stop(stopped)
+    image = await here.bench.simulator()
+    for name, site in (("chat-r2", here.site), ("chat-r3", replace(here.site, target="other"))):
+        labels = labels_of(site, Server(name=name, setting={}))
+        await here.bench.client.create({"Image": image.tag, "Labels": labels}, here.bench.prefix + name)
+    bystander = await here.bench.run("--no-such-flag", name="bystander")
+    await here.bench.client.wait(bystander.id)
+
+    green = await engine.launch(like(blue, "chat-r4"), 60)
+
+    left = {container_name(here.site, "chat-r1"): "exited", container_name(here.site, "chat-r4"): "running"}
+    assert await here.left() == left
+    assert {bystander.name, f"{here.bench.prefix}chat-r3"} <= await here.bench.names() | await labelled(here)
+    await engine.retire(green)
+    await here.bench.client.remove(f"{here.bench.prefix}chat-r3")
+
+
+async def labelled(here: Place) -> set[str]:
+    return await here.bench.names({"trimtab.target": "other"})
+
+
+async def test_one_made_but_never_started_is_made_anew(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+    image = await here.bench.simulator()
+    labels = labels_of(here.site, GREEN)
+    await here.bench.client.create(
+        {"Image": image.tag, "Labels": labels}, container_name(here.site, GREEN.name)
+    )
+    assert list(await engine.observe()) == [blue]
+
+    green = await engine.launch(like(blue), 60)
+
+    assert green.setting == blue.setting
+
+
+async def test_a_daemon_of_an_older_epoch_must_not_act(here: Place) -> None:
+    _, _, blue = await adopted(here)
+    green = await here.engine(epoch=2).launch(like(blue), 60)
+    older = here.engine(epoch=1)
+
+    for act in (older.launch(like(blue, "chat-r2"), 60), older.stop(blue), older.retire(green)):
+        with pytest.raises(FencedError, match="epoch 2"):
+            await act
+
+    assert list(await older.observe()) == [green, blue]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+async def test_a_launch_that_is_cancelled_under_a_newer_daemon_leaves_only_what_that_one_has_seen(
+    here: Place, *, seen: bool
+) -> None:
+    _, engine, blue = await adopted(here)
+    older = asyncio.create_task(engine.launch(like(blue, sim_start_s=600), 600))
+    while "running" not in (await here.left()).values():
+        await asyncio.sleep(0.1)
+    newer = here.engine(epoch=2)
+    found = await newer.observe() if seen else [blue]
+
+    older.cancel()
+    await asyncio.wait([older])
+
+    assert len(found) == 1 + seen
+    assert list(await newer.observe()) == list(found)
+    for server in found:
+        if server.ours:
+            await newer.retire(server)
+
+
+async def test_two_daemons_of_one_host_do_not_see_each_others(here: Place, tmp_path: Path) -> None:
+    _, engine, blue = await adopted(here)
+    await engine.launch(like(blue), 60)
+
+    other = here.engine().bind(replace(here.site, state_dir=tmp_path / "other"))
+
+    assert list(await other.observe()) == [blue]
+
+
+async def test_nothing_to_adopt_is_a_problem(here: Place) -> None:
+    engine = here.engine()
+
+    [problem] = await engine.problems()
+
+    assert "there is no such container" in problem
+    assert list(await engine.observe()) == []
+    with pytest.raises(ActError, match="start the first one yourself"):
+        await engine.launch(GREEN, 60)
+
+
+async def test_no_engine_is_a_problem(here: Place, tmp_path: Path) -> None:
+    [problem] = await here.engine("vllm", host=f"unix://{tmp_path}/none.sock").problems()
+
+    assert "is it running" in problem
+
+
+async def test_a_log_that_no_engine_gives_is_an_error_that_says_why(here: Place, tmp_path: Path) -> None:
+    engine = here.engine("vllm", host=f"unix://{tmp_path}/none.sock")
+
+    with pytest.raises(ActError, match="is it running"):
+        await engine.log(GREEN)
+
+
+async def test_several_serve_one_target(here: Place) -> None:
+    names = [(await here.bench.serving(name=name)).name for name in ("b", "a")]
+    engine = here.engine(*names)
+
+    found = await engine.observe()
+    await engine.stop(found[0])
+    green = await engine.launch(like(found[0]), 60)
+    await engine.retire(found[0])
+
+    assert [one.name for one in found] == names
+    assert green.like == names[0]
+    assert list(await engine.observe()) == [green, found[1]]
+
+
+async def test_what_it_differs_in_is_told_though_the_daemon_was_restarted_meanwhile(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+    green = await engine.launch(like(blue, max_num_seqs=4), 60)
+    await engine.retire(blue)
+
+    again = await here.engine(epoch=2).launch(like(blue, max_num_seqs=4), 60)
+
+    assert again.differs == green.differs
+    assert again.like == blue.name
+
+
+async def test_one_that_another_site_made_can_be_adopted(here: Place, tmp_path: Path) -> None:
+    _, engine, blue = await adopted(here)
+    green = await engine.launch(like(blue), 60)
+    name = container_name(here.site, green.name)
+
+    other = here.engine(name).bind(replace(here.site, state_dir=tmp_path / "other"))
+
+    assert list(await other.observe()) == [replace(green, name=name, ours=False)]
+
+
+async def test_how_long_it_took_is_remembered(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+    await engine.launch(like(blue), 60)
+
+    prospect = await engine.preflight([blue], blue.setting, "auto")
+
+    assert prospect.start_s is not None
+    assert prospect.start_s < 60
+
+
+async def test_a_key_that_the_server_asks_for_is_sent(here: Place) -> None:
+    _, engine, blue = await adopted(here, "--api-key", "very-secret-key")
+
+    await engine.warm_up(blue, 2, 60)
+
+    assert "api_key" not in blue.setting
+
+
+async def test_launches_of_several_at_once_leave_each_other_alone(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+
+    launched = await asyncio.gather(*(engine.launch(like(blue, f"chat-r{n}"), 60) for n in (1, 2)))
+
+    assert list(await engine.observe()) == [*launched, blue]

@@ -1,0 +1,366 @@
+"""What goes wrong with a container is named: each failure made for real, but those that Docker only words."""
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actuators.docker import snapshots
+from actuators.docker.exit_diagnosis import Heard, fate, refusal
+from actuators.docker.labels import container_name
+from actuators.docker.plugin import DockerEngine
+from agent.domain.errors import ActError
+from agent.domain.model import Server
+from tests.support.docker_engine_rig import Door, Place, place, until, watched
+from tests.support.docker_site import Container
+from vllm_facts.values import Setting
+
+OOM = "import time; hoard = bytearray(300 << 20); time.sleep(60)"
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place(tmp_path) as found:
+        yield found
+
+
+async def adopted(here: Place, *flags: str, **options: Any) -> tuple[Container, DockerEngine, Server]:  # noqa: ANN401
+    container = await here.bench.serving(*flags, **options)
+    engine = here.engine()
+    [blue] = await engine.observe()
+    return container, engine, blue
+
+
+async def failed(here: Place, engine: DockerEngine, setting: Setting, deadline_s: float = 60) -> ActError:
+    """Why the green of this setting does not come up; it has left nothing."""
+    with pytest.raises(ActError) as failure:
+        await engine.launch(Server(name="chat-r1", setting=setting), deadline_s)
+    assert await here.left() == {}
+    return failure.value
+
+
+async def change_kept(here: Place, **host: Any) -> None:  # noqa: ANN401
+    """The kept container's HostConfig, so that what is made like it fails."""
+    kept = snapshots.read(here.site, here.adopted)
+    assert kept
+    spec = {**kept.spec, "HostConfig": {**kept.spec["HostConfig"], **host}}
+    snapshots.change(here.site, here.adopted, spec=spec)
+
+
+# As it starts.
+
+
+async def test_a_value_that_is_not_taken_is_quoted_from_the_log(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+
+    error = await failed(here, engine, {**blue.setting, "max_num_seqs": "many"})
+
+    assert error.why.startswith("chat-r1 exited with code 2: unknown flag, or a value of the wrong kind: ")
+    assert "--max-num-seqs" in error.why
+    assert error.log
+    assert list(await engine.observe()) == [blue]
+
+
+async def test_memory_of_the_gpu_that_does_not_suffice_is_the_cause(here: Place) -> None:
+    _, engine, blue = await adopted(here, "--sim-oom-above", "0.95", "--gpu-memory-utilization", "0.9")
+
+    error = await failed(here, engine, {**blue.setting, "gpu_memory_utilization": 0.99})
+
+    assert error.why.startswith("chat-r1 exited with code 1")
+    assert "out of memory" in error.why.lower()
+
+
+async def test_memory_of_the_host_that_does_not_suffice_is_the_cause(here: Place) -> None:
+    await here.keep("--sim-start-s=60", Memory=12 << 20, MemorySwap=12 << 20)
+
+    error = await failed(here, here.engine(), {})
+
+    assert "killed by the kernel, out of memory: it needed more than its limit of 12 MiB" in error.why
+
+
+async def test_one_that_is_late_says_what_it_answered_last(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+
+    error = await failed(here, engine, {**blue.setting, "sim_start_s": 3600}, deadline_s=2)
+
+    assert "chat-r1 was not healthy within 2 s: /health cannot be asked" in error.why
+
+
+async def test_one_that_is_removed_by_hand_as_it_starts_is_said_so(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+    setting = {**blue.setting, "sim_start_s": 3600}
+    launch = asyncio.create_task(failed(here, engine, setting))
+    async with asyncio.timeout(60):
+        while "running" not in (await here.left()).values():
+            await asyncio.sleep(0.1)
+
+    await here.bench.client.remove(container_name(here.site, "chat-r1"))
+
+    assert "chat-r1 was removed by hand" in (await launch).why
+
+
+@pytest.mark.parametrize("init", [True, False])
+async def test_a_program_that_is_not_there_is_named(here: Place, init: bool) -> None:
+    await here.keep("--sim-start-s=0.2", Init=init)
+    kept = snapshots.read(here.site, here.adopted)
+    assert kept
+    config = {**kept.spec["Config"], "Entrypoint": ["/opt/none/vllm", "serve"]}
+    snapshots.change(here.site, here.adopted, spec={**kept.spec, "Config": config})
+
+    error = await failed(here, here.engine(), {})
+
+    assert "the image has no such program" in error.why
+
+
+async def test_an_image_that_is_gone_is_named(here: Place) -> None:
+    image = await here.bench.simulator()
+    first = await here.bench.run(name="first")
+    name = f"trimtab-test/{here.bench.prefix}gone"
+    tag = f"{name}:1"
+    await here.bench.engine(lambda api: api.commit(first.id, repository=name, tag="1"))
+    container = await here.bench.serving(image=replace(image, tag=tag))
+    engine = here.engine()
+    await engine.observe()
+    await here.bench.client.remove(container.id)
+    await here.bench.engine(lambda api: api.remove_image(tag, force=True))
+
+    error = await failed(here, engine, {})
+
+    assert "its image is gone" in error.why
+
+
+async def test_a_network_that_is_gone_is_named(here: Place) -> None:
+    network = await here.bench.network("llm")
+    container = await here.bench.serving(networks=[network])
+    engine = here.engine()
+    await engine.observe()
+    await here.bench.client.remove(container.id)
+    await here.bench.engine(lambda api: api.remove_network(network))
+
+    error = await failed(here, engine, {})
+
+    assert "network" in error.why
+    assert "create it again" in error.why
+
+
+@pytest.mark.parametrize(
+    ("python", "why"),
+    [
+        ("open('/data/x', 'wb').write(bytes(2 << 20))", "exited with code 1: invalid value, or the engine "),
+        (
+            "print('EngineDeadError: EngineCore died')",
+            "exited with code 0, after its engine died: EngineDead",
+        ),
+    ],
+)
+async def test_what_its_log_says_of_a_full_disk_or_a_dead_engine_is_told(
+    here: Place, tmp_path: Path, python: str, why: str
+) -> None:
+    program = tmp_path / "vllm"
+    program.write_text(f'#!/bin/sh\nexec python3 -c "{python}"\n')
+    program.chmod(0o755)
+    binds = [*(await here.bench.simulator()).binds, f"{program}:/opt/vllm/bin/vllm:ro"]
+    await here.keep("--sim-start-s=0.2", Binds=binds, Tmpfs={"/data": "size=1m"})
+
+    error = await failed(here, here.engine(), {})
+
+    assert error.why.startswith(f"chat-r1 {why}")
+    assert "EngineDeadError" in error.why or "No space left on device" in error.why
+
+
+# While it serves.
+
+
+async def lost(engine: DockerEngine, server: Server, how: Any, *, gone: bool = True) -> str:  # noqa: ANN401
+    """What is said when `how` has happened to it, with its log. One that ends may fall silent first."""
+    async with watched(engine, server) as said:
+        await how()
+        await until(lambda: said and said[-1].gone == gone)
+    assert said[-1].log
+    assert said[-1].why.startswith(f"{server.name} ")
+    return said[-1].why
+
+
+async def test_one_killed_through_docker_is_said_so(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+
+    why = await lost(engine, blue, lambda: here.bench.client.kill(container.id))
+
+    assert "was killed by somebody else (docker kill, SIGKILL)" in why
+    assert list(await engine.observe()) == []
+
+
+async def test_one_stopped_by_hand_is_said_so(here: Place) -> None:
+    labels = {"com.docker.compose.project": "llm"}
+    container, engine, blue = await adopted(here, labels=labels)
+
+    why = await lost(engine, blue, lambda: here.bench.client.stop(container.id, 5))
+
+    assert "was stopped by somebody else (docker stop, or docker compose (project llm))" in why
+
+
+async def test_one_removed_by_hand_is_said_so_with_its_last_lines(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+
+    why = await lost(engine, blue, lambda: here.bench.client.remove(container.id))
+
+    assert "was removed by hand (docker rm)" in why
+
+
+async def test_one_that_trimtab_ended_is_not_put_on_somebody_else(here: Place) -> None:
+    _, engine, blue = await adopted(here)
+
+    assert "was ended by trimtab" in await lost(engine, blue, lambda: engine.stop(blue))
+
+
+async def test_one_killed_from_outside_docker_is_said_so(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+
+    async def kill() -> None:
+        os.kill((await here.bench.inspect(container))["State"]["Pid"], signal.SIGKILL)
+
+    why = await lost(engine, blue, kill)
+
+    assert "was killed by SIGKILL" in why
+
+
+async def test_one_that_docker_restarts_at_its_address_is_not_gone(here: Place) -> None:
+    container, engine, blue = await adopted(here, restart="always")
+
+    async def kill() -> None:
+        os.kill((await here.bench.inspect(container))["State"]["Pid"], signal.SIGKILL)
+
+    why = await lost(engine, blue, kill, gone=False)
+
+    assert "was restarted by Docker" in why
+    assert "was killed by SIGKILL" in why
+
+
+async def test_one_that_ends_by_itself_says_its_exit_code(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+
+    async def end() -> None:
+        words = ["python3", "-c", "import os, signal; os.kill(1, signal.SIGTERM)"]
+        run = await here.bench.engine(lambda api: api.exec_create(container.id, words))
+        await here.bench.engine(lambda api: api.exec_start(run["Id"]))
+
+    assert "exited with code 0" in await lost(engine, blue, end)
+
+
+async def test_one_whose_child_ran_out_of_memory_is_named_by_the_event(here: Place) -> None:
+    container, engine, blue = await adopted(here, memory=96 << 20)
+
+    async def hoard() -> None:
+        run = await here.bench.engine(lambda api: api.exec_create(container.id, ["python3", "-c", OOM]))
+        await here.bench.engine(lambda api: api.exec_start(run["Id"]))
+        await here.bench.client.kill(container.id)
+
+    why = await lost(engine, blue, hoard)
+
+    assert "killed by the kernel, out of memory: it needed more than its limit of 96 MiB" in why
+
+
+async def test_a_paused_one_is_silent_and_says_why(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+
+    why = await lost(engine, blue, lambda: here.bench.engine(lambda api: api.pause(container.id)), gone=False)
+
+    assert "is silent: its container is paused" in why
+    assert list(await engine.observe()) == [blue]
+
+
+async def test_one_cut_off_from_its_network_is_silent_and_says_why(here: Place) -> None:
+    network = await here.bench.network("llm")
+    container, engine, blue = await adopted(here, networks=[network])
+
+    why = await lost(engine, blue, lambda: here.bench.client.disconnect(network, container.id), gone=False)
+
+    assert "is silent: its container is disconnected from its network" in why
+
+
+async def test_a_renamed_one_is_not_lost(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+
+    async with watched(engine, blue) as said:
+        await here.bench.client.rename(container.id, f"{here.bench.prefix}other")
+        await asyncio.sleep(1)
+        assert said == []
+        await here.bench.client.kill(container.id)
+        await until(lambda: said and said[-1].gone)
+
+    assert said[-1].gone
+
+
+# docker-py leaves its socket open when the Engine goes away in the middle of its first words.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_server_is_not_lost_because_dockers_daemon_is_away(here: Place, tmp_path: Path) -> None:
+    door = Door(tmp_path / "d.sock")
+    await door.open()
+    container, _, blue = await adopted(here)
+    engine = here.engine(host=door.host)
+
+    async with watched(engine, blue) as said:
+        await door.shut()
+        await asyncio.sleep(2)
+        assert said == []
+        assert await engine.busy(blue) == 0
+        with pytest.raises(ActError):
+            await engine.observe()
+        await door.open()
+        await asyncio.sleep(1)
+        assert said == []
+        await door.shut()
+        await here.bench.client.kill(container.id)
+        await until(lambda: said)
+        await door.open()
+        await until(lambda: said[-1].gone)
+
+    assert [one.gone for one in said[:-1]] == [False] * (len(said) - 1)
+    assert said[-1].why.startswith(f"{blue.name} was killed by SIGKILL")
+    await door.shut()
+    gc.collect()
+
+
+async def test_one_gone_before_it_is_watched_is_said_so(here: Place) -> None:
+    container, engine, blue = await adopted(here)
+    await here.bench.client.remove(container.id)
+
+    async with watched(engine, blue) as said:
+        await until(lambda: said)
+
+    assert [(one.gone, one.why) for one in said] == [(True, f"{blue.name} is not there any more")]
+
+
+# In words only.
+
+
+@pytest.mark.parametrize(
+    ("state", "heard", "why"),
+    [
+        ({"Status": "created", "Error": "no such device"}, Heard(), "could not be started: no such device"),
+        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, Heard(), "was killed by the kernel"),
+        ({"Status": "exited", "ExitCode": 0}, Heard(), "exited with code 0"),
+        ({"Status": "exited", "ExitCode": 1}, Heard(exit_code=1), "exited with code 1"),
+        ({"Status": "exited", "ExitCode": 139}, Heard(), "was killed by SIGSEGV"),
+    ],
+)
+def test_the_end_is_put_in_words(state: dict[str, Any], heard: Heard, why: str) -> None:
+    assert fate({"State": state, "HostConfig": {}, "Config": {}}, heard).startswith(why)
+
+
+def test_one_that_removed_itself_says_how_it_ended() -> None:
+    assert fate(None, Heard(exit_code=1)).startswith("exited with code 1")
+    assert fate(None, Heard(exit_code=137, signals=[9])) == "was removed by hand (docker rm)"
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    said = "docker: start x: write /var/lib/docker/x: no space left on device"
+
+    assert refusal(said) == f"{said} (the disk is full: make room where Docker keeps its data)"
+    assert refusal("docker: something new") == "docker: something new"

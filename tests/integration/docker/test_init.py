@@ -1,0 +1,128 @@
+"""`trimtab init` beside servers that really run, as processes and as containers."""
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from actuators.host.discovery import serves
+from agent.cli.dispatch import main
+from agent.cli.init import look, text_of, write
+from agent.config.loader import load
+from agent.domain.errors import ConfigError
+from agent.domain.model import Server
+from agent.runtime.wiring import problems
+from tests.e2e.rig import until
+from tests.e2e.test_adopting import _answers
+from tests.support.docker_site import Bench
+from tests.support.sse_backend import free_port
+
+VLLM = f"""#!{sys.executable}
+import runpy, sys
+_, serve, model, *flags = sys.argv
+sys.argv = ["server", "--model", model, *flags, "--sim-start-s", "0.1"]
+runpy.run_module("simulator.server", run_name="__main__")
+"""
+SERVER = Server(name="vllm", setting={"model": "Qwen/Qwen3-8B"}, address="127.0.0.1:8000", ours=False)
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    """A `vllm serve` that somebody has started."""
+    program = tmp_path / "vllm"
+    program.write_text(VLLM)
+    program.chmod(0o755)
+    port = free_port()
+    words = [str(program), "serve", "acme/Tiny_1B", "--port", str(port), "--max-num-seqs", "8"]
+    process = subprocess.Popen(words, cwd=Path(__file__).parents[3], stdout=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    await until(lambda: _answers(url), bool, "the server to answer")
+    yield url
+    process.kill()
+    process.wait()
+
+
+async def test_a_process_is_found_and_the_config_works_here(url: str, tmp_path: Path) -> None:
+    found, _ = await look()
+    mine = [one for one in found if one[1].address in url]
+    path = tmp_path / "trimtab.toml"
+
+    write(path, text_of(path, mine))
+    (tmp_path / "tokens").touch()
+    config = load(path)
+
+    assert [target.name for target in config.targets] == ["tiny-1b"]
+    assert dict(config.targets[0].engine.options) == {"serving": url}
+    assert config.mode == "advise"
+    assert await problems(config) == []
+
+
+async def test_a_container_is_found_once_though_its_process_is_seen_too(tmp_path: Path) -> None:
+    async with Bench() as bench:
+        one = await bench.run()
+        found, blind = await look()
+        mine = [(kind, server, options) for kind, server, options in found if server.name == one.name]
+        path = tmp_path / "trimtab.toml"
+        write(path, text_of(path, mine))
+        config = load(path)
+
+    assert blind == []
+    assert [(kind, server.address) for kind, server, _ in mine] == [("docker", one.address)]
+    assert one.address not in {server.address for kind, server, _ in found if kind == "process"}
+    assert config.targets[0].engine.name == "docker"
+    assert tuple(config.targets[0].engine.options["containers"]) == (one.name,)
+
+
+def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trimtab.toml"
+    path.write_text("# mine\n")
+
+    assert main(("init", str(path))) == 2
+    assert "is left as it is" in capsys.readouterr().err
+    assert path.read_text() == "# mine\n"
+
+
+def test_what_is_no_config_is_not_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "trimtab.toml"
+
+    with pytest.raises(ConfigError):
+        write(path, "[[targets]]\nname = 3\n")
+
+    assert not path.exists()
+
+
+def test_two_servers_of_one_model_get_names_and_ports_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "trimtab.toml"
+    found = [("docker", SERVER, {"containers": ["a"]}), ("docker", SERVER, {"containers": ["b"]})]
+
+    write(path, text_of(path, found))
+    first, second = load(path).targets
+
+    assert (first.name, second.name) == ("qwen3-8b", "qwen3-8b-2")
+    assert first.listen != second.listen
+
+
+def test_the_services_config_leaves_its_places_to_the_unit() -> None:
+    text = text_of(Path("/etc/trimtab/trimtab.toml"), [("docker", SERVER, {"containers": ["vllm"]})])
+    document = tomllib.loads(text)
+
+    assert document["agent"] == {"mode": "advise"}
+    assert document["api"] == {"tokens_file": "tokens"}
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["/opt/venv/bin/python3", "/opt/venv/bin/vllm", "serve", "m"], True),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"], True),
+        (["vllm", "bench", "serve"], False),
+        (["vim", "vllm", "serve.md"], False),
+        (["grep", "vllm"], False),
+        ([], False),
+    ],
+)
+def test_a_server_is_told_by_its_words(words: list[str], found: bool) -> None:
+    assert serves(words) is found

@@ -1,0 +1,250 @@
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from actuators.docker.command import setting_in
+from actuators.docker.labels import container_name
+from actuators.docker.preflight import preflight, start_key
+from actuators.docker.start_history import start_of, when
+from actuators.vllm.start_times import StartTimes
+from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.ports import Site
+from tests.integration.docker.test_dry_run import package
+from tests.support.docker_documents import container
+from tests.support.docker_site import Bench, Container
+from tests.support.real_vllm import REPOSITORY
+from vllm_facts.values import Setting
+
+Json = dict[str, Any]
+
+GIB = 1024**3
+
+
+class Desk:
+    """Where somebody asks what would come of a change of the servers of one bench."""
+
+    def __init__(self, bench: Bench, state_dir: Path) -> None:
+        self.bench = bench
+        self.site = Site(target=bench.prefix + "chat", state_dir=state_dir, epoch=1)
+        self.times = StartTimes.at(state_dir)
+
+    async def ask(
+        self,
+        to: Setting,
+        *containers: Container,
+        wanted: Strategy | Literal["auto"] = "auto",
+        over: Json | None = None,
+    ) -> Prospect:
+        """`over`: HostConfig that goes over what the Engine says."""
+        blues = [await self.bench.inspect(one) for one in containers]
+        for blue in blues:
+            blue["HostConfig"] |= over or {}
+        return await self.prospect(to, blues, wanted)
+
+    async def prospect(
+        self, to: Setting, blues: Sequence[Json], wanted: Strategy | Literal["auto"] = "auto"
+    ) -> Prospect:
+        servers = [Server(name=blue["Name"][1:], setting=setting_in(blue)) for blue in blues]
+        setting = {**servers[-1].setting, **to}
+        return await preflight(self.bench.client, self.site, blues, servers, setting, wanted, self.times)
+
+    async def key(self, container: Container) -> str:
+        return start_key(await self.bench.inspect(container), {"model": "tiny"})
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with Bench() as bench:
+        yield Desk(bench, tmp_path / "state")
+
+
+MORE: Setting = {"max_num_seqs": 16}
+
+
+async def test_a_server_on_a_host_with_room_gets_another_one_beside_it(desk: Desk) -> None:
+    vllm = await desk.bench.serving("--max-num-seqs", "4")
+
+    prospect = await desk.ask(MORE, vllm)
+
+    assert prospect.problem == ""
+    assert prospect.strategy == "surge"
+    assert "the host has" in prospect.why
+    assert prospect.outage_s == 0.0
+
+
+async def test_the_start_of_the_server_that_runs_tells_how_long_the_next_one_takes(desk: Desk) -> None:
+    vllm = await desk.bench.serving()
+
+    prospect = await desk.ask(MORE, vllm)
+
+    assert prospect.start_s is not None
+    assert 0.2 <= prospect.start_s < 60.0  # the simulator was told to take 0.2 s
+    assert any("as the server that runs took" in note for note in prospect.notes)
+    assert prospect.deadline_s is None  # one start that nobody timed teaches no deadline
+
+
+async def test_the_only_server_of_a_full_host_is_swapped_and_the_outage_is_told(desk: Desk) -> None:
+    vllm = await desk.bench.serving(cpuset_cpus="0")
+    key = await desk.key(vllm)
+    desk.times.record(key, 40.0, None)
+    desk.times.record_stop(key, 5.0)
+
+    prospect = await desk.ask(MORE, vllm)
+
+    assert prospect.strategy == "swap"
+    assert "pinned to its CPUs 0" in prospect.why
+    assert (prospect.start_s, prospect.outage_s, prospect.deadline_s) == (40.0, 45.0, 120.0)
+    assert "a planned outage of about 45 s: 5 s to stop, 40 s to start" in prospect.notes
+
+
+async def test_a_server_that_would_be_gone_when_it_stops_is_not_swapped(desk: Desk) -> None:
+    vllm = await desk.bench.run(cpuset_cpus="0", host={"AutoRemove": True})
+
+    prospect = await desk.ask(MORE, vllm)
+
+    assert "start it without --rm" in prospect.problem
+
+
+async def test_an_outage_that_nobody_has_measured_is_told_as_assumed(desk: Desk) -> None:
+    vllm = await desk.bench.run("--sim-start-s", "600", cpuset_cpus="0")
+
+    prospect = await desk.ask(MORE, vllm)
+
+    assert prospect.start_s is None
+    assert prospect.outage_s > 0
+    assert "(assumed)" in prospect.notes[0]
+
+
+async def test_one_of_several_servers_of_a_full_host_is_replaced(desk: Desk) -> None:
+    servers = [await desk.bench.run(name=name, cpuset_cpus="0") for name in ("a", "b", "c")]
+
+    prospect = await desk.ask(MORE, *servers)
+
+    assert prospect.strategy == "replace"
+    assert "2 of 3 servers go on" in prospect.why
+
+
+async def test_a_limit_beyond_what_the_host_has_leaves_no_room(desk: Desk) -> None:
+    vllm = await desk.bench.run()
+
+    prospect = await desk.ask(MORE, vllm, over={"Memory": 100_000 * GIB})
+
+    assert prospect.strategy == "swap"
+    assert "(its limit)" in prospect.why
+
+
+@pytest.mark.parametrize("wanted", ["surge", "replace"])
+async def test_a_strategy_that_does_not_fit_is_a_problem_that_may_pass(desk: Desk, wanted: Strategy) -> None:
+    vllm = await desk.bench.run(cpuset_cpus="0")
+
+    prospect = await desk.ask(MORE, vllm, wanted=wanted)
+
+    assert f'strategy = "{wanted}"' in prospect.problem
+    assert not prospect.lasting
+
+
+async def test_a_setting_that_needs_more_gpus_than_its_container_has_is_never_asked_again(desk: Desk) -> None:
+    gpus = {"DeviceRequests": [{"Driver": "", "Count": 1, "DeviceIDs": None, "Capabilities": [["gpu"]]}]}
+    vllm = await desk.bench.run()
+
+    prospect = await desk.ask({"tensor_parallel_size": 4}, vllm, over=gpus)
+
+    assert "needs 4 GPUs" in prospect.problem
+    assert prospect.lasting
+
+
+async def test_a_container_that_cannot_be_made_again_is_a_problem_with_the_fix(desk: Desk) -> None:
+    vllm = await desk.bench.run()
+    blue = await desk.bench.inspect(vllm)
+    blue["Image"] = "sha256:" + "0" * 64
+
+    prospect = await desk.prospect(MORE, [blue])
+
+    assert "pull or build it" in prospect.problem
+    assert vllm.name in prospect.problem
+    assert not prospect.lasting
+
+
+async def test_flags_that_cannot_be_written_are_never_asked_again(desk: Desk) -> None:
+    vllm = await desk.bench.run()
+
+    prospect = await desk.ask({"api_key": "sesame"}, vllm)
+
+    assert "api_key" in prospect.problem
+    assert prospect.lasting
+
+
+async def with_package(desk: Desk, folder: Path, *flags: str) -> Json:
+    """A server of the simulator whose image seems to have a vLLM, too. It knows `--max-num-seqs` only."""
+    binds = [f"{package(folder)}:/package:ro", f"{folder}:/cache"]
+    env = {"PYTHONPATH": f"/package:{REPOSITORY}"}
+    blue = await desk.bench.inspect(await desk.bench.run(binds=binds, env=env))
+    blue["Config"]["Cmd"] = list(flags)
+    return blue
+
+
+async def test_what_vllm_does_not_take_is_never_started(desk: Desk, tmp_path: Path) -> None:
+    blue = await with_package(desk, tmp_path, "/package")
+
+    prospect = await desk.prospect({"max_num_seqs": 0}, [blue])
+
+    assert (
+        prospect.problem == "vLLM 9.9.9 does not take it: ValueError: max_num_seqs should be greater than 0"
+    )
+    assert prospect.lasting
+    assert await desk.bench.client.inspect(container_name(desk.site, "check")) is None
+
+
+@pytest.mark.parametrize(
+    "to", [{"max_num_seqs": 0}, {"max_num_seqs": 8, "nonsense": 3}], ids=["value", "usage"]
+)
+async def test_an_error_that_the_running_command_has_too_says_nothing_of_the_change(
+    desk: Desk, tmp_path: Path, to: Setting
+) -> None:
+    known = ("/nowhere",) if "nonsense" not in to else ("/package", "--its-own-flag", "1")
+    blue = await with_package(desk, tmp_path, *known)
+
+    prospect = await desk.prospect(to, [blue])
+
+    assert prospect.problem == ""
+    assert any("tried by the start itself" in note for note in prospect.notes)
+
+
+async def test_a_cold_start_is_told_and_remembered_until_it_is_timed(desk: Desk, tmp_path: Path) -> None:
+    blue = await with_package(desk, tmp_path, "/package", "--max-num-seqs", "4")
+    setting = setting_in(blue)
+
+    cold = await desk.prospect(MORE, [blue])
+    same = await desk.prospect({}, [blue])
+
+    key = start_key(blue, setting)
+    assert any("it compiles anew" in note for note in cold.notes)
+    assert any("resolved by it: max_num_seqs 4 → 16" in note for note in cold.notes)
+    assert any("old and new servers share" in note for note in same.notes)
+    assert desk.times.foreseen(key, {**setting, **MORE}) is False
+    assert desk.times.foreseen(key, setting) is True
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ([b"2026-11-21T16:00:01.123456789Z INFO:     Application startup complete."], True),
+        ([b"2026-11-21T16:00:00Z loading", b"2026-11-21T16:00:01Z Uvicorn running on http://x"], True),
+        ([b"\x01\x00\x00\x00\x00\x00\x00\x402026-11-21T16:00:01Z Application startup complete."], True),
+        ([b"2026-11-21T16:00:00Z loading"], False),
+        ([], False),
+    ],
+)
+def test_a_log_tells_when_the_server_served(lines: list[bytes], found: bool) -> None:
+    stamp = when(lines)
+
+    assert (stamp is not None and stamp.second == 1) is found
+
+
+async def test_a_log_that_is_gone_tells_nothing(desk: Desk) -> None:
+    blue = container() | {"State": {"StartedAt": "2026-11-21T16:00:00Z"}}
+
+    assert await start_of(desk.bench.client, blue) is None
+    assert await start_of(desk.bench.client, container()) is None

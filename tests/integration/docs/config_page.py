@@ -1,0 +1,194 @@
+"""docs/reference/config.md: every key of the config, from the tables that check it and from the plugins."""
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from agent.cli.knobs import _option
+from agent.config.tables import FileTable, SloTable
+from agent.plugins import loader
+from tests.integration.docs.markdown import code, table
+from tests.integration.docs.meanings import MEANINGS, OPTIONS
+
+HEAD = """\
+# Config
+
+Every key of the config file. What is not written has its default. A duration is `"500ms"`, `"30s"`, `"10m"`,
+`"1h"`, `"2d"`, or a number of seconds, at most 366 d. `examples/trimtab.toml` and `examples/docker.toml` are
+files to start from; `trimtab check FILE` names each mistake by its key. An unknown key is a mistake.
+
+This page is made of the code: `python -m tests.integration.docs.reference`.
+"""
+SHAPES = {
+    "seconds": "duration",
+    "some_seconds": "duration above 0",
+    "address": "`IP:port`",
+    "listens": "`unix:/path`, `IP:port`, or up to 8 of them",
+    "host_name": "host name",
+    "account": "account",
+    "certificate_name": "name in a certificate",
+    "path_text": "path",
+    "public_url": "URL",
+    "target_name": "a-z, 0-9 and `-`, at most 63",
+    "switch": "table or `false`",
+    "knob_value": "value",
+    "_renewable": "duration of 5 s to 60 s",
+    "_growing": "1 to 20 tables",
+    "_some": "at least one table",
+}
+"""By the name of the function that checks the value."""
+SIGNS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
+PLUGINS = (
+    ("actuators", "targets.engine", ("process", "docker")),
+    ("actuators", "targets.traffic", ("envoy",)),
+    ("sensors", "targets.sensors", ()),
+    ("notifiers", "notify", ()),
+)
+Row = tuple[str, str, str, str]
+
+
+def shape(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:  # noqa: ANN401 - a type form
+    """A type with its bounds in the operator's words."""
+    for check in reversed(metadata):
+        if word := SHAPES.get(getattr(getattr(check, "func", None), "__name__", "")):
+            return word
+    if hasattr(annotation, "__metadata__"):
+        return shape(annotation.__origin__, (*annotation.__metadata__, *metadata))
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return " or ".join(shape(one, metadata) for one in inner if one is not type(None))
+    if origin is Literal:
+        return ", ".join(code(one) for one in inner)
+    if origin is tuple:
+        return f"list: {shape(inner[0])}"
+    if origin in (dict, Mapping):
+        return f"table: {shape(inner[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
+    word = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text"}[annotation]
+    return ", ".join((word, *_bounds(metadata)))
+
+
+def _bounds(metadata: tuple[Any, ...]) -> Iterator[str]:
+    for one in metadata:
+        yield from _bounds(tuple(one.metadata)) if isinstance(one, FieldInfo) else ()
+        if isinstance(one, Ge | Gt | Le | Lt):
+            sign = type(one).__name__.lower()
+            yield SIGNS[sign].format(f"{getattr(one, sign):,}")
+
+
+def default(field: FieldInfo, kind: str) -> str:
+    if field.default is PydanticUndefined:
+        return "required"
+    return "see below" if _many(field.default) else code(written(field.default, duration=_lasts(kind)))
+
+
+def _many(value: object) -> bool:
+    return isinstance(value, tuple) and any(isinstance(one, BaseModel) for one in value)
+
+
+def _lasts(kind: str) -> bool:
+    return kind.startswith("duration")
+
+
+def written(value: object, *, duration: bool = False) -> str:
+    """As it would stand in the file; empty for what cannot: nothing, or a table with defaults of its own."""
+    match value:
+        case None | BaseModel():
+            return ""
+        case bool():
+            return str(value).lower()
+        case float() if duration:
+            units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+            return next(f'"{value / size:g}{unit}"' for unit, size in units if value % size == 0)
+        case str():
+            return f'"{value}"'
+        case tuple() | list():
+            return f"[{', '.join(map(written, value))}]"
+        case Mapping():
+            return (
+                "{}" if not value else f"{{ {', '.join(f'{k} = {written(v)}' for k, v in value.items())} }}"
+            )
+        case _:
+            return str(value)
+
+
+def tables(model: type[BaseModel], name: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every table of the file with the path to it; the objectives of an SLO share one."""
+    yield name, model
+    for key, field in model.model_fields.items():
+        path = f"{name}.{key}".lstrip(".")
+        objective = model is SloTable and key != "errors"
+        for inner in _models(field.annotation):
+            if not objective or key == "ttft":
+                several = ".KNOB" if get_origin(field.annotation) is dict else ""
+                yield from tables(inner, f"{name}.OBJECTIVE" if objective else f"{path}{several}")
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - a type form
+    if hasattr(annotation, "__metadata__"):
+        return _models(annotation.__origin__)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for one in get_args(annotation) for model in _models(one)]
+
+
+def rows(model: type[BaseModel], name: str) -> Iterator[Row]:
+    """KeyError: a key that nobody has said the meaning of."""
+    for key, field in model.model_fields.items():
+        path = f"{name}.{key}".lstrip(".")
+        leads_on = _models(field.annotation) and path not in MEANINGS
+        if not leads_on:
+            kind = shape(field.annotation, tuple(field.metadata))
+            yield code(key), kind, default(field, kind), MEANINGS[path]
+
+
+def document() -> str:
+    said = [HEAD]
+    for name, model in tables(FileTable):
+        title = f"`[{name or 'policies'}]`"
+        title = title.replace("[targets]", "[[targets]]").replace("[notify]", "[[notify]]")
+        if found := list(rows(model, name)):
+            said.append(f"## {title}\n\n{table(('key', 'type', 'default', ''), found)}")
+        if name == "targets.rollout":
+            said[-1] += f"\nThe default steps:\n\n```toml\n[targets.rollout]\n{_default_steps(model)}\n```\n"
+    for kind, path, names in PLUGINS:
+        said += (_plugin(kind, path, name) for name in names or loader.names(kind))
+    return "\n".join(said)
+
+
+def _default_steps(model: type[BaseModel]) -> str:
+    steps = "".join(f"  {{ {_step(step)} }},\n" for step in model.model_fields["steps"].default)
+    return f"steps = [\n{steps}]"
+
+
+def _step(step: BaseModel) -> str:
+    durations = ("at_least", "at_most")
+    return ", ".join(f"{key} = {written(value, duration=key in durations)}" for key, value in step)
+
+
+def _plugin(kind: str, path: str, name: str) -> str:
+    found = loader.load(kind, name)
+    source = loader.source_of(found.__module__)
+    table_name = "[[notify]]" if kind == "notifiers" else f"[{path}]"
+    head = f"`[{path}.{name}]`" if kind == "sensors" else f'`{table_name}`, `kind = "{name}"`'
+    hints = get_type_hints(found)
+    does = (inspect.getdoc(sys.modules[found.__module__]) or "").split("\n\n")[0]
+    options = [_option(option, source) for option in loader.options_of(found).values()]
+    given = [
+        (
+            code(one["name"]),
+            shape(hints[one["name"]]),
+            "required" if one["required"] else code(written(one["default"])),
+            one["meaning"] or OPTIONS.get(f"{name}.{one['name']}") or OPTIONS[one["name"]],
+        )
+        for one in options
+    ]
+    return f"## {head}\n\n{does}\n\n{table(('key', 'type', 'default', ''), given)}"

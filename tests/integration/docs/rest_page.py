@@ -1,0 +1,116 @@
+"""docs/reference/rest.md: the REST API, from its OpenAPI document."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from agent.api.app import OPERATIONS
+from agent.api.openapi import EVERY
+from agent.api.openapi import document as described
+from tests.integration.docs.markdown import code, table
+
+Json = dict[str, Any]
+HEAD = """\
+# REST
+
+JSON over HTTP, at the addresses of `[api] listen`: [who may do what](../security.md). `Authorization:
+Bearer TOKEN`; roles are viewer < operator < admin. A change needs the header `Idempotency-Key`; a repeat with
+the same key gets the same answer and changes nothing.
+`GET /openapi.json` gives the OpenAPI document that this page is made of.
+
+```sh
+curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" http://127.0.0.1:8090/v1/targets/chat
+curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" -H 'Content-Type: application/json' \\
+  -H 'Idempotency-Key: ask-1' -d '{{"to": {{"max_num_seqs": 32}}, "reason": "try"}}' \\
+  http://127.0.0.1:8090/v1/targets/chat/suggestions
+curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" -H 'Content-Type: application/json' \\
+  -H 'Idempotency-Key: approve-1' -d '{{"digest": "DIGEST-OF-IT"}}' http://127.0.0.1:8090/v1/suggestions/chat-s1/approve
+```
+Over the unix socket, without a token for whoever has a role there: `curl --unix-socket /run/trimtab/api.sock
+http://localhost/v1/targets`.
+
+What is refused is a problem document (RFC 9457): `type`, `title`, `status`, `detail`. Every operation may
+answer:
+
+{every}
+This page is made of the code: `python -m tests.integration.docs.reference`.
+
+## Operations
+"""
+
+
+def document() -> str:
+    api = described(OPERATIONS)
+    every = table(("status", ""), [(status, says) for status, says in EVERY.items()])
+    said = [HEAD.format(every=every)]
+    for path, methods in api["paths"].items():
+        said += (_operation(method.upper(), path, operation) for method, operation in methods.items())
+    said.append("## Shapes\n\nA `?` after a name: it may be missing.\n")
+    said += (_shape(name, schema) for name, schema in api["components"]["schemas"].items())
+    return "\n".join(said)
+
+
+def _operation(method: str, path: str, operation: Json) -> str:
+    role = operation.get("x-role")
+    lines = [f"### `{method} {path}`\n", f"{operation['summary']}\n"]
+    lines.append(f"- Role: {role}" if role else "- Role: none is needed")
+    for one in operation["parameters"]:
+        if one["in"] != "path":
+            says = f": {one['description']}" if "description" in one else ""
+            need = "" if one["required"] else "?"
+            lines.append(f"- {one['in'].capitalize()} `{one['name']}`{need} ({kind(one['schema'])}){says}")
+    if "requestBody" in operation:
+        lines.append(f"- Body: {kind(operation['requestBody']['content']['application/json']['schema'])}")
+    for status, answer in operation["responses"].items():
+        if int(status) in EVERY:
+            continue
+        media, given = next(iter(answer["content"].items()))
+        shape = "a problem" if "problem" in media else f"{kind(given['schema'])}, `{media}`"
+        says = "" if answer["description"] == operation["summary"] else f"; {answer['description']}"
+        lines.append(f"- {status}: {shape}{says}")
+    return "\n".join(lines) + "\n"
+
+
+def _shape(name: str, schema: Json) -> str:
+    head = f"### {name}\n"
+    if "properties" not in schema:
+        return f"{head}\n{kind(schema)}\n"
+    needed = schema.get("required", [])
+    rows = (
+        (code(key) + ("" if key in needed else "?"), kind(one), one.get("description", ""))
+        for key, one in schema["properties"].items()
+    )
+    return f"{head}\n{table(('name', 'type', ''), rows)}"
+
+
+def kind(schema: Json) -> str:
+    """A JSON schema in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})"
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(dict.fromkeys(map(kind, choices)))
+    if "enum" in schema:
+        return ", ".join(code(one) for one in schema["enum"])
+    if "const" in schema:
+        return code(schema["const"])
+    match schema.get("type"):
+        case "array":
+            return f"list of {kind(schema.get('items') or next(iter(schema.get('prefixItems', [])), {}))}"
+        case "object":
+            inner = schema.get("additionalProperties")
+            return f"object of {kind(inner)}" if isinstance(inner, dict) and inner else "object"
+        case None:
+            return "any value"
+        case found:
+            return ", ".join((schema.get("format") or found, *_limits(schema)))
+
+
+def _limits(schema: Json) -> Iterator[str]:
+    words = {
+        "minimum": "at least {}",
+        "maximum": "at most {}",
+        "exclusiveMinimum": "above {}",
+        "minLength": "at least {} long",
+        "maxLength": "at most {} long",
+    }
+    yield from (says.format(schema[key]) for key, says in words.items() if key in schema)

@@ -1,0 +1,207 @@
+"""Where the commands of a page are run: a folder with a config, a simulated `vllm serve`, a daemon over it.
+
+What has another name at the reader's is named as it is here: `PLACEHOLDERS`.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from agent.cli.dispatch import parser
+from tests.e2e.config_builder import SERVERS, TARGET, Wishes, free_port
+from tests.e2e.rig import PATIENCE_S, Document, Rig, at_rest, until
+from tests.e2e.test_adopting import _answers
+from tests.integration.docs.blocks import REPOSITORY, blocks, commands
+from tests.unit.notifiers.receiver import receiving
+
+VLLM = f"""#!{sys.executable}
+import runpy, sys
+sys.argv = ["server", *sys.argv[2:], "--sim-start-s", "0.2", "--sim-speed", "3"]
+runpy.run_module("simulator.server", run_name="__main__")
+"""
+SERVE = "vllm serve Qwen/Qwen3-8B --port 8000 --max-num-seqs 16"
+"""What runs where a page starts no server itself."""
+
+PLACEHOLDERS: Mapping[str, str] = {
+    r"\bsudo ": "",
+    r"/opt/trimtab/bin/": "",
+    r"\S+/python -m vllm\.entrypoints\.openai\.api_server": "vllm serve",
+    r"trimtab init\b( \S+)?": "trimtab init found.toml",  # it leaves alone what is there
+    r"(/etc/trimtab/)?\b(trimtab|tutorial)\.toml": "trimtab.toml",
+    r"/etc/trimtab/tokens": "tokens",
+    r"(trimtab audit \w+)(.*) --state-dir \S+": r"\1\2",
+    r"(trimtab audit \w+)": r"\1 --state-dir s",
+    r"--for 30\b": "--for 1",
+    r"\bseq 100000\b": "seq 8",
+}
+FINDS = {"lint", "advise"}  # 1: there is something to say
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageWishes(Wishes):
+    """The config of a page, on ports of its own, with a receiver that is really there."""
+
+    config: str
+    receiver: str
+    vllm: int
+
+    def text(self, *, api: int, listen: int) -> str:
+        text = self.config
+        for port, own in ((8000, self.vllm), (8080, listen), (8090, api)):
+            text = text.replace(f":{port}", f":{own}")
+        engine = f'kind = "process"\nports = [{SERVERS[0]}, {SERVERS[-1]}]\nstop_s = 2.0'
+        text = text.replace('kind = "process"', engine).replace('state_dir = "state"', 'state_dir = "s"')
+        return f'{text}\n[[notify]]\nkind = "slack"\nurl = "{self.receiver}"\n'
+
+
+@dataclass
+class Stage:
+    rig: Rig
+    vllm: int  # its port
+    environment: dict[str, str]
+    started: list[asyncio.subprocess.Process] = field(default_factory=list)
+
+    async def run(self, command: str) -> None:
+        """AssertionError: it does not end as it should."""
+        words = next(commands(command), [""])
+        if words[0] == "trimtab" and words[1] == "run":
+            await self._daemon()
+        elif "vllm serve" in self.filled(command) and not command.startswith("trimtab"):
+            await self._serve(command)
+        else:
+            await self._ready(command, words)
+            await self._shell(await self._with_ids(self.filled(command)))
+
+    def filled(self, command: str) -> str:
+        """As it is said here; the names of what comes and goes are not in it yet."""
+        for written, here in PLACEHOLDERS.items():
+            command = re.sub(written, here, command)
+        for port, own in ((8000, self.vllm), (8080, self.rig.listen), (8090, self.rig.api)):
+            command = re.sub(rf"\b{port}\b", str(own), command)
+        return command.replace("PASTE-IT-HERE", self.rig.token).removesuffix(" &")
+
+    async def _serve(self, command: str) -> None:
+        shell = ("bash", "-c", self.filled(command))
+        null = asyncio.subprocess.DEVNULL
+        self.started.append(
+            await asyncio.create_subprocess_exec(
+                *shell,
+                cwd=self.rig.home,
+                env=self.environment,
+                stdout=null,
+                stderr=null,
+                start_new_session=True,
+            )
+        )
+        url = f"http://127.0.0.1:{self.vllm}"
+        await until(lambda: _answers(url), bool, "the server to answer")
+        assert await self._said(f"curl -fsS {url}/metrics | tee before.prom > after.prom") == (0, "")
+
+    async def _daemon(self) -> None:
+        """Start it, or again: it watches the server, and has a console."""
+        if not self.started:
+            await self._serve(SERVE)
+        if self.rig.daemon is not None:
+            assert await self.rig.kill(signal.SIGTERM) == 0, self.rig.log()[-2000:]
+        await self.rig.start()
+        await until(self.rig.target, lambda target: target and target["servers"], "the server to be seen")
+        if 'mode = "advise"' not in self.rig.config.read_text():
+            await self.rig.serving()
+        async with aiohttp.ClientSession() as session, session.get(self.environment["TRIMTAB_URL"]) as page:
+            assert (page.status, page.content_type) == (200, "text/html")
+
+    async def _ready(self, command: str, words: list[str]) -> None:
+        """What a reader sees to before: a server to be advised about, a daemon, something to abort."""
+        asks_the_daemon = ":8090" in command
+        if words[0] == "trimtab":
+            if words[1] in {"init", "check", "advise"} and not self.started:
+                await self._serve(SERVE)
+            asks_the_daemon = words[1] == "audit" or hasattr(parser().parse_args(words[1:]), "url")
+        if asks_the_daemon and self.rig.daemon is None:
+            text = self.rig.config.read_text()
+            self.rig.config.write_text(text.replace('mode = "advise"', 'mode = "approve"'))
+            await self._daemon()
+        if words[1:2] == ["propose"]:
+            await self._rested()
+        if words[1:2] == ["abort"] and at_rest(await self.rig.target()):
+            await self.rig.change(max_num_seqs=24)
+
+    async def _rested(self) -> Document:
+        return await until(self.rig.target, at_rest, "the target to rest")
+
+    async def _with_ids(self, command: str) -> str:
+        """With the id of a suggestion that is open, and of a token that there is."""
+        if f"{TARGET}-s1" in command:
+            waits = (await self._rested())["suggestion"]
+            made = await self.rig.suggestion(waits) if waits else {}
+            if made.get("status") != "open":
+                made = await self.rig.propose(max_num_seqs=32)
+            command = command.replace(f"{TARGET}-s1", str(made["id"])).replace("DIGEST-OF-IT", made["digest"])
+        if "token revoke" in command:
+            listing = await self._said("trimtab token list --tokens-file tokens --json")
+            last = json.loads(listing[1])["tokens"][-1]["id"]
+            command = re.sub(r"\b[0-9a-f]{8}$", last, command)
+        return command
+
+    async def _shell(self, command: str) -> None:
+        """As typed into a terminal: asked, it is answered yes; what is exported is kept."""
+        program, *words = next(commands(command), [""])
+        script = command
+        if program == "trimtab" and words[0] == "approve":
+            script = f"script -qec {shlex.quote(command)} /dev/null <<< y"
+        status, said = await self._said(f"set -euo pipefail\n{script}\nexport -p > exported")
+        allowed = {0, 1} if words[:1] and words[0] in FINDS else {0}
+        assert status in allowed, f"{command}\nexit status {status}\n{said}"
+        listing = await self._said("set -a; . ./exported; env -0")
+        self.environment = dict(one.split("=", 1) for one in listing[1].split("\0") if "=" in one)
+
+    async def _said(self, script: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-c", script),
+            cwd=self.rig.home,
+            env=self.environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            said, _ = await process.communicate()
+        return process.returncode or 0, said.decode(errors="replace")
+
+
+@asynccontextmanager
+async def stage(home: Path, page: str) -> AsyncIterator[Stage]:
+    """For a page with a whole config its own, else the README's; after it nothing is left."""
+    (home / "bin").mkdir()
+    (home / "bin" / "vllm").write_text(VLLM)
+    (home / "bin" / "vllm").chmod(0o755)
+    for folder in ("deploy", "docs", "examples"):
+        (home / folder).symlink_to(REPOSITORY / folder)
+    configs = {one.page: one.text for one in blocks("toml") if "[[targets]]" in one.text}
+    vllm = free_port()
+    async with receiving() as receiver:
+        wishes = PageWishes(config=configs.get(page, configs["README.md"]), receiver=receiver.url, vllm=vllm)
+        rig = Rig(home=home, wishes=wishes)
+        rig.prepare()
+        path = f"{home / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {name: said for name, said in os.environ.items() if not name.startswith("TRIMTAB_")}
+        environment |= {"PATH": path, "PYTHONPATH": str(REPOSITORY), "TRIMTAB_TOKEN": rig.token}
+        one = Stage(rig, vllm, {**environment, "TRIMTAB_URL": f"http://127.0.0.1:{rig.api}"})
+        try:
+            yield one
+        finally:
+            await rig.tear_down()
+            for process in one.started:
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()

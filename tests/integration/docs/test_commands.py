@@ -1,0 +1,187 @@
+"""Every command of a page is run, over a daemon and a simulated vLLM, or stands in the table."""
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from agent.audit.chain import Head
+from agent.cli.dispatch import main, parser
+from agent.telemetry.journald import datagram
+from docker_proxy.main import _parser as proxy_parser
+from tests.integration.docs.blocks import PAGES, REPOSITORY, Block, blocks, commands
+from tests.integration.docs.stage import stage
+
+WALKED = "docs/writing-a-policy.md"  # every command of it is run by tests/unit/test_writing_a_policy.py
+BLOCKS = [one for kind in ("sh", "console") for one in blocks(kind) if one.page != WALKED]
+TOLD = list(dict.fromkeys(one.page for one in BLOCKS))
+
+RUN = frozenset(["trimtab", "vllm", "curl", "jq", "promtool", "sed", "seq", "tail", "xargs"])
+"""What a page may have run here. A program that is neither among these nor below is one of a mistake."""
+
+NOT_RUN: Mapping[str, str] = {
+    r"apt\b": "changes this machine; tests/integration/packaging/test_deb.py does all of it",
+    r"packaging/build-deb": "tests/integration/packaging/test_deb.py runs it",
+    r"scripts/bootstrap|make ": "installs; CI begins with it, and tests/e2e/test_demo.py plays the demo",
+    r"python3 -m venv|pip install|\S+/pip install": "installs; see tests/integration/packaging",
+    r"bash examples/vllm_cpu.sh|\S+/python examples/tiny_model.py": "installs 3.5 GB, as CI does",
+    r"systemctl|journalctl|systemd-": "needs systemd; tests/systemd boots one, with these units",
+    r"sudoedit": "an editor",
+    r"groupadd|useradd|install |ln ": "changes this machine; see tests/integration/packaging",
+    r"iptables": "changes this machine's network",
+    r"docker (build|run)": "tests/integration/packaging/test_image.py makes the image",
+    r"trimtab (check|run -c) docker\.toml|trimtab-docker-proxy check": (
+        "needs a container of the reader's; tests/system/test_docker_*.py and tests/docker_proxy make some"
+    ),
+}
+"""A command that begins so is only looked at: is there such a file, unit, option of ours?"""
+
+OURS = ("systemd", "packaging", "examples", "scripts", "deploy")
+UNITS = {unit.name.removesuffix(".service") for unit in (REPOSITORY / "systemd").glob("*.service")}
+
+
+def lines(block: Block) -> Iterator[str]:
+    """The commands as they are typed, without their comments; of a session those behind the prompt."""
+    for line in re.sub(r" *\\\n *", " ", block.text).splitlines():
+        typed = re.sub(r"(^|\s{2,})#.*", "", line).strip()
+        if block.kind == "console":
+            typed = typed.removeprefix("$ ") if line.startswith("$ ") else ""
+        if typed:
+            yield typed
+
+
+def is_run(line: str) -> bool:
+    return all(program_of(words) in RUN and not excused(words) for words in commands(line))
+
+
+def program_of(words: list[str]) -> str:
+    return "vllm" if "vllm.entrypoints.openai.api_server" in words else Path(words[0]).name
+
+
+def excused(words: list[str]) -> bool:
+    return any(re.match(start, " ".join(words)) for start in NOT_RUN)
+
+
+def look_at(words: list[str]) -> None:
+    """AssertionError, or SystemExit of a parser: it names something of ours that is not there."""
+    for word in words:
+        if word.startswith(tuple(f"{folder}/" for folder in OURS)):
+            assert list(REPOSITORY.glob(word)), f"there is no {word} here"
+    program, rest = program_of(words), words[1:]
+    assert program in RUN or excused(words), f"{program}: say in this test what it is"
+    match program:
+        case "trimtab":
+            parser().parse_args(rest)
+        case "trimtab-docker-proxy":
+            proxy_parser().parse_args(rest)
+        case "systemctl":
+            verb, *units = [word for word in rest if not word.startswith("-")]
+            assert verb in {"enable", "reload", "daemon-reload", "stop", "start", "restart"}
+            assert set(units) <= UNITS
+        case "journalctl":
+            assert rest[rest.index("-u") + 1] in UNITS
+        case "vllm":
+            serve(words)
+        case "install":
+            ours = any(word.startswith("systemd/") for word in rest)
+            assert ours or (REPOSITORY / "systemd" / Path(rest[-2]).name).exists()
+        case _:
+            pass
+
+
+def serve(words: list[str]) -> None:
+    """A server's command has nothing that vLLM would not take."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        main(("lint", "--json", "--", *words))
+    assert not [one["why"] for one in json.loads(said.getvalue())["findings"] if one["rule"] == "V1"]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
+def test_every_command_of_a_page_is_one_that_there_is(block: Block) -> None:
+    for line in lines(block):
+        subprocess.run(["bash", "-n"], input=line, text=True, check=True)
+        for words in commands(line):
+            try:
+                look_at(words)
+            except SystemExit as end:
+                pytest.fail(f"{shlex.join(words)} is refused with status {end.code}")
+
+
+@pytest.mark.site
+@pytest.mark.real_envoy
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", TOLD)
+async def test_every_command_of_a_page_works(page: str, tmp_path: Path) -> None:
+    said = [line for block in BLOCKS if block.page == page for line in lines(block)]
+    async with stage(tmp_path, page) as here:
+        for line in filter(is_run, said):
+            await here.run(line)
+
+
+def test_no_block_is_missed() -> None:
+    texts = [page.read_text() for page in PAGES if not page.match(WALKED)]
+    assert len(BLOCKS) == sum(len(re.findall(r"^ *```(?:sh|console)$", text, re.MULTILINE)) for text in texts)
+    assert not [text for text in texts if re.search(r"^ *```(?:bash|shell)?\n\$ ", text, re.MULTILINE)]
+
+
+def test_nothing_is_excused_that_no_page_says() -> None:
+    typed = [line for block in BLOCKS for line in lines(block)]
+    said = [" ".join(words) for line in typed for words in commands(line)]
+    assert [start for start in NOT_RUN if not any(re.match(start, one) for one in said)] == []
+
+
+def test_the_fields_that_the_journal_is_asked_for_are_those_of_the_log() -> None:
+    asked = {
+        name
+        for block in BLOCKS
+        for line in lines(block)
+        if line.startswith("journalctl")
+        for name in re.findall(r"\bTRIMTAB_\w+", line)
+    }
+    told = datagram({"event": "x", "target": "chat", "rollout": "chat-o3", **Head(seq=7, hash="0").told()})
+    assert asked == {name for name in asked if f"\n{name}=".encode() in told} != set()
+
+
+def test_every_command_that_is_named_in_a_sentence_is_one() -> None:
+    said = {one for page in PAGES for one in re.findall(r"`(?:sudo )?trimtab ([^`>]+)", page.read_text())}
+    assert len(said) > 20
+    for words in map(shlex.split, said):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                parser().parse_args([*words, "--help"] if all(map(str.isalpha, words)) else words)
+        except SystemExit as end:
+            if end.code:
+                pytest.fail(f"there is no {shlex.join(words)}")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "trimtab approve",
+        "trimtab pause chat --reason lunch",
+        "vllm serve m --max-num-sequences-typo 4",
+        "systemctl reload trimtabd",
+        "install -m 0644 systemd/gone.conf /etc/",
+        "bash examples/gone.sh",
+        "frobnicate --now",
+    ],
+)
+def test_a_wrong_command_is_seen(wrong: str) -> None:
+    with pytest.raises((AssertionError, SystemExit)):
+        look_at(next(commands(wrong)))
+
+
+@pytest.mark.site
+@pytest.mark.real_envoy
+@pytest.mark.parametrize("wrong", ["trimtab abort another", "trimtab audit verify --pin 9:" + "0" * 64])
+async def test_a_command_that_fails_is_found(wrong: str, tmp_path: Path) -> None:
+    async with stage(tmp_path, "README.md") as here:
+        with pytest.raises(AssertionError, match="exit status"):
+            await here.run(wrong)

@@ -1,0 +1,195 @@
+"""A closed split: who asks is told when to ask again, and what runs goes on."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from actuators.envoy.plugin import EnvoyTraffic
+from agent.domain.effects import Route
+from sensors.proxy_requests.plugin import ProxyRequests
+from tests.integration.envoy.test_proxy_requests import Heard, listening
+from tests.support.sse_backend import Backend, ask, asked, until
+
+pytestmark = pytest.mark.real_envoy
+
+
+def closed(blue: Backend, number: int = 2, closed_s: float = 41.2) -> Route:
+    return Route(
+        number=number, servers=(blue.server,), weights={blue.name: 0}, fallback="", closed_s=closed_s
+    )
+
+
+def opened(blue: Backend, number: int) -> Route:
+    return Route(number=number, servers=(blue.server,), weights={blue.name: 100}, fallback=blue.name)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models", "/health"])
+async def test_who_asks_is_told_when_to_ask_again(
+    traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, path: str
+) -> None:
+    await traffic.route(closed(blue))
+
+    async with client.post(f"http://{traffic.listen}{path}", json={"stream": True}) as answer:
+        body = await answer.json()
+
+    assert (answer.status, answer.headers["retry-after"]) == (503, "42")
+    assert answer.content_type == "application/json"
+    assert answer.headers.getall("content-type") == ["application/json"]
+    assert (body["error"]["type"], body["error"]["code"]) == ("service_unavailable", 503)
+    assert "42 s" in body["error"]["message"]
+    assert not blue.served
+
+
+async def test_a_large_request_is_told_so_too(
+    traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
+) -> None:
+    await traffic.route(closed(blue))
+
+    body = json.dumps({"prompt": "a" * (8 << 20)}).encode()
+    statuses = []
+    for _ in range(5):
+        async with client.post(f"http://{traffic.listen}/v1/completions", data=io.BytesIO(body)) as answer:
+            statuses.append(answer.status)
+
+    assert statuses == [503] * 5
+
+
+async def test_streams_that_run_go_on_and_new_ones_are_served_when_it_opens(
+    traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
+) -> None:
+    blue.chunks, blue.gap_s = 20, 0.05
+    await traffic.route(opened(blue, 1))
+    running = [asyncio.create_task(ask(client, traffic.listen)) for _ in range(5)]
+
+    async def all_arrived() -> bool:
+        return await traffic.in_flight(blue.name) == 5
+
+    await until(all_arrived)
+
+    await traffic.route(closed(blue))
+    refused = await asked(client, traffic.listen, 10)
+    still_open = await traffic.in_flight(blue.name)
+    answers = await asyncio.gather(*running)
+    await traffic.route(opened(blue, 3))
+
+    assert refused == {"503": 10}
+    assert still_open == 5
+    assert [(answer.good, answer.events) for answer in answers] == [(True, 20)] * 5
+    assert await asked(client, traffic.listen, 10) == {blue.name: 10}
+
+
+async def test_no_server_need_be_known_while_it_is_closed(
+    traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
+) -> None:
+    blue.chunks, blue.gap_s = 20, 0.05
+    nobody = Route(number=2, servers=(), weights={}, fallback="", closed_s=30.0)
+    await traffic.route(opened(blue, 1))
+    running = asyncio.create_task(ask(client, traffic.listen))
+
+    async def arrived() -> bool:
+        return bool(blue.served)
+
+    await until(arrived)
+
+    await traffic.route(nobody)
+    await traffic.keep_alive(nobody)
+    refused = await asked(client, traffic.listen, 10)
+    answer = await running
+    await traffic.route(opened(blue, 3))
+
+    assert refused == {"503": 10}
+    assert answer.good
+    assert await asked(client, traffic.listen, 10) == {blue.name: 10}
+
+
+async def test_a_proxy_may_start_closed_and_without_servers(
+    traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
+) -> None:
+    nobody = Route(number=2, servers=(), weights={}, fallback="", closed_s=30.0)
+
+    for _ in range(2):
+        await traffic.keep_alive(nobody)
+        assert await asked(client, traffic.listen, 10) == {"503": 10}
+        await traffic.stop()
+    await traffic.route(opened(blue, 3))
+
+    assert await asked(client, traffic.listen, 10) == {blue.name: 10}
+
+
+async def test_a_server_that_went_meanwhile_may_be_replaced_before_it_opens(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    await traffic.route(closed(blue))
+    moved = replace(blue.server, address=green.server.address)
+
+    await traffic.route(replace(closed(blue, 3), servers=(moved,)))
+    refused = await asked(client, traffic.listen, 5)
+    await traffic.route(replace(opened(blue, 4), servers=(moved,)))
+
+    assert refused == {"503": 5}
+    assert await asked(client, traffic.listen, 5) == {green.name: 5}
+
+
+async def test_a_killed_envoy_comes_back_closed(
+    traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
+) -> None:
+    await traffic.route(closed(blue))
+    os.kill(int((traffic.home / "envoy.pid").read_text()), signal.SIGKILL)
+
+    async def gone() -> bool:
+        seen = await traffic.observe()
+        return seen is not None and not seen.listening
+
+    await until(gone)
+
+    await traffic.keep_alive(closed(blue))
+    seen = await traffic.observe()
+
+    assert await asked(client, traffic.listen, 5) == {"503": 5}
+    assert seen is not None
+    assert (seen.weights, seen.listening) == ({blue.name: 0}, True)
+
+
+async def test_a_heartbeat_writes_nothing_while_it_stays_closed(traffic: EnvoyTraffic, blue: Backend) -> None:
+    await traffic.route(closed(blue))
+    before = (traffic.home / "xds" / "rds.json").stat().st_mtime_ns
+
+    for _ in range(5):
+        await traffic.keep_alive(closed(blue))
+
+    assert (traffic.home / "xds" / "rds.json").stat().st_mtime_ns == before
+
+
+async def test_a_closed_split_is_read_from_envoy_where_its_file_is_broken(
+    traffic: EnvoyTraffic, blue: Backend
+) -> None:
+    await traffic.route(closed(blue))
+    (traffic.home / "xds" / "rds.json").write_bytes(b"{")
+
+    seen = await traffic.observe()
+
+    assert seen is not None
+    assert (seen.weights, seen.leased) == ({blue.name: 0}, None)
+
+
+async def test_who_is_told_to_wait_is_no_failure_of_a_server(
+    traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    heard = Heard(tmp_path)
+    async with listening(ProxyRequests(every_s=0.1), heard):
+        await traffic.route(closed(blue))
+        await asked(client, traffic.listen, 10, stream=True)
+        await traffic.route(opened(blue, 3))
+        await ask(client, traffic.listen)
+        await heard.until_counted(1)
+        await asyncio.sleep(0.6)  # longer than Envoy keeps a record back
+
+    assert heard.counts == {(blue.name, "ok"): 1}
+    assert heard.states == [("proxy_requests", True)]

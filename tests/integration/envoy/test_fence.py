@@ -1,0 +1,105 @@
+"""An older daemon that was stopped, and goes on, does nothing to the Envoy of a newer one."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from actuators.envoy.plugin import EnvoyTraffic
+from agent.domain.effects import Route
+from agent.domain.errors import ActError, FencedError
+from agent.domain.ports import Site
+from tests.support.sse_backend import Backend, asked
+
+pytestmark = pytest.mark.real_envoy
+
+Act = Callable[[], Awaitable[object]]
+
+
+def alone(backend: Backend, number: int = 1) -> Route:
+    return Route(number=number, servers=(backend.server,), weights={backend.name: 100}, fallback=backend.name)
+
+
+@pytest.fixture
+def newer(unbound: EnvoyTraffic, tmp_path: Path) -> EnvoyTraffic:
+    return unbound.bind(Site(target="chat", state_dir=tmp_path, epoch=4))
+
+
+async def test_a_heartbeat_shuts_the_older_out_though_there_is_nothing_to_write(
+    traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, green: Backend
+) -> None:
+    await traffic.route(alone(blue))
+    written = (traffic.home / "xds" / "rds.json").read_bytes()
+
+    await newer.keep_alive(alone(blue))
+
+    seen = await newer.observe()
+    assert seen is not None
+    assert seen.epoch == 4
+    assert (traffic.home / "xds" / "rds.json").read_bytes() == written
+    with pytest.raises(FencedError):
+        await traffic.route(alone(green, 2))
+
+
+async def test_the_older_is_shut_out_also_when_the_newer_ones_route_was_taken_back(
+    traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    await traffic.route(alone(blue))
+    nameless = Route(number=2, servers=(replace(green.server, name=""),), weights={"": 100}, fallback="")
+
+    with pytest.raises(ActError, match="Envoy refused"):
+        await newer.route(nameless)
+    with pytest.raises(FencedError):
+        await traffic.route(alone(green, 2))
+
+    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+
+
+async def test_the_older_neither_ends_nor_starts_an_envoy(
+    traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
+) -> None:
+    await newer.route(alone(blue))
+    pid = (traffic.home / "envoy.pid").read_text()
+
+    acts: list[Act] = [
+        lambda: traffic._alone(traffic._process.end),
+        traffic._start,
+        lambda: traffic.keep_alive(alone(blue)),
+    ]
+    for act in acts:
+        with pytest.raises(FencedError):
+            await act()
+
+    assert (traffic.home / "envoy.pid").read_text() == pid
+    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+
+
+async def test_an_envoy_that_has_come_meanwhile_is_not_joined_by_a_second(
+    traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
+) -> None:
+    await traffic.route(alone(blue))
+    pid = (traffic.home / "envoy.pid").read_text()
+
+    await newer._start()
+
+    assert (traffic.home / "envoy.pid").read_text() == pid
+    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+
+
+async def test_a_lease_is_ended_in_the_name_of_the_daemon_that_was_let_in_last(
+    traffic: EnvoyTraffic, newer: EnvoyTraffic, unbound: EnvoyTraffic, blue: Backend, green: Backend
+) -> None:
+    route = replace(alone(blue), servers=(blue.server, green.server), leased=green.name, lease_s=30.0)
+    await traffic.route(replace(route, weights={blue.name: 50, green.name: 50}))
+    nameless = Route(number=2, servers=(replace(green.server, name=""),), weights={"": 100}, fallback="")
+    with pytest.raises(ActError, match="Envoy refused"):
+        await newer.route(nameless)
+    nobody = unbound.bind(Site(target="chat", state_dir=traffic.home.parent, epoch=0))
+
+    assert await nobody.end_lease()
+
+    seen = await nobody.observe()
+    assert seen is not None
+    assert seen.epoch == 4

@@ -1,0 +1,472 @@
+import asyncio
+import os
+import signal
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actuators.envoy.admin import Admin
+from actuators.envoy.plugin import EnvoyTraffic
+from agent.domain.effects import Route
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from agent.domain.reading import Request, RequestSample, Sample, SourceState
+from sensors.proxy_requests.plugin import ProxyRequests
+from tests.support.sse_backend import Backend, ask, asked, free_port, until
+
+
+def noon() -> datetime:
+    return datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Heard:
+    """A sensor's view, and everything it said."""
+
+    state_dir: Path
+    target: str = "chat"
+    samples: list[Sample] = field(default_factory=list)
+
+    def servers(self) -> Sequence[Server]:
+        return ()
+
+    @property
+    def requests(self) -> list[Request]:
+        samples = [sample for sample in self.samples if isinstance(sample, RequestSample)]
+        return [request for sample in samples for request in sample.requests]
+
+    @property
+    def states(self) -> list[tuple[str, bool]]:
+        return [(one.source, one.available) for one in self.samples if isinstance(one, SourceState)]
+
+    @property
+    def counts(self) -> Counter[tuple[str, str]]:
+        return Counter((request.server, request.outcome) for request in self.requests)
+
+    async def until_counted(self, total: int) -> None:
+        async def all_counted() -> bool:
+            return len(self.requests) >= total
+
+        await until(all_counted)
+
+    async def until_said(self, *states: tuple[str, bool]) -> None:
+        async def said() -> bool:
+            return self.states == list(states)
+
+        await until(said)
+
+
+@asynccontextmanager
+async def listening(sensor: ProxyRequests, heard: Heard) -> AsyncIterator[None]:
+    task = asyncio.create_task(sensor.run(heard, heard.samples.append, noon))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Heard:
+    return Heard(tmp_path)
+
+
+@pytest.fixture
+async def sensor(heard: Heard) -> AsyncIterator[ProxyRequests]:
+    one = ProxyRequests(stalled_after_s=1.0, every_s=0.1)
+    async with listening(one, heard):
+        yield one
+
+
+@pytest.fixture
+async def blue() -> AsyncIterator[Backend]:
+    async with Backend("chat-r1") as backend:
+        yield backend
+
+
+@pytest.fixture
+async def green() -> AsyncIterator[Backend]:
+    async with Backend("chat-r2") as backend:
+        yield backend
+
+
+@pytest.fixture
+async def traffic(tmp_path: Path, blue: Backend, green: Backend) -> AsyncIterator[EnvoyTraffic]:
+    """All to green; what green fails before its answer is tried again on blue."""
+    unbound = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
+    bound = unbound.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    weights = {blue.name: 0, green.name: 100}
+    await bound.route(
+        Route(number=1, servers=(blue.server, green.server), weights=weights, fallback=blue.name)
+    )
+    yield bound
+    await bound.stop()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield session
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+@pytest.mark.parametrize(
+    ("mode", "stream", "green_is", "blue_is"),
+    [
+        ("ok", True, "ok", None),
+        ("ok", False, "ok", None),
+        ("400", True, "refused", None),
+        ("400", False, "refused", None),
+        ("500", True, "failed", None),
+        ("503", True, "failed", "ok"),
+        ("reset", True, "failed", "ok"),
+        ("cut", True, "truncated", None),
+        ("unfinished", True, "truncated", None),
+        ("error", True, "truncated", None),
+        ("abort", True, "aborted", None),
+        ("abort", False, "aborted", None),
+    ],
+)
+async def test_every_attempt_counts_for_the_server_that_made_it(
+    heard: Heard,
+    traffic: EnvoyTraffic,
+    blue: Backend,
+    green: Backend,
+    client: aiohttp.ClientSession,
+    mode: str,
+    stream: bool,
+    green_is: str,
+    blue_is: str | None,
+) -> None:
+    green.mode = mode  # type: ignore[assignment]
+    expected = Counter({(green.name, green_is): 12})
+    if blue_is:
+        expected[blue.name, blue_is] = 12
+
+    await asyncio.gather(*(ask(client, traffic.listen, stream=stream) for _ in range(12)))
+    await heard.until_counted(expected.total())
+    await asyncio.sleep(0.4)  # all is written by then: nothing is counted twice
+
+    assert heard.counts == expected
+    assert heard.states == [("proxy_requests", True)]
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+@pytest.mark.parametrize(("mode", "status"), [("reset", 0), ("gone", 0), ("503", 503)])
+async def test_what_no_server_answered_has_no_status(
+    heard: Heard,
+    traffic: EnvoyTraffic,
+    green: Backend,
+    client: aiohttp.ClientSession,
+    mode: str,
+    status: int,
+) -> None:
+    if mode == "gone":
+        await green.__aexit__(None, None, None)
+    else:
+        green.mode = mode  # type: ignore[assignment]
+
+    await asyncio.gather(*(ask(client, traffic.listen, stream=True) for _ in range(12)))
+    await heard.until_counted(24)
+
+    failed = [request for request in heard.requests if request.server == green.name]
+    assert [(request.outcome, request.status) for request in failed] == [("failed", status)] * 12
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+async def test_a_mixture_under_load_is_counted_as_the_client_saw_it(
+    heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    modes = ["ok", "ok", "ok", "500", "cut", "unfinished", "abort"] * 20
+    answers = await asyncio.gather(
+        *(ask(client, traffic.listen, headers={"x-mode": mode, "x-request-id": "same"}) for mode in modes)
+    )
+
+    await heard.until_counted(len(modes))
+
+    assert {outcome: count for (_, outcome), count in heard.counts.items()} == {
+        "ok": sum(answer.good for answer in answers) - 20,  # `abort` ends well, too
+        "failed": sum(answer.status == 500 for answer in answers),
+        "truncated": sum(answer.status == 200 and not answer.whole for answer in answers),
+        "aborted": 20,
+    }
+    assert {server for server, _ in heard.counts} == {green.name}
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+async def test_tokens_and_times_are_of_the_attempt(
+    heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    green.chunks, green.gap_s = 25, 0.02
+
+    answer = await ask(client, traffic.listen)
+    await heard.until_counted(1)
+
+    (request,) = heard.requests
+    assert request.tokens == answer.events == 25
+    assert request.status == 200
+    assert request.ttft_s is not None
+    assert 0 < request.ttft_s < request.duration_s
+    assert request.duration_s > 24 * 0.02
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+async def test_an_answer_in_crumbs_is_read_as_well_and_text_is_not_taken_for_an_end(
+    heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    green.mode = "crumbs"
+
+    answers = await asyncio.gather(*(ask(client, traffic.listen) for _ in range(5)))
+    await heard.until_counted(5)
+    errors = await Admin(traffic.home / "admin.sock").stats("lua.*errors")
+
+    assert {answer.good for answer in answers} == {True}
+    assert heard.counts == {(green.name, "ok"): 5}
+    assert {request.tokens for request in heard.requests} == {green.chunks}
+    assert errors
+    assert set(errors.values()) == {0}
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+@pytest.mark.parametrize("first_byte", [False, True])
+async def test_a_client_that_gives_up_is_not_the_servers_failure(
+    heard: Heard,
+    traffic: EnvoyTraffic,
+    green: Backend,
+    client: aiohttp.ClientSession,
+    first_byte: bool,
+) -> None:
+    green.mode, green.chunks, green.gap_s = ("ok" if first_byte else "hang"), 1000, 0.05
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await ask(client, traffic.listen)
+
+    await heard.until_counted(3)
+
+    assert heard.counts == {(green.name, "gave_up"): 3}
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+async def test_a_client_that_hangs_up_at_done_was_served(
+    heard: Heard, traffic: EnvoyTraffic, green: Backend
+) -> None:
+    host, _, port = traffic.listen.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = b'{"stream": true}'
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+    writer.write(f"{head}content-type: application/json\r\n\r\n".encode() + body)
+
+    await reader.readuntil(b"[DONE]")
+    writer.transport.abort()
+    await heard.until_counted(1)
+
+    assert heard.counts == {(green.name, "ok"): 1}
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+async def test_a_stream_without_a_first_byte_is_stalled_once_and_its_end_is_not_counted(
+    heard: Heard, traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    green.mode = "hang"
+    asking = [asyncio.create_task(ask(client, traffic.listen)) for _ in range(4)]
+    unstreamed = asyncio.create_task(ask(client, traffic.listen, stream=False))
+
+    await heard.until_counted(4)
+    stalled = list(heard.requests)
+    for task in (*asking, unstreamed):
+        task.cancel()
+    await heard.until_counted(5)
+    await asyncio.sleep(0.4)
+
+    assert [request.outcome for request in stalled] == ["stalled"] * 4
+    assert min(request.duration_s for request in stalled) >= 1.0
+    assert heard.counts == {(green.name, "stalled"): 4, (green.name, "gave_up"): 1}
+    assert blue.served.total() == 0
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+async def test_only_inference_counts(
+    heard: Heard, traffic: EnvoyTraffic, client: aiohttp.ClientSession
+) -> None:
+    for path in ("/v1/models", "/health", "/metrics", "/v1/chat/completions?x=1"):
+        await ask(client, traffic.listen, path=path)
+
+    await heard.until_counted(1)
+    await asyncio.sleep(0.4)
+
+    assert len(heard.requests) == 1
+
+
+@pytest.mark.real_envoy
+async def test_envoy_reconnects_to_a_daemon_that_comes_back(
+    heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    for _ in range(2):
+        before = len(heard.requests)
+        async with listening(ProxyRequests(every_s=0.1), heard):
+            await asked(client, traffic.listen, 5)
+            await heard.until_counted(before + 5)
+
+    assert heard.counts == {(green.name, "ok"): 10}
+
+
+@pytest.mark.real_envoy
+@pytest.mark.usefixtures("sensor")
+async def test_a_dead_envoy_is_said_once(
+    heard: Heard, traffic: EnvoyTraffic, client: aiohttp.ClientSession
+) -> None:
+    await asked(client, traffic.listen, 3)
+    await heard.until_counted(3)
+
+    os.kill(int((traffic.home / "envoy.pid").read_text()), signal.SIGKILL)
+    await heard.until_said(("proxy_requests", True), ("proxy_requests", False))
+    await asyncio.sleep(0.5)
+
+    assert heard.states == [("proxy_requests", True), ("proxy_requests", False)]
+
+
+def record(**changed: object) -> dict[str, object]:
+    fields = {"server": "chat-r1", "path": "/v1/completions", "code": 200, "flags": "-", "duration_ms": 12}
+    return {**fields, "ttft_us": 300, "id": "a", "attempt": "1", **changed}
+
+
+async def send(heard: Heard, data: bytes) -> None:
+    """Until the other side hangs up, or has had time to."""
+    path = heard.state_dir / "envoy" / "records.sock"
+
+    async def exists() -> bool:
+        return path.is_socket()
+
+    await until(exists)
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(data)
+    try:
+        async with asyncio.timeout(0.2):
+            await reader.read()
+    except (TimeoutError, ConnectionError):
+        pass
+    writer.close()
+
+
+GARBAGE = {
+    "not msgpack": b"\xc1\xc1\xc1",
+    "a number": b"\x07",
+    "text": b"GET / HTTP/1.1\r\n\r\n",
+    "a huge length": b"\xdd" + struct.pack(">I", 1 << 31) + b"\x01",
+    "a message of another shape": msgpack.packb({"tag": "us"}),
+    "entries that are no entries": msgpack.packb(["us", [7, None, [1]]]),
+    "another tag": msgpack.packb(["xx", [[0, record()]]]),
+    "missing fields": msgpack.packb(["us", [[0, {}]]]),
+    "fields of other types": msgpack.packb(["us", [[0, record(code="many", ttft_us=[])]]]),
+    "nan": msgpack.packb(["us", [[0, record(attempt=float("nan"))]]]),
+    "a list as key": b"\x92\xa2us\x91\x92\x00\x81\x90\x01",
+    "nested beyond reason": b"\x91" * 100_000,
+}
+
+
+@pytest.mark.usefixtures("sensor")
+@pytest.mark.parametrize("garbage", list(GARBAGE.values()), ids=list(GARBAGE))
+async def test_garbage_is_counted_said_once_and_the_rest_is_heard(heard: Heard, garbage: bytes) -> None:
+    for _ in range(3):
+        await send(heard, garbage)
+    await send(heard, msgpack.packb(["us", [[0, record(code=500, new_field=1)]]]))
+
+    await heard.until_counted(1)
+
+    async def said() -> bool:
+        return ("proxy_requests records", False) in heard.states
+
+    await until(said)
+    assert heard.counts == {("chat-r1", "failed"): 1}
+    assert heard.states.count(("proxy_requests records", False)) == 1
+
+
+@given(garbage=st.binary(max_size=60))
+def test_no_bytes_end_the_sensor(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
+    async def story() -> None:
+        heard = Heard(tmp_path_factory.mktemp("s"))
+        async with listening(ProxyRequests(every_s=0.1), heard):
+            path = heard.state_dir / "envoy" / "records.sock"
+            while not path.is_socket():
+                await asyncio.sleep(0)
+            _, writer = await asyncio.open_unix_connection(path)
+            writer.write(garbage)
+            writer.close()
+            await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("sensor")
+async def test_a_record_split_over_many_packets_is_one(heard: Heard) -> None:
+    path = heard.state_dir / "envoy" / "records.sock"
+
+    async def exists() -> bool:
+        return path.is_socket()
+
+    await until(exists)
+    _, writer = await asyncio.open_unix_connection(path)
+    for byte in msgpack.packb(["us", [[0, record(code=500)]]]):
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0)
+
+    await heard.until_counted(1)
+    writer.close()
+
+    assert heard.states[0] == ("proxy_requests", True)
+
+
+async def test_the_socket_of_a_dead_daemon_is_replaced_and_only_the_owner_may_write(heard: Heard) -> None:
+    path = heard.state_dir / "envoy" / "records.sock"
+    path.parent.mkdir()
+    path.write_text("left behind")
+
+    async def exists() -> bool:
+        return path.is_socket()
+
+    async with listening(ProxyRequests(every_s=0.1), heard):
+        await until(exists)
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_socket_that_cannot_be_made_is_said_once(heard: Heard) -> None:
+    heard.state_dir = heard.state_dir / ("d" * 120)
+
+    async with listening(ProxyRequests(every_s=0.1), heard):
+        await heard.until_said(("proxy_requests", False))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"paths": ()},
+        {"paths": ("v1",)},
+        {"paths": [7]},
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        ProxyRequests(**options)  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""The Debian package in a Debian of its own: installed, upgraded, removed, purged."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.systemd.conftest import build, build_next
+from tests.integration.systemd.machine import Machine
+
+pytestmark = [pytest.mark.site, pytest.mark.timeout(400)]
+
+CONFIG = """
+[[targets]]
+name = "chat"
+[targets.engine]
+kind = "process"
+serving = "http://127.0.0.1:9"
+[targets.traffic]
+listen = "127.0.0.1:9002"
+[api]
+tokens_file = "tokens"
+"""
+
+
+@pytest.fixture(scope="module")
+def packages() -> tuple[Path, Path]:
+    return build(), build_next()
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    with Machine() as machine:
+        yield machine
+
+
+def test_it_installs_upgrades_and_goes_and_only_a_purge_takes_what_it_knew(
+    machine: Machine, packages: tuple[Path, Path]
+) -> None:
+    first, later = packages
+    policy = machine.root / "etc/trimtab/docker-proxy.toml"
+    config = machine.root / "etc/trimtab/trimtab.toml"
+    state = machine.root / "var/lib/trimtab"
+
+    machine.install(first)
+    assert machine.run("dpkg", "--verify", "trimtab") == ""
+    assert machine.shown("trimtab", "ActiveState") == "inactive"
+    assert machine.run("systemctl", "is-enabled", "trimtab", check=False).strip() == "disabled"
+    assert "not-found" not in machine.shown("trimtab-docker-proxy", "LoadState")
+    assert "complete" in machine.run("cat", "/usr/share/bash-completion/completions/trimtab")
+    assert "rollout" in machine.run("zcat", "/usr/share/man/man1/trimtab.1.gz")
+    assert machine.run("find", "/opt/trimtab", "-name", "sphinx*") == ""  # makes the documentation only
+    key = (machine.root / "etc/trimtab/audit.key").read_bytes()
+
+    config.write_text(CONFIG)
+    policy.write_text(policy.read_text() + "# ours\n")
+    machine.run("systemctl", "enable", "--now", "trimtab")
+    daemon = machine.shown("trimtab", "MainPID")
+    machine.install(later)
+    assert machine.shown("trimtab", "ActiveState") == "active"
+    assert machine.shown("trimtab", "MainPID") != daemon
+    assert machine.run("systemctl", "is-enabled", "trimtab").strip() == "enabled"
+    assert policy.read_text().endswith("# ours\n")
+    assert (machine.root / "etc/trimtab/audit.key").read_bytes() == key
+
+    machine.run("dpkg", "--remove", "trimtab")
+    assert not (machine.root / "opt/trimtab").exists()
+    assert not (machine.root / "usr/bin/trimtab").is_symlink()
+    assert machine.run("systemctl", "is-active", "trimtab", check=False).strip() == "inactive"
+    assert (state / "audit.jsonl").exists()
+    assert config.exists()
+
+    machine.install(later)
+    machine.run("systemctl", "start", "trimtab")
+    assert machine.shown("trimtab", "ActiveState") == "active"
+
+    machine.run("dpkg", "--purge", "trimtab")
+    assert not state.exists()
+    assert not config.parent.exists()
+    assert machine.run("find", "/etc", "/usr", "-name", "*trimtab*").strip() == ""
+    assert not (machine.root / "opt/trimtab").exists()
+    assert machine.run("systemctl", "--failed", "--no-legend").strip() == ""

@@ -1,0 +1,273 @@
+"""A server that somebody else started: found, copied, watched, and ended when it has been replaced."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from actuators.host import process_group, procfs
+from actuators.process.adopted import may_signal, unendable
+from actuators.process.plugin import ProcessEngine
+from actuators.process.watch import until_gone
+from actuators.vllm.probe import OpenAiProbe
+from agent.domain.errors import ActError
+from agent.domain.events import ServerLost
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from tests.support.process_rig import STUB, free_ports, until
+
+
+class Stranger:
+    """A stub that was started by hand, with a child and an environment of its own."""
+
+    def __init__(self, *, leads: bool) -> None:
+        self.port = free_ports()[0]
+        self.url = f"http://localhost:{self.port}"
+        flags = ("--max-num-seqs", "2", "--engine-core", "--port", str(self.port))
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "NOTIFY_SOCKET": "/run/x"}
+        self.process = subprocess.Popen([*STUB, *flags], start_new_session=leads, env=env)
+        while not procfs.listener(self.port):
+            self.process.poll()
+        known = procfs.process(self.process.pid)
+        assert known
+        self.family = procfs.with_descendants([known])
+
+    def left(self) -> list[procfs.Process]:
+        self.process.poll()
+        return [one for one in self.family if procfs.runs(one)]
+
+    def end(self) -> None:
+        for one in self.left():
+            os.kill(one.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(params=[True, False], ids=["leads its group", "in our group"])
+def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
+    stranger = Stranger(leads=request.param)
+    yield stranger
+    stranger.end()
+
+
+def engine(
+    url: str, state_dir: Path, command: tuple[str, ...] = (), *, patience_s: float = 0.5
+) -> ProcessEngine:
+    options = ProcessEngine(
+        command=command,
+        serving=url,
+        ports=free_ports(),
+        health_every_s=0.1,
+        health_timeout_s=patience_s,
+        lost_after=2,
+        stop_s=5.0,
+    )
+    return options.bind(Site(target="chat", state_dir=state_dir, epoch=1))
+
+
+async def test_a_running_server_is_adopted_with_its_setting(stranger: Stranger, tmp_path: Path) -> None:
+    adopting = engine(stranger.url, tmp_path)
+
+    assert list(await adopting.problems()) == []
+    [found] = await adopting.observe()
+
+    setting = {"max_num_seqs": 2, "engine_core": True}
+    address = f"127.0.0.1:{stranger.port}"
+    assert found == Server(name="chat-r0", setting=setting, address=address, ours=False)
+    assert await adopting.busy(found) == 1
+
+
+async def test_new_servers_are_started_as_it_was_even_when_it_is_gone(
+    stranger: Stranger, tmp_path: Path
+) -> None:
+    adopting = engine(stranger.url, tmp_path)
+    [blue] = await adopting.observe()
+    await adopting.retire(blue)
+    green = Server(name="chat-r1", setting={**blue.setting, "max_num_seqs": 4, "engine_core": None})
+
+    launched = await engine(stranger.url, tmp_path).launch(green, 60)
+
+    [found] = await adopting.observe()
+    assert (found.name, found.setting, found.ours) == ("chat-r1", {"max_num_seqs": 4}, True)
+    listener = procfs.listener(int(launched.address.rpartition(":")[2]))
+    assert listener
+    env = procfs.environment(listener.pid)
+    assert env["HF_HUB_OFFLINE"] == "1"
+    assert "NOTIFY_SOCKET" not in env
+    assert list(await adopting.problems()) == []
+    await adopting.retire(launched)
+
+
+async def test_it_is_ended_with_all_that_it_started_but_nothing_else(
+    stranger: Stranger, tmp_path: Path
+) -> None:
+    adopting = engine(stranger.url, tmp_path)
+    [found] = await adopting.observe()
+    assert len(stranger.left()) == 2
+
+    await adopting.retire(found)
+    await adopting.retire(found)
+
+    assert stranger.left() == []
+    assert list(await adopting.observe()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "gone", "why"),
+    [(signal.SIGKILL, True, "exited"), (signal.SIGSTOP, False, "is silent: /health")],
+)
+async def test_its_loss_is_told(
+    stranger: Stranger, tmp_path: Path, number: signal.Signals, gone: bool, why: str
+) -> None:
+    adopting = engine(stranger.url, tmp_path)
+    [found] = await adopting.observe()
+    said: list[ServerLost] = []
+    watch = asyncio.create_task(
+        adopting.watch(found, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
+    )
+    await asyncio.sleep(0.2)
+
+    os.kill(stranger.process.pid, number)
+    await asyncio.wait_for(until(lambda: said), 60)
+
+    [lost] = said
+    assert (lost.server, lost.gone) == ("chat-r0", gone)
+    assert lost.why.startswith(f"chat-r0 {why}")
+    watch.cancel()
+    await asyncio.wait([watch])
+
+
+async def test_one_whose_process_cannot_be_seen_is_gone_when_it_refuses(stranger: Stranger) -> None:
+    silences: list[str] = []
+    probe = OpenAiProbe(address=f"127.0.0.1:{stranger.port}")
+    watch = asyncio.create_task(
+        until_gone(probe, None, silences.append, every_s=0.1, timeout_s=0.5, misses=2)
+    )
+
+    os.kill(stranger.process.pid, signal.SIGSTOP)
+    await asyncio.wait_for(until(lambda: silences), 60)
+    assert not watch.done()
+    os.kill(stranger.process.pid, signal.SIGKILL)
+
+    assert "refused 2 connections" in await asyncio.wait_for(watch, 60)
+    assert len(silences) == 1
+
+
+async def test_a_busy_one_is_there_as_long_as_it_listens(stranger: Stranger, tmp_path: Path) -> None:
+    adopting = engine(stranger.url, tmp_path)
+    [found] = await adopting.observe()
+
+    os.kill(stranger.process.pid, signal.SIGSTOP)
+    assert list(await adopting.observe()) == [found]
+    assert list(await engine(stranger.url, tmp_path / "new").observe()) == [found]
+
+    os.kill(stranger.process.pid, signal.SIGKILL)
+    stranger.process.wait()
+    assert list(await adopting.observe()) == []
+
+
+async def test_a_silent_heir_of_its_socket_is_not_the_server(stranger: Stranger, tmp_path: Path) -> None:
+    """As a forked engine core is for a moment, when the API server has crashed."""
+    adopting = engine(stranger.url, tmp_path)
+    assert await adopting.observe()
+    stranger.end()
+    with socket.create_server(("127.0.0.1", stranger.port)):
+        assert list(await adopting.observe()) == []
+
+
+async def test_what_does_not_know_health_is_no_server(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(free_ports()[0])]
+    other = subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        await asyncio.wait_for(until(lambda: procfs.listener(int(argv[-1]))), 60)
+        adopting = engine(f"http://127.0.0.1:{argv[-1]}", tmp_path, STUB, patience_s=60.0)
+
+        assert list(await adopting.observe()) == []
+        [problem] = await adopting.problems()
+    finally:
+        other.kill()
+        other.wait()
+
+    assert "/health answers 404" in problem
+
+
+@contextmanager
+def as_another_user() -> Iterator[None]:
+    os.seteuid(54321)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_one_of_another_user_cannot_be_retired(stranger: Stranger) -> None:
+    address = f"127.0.0.1:{stranger.port}"
+    assert may_signal(stranger.family[0])
+    assert unendable(address) == ""
+    first = procfs.process(1)
+    assert first
+    if os.geteuid() != 0:  # then the host's first process is another user's
+        assert not may_signal(first)
+        return
+    child = subprocess.Popen(["/bin/sleep", "600"], user=12345)
+    known = procfs.process(child.pid)
+    assert known
+
+    with as_another_user():
+        signalled, why = may_signal(known), unendable(address)
+    child.kill()
+    child.wait()
+
+    assert not signalled
+    assert "cannot be seen (belongs to user 0), so trimtab could never retire it: run trimtab as" in why
+
+
+async def test_nothing_to_adopt_is_a_problem(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_ports()[0]}"
+
+    with_command = await engine(url, tmp_path, STUB).problems()
+    without = await engine(url, tmp_path).problems()
+
+    assert [url in problem for problem in with_command] == [True]
+    assert len(without) == 2
+    with pytest.raises(ActError, match="write command"):
+        await engine(url, tmp_path).launch(Server(name="chat-r1", setting={}), 60)
+
+
+async def test_a_server_of_ours_is_not_adopted_as_somebody_elses(tmp_path: Path) -> None:
+    first = ProcessEngine(command=STUB, ports=free_ports()).bind(
+        Site(target="chat", state_dir=tmp_path, epoch=1)
+    )
+    launched = await first.launch(Server(name="chat-r1", setting={}), 60)
+
+    found = await engine(f"http://{launched.address}", tmp_path).observe()
+
+    assert [(server.name, server.ours) for server in found] == [("chat-r1", True)]
+    await first.retire(launched)
+
+
+def test_a_process_is_known_by_its_words_while_it_lives(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import time; time.sleep(600)", "a b", ""]
+    known = process_group.spawn(argv, env={"A": "b=c"}, cwd="", log=tmp_path / "log")
+
+    assert known.parent == os.getpid()
+    assert known.pid == known.group == known.session
+    assert procfs.runs(known)
+    assert procfs.words(known.pid)[-2:] == ["a b", ""]
+    assert procfs.environment(known.pid) == {"A": "b=c"}
+
+    os.kill(known.pid, signal.SIGKILL)
+    while (code := process_group.exit_code(known)) is None:
+        time.sleep(0.01)
+    assert code == -signal.SIGKILL
+    assert procfs.process(known.pid) is None
+    assert not procfs.runs(known)
+    assert procfs.words(known.pid) == []

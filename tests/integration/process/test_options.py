@@ -1,0 +1,65 @@
+"""Which options the process engine takes, and what it finds wrong with the place it should work in."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actuators.process.plugin import ProcessEngine
+from agent.domain.errors import ActError
+from tests.support.process_rig import SERVER, STUB, site
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "say what is served"),
+        ({"serving": "https://127.0.0.1:8000"}, "serving must look like"),
+        ({"serving": "127.0.0.1:8000"}, "serving must look like"),
+        ({"serving": "http://127.0.0.1"}, "serving must look like"),
+        ({"command": STUB, "ports": [9, 8]}, "ports must be"),
+        ({"command": STUB, "ports": [8101]}, "ports must be"),
+        ({"command": STUB, "ports": [8101, 70000]}, "ports must be"),
+        ({"command": STUB, "stop_s": -1}, "stop_s"),
+        ({"command": STUB, "health_every_s": 0}, "health_every_s"),
+        ({"command": STUB, "health_timeout_s": 0}, "health_timeout_s"),
+        ({"command": STUB, "lost_after": 0}, "lost_after"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        ProcessEngine(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"command": ["sh", "-c", "vllm serve m"]}, "starts a shell"),
+        ({"command": [*STUB, "--ssl-certfile", "f"]}, "--ssl_certfile: only plain HTTP"),
+        ({"command": STUB, "cwd": "/no/such/folder"}, "no folder '/no/such/folder'"),
+    ],
+    ids=["shell", "TLS", "folder"],
+)
+async def test_problems_say_what_to_do(tmp_path: Path, options: dict[str, Any], why: str) -> None:
+    [problem] = await ProcessEngine(**options).bind(site(tmp_path)).problems()
+
+    assert why in problem
+
+
+async def test_ports_that_are_all_taken_are_a_problem_and_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        engine = ProcessEngine(command=STUB, ports=(port, port)).bind(site(tmp_path))
+
+        [problem] = await engine.problems()
+        with pytest.raises(ActError, match="none of"):
+            await engine.launch(SERVER, 60)
+
+    assert f"none of {port}..{port} is free" in problem
+
+
+def test_an_engine_that_is_not_bound_says_so() -> None:
+    with pytest.raises(RuntimeError, match="bind"):
+        ProcessEngine(command=STUB)._bound  # noqa: B018 - it is the asking that fails

@@ -1,0 +1,110 @@
+"""A server's first requests, and what it says to golden prompts."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.domain.errors import ActError
+from agent.quality.comparison import flaw_of
+from tests.support.process_rig import SERVER, Bound
+
+
+async def test_warm_up_sends_several_lengths_with_the_servers_own_key(bound: Bound, tmp_path: Path) -> None:
+    engine = bound("--api-key", "sk-secret")
+    server = await engine.launch(SERVER, 60)
+
+    await engine.warm_up(server, 12, 60)
+
+    log = (tmp_path / "servers" / "chat-r1.log").read_text()
+    lengths = [line.split()[2] for line in log.splitlines() if line.startswith("prompt of")]
+    assert len(lengths) == 12
+    assert set(lengths) == {"9", "65", "257"}  # of 2,048 tokens of context
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("with-500", "4 of 4 warm-up requests failed: status 500: .*the engine is dead"),
+        ("with-abort", "4 of 4 .* aborted"),
+        ("never", "0 of 4 warm-up requests were done within 1 s"),
+    ],
+)
+async def test_a_failed_warm_up_says_how(bound: Bound, how: str, why: str) -> None:
+    engine = bound("--completes", how)
+    server = await engine.launch(SERVER, 60)
+
+    with pytest.raises(ActError, match=why):
+        await engine.warm_up(server, 4, 1 if how == "never" else 60)
+
+
+async def test_a_warm_up_of_which_half_fails_is_good_enough(bound: Bound) -> None:
+    engine = bound("--completes", "half")
+    server = await engine.launch(SERVER, 60)
+
+    await engine.warm_up(server, 4, 60)
+
+
+async def test_a_warm_up_goes_on_until_nothing_is_compiled_any_more(bound: Bound, tmp_path: Path) -> None:
+    engine = bound("--compiles", "9")
+    server = await engine.launch(SERVER, 60)
+
+    await engine.warm_up(server, 4, 60)
+
+    said = (tmp_path / "servers" / "chat-r1.log").read_text()
+    assert "during inference: kernel_9." in said
+    assert said.count("prompt of") > 12  # all of a round were seen to compile nothing
+
+
+async def test_a_server_that_compiles_all_the_time_is_not_warm_at_the_deadline(bound: Bound) -> None:
+    engine = bound("--compiles", "1000000")
+    server = await engine.launch(SERVER, 60)
+
+    with pytest.raises(ActError, match=r"it still compiles: .* during inference: kernel_"):
+        await engine.warm_up(server, 4, 2)
+
+
+async def test_a_warm_up_sends_the_operators_prompts_as_well(bound: Bound, tmp_path: Path) -> None:
+    engine = bound()
+    server = await engine.launch(SERVER, 60)
+
+    await engine.warm_up(server, 6, 60, ["a b c d", "e"])
+
+    log = (tmp_path / "servers" / "chat-r1.log").read_text().splitlines()
+    assert sorted(line for line in log if line.startswith("prompt of")) == [
+        *("prompt of 2 words", "prompt of 257 words", "prompt of 5 words", "prompt of 5 words"),
+        *("prompt of 65 words", "prompt of 9 words"),
+    ]
+
+
+async def test_golden_answers_have_their_log_probabilities(bound: Bound) -> None:
+    engine = bound("--api-key", "sk-secret")
+    server = await engine.launch(SERVER, 60)
+
+    [answer] = await engine.answers(server, ["one"], 60)
+
+    assert (answer.text, answer.finish_reason, answer.length) == (" so it is", "length", 3)
+    assert (answer.tokens, answer.logprobs) == ((" so", " it", " is"), (-0.5, -0.25, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("how", "flaws", "known"),
+    [("plainly", {""}, False), ("with-500", {"failed"}, False), ("with-abort", {"failed"}, True)],
+)
+async def test_a_golden_answer_that_is_none_says_so(
+    bound: Bound, how: str, flaws: set[str], known: bool
+) -> None:
+    engine = bound("--completes", how)
+    server = await engine.launch(SERVER, 60)
+
+    said = await engine.answers(server, ["one", "two"], 60)
+
+    assert {flaw_of(one) for one in said} == flaws
+    assert all(bool(one.logprobs) is known for one in said)
+
+
+async def test_golden_prompts_that_are_not_answered_in_time_are_an_error(bound: Bound) -> None:
+    engine = bound("--completes", "never")
+    server = await engine.launch(SERVER, 60)
+
+    with pytest.raises(ActError, match="2 golden prompts were not answered within 1 s"):
+        await engine.answers(server, ["one", "two"], 1)

@@ -1,0 +1,115 @@
+"""What is shipped for Prometheus and Grafana: valid, about metrics that exist, and explained."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.api.metric_names import METRICS
+
+ROOT = Path(__file__).parents[3]
+RULES = ROOT / "deploy" / "prometheus" / "trimtab.rules.yml"
+DASHBOARD = ROOT / "deploy" / "grafana" / "trimtab.json"
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+TOLD = {
+    f"trimtab_{metric.name}{suffix}"
+    for metric in METRICS
+    for suffix in (("_bucket", "_sum", "_count") if metric.type == "histogram" else ("",))
+}
+
+
+def rules() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    return found
+
+
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return found
+
+
+def expressions() -> Iterator[str]:
+    for panel in panels():
+        for target in panel.get("targets", ()):
+            yield target["expr"]
+
+
+def promtool(*words: str) -> tuple[int, str]:
+    ran = subprocess.run(["promtool", *words], capture_output=True, text=True, check=False, cwd=RULES.parent)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+@pytest.mark.real_prometheus
+def test_promtool_finds_the_rules_valid() -> None:
+    code, said = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES.name)
+
+    assert code == 0, said
+
+
+@pytest.mark.real_prometheus
+def test_each_rule_fires_on_its_trouble_and_not_without_it() -> None:
+    code, said = promtool("test", "rules", "trimtab.test.yml")
+
+    assert code == 0, said
+    tests = (RULES.parent / "trimtab.test.yml").read_text()
+    assert {rule["alert"] for rule in rules() if rule["alert"] not in tests} == set()
+
+
+def test_each_rule_asks_for_metrics_that_there_are() -> None:
+    for rule in rules():
+        assert set(re.findall(r"trimtab_\w+", rule["expr"])) <= TOLD, rule["alert"]
+
+
+def test_each_alert_has_its_section_in_the_runbook() -> None:
+    headings = {heading.lower() for heading in re.findall(r"^## (\w+)$", RUNBOOK, re.MULTILINE)}
+
+    wanted = {rule["annotations"]["runbook_url"] for rule in rules()}
+
+    assert wanted == {f"docs/runbook.md#{heading}" for heading in headings}
+    assert all(rule["annotations"]["runbook_url"].endswith(f"#{rule['alert'].lower()}") for rule in rules())
+
+
+def test_each_alert_says_how_urgent_it_is_and_what_it_is_about() -> None:
+    for rule in rules():
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"]
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    asked = {name for expression in expressions() for name in re.findall(r"trimtab_\w+", expression)}
+
+    assert asked
+    assert asked <= TOLD
+
+
+@pytest.mark.real_prometheus
+def test_prometheus_can_read_each_question_of_the_dashboard(tmp_path: Path) -> None:
+    asked = [expression.replace("$target", "chat") for expression in expressions()]
+    found = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(asked)]
+    path = tmp_path / "rules.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": found}]}))
+
+    code, said = promtool("check", "rules", str(path))
+
+    assert code == 0, said
+
+
+def test_the_panels_have_places_of_their_own() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        place = panel["gridPos"]
+        cells = {
+            (place["x"] + right, place["y"] + down)
+            for right in range(place["w"])
+            for down in range(place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in panels()}) == len(panels())

@@ -1,0 +1,395 @@
+import asyncio
+import gzip
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.domain.errors import SensorError
+from agent.domain.reading import SeriesSample, SourceState
+from sensors.prometheus.plugin import Prometheus
+from sensors.prometheus.promql import Connection, QueryError, number
+from tests.support.prometheus_server import Page, RealPrometheus, real_prometheus
+from tests.unit.sensors.listening import Heard, listening
+from tests.unit.sensors.pages import answer, page_server
+
+
+def packed(body: bytes) -> bytes:
+    small = gzip.compress(body)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(small)}\r\n\r\n"
+    return head.encode() + small
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(
+        samples={
+            "steady": "3",
+            "odd": "NaN",
+            "endless": "+Inf",
+            'two{a="1"}': "1",
+            'two{a="2"}': "2",
+            "up_since": str(time.clock_gettime(time.CLOCK_REALTIME)),
+        },
+        counters={"events_total": 0.0},
+    )
+
+
+@pytest.fixture(scope="module")
+def dying() -> Page:
+    return Page(samples={"heartbeat": "7"}, counters={"beats_total": 0.0})
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory, page: Page, dying: Page) -> Iterator[RealPrometheus]:
+    with real_prometheus(tmp_path_factory.mktemp("prometheus"), page, dying) as running:
+        running.until("rate(events_total[10s])", lambda values: len(values) == 1 and values[0] > 0)
+        yield running
+
+
+def asking(url: str, queries: Mapping[str, str], *, timeout_s: float = 10.0) -> Prometheus:
+    return Prometheus(url=url, queries=queries, every_s=0.05, stale_after_s=5.0, timeout_s=timeout_s)
+
+
+async def values_of(url: str, **queries: str) -> tuple[Mapping[str, float | None], list[SourceState]]:
+    async with listening(asking(url, queries)) as heard:
+        sample = await heard.next(SeriesSample)
+    return sample.values, heard.states()
+
+
+@pytest.mark.real_prometheus
+async def test_each_query_gives_its_number(prometheus: RealPrometheus) -> None:
+    values, states = await values_of(
+        prometheus.url, gauge="steady", scalar="2 + 2", summed="sum(two)", up='up{job="t"} == 1 and steady'
+    )
+
+    assert values == {"gauge": 3.0, "scalar": 4.0, "summed": 3.0, "up": 1.0}
+    assert states == []
+
+
+@pytest.mark.real_prometheus
+@pytest.mark.parametrize(
+    "promql", ["odd", "endless", "0 / 0", "no_such_metric", "steady > 4", "sum(rate(no_such[1m]))"]
+)
+async def test_no_number_is_none(prometheus: RealPrometheus, promql: str) -> None:
+    assert await values_of(prometheus.url, one=promql) == ({"one": None}, [])
+
+
+@pytest.mark.real_prometheus
+async def test_a_default_for_a_series_that_is_not_there_yet_holds(prometheus: RealPrometheus) -> None:
+    values, states = await values_of(
+        prometheus.url, errors="sum(rate(no_such[1m])) or vector(0)", gone="absent(no_such)"
+    )
+
+    assert values == {"errors": 0.0, "gone": 1.0}
+    assert states == []
+
+
+@pytest.mark.real_prometheus
+@pytest.mark.parametrize(
+    ("promql", "why"),
+    [
+        ("two", "2 series answer, not one"),
+        ("sum(", "unclosed left parenthesis"),
+        ("steady{", "is refused"),
+        ("steady[10s]", "put rate() or max_over_time() around it"),
+        ('"text"', "answers text"),
+        ("two * on () group_left () two", "is refused"),
+    ],
+)
+async def test_a_query_that_cannot_be_used_is_named_once_and_spoils_no_other(
+    prometheus: RealPrometheus, promql: str, why: str
+) -> None:
+    async with listening(asking(prometheus.url, {"bad": promql, "good": "steady"})) as heard:
+        await heard.until(lambda: len(heard.of(SeriesSample)) == 3)
+
+    assert heard.of(SeriesSample)[-1].values == {"bad": None, "good": 3.0}
+    assert [(state.source, state.available) for state in heard.states()] == [("prometheus bad", False)]
+    assert why in heard.states()[0].why
+
+
+@pytest.mark.real_prometheus
+async def test_after_the_target_was_killed_there_is_no_value(prometheus: RealPrometheus, dying: Page) -> None:
+    queries = {"now": "heartbeat", "rate": "sum(rate(beats_total[1m]))", "other": "steady"}
+    async with listening(asking(prometheus.url, queries)) as heard:
+        await heard.until(lambda: seen(heard, now=7.0))
+        dying.stop()
+        try:
+            await heard.until(lambda: seen(heard, now=None, rate=None, other=3.0))
+            left = prometheus.values("sum(rate(beats_total[1m]))")
+            dying.start()
+            await heard.until(lambda: seen(heard, now=7.0) and heard.of(SeriesSample)[-1].values["rate"])
+        finally:
+            dying.stop()
+            dying.start()
+
+    assert left != []  # Prometheus itself would have gone on answering
+    assert {state.source for state in heard.states()} == {"prometheus rate"}
+    assert "series that have ended" in heard.states()[0].why
+
+
+def seen(heard: Heard, **values: float | None) -> bool:
+    samples = heard.of(SeriesSample)
+    return bool(samples) and values.items() <= samples[-1].values.items()
+
+
+@pytest.mark.real_prometheus
+async def test_a_counter_reset_gives_no_negative_rate_and_no_window_before_the_restart(
+    prometheus: RealPrometheus, page: Page
+) -> None:
+    old_enough = "and on (instance) (time() - up_since > {:d})"
+    queries = {
+        "rate": "sum(rate(events_total[5s]))",
+        "young": f"sum(rate(events_total[5s]) {old_enough.format(3600)})",
+        "old": f"sum(rate(events_total[5s]) {old_enough.format(0)})",
+    }
+    async with listening(asking(prometheus.url, queries)) as heard:
+        await heard.until(lambda: page.counters["events_total"] > 10)
+        page.counters["events_total"] = 0.0
+        await heard.until(lambda: page.counters["events_total"] > 5)
+
+    samples = [sample.values for sample in heard.of(SeriesSample)]
+    assert all((values["rate"] or 0.0) >= 0.0 for values in samples)
+    assert {values["young"] for values in samples} == {None}
+    assert samples[-1]["old"] is not None
+    assert heard.states() == []
+
+
+@pytest.mark.real_prometheus
+async def test_a_prometheus_that_crashed_is_lost_once_and_its_old_values_are_not_believed(
+    tmp_path: Path,
+) -> None:
+    page = Page(samples={"load": "5"}, counters={"work_total": 0.0})
+    queries = {"load": "load", "alive": "up", "rate": "sum(rate(work_total[1m]))", "constant": "vector(1)"}
+    with real_prometheus(tmp_path, page) as prometheus:
+        sensor = Prometheus(
+            url=prometheus.url, queries=queries, every_s=0.05, stale_after_s=2.0, timeout_s=10.0
+        )
+        async with listening(sensor) as heard:
+            await heard.until(
+                lambda: seen(heard, load=5.0, alive=1.0) and heard.of(SeriesSample)[-1].values["rate"]
+            )
+            prometheus.kill()
+            page.stop()
+            await heard.until(lambda: seen(heard, load=None, alive=None, rate=None, constant=None))
+            await asyncio.sleep(2.0)
+            restarted = len(heard.of(SeriesSample))
+            prometheus.start()
+            old = prometheus.values("load"), len(prometheus.values("sum(rate(work_total[1m]))"))
+            await heard.until(lambda: seen(heard, constant=1.0))
+            after = [sample.values for sample in heard.of(SeriesSample)[restarted:]]
+            page.start()
+            await heard.until(lambda: seen(heard, load=5.0, alive=1.0))
+
+    assert old == ([5.0], 1)  # the trap: it still answers with what it knew before
+    assert {(values["load"], values["rate"]) for values in after} == {(None, None)}
+    whole = [state for state in heard.states() if state.source == "prometheus"]
+    assert [state.available for state in whole] == [False, True]
+    assert "does not answer" in whole[0].why
+    stale = [state for state in heard.states() if state.source == "prometheus load"]
+    assert [state.available for state in stale] == [False, True]
+    assert "s old; stale_after_s is 2" in stale[0].why
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (None, "timed out"),
+        (answer(b"<html></html>"), "does not answer like a Prometheus"),
+        (answer(b'{"status": "success"}'), "does not answer like a Prometheus"),
+        (answer(b"[]"), "does not answer like a Prometheus"),
+        (answer(b'{"data": {"result": []}}')[:-3], "does not answer"),
+        (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nno!", "503"),
+        (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "401"),
+        (answer(b'{"data": {"result": []}' + b" " * 2**23 + b"}"), "larger than 8388608 bytes"),
+        (packed(b'{"data": {"result": []}' + b" " * 2**24 + b"}"), "larger than 8388608 bytes"),
+        (answer(b"[" * 100_000), "does not answer like a Prometheus"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000, "500"),
+        (b"garbage\r\n\r\n", "does not answer"),
+        (b"", "does not answer"),
+    ],
+    ids=[
+        *("hung", "html", "no data", "list", "cut", "503", "401", "large", "large when unpacked"),
+        *("nested", "nested refusal", "garbage", "closed"),
+    ],
+)
+async def test_a_server_that_does_not_answer_well_is_lost_once(said: bytes | None, why: str) -> None:
+    async with page_server() as pages:
+        queried = "/api/v1/query?query=vector%281%29"
+        pages.answers = {queried: said}
+        url = f"http://{pages.address}/"
+        async with listening(
+            asking(url, {"one": "vector(1)"}, timeout_s=0.3 if said is None else 10.0)
+        ) as heard:
+            await heard.until(lambda: len(heard.of(SeriesSample)) == 3)
+            sample = heard.of(SeriesSample)[-1]
+            pages.answers = {queried: answer(b'{"data": {"result": [{"metric": {}, "value": [1, "1"]}]}}')}
+            await heard.until(lambda: seen(heard, one=1.0))
+
+    assert sample.values == {"one": None}
+    assert [(state.source, state.available) for state in heard.states()] == [
+        ("prometheus", False),
+        ("prometheus", True),
+    ]
+    assert why in heard.states()[0].why
+
+
+async def test_an_answer_that_trickles_is_said_and_waited_for_by_one_thread() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.append(writer)
+        writer.write(head)
+        while not heard_enough.is_set():
+            writer.write(b" ")
+            await asyncio.sleep(0.05)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        done.set()
+
+    asked: list[asyncio.StreamWriter] = []
+    heard_enough, done = asyncio.Event(), asyncio.Event()
+    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(asking(url, {"one": "vector(1)"}, timeout_s=0.3)) as heard:
+        await heard.until(heard.states)
+        first = len(asked)
+        await asyncio.sleep(0.3)
+        second = len(asked)
+    heard_enough.set()
+    await done.wait()
+    server.close()
+
+    assert "has not finished" in heard.states()[0].why
+    assert (first, second) == (1, 1)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, 10**4000])
+    | st.floats()
+    | st.text(max_size=10)
+    | st.floats().map(str),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(max_size=5) | st.sampled_from(["value", "values", "metric"]), inner, max_size=4
+        )
+    ),
+    max_leaves=10,
+)
+RESULTS = (
+    st.lists(st.fixed_dictionaries({"metric": JSON, "value": st.tuples(JSON, JSON).map(list)}), max_size=3)
+    | JSON
+    | st.tuples(JSON, JSON).map(list)
+)
+
+
+@given(RESULTS)
+def test_any_result_is_a_finite_number_none_or_an_error_of_the_query(result: object) -> None:
+    try:
+        value = number(result)
+    except QueryError as error:
+        value, why = None, str(error)
+    else:
+        why = ""
+
+    assert value is None or isfinite(value)
+    assert len(why) < 500
+
+
+@contextmanager
+def saying(answers: list[bytes]) -> Iterator[str]:
+    """An address that answers each question with the last of `answers`, and closes."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            with suppress(ConnectionError):
+                self.wfile.write(answers[-1])
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[tuple[list[bytes], Connection]]:
+    answers = [b""]
+    with saying(answers) as url:
+        connection = Connection(url, timeout_s=10.0)
+        yield answers, connection
+        connection.close()
+
+
+BODIES = (
+    st.binary(max_size=100)
+    | JSON.map(lambda body: json.dumps(body).encode())
+    | RESULTS.map(lambda result: json.dumps({"data": {"result": result}}).encode())
+    | JSON.map(lambda why: json.dumps({"error": why}).encode())
+    | st.integers(0, 20_000).map(lambda depth: b'{"data": {"result": ' + b"[" * depth)
+    | st.integers(0, 20_000).map(lambda digits: b'{"data": {"result": [' + b"9" * digits + b', "1"]}}')
+)
+HEADS = st.sampled_from(
+    [b"", b"Content-Encoding: gzip\r\n", b"Transfer-Encoding: chunked\r\n", b"Location: http://[\r\n"]
+)
+
+
+@given(st.sampled_from([200, 204, 302, 400, 422, 500]), HEADS, BODIES, st.booleans())
+def test_any_bytes_are_an_answer_to_each_query_or_an_error_of_the_source(
+    source: tuple[list[bytes], Connection], status: int, head: bytes, body: bytes, whole: bool
+) -> None:
+    answers, connection = source
+    line = f"HTTP/1.1 {status} Said\r\nConnection: close\r\nContent-Length: {len(body)}\r\n".encode()
+    answers.append(line + head + b"\r\n" + body if whole else body)
+
+    try:
+        found = connection.ask({"one": "vector(1)", "two": "steady"}, 5.0)
+    except SensorError as error:
+        found, why = {}, str(error)
+    else:
+        why = ""
+
+    assert len(why) < 1000
+    assert all(one.value is None or isfinite(one.value) for one in found.values())
+    assert all(len(one.why) < 500 for one in found.values())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": "localhost:9090", "queries": {"a": "b"}},
+        {"url": 9090, "queries": {"a": "b"}},
+        {"url": "http://localhost:9090"},
+        {"url": "http://localhost:9090", "queries": {"a": " "}},
+        {"url": "http://localhost:9090", "queries": {"a": 1}},
+        {"url": "http://localhost:9090", "queries": "up"},
+        {"url": "http://localhost:9090", "queries": {"a": "b"}, "every_s": 0},
+        {"url": "http://localhost:9090", "queries": {"a": "b"}, "stale_after_s": -1},
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Prometheus(**options)

@@ -1,0 +1,119 @@
+"""The service as it is shipped, with Docker: its unit asks the proxy's unit, and that asks the Engine."""
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from json import dumps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerWishes
+from tests.e2e.rig import lost
+from tests.integration.systemd.machine import Machine
+from tests.integration.systemd.service import Service
+from tests.support.docker_images import Image
+from tests.support.docker_site import Bench, Container
+
+pytestmark = [pytest.mark.site, pytest.mark.real_docker, pytest.mark.real_envoy, pytest.mark.timeout(300)]
+
+ENGINE = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")).resolve()
+
+
+@dataclass(kw_only=True)
+class DockerService(Service, DockerRig):
+    """Containers of this host's Engine, changed by the service of a booted machine."""
+
+    bare_metal: bool = False
+
+    def log_of_the_proxy(self) -> str:
+        return self.machine.run("journalctl", "-u", "trimtab-docker-proxy", "-o", "cat", "--no-pager")
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with Bench() as bench:
+        yield bench
+
+
+@pytest.fixture
+async def image(bench: Bench) -> AsyncIterator[Image]:
+    """What the simulator's containers read of this host lies below /srv: the proxy has a /tmp of its own."""
+    image = await bench.simulator()
+    with ExitStack() as after:
+        srv = after.enter_context(TemporaryDirectory(dir="/srv", prefix="trimtab-"))
+        Path(srv).chmod(0o755)
+        binds = [_seen_below(Path(srv), bind, after) for bind in image.binds]
+        yield replace(image, binds=tuple(binds))
+
+
+def _seen_below(srv: Path, bind: str, after: ExitStack) -> str:
+    place, _, rest = bind.partition(":")
+    if place == "/usr":
+        return bind
+    here = srv / place.strip("/").replace("/", "-")
+    here.mkdir()
+    subprocess.run(["mount", "--bind", place, here], check=True)
+    after.callback(lambda: subprocess.run(["umount", "--lazy", here], check=True))
+    return f"{here}:{rest}"
+
+
+@pytest.fixture
+async def blue(bench: Bench, image: Image) -> Container:
+    fault = ("--sim-fault", "max_num_seqs=12:exit")
+    return await bench.serving(*FLAGS, *fault, image=image, restart="unless-stopped")
+
+
+@pytest.fixture
+def read(image: Image) -> list[str]:
+    """The host's directories that the containers read."""
+    return [bind.partition(":")[0] for bind in image.binds]
+
+
+@pytest.fixture
+def docker_machine(package: Path, read: list[str]) -> Iterator[Machine]:
+    """Docker's group is that of the Engine's socket."""
+    with Machine(ENGINE, *(Path(place) for place in read if place != "/usr")) as machine:
+        machine.install(package)
+        machine.run("groupmod", "--non-unique", "--gid", str(ENGINE.stat().st_gid), "docker")
+        yield machine
+
+
+async def test_a_container_is_changed_and_a_bad_change_taken_back_by_the_units_as_shipped(
+    bench: Bench, blue: Container, image: Image, read: list[str], docker_machine: Machine, tmp_path: Path
+) -> None:
+    rig = DockerService(
+        home=tmp_path,
+        wishes=DockerWishes(containers=(blue.name,)),
+        bench=bench,
+        blue=(blue,),
+        machine=docker_machine,
+    )
+    rig.prepare()
+    (docker_machine.root / "etc/trimtab/docker-proxy.toml").write_text(f"""
+        socket = {{ path = "/run/trimtab-docker-proxy/docker.sock", engine = "{ENGINE}" }}
+        containers = {{ adopt = ["{blue.name}"] }}
+        create = {{ images = ["{image.tag}"] }}
+        mounts = {{ read = {dumps(read)} }}
+    """)
+    docker_machine.run("systemctl", "start", "trimtab")
+    try:
+        await rig.serving()
+        async with rig.observer() as answers, rig.users(SOME) as traffic:
+            one = await rig.switch(max_num_seqs=16)
+            bad = await rig.switch(max_num_seqs=12)
+            kept = await rig.are_whole()
+        said = rig.log_of_the_proxy()
+    finally:
+        await rig.tear_down()
+
+    assert (one["outcome"], bad["outcome"]) == ("promoted", "rolled_back"), (one, bad)
+    assert "exited with code 1" in bad["why"]
+    assert kept == ["chat-r1"]
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    assert "containers/create" in said
+    assert "refused" not in said

@@ -1,0 +1,180 @@
+"""The service under a real systemd: start, reload, crash, hang, stop and upgrade, in canaries with users."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.api.tokens import load, store
+from agent.audit import chain
+from simulator.traffic import Traffic
+from tests.e2e.config_builder import Wishes
+from tests.e2e.rig import lost, until
+from tests.e2e.test_adopting import stranger
+from tests.integration.systemd.conftest import NEXT
+from tests.integration.systemd.service import Service, Start
+
+pytestmark = [pytest.mark.site, pytest.mark.real_envoy, pytest.mark.timeout(400)]
+
+STEP_S = 12.0  # of the canary: longer than it takes to be stopped and started
+UPGRADE_S = 30.0
+SLOW = Wishes(steps=((50, 5, STEP_S),), hold_s=1.0)
+
+
+async def in_thread(rig: Service, *words: str) -> str:
+    """A command in the machine, while users go on."""
+    return await asyncio.to_thread(rig.machine.run, *words)
+
+
+async def changed_under_load(rig: Service, traffic: Traffic) -> str:
+    """Blue's record, which green is held up to, is one of the whole load."""
+    await until(lambda: _ok(traffic), lambda count: count > 100, "the load")
+    return await rig.change(max_num_seqs=16)
+
+
+async def test_the_unit_as_shipped_is_shut_and_finds_its_proxy_again_after_a_crash(service: Start) -> None:
+    async with stranger() as (url, _):
+        rig = await service(Wishes(serving=url), bare_metal=False)
+        await until(rig.weights, bool, "the proxy to serve")
+        envoy = rig.envoy_pid()
+        the_unit_is_shut(rig)
+
+        async with rig.observer() as answers, rig.clients() as traffic:
+            rig.machine.run("kill", "-9", str(rig.main))
+            await until(lambda: _restarts(rig), lambda count: count == 1, "a restart", 90.0)
+            await rig.serving()
+
+    assert rig.restarts == 1
+    assert rig.envoy_pid() == envoy
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+
+
+def the_unit_is_shut(rig: Service) -> None:
+    machine = rig.machine
+    status = machine.run("cat", f"/proc/{rig.main}/status")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    uid = machine.run("id", "-u", "trimtab").strip()
+
+    assert machine.shown("trimtab", "ActiveState") == "active"
+    assert machine.shown("trimtab", "StatusText").startswith("chat ")
+    assert fields["Uid"].split() == [uid] * 4
+    assert (fields["CapEff"], fields["CapBnd"], fields["NoNewPrivs"]) == ("0" * 16, "0" * 16, "1")
+    assert fields["Seccomp"] == "2"
+    places = machine.run("stat", "-c", "%U %a", "/var/lib/trimtab", "/etc/trimtab").split()
+    assert places == ["trimtab", "700", "root", "750"]
+    assert "chat" in machine.run("trimtab", "status")
+    signers = machine.run(
+        "journalctl", "-u", "trimtab", "-o", "cat", "--output-fields=TRIMTAB_SIGNED_BY"
+    ).split()
+    assert signers
+    assert "null" not in signers
+    read = machine.run("runuser", "-u", "trimtab", "--", "cat", "/etc/trimtab/audit.key", check=False)
+    assert "Permission denied" in read
+    socket = machine.run("stat", "-c", "%G %a", "/run/trimtab-docker-proxy/docker.sock").split()
+    assert socket == ["trimtab", "660"]
+    for unit in ("trimtab", "trimtab-docker-proxy"):
+        machine.run("systemd-analyze", "security", "--threshold=10", "--no-pager", unit)
+
+
+async def test_a_reload_reads_the_tokens_again_and_nothing_is_restarted(service: Start) -> None:
+    rig = await service(Wishes())
+    await rig.serving()
+    daemon = rig.main
+    tokens = load(rig.tokens)
+    owner = rig.machine.run("stat", "-c", "%U %a", "/etc/trimtab/tokens").split()
+
+    store(rig.tokens, [])
+    rig.machine.run("systemctl", "reload", "trimtab")
+    await until(lambda: rig.ask("GET", "/v1/targets"), lambda answer: answer[0] == 401, "a refusal")
+    store(rig.tokens, list(tokens.values()))
+    rig.machine.run("systemctl", "reload", "trimtab")
+    await until(lambda: rig.ask("GET", "/v1/targets"), lambda answer: answer[0] == 200, "an answer")
+
+    assert owner == ["trimtab", "600"]
+    assert rig.machine.run("stat", "-c", "%U %a", "/etc/trimtab/tokens").split() == owner
+    assert (rig.main, rig.restarts) == (daemon, 0)
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+async def test_a_daemon_that_dies_or_hangs_in_a_canary_is_replaced_and_no_request_is_lost(
+    service: Start, number: str
+) -> None:
+    rig = await service(SLOW)
+    await rig.serving()
+    daemon, envoy = rig.main, rig.envoy_pid()
+
+    async with rig.observer() as answers, rig.clients() as traffic:
+        change = await changed_under_load(rig, traffic)
+        await rig.in_phase("canary")
+        rig.machine.run("kill", "-s", number, str(daemon))
+        await until(lambda: _restarts(rig), lambda count: count == 1, "a restart", 90.0)
+        one = await rig.ended(change)
+        kept = await rig.is_whole()
+
+    assert (one["outcome"], one["lost"], kept) == ("promoted", 0, "chat-r2"), one
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    assert ("Watchdog timeout" in rig.log_of_systemd()) == (number == "SIGSTOP")
+    assert (rig.main != daemon, rig.envoy_pid()) == (True, envoy)
+
+
+async def _restarts(rig: Service) -> int:
+    return rig.restarts
+
+
+async def test_a_stop_in_a_canary_is_clean_and_leaves_everything_to_blue(service: Start) -> None:
+    rig = await service(SLOW)
+    await rig.serving()
+
+    async with rig.observer() as answers, rig.clients() as traffic:
+        change = await changed_under_load(rig, traffic)
+        await rig.in_phase("canary")
+        await in_thread(rig, "systemctl", "stop", "trimtab")
+        stopped = [rig.machine.shown("trimtab", what) for what in ("ActiveState", "Result")]
+        await until(lambda: _new_ones(rig, "chat-r2"), lambda count: count == 0, "green's lease to end")
+        alone = traffic.tally.outcomes["ok"]
+        await until(lambda: _ok(traffic), lambda count: count > alone + 20, "good answers")
+        await in_thread(rig, "systemctl", "start", "trimtab")
+        one = await rig.ended(change)
+        await rig.is_whole()
+
+    assert stopped == ["inactive", "success"]
+    assert one["restarts"] == 1, one
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    assert chain.verify(rig.journal).ok
+
+
+async def _new_ones(rig: Service, server: str) -> int:
+    """Requests that this server is given in a second."""
+    before = await rig.answered(server)
+    await asyncio.sleep(1.0)
+    return await rig.answered(server) - before
+
+
+async def _ok(traffic: Traffic) -> int:
+    return traffic.tally.outcomes["ok"]
+
+
+async def test_an_upgrade_in_a_canary_loses_no_request(service: Start, next_package: Path) -> None:
+    rig = await service(replace(SLOW, steps=((50, 5, UPGRADE_S),), at_most_s=UPGRADE_S * 4))
+    await rig.serving()
+    daemon, envoy = rig.main, rig.envoy_pid()
+
+    async with rig.observer() as answers, rig.clients() as traffic:
+        change = await changed_under_load(rig, traffic)
+        await rig.in_phase("canary")
+        await asyncio.to_thread(rig.machine.install, next_package)
+        replaced = rig.main != daemon
+        one = await rig.ended(change)
+        kept = await rig.is_whole()
+
+    assert rig.machine.run("dpkg-query", "-W", "-f", "${Version}", "trimtab") == NEXT
+    assert replaced
+    assert (one["outcome"], one["restarts"], one["lost"], kept) == ("promoted", 1, 0, "chat-r2"), one
+    assert lost(traffic) == []
+    assert set(answers) == {"200"}
+    assert rig.envoy_pid() == envoy
+    print(f"upgrade: {traffic.tally.sent} requests sent, {len(lost(traffic))} lost, {answers}")  # noqa: T201

@@ -1,0 +1,49 @@
+"""The units as they are written: shut as far as their work allows."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).parents[3] / "systemd"
+
+
+@pytest.mark.parametrize(("unit", "tenths"), [("trimtab", 10), ("trimtab-docker-proxy", 3)])
+def test_systemd_finds_little_to_improve(unit: str, tenths: int) -> None:
+    little_to_improve(UNITS / f"{unit}.service", tenths)
+
+
+def little_to_improve(unit: Path, tenths: int) -> None:
+    said = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", f"--threshold={tenths}", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert said.returncode == 0, said.stdout[-3000:] + said.stderr
+    assert "Unknown" not in said.stderr
+
+
+def test_gpus_cost_two_tenths(tmp_path: Path) -> None:
+    """By the file that hosts with NVIDIA GPUs add."""
+    unit = tmp_path / "trimtab.service"
+    more = (UNITS / "nvidia.conf").read_text().partition("[Service]\n")[2]
+    unit.write_text((UNITS / "trimtab.service").read_text().replace("\n[Install]", f"\n{more}\n[Install]"))
+
+    little_to_improve(unit, 12)
+
+
+def test_only_the_daemon_is_stopped_and_its_audit_key_is_handed_over() -> None:
+    unit = (UNITS / "trimtab.service").read_text()
+
+    for line in (
+        "Type=notify",
+        "KillMode=process",
+        "OOMPolicy=continue",
+        "ExecReload=/bin/kill -HUP $MAINPID",
+    ):
+        assert re.search(f"^{re.escape(line)}$", unit, re.MULTILINE), line
+    assert "LoadCredential=audit.key:/etc/trimtab/audit.key" in unit
+    assert "\nMemoryMax" not in unit

@@ -1,0 +1,278 @@
+"""What befalls the world at a time: to the daemon, the host, the proxy, the servers and the metrics."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent.domain import events as e
+from tests.simulation.door import PERSONS
+from tests.simulation.script import Act
+from tests.simulation.setup import BLUE
+from tests.simulation.world import Process, Split
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+LASTING = frozenset({"metrics stale", "metrics NaN", "metrics reset", "metrics missing", "records missing"})
+TO_SERVERS = frozenset(
+    {
+        "old server exits",
+        "out of memory",
+        "server removed by hand",
+        "flags changed by hand",
+        "stray server by hand",
+    }
+)
+STATUS = {"exits": "exited", "hangs": "hung", "wedges": "wedged"}
+STRAY = "chat-r99"
+LONG_S = 20.0
+HOUR_S = 3600.0
+Deed = Callable[["History", Act], bool]
+
+
+def do(history: "History", act: Act) -> bool:
+    """Do it; False: there was nothing that it could be done to."""
+    what = act.what
+    if what in LASTING:
+        history.trouble(what, act.lasts_s)
+        return True
+    if what.startswith("operator "):
+        return history.operator.do(what)
+    if what in TO_SERVERS and not history.observer.writer:
+        return False  # no daemon has seen yet what there was
+    who, _, how = what.rpartition(" ")
+    if how in STATUS and who in {"old server", "new server"}:
+        return _befall(history, STATUS[how], new=who == "new server")
+    return DEEDS[what](history, act)
+
+
+def _befall(history: "History", status: str, *, new: bool) -> bool:
+    newcomers = history.observer.newcomers
+    found = [one for one in history.world.servers.values() if (one.name in newcomers) is new and one.answers]
+    if found:
+        history.world.befall(history.random.choice(found).name, status)
+    return bool(found)
+
+
+def _kill(history: "History", act: Act, after_s: float = 2.0) -> bool:
+    del act
+    daemon = history.daemon
+    if daemon is None:
+        return False
+    daemon.kill(after_s)
+    return True
+
+
+def _kill_twice(history: "History", act: Act) -> bool:
+    if not _kill(history, act):
+        return False
+    history.loop.outside(
+        2.0 + act.lasts_s / 4, lambda: None if history.quiet else _kill(history, act) and None
+    )
+    return True
+
+
+def _dead_for_long(history: "History", act: Act) -> bool:
+    return _kill(history, act, LONG_S)
+
+
+def _advise(history: "History", act: Act) -> bool:
+    if not _kill(history, act):
+        return False
+    before, history.mode = history.mode, "advise"
+
+    def back() -> None:
+        history.mode = before
+        if not history.quiet:
+            _kill(history, act)
+
+    history.loop.outside(2.0 + act.lasts_s, back)
+    return True
+
+
+def _pause(history: "History", act: Act) -> bool:
+    daemon = history.daemon
+    if daemon is None:
+        return False
+    daemon.owner.frozen = True
+    history.loop.outside(act.lasts_s, lambda: history.loop.thaw(daemon.owner))
+    return True
+
+
+def _replace(history: "History", act: Act) -> bool:
+    daemon = history.daemon
+    if daemon is None or history.observer.writer < daemon.epoch:
+        return False  # without its lock, nothing would tell the two apart before either has written
+    _pause(history, replace(act, lasts_s=act.lasts_s + 3.0))
+    history.loop.outside(2.0, lambda: history.start(beside=True))
+    return True
+
+
+def _clock(seconds: float) -> Deed:
+    def jump(history: "History", act: Act) -> bool:
+        del act
+        history.loop.skew_s += seconds
+        history.world.note_shares()
+        return True
+
+    return jump
+
+
+def _proxy(history: "History", act: Act) -> bool:
+    """It is away for a moment, and starts with what it was told last."""
+    del act
+    history.world.proxy_up = False
+
+    def back() -> None:
+        history.world.proxy_up = True
+
+    history.loop.outside(2.0, back)
+    return True
+
+
+def _out_of_memory(history: "History", act: Act) -> bool:
+    """The kernel ends the largest, and another one a moment later."""
+    del act
+    found = [one.name for one in history.world.servers.values() if one.status != "starting"]
+    history.random.shuffle(found)
+    for name in found[:1]:
+        history.world.befall(name, "exited")
+    return bool(found)
+
+
+def _removed(history: "History", act: Act) -> bool:
+    del act
+    found = sorted(history.world.servers)
+    if found:
+        history.world.finish(history.random.choice(found), 0, keep=False)
+    return bool(found)
+
+
+def _other_flags(history: "History", act: Act) -> bool:
+    """Somebody restarts a server that is theirs with flags of their own."""
+    del act
+    found = [one for one in history.world.servers.values() if not one.ours and one.answers]
+    if not found:
+        return False
+    one = history.random.choice(found)
+    history.world.finish(one.name, 0, keep=False)
+    setting = {**one.setting, "max_num_seqs": 6}
+    history.mixed = True
+    history.observer.allowed.add(frozenset(setting.items()))
+    history.loop.outside(1.5, lambda: _again(history, one, setting))
+    return True
+
+
+def _again(history: "History", one: Process, setting: dict[str, object]) -> None:
+    if one.name not in history.world.servers and one.name not in history.world.stopped:
+        process = history.world.adopt(one.name, setting, ours=False)
+        process.address = one.address
+
+
+def _weights(history: "History", act: Act) -> bool:
+    """Somebody writes a split of their own into the proxy."""
+    del act
+    split = history.world.split
+    up = sorted(one.name for one in history.world.servers.values() if one.answers)
+    if split is None or not up:
+        return False
+    mine: Split = replace(
+        split,
+        weights={up[-1]: 100},
+        addresses={up[-1]: history.world.servers[up[-1]].address},
+        fallback=up[-1],
+        leased=None,
+        closed_s=0.0,
+        number=0,
+    )
+    history.world.split, history.observer.handed_s = mine, history.world.at_s
+    history.world.note_shares()
+    return True
+
+
+def _stray(history: "History", act: Act) -> bool:
+    """A server with our mark that no daemon knows of."""
+    del act
+    history.world.adopt(STRAY, dict(BLUE), ours=True)
+    return True
+
+
+def _token(history: "History", act: Act) -> bool:
+    """An operator's token is taken out of the file, and SIGHUP sent; later it is there again."""
+    everybody = frozenset(PERSONS)
+    history.admit(everybody - {history.random.choice(("alice", "bob"))})
+    history.loop.outside(act.lasts_s, lambda: history.admit(everybody))
+    return True
+
+
+def _tokens_broken(history: "History", act: Act) -> bool:
+    """What was in force stays in force."""
+    del act
+    history.admit(history.known, broken=True)
+    return True
+
+
+def _configured(history: "History", act: Act) -> bool:
+    """Other steps, bounds, drain and lease from the next start on; what was approved keeps its own."""
+    if not _kill(history, act):
+        return False
+    history.other = not history.other
+    return True
+
+
+DEEDS: dict[str, Deed] = {
+    "token removed": _token,
+    "tokens file broken": _tokens_broken,
+    "restarted with another configuration": _configured,
+    "daemon killed": _kill,
+    "daemon killed twice": _kill_twice,
+    "daemon paused": _pause,
+    "daemon paused and replaced": _replace,
+    "daemon dead for long": _dead_for_long,
+    "daemon restarted in advise mode": _advise,
+    "clock forward": _clock(HOUR_S),
+    "clock back": _clock(-HOUR_S),
+    "proxy restarts": _proxy,
+    "out of memory": _out_of_memory,
+    "server removed by hand": _removed,
+    "flags changed by hand": _other_flags,
+    "weights changed by hand": _weights,
+    "stray server by hand": _stray,
+}
+
+
+def heal(history: "History") -> None:
+    """The last fault is over: what hung answers again, what is somebody else's is started, nobody is away."""
+    world = history.world
+    history.quiet = world.quiet = True
+    history.say("-- all faults end")
+    for what in {*history.troubles} - {"unwritable"}:  # what was decided meanwhile is still to be written
+        del history.troubles[what]
+    history.trouble("nothing", 0.0)
+    history.mode = history.script.mode
+    history.admit(frozenset(PERSONS))
+    world.proxy_up = True
+    for name in [one.name for one in world.servers.values() if one.status in {"hung", "wedged"}]:
+        world.befall(name, "healthy")
+    for daemon in history.daemons:
+        history.loop.thaw(daemon.owner)
+    state = history.daemons[-1].state
+    if not history.script.ours and state is not None:
+        missing = [s for s in state.fleet if not s.ours and s.name not in state.vacated]
+        for server in missing:
+            if server.name not in world.servers and server.name not in world.stopped:
+                process = world.adopt(server.name, dict(server.setting), ours=False)
+                process.address = server.address
+    newest = history.daemons[-1]
+    if newest.killed or newest.over or (state is not None and state.mode == "advise"):
+        newest.kill(None)
+        history.loop.outside(1.0, history.start)
+    history.loop.outside(3.0, lambda: _last_words(history))
+
+
+def _last_words(history: "History") -> None:
+    """Nothing new is to begin; who is impatient ends what runs."""
+    at = history.loop.wall()
+    history.operator.say(e.Paused(at=at, actor="alice"))
+    if history.script.impatient:
+        history.operator.say(e.Aborted(at=at, actor="alice", reason="enough"))

@@ -1,0 +1,149 @@
+"""What the tests of the Docker engine share: a site, an engine that is quick to tell, and what it left."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from actuators.docker import snapshots
+from actuators.docker.clone import spec_of
+from actuators.docker.labels import ours
+from actuators.docker.plugin import DockerEngine
+from actuators.docker.snapshots import Kept
+from agent.domain.events import ServerLost
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from tests.support.docker_site import Bench
+
+Json = dict[str, Any]
+
+
+def noon() -> datetime:
+    return datetime(2025, 11, 21, 12, tzinfo=UTC)
+
+
+class Place:
+    """A site, and engines bound to it."""
+
+    def __init__(self, bench: Bench, state_dir: Path) -> None:
+        self.bench = bench
+        self.site = Site(target="chat", state_dir=state_dir, epoch=1)
+        self.adopted = f"{bench.prefix}vllm"
+
+    def engine(self, *containers: str, epoch: int = 1, host: str = "") -> DockerEngine:
+        engine = DockerEngine(
+            containers=containers or (self.adopted,),
+            host=host,
+            health_every_s=0.1,
+            health_timeout_s=0.5,
+            lost_after=2,
+            stop_s=5.0,
+        )
+        return engine.bind(replace(self.site, epoch=epoch))
+
+    async def keep(self, *flags: str, **host: Any) -> None:  # noqa: ANN401
+        """As if a container of these words had served here, and was retired."""
+        image = await self.bench.simulator()
+        body = {
+            "Image": image.tag,
+            "Cmd": list(flags),
+            "HostConfig": {"Binds": list(image.binds), "Init": True, **host},
+        }
+        made = await self.bench.client.create(body, self.adopted)
+        inspect = await self.bench.client.inspect(made)
+        await self.bench.client.remove(made)
+        assert inspect
+        kept = Kept(server=self.adopted, id=made, ours=False, epoch=1, spec=spec_of(inspect, None), gone=True)
+        snapshots.write(self.site, kept)
+
+    async def left(self) -> dict[str, str]:
+        """The containers of this site by name, each with its state."""
+        found = await self.bench.client.listed(ours(self.site))
+        return {one["Names"][0].removeprefix("/"): one["State"] for one in found}
+
+    async def policy(self, container: str) -> str:
+        inspect = await self.bench.client.inspect(container)
+        assert inspect
+        return str(inspect["HostConfig"]["RestartPolicy"]["Name"])
+
+    async def tear_down(self) -> None:
+        for one in await self.bench.client.listed(ours(self.site)):
+            await self.bench.client.remove(one["Id"], volumes=True)
+
+
+@asynccontextmanager
+async def place(state_dir: Path) -> AsyncIterator[Place]:
+    async with Bench() as bench:
+        here = Place(bench, state_dir)
+        try:
+            yield here
+        finally:
+            await here.tear_down()
+
+
+@asynccontextmanager
+async def watched(engine: DockerEngine, server: Server) -> AsyncIterator[list[ServerLost]]:
+    """What the watch says, from the moment that it looks."""
+    said: list[ServerLost] = []
+    watch = asyncio.create_task(engine.watch(server, said.append, noon))
+    await asyncio.sleep(0.5)
+    try:
+        yield said
+    finally:
+        watch.cancel()
+        await asyncio.wait([watch])
+
+
+async def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.05)
+
+
+class Door:
+    """A socket in front of Docker's own, that can be shut: then Docker's daemon is away."""
+
+    def __init__(self, path: Path, behind: str = "/var/run/docker.sock") -> None:
+        self.path, self.behind = path, behind
+        self.host = f"unix://{path}"
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_unix_server(self._through, self.path)
+
+    async def shut(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            self.path.unlink(missing_ok=True)
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, onward = await asyncio.open_unix_connection(self.behind)
+        both = (writer, onward)
+        self._open.update(both)
+        try:
+            await _first(_pass_on(reader, onward), _pass_on(there, writer))
+        finally:
+            self._open.difference_update(both)
+            for one in both:
+                one.transport.abort()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+async def _first(*ways: Awaitable[None]) -> None:
+    await asyncio.gather(*ways)

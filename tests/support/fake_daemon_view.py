@@ -1,0 +1,289 @@
+"""A daemon that works, in memory: what the API and the console are tested against."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from agent.audit.history import Accepted, Point
+from agent.domain.digest import digest
+from agent.domain.errors import ActError, TrimtabError
+from agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
+from agent.domain.model import Evidence, Objective, Plan, Proposal, Prospect, Server, Slo, Step
+from agent.domain.reading import Latency, Reading, SourceState, Trend
+from agent.domain.state import Phase, Rollout, State, Suggestion
+from agent.notify.delivery import Tally
+from agent.observe.timeseries import Minute
+from agent.telemetry.self_metrics import Meters
+from vllm_facts.values import Value
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+PLAN = Plan(
+    steps=(Step(weight=50, requests=200, at_least_s=30, at_most_s=600),),
+    start_s=600,
+    warm_up_requests=20,
+    warm_up_s=60,
+    drain_s=60,
+    lease_s=15,
+)
+
+
+def steady(value: float) -> Trend:
+    return Trend(mean=value, low=value, high=value, early=value, late=value)
+
+
+@dataclass
+class FakeDesk:
+    """One target `chat` that serves with 64 sequences; `suggest` and `settle` do what a machine would."""
+
+    target: str = "chat"
+    bounds: Mapping[str, float] = field(default_factory=lambda: {"max_num_seqs": 512})
+    next_error: TrimtabError | None = None  # raised once, by the next `submit` or `records`
+    is_ready: bool = True
+    checks: bool = False  # what is asked for is checked until `answer` is called
+    logs: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)  # by target and server
+    unreadable: str = ""  # why no log can be read
+    at: datetime = NOON
+    counted: Meters = field(default_factory=lambda: Meters(stepped_at=99.5))
+    hours: dict[str, Sequence[Minute]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        blue = Server(name="chat-r0", address="127.0.0.1:8101", setting={"max_num_seqs": 64})
+        self._states = {self.target: State(target=self.target, mode="approve", blue=blue)}
+        self._suggestions: dict[str, Suggestion] = {}
+        self._rollouts: dict[str, tuple[str, Rollout]] = {}
+        self._records: list[Mapping[str, object]] = []
+        self.attempts: list[Mapping[str, int]] = []  # of who could not come in
+        self.reads: list[int] = []  # how many records were asked for at once
+        self._accepted: dict[str, Accepted] = {}
+        self._followers: set[asyncio.Queue[Mapping[str, object]]] = set()
+        self._readings: dict[str, Reading | None] = {
+            self.target: Reading(
+                at=self.at,
+                server="chat-r0",
+                span_s=60,
+                coverage=1.0,
+                running=steady(12),
+                waiting=steady(3),
+                ttft=Latency(count=480, p50=0.1, p95=0.42, p99=0.9),
+                goodput_rps=7.5,
+            )
+        }
+
+    @property
+    def followers(self) -> int:
+        return len(self._followers)
+
+    def states(self) -> Mapping[str, State]:
+        return self._states
+
+    def readings(self) -> Mapping[str, Reading | None]:
+        return self._readings
+
+    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
+        up = SourceState(at=self.at, source="vllm_metrics chat-r0", available=True)
+        lost = SourceState(at=self.at, source="nvidia_smi", available=False, why="no such command")
+        return {self.target: {up.source: up, lost.source: lost}}
+
+    def slos(self) -> Mapping[str, Slo]:
+        return {self.target: Slo(ttft=Objective(under_s=0.5, share=0.95))}
+
+    def accepted(self, request: str) -> Accepted | None:
+        """As after a restart right now."""
+        return self._accepted.get(request)
+
+    def suggestions(self) -> Sequence[Suggestion]:
+        return list(reversed(self._suggestions.values()))
+
+    def minutes(self, target: str) -> Sequence[Minute]:
+        return self.hours.get(target, ())
+
+    def points(self, rollout: str) -> Sequence[Point]:
+        del rollout
+        return ()
+
+    def rollouts(self) -> Sequence[tuple[str, Rollout]]:
+        return list(reversed(self._rollouts.values()))
+
+    def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
+        self._fail_once()
+        self.reads.append(limit)
+        return self._records[after : after + limit]
+
+    async def follow(self) -> AsyncIterator[Mapping[str, object]]:
+        queue: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
+        self._followers.add(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._followers.discard(queue)
+
+    def strangers(self, attempts: Mapping[str, int]) -> None:
+        self._fail_once()
+        self.attempts.append(attempts)
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def now(self) -> datetime:
+        return self.at
+
+    def counters(self) -> Mapping[str, float]:
+        return {"audit_head_seq": len(self._records), "audit_writable": 1, "events_total": 7}
+
+    def clock(self) -> float:
+        return 100.0
+
+    def meters(self) -> Mapping[str, Meters]:
+        return {self.target: self.counted}
+
+    def tallies(self) -> Mapping[str, Tally]:
+        return {"ops": Tally(sent=3, failed=1)}
+
+    async def submit(self, target: str, event: Event) -> State:
+        await asyncio.sleep(0)
+        self._fail_once()
+        state = self._after(self._states[target], event)
+        self.set(state)
+        name, _, asked = getattr(event, "request", "").partition(":")
+        if name:
+            self._accepted[name] = Accepted(asked=asked, state=state)
+        self.record(type(event).__name__, getattr(event, "actor", ""))
+        return state
+
+    async def log(self, target: str, server: Server) -> tuple[str, ...]:
+        await asyncio.sleep(0)
+        if self.unreadable:
+            raise ActError(self.unreadable)
+        return self.logs.get((target, server.name), ())
+
+    def _fail_once(self) -> None:
+        if self.next_error is not None:
+            error, self.next_error = self.next_error, None
+            raise error
+
+    def set(self, state: State) -> None:
+        self._states[state.target] = state
+        if state.suggestion:
+            self._suggestions[state.suggestion.id] = state.suggestion
+        if state.rollout:
+            self._rollouts[state.rollout.id] = (state.target, state.rollout)
+
+    def record(self, event: str, actor: str = "") -> None:
+        """Append to the audit, and tell the followers."""
+        entry = {
+            "seq": len(self._records) + 1,
+            "at": self.at.isoformat(),
+            "target": self.target,
+            "event": event,
+            "actor": actor,
+        }
+        self._records.append(entry)
+        for queue in self._followers:
+            queue.put_nowait(entry)
+
+    def suggest(
+        self, to: Mapping[str, Value], why: str = "3 requests wait", policy: str = "seqs"
+    ) -> Suggestion:
+        """Make a suggestion that waits; one that waited is superseded."""
+        state = self._states[self.target]
+        if state.suggestion and state.suggestion.status in {"checking", "open"}:
+            self.set(replace(state, suggestion=replace(state.suggestion, status="superseded")))
+        proposal = Proposal(
+            rule="Q1",
+            to=to,
+            why=why,
+            expects="fewer requests wait",
+            risks="more KV cache is used",
+            source="rulebook Q1",
+            evidence=(Evidence(metric="waiting", value=3, unit="requests", window_s=60),),
+        )
+        blue = state.blue
+        before = {knob: blue.setting.get(knob) if blue else None for knob in to}
+        suggestion = Suggestion(
+            id=f"{self.target}-s{len(self._suggestions) + 1}",
+            target=self.target,
+            policy=policy,
+            proposal=proposal,
+            before=before,
+            base=digest(dict(blue.setting) if blue else {}),
+            notes=(),
+            made_at=self.at,
+            expires_at=self.at + timedelta(hours=1),
+            digest="",
+        )
+        self.set(replace(state, phase=Phase.CHECKING, suggestion=suggestion))
+        return suggestion if self.checks else self.answer(Prospect(why="two GPUs are free"))
+
+    def answer(self, prospect: Prospect) -> Suggestion:
+        """End the check of the suggestion, as an engine's answer does."""
+        state = self._states[self.target]
+        found = state.suggestion
+        if found is None or found.status != "checking":
+            raise ValueError("nothing is checked")
+        if prospect.problem:
+            ended = replace(found, status="refused", notes=(*found.notes, prospect.problem))
+            self.set(replace(state, phase=Phase.OBSERVING, suggestion=ended))
+            return ended
+        shown = {"to": dict(found.proposal.to), "before": dict(found.before), "why": found.proposal.why}
+        ended = replace(found, status="open", prospect=prospect, digest=digest(shown))
+        self.set(replace(state, phase=Phase.PROPOSED, suggestion=ended))
+        return ended
+
+    def settle(self, *, promoted: bool) -> None:
+        """End the rollout that runs."""
+        state = self._states[self.target]
+        if state.rollout is None:
+            raise ValueError("no rollout runs")
+        ended = replace(
+            state.rollout, outcome="promoted" if promoted else "rolled_back", ended_at=self.at, why="judged"
+        )
+        self.set(replace(state, phase=Phase.OBSERVING, rollout=ended))
+
+    def _after(self, state: State, event: Event) -> State:
+        match event:
+            case Paused():
+                return replace(state, paused=True, note=f"paused by {event.actor}")
+            case Resumed():
+                return replace(state, paused=False, note="")
+            case ChangeAsked():
+                return self._asked(state, event)
+            case Approved():
+                return self._approved(state, event)
+            case Denied() if state.suggestion and state.suggestion.id == event.suggestion:
+                denied = replace(state.suggestion, status="denied", decided_by=event.actor)
+                return replace(state, phase=Phase.OBSERVING, suggestion=denied, note=event.reason)
+            case Aborted() if state.phase in {Phase.LAUNCHING, Phase.WARMING, Phase.CANARY}:
+                return replace(state, phase=Phase.ROLLING_BACK, note=event.reason)
+            case Aborted() if state.phase is Phase.PROMOTING:
+                return replace(state, note="blue is already being retired")
+            case _:
+                return state
+
+    def _asked(self, state: State, event: ChangeAsked) -> State:
+        if state.phase not in {Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED}:
+            return replace(state, note=f"the target is {state.phase.value}")
+        for knob, value in event.to.items():
+            bound = self.bounds.get(knob)
+            if bound is not None and isinstance(value, int | float) and value > bound:
+                return replace(state, note=f"{knob} {value} is above the bound {bound:g}")
+        self.suggest(event.to, why=event.reason, policy=event.actor)
+        return self._states[self.target]
+
+    def _approved(self, state: State, event: Approved) -> State:
+        suggestion = state.suggestion
+        if suggestion is None or suggestion.status != "open" or suggestion.digest != event.digest:
+            return replace(state, note="there is nothing to approve")
+        approved = replace(suggestion, status="approved", decided_by=event.actor)
+        rollout = Rollout(
+            id=f"{self.target}-o{len(self._rollouts) + 1}",
+            suggestion=suggestion.id,
+            server=f"{self.target}-r1",
+            plan=PLAN,
+            started_at=self.at,
+            phase_since=self.at,
+            strategy=suggestion.prospect.strategy,
+            outage_s=suggestion.prospect.outage_s,
+        )
+        return replace(state, phase=Phase.LAUNCHING, suggestion=approved, rollout=rollout)

@@ -1,0 +1,165 @@
+"""An engine without processes: keeps its servers in memory, and fails, dies or hangs when it is told to."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from agent.domain.answers import Answer
+from agent.domain.errors import ActError
+from agent.domain.events import ServerLost
+from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.ports import Now, Site
+from vllm_facts.values import Setting
+
+
+class FakeEngine:
+    """Every bound engine is this same one: the servers outlive the daemon that started them.
+
+    next_error: raised once, by the next launch, warm-up or retirement.
+    takes_s: how long each of those takes, in the loop's time.
+    requests: what `busy` says, by server name.
+    logs: what a server has written, by its name. unreadable: why no log can be read.
+    calls: (what, server's name), in order.
+    """
+
+    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def __init__(self, *running: Server, takes_s: float = 0.0, target: str = "chat") -> None:
+        self.servers = {server.name: server for server in running}
+        self.requests: dict[str, int] = {}
+        self.logs: dict[str, tuple[str, ...]] = {}
+        self.unreadable = ""
+        self.log_takes_s = 0.0
+        self.logs_read = 0
+        self.calls: list[tuple[str, str]] = []
+        self.next_error: ActError | None = None
+        self.takes_s = takes_s
+        self.site: Site | None = None
+        self.target = target
+        self.wrong: list[str] = []  # what `problems` says
+        self.prospect = Prospect(why="memory has room for everything")
+        self.wrong_answers: dict[str, str] = {}  # to every prompt, by server name
+        self.warmed_with: tuple[str, ...] = ()  # prompts
+        self.stopped: dict[str, Server] = {}
+        self._ports = iter(range(8101, 9999))
+        self._hanging: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def die(self, name: str) -> None:
+        """The server's process ends, behind everybody's back."""
+        del self.servers[name]
+        self._tell()
+
+    def hang(self, name: str) -> None:
+        """The server stays, but answers nothing any more."""
+        self._hanging.add(name)
+        self._tell()
+
+    def wake(self, name: str) -> None:
+        """The server that hung answers again."""
+        self._hanging.discard(name)
+        self._tell()
+
+    def bind(self, site: Site) -> "FakeEngine":
+        self.site = site
+        return self
+
+    async def problems(self) -> Sequence[str]:
+        return list(self.wrong)
+
+    async def observe(self) -> Sequence[Server]:
+        return list(self.servers.values())
+
+    async def preflight(
+        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+    ) -> Prospect:
+        del setting
+        self.calls.append(("preflight", servers[0].name))
+        return self.prospect if wanted == "auto" else replace(self.prospect, strategy=wanted)
+
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        if server.name in self.servers:
+            self.calls.append(("launch", server.name))
+            return self.servers[server.name]
+        await self._act("launch", server, deadline_s)
+        if server.name in self.servers:  # another launch of it was faster
+            return self.servers[server.name]
+        if again := self.stopped.pop(server.name, None):
+            self.servers[server.name] = again
+            return again
+        setting = {knob: value for knob, value in server.setting.items() if value is not None}
+        address = f"127.0.0.1:{next(self._ports)}"
+        self.servers[server.name] = replace(server, setting=setting, address=address, ours=True)
+        self.logs[server.name] = (f"serving at {address}",)
+        return replace(server, address=address, ours=True)
+
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        self.warmed_with = tuple(prompts)
+        await self._act("warm_up", server, deadline_s)
+        if not self._answers(server):
+            raise ActError(f"{server.name}: {requests} of {requests} warm-up requests failed")
+
+    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+        await self._act("answers", server, deadline_s)
+        if not self._answers(server):
+            raise ActError(f"{server.name}: /v1/models names no model")
+        said = [self.wrong_answers.get(server.name) or f"all about {prompt}" for prompt in prompts]
+        return tuple(Answer(text=text, finish_reason="stop", length=len(text.split())) for text in said)
+
+    async def log(self, server: Server) -> tuple[str, ...]:
+        self.logs_read += 1
+        await asyncio.sleep(self.log_takes_s)
+        if self.unreadable:
+            raise ActError(self.unreadable)
+        return self.logs.get(server.name, ())
+
+    async def busy(self, server: Server) -> int | None:
+        return self.requests.get(server.name, 0) if self._answers(server) else None
+
+    async def stop(self, server: Server) -> None:
+        await self._act("stop", server, None)
+        if (running := self.servers.pop(server.name, None)) is not None:
+            self.stopped[server.name] = running
+        self._tell()
+
+    async def retire(self, server: Server) -> None:
+        await self._act("retire", server, None)
+        self.stopped.pop(server.name, None)
+        self.servers.pop(server.name, None)
+        self._tell()
+
+    async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
+        def tell(why: str, *, gone: bool) -> None:
+            why = f"{server.name} {why}"
+            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=("its last line",)))
+
+        answered = True
+        while server.name in self.servers:
+            answers = self._answers(server)
+            if answered and not answers:
+                tell("is silent: /health does not answer", gone=False)
+            answered = answers
+            await self._changed.wait()
+        tell("exited with code 0", gone=True)
+
+    def _answers(self, server: Server) -> bool:
+        return server.name in self.servers and server.name not in self._hanging
+
+    async def _act(self, what: str, server: Server, deadline_s: float | None) -> None:
+        self.calls.append((what, server.name))
+        error, self.next_error = self.next_error, None
+        try:
+            async with asyncio.timeout(deadline_s):
+                await asyncio.sleep(self.takes_s)
+        except TimeoutError as late:
+            raise ActError(f"{server.name} took longer than {deadline_s:g} s") from late
+        if error:
+            raise error
+
+    def _tell(self) -> None:
+        """Wake those who watch; each wait is for the next change."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

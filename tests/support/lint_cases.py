@@ -1,0 +1,145 @@
+"""Cases for the lints, written as the command lines they come from."""
+
+import shlex
+from collections.abc import Iterable
+from typing import Any
+
+from vllm_facts.deployment import Card, Case, Finding, Lint, Model
+from vllm_facts.flags import place_of, setting_of, with_setting
+
+T4 = Card(name="T4", capability=(7, 5), memory_gib=15.0, link="pcie")
+RTX_5070 = Card(name="RTX 5070", capability=(12, 0), memory_gib=11.94, link="pcie")
+A10 = Card(name="A10", capability=(8, 6), memory_gib=22.49, link="pcie")
+L40S = Card(name="L40S", capability=(8, 9), memory_gib=44.99, link="pcie")
+A100_40 = Card(name="A100 40GB", capability=(8, 0), memory_gib=40.0, link="nvlink")
+A100 = Card(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="nvlink")
+H100 = Card(name="H100", capability=(9, 0), memory_gib=79.65, link="nvlink")
+H200 = Card(name="H200", capability=(9, 0), memory_gib=140.4, link="nvlink")
+GB200 = Card(name="GB200", capability=(10, 0), memory_gib=185.03, link="nvlink")
+MI300X = Card(name="MI300X", memory_gib=191.98)
+
+
+def dense(name: str, billions: float, *, layers: int = 32, **facts: Any) -> Model:  # noqa: ANN401 - the fields of Model
+    """A transformer of grouped-query attention: 32 heads, 8 of keys and values, 128 wide."""
+    known: dict[str, Any] = {
+        "parameters": billions * 1e9,
+        "active_parameters": billions * 1e9,
+        "layers": layers,
+        "hidden_size": 4096,
+        "heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "experts": 0,
+        "max_len": 32768,
+        "weight_bytes": 2.0,
+        "architecture": "LlamaForCausalLM",
+    }
+    return Model(name=name, **(known | facts))
+
+
+QWEN_2B = dense(
+    "Qwen/Qwen3-VL-2B-Instruct", 2.1, layers=28, hidden_size=2048, heads=16, kv_heads=8, max_len=262144
+)
+LLAMA_8B = dense("meta-llama/Llama-3.1-8B-Instruct", 8.03, max_len=131072)
+LLAMA_8B_AWQ = dense("casperhansen/llama-3-8b-instruct-awq", 8.03, weight_bytes=0.7, max_len=8192)
+LLAMA_70B = dense(
+    "meta-llama/Llama-3.3-70B-Instruct", 70.6, layers=80, hidden_size=8192, heads=64, max_len=131072
+)
+QWEN_7B_AWQ = dense(
+    "Qwen/Qwen2.5-7B-Instruct-AWQ", 7.6, layers=28, hidden_size=3584, heads=28, kv_heads=4, weight_bytes=0.73
+)
+MAMBA_9B = dense(
+    "RedHatAI/NVIDIA-Nemotron-Nano-9B-v2-quantized.w4a16",
+    8.9,
+    layers=56,
+    hidden_size=4480,
+    heads=40,
+    hybrid=True,
+    attention_layers=4,
+    weight_bytes=0.7,
+    max_len=131072,
+    architecture="NemotronHForCausalLM",
+)
+MIXTRAL = dense(
+    "mistralai/Mixtral-8x7B-Instruct-v0.1", 46.7, active_parameters=12.9e9, experts=8, active_experts=2
+)
+MAVERICK = dense(
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8",
+    401.6,
+    active_parameters=17e9,
+    layers=48,
+    hidden_size=5120,
+    heads=40,
+    experts=128,
+    active_experts=1,
+    weight_bytes=1.0,
+    architecture="Llama4ForConditionalGeneration",
+)
+DEEPSEEK_R1 = dense(
+    "deepseek-ai/DeepSeek-R1",
+    671.0,
+    active_parameters=37e9,
+    layers=61,
+    hidden_size=7168,
+    heads=128,
+    kv_heads=128,
+    head_dim=192,
+    experts=256,
+    active_experts=8,
+    mla=True,
+    latent_dim=576,
+    max_len=163840,
+    weight_bytes=1.0,
+    architecture="DeepseekV3ForCausalLM",
+)
+QWEN_235B = dense(
+    "Qwen/Qwen3-235B-A22B",
+    235.0,
+    active_parameters=22e9,
+    layers=94,
+    heads=64,
+    kv_heads=4,
+    experts=128,
+    active_experts=8,
+    max_len=40960,
+)
+
+
+def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) -> Case:  # noqa: ANN401 - its fields
+    """The case of a command line as a shell reads it; `env` as "NAME=value NAME=value"."""
+    argv = shlex.split(command)
+    setting = setting_of(argv)
+    if "--host" in command:
+        setting["host"] = place_of(argv)[0]
+    if "--api-key" in command:
+        setting["api_key"] = "***"
+    pairs = dict(word.split("=", 1) for word in env.split())
+    return Case(setting=setting, env=pairs, version=version, **facts)
+
+
+def findings(lints: Iterable[Lint], asked: Case) -> tuple[Finding, ...]:
+    """All that the lints say, each held to what a finding must be."""
+    said: list[Finding] = []
+    for lint in lints:
+        for finding in lint.check(asked):
+            assert finding.rule in lint.rules
+            assert finding.why, finding.rule
+            assert finding.rule in finding.source
+            assert finding.klass != "note" or not (finding.to or finding.env), finding
+            assert all(
+                asked.setting.get(knob) != value or value is None for knob, value in finding.to.items()
+            )
+            said.append(finding)
+    return tuple(said)
+
+
+def rules(said: Iterable[Finding]) -> list[str]:
+    return [finding.rule for finding in said]
+
+
+def improved(command: str, said: Iterable[Finding]) -> str:
+    """The command line with what the findings ask for, to be read by a person."""
+    argv = shlex.split(command)
+    for finding in said:
+        argv = with_setting(argv, finding.to)
+    return shlex.join(argv)

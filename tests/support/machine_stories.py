@@ -1,0 +1,246 @@
+"""The machine with plain rules, and a world that answers its effects: for tests that tell stories."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from agent.domain import effects as fx
+from agent.domain import events as e
+from agent.domain.answers import Quality
+from agent.domain.calibration import Calibration
+from agent.domain.model import Bound, Mode, Plan, Proposal, Prospect, Server, Slo, Step, Strategy
+from agent.domain.ports import Context, Verdict
+from agent.domain.reading import Reading, Request, Trend
+from agent.domain.request_counts import Arm, arm_of
+from agent.domain.state import State
+from agent.domain.trial import Second, Trial
+from agent.machine.guard import Guard
+from agent.machine.step import Machine
+from agent.machine.transitions import Rules
+from vllm_facts.knobs import misfit, tunable
+from vllm_facts.values import Setting
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+BLUE = Server(name="chat-r0", setting={"model": "m", "max_num_seqs": 4}, address="127.0.0.1:8000", ours=False)
+PLAN = Plan(
+    steps=(
+        Step(weight=5, requests=5, at_least_s=2, at_most_s=60),
+        Step(weight=50, requests=20, at_least_s=2, at_most_s=60),
+        Step(weight=100, requests=20, at_least_s=4, at_most_s=60),
+    ),
+    start_s=600,
+    warm_up_requests=4,
+    warm_up_s=60,
+    drain_s=30,
+    lease_s=15,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseSeqs:
+    """Proposes 16 while fewer are allowed."""
+
+    to: int = 16
+
+    def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+        if context.setting.get("max_num_seqs") == self.to or not reading.waiting.low:
+            return ()
+        return (
+            Proposal(
+                rule="Q1",
+                to={"max_num_seqs": self.to},
+                why="12 wait",
+                expects="less",
+                risks="KV",
+                source="test",
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CountingJudge:
+    """Fails on the first bad request of green; passes when the step's counts and time are reached."""
+
+    better: str = "better: quicker"
+
+    def hear(
+        self, trial: Trial, *, step: Step, slo: Slo, second: Second, green: Arm, blue: Arm, record: Arm
+    ) -> tuple[Trial, Verdict]:
+        del slo, blue, record
+        if second.blind:
+            return replace(trial, held_s=trial.held_s + 1), Verdict(kind="hold", why=second.blind)
+        trial = replace(trial, valid_s=trial.valid_s + 1, held_s=0.0)
+        if green.errors:
+            return trial, Verdict(kind="fail", why=f"{green.errors} of {green.total} requests failed")
+        if green.total >= step.requests and trial.valid_s >= step.at_least_s:
+            return trial, Verdict(kind="pass", why=f"{green.total} requests, none failed")
+        return trial, Verdict(kind="wait", why=f"{green.total} of {step.requests} requests")
+
+    def forecast(
+        self, plan: Plan, *, slo: Slo, recent: Arm, recent_s: float, calibration: Mapping[str, Calibration]
+    ) -> None:
+        del plan, slo, recent, recent_s, calibration
+
+    def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
+        del trial, slo, level, green, record
+        return self.better
+
+
+def rules(**changes: object) -> Rules:
+    guard = Guard(
+        bounds={"max_num_seqs": Bound(min=1, max=64, octaves=3)},
+        cooldown_s=60,
+        tunable=tunable,
+        misfit=misfit,
+    )
+    plain = Rules(plan=PLAN, judge=CountingJudge(), guard=guard, policies=(("admission", RaiseSeqs()),))
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def reading(at: datetime, *, waiting: float = 12, coverage: float = 1.0, running: float = 4) -> Reading:
+    def flat(value: float) -> Trend:
+        return Trend(mean=value, low=value, high=value, early=value, late=value)
+
+    return Reading(
+        at=at, server="chat-r0", span_s=30, coverage=coverage, running=flat(running), waiting=flat(waiting)
+    )
+
+
+def arm(server: str, *, ok: int = 0, failed: int = 0) -> Arm:
+    good = [Request(server=server, outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)] * ok
+    bad = [Request(server=server, outcome="failed", status=500, duration_s=0.1)] * failed
+    return arm_of([*good, *bad])
+
+
+def address_of(server: Server) -> str:
+    number = int(server.name.rsplit("r", 1)[1]) if "r" in server.name else -int(server.name[-1])
+    return f"127.0.0.1:{8100 + number}"
+
+
+@dataclass
+class World:
+    """Performs effects as a healthy world would, one second at a time; `bad` says how green answers."""
+
+    machine: Machine = field(default_factory=lambda: Machine(rules()))
+    state: State = field(default_factory=lambda: State(target="chat"))
+    mode: Mode = "approve"
+    at: datetime = NOON
+    epoch: int = 0
+    running: dict[str, Server] = field(default_factory=lambda: {BLUE.name: BLUE})
+    old: frozenset[str] = frozenset({BLUE.name})
+    weights: dict[str, int] = field(default_factory=dict)
+    performed: list[fx.Effect] = field(default_factory=list)
+    pending: list[fx.Effect] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    green_fails: int = 0
+    waiting: float = 12
+    silent: bool = False  # no requests come
+    blind: str = ""  # why the requests that come cannot be counted
+    refuses: set[str] = field(default_factory=set)  # kinds of effects that fail
+    prospect: Prospect = field(default_factory=Prospect)
+    wrong: bool = False  # green answers golden prompts wrongly
+    stopped: dict[str, Server] = field(default_factory=dict)
+
+    @classmethod
+    def servers(cls, count: int, strategy: Strategy, *, ours: bool = False, **more: Any) -> "World":  # noqa: ANN401
+        """So many servers of one setting, and an engine that says `strategy`."""
+        fleet = [
+            replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}", ours=ours) for n in range(count)
+        ]
+        prospect = Prospect(strategy=strategy, outage_s=40.0 if strategy == "swap" else 0.0)
+        running = {server.name: server for server in fleet}
+        return cls(running=running, old=frozenset(running), prospect=prospect, **more)
+
+    def feed(self, *events: e.Event) -> "World":
+        for event in events:
+            before = self.state
+            self.state, effects = self.machine.step(self.state, event)
+            if self.state != before or effects:
+                self.states.append(self.state)
+            self.pending.extend(effects)
+        return self
+
+    def start(self) -> "World":
+        self.epoch += 1
+        self.pending = []
+        return self.feed(
+            e.AgentStarted(
+                at=self.at,
+                epoch=self.epoch,
+                mode=self.mode,
+                servers=tuple(self.running.values()),
+                weights=dict(self.weights) or None,
+            )
+        )
+
+    def tick(self, seconds: int = 1) -> "World":
+        """Perform what is pending, then let a second pass."""
+        for _ in range(seconds):
+            pending, self.pending = self.pending, []
+            for effect in pending:
+                self.feed(*self.perform(effect))
+            self.at += timedelta(seconds=1)
+            arms = {
+                name: arm(name, ok=10, failed=0 if name in self.old else self.green_fails)
+                for name, weight in self.weights.items()
+                if weight and not self.silent
+            }
+            now = reading(self.at, waiting=self.waiting)
+            self.feed(e.Observed(at=self.at, reading=now, arms=arms, blind=self.blind))
+        return self
+
+    def perform(self, effect: fx.Effect) -> Iterable[e.Event]:  # noqa: C901 - a table of effects
+        self.performed.append(effect)
+        if isinstance(effect, fx.KeepAlive):  # a split that is in force nowhere is made
+            self.weights = self.weights if "route" in self.refuses else dict(effect.route.weights)
+            return ()
+        if effect.kind in self.refuses:
+            return (
+                e.EffectFailed(at=self.at, number=effect.number, why=f"{effect.kind} refused", log=("last",)),
+            )
+        match effect:
+            case fx.Preflight():
+                return (e.Preflighted(at=self.at, number=effect.number, prospect=self.prospect),)
+            case fx.Stop(server=server):
+                if (up := self.running.pop(server.name, None)) is not None:
+                    self.stopped[server.name] = up
+                return (e.Stopped(at=self.at, number=effect.number),)
+            case fx.Launch(server=server):
+                again = self.running.get(server.name) or self.stopped.pop(server.name, None)
+                up = again or replace(server, address=address_of(server))
+                self.running[up.name] = up
+                return (e.Launched(at=self.at, number=effect.number, server=up),)
+            case fx.WarmUp():
+                return (e.Warmed(at=self.at, number=effect.number),)
+            case fx.Examine(green=green):
+                if green is not None:
+                    assert not self.weights.get(green.name), "examined before it has traffic"
+                quality = Quality(ok=green is None or not self.wrong, why="as golden as ever")
+                return (e.Examined(at=self.at, number=effect.number, quality=quality),)
+            case fx.Route(weights=weights):
+                self.weights = dict(weights)
+                return (e.Routed(at=self.at, number=effect.number),)
+            case fx.Drain():
+                return (e.Drained(at=self.at, number=effect.number, lost=0),)
+            case fx.Retire(server=server):
+                self.running.pop(server.name, None)
+                self.stopped.pop(server.name, None)
+                return (e.Retired(at=self.at, number=effect.number),)
+
+    def approve(self, actor: str = "alice") -> "World":
+        suggestion = self.state.suggestion
+        assert suggestion is not None
+        return self.feed(
+            e.Approved(at=self.at, actor=actor, suggestion=suggestion.id, digest=suggestion.digest)
+        )
+
+    def until(self, phase: str, limit_s: int = 200) -> "World":
+        for _ in range(limit_s):
+            if self.state.phase.value == phase:
+                return self
+            self.tick()
+        raise AssertionError(f"{phase} was not reached in {limit_s} s: {self.state.phase}, {self.state.note}")
+
+    def settings(self) -> dict[str, Setting]:
+        return {name: dict(server.setting) for name, server in self.running.items()}

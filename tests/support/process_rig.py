@@ -1,0 +1,39 @@
+"""What the tests of the process engine share: the stub they start, where it listens, what is left of it."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from actuators.host import ownership_env
+from actuators.process.plugin import ProcessEngine
+from agent.domain.model import Server
+from agent.domain.ports import Site
+
+STUB = (sys.executable, str(Path(__file__).parents[1] / "stub_vllm.py"))
+SERVER = Server(name="chat-r1", setting={})
+
+Bound = Callable[..., ProcessEngine]
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        first = min(int(probe.getsockname()[1]), 65000)
+    return first, first + 99
+
+
+def site(state_dir: Path, epoch: int = 1) -> Site:
+    return Site(target="chat", state_dir=state_dir, epoch=epoch)
+
+
+def pids(state_dir: Path, name: str = SERVER.name) -> set[int]:
+    return {one.pid for one in ownership_env.members(site(state_dir), name)}
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while True:
+        if holds():
+            return
+        await asyncio.sleep(0.05)

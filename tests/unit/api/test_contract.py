@@ -1,0 +1,165 @@
+"""The API does what its description says, whoever asks: schemathesis makes the requests, from the document.
+
+The plugin of schemathesis is off (pyproject.toml): it would cost every run of pytest a second.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, CheckFunction, GenerationMode, Response
+from schemathesis.generation.stateful.state_machine import APIStateMachine
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from agent.api.app import OPERATIONS
+from agent.api.openapi import document
+from agent.api.tokens import Tokens, mint, store
+from agent.config.listen import Role
+from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.served_api import served
+
+EXAMPLES = 8  # of good and of bad requests each, for each operation and role: some 1,000 requests
+SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS))
+BOUNDED = [operation.name for operation in OPERATIONS if operation.media != "text/event-stream"]
+ROLES: tuple[Role | None, ...] = (None, "viewer", "operator", "admin")
+PLANTED = "PLANTED-abcdef0123456789"
+THERE = {"name": ["chat"], "id": ["chat-s1", "chat-s2", "chat-o1"]}
+
+
+@dataclass(frozen=True)
+class Site:
+    url: str
+    desk: FakeDesk
+    bearers: dict[Role | None, str]
+    secrets: tuple[str, ...]  # that no answer may hold
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    path: Path = tmp_path_factory.mktemp("api") / "tokens"
+    made = {
+        role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES if role
+    }
+    store(path, [token for _, token in made.values()])
+    desk = FakeDesk()
+    begin(desk)
+    secrets = [part for text, token in made.values() for part in (text, text[-43:], token.sha256)]
+    assert {one.id for one in desk.suggestions()} < set(THERE["id"])
+    with served(desk, Tokens(path, desk.now)) as port:
+        yield Site(
+            url=f"http://127.0.0.1:{port}",
+            desk=desk,
+            bearers={role: text for role, (text, _) in made.items()},
+            secrets=(*secrets, PLANTED),
+        )
+
+
+def begin(desk: FakeDesk) -> None:
+    """As on its first day, with a secret wherever a command line, a log or a person may have left one."""
+    desk.__post_init__()
+    state = desk.states()[desk.target]
+    assert state.blue is not None
+    blue = replace(state.blue, setting={**state.blue.setting, "api_key": PLANTED})
+    desk.set(replace(state, blue=blue, note=f"vllm serve m --api-key={PLANTED} exited"))
+    desk.suggest({"max_num_seqs": 128}, why=f"HF_TOKEN={PLANTED} was refused")
+    desk.suggest({"max_num_seqs": 96}, why=f"http://ann:{PLANTED}@mirror.example did not answer")
+
+
+@st.composite
+def cases(draw: st.DrawFn, name: str, mode: GenerationMode) -> Case[Any]:
+    """A request that the document allows, or one that it forbids; often about something that is there."""
+    case: Case[Any] = draw(SCHEMA.find_operation_by_id(name).as_strategy(generation_mode=mode))
+    if mode is GenerationMode.POSITIVE and draw(st.booleans()):
+        for variable in case.path_parameters or ():
+            case.path_parameters[variable] = draw(st.sampled_from(THERE[variable]))
+    return case
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", BOUNDED)
+def test_every_answer_to_a_good_request_is_described_and_tells_no_secret(
+    site: Site, name: str, role: Role | None
+) -> None:
+    ask(site, name, role, GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", [name for name in BOUNDED if name != "health"])  # which takes nothing
+def test_every_answer_to_a_bad_request_is_described_and_tells_no_secret(
+    site: Site, name: str, role: Role | None
+) -> None:
+    ask(site, name, role, GenerationMode.NEGATIVE)
+
+
+def ask(site: Site, name: str, role: Role | None, mode: GenerationMode) -> None:
+    headers = {"Authorization": f"Bearer {site.bearers[role]}"} if role else {}
+    # that a knob's text is printable as Unicode has it, no JSON schema can say
+    excluded: list[CheckFunction] = [positive_data_acceptance] if name == "askForChange" else []
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=cases(name, mode))
+    def check(case: Case[Any]) -> None:
+        if mode is GenerationMode.POSITIVE and "Idempotency-Key" in (case.headers or {}):
+            case.headers["Idempotency-Key"] = (
+                uuid4().hex
+            )  # a key of another request is refused: no schema says
+        response = case.call_and_validate(
+            base_url=site.url, headers=headers, excluded_checks=excluded, timeout=30
+        )
+        told = response.content.decode(errors="replace") + str(response.headers)
+        assert not [secret for secret in site.secrets if secret in told]
+
+    check()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_answer_in_a_row_of_requests_is_described_and_tells_no_secret(
+    site: Site, role: Role | None
+) -> None:
+    """Each request takes what it is about from the answers before it."""
+    schema = schemathesis.openapi.from_dict(document(OPERATIONS))
+    schema.config.generation.update(modes=[GenerationMode.POSITIVE])
+    machine: type[APIStateMachine] = schema.as_state_machine()
+    statuses: set[tuple[str, int]] = set()
+
+    class Row(machine):  # type: ignore[misc,valid-type]
+        def setup(self) -> None:
+            begin(site.desk)
+
+        def get_call_kwargs(self, _: Case[Any]) -> dict[str, Any]:
+            headers = {"Authorization": f"Bearer {site.bearers[role]}"} if role else {}
+            return {"base_url": site.url, "headers": headers, "timeout": 30}
+
+        def before_call(self, case: Case[Any]) -> None:
+            if case.method == "POST":
+                case.headers["Idempotency-Key"] = uuid4().hex
+            if case.operation.label.endswith("/approve") and isinstance(case.body, dict):
+                known = {one.id: one.digest for one in site.desk.suggestions()}
+                case.body["digest"] = known.get(case.path_parameters["id"], case.body.get("digest"))
+
+        def validate_response(self, response: Response, case: Case[Any], *_: object, **__: object) -> None:
+            statuses.add((case.operation.label, response.status_code))
+            case.validate_response(response, excluded_checks=[positive_data_acceptance])
+            told = response.content.decode(errors="replace") + str(response.headers)
+            assert not [secret for secret in site.secrets if secret in told]
+
+    Row.run(
+        settings=settings(
+            max_examples=15,
+            stateful_step_count=8,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+    )
+
+    reached = {label for label, status in statuses if status < 300}
+    changed = {label for label in reached if label.startswith("POST")}
+    assert (bool(reached), bool(changed)) == (role is not None, role in {"operator", "admin"})

@@ -1,0 +1,201 @@
+"""TLS beyond loopback, and what SIGHUP reads again."""
+
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientConnectorError, ClientError, ClientSession
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from structlog.testing import capture_logs
+
+from agent.api.app import build_app
+from agent.api.credentials import Entry
+from agent.api.server import serve
+from agent.config.listen import Certificate, Door, Role
+from agent.domain.errors import ConfigError
+from tests.support.fake_daemon_view import FakeDesk
+
+DAY = timedelta(days=1)
+
+
+def certify(
+    folder: Path,
+    name: str,
+    *,
+    now: datetime | None = None,
+    also: Sequence[x509.GeneralName] = (x509.IPAddress(ip_address("127.0.0.1")),),
+) -> Certificate:
+    """A certificate for 127.0.0.1 that has signed itself; `also`: its alternative names."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), now or datetime.now(UTC)  # noqa: TID251 - OpenSSL's now
+    called = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    begun = (
+        x509.CertificateBuilder()
+        .subject_name(called)
+        .issuer_name(called)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - DAY)
+        .not_valid_after(now + DAY)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    )
+    if also:
+        begun = begun.add_extension(x509.SubjectAlternativeName(also), critical=False)
+    made = begun.sign(key, hashes.SHA256())
+    chain, secret = folder / f"{name}.pem", folder / f"{name}.key"
+    chain.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return Certificate(chain=chain, key=secret, client_ca=None)
+
+
+def door(certificate: Certificate | None, tokens_file: Path | None = None) -> Door:
+    return Door(
+        listen=("unix:/run/x.sock", "127.0.0.1:0", "[::1]:0"),
+        hosts=("tuner.example",),
+        tokens_file=tokens_file,
+        certificate=certificate,
+        users={},
+        groups={},
+        certificates={},
+    )
+
+
+@asynccontextmanager
+async def listening(entry: Entry) -> AsyncIterator[str]:
+    desk = FakeDesk()
+    app = build_app(desk, entry.tokens, entry.hosts, peers=entry.peers)
+    runner = await serve(app, "127.0.0.1:0", tls=entry.tls)
+    yield f"https://127.0.0.1:{runner.addresses[0][1]}/healthz"
+    await runner.cleanup()
+
+
+def trusting(server: Certificate, own: Certificate | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(server.chain))
+    if own is not None:
+        context.load_cert_chain(own.chain, own.key)
+    return context
+
+
+async def status_of(url: str, context: ssl.SSLContext) -> int:
+    async with ClientSession() as session, session.get(url, ssl=context) as response:
+        return response.status
+
+
+async def test_it_speaks_tls_and_no_plain_http(tmp_path: Path) -> None:
+    server = certify(tmp_path, "server")
+    async with listening(Entry.of(door(server), FakeDesk().now)) as url:
+        assert await status_of(url, trusting(server)) == 200
+        async with ClientSession() as session:
+            with pytest.raises(ClientError):
+                await session.get(url.replace("https", "http"))
+
+
+async def test_with_a_client_ca_nobody_comes_in_without_its_certificate(tmp_path: Path) -> None:
+    server, friend, stranger = (certify(tmp_path, name) for name in ("server", "friend", "stranger"))
+    mutual = replace(server, client_ca=friend.chain)
+    async with listening(Entry.of(door(mutual), FakeDesk().now)) as url:
+        assert await status_of(url, trusting(server, friend)) == 200
+        for own in (None, stranger):
+            with pytest.raises((ClientError, OSError)):
+                await status_of(url, trusting(server, own))
+
+
+@pytest.mark.parametrize(
+    ("also", "statuses"),
+    [
+        ((x509.RFC822Name("ann@example.org"),), (200, 200)),
+        ((x509.DNSName("other.example"), x509.UniformResourceIdentifier("spiffe://x/viewer")), (200, 403)),
+        ((x509.DNSName("other.example"),), (401, 401)),
+        ((), (200, 403)),
+    ],
+    ids=["mail", "uri", "unknown", "common name"],
+)
+async def test_a_certificate_says_who_somebody_is_when_its_name_has_a_role(
+    tmp_path: Path, also: Sequence[x509.GeneralName], statuses: tuple[int, int]
+) -> None:
+    server, friend = certify(tmp_path, "server"), certify(tmp_path, "friend", also=also)
+    known: dict[str, Role] = {
+        "ann@example.org": "operator",
+        "spiffe://x/viewer": "viewer",
+        "friend": "viewer",
+    }
+    entry = Entry.of(
+        replace(door(replace(server, client_ca=friend.chain)), certificates=known), FakeDesk().now
+    )
+    async with listening(entry) as url, ClientSession() as session:
+        base, context = url.removesuffix("/healthz"), trusting(server, friend)
+        async with session.get(f"{base}/v1/targets", ssl=context) as read:
+            pass
+        async with session.post(f"{base}/v1/targets/chat/pause", ssl=context) as changed:
+            told = await changed.text()
+        wrong = {"Authorization": "Bearer tt_00000000_" + "A" * 43}
+        async with session.get(f"{base}/v1/targets", ssl=context, headers=wrong) as refused:
+            assert refused.status == 401  # who sends a token is who the token says
+
+    assert (read.status, changed.status) == statuses
+    assert ("paused by certificate ann@example.org" in told) == (statuses == (200, 200))
+
+
+async def test_a_renewed_certificate_is_used_after_the_reload(tmp_path: Path) -> None:
+    server = certify(tmp_path, "server")
+    old = trusting(server)
+    entry = Entry.of(door(server), FakeDesk().now)
+    async with listening(entry) as url:
+        renewed = certify(tmp_path, "server")
+        entry.reload()
+
+        assert await status_of(url, trusting(renewed)) == 200
+        with pytest.raises(ClientConnectorError):
+            await status_of(url, old)
+
+
+def test_what_cannot_be_read_again_is_logged_and_what_was_in_force_stays(tmp_path: Path) -> None:
+    server = certify(tmp_path, "server")
+    tokens = tmp_path / "tokens"
+    tokens.write_text("")
+    tokens.chmod(0o600)
+    entry = Entry.of(door(server, tokens), FakeDesk().now)
+    tokens.write_text('{"sha256": "s3cret"}\n')
+    server.chain.write_text("s3cret")
+
+    with capture_logs() as logged:
+        entry.reload()
+
+    assert [(line["event"], line["what"]) for line in logged] == [
+        ("api.not_reloaded", "tokens"),
+        ("api.not_reloaded", "certificate"),
+    ]
+    assert "s3cret" not in str(logged)
+
+
+@pytest.mark.parametrize("broken", ["chain", "key", "client_ca"])
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, broken: str) -> None:
+    server = replace(certify(tmp_path, "server"), client_ca=certify(tmp_path, "ca").chain)
+    path: Path = getattr(server, broken)
+    path.write_text("nothing of that kind")
+
+    with pytest.raises(ConfigError, match=r"\[api\] tls_.* cannot be used") as caught:
+        Entry.of(door(server), FakeDesk().now)
+    assert str(path) in str(caught.value)
+
+
+def test_it_answers_to_its_configured_names_and_to_the_addresses_it_listens_on() -> None:
+    assert Entry.of(door(None), FakeDesk().now).hosts == {"tuner.example", "127.0.0.1", "[::1]"}
+
+
+def test_the_socket_is_for_the_daemons_group_until_accounts_have_roles() -> None:
+    alone = Entry.of(door(None), FakeDesk().now)
+    shared = Entry.of(replace(door(None), users={"0": "admin"}), FakeDesk().now)
+
+    assert (alone.socket_mode, shared.socket_mode) == (0o660, 0o666)

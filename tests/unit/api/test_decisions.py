@@ -1,0 +1,323 @@
+"""Approving, denying, asking, aborting, pausing: what each state of the world answers."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent.api.problems import MEDIA
+from agent.domain.error_budget import Budget
+from agent.domain.errors import JournalError
+from agent.domain.model import Prospect
+from agent.domain.request_counts import Arm
+from agent.domain.state import Phase
+from tests.support.fake_daemon_view import FakeDesk
+from tests.unit.api.conftest import Client
+
+ZEROS = "sha256:" + "0" * 64
+
+
+async def post(client: Client, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
+    async with client.post(path, json=body) as response:
+        content_type = MEDIA if response.status >= 400 else "application/json"
+        answer: dict[str, Any] = await response.json(content_type=content_type)
+        return response.status, answer
+
+
+async def test_an_approval_names_the_digest_and_starts_the_rollout(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+
+    async with client.get(f"/v1/suggestions/{made.id}") as response:
+        shown = await response.json()
+        tag = response.headers["ETag"]
+    status, answer = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": shown["digest"]})
+
+    assert tag == f'"{made.digest}"'
+    assert (shown["from"], shown["to"], shown["class"]) == (
+        {"max_num_seqs": 64},
+        {"max_num_seqs": 128},
+        "auto",
+    )
+    assert (status, answer["status"], answer["decided_by"]) == (200, "approved", "operator ann")
+    assert desk.states()["chat"].phase is Phase.LAUNCHING
+
+
+async def test_an_approval_may_be_repeated_but_is_submitted_once(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    path, body = f"/v1/suggestions/{made.id}/approve", {"digest": made.digest}
+
+    first, second = await post(client, path, body), await post(client, path, body)
+
+    assert first == second
+    assert first[0] == 200
+    assert len(desk.records(0, 10)) == 1
+
+
+async def test_another_digest_is_refused_without_naming_the_right_one(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+
+    async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": ZEROS}) as response:
+        text = await response.text()
+
+    assert response.status == 409
+    assert "digest-differs" in text
+    assert made.digest not in text
+    assert made.digest not in str(response.headers)
+    assert desk.states()["chat"].phase is Phase.PROPOSED
+
+
+async def test_an_expired_suggestion_is_gone(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    desk.at += timedelta(hours=1)
+
+    assert (await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest}))[0] == 410
+    assert (await post(client, f"/v1/suggestions/{made.id}/deny", {"reason": "late"}))[0] == 410
+
+
+async def test_nobody_approves_what_is_still_checked(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    made = desk.suggest({"max_num_seqs": 128})
+
+    async with client.get(f"/v1/suggestions/{made.id}") as response:
+        shown = await response.json()
+        assert "ETag" not in response.headers
+    status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": ZEROS})
+
+    assert (shown["status"], shown["digest"], shown["prospect"]) == ("checking", "", None)
+    assert (status, problem["type"]) == (409, "urn:trimtab:problem:checking")
+    assert desk.states()["chat"].phase is Phase.CHECKING
+
+
+async def test_what_is_still_checked_may_be_denied(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    made = desk.suggest({"max_num_seqs": 128})
+
+    status, answer = await post(client, f"/v1/suggestions/{made.id}/deny", {"reason": "no"})
+
+    assert (status, answer["status"]) == (200, "denied")
+
+
+async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    made = desk.suggest({"max_num_seqs": 128})
+    no_room = "one GPU, and vllm holds it"
+    desk.answer(Prospect(strategy="swap", why=no_room, start_s=40, outage_s=52, notes=("a warm start",)))
+
+    async with client.get(f"/v1/suggestions/{made.id}") as response:
+        shown = await response.json()
+    await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": shown["digest"]})
+    async with client.get("/v1/rollouts") as response:
+        (rollout,) = (await response.json())["rollouts"]
+
+    assert shown["status"] == "open"
+    assert shown["prospect"] == {
+        "strategy": "swap",
+        "why": no_room,
+        "start_s": 40,
+        "outage_s": 52,
+        "notes": ["a warm start"],
+    }
+    assert (rollout["strategy"], rollout["outage_s"]) == ("swap", 52)
+
+
+async def test_a_refused_suggestion_says_why_and_cannot_be_approved(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    made = desk.suggest({"max_num_seqs": 128})
+    desk.answer(Prospect(problem="vLLM does not take max_num_seqs 128", lasting=True))
+
+    async with client.get("/v1/suggestions?status=refused") as response:
+        (shown,) = (await response.json())["suggestions"]
+    status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": ZEROS})
+
+    assert (shown["id"], shown["notes"][-1]) == (made.id, "vLLM does not take max_num_seqs 128")
+    assert shown["prospect"] is None
+    assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-open")
+
+
+async def test_a_change_that_a_person_asks_for_is_checked_first(client: Client, desk: FakeDesk) -> None:
+    desk.checks = True
+    body = {"to": {"max_num_seqs": 128}, "reason": "a test"}
+
+    async with client.post("/v1/targets/chat/suggestions", json=body) as response:
+        answer = await response.json()
+
+    assert (response.status, answer["status"]) == (201, "checking")
+    assert response.headers["Location"] == f"/v1/suggestions/{answer['id']}"
+    assert "ETag" not in response.headers
+
+
+async def test_a_superseded_suggestion_is_not_open(client: Client, desk: FakeDesk) -> None:
+    old = desk.suggest({"max_num_seqs": 128})
+    desk.suggest({"max_num_seqs": 96})
+
+    status, problem = await post(client, f"/v1/suggestions/{old.id}/approve", {"digest": old.digest})
+
+    assert (status, problem["detail"]) == (409, "The suggestion is not open: it is superseded.")
+
+
+async def test_nothing_is_approved_in_advise_mode(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    desk.set(replace(desk.states()["chat"], mode="advise"))
+
+    status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
+
+    assert status == 409
+    assert "mode is advise" in problem["detail"]
+
+
+async def test_nothing_is_approved_while_paused(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    await post(client, "/v1/targets/chat/pause")
+
+    status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
+
+    assert status == 409
+    assert "trimtab resume chat" in problem["detail"]
+
+
+async def test_an_approval_that_the_machine_does_not_take_is_refused(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    desk._suggestions[made.id] = made
+    desk._states["chat"] = replace(desk.states()["chat"], suggestion=None)  # the machine has dropped it
+
+    status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
+
+    assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-taken")
+
+
+async def test_nothing_changes_when_the_audit_cannot_be_written(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    desk.next_error = JournalError("No space left on device")
+
+    async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
+        problem = await response.json(content_type=MEDIA)
+
+    assert response.status == 503
+    assert "No space left on device" in problem["detail"]
+    assert response.headers["Retry-After"] == "10"
+    assert desk.suggestions()[0].status == "open"
+
+
+async def test_a_denial_is_final_and_may_be_repeated(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    path = f"/v1/suggestions/{made.id}"
+
+    first = await post(client, f"{path}/deny", {"reason": "not today"})
+    again = await post(client, f"{path}/deny", {"reason": "not today"})
+    approval = await post(client, f"{path}/approve", {"digest": made.digest})
+
+    assert (first[0], first[1]["status"]) == (200, "denied")
+    assert again == first
+    assert (approval[0], approval[1]["detail"]) == (
+        409,
+        "The suggestion is not open: it is denied by operator ann.",
+    )
+
+
+async def test_a_change_that_a_person_asks_for_becomes_a_suggestion(client: Client, desk: FakeDesk) -> None:
+    body = {"to": {"max_num_seqs": 128}, "reason": "a test"}
+
+    async with client.post("/v1/targets/chat/suggestions", json=body) as response:
+        answer = await response.json()
+
+    assert response.status == 201
+    assert response.headers["Location"] == f"/v1/suggestions/{answer['id']}"
+    assert response.headers["ETag"] == f'"{answer["digest"]}"'
+    assert (answer["to"], answer["why"], answer["status"]) == ({"max_num_seqs": 128}, "a test", "open")
+    assert desk.suggestions()[0].id == answer["id"]
+
+
+async def test_the_guard_says_why_it_does_not_take_a_change(client: Client) -> None:
+    body = {"to": {"max_num_seqs": 4096}, "reason": "more"}
+
+    status, problem = await post(client, "/v1/targets/chat/suggestions", body)
+
+    assert status == 409
+    assert "max_num_seqs 4096 is above the bound 512" in problem["detail"]
+
+
+async def test_a_refused_change_is_not_mistaken_for_the_suggestion_that_waits(
+    client: Client, desk: FakeDesk
+) -> None:
+    desk.suggest({"max_num_seqs": 128})
+
+    status, _ = await post(
+        client, "/v1/targets/chat/suggestions", {"to": {"max_num_seqs": 4096}, "reason": "more"}
+    )
+
+    assert status == 409
+
+
+async def test_an_abort_takes_the_rollout_back_and_may_be_repeated(client: Client, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
+    path = f"/v1/rollouts/{desk.rollouts()[0][1].id}/abort"
+
+    first = await post(client, path, {"reason": "an incident"})
+    again = await post(client, path, {"reason": "an incident"})
+    desk.settle(promoted=False)
+    after = await post(client, path, {"reason": "an incident"})
+
+    assert (first[0], first[1]["phase"]) == (200, "rolling_back")
+    assert again == first
+    assert (after[0], after[1]["outcome"]) == (200, "rolled_back")
+    assert [record["event"] for record in desk.records(0, 10)] == ["Approved", "Aborted"]
+
+
+@pytest.mark.parametrize("is_over", [True, False], ids=["promoted", "promoting"])
+async def test_what_is_past_the_point_of_no_return_is_not_aborted(
+    client: Client, desk: FakeDesk, is_over: bool
+) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
+    desk.set(replace(desk.states()["chat"], phase=Phase.PROMOTING))
+    if is_over:
+        desk.settle(promoted=True)
+
+    status, _ = await post(client, f"/v1/rollouts/{desk.rollouts()[0][1].id}/abort", {"reason": "late"})
+
+    assert status == 409
+
+
+async def test_a_pause_and_its_end_may_be_repeated(client: Client, desk: FakeDesk) -> None:
+    answers = [
+        await post(client, f"/v1/targets/chat/{verb}") for verb in ("pause", "pause", "resume", "resume")
+    ]
+
+    assert [(status, answer["paused"]) for status, answer in answers] == [
+        (200, True), (200, True), (200, False), (200, False),
+    ]  # fmt: skip
+    assert [record["event"] for record in desk.records(0, 10)] == ["Paused", "Resumed"]
+
+
+async def test_a_target_tells_what_runs_and_how_it_does(client: Client, desk: FakeDesk) -> None:
+    desk.suggest({"max_num_seqs": 128})
+    budget = Budget().counted(desk.at, [Arm(total=100, over_ttft=30)])
+    desk.set(replace(desk.states()["chat"], budget=budget))
+
+    async with client.get("/v1/targets/chat") as response:
+        target = await response.json()
+
+    assert target["budget"][0] == {"window": "5m", "objective": "ttft", "rate": 6.0, "bad": 30, "of": 100}
+    assert (target["phase"], target["mode"], target["goodput_rps"], target["ttft_p95_s"]) == (
+        "proposed", "approve", 7.5, 0.42,
+    )  # fmt: skip
+    assert target["servers"][0]["setting"] == {"max_num_seqs": 64}
+    assert target["suggestion"] == "chat-s1"
+    assert [source["available"] for source in target["sources"]] == [False, True]
+    assert target["reading"]["running"]["mean"] == 12
+
+
+async def test_lists_are_narrowed_by_their_query(client: Client, desk: FakeDesk) -> None:
+    for seqs in (96, 128):
+        desk.suggest({"max_num_seqs": seqs})
+
+    async def ids(query: str) -> list[str]:
+        async with client.get(f"/v1/suggestions?{query}") as response:
+            return [suggestion["id"] for suggestion in (await response.json())["suggestions"]]
+
+    assert await ids("") == ["chat-s2", "chat-s1"]
+    assert await ids("limit=1") == ["chat-s2"]
+    assert await ids("status=superseded") == ["chat-s1"]
+    assert await ids("target=other") == []

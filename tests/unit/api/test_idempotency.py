@@ -1,0 +1,212 @@
+"""A request sent again with its key gets the first answer and changes nothing, after a restart too."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from agent.api import idempotency
+from agent.api.app import OPERATIONS, build_app
+from agent.api.idempotency import HEADER
+from agent.api.tokens import Tokens
+from agent.audit import history
+from agent.audit.entries import entry_of
+from agent.audit.history import Accepted, History
+from agent.audit.journal import Journal
+from agent.config.listen import Role
+from agent.domain.errors import JournalError
+from agent.domain.events import ChangeAsked, Paused
+from agent.domain.state import State
+from agent.runtime.daemon import Daemon
+from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.unit.api.conftest import Client
+from tests.unit.api.test_roles import BODIES
+
+CHANGE = "/v1/targets/chat/suggestions"
+BODY = {"to": {"max_num_seqs": 128}, "reason": "a test"}
+
+
+async def post(
+    client: Client, key: str, body: object = BODY, path: str = CHANGE, headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, Any]]:
+    async with client.post(path, json=body, headers={HEADER: key, **(headers or {})}) as response:
+        return response.status, await response.json(content_type=None)
+
+
+async def test_a_repeat_gets_the_same_answer_and_asks_for_nothing(client: Client, desk: FakeDesk) -> None:
+    first = await post(client, "a")
+    desk.suggest({"max_num_seqs": 96})
+    again = await post(client, "a")
+
+    assert first == again
+    assert (first[0], first[1]["id"]) == (201, "chat-s1")
+    assert len(desk.suggestions()) == 2
+
+
+async def test_without_the_same_key_it_is_another_request(client: Client, desk: FakeDesk) -> None:
+    await post(client, "a")
+    await post(client, "b")
+
+    assert len(desk.suggestions()) == 2
+
+
+async def test_a_key_belongs_to_one_request_of_one_caller(
+    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]]
+) -> None:
+    await post(client, "a")
+
+    other_body = await post(client, "a", {**BODY, "reason": "another"})
+    other_path = await post(client, "a", None, "/v1/targets/chat/pause")
+    other_caller = await post(client, "a", headers=bearers["admin"])
+
+    assert [other_body[0], other_path[0], other_caller[0]] == [409, 409, 201]
+    assert other_body[1]["type"].endswith("key-of-another-request")
+    assert not desk.states()["chat"].paused
+
+
+async def test_a_refusal_is_repeated_as_well(client: Client, desk: FakeDesk) -> None:
+    beyond = {"to": {"max_num_seqs": 4096}, "reason": "more"}
+    first = await post(client, "a", beyond)
+    desk.bounds = {}
+
+    assert first[0] == 409
+    assert await post(client, "a", beyond) == first
+
+
+async def test_what_failed_may_be_tried_again(client: Client, desk: FakeDesk) -> None:
+    desk.next_error = JournalError("No space left on device")
+
+    assert [(await post(client, "a"))[0], (await post(client, "a"))[0]] == [503, 201]
+
+
+async def test_a_repeat_while_the_first_is_worked_on_is_told_to_wait(client: Client, desk: FakeDesk) -> None:
+    answers = await asyncio.gather(*(post(client, "a") for _ in range(8)))
+
+    assert sorted({status for status, _ in answers} - {409}) == [201]
+    assert len(desk.suggestions()) == 1
+
+
+async def test_answers_are_not_kept_without_end(
+    client: Client, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "KEPT", 2)
+    for key in ("a", "b", "c"):
+        await post(client, key)
+    desk._accepted.clear()  # what was accepted before a start is known longer
+
+    await post(client, "c")
+    assert len(desk.suggestions()) == 3
+    await post(client, "a")
+    assert len(desk.suggestions()) == 4
+
+
+@pytest.mark.parametrize("key", ["", "a b", "x" * 129, "\u00e9"])
+async def test_a_strange_key_is_refused(client: Client, desk: FakeDesk, key: str) -> None:
+    assert (await post(client, key))[0] == 422
+    assert desk.suggestions() == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"), [(one.name, one.needs_key) for one in OPERATIONS if one.method == "POST"]
+)
+async def test_a_decision_without_a_key_is_refused(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]], operation: str, *, expected: bool
+) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    asked = next(one for one in OPERATIONS if one.name == operation)
+    path = asked.path.replace("{name}", "chat").replace("{id}", made.id)
+    async with (
+        TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client,
+        client.post(path, json=BODIES.get(operation)) as response,
+    ):
+        answer = await response.text()
+
+    assert ("key-missing" in answer, response.status == 400) == (expected, expected)
+    assert len(desk.records(0, 10)) == (0 if expected else int(operation == "pauseTarget"))
+
+
+STEPS = (
+    ("pause", "/v1/targets/chat/pause", None),
+    ("resume", "/v1/targets/chat/resume", None),
+    ("deny", "/v1/suggestions/chat-s1/deny", {"reason": "no"}),
+    ("propose", CHANGE, BODY),
+    ("approve", "/v1/suggestions/chat-s2/approve", None),
+    ("abort", "/v1/rollouts/chat-o1/abort", {"reason": "enough"}),
+)
+
+
+async def test_after_a_restart_a_repeat_is_known_by_its_entry_and_changes_nothing(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> None:
+    desk.suggest({"max_num_seqs": 96})
+    first, bodies = {}, {}
+    async with TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client:
+        for key, path, body in STEPS:
+            bodies[key] = {"digest": desk.suggestions()[0].digest} if key == "approve" else body
+            first[key] = await post(client, key, bodies[key], path)
+    written = len(desk.records(0, 100))
+
+    async with TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client:
+        again = {key: await post(client, key, bodies[key], path) for key, path, _ in STEPS}
+        other = [await post(client, key, {"reason": "else", "x": 1}, path) for key, path, _ in STEPS]
+
+    assert {key: status for key, (status, _) in first.items()} == {
+        **dict.fromkeys(first, 200),
+        "propose": 201,
+    }
+    for key in ("propose", "deny", "approve"):
+        assert again[key] == first[key]
+    assert {key: status for key, (status, _) in again.items()} == {key: first[key][0] for key in first}
+    assert [status for status, _ in other if status not in {400, 409, 422}] == []
+    assert len(desk.records(0, 100)) == written
+    assert not desk.states()["chat"].paused
+
+
+async def test_after_a_restart_a_key_still_belongs_to_one_request(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> None:
+    for _ in range(2):
+        async with TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client:
+            await post(client, "a")
+            assert (await post(client, "a", {**BODY, "reason": "another"}))[0] == 409
+            assert (await post(client, "a", None, "/v1/targets/chat/pause"))[0] == 409
+
+    assert len(desk.suggestions()) == 1
+    assert not desk.states()["chat"].paused
+
+
+def test_the_journal_gives_back_what_was_accepted(tmp_path: Path) -> None:
+    state = State(target="chat")
+    asked = State(target="chat", note="4096 is above the bound")
+    event = ChangeAsked(at=NOON, actor="ann", to={"max_num_seqs": 4096}, reason="more", request="a1b2:c3d4")
+    journal = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
+    journal.append(entry_of(state, asked, event, ()))
+    journal.append(entry_of(asked, replace(asked, note=""), Paused(at=NOON, actor="ann"), ()))
+    journal.close()
+
+    again = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
+    daemon = Daemon(loops={}, journal=again, history=History.of(again))
+
+    assert daemon.accepted("a1b2") == Accepted(asked="c3d4", state=asked)
+    assert daemon.accepted("") is None
+    assert daemon.accepted("0000") is None
+    again.close()
+
+
+def test_only_the_latest_requests_are_known_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "REQUESTS", 2)
+    journal = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
+    for number in range(3):
+        state = State(target="chat", note=f"{number}")
+        paused = Paused(at=NOON, actor="ann", request=f"{number}:x")
+        journal.append(entry_of(State(target="chat"), state, paused, ()))
+
+    known = History.of(journal)
+    journal.close()
+
+    assert [known.request(str(number)) is None for number in range(3)] == [True, False, False]

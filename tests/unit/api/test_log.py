@@ -1,0 +1,144 @@
+"""What a rollout's new server writes, as the API tells it: bounded, masked, never a failure of the daemon."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.api.routes.log import BYTES, LINES
+from agent.config.listen import Role
+from agent.domain.model import Server
+from agent.domain.state import Phase
+from tests.support.fake_daemon_view import FakeDesk
+from tests.unit.api.conftest import Client
+
+GREEN = Server(name="chat-r1", setting={"max_num_seqs": 128})
+
+
+@pytest.fixture
+async def rollout(client: Client, desk: FakeDesk) -> str:
+    """Its id; it has just begun, and its new server is being started."""
+    made = desk.suggest({"max_num_seqs": 128})
+    async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
+        assert response.status == 200
+    desk.set(replace(desk.states()["chat"], green=GREEN))
+    return "chat-o1"
+
+
+async def told(client: Client, rollout: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    async with client.get(f"/v1/rollouts/{rollout}/log", headers=headers) as response:
+        assert response.status == 200, await response.text()
+        answer: dict[str, Any] = await response.json()
+        return answer
+
+
+def written(desk: FakeDesk, *lines: str) -> None:
+    desk.logs["chat", "chat-r1"] = lines
+
+
+async def test_a_viewer_reads_what_green_wrote(
+    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]], rollout: str
+) -> None:
+    written(desk, "loading weights", "capturing graphs")
+
+    answer = await told(client, rollout, headers=bearers["viewer"])
+
+    assert answer == {
+        "rollout": "chat-o1",
+        "server": "chat-r1",
+        "live": True,
+        "at": "2026-11-20T12:00:00Z",
+        "lines": ["loading weights", "capturing graphs"],
+        "why": "",
+    }
+
+
+async def test_of_a_long_log_the_last_lines_are_told(client: Client, desk: FakeDesk, rollout: str) -> None:
+    written(desk, *(f"line {number}" for number in range(1000)))
+    by_count = (await told(client, rollout))["lines"]
+    written(desk, *(f"{number:04}" + "漢" * 496 for number in range(LINES)))
+    by_size = (await told(client, rollout))["lines"]
+
+    assert by_count == [f"line {number}" for number in range(1000 - LINES, 1000)]
+    assert by_size[-1].startswith(f"{LINES - 1:04}")
+    assert 0 < len(by_size) < LINES
+    assert sum(len(line.encode()) + 1 for line in by_size) <= BYTES
+
+
+async def test_secrets_are_masked(client: Client, desk: FakeDesk, rollout: str) -> None:
+    written(
+        desk, "args: ['--api-key', 'PLANTED-1']", "HF_TOKEN=PLANTED-2 was refused", "http://ann:PLANTED-3@x/"
+    )
+
+    lines = (await told(client, rollout))["lines"]
+
+    assert "PLANTED" not in "".join(lines)
+    assert "".join(lines).count("***") == 3
+
+
+async def test_a_log_that_cannot_be_read_is_an_answer_that_says_why(
+    client: Client, desk: FakeDesk, rollout: str
+) -> None:
+    desk.unreadable = "docker: the log of 1f2e: no Engine at unix:///run/docker.sock"
+
+    answer = await told(client, rollout)
+
+    assert (answer["lines"], answer["server"], answer["live"]) == ([], "chat-r1", True)
+    assert answer["why"] == f"It cannot be read: {desk.unreadable}"
+
+
+async def test_a_server_that_is_silent_or_not_there_is_said_to_be(
+    client: Client, desk: FakeDesk, rollout: str
+) -> None:
+    silent = await told(client, rollout)
+    desk.set(replace(desk.states()["chat"], green=None))
+    absent = await told(client, rollout)
+
+    assert (silent["lines"], silent["why"]) == ([], "chat-r1 has written nothing.")
+    assert (absent["server"], absent["why"]) == (None, "The new server is not there now.")
+
+
+async def test_of_several_new_servers_the_newest_is_read(
+    client: Client, desk: FakeDesk, rollout: str
+) -> None:
+    second = replace(GREEN, name="chat-r2")
+    desk.set(replace(desk.states()["chat"], phase=Phase.LAUNCHING, crew=(GREEN,), green=second))
+    desk.logs["chat", "chat-r2"] = ("the second one loads",)
+
+    answer = await told(client, rollout)
+
+    assert (answer["server"], answer["lines"]) == ("chat-r2", ["the second one loads"])
+
+
+async def test_a_promoted_server_is_read_until_the_rollout_is_over(
+    client: Client, desk: FakeDesk, rollout: str
+) -> None:
+    desk.set(replace(desk.states()["chat"], phase=Phase.PROMOTING, blue=GREEN, green=None))
+    written(desk, "serving")
+
+    assert (await told(client, rollout))["lines"] == ["serving"]
+
+
+async def test_of_a_rollout_that_is_over_the_kept_lines_are_told(
+    client: Client, desk: FakeDesk, rollout: str
+) -> None:
+    written(desk, "somebody else's by now")
+    state = desk.states()["chat"]
+    assert state.rollout is not None
+    desk.set(replace(state, rollout=replace(state.rollout, log=("CUDA out of memory",))))
+    desk.settle(promoted=False)
+    kept = await told(client, rollout)
+    desk.set(replace(state, rollout=replace(state.rollout, log=())))
+    desk.settle(promoted=True)
+    nothing = await told(client, rollout)
+
+    assert (kept["live"], kept["server"], kept["lines"]) == (False, None, ["CUDA out of memory"])
+    assert (nothing["live"], nothing["lines"]) == (False, [])
+    assert nothing["why"].startswith("The rollout is over")
+
+
+async def test_a_rollout_that_never_was_has_no_log(client: Client) -> None:
+    async with client.get("/v1/rollouts/chat-o9/log") as response:
+        assert response.status == 404
+        assert (await response.json())["type"] == "urn:trimtab:problem:no-such-rollout"

@@ -1,0 +1,207 @@
+"""What /metrics says, and that Prometheus can read it."""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.api.metric_names import METRICS, Metric, document
+from agent.api.metrics import exposition, lines
+from agent.domain.effects import Route
+from agent.domain.error_budget import Budget
+from agent.domain.errors import JournalError
+from agent.domain.model import Server
+from agent.domain.request_counts import Arm
+from agent.domain.state import Phase, Rollout
+from agent.telemetry.self_metrics import Histogram
+from tests.support.fake_daemon_view import PLAN, FakeDesk
+from tests.unit.api.conftest import Client
+
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+LINE = re.compile(
+    r'(trimtab_[a-z0-9_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\})? (NaN|[+-]Inf|-?[0-9.e+-]+)'
+)
+
+
+def samples(text: str) -> Mapping[str, float]:
+    """By name and labels; every line must be a comment or a sample."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line.startswith(("# HELP ", "# TYPE ")):
+            continue
+        match = LINE.fullmatch(line)
+        assert match is not None, line
+        name = f"{match[1]}{{{match[2]}}}" if match[2] else match[1]
+        assert name not in found
+        found[name] = float(match[3])
+    return found
+
+
+def test_the_target_is_told_in_base_units() -> None:
+    desk = FakeDesk()
+    server = Server(name="chat-r0", setting={})
+    route = Route(number=1, servers=(server,), weights={"chat-r0": 100}, fallback="chat-r0")
+    budget = Budget().counted(desk.at, [Arm(total=100, over_ttft=30)])
+    desk.set(replace(desk.states()["chat"], route=route, budget=budget))
+
+    found = samples(exposition(desk))
+
+    assert found['trimtab_target_phase{target="chat",phase="observing"}'] == 1
+    assert found['trimtab_target_phase{target="chat",phase="canary"}'] == 0
+    assert found['trimtab_target_goodput_rps{target="chat"}'] == 7.5
+    assert found['trimtab_target_ttft_p95_seconds{target="chat"}'] == 0.42
+    assert found['trimtab_error_budget_burn{target="chat",window="5m"}'] == 6
+    assert found['trimtab_error_budget_burn{target="chat",window="6h"}'] == 6
+    assert found['trimtab_server_weight_ratio{target="chat",server="chat-r0"}'] == 1
+    assert found['trimtab_source_up{target="chat",source="nvidia_smi"}'] == 0
+    assert found['trimtab_source_up{target="chat",source="vllm_metrics chat-r0"}'] == 1
+    assert found['trimtab_rollouts_total{target="chat",outcome="promoted"}'] == 0
+    assert found["trimtab_audit_head_seq"] == 0
+    assert found["trimtab_events_total"] == 7
+    assert found['trimtab_loop_lag_seconds_count{target="chat"}'] == 0
+    assert found["trimtab_ready"] == 1
+
+
+async def test_ended_rollouts_are_counted_by_outcome(client: Client, desk: FakeDesk) -> None:
+    for promoted in (True, False, False):
+        made = desk.suggest({"max_num_seqs": 128})
+        async with client.post(
+            f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}
+        ) as response:
+            assert response.status == 200
+        desk.settle(promoted=promoted)
+
+    async with client.get("/metrics") as response:
+        found = samples(await response.text())
+
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert found['trimtab_rollouts_total{target="chat",outcome="promoted"}'] == 1
+    assert found['trimtab_rollouts_total{target="chat",outcome="rolled_back"}'] == 2
+
+
+def test_labels_are_escaped() -> None:
+    metric = Metric("ready", "gauge", "a\nb \\", ("target",))
+
+    assert list(lines(metric, [(('a"b\\c\nd',), float("nan"))])) == [
+        "# HELP trimtab_ready a\\nb \\\\",
+        "# TYPE trimtab_ready gauge",
+        'trimtab_ready{target="a\\"b\\\\c\\nd"} NaN',
+    ]
+
+
+def test_a_histogram_is_cumulative() -> None:
+    seconds = Histogram(edges=(0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 7):
+        seconds.observe(value)
+
+    assert list(
+        lines(Metric("tick_duration_seconds", "histogram", "h", ("target",)), [(("chat",), seconds)])
+    )[2:] == [
+        'trimtab_tick_duration_seconds_bucket{target="chat",le="0.1"} 2',
+        'trimtab_tick_duration_seconds_bucket{target="chat",le="1"} 3',
+        'trimtab_tick_duration_seconds_bucket{target="chat",le="+Inf"} 4',
+        'trimtab_tick_duration_seconds_sum{target="chat"} 7.65',
+        'trimtab_tick_duration_seconds_count{target="chat"} 4',
+    ]
+
+
+def busy() -> FakeDesk:
+    """Everything happens at once: each metric has a sample."""
+    desk = FakeDesk()
+    made = desk.suggest({"max_num_seqs": 128})
+    state = desk.states()["chat"]
+    green = Server(name="chat-r1", setting={})
+    route = Route(
+        number=1,
+        servers=(green,),
+        weights={"chat-r0": 95, "chat-r1": 5},
+        fallback="chat-r0",
+        leased="chat-r1",
+        lease_s=15,
+    )
+    rollout = Rollout(
+        id="chat-o1",
+        suggestion=made.id,
+        server="chat-r1",
+        plan=PLAN,
+        started_at=desk.at,
+        phase_since=desk.at,
+        exposed=Arm(total=40, errors=2),
+    )
+    budget = Budget().counted(desk.at, [Arm(total=100, over_ttft=30)])
+    desk.set(replace(state, phase=Phase.CANARY, green=green, route=route, rollout=rollout, budget=budget))
+    for seq in range(1, 101):
+        desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
+    meters = desk.counted
+    meters.tick.observe(0.01)
+    meters.performed("route", 0.4, failed=True)
+    meters.renewed(98.0, failed=False)
+    meters.lost["nvidia_smi"] = 2
+    meters.heard_at["EngineSample", "chat-r0"] = 99.0
+    return desk
+
+
+def test_every_metric_that_is_documented_is_told() -> None:
+    told = {
+        re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(exposition(busy()))
+    }
+
+    assert told == {f"trimtab_{metric.name}" for metric in METRICS}
+
+
+def test_the_rollout_and_its_lease_are_told() -> None:
+    found = samples(exposition(busy()))
+
+    assert found['trimtab_rollout_exposed_requests{target="chat"}'] == 40
+    assert found['trimtab_rollout_bad_requests{target="chat"}'] == 2
+    assert found['trimtab_rollout_weight_ratio{target="chat"}'] == 0.05
+    assert found['trimtab_lease_age_seconds{target="chat"}'] == 2
+    assert found['trimtab_effect_failures_total{target="chat",effect="route"}'] == 1
+    assert found['trimtab_slo_attainment_ratio{target="chat",window="5m"}'] == 0.7
+    assert found['trimtab_sample_age_seconds{target="chat",sample="EngineSample",server="chat-r0"}'] == 1
+    assert found['trimtab_suggestion_expiry_seconds{target="chat"}'] == 3600
+    assert found['trimtab_notifications_total{notifier="ops",outcome="sent"}'] == 3
+
+
+@pytest.mark.real_prometheus
+def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    path.write_text(exposition(busy()))
+
+    with path.open() as text:
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], stdin=text, capture_output=True, text=True, check=False
+        )
+
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_the_documentation_of_the_metrics_is_that_which_the_code_makes() -> None:
+    assert DOCS.read_text() == document(), "python -m agent.api.metric_names > docs/metrics.md"
+
+
+def test_a_pin_of_the_audit_is_told_that_changes_once_in_a_hundred_entries() -> None:
+    desk = FakeDesk()
+    for seq in range(1, 251):
+        desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
+
+    found = samples(exposition(desk))
+
+    assert found["trimtab_audit_head_seq"] == 250
+    assert found[f'trimtab_audit_pin_info{{seq="200",hash="{200:064x}"}}'] == 1
+
+
+def test_the_other_numbers_are_told_though_the_audit_cannot_be_read() -> None:
+    desk = FakeDesk()
+    for seq in range(1, 251):
+        desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
+    desk.next_error = JournalError("audit.jsonl: Input/output error")
+
+    text = exposition(desk)
+
+    assert "trimtab_audit_pin_info{" not in text
+    assert samples(text)["trimtab_ready"] == 1

@@ -1,0 +1,61 @@
+"""Host and Origin headers: read as a browser means them, or refused."""
+
+import ipaddress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.api.middleware import host_of, is_own
+
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,10}(\.[A-Za-z0-9_-]{1,10}){0,3}", fullmatch=True)
+V6 = st.ip_addresses(v=6).map(lambda address: f"[{address}]")
+HOSTS = NAMES | st.ip_addresses(v=4).map(str) | V6
+PORTS = st.none() | st.integers(0, 65535)
+
+
+def joined(host: str, port: int | None) -> str:
+    return host if port is None else f"{host}:{port}"
+
+
+@given(HOSTS, PORTS)
+def test_the_host_is_read_without_its_port(host: str, port: int | None) -> None:
+    assert host_of(joined(host, port)) == host.lower()
+
+
+@given(st.text(max_size=30) | st.text("[]:.@/\\ \t\r\n\x00a1", max_size=12))
+def test_no_text_is_read_as_a_host_that_it_does_not_hold(text: str) -> None:
+    host = host_of(text)
+
+    assert host is None or (text.lower().startswith(host) and not set(host) & set("@/\\ \t\r\n\x00"))
+
+
+@given(HOSTS, HOSTS, PORTS, PORTS, st.sampled_from(["http", "https", "HTTP"]))
+def test_only_the_same_host_and_port_are_the_same_origin(
+    page: str, asked: str, page_port: int | None, asked_port: int | None, scheme: str
+) -> None:
+    same = joined(page, page_port).lower() == joined(asked, asked_port).lower()
+
+    assert is_own(f"{scheme}://{joined(page, page_port)}", joined(asked, asked_port)) == same
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_no_strange_origin_is_our_own(origin: str, host: str) -> None:
+    assert not is_own(origin, host) or origin.lower().endswith(f"://{host.lower()}")
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "null", "", "localhost:8090", "//localhost:8090", "file://localhost:8090", "http://localhost:8090/",
+        "http://localhost:80901", "http://a@localhost:8090", "http://localhost", "http://localhost.:8090",
+        "chrome-extension://localhost:8090", "http://localhost:8090 http://evil.example",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_our_origin_is_foreign(origin: str) -> None:
+    assert not is_own(origin, "localhost:8090")
+
+
+def test_an_address_in_another_notation_is_another_host() -> None:
+    assert ipaddress.ip_address("127.0.0.1").is_loopback
+    assert {host_of("2130706433"), host_of("0x7f.1"), host_of("127.1")}.isdisjoint({"127.0.0.1"})

@@ -1,0 +1,200 @@
+"""Over the unix socket the kernel says who asks."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession, UnixConnector
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.api.app import build_app
+from agent.api.peer_identity import Peers, mapped
+from agent.api.server import serve
+from agent.api.tokens import RANKS, Tokens
+from agent.config.listen import Role
+from agent.domain.errors import ConfigError
+from tests.support.fake_daemon_view import FakeDesk
+from tests.support.served_api import served
+
+NOBODY = 65534
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
+IDS = st.integers(1_000_000, 1_000_005)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+
+
+def role_of(peers: Peers, uid: int, gids: set[int]) -> Role | None:
+    holder = peers.known(uid, gids)
+    return holder.role if holder else None
+
+
+def test_root_and_the_daemons_own_user_are_admins_whatever_is_written() -> None:
+    peers = Peers({"0": "viewer", str(os.geteuid()): "viewer"}, {})
+
+    assert role_of(peers, 0, set()) == role_of(peers, os.geteuid(), set()) == "admin"
+
+
+def test_nobody_else_comes_in_by_themselves() -> None:
+    assert role_of(Peers({}, {}), 1_000_000, {0, 1_000_000}) is None
+
+
+@given(
+    users=st.dictionaries(IDS, st.sampled_from(ROLES)),
+    groups=st.dictionaries(IDS, st.sampled_from(ROLES)),
+    uid=IDS,
+    gids=st.sets(IDS),
+)
+def test_the_highest_of_the_roles_counts_and_no_other(
+    users: dict[int, Role], groups: dict[int, Role], uid: int, gids: set[int]
+) -> None:
+    peers = Peers({str(k): v for k, v in users.items()}, {str(k): v for k, v in groups.items()})
+    found = [role for role in (users.get(uid), *map(groups.get, gids)) if role is not None]
+
+    assert role_of(peers, uid, gids) == max(found, key=lambda role: RANKS[role], default=None)
+
+
+@pytest.mark.parametrize(
+    ("users", "groups", "said"),
+    [
+        ({"no-such-user": "viewer"}, {}, r"\[api\] users: this host has no user no-such-user"),
+        ({}, {"no-such-group": "viewer"}, r"\[api\] groups: this host has no group no-such-group"),
+        ({"4294967295": "admin"}, {}, r"\[api\] users: 4294967295 is no number"),
+    ],
+)
+def test_an_account_that_is_not_there_is_named(
+    users: dict[str, Role], groups: dict[str, Role], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Peers(users, groups)
+
+
+@pytest.mark.parametrize(
+    ("id_map", "here"),
+    [
+        pytest.param("         0          0 4294967295\n", {0, 996, 1001, NOBODY}, id="the host's"),
+        pytest.param("0 0 1\n996 996 1\n", {0, 996}, id="PrivateUsers=yes for a user 996"),
+        pytest.param("0 1048576 65536\n", {0, 996, 1001, NOBODY}, id="a container with users of its own"),
+        pytest.param("0 1048576 1001\n", {0, 996}, id="one with few of them"),
+    ],
+)
+def test_who_has_a_number_in_the_namespace_is_known(id_map: str, here: set[int]) -> None:
+    assert {number for number in (0, 996, 1001, NOBODY) if mapped(number, id_map)} == here
+
+
+@pytest.mark.parametrize("key", ["users", "groups"])
+def test_a_daemon_to_which_its_users_are_nobody_does_not_start(key: str, tmp_path: Path) -> None:
+    config = tmp_path / "trimtab.toml"
+    config.write_text(f"""
+        [agent]
+        state_dir = "s"
+        [api]
+        listen = "unix:{tmp_path}/api.sock"
+        {key} = {{ 1001 = "operator" }}
+        [[targets]]
+        name = "chat"
+        [targets.engine]
+        kind = "process"
+        serving = "http://127.0.0.1:9"
+    """)
+
+    ran = subprocess.run(
+        ["unshare", "-U", "-r", sys.executable, "-m", "agent.main", "run", "-c", str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 2, ran.stderr
+    assert f"[api] {key}: to this process 1001 is nobody" in ran.stderr
+    assert "PrivateUsers=no" in ran.stderr
+
+
+async def test_the_daemons_own_user_needs_no_token_and_is_named_in_the_audit(
+    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+) -> None:
+    path = tmp_path / "api.sock"
+    runner = await serve(build_app(desk, tokens, peers=Peers({}, {})), f"unix:{path}")
+    async with ClientSession(connector=UnixConnector(str(path))) as session:
+        async with session.post("http://localhost/v1/targets/chat/pause") as response:
+            assert response.status == 200
+        assert desk.states()["chat"].note.startswith(f"paused by uid {os.geteuid()} (")
+        wrong = {"Authorization": "Bearer tt_00000000_" + "A" * 43}
+        async with session.get("http://localhost/v1/targets", headers=wrong) as response:
+            assert response.status == 401  # who sends a token is who the token says
+        async with session.post("http://any.name/v1/targets/chat/resume") as response:
+            assert response.status == 421
+        foreign = {"Origin": "https://evil.example"}
+        async with session.post("http://localhost/v1/targets/chat/resume", headers=foreign) as response:
+            assert response.status == 403
+    assert desk.states()["chat"].paused
+    await runner.cleanup()
+
+
+async def test_over_tcp_nobody_is_known_by_their_account(desk: FakeDesk, tokens: Tokens) -> None:
+    runner = await serve(build_app(desk, tokens, peers=Peers({}, {})), "127.0.0.1:0")
+    port = runner.addresses[0][1]
+    async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/v1/targets") as response:
+        assert response.status == 401
+    await runner.cleanup()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that another user can reach: pytest's own are closed."""
+    path = Path("/tmp") / f"trimtab-{os.getpid()}-peers"  # noqa: S108 - closed to writers
+    path.mkdir(mode=0o755)
+    yield path
+    for file in path.iterdir():
+        file.unlink()
+    path.rmdir()
+
+
+@contextmanager
+def as_nobody(groups: Sequence[int]) -> Iterator[None]:
+    before = os.getgroups(), os.getegid()
+    os.setgroups(groups)
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(before[1])
+        os.setgroups(before[0])
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("groups", "extra", "status"),
+    [
+        ({}, [], "401"),
+        ({"1000001": "viewer"}, [1_000_001], "403"),
+        ({"1000001": "operator"}, [1_000_001], "200"),
+        ({"1000001": "operator"}, [1_000_002], "401"),
+        ({str(NOBODY): "operator"}, [], "200"),
+    ],
+)
+def test_another_user_may_what_the_groups_say(
+    desk: FakeDesk,
+    tokens: Tokens,
+    open_folder: Path,
+    groups: dict[str, Role],
+    extra: list[int],
+    status: str,
+) -> None:
+    path = open_folder / "api.sock"
+    with served(desk, tokens, f"unix:{path}", Peers({}, groups)):
+        path.chmod(0o666)  # the modes are the first lock; here it is the second that is asked
+        with socket.socket(socket.AF_UNIX) as connection:
+            with as_nobody(extra):
+                connection.connect(str(path))
+            connection.sendall(b"POST /v1/targets/chat/pause HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            said = connection.recv(65536)
+
+    assert said.split()[1] == status.encode()
+    assert desk.states()["chat"].paused == (status == "200")

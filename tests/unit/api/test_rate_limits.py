@@ -1,0 +1,132 @@
+"""How much one caller may ask, and that nobody pays for another."""
+
+from dataclasses import dataclass
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.api.app import build_app
+from agent.api.problems import Refusal
+from agent.api.rate_limits import AT_ONCE, CALLERS, PIECE, Limits
+from agent.api.tokens import Tokens
+from agent.config.listen import Role
+from tests.support.fake_daemon_view import FakeDesk
+
+
+@dataclass
+class Watch:
+    at: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def passes(limits: Limits, caller: str = "ann") -> bool:
+    try:
+        limits.spend(caller)
+    except Refusal:
+        return False
+    return True
+
+
+def test_a_burst_passes_and_then_so_many_a_second() -> None:
+    watch = Watch()
+    limits = Limits(watch, per_s=2.0, burst=5.0)
+
+    assert [passes(limits) for _ in range(7)] == [True] * 5 + [False] * 2
+    watch.at += 1.0
+    assert [passes(limits) for _ in range(3)] == [True, True, False]
+    assert passes(limits, "bob")
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 3) | st.just(0.0), max_size=60))
+def test_no_more_pass_than_the_burst_and_the_rate_allow(pauses: list[float]) -> None:
+    watch = Watch()
+    limits, passed = Limits(watch, per_s=2.0, burst=5.0), 0
+    for pause in pauses:
+        watch.at += pause
+        passed += passes(limits)
+
+    assert passed <= 5.0 + 2.0 * sum(pauses) + 1e-6
+
+
+def test_a_large_answer_counts_as_many_requests() -> None:
+    watch = Watch()
+    limits = Limits(watch, per_s=2.0, burst=5.0)
+    limits.spend("ann")
+    limits.charge("ann", 10 * PIECE)
+
+    assert not passes(limits)
+    watch.at += 3.5
+    assert [passes(limits) for _ in range(2)] == [True, False]
+    assert passes(limits, "bob")
+
+
+def test_callers_are_not_remembered_without_end() -> None:
+    limits = Limits(Watch())
+    for number in range(2 * CALLERS):
+        limits.spend(f"from 10.0.{number // 256}.{number % 256}")
+
+    assert len(limits._left) == CALLERS
+
+
+def test_so_many_requests_are_open_at_once() -> None:
+    limits = Limits(Watch(), at_once=1)
+    with limits.turn("ann"):
+        with limits.turn("bob"):
+            pass
+        with pytest.raises(Refusal), limits.turn("ann"):
+            pass
+    with limits.turn("ann"):
+        pass
+
+    assert limits._open == {}
+
+
+async def test_who_asks_too_often_is_told_when_to_come_back(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> None:
+    app = build_app(desk, tokens, limits=Limits(Watch(), per_s=0.1, burst=1.0, at_once=AT_ONCE))
+    async with TestClient(TestServer(app)) as client:
+        statuses = []
+        for role in ("viewer", "viewer", "operator"):
+            async with client.get("/v1/targets", headers=bearers[role]) as response:
+                statuses.append((response.status, response.headers.get("Retry-After")))
+
+        assert statuses == [(200, None), (429, "11"), (200, None)]
+
+
+async def test_who_reads_the_whole_audit_again_and_again_has_to_wait(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> None:
+    for _ in range(1000):
+        desk.record("x" * 700)
+    app = build_app(desk, tokens, limits=Limits(Watch(), burst=20.0))
+    async with TestClient(TestServer(app), headers=bearers["viewer"]) as client:
+        statuses = []
+        for _ in range(3):
+            async with client.get("/v1/audit?limit=1000") as response:
+                statuses.append(response.status)
+
+    assert statuses == [200, 200, 429]
+
+
+async def test_guessing_tokens_is_slowed_and_locks_nobody_out(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> None:
+    app = build_app(desk, tokens, limits=Limits(Watch(), per_s=0.1, burst=2.0))
+    async with TestClient(TestServer(app)) as client:
+        statuses = []
+        for number in range(4):
+            guess = {"Authorization": f"Bearer tt_0000000{number}_" + "A" * 43}
+            async with client.get("/v1/targets", headers=guess) as response:
+                statuses.append(response.status)
+        async with client.get("/v1/targets", headers=bearers["viewer"]) as response:
+            statuses.append(response.status)
+        async with client.get("/healthz") as response:
+            statuses.append(response.status)
+
+    assert statuses == [401, 401, 429, 429, 200, 200]

@@ -1,0 +1,155 @@
+"""Who may do what: each role at each operation, and nobody without a token."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.api.app import OPERATIONS
+from agent.api.operations import Operation
+from agent.api.problems import MEDIA
+from agent.api.tokens import Tokens
+from agent.config.listen import Role
+from tests.support.fake_daemon_view import FakeDesk
+from tests.unit.api.conftest import Client
+
+NONE = {"Authorization": ""}
+ZEROS = "sha256:" + "0" * 64
+# what a token that is let in gets when it asks for what is not there, or sends nothing useful
+LET_IN: Mapping[str, int] = {
+    "health": 200,
+    "ready": 200,
+    "metrics": 200,
+    "describe": 200,
+    "whoAmI": 200,
+    "listTargets": 200,
+    "showSeries": 404,
+    "showTarget": 404,
+    "pauseTarget": 404,
+    "resumeTarget": 404,
+    "askForChange": 404,
+    "listSuggestions": 200,
+    "showSuggestion": 404,
+    "approveSuggestion": 404,
+    "denySuggestion": 404,
+    "listRollouts": 200,
+    "showRollout": 404,
+    "showRolloutLog": 404,
+    "abortRollout": 404,
+    "listAudit": 200,
+    "followAudit": 200,
+}
+BODIES: Mapping[str, Any] = {
+    "askForChange": {"to": {"max_num_seqs": 128}, "reason": "r"},
+    "approveSuggestion": {"digest": ZEROS},
+    "denySuggestion": {"reason": "r"},
+    "abortRollout": {"reason": "r"},
+}
+
+
+async def status_of(client: Client, operation: Operation, headers: Mapping[str, str]) -> int:
+    path = operation.path.replace("{name}", "nowhere").replace("{id}", "nothing")
+    body = BODIES.get(operation.name)
+    async with client.request(operation.method, path, headers=headers, json=body) as response:
+        if response.status >= 400:
+            problem = await response.json(content_type=MEDIA)
+            assert problem["status"] == response.status
+            assert len(problem["detail"]) > 20
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Cache-Control"] == "no-store"
+        assert "frame-ancestors 'none'" in response.headers["Content-Security-Policy"]
+        return response.status
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+async def test_each_role_gets_what_it_may(
+    client: Client, bearers: dict[Role, dict[str, str]], operation: Operation, role: Role
+) -> None:
+    expected = 403 if role == "viewer" and operation.method == "POST" else LET_IN[operation.name]
+
+    assert await status_of(client, operation, bearers[role]) == expected
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+async def test_without_a_token_only_the_health_is_told(client: Client, operation: Operation) -> None:
+    expected = 200 if operation.name == "health" else 401
+
+    assert await status_of(client, operation, NONE) == expected
+
+
+async def test_an_unknown_address_is_not_told_apart_without_a_token(client: Client) -> None:
+    async with client.get("/v1/nothing", headers=NONE) as response:
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    ["Basic dXNlcjpwYXNz", "Bearer", "Bearer x", "Bearer tt_00000000_" + "A" * 43, "tt_00000000_" + "A" * 43],
+)
+async def test_a_strange_token_is_refused_and_never_repeated(client: Client, sent: str) -> None:
+    async with client.get("/v1/targets", headers={"Authorization": sent}) as response:
+        assert response.status == 401
+        assert "AAAA" not in await response.text()
+
+
+async def test_a_revoked_token_is_refused_after_the_reload(
+    client: Client, tokens: Tokens, bearers: dict[Role, dict[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "tokens").write_text("")
+    tokens.reload()
+
+    async with client.get("/v1/targets", headers=bearers["admin"]) as response:
+        assert response.status == 401
+
+
+async def test_the_detail_says_which_role_is_needed(
+    client: Client, bearers: dict[Role, dict[str, str]], desk: FakeDesk
+) -> None:
+    async with client.post("/v1/targets/chat/pause", headers=bearers["viewer"]) as response:
+        problem = await response.json(content_type=MEDIA)
+
+    assert problem["detail"] == "This needs the role operator; the token's role is viewer."
+    assert not desk.states()["chat"].paused
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "[::1]:8090", "127.0.0.1"])
+async def test_the_names_of_loopback_are_answered(client: Client, host: str) -> None:
+    async with client.get("/healthz", headers={"Host": host}) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "a@localhost", "localhost."])
+async def test_a_rebound_name_is_refused(client: Client, host: str) -> None:
+    async with client.get("/v1/targets", headers={"Host": host}) as response:
+        assert response.status == 421
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ],
+    ids=str,
+)
+async def test_a_page_of_another_site_is_refused(
+    client: Client, desk: FakeDesk, headers: dict[str, str]
+) -> None:
+    async with client.post("/v1/targets/chat/pause", headers=headers) as response:
+        assert response.status == 403
+    assert not desk.states()["chat"].paused
+
+
+async def test_our_own_page_may_act(client: Client, desk: FakeDesk) -> None:
+    origin = f"http://{client.host}:{client.port}"
+    async with client.post(
+        "/v1/targets/chat/pause", headers={"Origin": origin, "Sec-Fetch-Site": "same-origin"}
+    ) as response:
+        assert response.status == 200
+    assert desk.states()["chat"].paused

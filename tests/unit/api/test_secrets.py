@@ -1,0 +1,68 @@
+"""Tokens stand in no log and in no answer, whatever happens to a request."""
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from agent.api.app import OPERATIONS
+from agent.api.tokens import Tokens, mint
+from agent.config.listen import Role
+from agent.telemetry import logging as logs
+from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.unit.api.conftest import Client
+from tests.unit.api.test_roles import BODIES
+from vllm_facts.masking import mask
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """What the daemon logs, down to the libraries' debug lines."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    stream = io.StringIO()
+    logs.configure("debug", stream)
+    yield stream
+    structlog.reset_defaults()
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+async def test_no_token_is_written_or_told(
+    client: Client,
+    desk: FakeDesk,
+    tokens: Tokens,
+    bearers: dict[Role, dict[str, str]],
+    written: io.StringIO,
+) -> None:
+    told = ""
+    for role, headers in bearers.items():
+        for operation in OPERATIONS:
+            if operation.media == "text/event-stream":
+                continue
+            path = operation.path.replace("{name}", "chat").replace("{id}", "chat-s1")
+            body = BODIES.get(operation.name)
+            for url in (path, f"{path}?token={headers['Authorization'][7:]}"):
+                async with client.request(operation.method, url, json=body, headers=headers) as response:
+                    told += await response.text() + str(response.headers)
+        assert role in told
+    del desk._states  # a bug: the whole of it is logged
+    async with client.get("/v1/targets", headers=bearers["admin"]) as response:
+        assert response.status == 500
+    tokens.reload()
+
+    log = written.getvalue()
+    assert "api.failed" in log
+    for headers in bearers.values():
+        _, name, secret = headers["Authorization"].split("_", 2)
+        assert secret not in log
+        assert secret not in told
+        assert f"tt_{name}" not in told
+
+
+def test_a_token_is_masked_wherever_it_stands() -> None:
+    text, _ = mint(role="admin", principal="ann", made_at=NOON, expires=None)
+
+    assert mask(f"curl failed: {text}") == "curl failed: ***"

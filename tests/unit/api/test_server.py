@@ -1,0 +1,222 @@
+"""Where the API listens, and what is said when it cannot."""
+
+import asyncio
+import socket
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession, UnixConnector, web
+
+from agent.api import middleware
+from agent.api import server as listening
+from agent.api.app import build_app
+from agent.api.server import serve
+from agent.api.tokens import Tokens
+from agent.config.listen import Role
+from agent.domain.errors import ConfigError
+from agent.runtime.wiring import unwritable
+from tests.support.fake_daemon_view import FakeDesk
+from tests.unit.api.conftest import Client
+
+
+async def test_it_listens_on_a_unix_socket_for_its_group(
+    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+) -> None:
+    path = tmp_path / "api.sock"
+    runner = await serve(build_app(desk, tokens), f"unix:{path}")
+
+    async with ClientSession(connector=UnixConnector(str(path))) as session:
+        async with session.get("http://localhost/healthz") as health:
+            assert health.status == 200
+        async with session.get("http://localhost/v1/targets") as targets:
+            assert targets.status == 401  # no accounts of this host were given roles
+        async with session.get("http://any.name/healthz") as rebound:  # through `ssh -L`, say
+            assert rebound.status == 421
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    await runner.cleanup()
+    assert not path.exists()
+
+
+async def test_it_takes_the_place_of_a_socket_that_nobody_answers(
+    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+) -> None:
+    path = tmp_path / "api.sock"
+    with closing(socket.socket(socket.AF_UNIX)) as left:
+        left.bind(str(path))
+
+    runner = await serve(build_app(desk, tokens), f"unix:{path}")
+    with pytest.raises(ConfigError, match="another process listens there"):
+        await serve(build_app(desk, tokens), f"unix:{path}")
+    assert path.is_socket()
+
+    await runner.cleanup()
+
+
+async def test_it_makes_the_folder_of_its_socket(desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+    path = tmp_path / "trimtab" / "api.sock"
+
+    runner = await serve(build_app(desk, tokens), f"unix:{path}")
+
+    assert stat.S_IMODE(path.parent.stat().st_mode) & 0o022 == 0
+    await runner.cleanup()
+
+
+def test_a_place_for_the_socket_that_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
+    assert unwritable("[api] listen", Path("/proc/trimtab")).startswith(
+        "[api] listen: /proc cannot be written"
+    )
+    assert unwritable("[api] listen", tmp_path / "trimtab") == ""
+
+
+async def test_it_listens_in_several_places(desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+    runner = await serve(build_app(desk, tokens), f"unix:{tmp_path}/api.sock", "127.0.0.1:0", "[::1]:0")
+
+    assert len(runner.addresses) == 3
+    await runner.cleanup()
+
+
+async def test_nothing_is_left_open_when_one_of_several_is_taken(
+    desk: FakeDesk, tokens: Tokens, client: Client, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="already in use"):
+        await serve(build_app(desk, tokens), f"unix:{tmp_path}/api.sock", f"127.0.0.1:{client.port}")
+
+    assert not (tmp_path / "api.sock").exists()
+
+
+async def test_a_taken_port_is_named(desk: FakeDesk, tokens: Tokens, client: Client) -> None:
+    with pytest.raises(ConfigError, match="already in use"):
+        await serve(build_app(desk, tokens), f"127.0.0.1:{client.port}")
+
+
+@pytest.mark.parametrize(
+    "listen", ["", "8090", ":8090", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "unix:a.sock"]
+)
+async def test_an_address_that_cannot_be_read_is_refused(desk: FakeDesk, tokens: Tokens, listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"\[api\] listen"):
+        await serve(build_app(desk, tokens), listen)
+
+
+async def test_a_file_is_not_overwritten_by_a_socket(desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+
+    with pytest.raises(ConfigError, match="no socket"):
+        await serve(build_app(desk, tokens), f"unix:{tmp_path / 'notes'}")
+
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+async def test_a_bug_answers_a_problem_and_tells_nothing(desk: FakeDesk, client: Client) -> None:
+    del desk._states
+
+    async with client.get("/v1/targets") as response:
+        text = await response.text()
+
+    assert response.status == 500
+    assert "_states" not in text
+    assert response.content_type == "application/problem+json"
+
+
+async def test_what_is_not_ready_says_so(desk: FakeDesk, client: Client) -> None:
+    desk.is_ready = False
+
+    async with client.get("/readyz") as response:
+        assert response.status == 503
+    async with client.get("/healthz") as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "192.0.2.1:1", "[::]:0", "example.org:1"])
+async def test_beyond_loopback_nothing_is_served_without_tls(
+    desk: FakeDesk, tokens: Tokens, listen: str
+) -> None:
+    with pytest.raises(ConfigError, match="TLS"):
+        await serve(build_app(desk, tokens), listen)
+
+
+async def test_more_connections_than_are_served_are_hung_up(
+    desk: FakeDesk, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "CONNECTIONS", 2)
+    runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
+    port = runner.addresses[0][1]
+    kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    for reader, writer in kept:
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(20):
+        assert await reader.read() == b""
+
+    for _, each in (*kept, (reader, writer)):
+        each.close()
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc", b"\r\n\r\n"], ids=repr)
+async def test_a_client_that_never_finishes_its_request_is_cut_off(
+    desk: FakeDesk, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(listening, "IDLE_S", 0.2)
+    runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
+    reader, writer = await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
+    writer.write(sent)
+
+    async with asyncio.timeout(20):
+        await reader.read()
+
+    writer.close()
+    await runner.cleanup()
+
+
+async def test_a_client_that_leaves_before_its_answer_is_nothing_for_the_log(
+    desk: FakeDesk,
+    tokens: Tokens,
+    bearers: dict[Role, dict[str, str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    left = asyncio.Event()
+
+    async def late(_: web.Request, __: web.StreamResponse) -> None:
+        await left.wait()
+        await asyncio.sleep(0.1)  # for the transport to hear of it
+
+    app = build_app(desk, tokens)
+    app.on_response_prepare.append(late)
+    runner = await serve(app, "127.0.0.1:0")
+    bearer = bearers["viewer"]["Authorization"]
+    _, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+    writer.write(f"GET /v1/targets HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n\r\n".encode())
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    writer.transport.abort()
+    left.set()
+    await asyncio.sleep(0.3)
+    await runner.cleanup()
+
+    assert caplog.text == ""
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "SEND_TIMEOUT_S", 0.2)
+    for _ in range(1000):
+        desk.record("x" * 20_000)
+    runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
+    bearer = bearers["viewer"]["Authorization"]
+    with socket.create_connection(runner.addresses[0][:2]) as connection:
+        connection.setblocking(False)
+        head = f"GET /v1/audit?limit=1000 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n\r\n"
+        connection.sendall(head.encode())
+        server = runner.server
+        assert server is not None
+        async with asyncio.timeout(20):
+            while not server.connections:
+                await asyncio.sleep(0.01)
+            while server.connections:
+                await asyncio.sleep(0.01)
+    await runner.cleanup()

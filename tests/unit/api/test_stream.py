@@ -1,0 +1,242 @@
+"""The audit by page, and as events that a reader can take up where it left off."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientPayloadError, ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+
+from agent.api import rate_limits
+from agent.api.app import build_app
+from agent.api.routes import audit
+from agent.api.tokens import Tokens
+from agent.config.listen import Role
+from agent.domain.errors import JournalError
+from tests.support.fake_daemon_view import FakeDesk
+from tests.unit.api.conftest import Client
+
+
+async def events(response: ClientResponse, count: int) -> list[tuple[int, str]]:
+    """(id, event of the record) of the next `count` events; heartbeats are left out."""
+    found: list[tuple[int, str]] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            line = (await response.content.readline()).decode().rstrip("\n")
+            if line.startswith("id: "):
+                data = (await response.content.readline()).decode().removeprefix("data: ")
+                found.append((int(line.removeprefix("id: ")), json.loads(data)["event"]))
+    return found
+
+
+async def until_followed(desk: FakeDesk, followers: int = 1) -> None:
+    async with asyncio.timeout(20):
+        while desk.followers != followers:
+            await asyncio.sleep(0.01)
+
+
+async def test_pages_follow_each_other(client: Client, desk: FakeDesk) -> None:
+    for number in range(5):
+        desk.record(f"e{number}")
+
+    async with client.get("/v1/audit?after=1&limit=2") as response:
+        page = await response.json()
+    async with client.get(f"/v1/audit?after={page['next']}") as response:
+        rest = await response.json()
+
+    assert [record["seq"] for record in page["records"]] == [2, 3]
+    assert [record["seq"] for record in rest["records"]] == [4, 5]
+
+
+async def test_a_new_reader_sees_what_happens_from_now_on(client: Client, desk: FakeDesk) -> None:
+    desk.record("old")
+    async with client.get("/v1/events") as response:
+        await until_followed(desk)
+        desk.record("new")
+
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        assert await events(response, 1) == [(2, "new")]
+
+
+async def test_a_reader_that_comes_back_gets_what_it_missed_once(client: Client, desk: FakeDesk) -> None:
+    for number in range(1, 4):
+        desk.record(f"e{number}")
+    async with client.get("/v1/events", headers={"Last-Event-ID": "1"}) as response:
+        await until_followed(desk)
+        desk.record("e4")
+        desk.record("e5")
+
+        assert await events(response, 4) == [(2, "e2"), (3, "e3"), (4, "e4"), (5, "e5")]
+
+
+async def test_many_slices_can_be_missed(client: Client, desk: FakeDesk) -> None:
+    count = audit.MOST_MISSED
+    for number in range(count):
+        desk.record(f"e{number}")
+
+    async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response:
+        assert [seq for seq, _ in await events(response, count)] == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize("last", [0, 7], ids=["too far back", "of another journal"])
+async def test_who_cannot_be_told_all_is_told_to_begin_anew(
+    client: Client, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    monkeypatch.setattr(audit, "MOST_MISSED", 4)
+    for number in range(1, 6):
+        desk.record(f"e{number}")
+    async with client.get("/v1/events", headers={"Last-Event-ID": str(last)}) as response:
+        async with asyncio.timeout(20):
+            while (line := await response.content.readline()) != b"event: reset\n":
+                assert not line.startswith(b"data")
+            told = [await response.content.readline() for _ in range(3)]
+        desk.record("e6")
+
+        assert told == [b"id: 5\n", b'data: {"head":5}\n', b"\n"]
+        assert await events(response, 1) == [(6, "e6")]
+
+
+async def test_what_was_missed_is_read_in_slices_and_others_have_their_turn(
+    client: Client, desk: FakeDesk
+) -> None:
+    for number in range(200):
+        desk.record(f"e{number}")
+    desk.reads.clear()
+    async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response:
+        await events(response, 200)
+    async with client.get("/v1/audit?limit=150") as response:
+        assert len((await response.json())["records"]) == 150
+
+    assert max(desk.reads) == audit.SLICE
+    assert desk.reads[-1] == 150 % audit.SLICE
+
+
+async def test_a_stream_is_paid_for_as_other_answers_are(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> None:
+    for _ in range(40):
+        desk.record("x" * rate_limits.PIECE)
+    watch = [0.0]
+    bounded = rate_limits.Limits(lambda: watch[0], per_s=50.0, burst=10.0)
+    app = build_app(desk, tokens, limits=bounded, heartbeat_s=0.05)
+    async with (
+        TestClient(TestServer(app), headers=bearers["viewer"]) as client,
+        client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response,
+    ):
+        await events(response, 40)
+        async with client.get("/v1/targets") as refused:
+            assert refused.status == 429
+        watch[0] += 1.0
+        async with client.get("/v1/targets") as answered:
+            assert answered.status == 200
+
+
+async def test_a_long_catching_up_ends_when_its_token_is_revoked(
+    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]], tmp_path: Path
+) -> None:
+    for _ in range(500):
+        desk.record("x" * rate_limits.PIECE)
+    bounded = rate_limits.Limits(lambda: 0.0, per_s=10_000.0, burst=2.0)
+    async with (
+        TestClient(TestServer(build_app(desk, tokens, limits=bounded)), headers=bearers["viewer"]) as client,
+        client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response,
+        asyncio.timeout(20),
+    ):
+        await events(response, 1)
+        (tmp_path / "tokens").write_text("")
+        tokens.reload()
+        rest = await response.content.read()
+
+    assert rest.count(b"id: ") < 499
+
+
+async def test_a_silent_stream_beats(client: Client) -> None:
+    async with client.get("/v1/events") as response, asyncio.timeout(20):
+        while not (await response.content.readline()).startswith(b": "):
+            pass
+
+
+async def test_a_reader_that_goes_away_is_forgotten(client: Client, desk: FakeDesk) -> None:
+    async with client.get("/v1/events"):
+        await until_followed(desk)
+
+    await until_followed(desk, 0)
+
+
+async def test_a_stream_ends_when_its_token_is_revoked(
+    client: Client, tokens: Tokens, tmp_path: Path
+) -> None:
+    async with client.get("/v1/events") as response, asyncio.timeout(20):
+        (tmp_path / "tokens").write_text("")
+        tokens.reload()
+
+        assert (await response.content.read()).endswith(b"\n\n")
+
+
+async def test_streams_end_when_the_daemon_stops(client: Client, desk: FakeDesk) -> None:
+    async with client.get("/v1/events") as response, asyncio.timeout(20):
+        await until_followed(desk)
+        closing = asyncio.create_task(client.server.close())
+
+        await response.content.read()
+        await closing
+    assert desk.followers == 0
+
+
+async def test_a_journal_that_cannot_be_read_is_told(client: Client, desk: FakeDesk) -> None:
+    desk.record("e1")
+    desk.next_error = JournalError("audit.jsonl: Input/output error")
+    async with client.get("/v1/audit") as response:
+        assert response.status == 503
+        assert "Input/output error" in await response.text()
+
+    desk.next_error = JournalError("audit.jsonl: Input/output error")
+    async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response, asyncio.timeout(20):
+        assert (response.status, await response.content.read()) == (200, b"retry: 2000\n\n")
+
+
+async def test_a_bug_in_a_stream_closes_it(client: Client, desk: FakeDesk) -> None:
+    async with client.get("/v1/events") as response, asyncio.timeout(20):
+        await until_followed(desk)
+        for queue in desk._followers:
+            queue.put_nowait({"no": "seq"})
+
+        with pytest.raises(ClientPayloadError):
+            await response.content.read()
+
+
+async def test_no_more_streams_are_kept_than_can_be_served(
+    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]]
+) -> None:
+    opened = [
+        await client.get("/v1/events", headers=bearers[role])
+        for role in ("viewer", "admin")
+        for _ in range(audit.STREAMS // 2)
+    ]
+    await until_followed(desk, audit.STREAMS)
+
+    async with client.get("/v1/events") as response:
+        assert response.status == 503
+    for stream in opened:
+        stream.close()
+
+
+async def test_one_token_does_not_take_every_stream(
+    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]]
+) -> None:
+    opened = [await client.get("/v1/events", headers=bearers["viewer"]) for _ in range(rate_limits.AT_ONCE)]
+    await until_followed(desk, rate_limits.AT_ONCE)
+
+    async with client.get("/v1/events", headers=bearers["viewer"]) as response:
+        assert (response.status, response.headers["Retry-After"]) == (429, "2")
+    async with client.get("/v1/events") as response:
+        assert response.status == 200
+    for stream in opened:
+        stream.close()
+
+
+@pytest.mark.parametrize("sent", ["x", "-1", "1.5", "9" * 30, "٣"])
+async def test_a_strange_last_event_is_refused(client: Client, sent: str) -> None:
+    async with client.get("/v1/events", headers={"Last-Event-ID": sent}) as response:
+        assert response.status == 422

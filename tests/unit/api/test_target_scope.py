@@ -1,0 +1,94 @@
+"""A token for some targets: the others are not there, whatever is asked."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from agent.api.app import OPERATIONS, build_app
+from agent.api.operations import Operation
+from agent.api.tokens import Tokens, mint, store
+from agent.domain.state import Rollout, State
+from tests.support.fake_daemon_view import NOON, PLAN, FakeDesk
+from tests.unit.api.conftest import Client, with_key
+from tests.unit.api.test_roles import BODIES
+
+HIDDEN = "merger"  # a name that somebody who may see `chat` only must not read anywhere
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    """Has two targets, with a suggestion and a rollout each."""
+    desk = FakeDesk(target=HIDDEN)
+    made = desk.suggest({"max_num_seqs": 128}, why=HIDDEN)
+    state = desk.states()[HIDDEN]
+    desk.record(HIDDEN)
+    other = FakeDesk()
+    shown = other.suggest({"max_num_seqs": 96})
+    assert (made.id, shown.id) == ("merger-s1", "chat-s1")
+    desk.set(other.states()["chat"])
+    desk._readings["chat"] = None
+    desk.set(replace(state, rollout=rollout("merger-o1", made.id)))
+    desk.target = "chat"
+    desk.record("chat.seen")
+    return desk
+
+
+def rollout(name: str, suggestion: str) -> Rollout:
+    return Rollout(id=name, suggestion=suggestion, server="r1", plan=PLAN, started_at=NOON, phase_since=NOON)
+
+
+@pytest.fixture
+async def scoped(desk: FakeDesk, tmp_path: Path) -> AsyncIterator[Client]:
+    text, token = mint(
+        role="operator", principal="ann", made_at=NOON, expires=None, targets=("chat", "no-more")
+    )
+    store(tmp_path / "scoped", [token])
+    app = build_app(desk, Tokens(tmp_path / "scoped", desk.now), heartbeat_s=0.05)
+    bearer = {"Authorization": f"Bearer {text}"}
+    async with TestClient(TestServer(app), headers=bearer, middlewares=[with_key]) as client:
+        yield client
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+async def test_no_operation_tells_or_touches_what_is_out_of_scope(
+    scoped: Client, desk: FakeDesk, operation: Operation
+) -> None:
+    before: State = desk.states()[HIDDEN]
+    kind = "o1" if "rollouts" in operation.path else "s1"
+    path = operation.path.replace("{name}", HIDDEN).replace("{id}", f"{HIDDEN}-{kind}")
+    headers = {"Last-Event-ID": "0"} if operation.media == "text/event-stream" else {}
+    async with scoped.request(
+        operation.method, path, json=BODIES.get(operation.name), headers=headers
+    ) as response:
+        if headers:
+            text = ""
+            while "chat.seen" not in text:
+                text += (await response.content.readline()).decode()
+        else:
+            text = await response.text()
+
+    assert response.status == (404 if "{" in operation.path else 200)
+    assert HIDDEN not in text.replace(f"'{HIDDEN}", "").replace(f"{HIDDEN}-{kind}'", "")  # as it was asked
+    assert desk.states()[HIDDEN] is before
+
+
+async def test_its_own_target_is_all_there(scoped: Client, desk: FakeDesk) -> None:
+    async with scoped.get("/v1/targets") as response:
+        assert [one["name"] for one in (await response.json())["targets"]] == ["chat"]
+    async with scoped.get("/v1/suggestions") as response:
+        assert [one["id"] for one in (await response.json())["suggestions"]] == ["chat-s1"]
+    async with scoped.post("/v1/targets/chat/pause") as response:
+        assert response.status == 200
+    assert desk.states()["chat"].paused
+
+
+async def test_of_others_records_only_the_number_is_told(scoped: Client) -> None:
+    async with scoped.get("/v1/audit") as response:
+        page = json.loads(await response.text())
+
+    assert page["records"][0] == {"seq": 1}
+    assert (page["records"][1]["event"], page["next"]) == ("chat.seen", 2)

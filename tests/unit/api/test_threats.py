@@ -1,0 +1,24 @@
+"""docs/security.md names the tests that show what it claims: they are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+NAMED = re.findall(
+    r"`(tests/[\w/]+\.py)::(test_\w+)`", (ROOT / "docs/security.md").read_text(encoding="utf-8")
+)
+
+
+def test_every_row_of_the_table_names_a_test() -> None:
+    table = (ROOT / "docs/security.md").read_text(encoding="utf-8").partition("## Threats")[2]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+
+    assert len(rows) >= 10
+    assert all("::test_" in row for row in rows)
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED)
+def test_what_is_named_is_there(file: str, name: str) -> None:
+    assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)

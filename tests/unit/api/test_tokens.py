@@ -1,0 +1,160 @@
+"""Tokens: only hashes are kept, files that cannot be trusted are refused."""
+
+import json
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.api.tokens import LARGEST_FILE, SHAPE, Token, Tokens, load, mint, store
+from agent.domain.errors import ConfigError
+from tests.support.fake_daemon_view import NOON, FakeDesk
+
+
+def test_the_file_holds_no_token_and_is_for_its_owner_only(tmp_path: Path) -> None:
+    text, token = mint(role="operator", principal="ann", made_at=NOON, expires=None)
+    path = tmp_path / "tokens"
+
+    store(path, [token])
+
+    assert text.startswith("tt_")
+    assert len(text.rsplit(f"tt_{token.id}_", maxsplit=1)[1]) == 43
+    assert text.removeprefix(f"tt_{token.id}_") not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+    assert load(path) == {token.id: token}
+
+
+def test_a_token_is_known_by_all_of_its_text(tmp_path: Path) -> None:
+    text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=None)
+    store(tmp_path / "tokens", [token])
+    tokens = Tokens(tmp_path / "tokens", FakeDesk().now)
+
+    assert tokens.holder(text) == token
+    assert tokens.holder(text[:-1] + ("A" if text[-1] != "A" else "B")) is None
+    assert tokens.holder(text + "A") is None
+    assert tokens.holder(text.replace(token.id, "00000000")) is None
+    assert tokens.holder("") is None
+
+
+def test_a_token_ends_when_it_expires(tmp_path: Path) -> None:
+    desk = FakeDesk()
+    text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=NOON + timedelta(days=1))
+    store(tmp_path / "tokens", [token])
+    tokens = Tokens(tmp_path / "tokens", desk.now)
+
+    assert tokens.holder(text) == token
+    desk.at = NOON + timedelta(days=1)
+    assert tokens.holder(text) is None
+
+
+def test_a_file_that_became_bad_leaves_the_tokens_in_force(tmp_path: Path) -> None:
+    text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=None)
+    path = tmp_path / "tokens"
+    store(path, [token])
+    tokens = Tokens(path, FakeDesk().now)
+    path.write_text("not json\n")
+
+    with pytest.raises(ConfigError, match="line 1"):
+        tokens.reload()
+
+    assert tokens.holder(text) == token
+
+
+LINE = '{"id": "00000000", "sha256": "%s", "role": "viewer", "principal": "ann"}' % ("0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]\n", "line 1"),
+        (LINE + "\n" + LINE + "\n", "line 2: token id 00000000 is there twice"),
+        (LINE.replace("viewer", "root") + "\n", "line 1: role"),
+        (LINE.replace("}", ', "expires": "2027-01-01T00:00:00"}'), "line 1: expires: .* timezone"),
+        ("\xff", "line 1"),
+    ],
+)
+def test_a_bad_line_is_named_and_not_repeated(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(text)
+    path.chmod(0o600)
+
+    with pytest.raises(ConfigError, match=said) as caught:
+        load(path)
+
+    assert "0" * 64 not in str(caught.value)
+
+
+def test_a_file_that_is_too_large_is_no_tokens_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("\n" * (LARGEST_FILE + 1))
+    path.chmod(0o600)
+
+    with pytest.raises(ConfigError, match="is larger than"):
+        load(path)
+
+
+TOKENS = st.builds(
+    lambda role, principal, targets, expires: mint(
+        role=role, principal=principal, made_at=NOON, expires=expires, targets=targets
+    )[1],
+    st.sampled_from(["viewer", "operator", "admin"]),
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=100),
+    st.none() | st.lists(st.text("abc-019", min_size=1, max_size=63), min_size=1, max_size=5).map(tuple),
+    st.none() | st.datetimes(min_value=datetime(2000, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tokens=st.lists(TOKENS, max_size=5, unique_by=lambda token: token.id))
+def test_what_is_stored_is_what_is_read(tmp_path: Path, tokens: list[Token]) -> None:
+    store(tmp_path / "tokens", tokens)
+
+    assert list(load(tmp_path / "tokens").values()) == tokens
+
+
+LINES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*Token.model_fields, "x"]), inner, max_size=7)
+    ),
+    max_leaves=8,
+).map(json.dumps)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.binary(max_size=64) | st.lists(LINES, max_size=3).map(lambda each: "\n".join(each).encode())
+)
+def test_no_file_is_more_than_a_complaint(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "tokens"
+    path.write_bytes(content)
+    path.chmod(0o600)
+
+    try:
+        load(path)
+    except ConfigError as error:
+        assert str(path) in str(error)  # noqa: PT017
+
+
+@given(st.text(max_size=80) | st.from_regex(SHAPE, fullmatch=True))
+def test_no_text_is_a_token_but_the_token(text: str) -> None:
+    assert Tokens(None, FakeDesk().now).holder(text) is None
+
+
+def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("")
+    path.chmod(0o620)
+
+    with pytest.raises(ConfigError, match="chmod 600"):
+        load(path)
+
+
+def test_a_file_that_is_not_there_is_told_with_the_way_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="trimtab token new --tokens-file"):
+        load(tmp_path / "tokens")

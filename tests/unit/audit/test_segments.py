@@ -1,0 +1,702 @@
+"""A journal of many files: it goes on from one to the next, forgets the old ones, and stays one chain."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.audit import checkpoints
+from agent.audit.chain import Head, verify
+from agent.audit.checkpoints import Signer
+from agent.audit.journal import DAEMON, Entry, Journal, Limits
+from agent.audit.records import GENESIS, Record, line_of, parse
+from agent.audit.segments import closed, draft_of, name_of, reading
+from agent.config.convert import limits
+from agent.config.loader import parse as parse_config
+from agent.config.tables import AuditTable
+from agent.domain.errors import ConfigError, JournalError
+from agent.domain.state import Phase, State
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+ENTRY = Entry(at=NOON, actor=DAEMON, action="rollout.step", target="chat", why="x" * 200)
+SMALL = Limits(segment_bytes=4000)  # some ten entries
+CHAT, BATCH = State(target="chat", phase=Phase.CANARY, epoch=7), State(target="batch", note="rests")
+
+
+def opened(path: Path, limits: Limits = SMALL, signer: Signer | None = None) -> Journal:
+    return Journal.open(path, now=lambda: NOON, sync=lambda _: None, limits=limits, signer=signer)
+
+
+def written(path: Path, count: int, limits: Limits = SMALL, signer: Signer | None = None) -> Journal:
+    journal = opened(path, limits, signer)
+    journal.append(replace(ENTRY, state=CHAT, epoch=7))
+    journal.append(replace(ENTRY, target="batch", state=BATCH))
+    for number in range(3, count + 1):
+        journal.append(replace(ENTRY, why=f"number {number} {'x' * 200}"))
+    return journal
+
+
+def every_file(path: Path) -> list[Path]:
+    return [*(segment.path for segment in closed(path)), path]
+
+
+def every_record(path: Path) -> list[Record]:
+    return [parse(line) for file in every_file(path) for line in file.read_bytes().splitlines()]
+
+
+def in_(path: Path) -> list[str]:
+    return [file.name for file in path.parent.iterdir()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.jsonl"
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return checkpoints.make(tmp_path / "audit.key")
+
+
+# from one file to the next
+
+
+def test_a_full_file_is_closed_and_the_next_one_names_its_last_entry(path: Path) -> None:
+    written(path, 40).close()
+
+    files = every_file(path)
+    lines = [file.read_bytes().splitlines() for file in files]
+    firsts, lasts = [parse(part[0]) for part in lines], [parse(part[-1]) for part in lines]
+    assert len(files) >= 3
+    assert [file.name for file in files] == sorted(in_(path))
+    for first, last, name in zip(firsts[1:], lasts, files, strict=False):
+        assert first["action"] == "audit.segment_opened"
+        assert (first["prev"], first["after"]["seq"], first["after"]["hash"]) == (
+            last["hash"],
+            last["seq"],
+            last["hash"],
+        )
+        assert first["after"]["follows"] == name.name
+    found = verify(path)
+    assert (found.ok, found.entries) == (True, sum(len(part) for part in lines))
+
+
+def test_a_restart_needs_no_other_file_than_the_last(path: Path) -> None:
+    head = written(path, 40).head
+    *older, _ = closed(path)
+    for segment in older:
+        segment.path.unlink()
+
+    again = opened(path)
+
+    assert again.states() == {"chat": CHAT, "batch": BATCH}
+    assert (again.epoch(), again.head) == (7, head)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_pages_run_over_the_ends_of_files(path: Path, *, reopened: bool) -> None:
+    journal = written(path, 200)
+    if reopened:
+        journal.close()
+        journal = opened(path)
+    seqs = list(range(1, journal.head.seq + 1))
+
+    for after in range(0, journal.head.seq + 1, 7):
+        page = journal.after(after, 30)
+        assert [record["seq"] for record in page] == seqs[after : after + 30]
+
+
+async def test_a_follower_hears_what_stands_at_the_start_of_a_new_file(path: Path) -> None:
+    journal = written(path, 2)
+    heard: list[Record] = []
+    records = journal.subscribe(0)
+
+    while len(heard) < 30:
+        if len(heard) == journal.head.seq:
+            journal.append(ENTRY)
+        heard.append(await anext(records))
+
+    assert [record["seq"] for record in heard] == list(range(1, 31))
+    assert "audit.segment_opened" in {record["action"] for record in heard}
+
+
+def test_a_day_old_file_is_closed_though_it_is_small(path: Path) -> None:
+    journal = opened(path, Limits(segment_s=86400))
+    for hours in (0, 12, 23, 25, 26):
+        journal.append(replace(ENTRY, at=NOON + timedelta(hours=hours)))
+
+    assert [segment.first for segment in closed(path)] == [1]
+    assert [record["action"] for record in every_record(path)][4:] == ["audit.segment_opened", "rollout.step"]
+
+
+def test_states_larger_than_a_file_do_not_close_one_after_the_other(path: Path) -> None:
+    journal = opened(path, Limits(segment_bytes=1000))
+    journal.append(replace(ENTRY, state=State(target="chat", note="n" * 5000)))
+    for _ in range(4):
+        journal.append(ENTRY)
+
+    assert len(closed(path)) == 3  # two entries each
+
+
+@pytest.mark.parametrize("crash", ["draft", "linked"])
+def test_a_crash_while_a_file_is_closed_loses_nothing(path: Path, crash: str) -> None:
+    journal = written(path, 5, Limits())
+    head = journal.head
+    journal.close()
+    draft_of(path).write_bytes(path.read_bytes())
+    if crash == "linked":
+        os.link(path, path.with_name("audit-000000000001.jsonl"))
+
+    found = verify(path)
+    again = opened(path, Limits())
+
+    assert (found.ok, found.entries) == (True, 5)
+    assert again.head == head
+    assert again.append(ENTRY)["seq"] == 6
+    assert in_(path) == ["audit.jsonl"]
+    assert verify(path).entries == 6
+
+
+def test_a_file_that_cannot_be_closed_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    journal = opened(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", full)
+        for _ in range(20):
+            journal.append(ENTRY)
+        assert closed(path) == []
+        assert not draft_of(path).exists()
+    journal.append(ENTRY)
+
+    assert len(closed(path)) == 1
+    assert verify(path).entries == journal.head.seq
+
+
+def test_a_file_that_has_the_name_of_the_next_closed_one_is_left_alone(path: Path) -> None:
+    journal = opened(path)
+    path.with_name("audit-000000000001.jsonl").write_bytes(b"somebody's")
+    for _ in range(20):
+        journal.append(ENTRY)
+
+    assert path.with_name("audit-000000000001.jsonl").read_bytes() == b"somebody's"
+    assert journal.head.seq == 20
+    assert not draft_of(path).exists()
+
+
+WRITER = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from agent.audit import checkpoints
+from agent.audit.journal import DAEMON, Entry, Journal, Limits
+from agent.domain.state import State
+noon, path = datetime(2026, 3, 4, tzinfo=UTC), Path(sys.argv[1])
+limits, signer = Limits(segment_bytes=1500, keep_bytes=30_000), checkpoints.find(path.parent)
+journal = Journal.open(path, now=lambda: noon, limits=limits, signer=signer)
+while True:
+    record = journal.append(Entry(at=noon, actor=DAEMON, action="daemon.ticked", state=State(target="chat")))
+    print(record["seq"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 5, 8, 13])
+def test_what_was_acknowledged_survives_a_kill_while_files_come_and_go(
+    path: Path, signer: Signer, after: int
+) -> None:
+    for _ in range(2):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for count, _ in enumerate(process.stdout, start=1):
+            if count == after:
+                break
+        process.kill()
+        acknowledged = max([0, *(int(line) for line in process.stdout if line.endswith("\n"))])
+        process.stdout.close()
+        process.wait()
+        found = verify(path, keys=signer.trusted)
+        assert found.ok, found
+        assert found.head.seq >= acknowledged
+
+    journal = opened(path, Limits(), signer)
+    assert journal.states().keys() == {"chat"}
+    journal.close()
+
+
+def test_who_reads_while_a_file_is_closed_misses_nothing(path: Path) -> None:
+    journal = written(path, 40)
+    before, first = journal.head.seq, len(closed(path))
+    files = reading(path)
+    lines = next(files)[1].readlines()
+    while len(closed(path)) == first:
+        journal.append(ENTRY)
+
+    lines += [line for _, file, _ in files for line in file]
+
+    seqs = [parse(line)["seq"] for line in lines]
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert len(seqs) >= before
+
+
+# a disk that is full
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 192 KiB; only root may make one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", disk], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_disk_that_runs_full_costs_no_entry_that_was_acknowledged(small_disk: Path) -> None:
+    path, ballast = small_disk / "audit.jsonl", small_disk / "ballast"
+    ballast.write_bytes(b"b" * 50_000)
+    journal = Journal.open(path, now=lambda: NOON, limits=Limits(segment_bytes=20_000))
+    written, refused = [], 0
+    while refused < 5:
+        try:
+            written.append(journal.append(ENTRY)["seq"])
+        except JournalError:
+            refused += 1
+    assert verify(path).ok
+    ballast.unlink()
+    written.append(journal.append(ENTRY)["seq"])
+    journal.close()
+
+    found = verify(path)
+    kept = {record["seq"] for record in every_record(path)}
+    assert found.ok
+    assert set(written) <= kept
+    assert sorted(kept) == list(range(1, found.head.seq + 1))
+
+
+def test_a_torn_line_waits_for_room_to_be_set_aside(small_disk: Path) -> None:
+    path, ballast = small_disk / "audit.jsonl", small_disk / "ballast"
+    opened(path, Limits()).append(ENTRY)
+    opened(path, Limits()).append(replace(ENTRY, why="w" * 60_000))
+    torn = path.read_bytes()[:-30]
+    path.write_bytes(torn)
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(b"b" * 1000):
+            pass
+
+    journal = opened(path, Limits())
+    with pytest.raises(JournalError, match="cannot be set aside"):
+        journal.append(ENTRY)
+    assert path.read_bytes() == torn
+    assert journal.head.seq == 1
+    ballast.unlink()
+    journal.append(ENTRY)
+
+    assert [record["action"] for record in every_record(path)][1:] == ["audit.truncated_tail", "rollout.step"]
+    assert verify(path).ok
+
+
+# what is removed
+
+
+def test_old_files_go_and_an_entry_says_so(path: Path) -> None:
+    journal = opened(path, Limits(segment_s=86400, keep_s=3 * 86400))
+    for day in range(8):
+        journal.append(replace(ENTRY, at=NOON + timedelta(days=day, minutes=1)))
+        journal.append(replace(ENTRY, at=NOON + timedelta(days=day, hours=1)))
+    found = verify(path)
+
+    records = every_record(path)
+    removed = [record for record in records if record["action"] == "audit.removed"]
+    assert found.ok
+    assert found.first == records[0]["seq"] > 1
+    assert removed[-1]["after"]["cuts"][-1]["last"] == found.first - 1
+    assert datetime.fromisoformat(records[0]["ts"]) >= NOON + timedelta(days=3)
+    assert journal.after(0, 1)[0]["seq"] == found.first
+    journal.close()
+    assert opened(path).head == found.head
+
+
+def test_files_beyond_the_room_for_them_go(path: Path) -> None:
+    journal = written(path, 200, replace(SMALL, keep_bytes=12_000))
+
+    assert sum(file.stat().st_size for file in every_file(path)) < 12_000 + 2 * 4000
+    assert verify(path).ok
+    assert journal.states() == {"chat": CHAT, "batch": BATCH}
+
+
+def test_a_clock_that_jumps_by_years_takes_few_files(path: Path) -> None:
+    journal = written(path, 120)
+    before = len(closed(path))
+    journal.append(replace(ENTRY, at=NOON + timedelta(days=4000)))
+    journal.append(replace(ENTRY, at=NOON + timedelta(days=4000, seconds=1)))
+
+    assert before >= 6
+    assert len(closed(path)) == before + 1 - 2
+    assert verify(path).ok
+
+
+def test_a_crash_between_removals_is_no_tampering(path: Path) -> None:
+    written(path, 60).close()
+    kept = {file.name: file.read_bytes() for file in every_file(path)}
+    journal = opened(path, replace(SMALL, keep_bytes=9000))
+    while path.with_name("audit-000000000001.jsonl").exists():
+        journal.append(ENTRY)
+    journal.close()
+    (removed,) = [record for record in every_record(path) if record["action"] == "audit.removed"]
+    *_, before, newest = [cut["file"] for cut in removed["after"]["cuts"]]
+
+    path.with_name(newest).write_bytes(kept[newest])
+    assert verify(path).ok
+    path.with_name(newest).unlink()
+    path.with_name(before).write_bytes(kept[before])
+    assert not verify(path).ok
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_files_that_somebody_else_removed_are_missed(path: Path, left: int) -> None:
+    written(path, 60).close()
+    gone = closed(path)[:-left] if left < len(closed(path)) else closed(path)
+    for segment in gone:
+        segment.path.unlink()
+
+    found = verify(path)
+
+    assert (found.ok, found.first_bad, found.entries) == (False, 1, 0)
+    assert "entries before it are missing" in found.problem
+
+
+def test_a_start_without_the_files_before_it_is_refused_unless_an_entry_removed_them(path: Path) -> None:
+    written(path, 40).close()
+    for segment in closed(path):
+        segment.path.unlink()
+
+    with pytest.raises(JournalError, match=r"entry 1 \(line 1\) is bad: entries before it are missing"):
+        opened(path)
+
+
+@pytest.mark.parametrize("line", [0, -1], ids=["first", "last"])
+def test_a_start_looks_at_both_ends_of_each_closed_file(path: Path, line: int) -> None:
+    written(path, 60).close()
+    middle = closed(path)[1].path
+    lines = middle.read_bytes().splitlines(keepends=True)
+    lines[line] = lines[line].replace(b'"why":"', b'"why":"!', 1)
+    middle.write_bytes(b"".join(lines))
+
+    with pytest.raises(JournalError, match=rf"{middle.name}.*its content is not what its hash"):
+        opened(path)
+
+
+def test_a_start_misses_a_file_in_the_middle_and_one_under_another_name(path: Path) -> None:
+    written(path, 60).close()
+    _, second, third, *_ = closed(path)
+    aside = second.path.rename(path.with_name("aside"))
+
+    with pytest.raises(JournalError, match=f"in {third.path.name}: .*entries before it are missing"):
+        opened(path)
+    aside.rename(name_of(path, second.first + 1))
+    with pytest.raises(JournalError, match=f"which should begin with {second.first + 1}"):
+        opened(path)
+
+
+def test_a_start_takes_no_closed_file_that_ends_with_a_forged_signature(path: Path, signer: Signer) -> None:
+    written(path, 60, SMALL, signer).close()
+    files = {file: file.read_bytes().splitlines(keepends=True) for file in every_file(path)}
+    middle = closed(path)[1].path
+    flat = [line for lines in files.values() for line in lines]
+    at = flat.index(files[middle][1])
+    anew = iter(rechain(flat, at))
+    for file, lines in files.items():
+        file.write_bytes(b"".join(next(anew) for _ in lines))
+
+    assert verify(path, keys=signer.trusted).first_bad is not None
+    with pytest.raises(JournalError, match="bad"):
+        opened(path, SMALL, signer)
+
+
+def test_an_end_that_was_taken_away_is_not_written_anew(path: Path) -> None:
+    written(path, 40).close()
+    path.unlink()
+
+    with pytest.raises(JournalError, match="the end was taken away"):
+        opened(path)
+    path.write_bytes(b"")
+    with pytest.raises(JournalError, match="nothing is left of what stood here"):
+        opened(path)
+
+
+# tampering, in any file
+
+Tamper = Callable[[list[bytes], int], list[bytes]]
+
+
+def edit(lines: list[bytes], at: int) -> list[bytes]:
+    return [*lines[:at], lines[at].replace(b'"why":"', b'"why":"!', 1), *lines[at + 1 :]]
+
+
+def delete(lines: list[bytes], at: int) -> list[bytes]:
+    return [*lines[:at], *lines[at + 1 :]]
+
+
+def insert(lines: list[bytes], at: int) -> list[bytes]:
+    before = parse(lines[at - 1])
+    forged = line_of(ENTRY, seq=before["seq"] + 1, prev=before["hash"], boot_id="", host="")
+    return [*lines[:at], forged, *lines[at:]]
+
+
+def swap(lines: list[bytes], at: int) -> list[bytes]:
+    return [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]
+
+
+def rechain(lines: list[bytes], at: int) -> list[bytes]:
+    """Edit an entry, and write all that follow anew, as who knows this code can."""
+    chained = lines[:at]
+    for line in lines[at:]:
+        record = parse(line)
+        before = parse(chained[-1]) if chained else None
+        entry = replace(
+            ENTRY,
+            action=record["action"],
+            why="it was somebody else" if len(chained) == at else record["why"],
+            after=record["after"],
+        )
+        seq, prev = (before["seq"] + 1, before["hash"]) if before else (1, GENESIS)
+        chained.append(line_of(entry, seq=seq, prev=prev, boot_id="", host=""))
+    return chained
+
+
+@pytest.mark.parametrize(
+    ("tamper", "offset"),
+    [(edit, 0), (delete, 0), (insert, 1), (swap, 0)],
+    ids=["edit", "delete", "insert", "swap"],
+)
+@pytest.mark.parametrize("at", [4, 17, 30])
+def test_a_change_in_any_file_names_the_first_bad_entry(
+    path: Path, tamper: Tamper, offset: int, at: int
+) -> None:
+    written(path, 40).close()
+    files = every_file(path)
+    counts = [len(file.read_bytes().splitlines()) for file in files]
+    number, place = 0, at
+    while place + 1 >= counts[number]:
+        place, number = place - counts[number], number + 1
+    place = max(place, 1)
+    lines = files[number].read_bytes().splitlines(keepends=True)
+    bad = parse(lines[place])["seq"] + offset
+    files[number].write_bytes(b"".join(tamper(lines, place)))
+
+    found = verify(path)
+
+    assert (found.ok, found.first_bad) == (False, bad)
+    assert found.where == f"{files[number].name}, line {place + offset + 1}"
+
+
+def test_a_file_missing_in_the_middle_is_named_by_its_first_entry(path: Path) -> None:
+    written(path, 60).close()
+    gone = closed(path)[1]
+    gone.path.unlink()
+
+    found = verify(path)
+
+    assert (found.ok, found.first_bad) == (False, gone.first)
+
+
+def test_a_closed_file_cannot_end_in_a_torn_line(path: Path) -> None:
+    written(path, 40).close()
+    first = closed(path)[0].path
+    first.write_bytes(first.read_bytes()[:-30])
+
+    assert not verify(path).ok
+
+
+# an end that is not torn, but changed
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda line: line[:-1] + b"\x0b",  # the newline itself flipped
+        lambda line: line[:-40] + b"\x00" + line[-39:],  # one byte became zero
+        lambda line: line[:-1].replace(b"xxx", b"xyx"),  # edited, its newline taken away
+        lambda line: line[:90].replace(b'"', b"'"),
+        lambda _: b"#",
+        lambda _: b"\xff\xfe",
+    ],
+)
+def test_an_end_that_no_crash_leaves_is_tampering(path: Path, end: Callable[[bytes], bytes]) -> None:
+    written(path, 5, Limits()).close()
+    *lines, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines, end(last)]))
+
+    found = verify(path)
+
+    assert (found.ok, found.first_bad, found.torn_tail) == (False, 5, 0)
+    with pytest.raises(JournalError, match="entry 5"):
+        opened(path)
+
+
+# checkpoints
+
+
+def test_every_so_many_entries_and_at_each_stop_all_before_is_signed(path: Path, signer: Signer) -> None:
+    journal = written(path, 250, Limits(), signer)
+    journal.close()
+
+    signed = [record for record in every_record(path) if record["action"] == "audit.checkpoint"]
+    found = verify(path, keys=signer.trusted)
+    assert [record["seq"] for record in signed] == [101, 202, 253]
+    assert (found.ok, found.checkpoints, found.signed) == (True, 3, 253)
+    assert verify(path).signed == 0
+
+
+def test_each_file_ends_and_begins_signed(path: Path, signer: Signer) -> None:
+    written(path, 60, SMALL, signer).close()
+
+    for segment in closed(path):
+        assert parse(segment.path.read_bytes().splitlines()[-1])["action"] == "audit.checkpoint"
+    assert verify(path, keys=signer.trusted).ok
+
+
+def test_a_stop_right_after_a_start_signs_nothing_twice(path: Path, signer: Signer) -> None:
+    written(path, 5, Limits(), signer).close()
+    opened(path, Limits(), signer).close()
+
+    assert len(every_record(path)) == 6
+
+
+def test_what_was_chained_anew_lacks_the_signature(path: Path, signer: Signer) -> None:
+    written(path, 250, Limits(), signer).close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(rechain(lines, 120)))
+
+    assert verify(path).first_bad == 202  # its checkpoint names the hash of an entry that is no more
+    found = verify(path, keys=signer.trusted)
+    assert (found.ok, found.first_bad, found.signed) == (False, 202, 101)
+    with pytest.raises(JournalError, match="entry 202"):
+        opened(path, Limits(), signer)
+
+
+@pytest.mark.parametrize("at", [120, 0])
+def test_checkpoints_that_were_taken_away_are_missed(path: Path, signer: Signer, at: int) -> None:
+    written(path, 450, Limits(), signer).close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for n, line in enumerate(lines) if n < at or b'"audit.checkpoint"' not in line]
+    path.write_bytes(b"".join(rechain(kept, at)))
+
+    assert verify(path).ok  # the documented limit: chained anew, and nobody has the key to look
+    found = verify(path, keys=signer.trusted)
+    assert not found.ok
+    assert "taken away" in found.problem
+
+
+def test_what_was_chained_anew_after_the_last_checkpoint_shows_against_a_pin_alone(
+    path: Path, signer: Signer
+) -> None:
+    journal = written(path, 150, Limits(), signer)
+    pin = journal.head
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(rechain(lines, 130)))
+
+    assert verify(path, keys=signer.trusted).ok
+    assert not verify(path, keys=signer.trusted, pins=[pin]).ok
+
+
+def test_a_signature_of_another_key_is_not_taken(path: Path, signer: Signer, tmp_path: Path) -> None:
+    written(path, 5, Limits(), checkpoints.make(tmp_path / "other.key")).close()
+
+    found = verify(path, keys=signer.trusted)
+
+    assert (found.ok, found.first_bad) == (False, 6)
+    assert "with a key that was not given" in found.problem
+
+
+def test_a_new_key_goes_on_where_the_old_one_stopped(path: Path, signer: Signer, tmp_path: Path) -> None:
+    other = checkpoints.make(tmp_path / "other.key")
+    written(path, 5, Limits(), signer).close()
+    journal = opened(path, Limits(), other)
+    journal.append(ENTRY)
+    journal.close()
+
+    assert verify(path, keys={**signer.trusted, **other.trusted}).signed == 8
+
+
+def test_a_journal_older_than_its_key_is_signed_from_the_start(path: Path, signer: Signer) -> None:
+    written(path, 300, Limits()).close()
+    journal = opened(path, Limits(), signer)
+    journal.append(ENTRY)
+    journal.close()
+
+    assert verify(path, keys=signer.trusted).ok
+
+
+def test_the_private_key_is_its_owners_alone(tmp_path: Path, signer: Signer) -> None:
+    key = tmp_path / "audit.key"
+
+    assert key.stat().st_mode & 0o777 == 0o600
+    found = checkpoints.find(tmp_path)
+    assert found is not None
+    assert found.id == signer.id
+    key.chmod(0o640)
+    with pytest.raises(JournalError, match="others may read it"):
+        checkpoints.find(tmp_path)
+    with pytest.raises(JournalError, match="cannot be written"):
+        checkpoints.make(key)
+
+
+def test_systemd_hands_the_key_over(tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    empty = tmp_path / "state"
+    empty.mkdir()
+
+    found = checkpoints.find(empty)
+
+    assert found is not None
+    assert found.id == signer.id
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    assert checkpoints.find(empty) is None
+
+
+def test_what_is_no_key_is_said(tmp_path: Path) -> None:
+    (tmp_path / "audit.key").write_text("not a key")
+    (tmp_path / "audit.key").chmod(0o600)
+
+    with pytest.raises(JournalError, match="is not a key"):
+        checkpoints.find(tmp_path)
+    with pytest.raises(JournalError, match="must hold Ed25519 public keys"):
+        checkpoints.trusted(tmp_path / "audit.key")
+
+
+def test_a_pin_older_than_what_is_kept_is_said(path: Path) -> None:
+    written(path, 200, replace(SMALL, keep_bytes=12_000)).close()
+
+    with pytest.raises(JournalError, match="give a later pin"):
+        verify(path, pins=[Head(seq=2, hash="0" * 64)])
+
+
+# the config
+
+
+def test_the_config_says_when_files_are_closed_and_how_long_they_stay() -> None:
+    table = AuditTable.model_validate({"segment_mb": 1, "segment_age": "1h", "keep_mb": 10, "keep": "30d"})
+
+    assert limits(AuditTable()) == Limits()
+    assert limits(table) == Limits(
+        segment_bytes=2**20, segment_s=3600, keep_bytes=10 * 2**20, keep_s=30 * 86400
+    )
+
+
+def test_a_limit_that_makes_no_sense_is_named_with_its_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[agent\] audit\.keep_mb: "):
+        parse_config("[agent.audit]\nkeep_mb = 0\n", here=tmp_path)

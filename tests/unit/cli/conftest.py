@@ -1,0 +1,94 @@
+"""Fixtures of the tests of commands."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.api.tokens import Tokens, mint, store
+from agent.cli.dispatch import main
+from agent.config.listen import Role
+from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.served_api import served
+from tests.unit.cli.advising import Advise
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def runs(command: str, capsys: pytest.CaptureFixture[str]) -> Advise:
+    """Run the command: (exit status, stdout, stderr)."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        try:
+            status = main((command, *argv))
+        except SystemExit as end:  # argparse
+            status = int(end.code or 0)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def advise(capsys: pytest.CaptureFixture[str]) -> Advise:
+    return runs("advise", capsys)
+
+
+@pytest.fixture
+def lint(capsys: pytest.CaptureFixture[str]) -> Advise:
+    return runs("lint", capsys)
+
+
+@pytest.fixture
+def scrapes(tmp_path: Path) -> Callable[[bytes, bytes], tuple[str, ...]]:
+    """The options that name two saved pages."""
+
+    def save(first: bytes, second: bytes) -> tuple[str, ...]:
+        (tmp_path / "a.prom").write_bytes(first)
+        (tmp_path / "b.prom").write_bytes(second)
+        return "--scrape", str(tmp_path / "a.prom"), "--scrape", str(tmp_path / "b.prom")
+
+    return save
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    return FakeDesk()
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, desk: FakeDesk) -> Tokens:
+    """In tmp_path: `tokens`, and one file with the token of each of two roles."""
+    kept = []
+    roles: tuple[Role, ...] = ("viewer", "operator")
+    for role in roles:
+        text, token = mint(role=role, principal="ann", made_at=NOON, expires=None)
+        (tmp_path / role).write_text(f"{text}\n")
+        kept.append(token)
+    store(tmp_path / "tokens", kept)
+    return Tokens(tmp_path / "tokens", desk.now)
+
+
+@pytest.fixture
+def run(
+    desk: FakeDesk,
+    tokens: Tokens,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Run]:
+    """Run a command as an operator: (exit status, stdout, stderr)."""
+    with served(desk, tokens) as port:
+        monkeypatch.setenv("TRIMTAB_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("TRIMTAB_TOKEN_FILE", str(tmp_path / "operator"))
+        monkeypatch.delenv("TRIMTAB_TOKEN", raising=False)
+
+        def run(*argv: str) -> tuple[int, str, str]:
+            try:
+                status = main(argv)
+            except SystemExit as end:  # argparse
+                status = int(end.code or 0)
+            said = capsys.readouterr()
+            return status, said.out, said.err
+
+        yield run

@@ -1,0 +1,153 @@
+"""docs/cli.md and the man page, made of the parser. To write them:
+
+python -m tests.unit.cli.pages
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.cli.completion import WHERE
+from agent.cli.dispatch import parser
+from agent.cli.exits import EXITS
+from tests.integration.docs.markdown import table
+
+ROOT = Path(__file__).parents[3]
+LEAD = "trimtab suggests changes of vLLM's flags, rolls them out beside what serves, and takes bad ones back."
+SEEN = (
+    "What goes to a terminal has colours and fits its width. What goes to a pipe or a file has no colours, "
+    "one line for each row and for each sentence below the rows, and `--json` for scripts. `--watch` and "
+    "`trimtab top` draw a screen that ends with `q` or Ctrl-C; in a pipe `--watch` writes a line, or with "
+    "`--json` a document, for each change."
+)
+ENVIRONMENT = {
+    "TRIMTAB_URL": "address of the daemon, where --url does not name it",
+    "TRIMTAB_TOKEN": "a token of the API, where --token-file does not name its file",
+    "TRIMTAB_TOKEN_FILE": "a file with a token, where TRIMTAB_TOKEN is not set",
+    "NO_COLOR": "not empty: no colours; without it they are for terminals only, but not for TERM=dumb",
+    "COLUMNS": "characters in a line, whatever the terminal says",
+}
+FILES = {
+    "/etc/trimtab/trimtab.toml": "the config of the service",
+    "/run/trimtab/api.sock": "where the daemon of the service listens; asked first",
+    "/var/lib/trimtab": "the journal, among other things",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    name: str  # `trimtab audit show`
+    says: str
+    usage: str
+    options: tuple[tuple[str, str], ...]  # as written, and what it does
+
+
+def commands() -> list[Command]:
+    return list(_below(parser()))
+
+
+def _below(command: argparse.ArgumentParser) -> Iterator[Command]:
+    groups = [one for one in command._actions if isinstance(one, argparse._SubParsersAction)]
+    for group in groups:
+        for inner in group.choices.values():
+            yield from _below(inner)
+    if not groups:
+        yield _command(command)
+
+
+def _command(command: argparse.ArgumentParser) -> Command:
+    actions = [one for one in command._actions if not isinstance(one, argparse._HelpAction)]
+    needed = [_written(one) for one in actions if one.option_strings and one.required]
+    places = [_place(one) for one in actions if not one.option_strings]
+    return Command(
+        name=command.prog,
+        says=command.description or "",
+        usage=command.usage or " ".join([command.prog, "[options]", *needed, *places]),
+        options=tuple((_written(one), _help(one, command.prog)) for one in actions),
+    )
+
+
+def _written(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return _value(action)
+    value = "" if action.nargs == 0 else f" {_value(action)}"
+    return f"{', '.join(action.option_strings)}{value}"
+
+
+def _value(action: argparse.Action) -> str:
+    if isinstance(action.metavar, str):
+        return action.metavar
+    return "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
+
+
+def _place(action: argparse.Action) -> str:
+    shown = {"?": "[{}]", "+": "{} ...", "*": "[{} ...]"}.get(str(action.nargs), "{}")
+    return shown.format(_value(action))
+
+
+def _help(action: argparse.Action, prog: str) -> str:
+    told = (action.help or "") % {**vars(action), "prog": prog}
+    return f"{told}; needed" if action.required and action.option_strings else told
+
+
+def markdown() -> str:
+    parts = [
+        "# The command line",
+        f"{LEAD} Every command has `--help`; `man trimtab` holds this page.",
+        SEEN,
+        "## Exit status",
+        table(("status", "of every command"), ((f"`{code}`", says) for code, says in EXITS.items())).rstrip(),
+        "## Environment",
+        table(("variable", "is"), ((f"`{name}`", says) for name, says in ENVIRONMENT.items())).rstrip(),
+        "## Completion",
+        f"```text\n{WHERE.rstrip()}\n```",
+    ]
+    for one in commands():
+        parts += [f"## {one.name}", one.says, f"```text\n{one.usage}\n```"]
+        if one.options:
+            rows = ((f"`{name}`", says) for name, says in one.options)
+            parts.append(table(("argument", "is"), rows).rstrip())
+    return "\n\n".join(parts) + "\n"
+
+
+def man() -> str:
+    """man(7)."""
+    lines = ['.TH TRIMTAB 1 "" "trimtab" "User Commands"', ".SH NAME"]
+    lines += [r"trimtab \- an autopilot for vLLM servers", ".SH SYNOPSIS", ".B trimtab", "COMMAND [options]"]
+    lines += [".SH DESCRIPTION", _roff(LEAD), ".PP", _roff(SEEN.replace("`", "")), ".SH COMMANDS"]
+    for one in commands():
+        lines += [
+            f".SS {_roff(one.name.removeprefix('trimtab '))}",
+            _roff(one.says),
+            ".PP",
+            f".B {_roff(one.usage)}",
+        ]
+        lines += _terms(dict(one.options))
+    lines += [".SH EXIT STATUS", *_terms({str(code): says for code, says in EXITS.items()})]
+    lines += [".SH ENVIRONMENT", *_terms(ENVIRONMENT), ".SH FILES", *_terms(FILES)]
+    lines += [".SH SEE ALSO", r"docs/cli.md, docs/runbook.md; \fBsystemctl\fR(1), \fBjournalctl\fR(1)"]
+    return "\n".join(lines) + "\n"
+
+
+def _terms(told: Mapping[str, str]) -> Iterator[str]:
+    for name, says in told.items():
+        yield from (".TP", f".B {_roff(name)}", _roff(says))
+
+
+def _roff(text: str) -> str:
+    """One line of plain text: nothing in it is a request or an escape."""
+    plain = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq")
+    return f"\\&{plain}" if plain.startswith((".", "'")) else plain
+
+
+PAGES: Mapping[str, Callable[[], str]] = {"docs/cli.md": markdown, "packaging/man/trimtab.1": man}
+
+
+def write() -> None:
+    for name, made in PAGES.items():
+        (ROOT / name).write_text(made(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,61 @@
+"""A daemon of several targets, of which all is known that `trimtab top` shows."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from agent.domain.effects import Route
+from agent.domain.error_budget import SLOT_S, Budget
+from agent.domain.model import Objective, Server, Slo
+from agent.domain.reading import Latency, Reading, SourceState
+from agent.domain.state import Phase, State
+from tests.support.fake_daemon_view import NOON, FakeDesk, steady
+
+SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), errors=0.99)
+NOW = int(NOON.timestamp()) // SLOT_S
+NOTE = "paused by 田中: the queue of 待ち行列 is looked at, and nothing starts until that is done"
+LOST = "no such command: nvidia-smi"
+
+
+def reading(name: str, *, kv: float, queue: float, preempted: float, ttft_s: float) -> Reading:
+    return Reading(
+        at=NOON,
+        server=f"{name}-r0",
+        span_s=60,
+        coverage=1.0,
+        running=steady(48),
+        waiting=steady(queue),
+        kv_usage=steady(kv),
+        preemptions_per_s=steady(preempted),
+        ttft=Latency(count=480, p50=0.1, p95=ttft_s, p99=2 * ttft_s),
+        requests={"ok": 720, "failed": 6},
+        goodput_rps=11.25,
+    )
+
+
+class Fleet(FakeDesk):
+    """`chat` in a canary; `embeddings-eu` in trouble, paused; `idle`, of which nothing is known."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        blue = Server(name="chat-r0", address="127.0.0.1:8101", setting={})
+        green = Server(name="chat-r1", address="127.0.0.1:8102", setting={})
+        weights = {blue.name: 75, green.name: 25}
+        route = Route(number=1, servers=(blue, green), weights=weights, fallback=blue.name)
+        spent = Budget(slots=((NOW - 20, 4000, 8, 100, 0, 0), (NOW, 1000, 1, 25, 0, 0)))
+        worse = Budget(slots=((NOW - 20, 4000, 8, 100, 0, 0), (NOW, 1000, 144, 0, 0, 0)))
+        self.set(State(target="chat", phase=Phase.CANARY, blue=blue, green=green, route=route, budget=spent))
+        self.set(State(target="embeddings-eu", paused=True, budget=worse, note=NOTE))
+        self.set(State(target="idle"))
+        busy = reading("embeddings-eu", kv=0.998, queue=1280, preempted=2.5, ttft_s=12.5)
+        self._readings = {
+            "chat": reading("chat", kv=0.87, queue=3.25, preempted=0.04, ttft_s=0.42),
+            "embeddings-eu": replace(busy, goodput_rps=0.5),
+            "idle": None,
+        }
+
+    def slos(self) -> Mapping[str, Slo]:
+        return dict.fromkeys(self.states(), SLO)
+
+    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
+        lost = SourceState(at=NOON, source="nvidia_smi", available=False, why=LOST)
+        return {"idle": {lost.source: lost}}

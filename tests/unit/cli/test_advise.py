@@ -1,0 +1,226 @@
+"""`trimtab advise`: from saved scrapes of real vLLM, and from a server that answers with them."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.advising import FLAGS, QUEUE, Advise, Scrapes
+from tests.unit.sensors.pages import DISABLED_LOG_STATS, LATER, PAGE, with_values, without
+
+
+@contextmanager
+def answering(*pages: bytes) -> Iterator[str]:
+    """A server whose /metrics says one page after the other, the last one for ever; its URL."""
+    left = list(pages)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = {"/metrics": left[0], "/version": b'{"version":"0.32.0"}'}.get(self.path)
+            if self.path == "/metrics" and len(left) > 1:
+                del left[0]
+            self.send_response(200 if said else 404)
+            self.end_headers()
+            self.wfile.write(said or b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_queue_behind_a_low_cap_names_the_cap_first(advise: Advise, scrapes: Scrapes) -> None:
+    """14 requests wait behind a cap of 2 with an empty KV cache."""
+    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+
+    status, out, err = advise(*pages, "--seconds", "10", "--flags", FLAGS, "--json")
+
+    document = json.loads(out)
+    row = document["findings"][0]
+    assert (status, err) == (1, "")
+    assert (row["rule"], row["knob"], row["current"], row["suggested"]) == ("Q1", "max_num_seqs", 2, 16)
+    assert (row["evidence"]["waiting"], row["evidence"]["window_s"]) == (14.0, 10.0)
+    assert document["command"] == ["vllm", "serve", "tiny", "--max-num-seqs", "16"]
+    assert "enable_prefix_caching" not in {row["knob"] for row in document["findings"]}
+
+
+def test_without_the_flags_the_cap_is_inferred(advise: Advise, scrapes: Scrapes) -> None:
+    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+
+    status, out, _ = advise(*pages)
+
+    assert status == 1
+    assert "Q1  max_num_seqs 2 -> 16  [auto]" in out
+    assert "ADD THESE TO THE SERVER'S OWN COMMAND\nvllm serve tiny --max-num-seqs 16\n" in out
+    assert "seen over 30 s: 2.0 running, 14.0 waiting" in out
+
+
+def test_a_server_that_stands_still_is_not_told_to_take_more(advise: Advise, scrapes: Scrapes) -> None:
+    page = with_values(PAGE, **QUEUE)
+
+    status, out, _ = advise(*scrapes(page, page))
+
+    assert status == 0
+    assert "it stands still" in out
+    assert "Q1" not in out
+
+
+def test_the_flags_are_linted_too(advise: Advise, scrapes: Scrapes) -> None:
+    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+
+    _, out, _ = advise(*pages, "--flags", "--max-num-seqs 2 --enforce-eager", "--json")
+
+    document = json.loads(out)
+    assert {"Q1", "G1"} <= {row["rule"] for row in document["findings"]}
+    assert document["command"] == ["vllm", "serve", "tiny", "--max-num-seqs", "16", "--no-enforce-eager"]
+
+
+def test_what_flags_and_traffic_say_alike_is_said_once(advise: Advise, scrapes: Scrapes) -> None:
+    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+    options = ("--vllm-version", "0.32.0", "--flags", f"{FLAGS} --no-async-scheduling", "--json")
+
+    _, out, _ = advise(*pages, *options)
+
+    document = json.loads(out)
+    (row,) = [row for row in document["findings"] if row["rule"] == "A1"]
+    assert row["evidence"]["running"] == 2.0
+    assert document["command"] == ["vllm", "serve", "tiny", "--max-num-seqs", "16"]
+
+
+def test_a_full_kv_cache_outranks_the_queue(advise: Advise, scrapes: Scrapes) -> None:
+    full = {"num_requests_running": 40.0, "num_requests_waiting": 14.0, "kv_cache_usage_perc": 0.99}
+    pages = scrapes(
+        with_values(PAGE, **full, num_preemptions_total=0),
+        with_values(LATER, **full, num_preemptions_total=60),
+    )
+
+    _, out, _ = advise(*pages, "--flags", "vllm serve tiny --max-num-seqs 40", "--json")
+
+    findings = json.loads(out)["findings"]
+    assert "Q1" not in {row["rule"] for row in findings}
+    raised = [row for row in findings if row["knob"] == "max_num_seqs" and (row["suggested"] or 0) > 40]
+    assert raised == []
+
+
+def test_a_server_without_traffic_teaches_nothing(advise: Advise, scrapes: Scrapes) -> None:
+    status, out, err = advise(*scrapes(PAGE, PAGE))
+
+    assert (status, err) == (0, "")
+    assert "idle: nothing can be learned" in out
+
+
+def test_idle_is_told_in_the_json(advise: Advise, scrapes: Scrapes) -> None:
+    status, out, _ = advise(*scrapes(PAGE, PAGE), "--json")
+
+    document = json.loads(out)
+    assert (status, document["findings"], document["window"]["idle"]) == (0, [], True)
+
+
+def test_a_live_server_is_watched(advise: Advise) -> None:
+    with answering(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE)) as url:
+        status, out, err = advise(url, "--for", "1", "--flags", FLAGS, "--json")
+
+    document = json.loads(out)
+    assert (status, err) == (1, "")
+    assert document["findings"][0]["rule"] == "Q1"
+    assert not any("--vllm-version" in said for said in document["unknown"])
+
+
+def test_a_server_that_falls_silent_is_not_judged(advise: Advise) -> None:
+    with answering(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE), b"gone") as url:
+        status, out, _ = advise(url + "/metrics", "--for", "2", "--flags", FLAGS)
+
+    assert status == 0
+    assert "answered for only" in out
+
+
+def test_a_log_of_its_busy_time_stands_for_the_metrics(advise: Advise, tmp_path: Path) -> None:
+    """As `Engine 000:` lines of vLLM 0.32 tell it, of two data-parallel engines with a cap of 2 each."""
+    line = (
+        "INFO 11-21 12:00:10 [loggers.py:259] Engine {:03}: Avg prompt throughput: 12.0 tokens/s, Avg "
+        "generation throughput: 80.1 tokens/s, Running: 2 reqs, Waiting: 7 reqs, GPU KV cache usage: 0.4%, "
+        "Prefix cache hit rate: 0.0%\n"
+    )
+    log = tmp_path / "log"
+    log.write_text("INFO before\n" + (line.format(0) + line.format(1)) * 3)
+
+    status, out, _ = advise("--log", str(log), "--flags", FLAGS, "--json")
+
+    document = json.loads(out)
+    assert status == 1
+    assert document["findings"][0]["rule"] == "Q1"
+    assert (document["window"]["seconds"], document["window"]["waiting"]) == (30.0, 14.0)
+
+
+def test_a_log_without_load_says_what_to_give_instead(advise: Advise, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("INFO Application startup complete.\n")
+
+    status, _, err = advise("--log", str(tmp_path / "log"))
+
+    assert status == 2
+    assert "give the URL" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        pytest.param((), "give the URL", id="nothing"),
+        pytest.param(("--scrape", "a"), "two saved scrapes", id="one scrape"),
+        pytest.param(("http://x", "--scrape", "a", "--scrape", "b"), "both a URL and scrapes", id="both"),
+        pytest.param(("ftp://x",), "http://127.0.0.1:8000", id="no URL"),
+        pytest.param(("http://127.0.0.1:1", "--for", "1"), "is this a vLLM server, and up?", id="down"),
+        pytest.param(("--scrape", "/no", "--scrape", "/no"), "curl URL/metrics", id="no file"),
+        pytest.param(("http://127.0.0.1:1", "--for", "0"), "--for 0", id="no time"),
+        pytest.param(("http://127.0.0.1:1", "--ttft", "soon"), "500ms", id="no duration"),
+        pytest.param(("http://127.0.0.1:1", "--flags", "'"), "--flags", id="open quote"),
+        pytest.param(("http://127.0.0.1:1", "--flags", "ls -l"), "starts no vLLM server", id="other flags"),
+    ],
+)
+def test_bad_usage_says_what_to_do(advise: Advise, argv: tuple[str, ...], told: str) -> None:
+    status, out, err = advise(*argv)
+
+    assert (status, out) == (2, "")
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        pytest.param(LATER, PAGE, "the older page first", id="the wrong way round"),
+        pytest.param(DISABLED_LOG_STATS, LATER, "no vllm: metric", id="not vLLM's"),
+        pytest.param(PAGE, without(LATER, "prefix_cache_hits_total"), "cut", id="a piece of a page"),
+    ],
+)
+def test_scrapes_that_cannot_be_compared_are_refused(
+    advise: Advise, scrapes: Scrapes, first: bytes, second: bytes, told: str
+) -> None:
+    status, out, err = advise(*scrapes(first, second))
+
+    assert (status, out) == (2, "")
+    assert told in err
+
+
+def window_of(out: str) -> dict[str, Any]:
+    window: dict[str, Any] = json.loads(out)["window"]
+    return window
+
+
+def test_a_promise_of_the_person_is_what_counts(advise: Advise, scrapes: Scrapes) -> None:
+    busy = {"num_requests_running": 4.0}
+    pages = scrapes(with_values(PAGE, **busy), with_values(LATER, **busy))
+
+    _, out, _ = advise(*pages, "--ttft", "500ms", "--itl", "0.05", "--json")
+
+    assert window_of(out)["running"] == 4.0

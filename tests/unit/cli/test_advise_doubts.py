@@ -1,0 +1,75 @@
+"""`trimtab advise --flags`: flags that cannot be those of the server are doubted, and not followed."""
+
+import json
+
+import pytest
+
+from tests.unit.cli.advising import QUEUE, Advise, Scrapes
+from tests.unit.sensors.pages import LATER, PAGE, with_values
+
+
+def test_flags_that_are_not_the_servers_are_doubted(advise: Advise, scrapes: Scrapes) -> None:
+    _, out, _ = advise(*scrapes(PAGE, LATER), "--flags", "--gpu-memory-utilization 0.5")
+
+    assert "the server says gpu_memory_utilization 0.92, --flags 0.5: are these really its flags?" in out
+
+
+BUSY = {"num_requests_running": 12.0, "num_requests_waiting": 5.0, "kv_cache_usage_perc": 0.1}
+THRASH = BUSY | {"kv_cache_usage_perc": 0.99}
+
+
+@pytest.mark.parametrize("gauges", [BUSY, THRASH], ids=["a queue", "thrash"])
+def test_no_change_is_drawn_from_a_cap_that_more_ran_than(
+    advise: Advise, scrapes: Scrapes, gauges: dict[str, float]
+) -> None:
+    first = with_values(PAGE, **gauges, num_preemptions_total=0)
+    second = with_values(LATER, **gauges, num_preemptions_total=60 * (gauges is THRASH))
+    flags = "vllm serve tiny --max-num-seqs 4"
+
+    _, out, _ = advise(*scrapes(first, second), "--flags", flags, "--json")
+    _, text, _ = advise(*scrapes(first, second), "--flags", flags)
+
+    document = json.loads(out)
+    assert not {"Q1", "K1", "K2", "K3"} & {row["rule"] for row in document["findings"] if row["knob"]}
+    assert document["command"] == flags.split()
+    assert document["doubts"] == ["12 requests ran at once, --flags allow max_num_seqs 4"]
+    assert "allow max_num_seqs 4: are these really its flags?" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "doubted"),
+    [
+        pytest.param("--max-num-seqs 4 --data-parallel-size 3", False, id="of three engines together"),
+        pytest.param("--max-num-seqs 4 --data-parallel-size 2", True, id="more than of two"),
+        pytest.param("--max-num-seqs 64 --max-num-active-seqs 8", True, id="more than may be active"),
+        pytest.param("vllm serve tiny", False, id="the model that it serves"),
+        pytest.param("vllm serve org/large --served-model-name tiny other", False, id="under another name"),
+        pytest.param("vllm serve org/large", True, id="another model"),
+        pytest.param("vllm serve tiny --served-model-name chat", True, id="another name"),
+        pytest.param("--gpu-memory-utilization 0.92", False, id="the share that it says"),
+        pytest.param("--kv-cache-dtype auto", False, id="the dtype that it says"),
+        pytest.param("--kv-cache-dtype fp8", True, id="another dtype"),
+        pytest.param("vllm serve tiny --no-enable-prefix-caching", True, id="caching off, where it is on"),
+    ],
+)
+def test_what_the_server_shows_is_held_against_the_flags(
+    advise: Advise, scrapes: Scrapes, flags: str, doubted: bool
+) -> None:
+    pages = scrapes(with_values(PAGE, **BUSY), with_values(LATER, **BUSY))
+
+    _, out, _ = advise(*pages, "--flags", flags, "--json")
+
+    assert bool(json.loads(out)["doubts"]) is doubted
+
+
+def test_where_the_flags_are_doubted_the_server_itself_is_believed(advise: Advise, scrapes: Scrapes) -> None:
+    """Those of another model say a cap of 2, by chance that at which it runs: it is inferred, not read."""
+    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+
+    _, out, _ = advise(*pages, "--flags", "vllm serve org/large --max-num-seqs 64", "--json")
+
+    document = json.loads(out)
+    (row,) = [row for row in document["findings"] if row["rule"] == "Q1"]
+    assert document["doubts"]
+    assert row["suggested"] == 16
+    assert "max_num_seqs is not given, a cap of 2 is inferred" in row["why"]

@@ -1,0 +1,71 @@
+"""What two pages tell of lengths and drafts: as much as a Prometheus would tell the daemon."""
+
+import pytest
+
+from agent.advisor.histograms import ENOUGH, series
+from tests.unit.sensors.pages import PAGE
+
+EDGES = (100.0, 1000.0, 10_000.0)
+
+
+def histogram(name: str, *counts: int, engine: int = 0) -> str:
+    """`counts`: in each bucket, the last above all edges."""
+    lines, seen = [], 0
+    for edge, count in zip((*map(str, EDGES), "+Inf"), counts, strict=True):
+        seen += count
+        lines.append(
+            f'vllm:request_{name}_tokens_bucket{{engine="{engine}",le="{edge}",model_name="m"}} {seen}'
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page(*parts: str) -> bytes:
+    return "".join(parts).encode()
+
+
+def test_long_prompts_among_short_ones_show() -> None:
+    first = page(histogram("prompt", 1000, 0, 0, 0), histogram("generation", 1000, 0, 0, 0))
+    last = page(histogram("prompt", 1080, 0, 20, 0), histogram("generation", 1100, 0, 0, 0))
+
+    assert series(first, last) == {
+        "prompt_tokens_p50": pytest.approx(62.5),
+        "prompt_tokens_p99": pytest.approx(9550.0),
+        "request_tokens_p99": pytest.approx(9649.0),
+    }
+
+
+def test_with_few_between_the_pages_all_since_the_start_count() -> None:
+    first = page(histogram("prompt", 100, 0, 0, 0))
+    last = page(histogram("prompt", 100, 0, ENOUGH - 1, 0))
+
+    assert series(first, last)["prompt_tokens_p99"] > 1000
+
+
+def test_engines_are_counted_together() -> None:
+    both = page(histogram("prompt", 10, 0, 0, 0), histogram("prompt", 0, 0, 10, 0, engine=1))
+
+    assert series(b"", both)["prompt_tokens_p50"] == pytest.approx(100.0)
+
+
+def test_accepted_drafts_are_a_share() -> None:
+    def drafts(drafted: str, accepted: str) -> bytes:
+        metric = 'vllm:spec_decode_num_{}_tokens_total{{engine="0"}} {}\n'
+        return page(metric.format("draft", drafted), metric.format("accepted", accepted))
+
+    assert series(drafts("100", "50"), drafts("1.1e+03", "300.0")) == {"spec_acceptance_ratio": 0.25}
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(page(histogram("prompt", 5, 0, 0, 0)), id="five requests"),
+        pytest.param(b'vllm:request_prompt_tokens_bucket{le="x"} 3\n', id="no edge"),
+    ],
+)
+def test_what_cannot_be_told_is_left_out(last: bytes) -> None:
+    assert series(last, last) == {}
+
+
+def test_a_page_of_real_vllm_tells_of_its_prompts() -> None:
+    assert series(PAGE, PAGE)["prompt_tokens_p50"] > 0

@@ -1,0 +1,104 @@
+"""`trimtab advise` asks the policies of others too; one that is broken does not take ours down."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.advising import FLAGS, QUEUE, Advise, Scrapes
+from tests.unit.sensors.pages import LATER, PAGE, with_values
+
+SOUND = """
+'''Says 1 thing.'''
+
+from dataclasses import dataclass
+
+from agent.domain.model import Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    def __post_init__(self):
+        BUILT
+
+    def propose(self, reading, context):
+        return [Proposal(rule="ACME-1", to=TO, why="1", expects="e", risks="r", source="s", klass="auto")]
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Leaves a policy called `theirs` as pip would."""
+
+    def install(text: str) -> None:
+        info = tmp_path / "site" / "acme-1.2.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text("[trimtab.policies]\ntheirs = acme_theirs:Theirs\n")
+        (info.parent / "acme_theirs.py").write_text(text)
+        monkeypatch.syspath_prepend(str(info.parent))
+
+    yield install
+    sys.modules.pop("acme_theirs", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("import not_there", "not_there", id="that cannot be imported"),
+        pytest.param("Theirs = 1", "not a dataclass", id="that is none"),
+        pytest.param(SOUND.replace("BUILT", "{}[1]"), "KeyError: 1", id="that cannot be built"),
+        pytest.param(SOUND.replace("BUILT", "pass").replace("TO", "{'a b': 1}"), "'a b'", id="without sense"),
+        pytest.param(
+            SOUND.replace("BUILT", "pass").replace("TO", "{'x': {1}}"), "theirs", id="not to be told"
+        ),
+    ],
+)
+def test_a_broken_policy_of_others_is_named_and_passed_over(
+    advise: Advise, scrapes: Scrapes, installed: Callable[[str], None], text: str, told: str
+) -> None:
+    installed(text)
+    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+
+    status, out, err = advise(*pages, "--flags", FLAGS)
+    _, document, _ = advise(*pages, "--flags", FLAGS, "--json")
+
+    (broken,) = json.loads(document)["broken"]
+    assert (status, err) == (1, "")
+    assert "Q1  max_num_seqs 2 -> 16" in out
+    assert f"passed over: {broken}" in out
+    assert "theirs" in broken
+    assert told in broken
+
+
+def test_a_policy_of_others_is_asked_too(
+    advise: Advise, scrapes: Scrapes, installed: Callable[[str], None]
+) -> None:
+    installed(SOUND.replace("BUILT", "pass").replace("TO", "{'watermark': 0.01}"))
+    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+
+    _, out, _ = advise(*pages, "--flags", FLAGS, "--json")
+
+    document = json.loads(out)
+    assert document["broken"] == []
+    assert "ACME-1" in {row["rule"] for row in document["findings"]}
+    assert document["later"] == [
+        "ACME-1 (watermark 0.01): one change at a time; first measure Q1 (max_num_seqs 16)"
+    ]
+
+
+def test_two_policies_of_one_name_do_not_take_ours_down(
+    advise: Advise, scrapes: Scrapes, installed: Callable[[str], None], tmp_path: Path
+) -> None:
+    installed(SOUND)
+    names = tmp_path / "site" / "acme-1.2.dist-info" / "entry_points.txt"
+    names.write_text("[trimtab.policies]\nadmission = acme_theirs:Theirs\n")
+    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+
+    _, out, _ = advise(*pages, "--flags", FLAGS, "--json")
+
+    document = json.loads(out)
+    assert "admission" in document["broken"][0]
+    assert document["findings"][0]["rule"] == "Q1"

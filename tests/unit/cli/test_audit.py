@@ -1,0 +1,372 @@
+"""`trimtab audit`, `policies` and `knobs` as a person and as a script use them; no daemon runs."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agent.audit import checkpoints
+from agent.audit.chain import verify
+from agent.audit.journal import DAEMON, Actor, Entry, Journal, Limits
+from agent.audit.journald_export import exported
+from agent.audit.records import parse
+from agent.cli.dispatch import main
+from agent.domain.model import Evidence
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+ANN = Actor(kind="person", id="ann")
+APPROVED = Entry(
+    at=NOON,
+    actor=ANN,
+    action="suggestion.approved",
+    target="chat",
+    op_id="chat-1",
+    why="9 requests wait",
+    before={"phase": "proposed", "setting": {"max_num_seqs": 4}},
+    after={"phase": "launching", "setting": {"max_num_seqs": 8}, "digest": "sha256:1"},
+    evidence=(Evidence(metric="waiting", value=9.0, unit="requests", window_s=60.0),),
+)
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    written = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON, sync=lambda _: None)
+    written.append(replace(APPROVED, actor=DAEMON, action="daemon.started", why="", before={}, after={}))
+    written.append(APPROVED)
+    written.append(
+        replace(APPROVED, action="rollout.rolled_back", actor=DAEMON, error="green \x1b[31mexited")
+    )
+    written.append(replace(APPROVED, target="batch", op_id="batch-1", action="rollout.promoted"))
+    written.close()
+    return tmp_path / "audit.jsonl"
+
+
+@pytest.fixture
+def run(journal: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*argv: str) -> tuple[int, str, str]:
+        status = main(["audit", *argv, "--state-dir", str(journal.parent)])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def test_an_entry_is_shown_as_who_did_what_and_why(run: Run) -> None:
+    status, out, _ = run("show", "--action", "suggestion.")
+
+    assert status == 0
+    assert out.splitlines() == [
+        "    2  2026-03-04 12:00:00 UTC  chat  suggestion.approved  by ann",
+        "       9 requests wait",
+        "       phase proposed -> launching, max_num_seqs 4 -> 8, digest sha256:1",
+        "       waiting 9 requests",
+    ]
+
+
+def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run) -> None:
+    _, out, _ = run("show")
+
+    assert "error: green \\x1b[31mexited" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ((), [1, 2, 3, 4]),
+        (("--target", "batch"), [4]),
+        (("--action", "rollout."), [3, 4]),
+        (("--op", "chat-1", "--after", "1"), [2, 3]),
+        (("--target", "nobody"), []),
+    ],
+)
+def test_entries_are_chosen_and_given_as_json(
+    run: Run, filters: tuple[str, ...], expected: list[int]
+) -> None:
+    status, out, _ = run("show", "--json", *filters)
+
+    assert status == 0
+    assert [entry["seq"] for entry in json.loads(out)] == expected
+
+
+def test_nothing_to_show_is_said(run: Run) -> None:
+    assert run("show", "--target", "nobody")[1] == "no entries\n"
+
+
+def test_a_good_journal_verifies_and_gives_its_head(run: Run, journal: Path) -> None:
+    head = verify(journal).head
+
+    status, out, _ = run("verify")
+
+    assert (status, out) == (0, f"ok: 4 entries, head 4:{head.hash}\n")
+    assert run("verify", "--pin", f"4:{head.hash}")[0] == 0
+
+
+def test_a_tampered_journal_names_the_first_bad_entry(run: Run, journal: Path) -> None:
+    journal.write_bytes(journal.read_bytes().replace(b"9 requests wait", b"0 requests wait", 1))
+
+    status, out, _ = run("verify")
+
+    assert status == 1
+    assert out.startswith("bad: entry 2 (audit.jsonl, line 2): its content is not what its hash was made of")
+    assert "the 1 entries before it" in out
+
+
+def test_a_cut_end_is_found_with_a_pin(run: Run, journal: Path) -> None:
+    head = verify(journal).head
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:2]))
+
+    assert run("verify")[0] == 0
+    status, out, _ = run("verify", "--pin", f"{head.seq}:{head.hash}")
+
+    assert status == 1
+    assert out.startswith("bad: entry 3 (audit.jsonl, line 3)")
+
+
+def test_a_torn_last_line_is_a_note_and_no_tampering(run: Run, journal: Path) -> None:
+    journal.write_bytes(journal.read_bytes()[:-10])
+
+    status, out, _ = run("verify")
+
+    assert status == 0
+    assert "ok: 3 entries" in out
+    assert "note: the last line is unfinished" in out
+    assert [entry["seq"] for entry in json.loads(run("show", "--json")[1])] == [1, 2, 3]
+
+
+def test_the_finding_is_given_as_json(run: Run, journal: Path) -> None:
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[1:]))
+
+    status, out, _ = run("verify", "--json")
+
+    found = json.loads(out)
+    assert status == 1
+    assert (found["ok"], found["entries"], found["first_bad"], found["torn_tail"]) == (False, 0, 1, 0)
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "export"])
+def test_a_journal_that_is_not_there_is_unreadable(run: Run, journal: Path, command: str) -> None:
+    journal.unlink()
+
+    status, out, err = run(command)
+
+    assert (status, out) == (2, "")
+    assert "audit.jsonl: cannot be read: " in err
+
+
+def test_a_line_that_is_no_entry_is_pointed_at_and_the_rest_shown(run: Run, journal: Path) -> None:
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([lines[0], b"what\x1b?\n", *lines[1:]]))
+
+    status, out, err = run("show", "--json")
+
+    assert status == 1
+    assert err.startswith("trimtab: audit.jsonl, line 2: it is not an entry")
+    assert [entry["seq"] for entry in json.loads(out)] == [1, 2, 3, 4]
+
+
+def test_an_export_can_be_verified_elsewhere(journal: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import sys; from agent.cli.dispatch import main; sys.exit(main())"]
+    argv += ["audit", "export", "--format", "jsonl", "--state-dir", str(journal.parent)]
+
+    exported = subprocess.run(argv, capture_output=True, check=True)
+
+    (tmp_path / "copy.jsonl").write_bytes(exported.stdout)
+    assert verify(tmp_path / "copy.jsonl") == verify(journal)
+
+
+def test_a_reader_that_had_enough_is_no_error(journal: Path) -> None:
+    program = "import sys; from agent.cli.dispatch import main; sys.exit(main())"
+    command = f"'{sys.executable}' -c '{program}' audit show --state-dir '{journal.parent}' | true"
+
+    ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("pin", ["4", "4:abc", "0:" + "0" * 64, "x:" + "0" * 64])
+def test_a_pin_that_is_none_is_bad_usage(run: Run, pin: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("verify", "--pin", pin)
+
+    assert ended.value.code == 2
+    assert "is not SEQ:HASH" in capsys.readouterr().err
+
+
+# parts of it
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (("--since", "2026-03-04T12:00:00Z"), [1, 2, 3, 4]),
+        (("--since", "2026-03-05"), []),
+        (("--until", "2026-03-04"), []),
+        (("--until", "2026-03-04T13:00:01+01:00", "--target", "batch"), [4]),
+        (("--after", "2"), [3, 4]),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "export"])
+def test_entries_are_chosen_by_time_target_and_number(
+    run: Run, command: str, filters: tuple[str, ...], expected: list[int]
+) -> None:
+    _, out, _ = run(command, *filters, *(("--json",) if command == "show" else ()))
+
+    found = json.loads(out) if command == "show" else [json.loads(line) for line in out.splitlines()]
+    assert [entry["seq"] for entry in found] == expected
+
+
+def test_what_is_shown_comes_in_pages(run: Run) -> None:
+    status, out, err = run("show", "--json", "--limit", "3")
+    assert (status, len(json.loads(out)), err) == (0, 3, "more: --after 3\n")
+
+    status, out, err = run("show", "--json", "--limit", "3", "--after", "3")
+    assert (status, len(json.loads(out)), err) == (0, 1, "")
+
+
+def test_an_entry_is_exported_as_journald_takes_it(run: Run) -> None:
+    _, out, _ = run("export", "--format", "journald", "--target", "batch")
+
+    (entry,) = out.split("\n\n")[:-1]
+    fields = dict(line.split("=", 1) for line in entry.split("\n"))
+    assert fields["SYSLOG_IDENTIFIER"] == "trimtab"
+    assert fields["TRIMTAB_AUDIT_SEQ"] == "4"
+    assert fields["TRIMTAB_TARGET"] == "batch"
+    assert fields["__REALTIME_TIMESTAMP"] == "1772625600000000"
+    assert json.loads(fields["TRIMTAB_RECORD"])["action"] == "rollout.promoted"
+
+
+def test_a_value_of_several_lines_is_exported_with_its_length(journal: Path) -> None:
+    record = parse(journal.read_bytes().splitlines()[0])
+    record["why"] = "two\nlines"
+
+    _, _, rest = exported(record).partition(b"\nMESSAGE\n")
+
+    length = int.from_bytes(rest[:8], "little")
+    assert rest[8 : 8 + length].endswith(b"two\nlines")
+    assert rest[8 + length :].startswith(b"\nTRIMTAB_AUDIT_SEQ=1\n")
+
+
+# the key
+
+
+def test_a_key_is_made_once_and_its_public_half_checks_what_it_signed(
+    run: Run, journal: Path, tmp_path: Path
+) -> None:
+    status, public, err = run("key")
+    again = run("key")
+    signer = checkpoints.find(journal.parent)
+    assert signer is not None
+    written = Journal.open(journal, now=lambda: NOON, sync=lambda _: None, signer=signer)
+    written.close()
+    (tmp_path / "audit.pub").write_text(public)
+
+    assert (status, again[1]) == (0, public)
+    assert signer.id in err
+    assert public.startswith("-----BEGIN PUBLIC KEY-----")
+    assert "1 signed checkpoints were not checked" in run("verify")[1]
+    status, out, _ = run("verify", "--key", str(tmp_path / "audit.pub"))
+    assert status == 0
+    assert "signed up to entry 5, by 1 checkpoints" in out
+
+
+def test_a_missing_public_key_is_bad_usage(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("verify", "--key", str(tmp_path / "nowhere.pub"))
+
+    assert (status, out) == (2, "")
+    assert "holds no public key" in err
+
+
+def test_all_files_are_shown_verified_and_exported(run: Run, journal: Path) -> None:
+    written = Journal.open(journal, now=lambda: NOON, sync=lambda _: None, limits=Limits(segment_bytes=2000))
+    for _ in range(20):
+        written.append(APPROVED)
+    written.close()
+    assert len(list(journal.parent.glob("audit-*.jsonl"))) > 1
+
+    shown = [entry["seq"] for entry in json.loads(run("show", "--json")[1])]
+    assert shown == list(range(1, written.head.seq + 1))
+    assert run("verify")[1].startswith(f"ok: {written.head.seq} entries")
+    last = json.loads(run("show", "--json", "--after", str(written.head.seq - 1))[1])
+    assert [entry["seq"] for entry in last] == [written.head.seq]
+
+
+# policies and knobs
+
+
+def test_every_policy_says_what_it_does_its_options_and_its_sources(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["policies", "--json"]) == 0
+
+    found = {policy["name"]: policy for policy in json.loads(capsys.readouterr().out)}
+    admission = found["admission"]
+    assert admission["does"]
+    assert admission["sources"]
+    assert {"name", "type", "required", "default", "meaning"} == set(admission["options"][0])
+
+
+def test_a_policy_is_shown_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policies", "prefill-budget"]) == 0
+
+    out = capsys.readouterr().out
+    assert out.startswith("prefill_budget: ")
+    assert "OPTION" in out
+    assert "  source: " in out
+
+
+def test_the_knobs_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert main(["knobs", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert len(listed) == len(found) + 1
+    assert any(knob["name"] == "max_num_seqs" and knob["source"] for knob in found)
+    assert all(set(knob["effects"]) >= {"ttft", "itl", "throughput", "kv"} for knob in found)
+    assert any(line.startswith("swap_space ") and " before 0.18 " in line for line in listed)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("seqs", "did you mean max_num_active_seqs, max_num_seqs?"),
+        ("max-num-seq", "did you mean max_num_seqs"),
+        ("nosuch", "without a name all of them are shown"),
+    ],
+)
+def test_of_an_unknown_knob_only_the_nearest_names_are_given(
+    name: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["knobs", name]) == 2
+
+    said = capsys.readouterr().err
+    assert told in said
+    assert len(said) < 300
+
+
+def test_a_knob_is_found_by_its_short_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", "tp"]) == 0
+    assert "tensor_parallel_size" in capsys.readouterr().out
+
+
+def test_a_knob_is_shown_with_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", "max-num-active-seqs"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    facts = {line.split("  ", 1)[0]: line.split("  ", 1)[-1].strip() for line in lines}
+    assert facts["effects"] == "ttft ±, itl +, throughput ±"
+    assert facts["since"] == "0.31"
+    assert "removed" not in facts
+
+
+def test_a_knob_that_is_gone_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", "cuda-graph-sizes"]) == 0
+
+    assert "Write --cudagraph-capture-sizes." in capsys.readouterr().out

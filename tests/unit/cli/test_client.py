@@ -1,0 +1,376 @@
+"""The commands against a real API on a real socket, with a daemon that works in memory behind it."""
+
+import json
+import os
+import pty
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import agent.api.client
+from agent.api.client import LOOPBACK, usual_url
+from agent.api.peer_identity import Peers
+from agent.api.tokens import Tokens
+from agent.domain.model import Prospect
+from agent.domain.state import Phase, SuggestionStatus
+from tests.support.fake_daemon_view import FakeDesk
+from tests.support.served_api import served
+from tests.unit.cli.conftest import Run
+
+ZEROS = "sha256:" + "0" * 64
+
+
+def test_status_tells_how_the_targets_are_and_what_waits(run: Run, desk: FakeDesk) -> None:
+    desk.suggest({"max_num_seqs": 128})
+
+    status, out, err = run("status")
+
+    assert (status, err) == (0, "")
+    assert out.splitlines()[:2] == [
+        "TARGET  PHASE     MODE     GOODPUT  TTFT P95  SERVERS",
+        "chat    proposed  approve  7.5/s    420 ms    chat-r0 blue",
+    ]
+    assert "chat: chat-s1 waits for a person: `trimtab approve chat-s1`" in out
+    assert "chat: nvidia_smi is lost: no such command" in out
+
+
+def test_json_is_the_answer_of_the_api(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+
+    assert json.loads(run("status", "--json")[1])["targets"][0]["name"] == "chat"
+    assert json.loads(run("status", "chat", "--json")[1])["suggestion"] == "chat-s1"
+    assert json.loads(run("suggestions", "--json")[1])["suggestions"][0]["digest"] == made.digest
+    assert json.loads(run("pause", "chat", "--json")[1])["paused"] is True
+    assert json.loads(run("approve", "chat-s1", "--digest", ZEROS, "--json")[1])["status"] == 409
+
+
+def test_suggestions_are_listed_with_their_change(run: Run, desk: FakeDesk) -> None:
+    desk.suggest({"max_num_seqs": 128, "enforce_eager": None})
+    desk.suggest({"max_num_seqs": 96})
+
+    _, out, _ = run("suggestions")
+
+    head, newest, older = (line.split("  ") for line in out.splitlines())
+    assert [cell.strip() for cell in head if cell] == ["ID", "TARGET", "STATUS", "CLASS", "CHANGE", "WHY"]
+    assert [cell.strip() for cell in newest if cell] == [
+        "chat-s2", "chat", "open", "auto", "max_num_seqs 64 -> 96", "3 requests wait",
+    ]  # fmt: skip
+    assert "max_num_seqs 64 -> 128, enforce_eager default -> default" in map(str.strip, older)
+    assert run("suggestions", "--status", "open", "--target", "other")[1] == "no suggestions\n"
+
+
+def test_an_approval_with_the_digest_starts_the_rollout(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+
+    status, out, _ = run("approve", made.id, "--digest", made.digest, "--comment", "go")
+
+    assert (status, out) == (0, "chat-s1 is approved: max_num_seqs 64 -> 128\n")
+    assert desk.states()["chat"].phase is Phase.LAUNCHING
+
+
+def test_without_a_terminal_the_digest_must_be_named(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+
+    status, out, err = run("approve", made.id)
+
+    assert (status, out) == (2, "")
+    assert "--digest" in err
+    assert made.digest not in err
+    assert desk.states()["chat"].phase is Phase.PROPOSED
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(("typed", "expected"), [("y\n", 0), ("\n", 1), ("no\n", 1), ("\x04", 1)])
+def test_at_a_terminal_the_suggestion_is_shown_and_asked_about(
+    desk: FakeDesk, typed: str, expected: int
+) -> None:
+    made = desk.suggest({"max_num_seqs": 128}, why="3 requests wait \x1b[2J")
+    ours, theirs = pty.openpty()
+    code = "import sys; from agent.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "approve", made.id],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = ""
+    while "[y/N]" not in shown:
+        shown += os.read(ours, 4096).decode()
+    os.write(ours, typed.encode())
+    status = process.wait(timeout=60)
+    os.close(ours)
+
+    assert status == expected
+    for text in ("max_num_seqs 64 -> 128", "3 requests wait \\x1b[2J", "auto", made.digest, "more KV cache"):
+        assert text in shown
+    assert desk.suggestions()[0].status == ("approved" if expected == 0 else "open")
+
+
+def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, desk: FakeDesk) -> None:
+    desk.suggest({"max_num_seqs": 128})
+
+    status, out, err = run("approve", "chat-s1", "--digest", ZEROS)
+
+    assert (status, out) == (1, "")
+    assert "it has changed since it was shown" in err
+
+
+def test_an_expired_suggestion_is_refused(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    desk.at += timedelta(hours=2)
+
+    assert run("approve", made.id, "--digest", made.digest)[0] == 1
+    assert "expired" in run("deny", made.id, "--reason", "late")[2]
+
+
+def test_a_denial_needs_a_reason(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+
+    assert run("deny", made.id)[0] == 2
+    assert run("deny", made.id, "--reason", "not today") == (0, "chat-s1 is denied\n", "")
+    assert desk.suggestions()[0].status == "denied"
+
+
+@pytest.mark.parametrize(
+    ("written", "knob", "value"),
+    [
+        ("max_num_seqs=128", "max_num_seqs", 128),
+        ("--max-num-seqs=128", "max_num_seqs", 128),
+        ("gpu_memory_utilization=0.85", "gpu_memory_utilization", 0.85),
+        ("enforce_eager=false", "enforce_eager", False),
+        ("max_num_batched_tokens=null", "max_num_batched_tokens", None),
+        ("kv_cache_dtype=fp8", "kv_cache_dtype", "fp8"),
+        ('compilation_config={"level": 3}', "compilation_config", '{"level": 3}'),
+        ("dtype=NaN", "dtype", "NaN"),
+        ("dtype=a=b", "dtype", "a=b"),
+    ],
+)
+def test_knobs_are_written_as_people_write_them(
+    run: Run, desk: FakeDesk, written: str, knob: str, value: object
+) -> None:
+    status, out, _ = run("propose", "chat", "--reason", "a test", "--", written)
+
+    assert status == 0
+    assert dict(desk.suggestions()[0].proposal.to) == {knob: value}
+    assert out.endswith("It waits for its approval: `trimtab approve chat-s1`\n")
+
+
+def test_a_change_that_the_guard_does_not_take_is_refused(run: Run) -> None:
+    status, _, err = run("propose", "chat", "max_num_seqs=4096", "--reason", "more")
+
+    assert status == 1
+    assert "above the bound 512" in err
+
+
+@contextmanager
+def answering(desk: FakeDesk, prospect: Prospect) -> Iterator[None]:
+    """What is asked for is checked first; the answer comes when it has been asked."""
+    desk.checks = True
+
+    def answer() -> None:
+        while desk.states()["chat"].phase is not Phase.CHECKING:
+            time.sleep(0.01)
+        desk.answer(prospect)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    yield
+    thread.join(timeout=60)
+
+
+def test_a_proposal_is_shown_once_it_was_checked(run: Run, desk: FakeDesk) -> None:
+    prospect = Prospect(strategy="swap", why="there is one GPU", start_s=40, outage_s=52.4)
+    with answering(desk, prospect):
+        status, out, err = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
+
+    assert status == 0
+    assert "outage   planned, about 52 s" in out
+    assert "status   open" in out
+    assert out.endswith("It waits for its approval: `trimtab approve chat-s1`\n")
+    assert "chat-s1 is checked before anything is touched" in err
+
+
+def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, desk: FakeDesk) -> None:
+    with answering(desk, Prospect(problem="vLLM does not take max_num_seqs 0", lasting=True)):
+        status, out, err = run("propose", "chat", "max_num_seqs=0", "--reason", "less")
+
+    assert status == 1
+    assert "status   refused" in out
+    assert err.endswith("trimtab: chat-s1 cannot be done: vLLM does not take max_num_seqs 0\n")
+    assert "trimtab approve" not in out
+
+
+def test_the_json_of_a_proposal_is_that_of_the_checked_one(run: Run, desk: FakeDesk) -> None:
+    with answering(desk, Prospect(problem="no room")):
+        status, out, _ = run("propose", "chat", "max_num_seqs=128", "--reason", "more", "--json")
+
+    answer = json.loads(out)
+    assert (status, answer["status"], answer["notes"]) == (1, "refused", ["no room"])
+
+
+@pytest.mark.parametrize("status", get_args(SuggestionStatus))
+def test_suggestions_of_every_status_can_be_asked_for(run: Run, status: str) -> None:
+    assert run("suggestions", "--status", status)[:2] == (0, "no suggestions\n")
+
+
+@pytest.mark.parametrize("knobs", [("max_num_seqs",), ("=1",), ("Max=1",), ("a=1", "a=2"), ()])
+def test_what_is_no_change_is_bad_usage(run: Run, knobs: tuple[str, ...]) -> None:
+    assert run("propose", "chat", *knobs, "--reason", "r")[0] == 2
+
+
+def test_an_abort_finds_the_rollout_of_the_target(run: Run, desk: FakeDesk) -> None:
+    assert run("abort", "chat")[0] == 1
+
+    made = desk.suggest({"max_num_seqs": 128})
+    run("approve", made.id, "--digest", made.digest)
+
+    assert run("abort", "chat", "--reason", "an incident") == (0, "chat-o1 is being taken back\n", "")
+    desk.settle(promoted=False)
+    assert run("abort", "chat") == (0, "chat-o1 is taken back\n", "")
+
+
+def test_a_promoted_rollout_is_not_aborted(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    run("approve", made.id, "--digest", made.digest)
+    desk.settle(promoted=True)
+
+    status, _, err = run("abort", "chat")
+
+    assert status == 1
+    assert "promoted" in err
+
+
+def test_pause_and_resume(run: Run, desk: FakeDesk) -> None:
+    assert run("pause", "chat") == (0, "chat is paused\n", "")
+    assert desk.states()["chat"].paused
+    assert run("resume", "chat") == (0, "chat is not paused\n", "")
+    assert run("pause", "nowhere")[0] == 1
+
+
+def test_a_viewer_may_look_and_not_act(run: Run, tmp_path: Path) -> None:
+    token = ("--token-file", str(tmp_path / "viewer"))
+
+    assert run("status", *token)[0] == 0
+    status, _, err = run("pause", "chat", *token)
+    assert status == 1
+    assert "role operator" in err
+
+
+def test_without_a_token_the_refusal_says_how_to_get_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
+
+    status, _, err = run("status")
+
+    assert status == 1
+    assert "trimtab token new" in err
+
+
+def test_the_token_can_stand_in_the_environment(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIMTAB_TOKEN", (tmp_path / "operator").read_text())
+    monkeypatch.setenv("TRIMTAB_TOKEN_FILE", "/nowhere")
+
+    assert run("status")[0] == 0
+
+
+def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run, desk: FakeDesk) -> None:
+    desk.set(replace(desk.states()["chat"], note="\x1b]0;owned\x07\x9b2J\u202e"))
+
+    _, out, _ = run("status")
+
+    assert "\\x1b]0;owned\\x07\\x9b2J\\u202e" in out
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(out)
+
+
+def test_a_unix_socket_is_an_address_too(run: Run, desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+    listen = f"unix:{tmp_path / 'api.sock'}"
+    with served(desk, tokens, listen):
+        status, out, _ = run("status", "--url", listen)
+
+    assert status == 0
+    assert "chat" in out
+
+
+def test_the_daemons_own_socket_is_asked_first(
+    desk: FakeDesk, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    where = f"unix:{tmp_path / 'api.sock'}"
+    monkeypatch.setattr(agent.api.client, "SOCKET", where)
+    monkeypatch.delenv("TRIMTAB_URL")
+    monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
+
+    assert usual_url() == LOOPBACK
+    with served(desk, tokens, where, Peers({}, {})):
+        assert usual_url() == where
+        status, out, _ = run("pause", "chat")  # the daemon's own user needs no token
+
+    assert (status, out) == (0, "chat is paused\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:1", 3),
+        ("unix:/nowhere/api.sock", 3),
+        ("ftp://x", 2),
+        ("127.0.0.1:8090", 2),
+        ("http://x:port", 2),
+        ("http://", 2),
+    ],
+)
+def test_an_address_where_no_daemon_is_says_what_to_do(run: Run, url: str, expected: int) -> None:
+    status, out, err = run("status", "--url", url)
+
+    assert (status, out) == (expected, "")
+    assert "--url" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["", "two words", "t\u00f6ken", "tt_\x07"])
+def test_a_file_without_a_token_is_named(run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine").write_text(text)
+
+    status, _, err = run("status", "--token-file", str(tmp_path / "mine"))
+
+    assert status == 2
+    assert str(tmp_path / "mine") in err
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"",
+    ],
+)
+def test_another_server_at_the_address_is_told_apart(run: Run, answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def once() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=once)
+        thread.start()
+        status, out, err = run("status", "--url", f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+    assert (status, out) == (3, "")
+    assert "--url" in err

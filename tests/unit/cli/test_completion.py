@@ -1,0 +1,167 @@
+"""A real bash completes trimtab's commands, options and values."""
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from agent.api import client
+from agent.config import listen
+from tests.support.fake_daemon_view import FakeDesk
+from tests.unit.cli.conftest import Run, runs
+
+ASK = """
+source "$1"
+shift
+function=$(complete -p trimtab | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=${#COMP_LINE}
+"$function"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture
+def completion(capsys: pytest.CaptureFixture[str]) -> Run:
+    return runs("completion", capsys)
+
+
+@pytest.fixture
+def script(completion: Run, tmp_path: Path) -> Path:
+    path = tmp_path / "trimtab"
+    status, out, err = completion("bash")
+    assert (status, err) == (0, "")
+    path.write_text(out)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (("st",), {"status"}),
+        (("r",), {"resume", "revert", "rollouts", "run"}),
+        (("audit", "ve"), {"verify"}),
+        (("rollouts", "--out"), {"--outcome"}),
+        (("rollouts", "--outcome", ""), {"running", "promoted", "rolled_back"}),
+        (("status", "--w"), {"--watch"}),
+        (("token", "new", "--role", "o"), {"operator"}),
+        (("completion", ""), {"bash", "zsh", "fish"}),
+        (("check", "FOLDER/"), {"FOLDER/trimtab.toml"}),
+        (("run", "--config", "FOLDER/tr"), {"FOLDER/trimtab.toml"}),
+    ],
+)
+def test_bash_completes(script: Path, tmp_path: Path, typed: tuple[str, ...], expected: set[str]) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    (folder / "trimtab.toml").touch()
+    words = [word.replace("FOLDER", str(folder)) for word in typed]
+
+    assert completed(script, *words) == {word.replace("FOLDER", str(folder)) for word in expected}
+
+
+def completed(script: Path, *words: str, env: Mapping[str, str] | None = None) -> set[str]:
+    """What bash offers for the last word."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", ASK, "bash", script, "trimtab", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PATH": path, **(env or {})},
+    )
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (("approve", ""), {"chat-s2"}),
+        (("deny", "chat-"), {"chat-s2"}),
+        (("deny", "code-"), set()),
+        (("rollouts", ""), {"chat-o1"}),
+        (("audit", "show", "--op", ""), {"chat-o1"}),
+        (("abort", "c"), {"chat"}),
+        (("suggestions", "--target", ""), {"chat"}),
+        (("status", ""), {"chat"}),
+    ],
+)
+def test_bash_completes_the_names_that_the_daemon_knows(
+    run: Run, desk: FakeDesk, script: Path, typed: tuple[str, ...], expected: set[str]
+) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    run("approve", made.id, "--digest", made.digest)
+    desk.settle(promoted=True)
+    desk.suggest({"max_num_seqs": 96})
+
+    assert completed(script, *typed) == expected
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param({"TRIMTAB_URL": "http://127.0.0.1:1"}, id="no daemon"),
+        pytest.param({"TRIMTAB_URL": "not an address"}, id="no address"),
+        pytest.param({"TRIMTAB_TOKEN": "tt_wrong"}, id="wrong token"),
+        pytest.param({"TRIMTAB_TOKEN_FILE": "/nowhere"}, id="no token file"),
+    ],
+)
+@pytest.mark.usefixtures("run")
+def test_nothing_is_completed_where_no_daemon_tells_names(script: Path, env: Mapping[str, str]) -> None:
+    assert completed(script, "status", "", env=env) == set()
+
+
+class Liar(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"targets": [{"name": "$(touch harm)"}, {"name": "chat"}, {"name": "-rf"}]}')
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def liar() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_no_name_is_a_command_for_the_shell(
+    script: Path, liar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert completed(script, "status", "", env={"TRIMTAB_URL": liar}) == {"chat"}
+    assert not (tmp_path / "harm").exists()
+
+
+def test_asking_for_names_loads_none_of_the_config() -> None:
+    code = (
+        "import sys; from agent.cli.dispatch import parser; "
+        "parser('ids'); print('agent.config.loader' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
+    assert (client.SOCKET, client.UNIX) == (listen.SOCKET, listen.UNIX)
+
+
+@pytest.mark.parametrize(("shell", "begins"), [("zsh", "#compdef trimtab"), ("fish", "# AUTOMATICALLY")])
+def test_other_shells_have_their_own(completion: Run, shell: str, begins: str) -> None:
+    status, out, _ = completion(shell)
+
+    assert status == 0
+    assert out.startswith(begins)
+    assert all(word in out for word in ("rollouts", "rolled_back", "watch"))
+
+
+def test_an_unknown_shell_is_bad_usage(completion: Run) -> None:
+    assert completion("tcsh")[0] == 2

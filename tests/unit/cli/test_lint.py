@@ -1,0 +1,407 @@
+"""`trimtab lint`: a command line in, findings and a better command line out."""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.advisor.render import paste
+from agent.domain.errors import ConfigError
+from vllm_facts.command.serve_command import edited, read
+
+SERVE = ("vllm", "serve", "org/model")
+EAGER = (*SERVE, "--enforce-eager", "--max-num-seqs", "64")
+Lint = Callable[..., tuple[int, str, str]]
+
+
+def found(lint: Lint, *argv: str) -> dict[str, Any]:
+    """The JSON of a lint that finds something."""
+    status, out, err = lint("--json", *argv)
+    document: dict[str, Any] = json.loads(out)
+    assert (status, err) == (1 if document["findings"] else 0, "")
+    return document
+
+
+def test_a_finding_says_what_why_and_who_says_so(lint: Lint) -> None:
+    status, out, err = lint("--", *EAGER)
+
+    assert (status, err) == (1, "")
+    assert "G1  enforce_eager true -> false  [auto]" in out
+    assert all(f"      {label}" in out for label in ("why", "expects", "risks", "source"))
+
+
+def test_the_json_has_a_row_for_each_knob(lint: Lint) -> None:
+    (row,) = [row for row in found(lint, "--", *EAGER)["findings"] if row["rule"] == "G1"]
+
+    assert (row["class"], row["severity"], row["knob"]) == ("auto", "warning", "enforce_eager")
+    assert (row["current"], row["suggested"]) == (True, False)
+    assert row["why"]
+    assert row["source"]
+    assert isinstance(row["evidence"], dict)
+
+
+def test_several_knobs_of_one_finding_are_several_rows(lint: Lint, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests."
+    )
+
+    rows = found(lint, "--log", str(log), "--", *SERVE, "--gpu-memory-utilization", "0.9")["findings"]
+
+    told = {row["knob"]: (row["current"], row["suggested"]) for row in rows if row["rule"] == "F5"}
+    assert told == {"max_num_seqs": (None, 64), "gpu_memory_utilization": (0.9, 0.85)}
+
+
+def test_nothing_found_says_what_was_checked_and_what_was_not_known(lint: Lint) -> None:
+    status, out, err = lint("--", *SERVE)
+
+    assert (status, err) == (0, "")
+    assert out.startswith("nothing to say\n")
+    assert "checked" in out
+    assert "--gpu NAME" in out
+    assert "--vllm-version V" in out
+
+
+def test_only_the_wanted_flags_change(lint: Lint) -> None:
+    document = found(lint, "--", *SERVE, "--enforce-eager", "--served-model-name", "a b", "--max_num-seqs=64")
+
+    assert document["command"] == [
+        *SERVE,
+        "--no-enforce-eager",
+        "--served-model-name",
+        "a b",
+        "--max_num-seqs=64",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        pytest.param((), EAGER, id="eager"),
+        pytest.param(("--gpu", "T4"), (*EAGER, "--dtype", "bfloat16"), id="T4"),
+        pytest.param((), (*SERVE, "--no-enable-prefix-caching", "-O0"), id="turned off"),
+        pytest.param((), ("VLLM_ATTENTION_BACKEND=FLASH_ATTN", *EAGER), id="with a variable"),
+        pytest.param(
+            ("--vllm-version", "0.32.0"),
+            (*SERVE, "--swap-space", "4", "--num-scheduler-steps=8"),
+            id="removed",
+        ),
+        pytest.param(
+            ("--gpus", "4", "--gpu", "RTX 3090"),
+            ("vllm", "serve", "Qwen/Qwen2.5-1.5B-Instruct", "-tp", "4", "--enforce-eager"),
+            id="2B on four GPUs",
+        ),
+    ],
+)
+def test_the_improved_command_is_not_found_fault_with_again(
+    lint: Lint, options: tuple[str, ...], command: tuple[str, ...]
+) -> None:
+    before = found(lint, *options, "--", *command)
+    assignments = [f"{name}={value}" for name, value in before["env"].items()]
+
+    after = found(lint, *options, "--", *assignments, *before["command"])
+
+    fixed = {(row["rule"], row["knob"]) for row in before["findings"] if row["knob"]}
+    assert fixed
+    assert not fixed & {(row["rule"], row["knob"]) for row in after["findings"]}
+
+
+def test_the_pasted_text_is_the_command_of_the_json(lint: Lint, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("A=x y", *SERVE, "--enforce-eager", "--served-model-name", "it's", *["--max-num-seqs", "64"] * 3)
+    monkeypatch.setenv("COLUMNS", "60")
+    document = found(lint, "--", *words)
+
+    _, out, _ = lint("--", *words)
+
+    pasted = out.split("THE COMMAND WITH THESE CHANGES\n")[1].split("\n\n")[0]
+    assert shlex.split(pasted.replace("\\\n", "")) == ["A=x y", *document["command"]]
+    assert max(len(line) for line in pasted.splitlines()) <= 60
+
+
+def test_docker_run_keeps_its_words(lint: Lint) -> None:
+    before = [
+        "docker",
+        "run",
+        "--rm",
+        "-it",
+        "--gpus",
+        "all",
+        "-e",
+        "K=1",
+        "-p",
+        "8000:8000",
+        "vllm/vllm-openai",
+    ]
+
+    document = found(lint, "--", *before, "--model", "org/model", "--enforce-eager")
+
+    assert document["command"] == [*before, "--model", "org/model", "--no-enforce-eager"]
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("vllm/vllm-openai:v0.32.0", "0.32.0"),
+        ("registry:5000/vllm:0.18.1-cu129", "0.18.1"),
+        ("vllm/vllm-openai:latest", ""),
+        ("registry:5000/vllm", ""),
+    ],
+)
+def test_the_tag_of_the_image_tells_the_version(image: str, version: str) -> None:
+    assert read(["docker", "run", image, "--model", "org/model"]).version == version
+
+
+@pytest.mark.parametrize(
+    ("command", "better"),
+    [
+        ("nohup vllm serve m --enforce-eager > log 2>&1 &", "nohup vllm serve m {} > log 2>&1 &"),
+        ("time vllm serve m --enforce-eager", "time vllm serve m {}"),
+        ("numactl -N 0 -m 0 vllm serve m --enforce-eager", "numactl -N 0 -m 0 vllm serve m {}"),
+        ("uv run --with vllm vllm serve m --enforce-eager", "uv run --with vllm vllm serve m {}"),
+        ("$ A=1 vllm serve m \\\n  --enforce-eager | tee log", "A=1 vllm serve m {} | tee log"),
+        ("nohup env A='1 2' vllm serve m --enforce-eager&", "nohup env A='1 2' vllm serve m {} &"),
+        (
+            "sudo docker run -e T=$TOKEN -v ~/a:/a vllm/vllm-openai --model m --enforce-eager",
+            'sudo docker run -e T="$TOKEN" -v ~/a:/a vllm/vllm-openai --model m {}',
+        ),
+        (
+            "docker run --entrypoint python3 image -m vllm.entrypoints.openai.api_server --enforce-eager",
+            "docker run --entrypoint python3 image -m vllm.entrypoints.openai.api_server {}",
+        ),
+        (
+            "python -m vllm.entrypoints.openai.api_server --model m --enforce-eager",
+            "python -m vllm.entrypoints.openai.api_server --model m {}",
+        ),
+    ],
+)
+def test_what_stands_around_the_server_is_kept(lint: Lint, command: str, better: str) -> None:
+    _, out, err = lint("--", command)
+
+    pasted = out.partition("THE COMMAND WITH THESE CHANGES\n")[2].partition("\n\n")[0]
+    assert err == ""
+    assert pasted.replace("\\\n    ", "") == better.format("--no-enforce-eager")
+
+
+@pytest.mark.parametrize(
+    ("command", "changed"),
+    [
+        ("env A=1 vllm serve m", "A=2 vllm serve m"),
+        ("nohup env A=1 vllm serve m", "nohup env A=2 vllm serve m"),
+        ("sudo vllm serve m", "sudo env A=2 vllm serve m"),
+        ("A=1 docker run -e A image --model m", "A=1 docker run -e A=2 image --model m"),
+    ],
+)
+def test_a_variable_is_set_where_the_server_sees_it(command: str, changed: str) -> None:
+    assert paste(edited(read([command]), {}, {"A": "2"})) == changed + "\n"
+
+
+def test_variables_that_a_shell_is_to_fill_in_are_no_fault(lint: Lint) -> None:
+    document = found(lint, "--", "vllm serve $MODEL --port $PORT -tp $TP --enforce-eager")
+
+    errors = [row for row in document["findings"] if row["severity"] == "error"]
+    assert not errors
+    assert document["command"][-1] == "--no-enforce-eager"
+
+
+def test_sudo_keeps_back_the_variables_before_it() -> None:
+    assert read(["A=1 sudo B=2 vllm serve m"]).reaching == {"B": "2"}
+    assert read(["A=1 sudo -E vllm serve m"]).reaching == {"A": "1"}
+
+
+def test_a_variable_of_docker_run_is_edited_where_it_stands() -> None:
+    words = ["docker", "run", "-e", "A=1", "--env=B=2", "image", "serve", "org/model"]
+
+    better = edited(read(words), {"max_num_seqs": 4}, {"A": None, "B": "3"})
+
+    assert better.words == [
+        "docker",
+        "run",
+        "-e",
+        "B=3",
+        "image",
+        "serve",
+        "org/model",
+        "--max-num-seqs",
+        "4",
+    ]
+    assert better.assignments == []
+
+
+def test_variables_are_set_and_unset_in_front() -> None:
+    better = edited(read(["A=1", "B=x y", *SERVE]), {}, {"A": None, "C": "2", "D": None})
+
+    assert better.assignments == ["env", "-u", "D", "B='x y'", "C=2"]
+
+
+def test_the_flags_of_a_config_file_are_seen(lint: Lint, tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("enforce-eager: true\nmax-num-seqs: 64\n")
+
+    document = found(lint, "--", *SERVE, "--config", str(file))
+
+    assert "G1" in {row["rule"] for row in document["findings"]}
+    assert document["command"][-1] == "--no-enforce-eager"
+
+
+def test_what_only_the_config_file_can_take_back_is_said(lint: Lint, tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("swap-space: 16\nmax-num-seqs: 64\nserved-model-name: [a, b]\n")
+    asked = ("--vllm-version", "0.32.0", "--", *SERVE, "--config", str(file))
+
+    document, (_, out, _) = found(lint, *asked), lint(*asked)
+
+    assert document["command"] == [*asked[3:]]
+    assert document["in_file"] == [{"file": str(file), "key": "swap-space", "value": 16}]
+    assert "take out `swap-space: 16`" in " ".join(out.split())
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text(
+        "compilation-config:\n  mode: 3\n  level: 1\nmax-num-seqs: 64\nno-async-scheduling: true\n"
+    )
+    command = read([*SERVE, "--config", str(file), "--max-num-seqs", "8"])
+
+    better = edited(command, {"compilation_config.mode": None, "max_num_seqs": 4}, {})
+
+    assert command.setting["max_num_seqs"] == 8
+    assert command.setting["async_scheduling"] is False
+    assert better.setting["compilation_config"] == '{"level": 1}'
+    assert better.setting["max_num_seqs"] == 4
+    assert better.undone({"compilation_config.mode": None}) == []
+
+
+def test_the_lines_of_the_file_are_the_flags_that_vllm_makes_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text(
+        "async-scheduling: false\nenable_prefix_caching: false\nmax-model-len: -1\n"
+        "served-model-name: [a, b]\neplb-config: {step_interval: 100}\nlora-modules: []\n"
+    )
+
+    command = read([*SERVE, "--config", str(file)])
+
+    assert command.setting == {
+        "model": "org/model",
+        "config": str(file),
+        "async_scheduling": False,  # and what is spelled with underscores is not switched off
+        "max_model_len": -1,
+        "served_model_name": "a b",
+        "eplb_config": '{"step_interval": 100}',
+    }
+
+
+def test_a_file_that_vllm_does_not_read_is_not_read(lint: Lint, tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("enforce-eager: true\n")
+
+    document = found(lint, "--", *SERVE, f"--config={file}")
+
+    assert not document["findings"]
+    assert any("only as two words" in said for said in document["unknown"])
+
+
+def test_a_command_that_still_does_not_start_is_not_offered_as_one_that_does(lint: Lint) -> None:
+    asked = ("--", *EAGER, "--speculative-config", "{bad")
+
+    document, (_, out, _) = found(lint, *asked), lint(*asked)
+
+    assert document["still"] == ["V1"]
+    assert "THE COMMAND WITH THESE CHANGES STILL DOES NOT START, OR NOT RIGHTLY: SEE V1\n" in out
+    assert found(lint, "--", *EAGER)["still"] == []
+
+
+def test_a_quoted_command_is_read_too(lint: Lint) -> None:
+    assert found(lint, "--", shlex.join(EAGER)) == found(lint, "--", *EAGER)
+
+
+def test_the_version_is_read_in_the_log(lint: Lint, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("INFO [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: …\n")
+
+    document = found(lint, "--log", str(log), "--", *SERVE)
+
+    assert not any("--vllm-version" in said for said in document["unknown"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        pytest.param((), "no command is given", id="nothing"),
+        pytest.param(("--",), "no command is given", id="only --"),
+        pytest.param(("--", "ls", "-l"), "vllm serve MODEL", id="not vLLM"),
+        pytest.param(("--", "sh", "-c", "exec vllm serve x -q"), "lint -- vllm serve x -q", id="a shell"),
+        pytest.param(
+            ("--", "docker", "run", "vllm/vllm-openai", "sh", "-c", "vllm serve x"),
+            "in vllm/vllm-openai a shell starts the server: lint what it runs, as in `trimtab lint -- vllm",
+            id="a shell in a container",
+        ),
+        pytest.param(
+            ("--", "docker", "run", "--entrypoint", "/start.sh", "image"), "--entrypoint", id="an entrypoint"
+        ),
+        pytest.param(
+            ("--", "docker", "run", "vllm/vllm-openai:v0.32.0", "vllm", "serve", "x"),
+            "take the word 'vllm' for the model",
+            id="vllm serve twice",
+        ),
+        pytest.param(("--", "cd /x && vllm serve x"), "'&&' joins several commands", id="joined commands"),
+        pytest.param(("--", *SERVE, "-max-num-seqs", "8"), "write --max-num-seqs", id="one dash"),
+        pytest.param(("--", "ray", "start", "--head"), "starts no vLLM server", id="ray"),
+        pytest.param(("--", "ssh", "host", *SERVE), "what ssh does to the server", id="ssh"),
+        pytest.param(("--", *SERVE, "--enforce-eager=False"), "write --no-enforce-eager\n", id="no value"),
+        pytest.param(("--", "docker", "compose", "up"), "docker run", id="compose"),
+        pytest.param(("--", "docker", "run", "--rm"), "no image", id="no image"),
+        pytest.param(("--gpu", "Voodoo 2", "--", *SERVE), "--gpu Voodoo 2", id="unknown GPU"),
+        pytest.param(("--gpus", "0", "--", *SERVE), "--gpus 0", id="no GPU at all"),
+        pytest.param(("--profile", "chta", "--", *SERVE), "did you mean chat?", id="unknown profile"),
+        pytest.param(("--vllm-version", "new", "--", *SERVE), "0.32.0", id="no version"),
+        pytest.param(("--env", "A", "--", *SERVE), "NAME=VALUE", id="no variable"),
+        pytest.param(("--log", "/nowhere", "--", *SERVE), "--log /nowhere", id="no log"),
+        pytest.param(("--model-config", "/nowhere", "--", *SERVE), "--model-config", id="no config.json"),
+        pytest.param(("--", *SERVE, "--config", "/nowhere.yaml"), "/nowhere.yaml", id="no flags file"),
+    ],
+)
+def test_bad_usage_says_what_to_do(lint: Lint, argv: tuple[str, ...], told: str) -> None:
+    status, out, err = lint(*argv)
+
+    assert (status, out) == (2, "")
+    assert told in err
+
+
+def test_a_model_config_that_is_no_json_is_named(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+
+    status, _, err = lint("--model-config", str(tmp_path), "--", *SERVE)
+
+    assert status == 2
+    assert "is not JSON" in err
+
+
+def test_what_cannot_be_read_is_one_error() -> None:
+    with pytest.raises(ConfigError, match="variables"):
+        read(["A=1"])
+
+
+def test_lint_starts_without_the_daemons_libraries() -> None:
+    script = (
+        "import sys; from agent.cli.dispatch import main; main(['lint', '--', 'vllm', 'serve', 'm']);"
+        "print(sorted({'aiohttp', 'asyncio', 'pydantic', 'structlog', 'docker'} & set(sys.modules)))"
+    )
+
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert said.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_public_address_without_a_key_is_said_and_the_key_is_not(lint: Lint) -> None:
+    public = (*SERVE, "--host", "0.0.0.0")  # noqa: S104 - what is linted
+
+    open_, guarded = (found(lint, "--", *public, *key) for key in ((), ("--api-key", "s3cret-key")))
+
+    assert "R1" in {row["rule"] for row in open_["findings"]}
+    assert "R1" not in {row["rule"] for row in guarded["findings"]}
+    assert "s3cret-key" not in json.dumps(guarded["findings"])

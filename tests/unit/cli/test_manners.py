@@ -1,0 +1,152 @@
+"""What a person meets who mistypes, forgets, pipes, or goes away."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_daemon_view import FakeDesk
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.terminals import CODE, plain, terminal
+from tests.unit.cli.test_watch import line_of, piped
+
+WHY = "100 % passed: green is not worse after 82 requests in 10 s, and better at requests that miss the SLO"
+
+
+def rolled_out(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 64 + len(desk.suggestions())}, why="3 requests wait")
+    assert run("approve", made.id, "--digest", made.digest)[0] == 0
+    desk.settle(promoted=True)
+    state = desk.states()["chat"]
+    assert state.rollout is not None
+    desk.set(replace(state, rollout=replace(state.rollout, why=WHY)))
+
+
+def test_no_command_is_answered_with_the_commands(run: Run) -> None:
+    status, out, err = run()
+
+    assert (status, out) == (2, "")
+    assert "trimtab init" in err
+    listed = [line.split()[0] for line in err.splitlines() if line.startswith("    ") and line[4] != " "]
+    assert listed == sorted(listed)
+    assert {"status", "approve", "top"} <= set(listed)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["stauts"], "'stauts' is not known; did you mean status?"),
+        (["frobnicate"], "'frobnicate' is not known; `trimtab --help` tells all"),
+        (["audit", "verfy"], "'verfy' is not known; did you mean verify?"),
+        (["rollouts", "--outcome", "?"], "'?' is not known; choose from running, promoted, rolled_back"),
+    ],
+)
+def test_a_mistyped_word_is_told_what_was_meant(run: Run, words: list[str], expected: str) -> None:
+    status, _, err = run(*words)
+
+    assert status == 2
+    assert err.splitlines()[-1].endswith(expected)
+
+
+@pytest.mark.parametrize("words", [("check", "-c", "trimtab.toml"), ("status", "chat", "-c")])
+def test_what_a_command_does_not_take_is_named_with_the_command(run: Run, words: tuple[str, ...]) -> None:
+    assert run(*words) == (2, "", f"trimtab: -c: `trimtab {words[0]}` takes no such thing; see its --help\n")
+
+
+def test_each_help_begins_with_what_the_list_of_commands_says(run: Run) -> None:
+    told = " ".join(run("lint", "--help")[1].split())
+
+    assert "What an expert would say about a command line. Exit status 0: nothing" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("approve", "chat-s1", "--digest", "abc"), "'abc' is no digest"),
+        (("deny", "chat-s1", "--reason", " "), "says nothing"),
+    ],
+)
+def test_what_the_daemon_would_refuse_is_told_in_words_of_the_command(
+    run: Run, words: tuple[str, ...], expected: str
+) -> None:
+    status, _, err = run(*words)
+
+    assert status == 2
+    assert expected in err
+
+
+def test_who_sends_no_token_is_told_how(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
+
+    status, _, err = run("status")
+
+    assert status == 1
+    assert err.startswith("trimtab: no token was sent: name one with --token-file or TRIMTAB_TOKEN")
+
+
+def test_a_wrong_name_is_answered_with_a_command(run: Run) -> None:
+    assert run("rollouts", "nope")[2].endswith("`trimtab rollouts` lists them.\n")
+
+
+def test_a_complaint_is_broken_between_words_in_a_terminal() -> None:
+    with terminal("status", "--url", "http://127.0.0.1:1", columns=60) as window:
+        status, text = window.end()
+
+    lines = plain(text).splitlines()
+    assert status == 3
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 60
+    assert " ".join(" ".join(lines).split()).endswith("Name another address with --url or TRIMTAB_URL")
+
+
+@pytest.mark.usefixtures("run")
+def test_a_watch_ends_when_nobody_reads_any_more_though_nothing_changes() -> None:
+    with piped("status", "--watch") as process:
+        line_of(process)
+        assert process.stdout is not None
+        process.stdout.close()
+
+        assert process.wait(60) == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_a_full_disk_is_told() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", CODE, "status"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 2
+    assert done.stderr == "trimtab: the answer cannot be written: No space left on device\n"
+
+
+def test_a_list_of_rollouts_shows_why_in_a_line_and_one_of_them_all_of_it(run: Run, desk: FakeDesk) -> None:
+    for _ in range(2):
+        rolled_out(run, desk)
+
+    with terminal("rollouts", columns=80) as window:
+        both = plain(window.end()[1]).splitlines()
+    with terminal("rollouts", "chat-o1", columns=80) as window:
+        one = plain(window.end()[1]).splitlines()
+
+    assert both[-2:] == [f"{name}: {WHY}"[:79] + "…" for name in ("chat-o2", "chat-o1")]
+    assert " ".join(" ".join(one).split()).endswith(f" chat-o1: {WHY}")
+
+
+def test_who_leaves_a_wait_is_told_that_the_rollout_goes_on(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    run("approve", made.id, "--digest", made.digest)
+
+    with terminal("abort", "chat", "--wait") as window:
+        window.until("chat-o1 running")
+        window.type("\x03")
+        status, text = window.end()
+
+    assert status == 130
+    assert plain(text).endswith("trimtab: chat-o1 goes on; `trimtab rollouts chat-o1 --watch` looks at it\n")

@@ -1,0 +1,59 @@
+"""`trimtab rollouts ID --log`: what the rollout's new server says, in the terminal."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from agent.domain.model import Server
+from tests.support.fake_daemon_view import FakeDesk
+from tests.unit.cli.conftest import Run
+
+
+@pytest.fixture
+def rollout(run: Run, desk: FakeDesk) -> str:
+    """Its id; it has just begun."""
+    made = desk.suggest({"max_num_seqs": 128})
+    assert run("approve", made.id, "--digest", made.digest)[0] == 0
+    desk.set(replace(desk.states()["chat"], green=Server(name="chat-r1", setting={})))
+    return "chat-o1"
+
+
+def test_the_last_lines_are_printed(run: Run, desk: FakeDesk, rollout: str) -> None:
+    desk.logs["chat", "chat-r1"] = ("loading weights", "\tcapturing graphs")
+
+    assert run("rollouts", rollout, "--log") == (0, "loading weights\n        capturing graphs\n", "")
+    answer = json.loads(run("rollouts", rollout, "--log", "--json")[1])
+    assert (answer["server"], answer["lines"][0]) == ("chat-r1", "loading weights")
+
+
+def test_nothing_in_it_steers_the_terminal(run: Run, desk: FakeDesk, rollout: str) -> None:
+    desk.logs["chat", "chat-r1"] = ("\x1b]0;owned\x07\x9b2J\u202e",)
+
+    _, out, _ = run("rollouts", rollout, "--log")
+
+    assert out == "\\x1b]0;owned\\x07\\x9b2J\\u202e\n"
+
+
+def test_without_a_line_the_reason_is_said(run: Run, desk: FakeDesk, rollout: str) -> None:
+    silent = run("rollouts", rollout, "--log")
+    desk.unreadable = "docker: no Engine"
+    unreadable = run("rollouts", rollout, "--log")
+
+    assert silent == (1, "", "trimtab: chat-r1 has written nothing.\n")
+    assert unreadable == (1, "", "trimtab: It cannot be read: docker: no Engine\n")
+
+
+def test_whose_log_it_is_must_be_said(run: Run) -> None:
+    status, out, err = run("rollouts", "--log")
+
+    assert (status, out) == (2, "")
+    assert "name the rollout" in err
+    assert run("rollouts", "chat-o1", "--log", "--watch")[0] == 2
+
+
+def test_a_rollout_that_is_not_known_is_refused(run: Run) -> None:
+    status, out, err = run("rollouts", "chat-o9", "--log")
+
+    assert (status, out) == (1, "")
+    assert "There is no rollout 'chat-o9'" in err

@@ -1,0 +1,156 @@
+"""A terminal that was taken whole is given back, however the command ends."""
+
+import os
+import signal
+import sys
+import termios
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.api.tokens import Tokens
+from agent.domain.state import State
+from tests.support.fake_daemon_view import FakeDesk
+from tests.support.served_api import served
+from tests.unit.cli.terminals import Terminal, plain, terminal
+
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[0m\x1b[?25h\x1b[?1049l"
+COMMANDS = pytest.mark.parametrize(
+    "command", [("top",), ("status", "--watch"), ("rollouts", "--watch")], ids=" ".join
+)
+SHELL = ("bash", "-c", 'stty -g; "$@"; echo "status $?"; stty -g', "bash")
+DEAF = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
+BREAKS = """
+from agent.cli.watch import watched
+
+def looks():
+    yield "all is well"
+    raise ValueError("a mistake")
+
+watched(looks().__next__, dict)
+"""
+
+
+def child(window: Terminal) -> int:
+    shell = window.process.pid
+    return int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
+
+
+@pytest.mark.usefixtures("run")
+@COMMANDS
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)]
+)
+def test_a_signal_that_ends_a_watch_leaves_the_terminal_as_it_was(
+    command: tuple[str, ...], number: signal.Signals, expected: int
+) -> None:
+    with terminal(*command, through=SHELL) as window:
+        window.until("q ends this")
+        os.kill(child(window), number)
+        _, text = window.end()
+
+    before, _, rest = text.partition("\r\n")
+    drawn, _, after = rest.rpartition(LEAVE)
+    assert drawn.count(ENTER) == 1
+    assert LEAVE not in drawn
+    assert "Traceback" not in after
+    assert after.splitlines()[-2:] == [f"status {expected}", before]
+
+
+def test_a_mistake_of_ours_is_told_in_a_terminal_that_is_as_it_was() -> None:
+    with terminal(through=(*SHELL, sys.executable, "-c", BREAKS)) as window:
+        _, text = window.end()
+
+    before, _, rest = text.partition("\r\n")
+    drawn, _, after = rest.rpartition(LEAVE)
+    assert drawn.count(ENTER) == 1
+    assert "Traceback" not in drawn
+    assert after.splitlines()[-3:] == ["ValueError: a mistake", "status 1", before]
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("keys", ["q", "qq", "\x1b", "\x04"], ids=["q", "q twice", "Esc", "Ctrl-D"])
+def test_keys_that_are_typed_end_it_and_an_arrow_does_not(keys: str) -> None:
+    with terminal("top") as window:
+        window.until("q ends this")
+        window.type("\x1b[A")
+        window.type(keys)
+        status, text = window.end()
+
+    assert status == 0
+    assert text.endswith(LEAVE)
+
+
+@pytest.mark.usefixtures("run")
+def test_ctrl_z_gives_the_terminal_back_until_it_goes_on() -> None:
+    with terminal("top") as window:
+        window.until("q ends this")
+        window.type("\x1a")
+        window.until(LEAVE)
+        _, how = os.waitpid(window.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(how)
+
+        window.process.send_signal(signal.SIGCONT)
+        assert "observing" in plain(window.until("q ends this"))
+        window.type("q")
+        assert window.end()[0] == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_a_terminal_that_is_closed_ends_it_also_where_that_is_no_signal() -> None:
+    with terminal("top", through=DEAF) as window:
+        window.until("q ends this")
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), window.keyboard)
+        assert window.process.wait(60) == 0
+
+
+def test_a_daemon_that_is_away_is_told_below_what_was_seen(
+    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+) -> None:
+    listen = f"unix:{tmp_path / 'api.sock'}"
+    token = ("--token-file", str(tmp_path / "operator"))
+    with served(desk, tokens, listen), terminal("top", "--url", listen, *token) as window:
+        window.until("q ends this")
+        (tmp_path / "api.sock").unlink()
+        shown = plain(window.until("not heard from, trying again: no daemon answers"))
+        window.type("q")
+        assert window.end()[0] == 0
+    assert "observing" in shown
+
+
+@pytest.mark.usefixtures("run")
+def test_a_terminal_that_cannot_be_drawn_anew_is_shown_lines() -> None:
+    with terminal("status", "--watch", env={"TERM": "dumb"}) as window:
+        assert window.until("\n") == "chat: observing, chat-r0 blue\r\n"
+        window.process.send_signal(signal.SIGINT)
+        assert window.end() == (0, "chat: observing, chat-r0 blue\r\n")
+
+
+@pytest.mark.usefixtures("run")
+def test_a_terminal_that_becomes_narrow_is_drawn_anew(desk: FakeDesk) -> None:
+    desk.set(replace(desk.states()["chat"], note="nothing is suggested: 12 requests run and none waits"))
+    with terminal("top", columns=120) as window:
+        window.until("q ends this")
+        termios.tcsetwinsize(window.keyboard, (24, 40))
+        shown = plain(window.until("q ends this")).splitlines()
+        window.type("q")
+        window.end()
+
+    assert max(map(len, shown)) <= 40
+    assert "  run and none waits" in shown
+
+
+@pytest.mark.usefixtures("run")
+def test_what_has_no_room_below_is_counted(desk: FakeDesk) -> None:
+    for number in range(40):
+        desk.set(State(target=f"target-{number:02}"))
+
+    with terminal("top") as window:
+        shown = plain(window.until("q ends this")).splitlines()
+        window.type("q")
+        window.end()
+
+    assert len(shown) == 24
+    assert shown[-2] == f"... {1 + 41 + 2 - 22} lines more"

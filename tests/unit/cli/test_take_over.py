@@ -1,0 +1,78 @@
+"""`trimtab check` of a container: how its clients come to the proxy."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agent.cli.migration_steps import steps
+from agent.config.loader import Config, load, parse
+
+
+def config_of(engine: str, listen: str = "127.0.0.1:8080") -> Config:
+    def build(kind: str, name: str, options: object, *, table: str) -> object:
+        return (kind, name, options, table)
+
+    text = f'[[targets]]\nname = "chat"\nengine = {engine}\ntraffic = {{ listen = "{listen}" }}\n'
+    return parse(text, here=Path("/etc"), build=build)
+
+
+def told(engine: str, listen: str = "127.0.0.1:8080") -> str:
+    (target,) = config_of(engine, listen).targets
+    return steps(target, Path("t.toml"))
+
+
+DOCKER = '{ kind = "docker", containers = ["vllm", "vllm-2"] }'
+
+
+def test_the_steps_name_the_containers_the_address_and_what_each_way_costs() -> None:
+    said = told(DOCKER)
+
+    assert "chat: how the clients of vllm, vllm-2 come to the proxy" in said
+    assert "curl -fsS http://127.0.0.1:8080/v1/models" in said
+    assert "-j REDIRECT --to-ports 8080" in said
+    assert "Nothing is lost" in said
+    assert "refused until the model is loaded again" in said
+    assert max(map(len, said.splitlines())) <= 140
+
+
+@pytest.mark.parametrize(
+    ("listen", "curl", "only_here"),
+    [
+        ("127.0.0.1:8080", "http://127.0.0.1:8080/", True),
+        ("0.0.0.0:80", "http://127.0.0.1:80/", False),
+        ("[::1]:8080", "http://[::1]:8080/", True),
+        ("192.0.2.7:8080", "http://192.0.2.7:8080/", False),
+    ],
+)
+def test_an_address_that_others_cannot_reach_is_said(listen: str, curl: str, only_here: bool) -> None:
+    said = told(DOCKER, listen)
+
+    assert curl in said
+    assert ("Only this host reaches" in said) == only_here
+
+
+def test_the_example_is_a_config_that_runs() -> None:
+    example = Path(__file__).parents[3] / "examples" / "docker.toml"
+    target = load(example).targets[0]
+
+    assert steps(target, example).startswith("chat: how the clients of vllm come to the proxy")
+    assert {part.name: dict(part.options) for part in target.sensors}["docker_events"] == {
+        "containers": ("vllm",)
+    }
+
+
+def test_other_engines_have_no_such_steps() -> None:
+    assert told('{ kind = "process", serving = "http://127.0.0.1:8000" }') == ""
+
+
+def test_a_check_that_fails_gives_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from agent.cli.dispatch import main  # noqa: PLC0415 - half a second that the other tests need not wait
+
+    config = tmp_path / "t.toml"
+    engine = '{ kind = "process", serving = "http://127.0.0.1:1" }'
+    config.write_text(f'agent = {{ state_dir = "s" }}\n[[targets]]\nname = "chat"\nengine = {engine}\n')
+
+    assert main(["check", str(config), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["ok"], answer["take_over"]) == (False, {})

@@ -1,0 +1,223 @@
+"""Whoever writes to a journal's files is found by `trimtab audit verify`, with the first bad entry named.
+
+The tampering knows only what docs/audit.md says of the files: JSON lines, SHA-256 over RFC 8785.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rfc8785
+
+from agent.audit import checkpoints
+from agent.audit.journal import DAEMON, Entry, Journal, Limits
+from agent.cli.dispatch import main
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+COUNT = 330  # entries, and their checkpoints, in three files
+Record = dict[str, Any]
+
+
+@dataclass
+class Files:
+    """All lines of a journal, in order, each with the file that it stands in."""
+
+    folder: Path
+    lines: list[tuple[str, Record]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for path in [*sorted(self.folder.glob("audit-*.jsonl")), self.folder / "audit.jsonl"]:
+            self.lines += [(path.name, json.loads(line)) for line in path.read_bytes().splitlines()]
+
+    def write(self) -> None:
+        for path in self.folder.glob("audit*.jsonl"):
+            mine = [rfc8785.dumps(record) + b"\n" for name, record in self.lines if name == path.name]
+            path.write_bytes(b"".join(mine))
+
+    def at(self, seq: int) -> int:
+        return next(i for i, (_, record) in enumerate(self.lines) if record["seq"] == seq)
+
+    def chain_anew(self, start: int) -> None:
+        """As somebody can who has read the documentation."""
+        for i in range(start, len(self.lines)):
+            self.chain(i)
+
+    def chain(self, i: int) -> None:
+        record, before = self.lines[i][1], self.lines[i - 1][1]
+        record["seq"], record["prev"] = before["seq"] + 1, before["hash"]
+        bare = {name: value for name, value in record.items() if name != "hash"}
+        record["hash"] = hashlib.sha256(rfc8785.dumps(bare)).hexdigest()
+
+    def without_checkpoints(self, start: int) -> None:
+        self.lines = [
+            (name, record)
+            for i, (name, record) in enumerate(self.lines)
+            if i < start or record["action"] != "audit.checkpoint"
+        ]
+
+
+def edit(files: Files, seq: int) -> None:
+    files.lines[files.at(seq)][1]["actor"]["id"] = "somebody else"
+
+
+def edit_beside_the_hash(files: Files, seq: int) -> None:
+    files.lines[files.at(seq)][1]["hash"] = "0" * 64
+
+
+def delete(files: Files, seq: int) -> None:
+    del files.lines[files.at(seq)]
+
+
+def insert(files: Files, seq: int) -> None:
+    at = files.at(seq)
+    forged = json.loads(json.dumps(files.lines[at][1]))
+    files.lines.insert(at, (files.lines[at][0], forged | {"why": "nobody did this"}))
+
+
+def swap(files: Files, seq: int) -> None:
+    at = files.at(seq)
+    files.lines[at : at + 2] = reversed(files.lines[at : at + 2])
+
+
+def repeat(files: Files, seq: int) -> None:
+    files.lines.insert(files.at(seq), files.lines[files.at(seq)])
+
+
+def drop_its_file(files: Files, seq: int) -> None:
+    gone = files.lines[files.at(seq)][0]
+    files.lines = [(name, record) for name, record in files.lines if name != gone]
+    (files.folder / gone).unlink()
+
+
+def cut_its_file_short(files: Files, seq: int) -> None:
+    gone, at = files.lines[files.at(seq)][0], files.at(seq)
+    files.lines = [line for i, line in enumerate(files.lines) if i < at or line[0] != gone]
+
+
+def chain_anew(files: Files, seq: int) -> None:
+    edit(files, seq)
+    files.chain_anew(files.at(seq))
+
+
+def chain_anew_without_checkpoints(files: Files, seq: int) -> None:
+    edit(files, seq)
+    files.without_checkpoints(files.at(seq))
+    files.chain_anew(files.at(seq))
+
+
+def cut_the_end(files: Files, seq: int) -> None:
+    del files.lines[files.at(seq) :]
+
+
+def write_the_end_anew(files: Files, seq: int) -> None:
+    last = max(i for i, (_, record) in enumerate(files.lines[:-1]) if record["action"] == "audit.checkpoint")
+    del files.lines[-1:]
+    files.lines[last + 1][1]["why"] = f"not what stood here, after {seq}"
+    files.chain_anew(last + 1)
+
+
+Tamper = Callable[[Files, int], None]
+FOUND: tuple[tuple[Tamper, int, int | None, int | None, int | None], ...] = (
+    # what, to which entry; the first bad entry without anything, with the key, with a pin of the head
+    (edit, 1, 1, 1, 1),
+    (edit, 50, 50, 50, 50),
+    (edit, 200, 200, 200, 200),
+    (edit, 330, 330, 330, 330),
+    (edit_beside_the_hash, 50, 50, 50, 50),
+    (delete, 50, 50, 50, 50),
+    (delete, 200, 200, 200, 200),
+    (insert, 50, 50, 50, 50),
+    (insert, 330, 330, 330, 330),
+    (swap, 50, 50, 50, 50),
+    (swap, 200, 200, 200, 200),
+    (repeat, 50, 51, 51, 51),
+    (drop_its_file, 50, 1, 1, 1),
+    (drop_its_file, 200, 0, 0, 0),  # 0: the first entry of that file
+    (cut_its_file_short, 50, 50, 50, 50),
+    (cut_its_file_short, 200, 200, 200, 200),
+    (chain_anew, 50, -1, -1, -1),  # -1: the first checkpoint that follows
+    (chain_anew_without_checkpoints, 50, None, 1, -2),  # -2: the pinned entry, or the one after the last
+    (cut_the_end, 330, None, None, -2),
+    (write_the_end_anew, 1, None, None, -2),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    signer = checkpoints.make(tmp_path / "audit.key")
+    (tmp_path / "audit.pub").write_text(signer.public())
+    path, limits = tmp_path / "audit.jsonl", Limits(segment_bytes=60_000)
+    journal = Journal.open(path, now=lambda: NOON, sync=lambda _: None, limits=limits, signer=signer)
+    while journal.head.seq < COUNT:
+        why = f"number {journal.head.seq}"
+        journal.append(Entry(at=NOON, actor=DAEMON, action="rollout.advanced", target="chat", why=why))
+    journal.close()
+    assert len(list(tmp_path.glob("audit-*.jsonl"))) == 2
+    return tmp_path
+
+
+def verified(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
+    status = main(["audit", "verify", "--state-dir", str(folder), *options])
+    return status, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("tamper", "seq", "bare", "key", "pin"), FOUND, ids=lambda value: getattr(value, "__name__", str(value))
+)
+def test_each_is_found_as_the_documentation_says(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    tamper: Tamper,
+    seq: int,
+    bare: int | None,
+    key: int | None,
+    pin: int | None,
+) -> None:
+    files = Files(folder)
+    head = dict(files.lines[-1][1])
+    name = files.lines[files.at(seq)][0]
+    opens = next(record["seq"] for place, record in files.lines if place == name)
+    signs = next(r["seq"] for _, r in files.lines if r["seq"] > seq and r["action"] == "audit.checkpoint")
+    pinned = f"{head['seq']}:{head['hash']}"
+    assert verified(folder, capsys, "--key", str(folder / "audit.pub"), "--pin", pinned)[0] == 0
+
+    tamper(files, seq)
+    files.write()
+
+    last = files.lines[-1][1]["seq"]
+    meant = {0: opens, -1: signs, -2: min(head["seq"], last + 1)}
+    for options, expected in (
+        ((), bare),
+        (("--key", str(folder / "audit.pub")), key),
+        (("--pin", pinned), pin),
+    ):
+        status, out = verified(folder, capsys, *options)
+        if expected is None:
+            assert (status, out[:3]) == (0, "ok:"), options
+        else:
+            assert status == 1, options
+            assert out.startswith(f"bad: entry {meant.get(expected, expected)} ("), (options, out)
+
+
+def test_who_has_the_private_key_is_found_with_a_pin_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = Files(folder)
+    head, signer = files.lines[-1][1], checkpoints.load(folder / "audit.key")
+    pin = f"{head['seq']}:{head['hash']}"
+    edit(files, 50)
+    for i in range(files.at(50), len(files.lines)):
+        record, before = files.lines[i][1], files.lines[i - 1][1]
+        if record["action"] == "audit.checkpoint":
+            record["after"] = signer.mark(before["seq"], before["hash"])
+        files.chain(i)
+    files.write()
+
+    assert verified(folder, capsys, "--key", str(folder / "audit.pub"))[0] == 0
+    status, out = verified(folder, capsys, "--pin", pin)
+    assert (status, out.split(" (")[0]) == (1, f"bad: entry {head['seq']}")

@@ -1,0 +1,104 @@
+"""What the commands look like in a terminal, and how they end."""
+
+import argparse
+from collections.abc import Iterator
+
+import pytest
+
+from agent.cli.dispatch import parser
+from agent.cli.exits import EXITS
+from agent.terminal.tables import table
+from tests.support.fake_daemon_view import FakeDesk
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.terminals import plain, terminal
+
+NO_JSON = {
+    "completion": "a script for a shell",
+    "audit export": "its formats are for other tools already",
+    "ids": "names for a shell, one a line",
+    "init": "writes a config",
+    "revert": "of the unit, tells what it does",
+    "run": "the daemon; its log is JSON where nobody looks",
+}
+
+
+def commands(
+    parser: argparse.ArgumentParser, path: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    inner = [
+        action
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)  # it has no public name
+    ]
+    if not inner:
+        yield path, parser
+    for action in inner:
+        for name, one in action.choices.items():
+            yield from commands(one, f"{path} {name}".strip())
+
+
+def test_every_command_that_answers_does_so_in_json_too() -> None:
+    lacking = {name for name, one in commands(parser()) if "--json" not in one._option_string_actions}
+
+    assert lacking == set(NO_JSON)
+
+
+def test_the_help_tells_the_exit_statuses() -> None:
+    told = parser().format_help()
+
+    assert all(f"\n  {code} " in told for code in EXITS)
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("columns", [60, 80, 132])
+def test_a_table_fits_the_terminal_and_nothing_of_it_is_lost(desk: FakeDesk, columns: int) -> None:
+    why = "the queue grows: 3 requests wait and the KV cache is at 22 percent only"
+    desk.suggest({"max_num_seqs": 128, "max_num_batched_tokens": 8192}, why=why)
+
+    with terminal("suggestions", columns=columns) as window:
+        status, text = window.end()
+
+    shown = plain(text)
+    assert status == 0
+    assert max(map(len, shown.splitlines())) <= columns
+    assert all(word in shown for word in why.split() if len(word) <= 10)
+
+
+def test_where_nobody_looks_a_row_is_one_line(
+    run: Run, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    desk.suggest({"max_num_seqs": 128}, why="wait " * 50)
+
+    assert len(run("suggestions")[1].splitlines()) == 2
+    assert len(table(("A", "B"), [("x" * 90, "y" * 90)]).splitlines()) == 2
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colours_are_for_terminals_that_want_them(env: dict[str, str], is_coloured: bool) -> None:
+    with terminal("status", env=env) as window:
+        status, text = window.end()
+
+    assert status == 0
+    assert ("\x1b[" in text) is is_coloured
+
+
+def test_no_colours_are_written_to_a_pipe(run: Run) -> None:
+    assert "\x1b" not in run("status")[1]
+
+
+@pytest.mark.usefixtures("run")
+def test_ctrl_c_ends_a_command_without_a_traceback(desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+
+    with terminal("approve", made.id) as window:
+        window.until("[y/N]")
+        window.type("\x03")
+        status, text = window.end()
+
+    assert status == 130
+    assert "Traceback" not in text
+    assert desk.suggestions()[0].status == "open"

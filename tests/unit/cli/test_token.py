@@ -1,0 +1,121 @@
+"""Tokens made, listed and revoked in the file, and what the daemon makes of them."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agent.api.tokens import Tokens, load
+from agent.cli.dispatch import main
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+FAR_AHEAD = datetime(2999, 1, 1, tzinfo=UTC)
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+@pytest.fixture
+def run(path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*argv: str) -> tuple[int, str, str]:
+        try:
+            status = main(["token", *argv, "--tokens-file", str(path)])
+        except SystemExit as end:  # argparse
+            status = int(end.code or 0)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def test_a_token_is_made_listed_and_revoked(run: Run, path: Path) -> None:
+    status, out, err = run("new", "--role", "operator", "--name", "bob", "--expires", "90d")
+    text = out.strip()
+    tokens = Tokens(path, lambda: LONG_AGO)
+    holder = tokens.holder(text)
+
+    assert status == 0
+    assert holder is not None
+    assert (holder.role, holder.principal) == ("operator", "bob")
+    assert Tokens(path, lambda: FAR_AHEAD).holder(text) is None
+    assert "not shown again" in err
+    assert text not in err
+    assert text.split("_", 2)[2] not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    assert f"{holder.id}  operator  bob" in run("list")[1]
+    assert run("revoke", holder.id)[0] == 0
+    tokens.reload()
+    assert tokens.holder(text) is None
+    assert run("list")[1] == "no tokens\n"
+
+
+def test_the_other_tokens_stay(run: Run, path: Path) -> None:
+    first, second = (run("new", "--role", "viewer", "--name", name)[1].strip() for name in ("ann", "bob"))
+
+    assert run("revoke", first)[0] == 0  # the whole token names it as well
+    assert [token.principal for token in load(path).values()] == ["bob"]
+    assert Tokens(path, lambda: FAR_AHEAD).holder(second) is not None
+
+
+def test_json_never_holds_a_hash(run: Run) -> None:
+    made = json.loads(run("new", "--role", "admin", "--name", "ann", "--json")[1])
+    listed = run("list", "--json")[1]
+
+    assert made["token"].startswith(f"tt_{made['id']}_")
+    assert json.loads(listed)["tokens"][0]["principal"] == "ann"
+    assert "sha256" not in listed
+    assert json.loads(run("revoke", made["id"], "--json")[1]) == {"revoked": made["id"]}
+
+
+def test_what_is_not_there_is_not_revoked(run: Run) -> None:
+    run("new", "--role", "viewer", "--name", "ann")
+
+    assert run("revoke", "00000000")[0] == 1
+
+
+def test_a_missing_file_or_folder_is_named(run: Run, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run("list")
+    assert status == 2
+    assert str(path) in err
+
+    where = path / "no" / "tokens"
+    assert main(["token", "new", "--role", "viewer", "--name", "a", "--tokens-file", str(where)]) == 2
+    assert str(where) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lifetime", ["90", "0d", "-1d", "9999w", "1y", ""])
+def test_a_strange_lifetime_is_bad_usage(run: Run, path: Path, lifetime: str) -> None:
+    assert run("new", "--role", "admin", "--name", "a", f"--expires={lifetime}")[0] == 2
+    assert not path.exists()
+
+
+def test_commands_at_the_same_time_lose_nothing(path: Path) -> None:
+    made = ["token", "new", "--role", "viewer", "--name", "ann", "--tokens-file", str(path)]
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(main, [made] * 16)) == {0}
+
+    assert len(load(path)) == 16
+
+
+def test_a_token_can_be_for_some_targets_only(run: Run, path: Path) -> None:
+    _, _, said = run("new", "--role", "viewer", "--name", "ann", "--target", "chat", "--target", "batch")
+    run("new", "--role", "viewer", "--name", "bob")
+
+    assert "viewer for ann on chat batch, until it is revoked" in said
+    assert [token.targets for token in load(path).values()] == [("chat", "batch"), None]
+    assert "ann   chat batch" in run("list")[1]
+    assert "bob   every target" in run("list")[1]
+    assert run("new", "--role", "viewer", "--name", "ann", "--target", "Chat!")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\x1b[2J", "x" * 101])
+def test_a_strange_name_is_bad_usage(run: Run, path: Path, name: str) -> None:
+    assert run("new", "--role", "admin", "--name", name)[0] == 2
+    assert not path.exists()

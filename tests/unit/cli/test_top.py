@@ -1,0 +1,71 @@
+"""All that `trimtab top` shows, as a person sees it in terminals of three widths."""
+
+import pytest
+
+from agent.terminal.cell_width import cells
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.seen import Fleet
+from tests.unit.cli.terminals import plain, terminal
+
+AT_80 = """\
+TARGET         PHASE              GOODPUT  SLO MET   BURN  QUEUE    KV  TTFT P95
+chat           canary 25 %         11.2/s   97.50%  0.50x    3.2   87%    420 ms
+embeddings-eu  observing           0.50/s   85.60%  14.4x   1280  100%    12.5 s
+               (paused)
+idle           observing                -        -      -      -     -         -
+
+embeddings-eu: paused by 田中: the queue of 待ち行列 is looked at, and nothing
+  starts until that is done
+idle: nvidia_smi is lost: no such command: nvidia-smi
+q ends this
+"""
+WHOLE = """\
+TARGET         PHASE               TRAFFIC  GOODPUT  SLO MET   BURN  RUNNING  QUEUE    KV  PREEMPT  TTFT P95
+chat           canary 25 %          12.1/s   11.2/s   97.50%  0.50x     48.0    3.2   87%   0.04/s    420 ms
+embeddings-eu  observing (paused)   12.1/s   0.50/s   85.60%  14.4x     48.0   1280  100%    2.5/s    12.5 s
+idle           observing                 -        -        -      -        -      -     -        -         -
+
+embeddings-eu: paused by 田中: the queue of 待ち行列 is looked at, and nothing starts until that is done
+idle: nvidia_smi is lost: no such command: nvidia-smi
+"""
+
+
+@pytest.fixture
+def desk() -> Fleet:
+    return Fleet()
+
+
+def drawn(columns: int) -> str:
+    with terminal("top", columns=columns) as window:
+        window.until("q ends this")
+        window.type("q")
+        status, text = window.end()
+    assert status == 0
+    return plain(text)
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("columns", "expected"), [(80, AT_80), (120, f"{WHOLE}q ends this\n"), (200, f"{WHOLE}q ends this\n")]
+)
+def test_every_number_has_its_place(columns: int, expected: str) -> None:
+    assert drawn(columns).strip() == expected.strip()
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("columns", [60, 72, 90, 100, 110])
+def test_what_has_no_room_goes_on_below_or_is_left_out(columns: int) -> None:
+    shown = drawn(columns)
+
+    assert max(map(cells, shown.splitlines())) <= columns
+    assert all(name in shown for name in ("SLO MET", "QUEUE", "KV", "97.50%", "100%"))
+
+
+def test_a_pipe_is_given_all_of_it(run: Run) -> None:
+    assert run("top") == (0, WHOLE, "")
+
+
+def test_a_status_tells_why_below_its_table(run: Run) -> None:
+    _, out, _ = run("status")
+
+    assert out.splitlines()[-2].startswith("embeddings-eu: paused by 田中")

@@ -1,0 +1,206 @@
+"""Watching, waiting and `trimtab top`, in a terminal and in a pipe."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.api.tokens import Tokens
+from tests.support.fake_daemon_view import FakeDesk
+from tests.support.served_api import served
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.terminals import CODE, plain, terminal
+
+IN_TERMINAL = pytest.mark.parametrize("key", ["q", "\x03"])
+
+
+@contextmanager
+def piped(*argv: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE, *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.mark.usefixtures("run")
+@IN_TERMINAL
+def test_a_watched_status_is_drawn_anew_and_ends_cleanly(desk: FakeDesk, key: str) -> None:
+    with terminal("status", "--watch", columns=100) as window:
+        window.until("observing")
+        desk.set(replace(desk.states()["chat"], note="looked at by ann"))
+        window.until("looked at by ann")
+        window.type(key)
+        status, text = window.end()
+
+    assert status == 0
+    assert text.count("\x1b[?1049h") == text.count("\x1b[?1049l") == 1
+    assert text.endswith("\x1b[?25h\x1b[?1049l")
+    assert "Traceback" not in text
+
+
+@pytest.mark.usefixtures("run")
+def test_where_nobody_looks_each_change_is_a_line(desk: FakeDesk) -> None:
+    with piped("status", "--watch") as process:
+        assert line_of(process) == "chat: observing, chat-r0 blue\n"
+        desk.suggest({"max_num_seqs": 128})
+        assert line_of(process) == "chat: proposed, chat-r0 blue, chat-s1 waits for a person\n"
+        process.send_signal(2)
+        assert process.wait(60) == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_watched_json_is_a_document_for_each_change(desk: FakeDesk) -> None:
+    with piped("status", "--watch", "--json") as process:
+        assert json.loads(line_of(process))["phase"] == "observing"
+        desk.suggest({"max_num_seqs": 128})
+        assert json.loads(line_of(process))["phase"] == "proposed"
+
+
+def test_rollouts_are_listed(run: Run, desk: FakeDesk) -> None:
+    assert run("rollouts") == (0, "no rollouts\n", "")
+
+    made = desk.suggest({"max_num_seqs": 128})
+    run("approve", made.id, "--digest", made.digest)
+
+    head, row = run("rollouts")[1].splitlines()
+    assert head.split() == ["ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "STARTED"]
+    assert row.split()[:4] == ["chat-o1", "chat", "launching", "1"]
+    assert json.loads(run("rollouts", "chat-o1", "--json")[1])["id"] == "chat-o1"
+    assert run("rollouts", "--outcome", "promoted")[1] == "no rollouts\n"
+    assert run("rollouts", "chat-o9")[0] == 1
+
+
+@pytest.mark.usefixtures("run")
+def test_a_watched_rollout_is_told_to_its_end(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    run("approve", made.id, "--digest", made.digest)
+
+    with piped("rollouts", "--watch") as process:
+        assert line_of(process).startswith("chat-o1 running: launching, step 1 of ")
+        desk.settle(promoted=True)
+        assert line_of(process) == "chat-o1 promoted, judged\n"
+
+
+@pytest.mark.parametrize(("promoted", "expected"), [(True, 0), (False, 1)])
+def test_an_approval_waits_for_the_verdict(run: Run, desk: FakeDesk, promoted: bool, expected: int) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    timer = threading.Timer(0.5, lambda: settle_begun(desk, promoted=promoted))
+    timer.start()
+
+    status, out, err = run("approve", made.id, "--digest", made.digest, "--wait")
+    timer.join()
+
+    assert status == expected
+    assert out.startswith(f"chat-o1 {'promoted' if promoted else 'rolled back'}, judged; it ended at 20")
+    assert err.startswith("chat-o1 running: launching, step 1 of ")
+
+
+def settle_begun(desk: FakeDesk, *, promoted: bool) -> None:
+    while not desk.rollouts():
+        threading.Event().wait(0.05)
+    desk.settle(promoted=promoted)
+
+
+def test_an_abort_waits_until_all_is_back(run: Run, desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+    run("approve", made.id, "--digest", made.digest)
+    timer = threading.Timer(0.5, lambda: desk.settle(promoted=False))
+    timer.start()
+
+    status, out, _ = run("abort", "chat", "--wait", "--json")
+    timer.join()
+
+    assert (status, json.loads(out)["outcome"]) == (0, "rolled_back")
+
+
+@pytest.mark.usefixtures("run")
+def test_a_terminal_shows_the_progress_on_one_line(desk: FakeDesk) -> None:
+    made = desk.suggest({"max_num_seqs": 128})
+
+    with terminal("approve", made.id, "--wait", columns=60) as window:
+        window.until("[y/N]")
+        window.type("y\n")
+        window.until("\x1b[K")
+        desk.settle(promoted=True)
+        status, text = window.end()
+
+    assert status == 0
+    assert "\rchat-o1 promoted" in text
+
+
+@pytest.mark.usefixtures("run")
+@IN_TERMINAL
+def test_top_shows_every_target_live(desk: FakeDesk, key: str) -> None:
+    with terminal("top", columns=140) as window:
+        first = plain(window.until("q ends this"))
+        desk.suggest({"max_num_seqs": 128})
+        window.until("proposed")
+        window.type(key)
+        status, _ = window.end()
+
+    assert status == 0
+    for cell in ("SLO MET", "QUEUE", "KV", "chat", "observing", "7.5/s", "420 ms"):
+        assert cell in first
+
+
+def test_top_is_shown_once_where_nobody_looks(run: Run) -> None:
+    status, out, _ = run("top")
+
+    assert status == 0
+    assert out.splitlines()[1].split()[:5] == ["chat", "observing", "-", "7.5/s", "-"]
+    assert json.loads(run("top", "--json")[1])["targets"][0]["name"] == "chat"
+
+
+def test_a_daemon_that_is_away_ends_a_watch_only_at_its_begin() -> None:
+    with piped("status", "--watch", "--url", "http://127.0.0.1:1") as process:
+        assert process.wait(60) == 3
+
+
+@pytest.mark.usefixtures("run")
+def test_a_watch_outlives_a_daemon_that_is_started_again(
+    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+) -> None:
+    listen = f"unix:{tmp_path / 'api.sock'}"
+    with ExitStack() as first:
+        first.enter_context(served(desk, tokens, listen))
+        with piped("status", "--watch", "--url", listen) as process:
+            line_of(process)
+            first.close()
+            assert process.stderr is not None
+            assert "no daemon answers" in process.stderr.readline()
+            desk.suggest({"max_num_seqs": 128})
+            with served(desk, tokens, listen):
+                assert line_of(process).startswith("chat: proposed, ")
+                process.send_signal(2)
+                assert process.wait(60) == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_a_closed_pipe_ends_a_watch(desk: FakeDesk) -> None:
+    with piped("status", "--watch") as process:
+        line_of(process)
+        assert process.stdout is not None
+        os.close(os.dup(process.stdout.fileno()))
+        process.stdout.close()
+        desk.suggest({"max_num_seqs": 128})
+        assert process.wait(60) == 0

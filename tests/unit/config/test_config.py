@@ -1,0 +1,595 @@
+"""The config file: what it turns into, and that every mistake in it is named."""
+
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.config import loader
+from agent.config.listen import Certificate
+from agent.config.loader import Config, load
+from agent.config.plugin_tables import POLICIES
+from agent.domain.errors import ConfigError
+from agent.domain.model import Bound, Objective, Slo, Step
+
+HERE = Path("/etc/trimtab")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "trimtab.toml"
+SMALLEST = """
+[[targets]]
+name = "chat"
+[targets.engine]
+kind = "process"
+"""
+TWO = """
+[[targets]]
+name = "chat"
+engine = { kind = "process" }
+[[targets]]
+name = "batch"
+engine = { kind = "process" }
+traffic = { listen = "127.0.0.1:8081" }
+"""
+
+
+def built(kind: str, name: str, options: Mapping[str, Any], *, table: str) -> object:
+    """Stands for the plugins: an option `bad` is what they complain about."""
+    if "bad" in options:
+        raise ConfigError(f"[{table}] bad: unknown key")
+    return (kind, name, dict(options))
+
+
+class Bringing:
+    """An engine that brings a sensor along, which shares its host."""
+
+    sensors: ClassVar[dict[str, tuple[str, ...]]] = {"ears": ("host",)}
+
+
+def bringing(kind: str, name: str, options: Mapping[str, Any], *, table: str) -> object:
+    return Bringing() if kind == "actuators" else built(kind, name, options, table=table)
+
+
+def parsed(text: str) -> Config:
+    return loader.parse(text, here=Path("/etc/trimtab"), build=built)
+
+
+def complaints(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parsed(text)
+    return str(caught.value).splitlines()
+
+
+# What it turns into
+
+
+def test_the_defaults_are_safe() -> None:
+    found = parsed(SMALLEST)
+
+    assert found.mode == "advise"
+    assert found.door.listen == ("unix:/run/trimtab/api.sock",)
+    assert (found.door.users, found.door.groups, found.door.certificate) == ({}, {}, None)
+    assert found.state_dir == Path("/var/lib/trimtab")
+    assert found.door.tokens_file is None
+    assert tuple(part.name for part in found.policies) == POLICIES
+    (target,) = found.targets
+    assert (target.name, target.profile, target.strategy) == ("chat", "chat", "auto")
+    assert target.slo == Slo()
+    assert target.engine.plugin == ("actuators", "process", {})
+    assert target.traffic.plugin == ("actuators", "envoy", {"listen": "127.0.0.1:8080"})
+    assert [part.name for part in target.sensors] == ["vllm_metrics", "proxy_requests"]
+    assert target.plan.steps == (
+        Step(weight=5, requests=20, at_least_s=30, at_most_s=600),
+        Step(weight=50, requests=100, at_least_s=60, at_most_s=2700),
+        Step(weight=100, requests=200, at_least_s=1800, at_most_s=7200),
+    )
+    assert (target.plan.start_s, target.plan.warm_up_s, target.plan.drain_s) == (900, 300, 600)
+    assert (target.plan.lease_s, target.plan.warm_up_requests) == (15, 20)
+    assert (target.cooldown_s, target.suggestion_ttl_s, target.changes_per_day) == (600, 3600, 8)
+    assert target.bounds["max_num_seqs"] == Bound(min=1, max=1024, octaves=3)
+    assert target.bounds["gpu_memory_utilization"] == Bound(min=0.5, max=0.92)
+
+
+def test_the_example_runs_as_it_is_and_says_the_defaults() -> None:
+    as_it_is = load(EXAMPLE)
+    text = EXAMPLE.read_text(encoding="utf-8")
+    told = "\n".join(
+        line.removeprefix("# ")
+        for line in text.splitlines()
+        if not line.startswith("# ") or line[2:].lstrip().startswith(("[", "{", "]")) or " = " in line[:40]
+    )
+
+    with_all = loader.parse(told.replace('tokens_file = "tokens"', ""), here=EXAMPLE.parent)
+
+    assert with_all.targets[0].plan == as_it_is.targets[0].plan
+    assert with_all.targets[0].cooldown_s == as_it_is.targets[0].cooldown_s
+    assert with_all.mode == as_it_is.mode
+    bounds = dict(with_all.targets[0].bounds)
+    assert bounds.pop("max_num_batched_tokens").allowed[:2] == (256, 512)
+    assert bounds == {k: v for k, v in as_it_is.targets[0].bounds.items() if k in bounds}
+
+
+def test_everything_that_can_be_said_arrives() -> None:
+    (target,) = parsed(
+        """
+        agent = { state_dir = "var", mode = "auto" }
+        api = { listen = "[::1]:9000", tokens_file = "tokens" }
+        [[targets]]
+        name = "chat-7b"
+        profile = "batch"
+        slo = { ttft = { under = "500ms" }, e2e = { under = 20, share = 0.9 }, errors = { share = 0.99 } }
+        engine = { kind = "docker", strategy = "replace", image = "x", mounts = ["a", "b"] }
+        traffic = { kind = "nginx", listen = "0.0.0.0:80", threads = 2 }
+        sensors = { nvidia_smi = { every_s = 5 }, vllm_metrics = false, proxy_requests = true }
+        [targets.bounds]
+        max_num_seqs = { max = 64 }
+        watermark = { min = 0.0, max = 0.1, step = 0.025 }
+        max_num_batched_tokens = { allowed = [2048, 4096], octaves = 0.5 }
+        scheduling_policy = { allowed = ["fcfs", "priority"] }
+        chat_template = { allowed = ["a.jinja"] }
+        "compilation_config.mode" = { allowed = [3] }
+        [targets.rollout]
+        steps = [{ weight = 1, requests = 5, at_least = "500ms", at_most = "1m" }]
+        hold = "2h"
+        hold_requests = 7
+        start = "1h"
+        lease = "5s"
+        changes_per_day = 0
+        """
+    ).targets
+
+    assert target.slo == Slo(
+        ttft=Objective(under_s=0.5, share=0.95), e2e=Objective(under_s=20, share=0.9), errors=0.99
+    )
+    assert target.strategy == "replace"
+    assert target.engine.options == {"image": "x", "mounts": ("a", "b")}
+    assert target.traffic.options == {"listen": "0.0.0.0:80", "threads": 2}
+    assert [(part.name, part.options) for part in target.sensors] == [
+        ("nvidia_smi", {"every_s": 5}),
+        ("proxy_requests", {}),
+    ]
+    assert target.bounds["max_num_seqs"] == Bound(min=1, max=64, octaves=3)
+    assert target.bounds["watermark"].allowed == (0.0, 0.025, 0.05, 0.075, 0.1)
+    assert target.bounds["max_num_batched_tokens"] == Bound(
+        min=256, max=32768, allowed=(2048, 4096), octaves=0.5
+    )
+    assert target.bounds["scheduling_policy"].allowed == ("fcfs", "priority")
+    assert target.bounds["chat_template"].allowed == ("a.jinja",)
+    assert target.bounds["compilation_config.mode"].allowed == (3,)
+    assert target.plan.steps == (
+        Step(weight=1, requests=5, at_least_s=0.5, at_most_s=60),
+        Step(weight=100, requests=7, at_least_s=7200, at_most_s=28800),
+    )
+    assert (target.plan.start_s, target.plan.lease_s, target.changes_per_day) == (3600, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "heard"),
+    [
+        ("", {"ears": {"host": "tcp://h"}}),
+        ("sensors = { ears = true }", {"ears": {"host": "tcp://h"}}),
+        ("sensors = { ears = { every_s = 5 } }", {"ears": {"host": "tcp://h", "every_s": 5}}),
+        ('sensors = { ears = { host = "tcp://other" } }', {"ears": {"host": "tcp://other"}}),
+        ("sensors = { ears = false }", {}),
+    ],
+)
+def test_an_engine_brings_its_sensors_along(wishes: str, heard: dict[str, object]) -> None:
+    text = f'[[targets]]\nname = "chat"\nengine = {{ kind = "x", host = "tcp://h", stop_s = 1 }}\n{wishes}'
+
+    (target,) = loader.parse(text, here=Path("/etc/trimtab"), build=bringing).targets
+
+    usual: dict[str, object] = {"vllm_metrics": {}, "proxy_requests": {}}
+    assert {part.name: part.options for part in target.sensors} == usual | heard
+
+
+def test_paths_are_relative_to_the_file() -> None:
+    found = parsed(SMALLEST + '[agent]\nstate_dir = "state"\n[api]\ntokens_file = "/run/tokens"\n')
+
+    assert found.state_dir == Path("/etc/trimtab/state")
+    assert found.door.tokens_file == Path("/run/tokens")
+
+
+def test_policies_are_asked_in_the_order_of_the_file() -> None:
+    found = parsed(SMALLEST + "[policies]\nlast = {}\nadmission = { x = 1 }\nprefill_budget = false\n")
+
+    asked = [(part.name, part.options) for part in found.policies]
+    assert asked[-2:] == [("last", {}), ("admission", {"x": 1})]
+    assert len(asked) == len(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected_s"),
+    [
+        ('"500ms"', 0.5),
+        ('"30s"', 30),
+        ('"1.5 m"', 90),
+        ('"10m"', 600),
+        ('"2h"', 7200),
+        ('"1d"', 86400),
+        ("7", 7),
+    ],
+)
+def test_durations_are_read(written: str, expected_s: float) -> None:
+    (target,) = parsed(f"{SMALLEST}[targets.rollout]\ncooldown = {written}\n").targets
+
+    assert target.cooldown_s == expected_s
+
+
+# What is wrong with it
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[agent]\nmode = "atuo"', "[agent] mode: must be 'advise', 'approve' or 'auto', not 'atuo'"),
+        ('[agent]\nstate_dri = "x"', "[agent] state_dri: unknown key; did you mean state_dir?"),
+        ('[agent]\nstate_dir = ""', "[agent] state_dir: must be a path, not ''"),
+        ('[agent]\nstate_dir = "a\\u0000"', "[agent] state_dir: must be a path, not"),
+        ("[agnet]", "agnet: unknown key; did you mean agent?"),
+        ("[targets.slo]\nttfs = {}", "[targets.slo] ttfs: unknown key; did you mean ttft?"),
+        ('[targets.slo]\nttft = { under = "5 parsec" }', "[targets.slo] ttft.under: must be a duration like"),
+        (
+            "[targets.slo]\nttft = { under = -1 }",
+            "[targets.slo] ttft.under: must be a duration of 0 s to 366 d",
+        ),
+        ("[targets.slo]\nttft = { under = nan }", "[targets.slo] ttft.under: must be a duration of 0 s"),
+        ("[targets.slo]\nttft = { under = 0 }", "[targets.slo] ttft.under: must be longer than 0 s"),
+        ("[targets.slo]\nttft = { under = true }", "[targets.slo] ttft.under: must be a duration like"),
+        ("[targets.slo]\nttft = {}", "[targets.slo] ttft.under: missing; it is required"),
+        (
+            "[targets.slo]\nttft = { under = 1, share = 0 }",
+            "[targets.slo] ttft.share: must be greater than 0",
+        ),
+        (
+            "[targets.slo]\nerrors = { share = 99.9 }",
+            "[targets.slo] errors.share: must be less than or equal to 1",
+        ),
+        ("[targets.slo]\nerrors = { share = '1' }", "[targets.slo] errors.share: must be a number, not '1'"),
+        (
+            "[targets.traffic]\nlisten = 'proxy:80'",
+            "[targets.traffic] listen: must be an IP address and a port",
+        ),
+        (
+            "[targets.traffic]\nlisten = '127.0.0.1'",
+            "[targets.traffic] listen: must be an IP address and a port",
+        ),
+        (
+            "[targets.traffic]\nlisten = '::1:80'",
+            "[targets.traffic] listen: must be an IP address and a port",
+        ),
+        ("[targets.traffic]\nlisten = '127.0.0.1:99999'", "[targets.traffic] listen: must end in a port"),
+        ("[targets.traffic]\nlisten = '127.0.0.1:'", "[targets.traffic] listen: must end in a port"),
+        (
+            "[targets.traffic]\nlisten = '127.0.0.1:8090'\n[api]\nlisten = '127.0.0.1:8090'",
+            "[targets.traffic] listen: 127.0.0.1:8090 is taken by [api]",
+        ),
+        (
+            "[targets.traffic]\nlisten = '0.0.0.0:8090'\n[api]\nlisten = ['unix:/a', '127.0.0.1:8090']",
+            "[targets.traffic] listen: 0.0.0.0:8090 is taken by [api]",
+        ),
+        ("[targets.traffic]\nbad = 1", "[targets.traffic] bad: unknown key"),
+        ("[targets.sensors]\nx = 5", "[targets.sensors.x]: must be a table of options, or false, not 5"),
+        ("[targets.sensors.x]\nbad = 5", "[targets.sensors.x] bad: unknown key"),
+        (
+            "[targets.bounds.max-num-seqs]",
+            "[targets.bounds.max-num-seqs]: unknown knob; did you mean max_num_seqs?",
+        ),
+        (
+            "[targets.bounds.trust_remote_code]",
+            "[targets.bounds.trust_remote_code]: trimtab does not change trust_remote_code unless its values",
+        ),
+        (
+            "[targets.bounds.model]\noctaves = 2",
+            "[targets.bounds.model]: trimtab does not change model unless its values are named",
+        ),
+        (
+            "[targets.bounds.'compilation_config.mode']\nallowed = []",
+            '[targets.bounds."compilation_config.mode"]: trimtab does not change compilation_config.mode',
+        ),
+        (
+            "[targets.bounds.watermark]\nmix = 1",
+            "[targets.bounds.watermark] mix: unknown key; did you mean min?",
+        ),
+        ("[targets.bounds.watermark]\nmin = inf", "[targets.bounds.watermark] min: must be a finite number"),
+        ("[targets.bounds.watermark]\nmin = 2\nmax = 1", "[targets.bounds.watermark] min: 2 is above max 1"),
+        (
+            "[targets.bounds.watermark]\nstep = 1",
+            "[targets.bounds.watermark] step: needs min and max beside it",
+        ),
+        (
+            "[targets.bounds.watermark]\nmin = 0\nmax = 1\nstep = 0.00001",
+            "[targets.bounds.watermark] step: makes more than 10000 values",
+        ),
+        (
+            "[targets.bounds.watermark]\nmin = 0\nmax = 1\nstep = 0.1\nallowed = [1]",
+            "[targets.bounds.watermark] step: cannot stand beside allowed",
+        ),
+        (
+            "[targets.bounds.watermark]\nallowed = [1979-05-27]",
+            "[targets.bounds.watermark] allowed[0]: must be a number, a string, true or false",
+        ),
+        ("[targets.rollout]\nsteps = []", "[targets.rollout] steps: must be 1 to 20 steps, not 0"),
+        ("[targets.rollout]\nsteps = [5]", "[targets.rollout] steps[0]: must be a table, not 5"),
+        (
+            "[targets.rollout]\nlease = '2s'",
+            "[targets.rollout] lease: must be 5 to 60 s, not 2: it is renewed once",
+        ),
+        ("[targets.rollout]\nlease = '2m'", "[targets.rollout] lease: must be 5 to 60 s, not 120"),
+        (
+            "[targets.rollout]\nhold_at_most = '5m'",
+            "[targets.rollout] hold_at_most: must be longer than hold",
+        ),
+        (
+            "[targets.rollout]\nchanges_per_day = -1",
+            "[targets.rollout] changes_per_day: must be greater than or",
+        ),
+        ("[policies.x]\nbad = 1", "[policies.x] bad: unknown key"),
+        ("[policies]\nx = 'yes'", "[policies.x]: must be a table of options, or false, not 'yes'"),
+    ],
+    ids=lambda value: str(value).replace("\n", " ")[:50],
+)
+def test_a_mistake_is_named_with_its_key(text: str, expected: str) -> None:
+    (said,) = complaints(SMALLEST + text)
+
+    assert said.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (
+            "{ weight = 0, requests = 1, at_least = 1, at_most = 2 }",
+            "steps[1].weight: must be greater than or equal",
+        ),
+        (
+            "{ weight = 100, requests = 1, at_least = 1, at_most = 2 }",
+            "steps[1].weight: must be less than or equal",
+        ),
+        (
+            "{ weight = 5, requests = 1, at_least = 1, at_most = 2 }",
+            "steps: the weights must grow from step to step",
+        ),
+        (
+            "{ weight = 9, requests = 0, at_least = 1, at_most = 2 }",
+            "steps[1].requests: must be greater than",
+        ),
+        (
+            "{ weight = 9, requests = 1, at_least = 2, at_most = 2 }",
+            "steps[1].at_most: must be longer than at_least",
+        ),
+        (
+            "{ weight = 9, requests = 1, at_least = 1, at_mots = 2 }",
+            "steps[1].at_mots: unknown key; did you mean at",
+        ),
+    ],
+)
+def test_a_wrong_step_is_named_with_its_number(step: str, expected: str) -> None:
+    first = "{ weight = 5, requests = 1, at_least = 1, at_most = 2 }"
+
+    said = complaints(f"{SMALLEST}[targets.rollout]\nsteps = [{first}, {step}]\n")
+
+    assert any(line.startswith(f"[targets.rollout] {expected}") for line in said)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "[[targets]]: missing; it is required"),
+        ("targets = []", "[[targets]]: there must be one at least"),
+        ("targets = 5", "[[targets]]: must be a list, not 5"),
+        ("agent = 5" + SMALLEST, "[agent]: must be a table, not 5"),
+        (
+            "[[targets]]\nname = 'Chat'\nengine = { kind = 'x' }",
+            "[[targets]] name: must be lower-case letters",
+        ),
+        (
+            "[[targets]]\nname = \"a\\n\"\nengine = { kind = 'x' }",
+            "[[targets]] name: must be lower-case letters",
+        ),
+        ("[[targets]]\nname = 'a'", "[targets.engine]: missing; it is required"),
+        ("[[targets]]\nname = 'a'\nengine = {}", "[targets.engine] kind: missing; it is required"),
+        ("[[targets]]\nname = 'a'\nengine = { kind = 5 }", "[targets.engine] kind: must be a string, not 5"),
+        ("[agent", "not TOML: "),
+        ("a = " + "[" * 5000, "not a trimtab config: it is nested too deep"),
+        ("a." * 5000 + "b = 1", "not a trimtab config: it is nested too deep"),
+        ("a = " + "9" * 5000, "not TOML: "),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_file_that_is_no_config_is_refused_in_one_line(text: str, expected: str) -> None:
+    (said,) = complaints(text)
+
+    assert said.startswith(expected)
+
+
+def test_the_api_stays_on_this_host_without_tls() -> None:
+    for listen in ("0.0.0.0:8090", "192.0.2.1:8090", "[::]:8090"):
+        (said,) = complaints(f"{SMALLEST}[api]\nlisten = '{listen}'\n")
+        assert said.startswith(f"[api] listen: {listen} is not a loopback address")
+        assert "TLS" in said
+    with_tls = parsed(f"{SMALLEST}[api]\nlisten = '0.0.0.0:1'\ntls_cert = 'a.pem'\ntls_key = 'a.key'\n")
+    assert with_tls.door.certificate == Certificate(chain=HERE / "a.pem", key=HERE / "a.key", client_ca=None)
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("'localhost:1'", ("localhost:1",)),
+        ("'unix:/run/a.sock'", ("unix:/run/a.sock",)),
+        ("['unix:/run/a.sock', '[::1]:1']", ("unix:/run/a.sock", "[::1]:1")),
+    ],
+)
+def test_the_api_listens_on_one_address_or_several(written: str, found: tuple[str, ...]) -> None:
+    assert parsed(f"{SMALLEST}[api]\nlisten = {written}\n").door.listen == found
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("listen = []", "[api] listen: must be an address like"),
+        ("listen = 'unix:api.sock'", "[api] listen: must be unix: and an absolute path"),
+        (f"listen = 'unix:/{'x' * 107}'", "[api] listen: must be unix: and an absolute path of at most 107"),
+        ("listen = ['unix:/a', 'b']", "[api] listen: must be an IP address and a port"),
+        ("listen = ['[::1]:1', '[::1]:1']", "[api] listen: [::1]:1 is taken by [api] listen"),
+        ("tls_cert = 'a'", "[api] tls_key: is missing beside tls_cert"),
+        ("tls_key = 'a'", "[api] tls_cert: is missing beside tls_key"),
+        ("tls_client_ca = 'a'", "[api] tls_cert: is missing beside tls_client_ca"),
+        ("certificates = { ann = 'viewer' }", "[api] tls_client_ca: is missing beside certificates"),
+        ("certificates = { 'a b' = 'viewer' }", "[api] certificates.a b"),
+        ("users = { ann = 'root' }", "[api] users.ann: must be 'viewer', 'operator' or 'admin'"),
+        ("users = { 'a b' = 'viewer' }", "[api] users.a b"),
+        ("hosts = ['a.example:80']", "[api] hosts[0]: must be a name"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_door_is_named(table: str, expected: str) -> None:
+    (said,) = complaints(f"{SMALLEST}[api]\n{table}\n")
+
+    assert said.startswith(expected)
+
+
+def test_every_mistake_is_named_at_once() -> None:
+    said = complaints(
+        """
+        [agent]
+        mode = 1
+        [[targets]]
+        name = "a"
+        engine = { kind = "x", bad = 1, strategy = "serge" }
+        sensors = { vllm_metrics = { bad = 1 } }
+        bounds = { max_num_seq = {} }
+        rollout = { lease = 1, hold = "x" }
+        [[targets]]
+        name = "a"
+        engine = { kind = "x" }
+        [policies.admission]
+        bad = 1
+        """
+    )
+
+    assert [line.split(":")[0] for line in said] == [
+        "[agent] mode",
+        "[targets.engine of a] strategy",
+        "[targets.rollout of a] hold",
+        "[targets.rollout of a] lease",
+        "[[targets]] name",
+        "[targets.traffic of a] listen",
+        "[targets.bounds.max_num_seq of a]",
+        "[policies.admission] bad",
+        "[targets.engine of a] bad",
+        "[targets.sensors.vllm_metrics of a] bad",
+    ]
+
+
+def test_with_several_targets_a_mistake_says_whose_it_is() -> None:
+    (said,) = complaints(TWO + "[targets.slo]\nttfs = 1\n")
+
+    assert said.startswith("[targets.slo of batch] ttfs: unknown key")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b'name = "\xe9"')
+    (tmp_path / "big").write_bytes(b"#" * (2**20 + 1))
+
+    for name, why in [
+        ("none", "No such file"),
+        (".", "Is a directory"),
+        ("latin", "UTF-8"),
+        ("big", "larger"),
+    ]:
+        with pytest.raises(ConfigError, match=why) as caught:
+            load(tmp_path / name, build=built)
+        assert str(tmp_path) in str(caught.value)
+
+
+# Garbage
+
+
+values: st.SearchStrategy[str] = st.recursive(
+    st.sampled_from(
+        [
+            "1",
+            "-1",
+            "0",
+            "1e400",
+            "nan",
+            "inf",
+            '""',
+            '"x"',
+            "'1s'",
+            "true",
+            "1979-05-27",
+            "07:32:00",
+            '"\\u0000"',
+        ]
+    )
+    | st.integers().map(str)
+    | st.floats().map(str),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]")
+        | st.dictionaries(
+            st.sampled_from(["under", "share", "kind", "weight", "min"]), inner, max_size=3
+        ).map(lambda table: "{ " + ", ".join(f"{k} = {v}" for k, v in table.items()) + " }")
+    ),
+    max_leaves=6,
+)
+KEYS = [
+    "agent",
+    "agent.state_dir",
+    "agent.mode",
+    "api",
+    "api.listen",
+    "api.tokens_file",
+    "api.hosts",
+    "api.users",
+    "api.tls_cert",
+    "targets",
+    "policies",
+    "policies.admission",
+]
+TARGET_KEYS = ["name", "profile", "slo", "slo.ttft", "slo.errors", "engine", "engine.kind", "engine.strategy"]
+TARGET_KEYS += [
+    "traffic",
+    "traffic.listen",
+    "sensors",
+    "sensors.x",
+    "bounds",
+    "bounds.max_num_seqs",
+    "rollout",
+]
+TARGET_KEYS += ["bounds.max_num_seqs.allowed", "rollout.steps", "rollout.hold", "rollout.lease", "zzz"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(KEYS), values, max_size=3),
+    st.dictionaries(st.sampled_from(TARGET_KEYS), values),
+)
+def test_no_value_in_any_place_gives_more_than_a_complaint(
+    top: dict[str, str], target: dict[str, str]
+) -> None:
+    lines = [f"{key} = {value}" for key, value in top.items()]
+    lines += ["[[targets]]", *(f"{key} = {value}" for key, value in target.items())]
+    try:
+        parsed("\n".join(lines))
+    except ConfigError as error:
+        assert str(error)  # noqa: PT017
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet=string.printable) | st.text())
+def test_no_text_gives_more_than_a_complaint(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parsed(text)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary())
+def test_no_bytes_give_more_than_a_complaint(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "garbage.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError):
+        load(path, build=built)

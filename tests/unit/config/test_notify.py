@@ -1,0 +1,125 @@
+"""`[[notify]]` in the config: what it turns into, and what is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.config import loader
+from agent.config.loader import Config
+from agent.domain.errors import ConfigError
+from notifiers.pagerduty import Pagerduty
+from notifiers.slack import Slack
+
+TARGET = """
+[[targets]]
+name = "chat"
+[targets.engine]
+kind = "process"
+command = ["vllm", "serve", "m"]
+"""
+
+
+def parsed(text: str, here: Path = Path("/etc/trimtab")) -> Config:
+    return loader.parse(TARGET + text, here=here)
+
+
+def complaints(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parsed(text)
+    return str(caught.value).splitlines()
+
+
+def test_nobody_is_told_unless_the_config_says_so() -> None:
+    assert (parsed("").notify, parsed("").public_url) == ((), "")
+
+
+def test_receivers_are_called_as_the_config_says_or_by_their_kind() -> None:
+    found = parsed("""
+        [api]
+        public_url = "https://trimtab.example.org/console/"
+        [[notify]]
+        kind = "slack"
+        url_file = "slack.url"
+        [[notify]]
+        kind = "pagerduty"
+        name = "on-call"
+        severity = "critical"
+        key_file = "/run/secrets/pd"
+    """)
+
+    slack, duty = found.notify
+    assert (slack.name, slack.severity, slack.plugin) == (
+        "slack",
+        "info",
+        Slack(url_file="/etc/trimtab/slack.url"),
+    )
+    assert (duty.name, duty.severity) == ("on-call", "critical")
+    assert duty.plugin == Pagerduty(key_file="/run/secrets/pd")
+    assert found.public_url == "https://trimtab.example.org/console"
+
+
+def test_what_systemd_hands_over_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slack.url").write_text("https://hooks.example.org/x")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+
+    (slack, other) = parsed("""
+        [[notify]]
+        kind = "slack"
+        url_file = "slack.url"
+        [[notify]]
+        kind = "teams"
+        url_file = "teams.url"
+    """).notify
+
+    assert slack.plugin == Slack(url_file=str(tmp_path / "slack.url"))
+    assert other.plugin.url_file == "/etc/trimtab/teams.url"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'kind = "slak"\nurl = "https://a"',
+            "[notify slak] slak: no such plugin notifiers/slak.py; did you mean slack?",
+        ),
+        (
+            'kind = "slack"',
+            "[notify slack]: give one of url and url_file: a URL that is a secret belongs in a file",
+        ),
+        (
+            'kind = "slack"\nurl = "https://a"\nchannel = "x"',
+            "[notify slack] channel: unknown key (there are: url, url_file)",
+        ),
+        ('url = "https://a"', "[[notify]] kind: missing; it is required"),
+        (
+            'kind = "slack"\nurl = "https://a"\nseverity = "high"',
+            "[[notify]] severity: must be 'info', 'warning' or 'critical', not 'high'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, said: str) -> None:
+    assert complaints(f"[[notify]]\n{text}") == [said]
+
+
+def test_two_of_a_kind_need_names() -> None:
+    one = '[[notify]]\nkind = "slack"\nurl = "https://a"\n'
+
+    assert complaints(one * 2) == ["[[notify]] name: slack is the name of 2 receivers: give each its own"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "trimtab.example.org",
+        "ftp://a",
+        "https://",
+        "https://a?b",
+        "https://a#b",
+        "https://u:p@a",
+        "http://[::1",
+    ],
+)
+def test_the_consoles_url_must_be_one_that_links_can_begin_with(url: str) -> None:
+    (said,) = complaints(f'[api]\npublic_url = "{url}"')
+
+    assert said.startswith("[api] public_url: ")

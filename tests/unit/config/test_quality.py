@@ -1,0 +1,85 @@
+"""`[targets.quality]`: golden prompts of one's own, a command of one's own, and what is wrong with them."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.config import loader
+from agent.config.loader import Target
+from agent.domain.errors import ConfigError
+from agent.quality.golden_prompts import LEAST, PROMPTS, Exam
+from tests.unit.config.test_config import SMALLEST, built
+
+LINES = [f"prompt number {number}" for number in range(10)]
+
+
+def target(text: str, here: Path = Path("/etc/trimtab")) -> Target:
+    (found,) = loader.parse(f"{SMALLEST}[targets.quality]\n{text}\n", here=here, build=built).targets
+    return found
+
+
+def test_our_own_prompts_are_asked_where_nothing_is_said() -> None:
+    assert target("").exam == Exam()
+    assert len(set(PROMPTS)) == len(PROMPTS) >= LEAST
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    lines = [*LINES, "", LINES[0], '{"prompt": "of\\ntwo lines", "id": 7}']
+    (tmp_path / "golden.jsonl").write_text("\n".join(lines))
+    text = """
+        prompts = "golden.jsonl"
+        command = ["lm_eval", "--url", "{green}/v1"]
+        always = true
+        at_most = "30m"
+    """
+
+    assert target(text, tmp_path).exam == Exam(
+        prompts=(*LINES, "of\ntwo lines"),
+        own=True,
+        command=("lm_eval", "--url", "{green}/v1"),
+        always=True,
+        at_most_s=1800,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("promts = 'x'", "[targets.quality] promts: unknown key; did you mean prompts?"),
+        (
+            "prompts = 'nowhere.txt'",
+            "[targets.quality] prompts: /etc/trimtab/nowhere.txt: cannot be read: No",
+        ),
+        ("prompts = 5", "[targets.quality] prompts: must be a path, not 5"),
+        ("command = ['lm_eval']", "[targets.quality] command: has no {green} in any of its words"),
+        ("command = 'lm_eval {green}'", "[targets.quality] command: must be a list"),
+        ("always = 1", "[targets.quality] always: must be true or false, not 1"),
+        ("at_most = 0", "[targets.quality] at_most: must be longer than 0 s"),
+    ],
+)
+def test_a_wrong_wish_is_named(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        target(text)
+
+    assert str(error.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"one\ntwo\n", "has 2 different prompts: 8 at least"),
+        (b"the same\n" * 20, "has 1 different prompts"),
+        (b'{"prompt": "a"}\n{"prompt"\n', "line 2 begins as JSON but is none"),
+        (b'{"text": "a"}\n', 'line 1 has no "prompt" that is a text'),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"x" * (2**20 + 1), "is larger than 1048576 bytes"),
+        (b"\n".join(b"%d" % number for number in range(1001)), "has 1001 different prompts"),
+    ],
+)
+def test_a_file_that_holds_no_prompts_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+    (tmp_path / "golden.txt").write_bytes(content)
+
+    with pytest.raises(ConfigError) as error:
+        target("prompts = 'golden.txt'", tmp_path)
+
+    assert str(error.value).startswith(f"[targets.quality] prompts: {tmp_path / 'golden.txt'}: {expected}")

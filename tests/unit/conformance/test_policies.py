@@ -1,0 +1,55 @@
+"""What every policy must do; a new `policies/NAME.py` that ends in `plugin = …` is found here by itself."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from agent.plugins import loader
+from policies.conformance import CHECKS, Check
+
+FOUND = loader.names("policies")
+
+each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+
+
+def test_policies_are_found() -> None:
+    assert {*FOUND} >= {"admission", "prefill_budget"}
+
+
+@each_check
+@pytest.mark.parametrize("name", FOUND)
+def test_each_policy_conforms(name: str, check: Check) -> None:
+    check(loader.load("policies", name))
+
+
+@dataclass
+class Bad:
+    size: float = 1.0
+    memory: object = None
+
+    def propose(self, _: Reading, __: Context) -> list[Proposal]:
+        self.size += 1
+        return [
+            Proposal(
+                rule="more",
+                to={"max_num_seqs": 0},
+                why="more " * int(self.size),
+                expects="",
+                risks="",
+                source="",
+            )
+        ]
+
+
+@each_check
+def test_each_check_can_fail(check: Check) -> None:
+    """One that does all else wrong still says what it is for, and is calm."""
+    calm = check.__name__ in {"it_says_what_it_is_for", "it_tolerates_a_reading_in_which_nothing_is_known"}
+    if calm:
+        check(Bad)
+        return
+    with pytest.raises(AssertionError, match="must hold: "):
+        check(Bad)

@@ -1,0 +1,266 @@
+from typing import Any
+
+import pytest
+
+from actuators.docker.capacity import Holding, Host, gpus_needed, here, holding, look, room, too_few
+from actuators.docker.client import DockerClient
+from actuators.docker.gpus import Gpus, gpus_of
+from actuators.host.memory import GpuRoom
+from tests.support.docker_documents import container
+from vllm_facts.values import Setting
+
+Json = dict[str, Any]
+
+GIB = 1024**3
+NOTHING = Gpus()
+
+
+def asked(count: int = 0, *ids: str) -> Json:
+    request = {"Driver": "", "Count": count, "DeviceIDs": list(ids) or None, "Capabilities": [["gpu"]]}
+    return {"DeviceRequests": [request]}
+
+
+def gpus_in(host: Json, *env: str) -> Gpus:
+    return gpus_of(container(host=host, config={"Env": list(env)}))
+
+
+def gpu(index: int, free_gib: float, total_gib: float = 80.0, *, sliced: bool = False) -> GpuRoom:
+    free, total = free_gib * 1024, total_gib * 1024
+    return GpuRoom(index=index, uuid=f"GPU-{index}abc", free_mib=free, total_mib=total, sliced=sliced)
+
+
+def held(gpus: Gpus = NOTHING, **other: Any) -> Holding:  # noqa: ANN401
+    known = {"name": "vllm", "cpus": "", "limit": 0, "memory": 2 * GIB, "utilization": 0.4}
+    return Holding(gpus=gpus, **{**known, **other})
+
+
+def host(*gpus: GpuRoom, memory: int | None = 64 * GIB) -> Host:
+    return Host(memory=memory, memory_total=100 * GIB, gpus=gpus)
+
+
+ON_FIRST = Gpus(ids=("0",))
+SMALL: Setting = {"gpu_memory_utilization": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, Gpus()),
+        (asked(-1), Gpus(all=True)),
+        (asked(2), Gpus(ids=("0", "1"))),
+        (asked(0, "3", "GPU-7f"), Gpus(ids=("3", "GPU-7f"))),
+        (
+            {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=2"], "Capabilities": None}]},
+            Gpus(ids=("2",)),
+        ),
+        (
+            {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]},
+            Gpus(all=True),
+        ),
+        ({"Devices": [{"PathOnHost": "/dev/nvidia1"}, {"PathOnHost": "/dev/nvidiactl"}]}, Gpus(ids=("1",))),
+        ({"Devices": [{"PathOnHost": "/dev/fuse"}]}, Gpus()),
+    ],
+)
+def test_the_gpus_of_a_container_are_those_that_it_was_given(options: Json, expected: Gpus) -> None:
+    assert gpus_in(options) == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("all", Gpus(all=True)),
+        ("0,2", Gpus(ids=("0", "2"))),
+        ("none", Gpus()),
+        ("void", Gpus()),
+        ("", Gpus()),
+    ],
+)
+def test_the_nvidia_runtime_is_told_the_gpus_by_the_environment(visible: str, expected: Gpus) -> None:
+    assert gpus_in({"Runtime": "nvidia"}, f"NVIDIA_VISIBLE_DEVICES={visible}") == expected
+
+
+def test_what_an_image_says_of_gpus_gives_none_to_a_container_that_asked_for_none() -> None:
+    assert gpus_in({"Runtime": "runc"}, "NVIDIA_VISIBLE_DEVICES=all") == Gpus()
+
+
+@pytest.mark.parametrize(
+    ("options", "visible", "expected"),
+    [
+        (asked(0, "2", "3"), "1", Gpus(ids=("3",))),
+        (asked(0, "2", "3"), "1,0", Gpus(ids=("3", "2"))),
+        (asked(0, "2", "3"), "0,5,1", Gpus(ids=("2",))),
+        (asked(-1), "1", Gpus(ids=("1",))),
+        (asked(-1), "", Gpus()),
+        (asked(-1), "-1", Gpus()),
+        (asked(0, "GPU-7f", "GPU-8e"), "GPU-8e", Gpus(ids=("GPU-8e",))),
+        ({}, "0", Gpus()),
+    ],
+)
+def test_cuda_counts_within_what_the_container_has(options: Json, visible: str, expected: Gpus) -> None:
+    assert gpus_in(options, f"CUDA_VISIBLE_DEVICES={visible}") == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [asked(0, "MIG-7f"), asked(0, "0:1"), {"Devices": [{"PathOnHost": "/dev/kfd"}]}],
+    ids=["slice", "slice by number", "another maker"],
+)
+def test_devices_that_cannot_be_followed_are_gpus_all_the_same(options: Json) -> None:
+    found = gpus_in(options)
+
+    assert found.any
+    assert found.odd
+    assert room([held(found)], SMALL, host(gpu(0, 80))).free is None
+
+
+def test_a_gpu_with_enough_free_memory_is_room() -> None:
+    found = room([held(ON_FIRST)], SMALL, host(gpu(0, 40)))
+
+    assert found.free is True
+    assert "GPU 0" in found.why
+    assert "40.0 GiB of 80.0 GiB free" in found.why
+    assert "takes 32.0 GiB" in found.why
+
+
+@pytest.mark.parametrize("setting", [{}, {"gpu_memory_utilization": 0.92}])
+def test_vllm_takes_nearly_the_whole_gpu_unless_it_is_told_otherwise(setting: Setting) -> None:
+    assert room([held(ON_FIRST)], setting, host(gpu(0, 60))).free is False
+
+
+def test_what_the_servers_may_still_take_is_not_free() -> None:
+    found = room([held(ON_FIRST, utilization=0.7)], SMALL, host(gpu(0, 60)))
+
+    assert found.free is False
+    assert "beside the 0.7 of theirs" in found.why
+
+
+def test_another_gpu_that_is_free_is_no_room_for_one_that_is_made_alike() -> None:
+    assert room([held(ON_FIRST)], SMALL, host(gpu(0, 5), gpu(1, 80))).free is False
+
+
+def test_every_gpu_that_the_setting_takes_must_have_room() -> None:
+    both: Setting = {"gpu_memory_utilization": 0.4, "tensor_parallel_size": 2}
+    two = Gpus(ids=("0", "1"))
+
+    assert room([held(two)], both, host(gpu(0, 40), gpu(1, 5))).free is False
+    assert room([held(two)], SMALL, host(gpu(0, 40), gpu(1, 5))).free is True
+    assert room([held(Gpus(all=True))], both, host(gpu(0, 40), gpu(1, 40))).free is True
+
+
+def test_a_gpu_is_known_by_its_uuid_too() -> None:
+    assert room([held(Gpus(ids=("GPU-1a",)))], SMALL, host(gpu(0, 5), gpu(1, 40))).free is True
+
+
+@pytest.mark.parametrize(
+    ("gpus", "known", "why"),
+    [
+        (ON_FIRST, Host(memory=64 * GIB, why="nvidia-smi hangs"), "nvidia-smi hangs"),
+        (ON_FIRST, host(gpu(1, 40)), "GPU 0, which nvidia-smi does not show"),
+        (ON_FIRST, host(GpuRoom(index=0, uuid="GPU-0", free_mib=None, total_mib=1.0)), "does not say"),
+        (ON_FIRST, host(gpu(0, 80, sliced=True)), "sliced"),
+        (Gpus(all=True), host(), "which nvidia-smi does not show"),
+    ],
+)
+def test_a_gpu_that_nobody_can_look_at_is_not_room(gpus: Gpus, known: Host, why: str) -> None:
+    found = room([held(gpus)], SMALL, known)
+
+    assert found.free is None
+    assert why in found.why
+
+
+def test_a_server_like_one_that_is_pinned_to_cpus_has_no_room_beside_it() -> None:
+    found = room([held(cpus="0-3")], {}, host())
+
+    assert found.free is False
+    assert "pinned to its CPUs 0-3" in found.why
+
+
+@pytest.mark.parametrize(
+    ("one", "free"),
+    [
+        (held(limit=50 * GIB), True),
+        (held(limit=60 * GIB), False),  # 5 of 100 GiB are left alone
+        (held(memory=40 * GIB), True),
+        (held(memory=50 * GIB), False),  # a quarter more is reckoned with
+        (held(memory=None), None),
+    ],
+)
+def test_the_host_must_have_the_memory_to_spare(one: Holding, free: bool | None) -> None:
+    assert room([one], {}, host(memory=64 * GIB)).free is free
+
+
+def test_a_host_that_cannot_be_looked_at_has_no_known_room() -> None:
+    found = room([held()], {}, Host(why="the Engine is on another host, tcp://gpu7:2376"))
+
+    assert found.free is None
+    assert "gpu7" in found.why
+
+
+def test_one_server_without_room_beside_it_decides() -> None:
+    found = room([held(name="a"), held(name="b", memory=None), held(name="c", cpus="1")], {}, host())
+
+    assert found.free is False
+    assert "a server like c is pinned" in found.why
+
+
+def test_no_server_is_no_room() -> None:
+    assert room([], {}, host()).free is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "needed"),
+    [
+        ({}, 1),
+        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 3}, 6),
+        ({"data_parallel_size": 4, "tensor_parallel_size": 2}, 8),
+        ({"data_parallel_size": 8, "data_parallel_size_local": 2}, 2),
+        ({"tensor_parallel_size": "two"}, 1),
+    ],
+)
+def test_a_setting_needs_a_gpu_for_each_rank(setting: Setting, needed: int) -> None:
+    assert gpus_needed(setting) == needed
+
+
+def test_a_setting_that_needs_more_gpus_than_the_container_has_is_named_with_the_fix() -> None:
+    setting: Setting = {"tensor_parallel_size": 4}
+    known = host(gpu(0, 1), gpu(1, 1))
+
+    assert "needs 4 GPUs, and vllm has 2" in too_few(container(host=asked(2)), setting, known)
+    assert "--gpus" in too_few(container(host=asked(-1)), setting, known)
+
+
+@pytest.mark.parametrize("options", [asked(4), {}, asked(0, "MIG-7f")], ids=["enough", "none", "not known"])
+def test_gpus_are_too_few_only_where_they_are_known_to_be(options: Json) -> None:
+    assert too_few(container(host=options), {"tensor_parallel_size": 4}, host(gpu(0, 1))) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("", True),
+        ("unix:///var/run/docker.sock", True),
+        ("tcp://127.0.0.1:2375", True),
+        ("tcp://gpu7:2376", False),
+        ("ssh://root@gpu7", False),
+    ],
+)
+def test_only_what_runs_here_can_be_looked_at(address: str, local: bool) -> None:
+    assert here(address) is local
+
+
+async def test_a_host_is_not_asked_for_gpus_that_no_server_has() -> None:
+    found = await look("", [container()])
+
+    assert found.gpus is None
+    assert found.memory
+    assert (await look("tcp://gpu7:2376", [container()])).memory is None
+
+
+async def test_a_limit_is_what_a_server_may_need() -> None:
+    nobody = DockerClient(host="unix:///nowhere/docker.sock")
+    limited = container(host={"Memory": 3 * GIB, "CpusetCpus": "0"})
+
+    found = await holding(limited, nobody, {"gpu_memory_utilization": 0.5})
+
+    assert (found.name, found.limit, found.cpus, found.utilization) == ("vllm", 3 * GIB, "0", 0.5)
+    assert (await holding(container(), nobody, {})).memory is None

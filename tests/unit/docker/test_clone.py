@@ -1,0 +1,300 @@
+"""A container made like another one: what is kept, what is replaced, and what is said about it."""
+
+from typing import Any
+
+import pytest
+
+from actuators.docker.clone import Spec, clone, obstacles, spec_of
+from actuators.docker.command import Json
+from actuators.docker.networks import networks_in
+from agent.domain.errors import ActError
+from tests.support.docker_documents import container, recorded
+from vllm_facts.errors import FlagError
+
+IMAGE = {"RepoDigests": ["vllm/vllm-openai@sha256:" + "ab" * 32]}
+LABELS = {"trimtab.server": "chat-r3", "trimtab.epoch": "7"}
+KEPT_CONFIG = (
+    "Domainname",
+    "Env",
+    "Healthcheck",
+    "StopSignal",
+    "StopTimeout",
+    "Tty",
+    "User",
+    "Volumes",
+    "WorkingDir",
+)
+REPLACED_HOST = ("AutoRemove", "Binds", "Links", "Mounts", "PortBindings", "PublishAllPorts", "RestartPolicy")
+
+
+def green(blue: Json, **asked: Any) -> Spec:  # noqa: ANN401
+    return clone(blue, **{"name": "green", "labels": LABELS, "setting": {}, **asked})
+
+
+# What is kept.
+
+
+def test_everything_that_is_not_its_own_is_kept() -> None:
+    blue = recorded()
+    body = green(blue).body
+
+    assert {key: body[key] for key in KEPT_CONFIG} == {key: blue["Config"][key] for key in KEPT_CONFIG}
+    assert {key: value for key, value in body["HostConfig"].items() if key not in REPLACED_HOST} == {
+        key: value
+        for key, value in blue["HostConfig"].items()
+        if key not in {*REPLACED_HOST, "ConsoleSize", "ContainerIDFile"} and value is not None
+    }
+
+
+def test_the_image_is_pinned_by_what_runs_and_not_by_its_tag() -> None:
+    blue = recorded()
+    spec = green(blue)
+
+    assert spec.image == spec.body["Image"] == blue["Image"]
+    assert spec_of(blue, IMAGE)["ImageDigest"] == IMAGE["RepoDigests"][0]
+
+
+def test_only_the_flags_that_were_asked_for_change() -> None:
+    blue = recorded()
+    setting = {"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 32}
+    body = green(blue, setting=setting).body
+
+    assert body["Entrypoint"] == blue["Config"]["Entrypoint"]
+    assert body["Cmd"] == ["tiny", "--sim-start-s", "0.2", "--max-num-seqs", "32", "--api-key", "sekrit"]
+
+
+def test_volumes_without_a_name_are_shared_by_their_real_name() -> None:
+    blue = recorded()
+    names = {one["Destination"]: one.get("Name") for one in blue["Mounts"]}
+    host = green(blue).body["HostConfig"]
+
+    assert host["Binds"] == [*blue["HostConfig"]["Binds"], f"{names['/anon']}:/anon"]
+    assert host["Mounts"][0] == {"Type": "volume", "Target": "/anon2", "Source": names["/anon2"]}
+    assert host["Mounts"][1:] == blue["HostConfig"]["Mounts"][1:]
+
+
+def test_a_read_only_volume_stays_read_only() -> None:
+    volume = {"Type": "volume", "Name": "v1", "Destination": "/w", "RW": False, "Mode": "ro"}
+
+    assert green(container("m", mounts=[volume])).body["HostConfig"]["Binds"] == ["v1:/w:ro"]
+
+
+def test_an_entrypoint_that_was_taken_away_stays_away() -> None:
+    assert green(container("vllm", "serve", "m", entrypoint=())).body["Entrypoint"] == [""]
+
+
+# What is replaced.
+
+
+def test_while_it_is_green_it_neither_restarts_nor_vanishes() -> None:
+    host = green(container("m", host={"AutoRemove": True})).body["HostConfig"]
+
+    assert host["RestartPolicy"] == {"Name": "no", "MaximumRetryCount": 0}
+    assert host["AutoRemove"] is False
+
+
+def test_it_is_published_on_the_loopback_address_at_a_port_of_its_own() -> None:
+    anywhere = [{"HostIp": "127.0.0.1", "HostPort": ""}]
+    body = green(recorded()).body
+
+    assert body["HostConfig"]["PortBindings"] == {"8000/tcp": anywhere, "9000/tcp": anywhere}
+    assert green(recorded(), host_port=8101).body["HostConfig"]["PortBindings"] == {
+        "8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8101"}],
+        "9000/tcp": anywhere,
+    }
+
+
+def test_the_port_that_it_listens_on_is_published_even_where_the_original_publishes_none() -> None:
+    blue = container("m", "--port", "9100", host={"PortBindings": {}})
+    spec = green(blue)
+
+    assert list(spec.body["HostConfig"]["PortBindings"]) == ["9100/tcp"]
+    assert spec.body["ExposedPorts"] == {"9100/tcp": {}}
+    assert any("9100 is not published" in note for note in spec.notes)
+
+
+def test_ports_published_by_p_are_published_one_by_one() -> None:
+    blue = container(
+        "m",
+        config={"ExposedPorts": {"8000/tcp": {}, "9/udp": {}}},
+        host={"PublishAllPorts": True, "PortBindings": {}},
+    )
+    host = green(blue).body["HostConfig"]
+
+    assert (sorted(host["PortBindings"]), host["PublishAllPorts"]) == (["8000/tcp", "9/udp"], False)
+
+
+def test_in_the_hosts_network_it_listens_on_another_port() -> None:
+    blue = container("m", host={"NetworkMode": "host", "PortBindings": {}}, config={"Hostname": "thishost"})
+    spec = green(blue, port=8101)
+
+    assert spec.body["Cmd"] == ["m", "--port", "8101"]
+    assert spec.body["HostConfig"]["PortBindings"] == {}
+    assert spec.body["Hostname"] == "thishost"
+    assert any("8000 of the host's network" in note for note in spec.notes)
+    with pytest.raises(ActError, match="needs a port of its own"):
+        green(blue)
+
+
+def test_it_joins_the_same_networks_under_its_own_name() -> None:
+    spec = green(recorded())
+
+    assert spec.body["NetworkingConfig"] == {"EndpointsConfig": {"llm-one": {"Aliases": ["green"]}}}
+    assert spec.networks == (("llm-two", {"Aliases": ["green"]}),)
+
+
+def test_networks_besides_the_default_one_are_joined_before_the_start() -> None:
+    networks: dict[str, Json] = {
+        "bridge": {"NetworkID": "b0"},
+        "llm": {"NetworkID": "c0", "DriverOpts": {"a": "b"}},
+    }
+    spec = green(container("m", networks=networks))
+
+    assert "NetworkingConfig" not in spec.body
+    assert spec.networks == (("llm", {"Aliases": ["green"], "DriverOpts": {"a": "b"}}),)
+
+
+def test_a_network_told_by_its_id_is_found_by_its_name() -> None:
+    blue = recorded()
+    blue["HostConfig"]["NetworkMode"] = networks_in(blue)["llm-one"]["NetworkID"]
+
+    assert list(green(blue).body["NetworkingConfig"]["EndpointsConfig"]) == ["llm-one"]
+
+
+def test_a_network_that_it_has_left_is_not_joined_silently() -> None:
+    blue = recorded()
+    del blue["NetworkSettings"]["Networks"]["llm-one"]
+
+    with pytest.raises(ActError, match="docker network connect llm-one llm-vllm"):
+        green(blue)
+
+
+@pytest.mark.parametrize(
+    ("hostname", "mode", "got"),
+    [
+        pytest.param("5be036dfc64c", "default", None, id="the id"),
+        pytest.param("blue-host", "default", "green", id="by hand"),
+        pytest.param("thishost", "host", "thishost", id="the host's"),
+    ],
+)
+def test_its_host_name_is_not_that_of_the_original(hostname: str, mode: str, got: str | None) -> None:
+    blue = container("m", config={"Hostname": hostname}, host={"NetworkMode": mode})
+
+    assert green(blue, port=8101).body.get("Hostname") == got
+
+
+def test_labels_that_say_whose_it_is_are_its_own() -> None:
+    blue = recorded()
+    blue["Config"]["Labels"] |= {"trimtab.server": "chat-r2", "trimtab.like": "vllm"}
+
+    assert green(blue).body["Labels"] == {"team": "ml", **LABELS}
+
+
+def test_links_are_written_as_create_takes_them() -> None:
+    blue = container("m", host={"Links": ["/db:/vllm/store"]})
+    spec = green(blue)
+
+    assert spec.body["HostConfig"]["Links"] == ["db:store"]
+    assert any("--link db:store" in note for note in spec.notes)
+
+
+def test_a_kept_description_makes_the_same_container_as_the_original() -> None:
+    blue = recorded()
+
+    assert green(spec_of(blue, IMAGE)) == green(blue)
+    assert spec_of(spec_of(blue, IMAGE), None) == spec_of(blue, IMAGE)
+
+
+def test_making_one_leaves_the_description_as_it_was() -> None:
+    blue = recorded()
+    green(blue, setting={"model": "other"}).body["HostConfig"]["Ulimits"].clear()
+
+    assert blue == recorded()
+
+
+def test_secrets_are_not_shown_with_it() -> None:
+    assert "sekrit" not in repr(green(recorded()))
+
+
+# What is said.
+
+
+def test_what_is_not_shared_is_noted() -> None:
+    notes = "\n".join(green(recorded()).notes)
+
+    for word in (
+        "10.211.7.77",
+        "vllm, blue",
+        "llm, blue-host",
+        "/anon ",
+        "/anon2 ",
+        "compose",
+        "host name blue-host",
+    ):
+        assert word in notes
+
+
+@pytest.mark.parametrize(
+    ("blue", "note"),
+    [
+        (container("m", host={"AutoRemove": True}), "--rm"),
+        (container("m", host={"LogConfig": {"Type": "none"}}), "keeps no log"),
+        (container("m", config={"Env": ["VLLM_CPU_KVCACHE_SPACE=4"]}), "VLLM_CPU_OMP_THREADS_BIND=nobind"),
+        (
+            container("m", host={"IpcMode": "container:0123456789abcdef"}),
+            "IpcMode is that of another container",
+        ),
+        (container("m", config={"MacAddress": "02:42:ac:11:00:09"}), "MAC address"),
+        (container("m", config={"Labels": {"traefik.enable": "true"}}), "past the proxy"),
+    ],
+)
+def test_what_needs_care_is_noted(blue: Json, note: str) -> None:
+    assert [one for one in green(blue).notes if note in one]
+
+
+def test_a_plain_container_needs_no_words() -> None:
+    assert obstacles(container("m"), IMAGE) == ()
+    assert green(container("m")).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("blue", "why"),
+    [
+        (
+            container("m", host={"NetworkMode": "container:0123456789abcdef"}),
+            "network of the container 0123456789ab",
+        ),
+        (container("m", host={"NetworkMode": "none"}), "no network"),
+        (container("m", "--uds", "/run/v.sock"), "Unix socket"),
+        (container("m", "--ssl-keyfile", "k", "--ssl-certfile", "c"), "TLS"),
+        (container("m", "--host", "127.0.0.1"), "inside the container"),
+        (container("m", "--port", "0"), "no port to be reached on"),
+        (container("m", config={"Labels": {"com.docker.swarm.service.name": "s"}}), "Swarm"),
+        (container("m", config={"Labels": {"io.kubernetes.pod.name": "p"}}), "Kubernetes"),
+    ],
+)
+def test_what_cannot_be_made_again_is_told_before_and_never_tried(blue: Json, why: str) -> None:
+    assert [one for one in obstacles(blue, IMAGE) if why in one]
+    with pytest.raises(ActError, match=why):
+        green(blue)
+
+
+def test_a_shell_string_is_told_and_never_tried() -> None:
+    blue = container("vllm serve m", entrypoint=("/bin/sh", "-c"))
+
+    assert obstacles(blue, IMAGE)[0].startswith("its command cannot be read: the command starts a shell")
+    with pytest.raises(ActError, match="shell"):
+        green(blue)
+    with pytest.raises(FlagError, match="shell"):
+        green(blue, setting={"seed": 1})
+
+
+def test_a_config_file_that_cannot_be_read_is_told() -> None:
+    blue = container("m", "--config", "/c.yaml")
+
+    assert "mount the file" in obstacles(blue, IMAGE, lambda _: None)[0]
+    assert obstacles(blue, IMAGE, lambda _: "seed: 1") == ()
+
+
+def test_an_image_that_is_gone_is_told() -> None:
+    assert "not on this host any more" in obstacles(container("m"), None)[0]

@@ -1,0 +1,52 @@
+"""No line of the Docker Engine's event stream leaves the engine deaf."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actuators.docker.exit_diagnosis import Heard
+from docker_engine.events import RESYNC, _just_after, event_of
+
+LEAVES = st.sampled_from(
+    [None, True, -1, 10**400, 1e300, float("nan"), "", "9", "--5", "9" * 5000, "137", "\ud800"]
+)
+VALUES = LEAVES | st.lists(LEAVES, max_size=2) | st.dictionaries(st.just("Attributes"), LEAVES)
+ACTIONS = st.sampled_from(["oom", "kill", "die", "stop", "destroy", "start", "exec_die", "health_status"])
+EVENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "Action": ACTIONS | VALUES,
+        "Actor": VALUES
+        | st.dictionaries(
+            st.just("Attributes"),
+            st.dictionaries(st.sampled_from(["signal", "exitCode"]), VALUES, max_size=2) | VALUES,
+        ),
+        "timeNano": VALUES,
+    },
+)
+LINES = (
+    st.binary(max_size=100)
+    | st.integers(0, 20_000).map(lambda depth: b'{"Actor": ' + b"[" * depth)
+    | (EVENTS | VALUES).map(lambda event: json.dumps(event).encode())
+)
+
+
+@given(st.lists(LINES, max_size=6))
+def test_any_line_is_an_event_or_a_reason_to_look(lines: list[bytes]) -> None:
+    heard = Heard()
+    for line in lines:
+        event = event_of(line)
+        heard.take(event)
+
+        since = _just_after(event)
+        assert since is None or len(since) < 30
+    assert heard.exit_code is None or abs(heard.exit_code) < 10**9
+
+
+@pytest.mark.parametrize(
+    "line", [b"[]", b"7", b'{"Actor": [1]}', b'{"Actor": {"Attributes": {"signal": 9}}}', b"[" * 100_000]
+)
+def test_what_cannot_be_read_is_a_reason_to_look(line: bytes) -> None:
+    assert event_of(line) == RESYNC

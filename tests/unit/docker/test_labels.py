@@ -1,0 +1,49 @@
+"""By what a container is known as ours."""
+
+from pathlib import Path
+
+import pytest
+
+from actuators.docker import labels as docker_labels
+from agent.domain.model import Server
+from agent.domain.ports import Site
+
+SITE = Site(target="chat", state_dir=Path("/var/lib/trimtab/chat"), epoch=3)
+
+
+def test_labels_say_whose_which_and_with_what_setting() -> None:
+    server = Server(name="chat-r3", setting={"max_num_seqs": 8, "hf_token": "secret"}, like="chat-r2")
+
+    labels = docker_labels.labels_of(SITE, server)
+
+    assert labels | docker_labels.ours(SITE) == labels
+    assert labels[docker_labels.SERVER] == "chat-r3"
+    assert labels[docker_labels.LIKE] == "chat-r2"
+    assert labels[docker_labels.EPOCH] == "3"
+    assert labels[docker_labels.SETTING].startswith("sha256:")
+    assert "secret" not in str(labels)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Site(target="code", state_dir=SITE.state_dir, epoch=3),
+        Site(target="chat", state_dir=Path("/srv/chat"), epoch=3),
+    ],
+    ids=["target", "state_dir"],
+)
+def test_two_sites_share_neither_labels_nor_names(other: Site) -> None:
+    assert docker_labels.ours(SITE) != docker_labels.ours(other)
+    assert docker_labels.container_name(SITE, "chat-r3") != docker_labels.container_name(other, "chat-r3")
+
+
+def test_a_newer_daemon_finds_what_an_older_one_has_made() -> None:
+    newer = Site(target="chat", state_dir=SITE.state_dir, epoch=4)
+
+    assert docker_labels.ours(newer) == docker_labels.ours(SITE)
+    assert docker_labels.container_name(newer, "chat-r3") == docker_labels.container_name(SITE, "chat-r3")
+
+
+def test_a_name_says_whose_it_is_and_is_one_that_docker_takes() -> None:
+    assert docker_labels.container_name(SITE, "chat-r3").startswith("trimtab-chat-r3-")
+    assert docker_labels.container_name(SITE, "c h/ät").startswith("trimtab-c-h-t-")

@@ -1,0 +1,44 @@
+"""What a container leaves in a mounted folder is read only where it is a plain text file of ordinary size."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actuators.docker import discovery
+from actuators.docker.discovery import files_of
+
+
+def reading(folder: Path) -> Callable[[str], str | None]:
+    mounts = [{"Source": str(folder), "Destination": "/models"}]
+    return files_of({"Mounts": mounts, "Config": {"WorkingDir": "/models"}})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text("s3cret")
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    (mounted / "config.yaml").write_text("max-num-seqs: 8\n")
+    (mounted / "link").symlink_to("config.yaml")
+    (mounted / "out").symlink_to(tmp_path / "secret")
+    (mounted / "endless").symlink_to("/dev/zero")
+    (mounted / "large").write_bytes(b"x" * (discovery._LARGEST_FILE + 1))
+    (mounted / "binary").write_bytes(b"\xff\xfe")
+    (mounted / "folder").mkdir()
+    os.mkfifo(mounted / "pipe")
+    return mounted
+
+
+@pytest.mark.parametrize("path", ["config.yaml", "/models/config.yaml", "link", "folder/../config.yaml"])
+def test_a_plain_file_is_read(folder: Path, path: str) -> None:
+    assert reading(folder)(path) == "max-num-seqs: 8\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["out", "../secret", "endless", "large", "binary", "folder", "pipe", "nothing", "\0", "/etc/hostname"],
+)
+def test_nothing_else_is(folder: Path, path: str) -> None:
+    assert reading(folder)(path) is None

@@ -1,0 +1,248 @@
+"""Who is meant, and whether that is trimtab's: asked of the engine, over real sockets."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.docker_proxy.fake_docker import ADOPTED, EVIL, FOREIGN, HEXNAMED, IMAGE, OURS, as_json
+from tests.unit.docker_proxy.rig import VLLM, Rig, rigged
+from tests.unit.docker_proxy.specimens import policy
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with rigged() as made:
+        yield made
+
+
+CHANGES = [
+    ("POST", "/start"),
+    ("POST", "/stop?t=3"),
+    ("POST", "/kill?signal=SIGKILL"),
+    ("POST", "/wait"),
+    ("DELETE", "?force=True&v=False&link=False"),
+]
+
+
+@pytest.mark.parametrize(("method", "tail"), CHANGES)
+@pytest.mark.parametrize(
+    ("ref", "full"), [("vllm", ADOPTED), ("trimtab-chat-r3", OURS), (OURS, OURS), ("bbbb", OURS)]
+)
+async def test_an_own_container_is_passed_on_by_its_full_id(
+    rig: Rig, method: str, tail: str, ref: str, full: str
+) -> None:
+    status, _ = await rig.ask(method, f"/v1.41/containers/{ref}{tail}")
+
+    assert status in (204, 304)
+    assert rig.engine.changes[0][1] == f"/containers/{full}{tail.partition('?')[0]}"
+
+
+@pytest.mark.parametrize(
+    ("method", "tail"),
+    [*CHANGES, *(("GET", look) for look in ("/json", "/logs?stdout=1", "/stats?stream=0"))],
+)
+@pytest.mark.parametrize("ref", ["postgres", FOREIGN, "cccccc", "aaaaaaaaaaaa", HEXNAMED])
+async def test_a_foreign_container_is_left_alone_however_it_is_called(
+    rig: Rig, method: str, tail: str, ref: str
+) -> None:
+    status, said = await rig.ask(method, f"/v1.41/containers/{ref}{tail}")
+
+    assert status == 403
+    assert "is not in the policy's containers.adopt" in said
+    assert rig.engine.changes == []
+
+
+async def test_a_foreign_container_that_takes_an_adopted_name_is_the_adopted_one_and_the_old_one_no_more(
+    rig: Rig,
+) -> None:
+    adopted, foreign = rig.engine.containers[0], rig.engine.containers[2]
+    adopted["Name"], foreign["Name"] = "/vllm-old", "/vllm"
+
+    assert (await rig.ask("POST", f"/containers/{ADOPTED}/stop"))[0] == 403
+    assert (await rig.ask("POST", "/containers/vllm/stop"))[0] == 204
+    assert rig.engine.changes[0][1] == f"/containers/{FOREIGN}/stop"
+
+
+async def test_an_adopted_container_that_was_renamed_by_hand_may_be_looked_at_and_no_more(rig: Rig) -> None:
+    assert (await rig.ask("GET", "/containers/vllm/json"))[0] == 200
+    rig.engine.containers[0]["Name"] = "/vllm-old"
+
+    for look in ("/json", "/logs"):
+        rig.engine.events.put_nowait(None)
+        assert (await rig.ask("GET", f"/containers/{ADOPTED}{look}"))[0] == 200
+    _, entries = await rig.ask("GET", "/containers/json?all=1")
+    assert [entry["Id"] for entry in entries] == [ADOPTED, OURS]
+    for method, tail in CHANGES[:3]:
+        assert (await rig.ask(method, f"/containers/{ADOPTED}{tail}"))[0] == 403
+
+
+@pytest.mark.parametrize("flag", ["1", "True", "true"])
+async def test_the_anonymous_volumes_of_an_adopted_container_stay(rig: Rig, flag: str) -> None:
+    assert (await rig.ask("DELETE", f"/containers/trimtab-chat-r3?v={flag}"))[0] == 204
+    status, said = await rig.ask("DELETE", f"/containers/vllm?v={flag}&force=1")
+
+    assert (status, len(rig.engine.changes)) == (403, 1)
+    assert "anonymous volumes" in said
+
+
+async def test_an_unknown_container_is_answered_in_the_engines_words(rig: Rig) -> None:
+    assert await rig.ask("POST", "/containers/nobody/stop") == (404, "No such object: nobody")
+
+
+@pytest.mark.parametrize(
+    ("ref", "name", "status"),
+    [
+        ("trimtab-chat-r3", "trimtab-chat-old", 204),
+        ("trimtab-chat-r3", "vllm", 204),
+        ("trimtab-chat-r3", "postgres", 403),
+        ("trimtab-chat-r3", "TRIMTAB-x", 403),
+        ("vllm", "trimtab-old", 403),  # nobody would know it any more
+        ("postgres", "trimtab-x", 403),
+        ("postgres", "vllm", 403),
+    ],
+)
+async def test_a_rename_neither_takes_a_foreign_name_nor_loses_an_adopted_one(
+    rig: Rig, ref: str, name: str, status: int
+) -> None:
+    assert (await rig.ask("POST", f"/containers/{ref}/rename?name={name}"))[0] == status
+    assert len(rig.engine.changes) == (status == 204)
+
+
+async def test_an_update_goes_on_as_it_was_judged(rig: Rig) -> None:
+    good = {"RestartPolicy": {"Name": "no"}}
+
+    assert (await rig.ask("POST", "/containers/vllm/update", json=good))[0] == 204
+    assert (await rig.ask("POST", "/containers/vllm/update", json={**good, "CpuShares": 2}))[0] == 403
+    assert (await rig.ask("POST", "/containers/postgres/update", json=good))[0] == 403
+    assert [as_json(body) for _, _, _, body in rig.engine.changes] == [good]
+
+
+@pytest.mark.parametrize("path", ["start", "stop", "kill", "rename?name=trimtab-x"])
+async def test_a_body_where_none_belongs_is_refused(rig: Rig, path: str) -> None:
+    status, said = await rig.ask("POST", f"/containers/vllm/{path}", data=b'{"Privileged":1}')
+
+    assert (status, rig.engine.asked) == (403, [])
+    assert "takes no body" in said
+
+
+async def test_a_container_is_created_as_judged_under_a_name_of_trimtabs(rig: Rig) -> None:
+    status, made = await rig.create({**VLLM, "HostConfig": {"Binds": ["hf-cache:/c"]}})
+
+    assert (status, made["Id"]) == (201, "7" * 64)
+    method, path, query, body = rig.engine.changes[0]
+    assert (method, path, query) == ("POST", "/containers/create", {"name": "trimtab-chat-r4"})
+    assert as_json(body) == {**VLLM, "HostConfig": {"Binds": ["hf-cache:/c"]}}
+
+
+@pytest.mark.parametrize("name", ["postgres", "", "vllm2", "xtrimtab-"])
+async def test_a_name_that_is_not_trimtabs_is_refused(rig: Rig, name: str) -> None:
+    assert (await rig.create(VLLM, name))[0] == 403
+
+
+NETWORK_OF_THE_HOST = {"HostConfig": {"NetworkMode": "0" * 64}}
+NETWORKS: dict[str, Any] = {"NetworkingConfig": {"EndpointsConfig": {"db": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"Image": "evil/vllm-openai:v0.11.0"}, "create.images"),
+        ({"Image": EVIL}, "create.images"),
+        ({"Image": "2" * 12}, "create.images"),
+        ({"Image": "../images/x"}, "is not the name of an image"),
+        ({"Image": "a/../../containers/x"}, "is not the name of an image"),
+        (NETWORK_OF_THE_HOST, "networks.host is false"),
+        ({"HostConfig": {"NetworkMode": "0000"}}, "networks.host is false"),
+        ({"HostConfig": {"NetworkMode": "db"}}, "networks.names"),
+        (NETWORKS, "networks.names"),
+        ({"HostConfig": {"Binds": ["pgdata:/d"]}}, "volumes not in the policy's mounts.volumes: pgdata"),
+        ({"HostConfig": {"Binds": ["vllm-root:/d"]}}, "mounts.volumes: vllm-root"),
+        (
+            {"HostConfig": {"Mounts": [{"Type": "volume", "Source": "pgdata", "Target": "/d"}]}},
+            "mounts.volumes: pgdata",
+        ),
+        ({"HostConfig": {"Binds": ["cache-of-postgres:/d"]}}, "mounts.volumes: cache-of-postgres"),
+    ],
+)
+async def test_what_only_the_engine_can_tell_is_refused_as_well(
+    rig: Rig, change: dict[str, Any], reason: str
+) -> None:
+    status, said = await rig.create({**VLLM, **change})
+
+    assert status == 403
+    assert reason in said
+    assert rig.engine.changes == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Image": IMAGE},
+        {"HostConfig": {"NetworkMode": "none"}},
+        {"HostConfig": {"NetworkMode": "llm"}},
+        {"HostConfig": {"Binds": ["vllm-plain:/d", "vllm-new:/e"]}},
+        {"HostConfig": {"Binds": ["cache-of-vllm:/d"]}},
+    ],
+)
+async def test_what_the_policy_lists_or_an_adopted_container_has_passes(
+    rig: Rig, change: dict[str, Any]
+) -> None:
+    assert (await rig.create({**VLLM, **change}))[0] == 201
+
+
+async def test_an_image_without_a_name_passes_while_an_adopted_container_runs_it(rig: Rig) -> None:
+    rig.engine.images[IMAGE] = []
+    assert (await rig.create({**VLLM, "Image": IMAGE}))[0] == 201
+
+    rig.engine.containers[0]["Name"] = "/aaaa"  # `vllm` is gone
+    assert (await rig.create({**VLLM, "Image": IMAGE}))[0] == 403
+
+
+async def test_likeness_counts_only_where_the_policy_says_so(rig: Rig) -> None:
+    rig.policy = policy(create={"as_adopted": False})
+
+    assert (await rig.create({**VLLM, "HostConfig": {"Binds": ["cache-of-vllm:/d"]}}))[0] == 403
+
+
+async def test_an_image_that_is_not_there_is_answered_in_the_engines_words(rig: Rig) -> None:
+    answer = await rig.create({**VLLM, "Image": "vllm/vllm-openai:v9"})
+
+    assert answer == (404, "No such object: vllm/vllm-openai:v9")
+
+
+@pytest.mark.parametrize("verb", ["connect", "disconnect"])
+async def test_own_containers_join_listed_networks(rig: Rig, verb: str) -> None:
+    assert (await rig.ask("POST", f"/networks/llm/{verb}", json={"Container": "vllm"}))[0] == 204
+    for network, container in (
+        ("llm", "postgres"),
+        ("db", "vllm"),
+        ("host", "vllm"),
+        ("llm", "aaaaaaaaaaaa"),
+    ):
+        assert (await rig.ask("POST", f"/networks/{network}/{verb}", json={"Container": container}))[0] == 403
+
+    ((_, path, _, body),) = rig.engine.changes
+    assert (path, as_json(body)) == (f"/networks/{'f' * 64}/{verb}", {"Container": ADOPTED})
+
+
+async def test_only_listed_files_of_own_containers_are_read(rig: Rig) -> None:
+    async def read(path: str, container: str = "vllm") -> int:
+        return (await rig.ask("GET", f"/containers/{container}/archive?path={path}"))[0]
+
+    assert await read("/etc/vllm/config.yaml") == 200
+    assert await read("/etc/vllm/config.yaml", "postgres") == 403
+    for path in ("/etc/shadow", "/etc/vllm/../shadow.yaml", "/etc/vllm/a/b.yaml", "etc/vllm/c.yaml", ""):
+        assert await read(path) == 403
+
+
+async def test_the_list_shows_trimtabs_containers_alone(rig: Rig) -> None:
+    _, entries = await rig.ask("GET", "/containers/json?all=1")
+    assert [entry["Id"] for entry in entries] == [ADOPTED, OURS]
+
+    rig.policy = policy(containers={"read": "all"})
+    _, entries = await rig.ask("GET", "/containers/json?all=1")
+    assert len(entries) == 4
+    assert (await rig.ask("GET", "/containers/postgres/json"))[0] == 200
+    assert (await rig.ask("GET", "/containers/postgres/archive?path=/etc/vllm/c.yaml"))[0] == 403
+    assert (await rig.ask("POST", "/containers/postgres/stop"))[0] == 403

@@ -1,0 +1,89 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docker_proxy.errors import PolicyError
+from docker_proxy.policy import like, load, read
+
+EXAMPLE = Path(__file__).parents[3] / "systemd" / "docker-proxy.toml"
+
+
+def test_the_example_is_well_formed() -> None:
+    policy = load(EXAMPLE)
+
+    assert policy.containers.adopt == ("vllm",)
+    assert not policy.networks.host
+
+
+def test_without_a_word_nothing_may_be_created() -> None:
+    assert read({}).create.images == ()
+    assert read({}).mounts.read == read({}).mounts.write == ()
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"creat": {}}, "policy: creat: no such key"),
+        ({"create": {"image": []}}, "create.image: no such key"),
+        ({"create": {"ipc_host": "yes"}}, "create.ipc_host: Input should be a valid boolean"),
+        ({"create": {"images": "vllm"}}, "create.images: Input should be a valid tuple"),
+        ({"containers": {"adopt": ["vllm*"]}}, "no `*` here"),
+        ({"containers": {"names": ["*"]}}, "would allow any name"),
+        ({"containers": {"label": ""}}, "containers.label: String should have at least 1 character"),
+        ({"containers": {"read": "none"}}, "containers.read: Input should be 'ours' or 'all'"),
+        ({"mounts": {"read": ["/"]}}, "/ holds /proc"),
+        ({"mounts": {"read": ["/var"]}}, "/var holds /var/run"),
+        ({"mounts": {"read": ["/root"]}}, "/root holds /root"),
+        ({"mounts": {"read": ["/run/docker.sock"]}}, "lies inside /run"),
+        ({"mounts": {"write": ["/var/lib/docker/volumes"]}}, "lies inside /var/lib/docker"),
+        ({"mounts": {"read": ["srv"]}}, "is not a plain absolute path"),
+        ({"mounts": {"read": ["/srv/../etc"]}}, "is not a plain absolute path"),
+        (
+            {"mounts": {"read": ["/srv"], "write": ["/srv/cache"]}},
+            "write path /srv/cache lies in read path /srv",
+        ),
+        ({"socket": {"path": "docker.sock"}}, "is not an absolute path"),
+    ],
+)
+def test_a_wrong_policy_says_where_and_what(tables: dict[str, Any], said: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        read(tables)
+
+    assert said in str(caught.value)
+
+
+def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('[create]\nimage = []\n[mounts]\nread = ["/"]\n')
+
+    with pytest.raises(PolicyError) as caught:
+        load(file)
+
+    assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(("text", "said"), [("x =", "not TOML"), (None, "No such file")])
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "p.toml"
+    if text is not None:
+        file.write_text(text)
+
+    with pytest.raises(PolicyError, match=said):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        ("vllm/vllm-openai:*", "vllm/vllm-openai:v0.11.0", True),
+        ("vllm/vllm-openai:*", "evil.io/vllm/vllm-openai:v0.11.0", False),
+        ("vllm/*", "vllm/a/b:x", False),
+        ("vllm/*", "VLLM/a", False),
+        ("a.c", "abc", False),
+        ("trimtab-*", "trimtab-x\n", False),
+        ("trimtab", "trimtab\n", False),
+    ],
+)
+def test_a_pattern_fits_the_whole_text_and_no_slash(pattern: str, text: str, fits: bool) -> None:
+    assert like(pattern, text) is fits

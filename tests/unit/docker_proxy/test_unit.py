@@ -1,0 +1,40 @@
+"""The systemd unit: shut as far as the proxy's work allows."""
+
+import re
+import subprocess
+from configparser import ConfigParser
+from pathlib import Path
+
+UNIT = Path(__file__).parents[3] / "systemd" / "trimtab-docker-proxy.service"
+
+
+def _lines(key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", UNIT.read_text(), re.MULTILINE)
+
+
+def test_it_is_its_own_user_in_dockers_group_and_its_socket_is_trimtabs() -> None:
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(UNIT)
+    service = unit["Service"]
+
+    assert (service["User"], service["Group"], service["SupplementaryGroups"]) == (
+        "trimtab-docker-proxy",
+        "trimtab",
+        "docker",
+    )
+    assert service["RestrictAddressFamilies"] == "AF_UNIX"
+    assert service["PrivateNetwork"] == "yes"
+    assert _lines("CapabilityBoundingSet") == [""]
+
+
+def test_systemd_finds_little_to_improve() -> None:
+    said = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=15", str(UNIT)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert said.returncode == 0, said.stdout[-2000:] + said.stderr
+    assert "Unknown" not in said.stderr

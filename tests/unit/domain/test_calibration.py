@@ -1,0 +1,299 @@
+"""How steady equal servers are: against a slow plain computation, and on streams of known dispersion."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from math import ceil, sqrt
+from random import Random
+from statistics import median
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.audit.records import DAEMON, GENESIS, Entry, line_of, parse, state_of
+from agent.domain.calibration import (
+    KEPT_TICKS,
+    LEAST_TICKS,
+    LENGTHS,
+    STREAMS,
+    TICK_S,
+    Calibration,
+    Steadiness,
+)
+from agent.domain.events import Observed
+from agent.domain.model import Objective, Slo
+from agent.domain.reading import Request, RequestSample
+from agent.domain.request_counts import EMPTY, Arm
+from agent.machine.lease import STEADY_TICKS
+from agent.machine.step import material, unremembered
+from agent.observe.aggregator import Fold
+from tests.support.machine_stories import World
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+Counted = tuple[int, str, int, int]  # tick, server, requests, bad
+
+
+def at(second: float) -> datetime:
+    return NOON + timedelta(seconds=second)
+
+
+def arm(requests: int, bad: int) -> Arm:
+    return Arm(total=requests, errors=bad)
+
+
+def told(counted: Iterable[Counted]) -> Steadiness:
+    steadiness = Steadiness()
+    for tick, server, requests, bad in counted:
+        steadiness.add(at(tick * TICK_S), {server: arm(requests, bad)})
+    return steadiness
+
+
+def known(counted: Iterable[Counted], *, ticks: int) -> Calibration:
+    """Of the errors, when so many ticks have passed."""
+    return told(counted).calibrations(at(ticks * TICK_S))["errors"]
+
+
+def plain_dispersion(counted: Iterable[Counted], length: int, *, ticks: int) -> float:
+    """All at once, by the formulas of Pearson and von Neumann; 1 below five degrees of freedom."""
+    base = int(NOON.timestamp()) // TICK_S
+    blocks: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for tick, server, requests, bad in counted:
+        number = (base + tick) // length
+        if number < (base + ticks) // length and number * length >= base + ticks - KEPT_TICKS and requests:
+            had, had_bad = blocks[number].get(server, (0, 0))
+            blocks[number][server] = had + requests, had_bad + bad
+    numbered = {number: list(row.values()) for number, row in blocks.items()}
+    rows = list(numbered.values())
+    of, bad = sum(n for row in rows for n, _ in row), sum(k for row in rows for _, k in row)
+    if not 0 < bad < of:
+        return 1.0
+    usual, freedom = bad / of, sum(len(row) - 1 for row in rows)
+    if freedom >= 5:
+        shares = [sum(k for _, k in row) / sum(n for n, _ in row) for row in rows]
+        chi = sum((k - n * p) ** 2 / n for row, p in zip(rows, shares, strict=True) for n, k in row)
+        return chi / (usual * (1 - usual)) / freedom
+    whole = {number: (sum(n for n, _ in row), sum(k for _, k in row)) for number, row in numbered.items()}
+    pairs = [(whole[number], whole[number + 1]) for number in whole if number + 1 in whole]
+    if len(pairs) < 5:
+        return 1.0
+    apart = sum((k / n - j / m) ** 2 / (1 / n + 1 / m) for (n, k), (m, j) in pairs)
+    phi = apart / (usual * (1 - usual)) / len(pairs)
+    return 1 + (phi - 1) * (1 + sqrt(2 * phi / bad))
+
+
+def plain(counted: list[Counted], *, ticks: int) -> Calibration:
+    valid = [one for one in counted if one[2] >= 5 and one[0] >= ticks - KEPT_TICKS]
+    shares = sorted(bad / requests for _, _, requests, bad in valid)
+    edge = shares[ceil(0.85 * len(shares)) - 1]
+    above = [(tick, server, 1, int(bad / requests > edge)) for tick, server, requests, bad in valid]
+    return Calibration(
+        phi=max(1.0, *(plain_dispersion(counted, length, ticks=ticks) for length in LENGTHS)),
+        tick_edge=edge,
+        tick_share=sum(bad for *_, bad in above) / len(above),
+        tick_phi=max(1.0, *(plain_dispersion(above, length, ticks=ticks) for length in LENGTHS)),
+        tick_requests=sum(requests for _, _, requests, _ in valid) / len(valid),
+        ticks=len(valid),
+    )
+
+
+def stream(
+    seed: int, *, ticks: int, servers: int, most: int = 40, clumped: float = 0.0, drift: bool = False
+) -> Iterator[Counted]:
+    """2 % are bad; in a share `clumped` of a server's minutes six of ten; `drift`: all worsen together."""
+    random = Random(seed)  # noqa: S311
+    ill: dict[tuple[int, int], bool] = {}
+    for tick in range(ticks):
+        usual = 0.02 + (0.2 * tick / ticks if drift else 0.0)
+        for server in range(servers):
+            clump = ill.setdefault((server, tick // 4), random.random() < clumped)
+            requests = random.randint(most // 2, most)
+            bad = sum(random.random() < (0.6 if clump else usual) for _ in range(requests))
+            yield tick, f"r{server}", requests, bad
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    ticks=st.integers(1, 1500),
+    servers=st.integers(1, 3),
+    most=st.sampled_from([1, 6, 12]),
+    clumped=st.sampled_from([0.0, 0.1]),
+)
+def test_it_is_what_the_plain_formula_says(
+    seed: int, ticks: int, servers: int, most: int, clumped: float
+) -> None:
+    counted = list(stream(seed, ticks=ticks, servers=servers, most=most, clumped=clumped))
+    valid = [one for one in counted if one[2] >= 5 and one[0] >= ticks - KEPT_TICKS]
+
+    found = told(counted).calibrations(at(ticks * TICK_S)).get("errors")
+
+    assert (found is None) is (len(valid) < LEAST_TICKS)
+    if found is not None:
+        expected = plain(counted, ticks=ticks)
+        assert (found.tick_edge, found.ticks) == (expected.tick_edge, expected.ticks)
+        assert found.phi == pytest.approx(expected.phi, abs=1e-3)
+        assert found.tick_phi == pytest.approx(expected.tick_phi, abs=1e-3)
+        assert found.tick_share == pytest.approx(expected.tick_share, abs=1e-4)
+        assert found.tick_requests == pytest.approx(expected.tick_requests, abs=0.06)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_independent_requests_have_a_design_effect_near_one(servers: int) -> None:
+    found = [known(stream(seed, ticks=960, servers=servers, most=20), ticks=960) for seed in range(5)]
+
+    assert 1.0 <= median(one.phi for one in found) < 1.4
+    assert 1.0 <= median(one.tick_phi for one in found) < 1.4
+    assert all(0.03 < one.tick_share <= 0.15 for one in found)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_failures_that_come_in_clumps_have_a_large_one(servers: int) -> None:
+    assert known(stream(2, ticks=960, servers=servers, clumped=0.05), ticks=960).phi > 10
+
+
+def test_what_happens_to_all_servers_alike_cancels_and_what_moves_slowly_nearly_does() -> None:
+    """From 2 to 22 % in four hours: over time it was a dispersion of 90."""
+    several = known(stream(3, ticks=960, servers=4, drift=True), ticks=960)
+    alone = known(stream(3, ticks=960, servers=1, drift=True), ticks=960)
+
+    assert several.phi < 1.7
+    assert alone.phi < 5
+
+
+def test_it_is_known_from_the_twentieth_tick_with_five_requests_on() -> None:
+    counted = [(tick, "r0", 4 if tick % 2 else 5, 1) for tick in range(39)]
+
+    assert told(counted).calibrations(at(38 * TICK_S)) == {}
+    assert known(counted, ticks=39).ticks == LEAST_TICKS
+
+
+def test_a_tick_that_has_not_ended_is_not_counted() -> None:
+    counted = [(tick, "r0", 10, 0) for tick in range(21)]
+
+    assert known(counted, ticks=20).ticks == 20
+    assert known(counted, ticks=21).ticks == 21
+
+
+def test_seconds_of_a_tick_add_up() -> None:
+    steadiness = Steadiness()
+    for second in range(20 * TICK_S):
+        steadiness.add(at(second), {"r0": arm(1, int(second % TICK_S == 0)), "r1": Arm()})
+
+    found = steadiness.calibrations(at(20 * TICK_S))["errors"]
+
+    assert (found.ticks, found.tick_requests, found.tick_edge) == (20, 15.0, 1 / 15)
+
+
+def test_four_hours_are_remembered() -> None:
+    steadiness = told((tick, "r0", 10, 5) for tick in range(KEPT_TICKS))
+    for tick in range(KEPT_TICKS, 2 * KEPT_TICKS + 81):
+        steadiness.add(at(tick * TICK_S), {"r1": arm(10, 0)})
+    found = steadiness.calibrations(at((2 * KEPT_TICKS + 81) * TICK_S))["errors"]
+    later = steadiness.calibrations(at(4 * KEPT_TICKS * TICK_S))
+
+    assert found == Calibration(
+        phi=1, tick_edge=0, tick_share=0, tick_phi=1, tick_requests=10, ticks=KEPT_TICKS
+    )
+    assert later == {}
+    assert not steadiness._streams["errors"].ordered
+    assert not any(blocks.ended for blocks in steadiness._streams["errors"].blocks)
+
+
+def test_each_stream_is_counted_by_its_own_measure() -> None:
+    seven = (7, *EMPTY[1:])
+    each = Arm(
+        total=10,
+        errors=1,
+        gave_up=2,
+        refused=3,
+        over_ttft=4,
+        over_itl=5,
+        over_e2e=6,
+        ttft=seven,
+        itl=seven,
+        e2e=seven,
+    )
+
+    assert {name: counts_of(each) for name, counts_of in STREAMS.items()} == {
+        "errors": (10, 1),
+        "gave_up": (12, 2),
+        "refused": (15, 3),
+        "ttft": (7, 4),
+        "itl": (7, 5),
+        "e2e": (7, 6),
+    }
+
+
+def test_a_clock_that_was_set_back_loses_nothing() -> None:
+    steadiness = told((tick, "r0", 10, 1) for tick in range(20))
+    steadiness.add(at(0), {"r0": arm(10, 1)})
+
+    found = steadiness.calibrations(at(20 * TICK_S))["errors"]
+
+    assert (found.ticks, found.tick_requests) == (20, 10.5)
+
+
+OLD = Calibration(phi=2.5, tick_edge=0.1, tick_share=0.1, tick_phi=1.5, tick_requests=40.0, ticks=3000)
+
+
+def remembered(world: World, *calibrations: Calibration) -> Calibration:
+    for one in calibrations:
+        world.feed(Observed(at=world.at, calibration={"ttft": one}))
+    return world.state.calibration["ttft"]
+
+
+@pytest.mark.parametrize(
+    ("ticks", "is_kept"), [(20, False), (STEADY_TICKS - 1, False), (STEADY_TICKS, True), (4000, True)]
+)
+def test_the_first_minutes_of_a_new_process_do_not_displace_hours(ticks: int, is_kept: bool) -> None:
+    new = replace(OLD, phi=1.0, ticks=ticks)
+
+    assert remembered(World().start().tick(1), OLD, new) == (new if is_kept else OLD)
+
+
+def test_the_machine_keeps_the_latest_of_each_stream() -> None:
+    world = World().start().tick(1)
+    world.feed(Observed(at=world.at, calibration={"errors": OLD}))
+
+    assert remembered(world, replace(OLD, ticks=20), replace(OLD, ticks=24)).ticks == 24
+    assert world.state.calibration["errors"] == OLD
+
+
+def test_a_new_calibration_alone_is_not_written_down_and_one_that_is_can_be_read() -> None:
+    before = World().start().tick(1).state
+    after = replace(before, calibration={"ttft": OLD})
+    entry = Entry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
+
+    line = line_of(entry, seq=1, prev=GENESIS, boot_id="", host="")
+
+    assert (material(after), unremembered(after)) == (material(before), unremembered(before))
+    assert state_of(parse(line)) == after
+
+
+def folded(fold: Fold, *, minutes: int) -> Iterator[dict[str, Calibration]]:
+    """What the fold gives out each second of some minutes with a request a second."""
+    one = Request(server="r0", outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)
+    for second in range(minutes * 60):
+        fold.add(RequestSample(at=at(second), requests=(one,)))
+        yield fold.steady(at(second), fold.arms(at(second)))
+
+
+def test_the_fold_says_each_stream_once_a_minute_and_none_that_was_not_promised() -> None:
+    fold = Fold(slo=Slo(ttft=Objective(under_s=0.5, share=0.95)))
+
+    said = [found for found in list(folded(fold, minutes=7))[6 * 60 :] if found]
+
+    assert sorted(name for found in said for name in found) == ["errors", "gave_up", "refused", "ttft"]
+    assert all(len(found) == 1 for found in said)
+
+
+def test_the_fold_says_nothing_of_the_first_minutes() -> None:
+    assert not any(folded(Fold(), minutes=5))
+
+
+def test_the_calibration_of_a_stream_is_rounded_where_that_does_no_harm() -> None:
+    found = known(stream(4, ticks=100, servers=2), ticks=100)
+
+    assert found == replace(found, phi=round(found.phi, 3), tick_share=round(found.tick_share, 4))

@@ -1,0 +1,219 @@
+"""How fast the error budget burns, and when that is an alarm."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.audit.records import DAEMON, GENESIS, Entry, line_of, parse, state_of
+from agent.domain.error_budget import SLOT_S, WINDOWS, Budget, Burn
+from agent.domain.model import Objective, Proposal, Slo
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from agent.domain.request_counts import Arm
+from agent.domain.state import Phase, State
+from agent.machine.step import Machine, material, unremembered
+from tests.support.machine_stories import RaiseSeqs, World, rules
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), e2e=Objective(under_s=9.0, share=0.9), errors=0.99)
+
+
+def at(minutes: float) -> datetime:
+    return NOON + timedelta(minutes=minutes)
+
+
+def spent(*minutes: tuple[float, Arm], budget: Budget | None = None) -> Budget:
+    budget = budget or Budget()
+    for minute, arm in minutes:
+        budget = budget.counted(at(minute), [arm])
+    return budget
+
+
+def steady(arm: Arm, *, since: int, until: int) -> Budget:
+    return spent(*((minute, arm) for minute in range(since, until)))
+
+
+def by_window(budget: Budget, minute: float, slo: Slo = SLO) -> Mapping[str, Burn]:
+    return {burn.window: burn for burn in budget.burns(slo, at(minute))}
+
+
+def test_a_burn_rate_is_the_bad_share_over_the_allowed_one_of_the_worst_objective() -> None:
+    budget = spent((0, Arm(total=1000, errors=20, over_ttft=200, over_itl=900, over_e2e=100)))
+
+    assert budget.burns(SLO, at(1))[0] == Burn(window="5m", objective="ttft", rate=4.0, bad=200, of=1000)
+
+
+def test_every_second_of_all_servers_adds_up() -> None:
+    one, other = Arm(total=30, errors=1), Arm(total=70, gave_up=50, refused=50)
+    budget = Budget().counted(at(0), [one, other]).counted(at(1), [one]).counted(at(2), [])
+
+    assert by_window(budget, 2)["5m"] == Burn(window="5m", objective="errors", rate=1.538, bad=2, of=130)
+
+
+def test_what_is_older_than_a_window_is_not_in_it() -> None:
+    bad, good = Arm(total=100, errors=100), Arm(total=100)
+    budget = spent((0, bad), (20, good), (50, good), (58, good))
+
+    burns = by_window(budget, 60)
+
+    assert {name: (burn.bad, burn.of) for name, burn in burns.items()} == {
+        "5m": (0, 100),
+        "30m": (0, 200),
+        "1h": (100, 400),
+        "6h": (100, 400),
+    }
+
+
+def test_too_few_requests_are_no_share() -> None:
+    budget = spent((0, Arm(total=19, errors=19)))
+
+    assert budget.burns(SLO, at(0)) == ()
+    assert spent((1, Arm(total=1)), budget=budget).burns(SLO, at(1))
+
+
+def test_an_objective_that_allows_nothing_has_no_budget() -> None:
+    budget = spent((0, Arm(total=100, errors=100)))
+
+    assert budget.burns(Slo(errors=1.0), at(0)) == ()
+    assert budget.alarm(Slo(errors=1.0), at(20)) == ""
+
+
+def test_six_hours_are_remembered_in_few_numbers() -> None:
+    budget = steady(Arm(total=1_000, errors=10), since=0, until=3 * 24 * 60)
+
+    burns = by_window(budget, 3 * 24 * 60)
+
+    assert len(budget.slots) <= 12 + 1 + 12
+    assert 330_000 <= burns["6h"].of <= 360_000
+    assert 60_000 <= burns["1h"].of <= 65_000
+    assert {round(burn.rate, 9) for burn in burns.values()} == {1.0}
+
+
+@given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 50)), max_size=60), st.integers(0, 60))
+def test_windows_hold_what_was_counted_in_their_time(asked: list[tuple[int, int]], later: int) -> None:
+    asked = sorted(asked)
+    budget = spent(*((minute, Arm(total=count)) for minute, count in asked))
+    now = max((minute for minute, _ in asked), default=0) + later
+
+    for name, slots in WINDOWS.items():
+        found = by_window(budget, now).get(name)
+        span = slots * SLOT_S // 60
+        begin = now // 5 * 5 - span
+        counted = sum(count for minute, count in asked if minute >= begin)
+        least = sum(count for minute, count in asked if minute >= begin + (30 if name == "6h" else 0))
+        assert (found.of if found else 0) <= counted
+        assert found is not None or least < 20
+        assert found is None or found.of >= least
+
+
+def test_a_clock_that_was_set_back_goes_on_in_the_latest_slot() -> None:
+    budget = spent((60, Arm(total=20)), (0, Arm(total=20)))
+
+    assert [slot[1] for slot in budget.slots] == [40]
+
+
+def alarm(*minutes: tuple[int, int, Arm], now: float, slo: Slo = SLO) -> str:
+    """`minutes`: (since, until, what each of them counts)."""
+    every = [(minute, arm) for since, until, arm in minutes for minute in range(since, until)]
+    return spent(*every).alarm(slo, at(now))
+
+
+GOOD, LATE = Arm(total=30), Arm(total=30, over_ttft=29)
+
+
+def test_a_fast_burn_over_both_windows_is_told_with_its_numbers() -> None:
+    assert alarm((0, 60, LATE), now=60) == (
+        "the error budget burns 14.4 times too fast or more: at least 72 % of the requests of the last 1 h "
+        "and of the last 5 min had their first token late, 5 % may"
+    )
+
+
+def test_a_slower_burn_takes_six_hours() -> None:
+    said = alarm((0, 360, Arm(total=30, errors=3)), now=360)
+
+    assert "burns 6 times too fast or more: at least 6 % of the requests of the last 6 h" in said
+    assert said.endswith("of the last 30 min failed, 1 % may")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "now"),
+    [
+        pytest.param([(0, 3, LATE)], 3, id="less is remembered than the short window"),
+        pytest.param([(0, 360, GOOD), (360, 365, LATE)], 365, id="a few bad minutes"),
+        pytest.param([(0, 50, LATE), (50, 90, GOOD)], 90, id="it is over"),
+        pytest.param([(0, 60, GOOD)], 60, id="all is well"),
+        pytest.param([(0, 60, LATE)], 200, id="nobody asks any more"),
+        pytest.param([], 60, id="nobody has asked"),
+    ],
+)
+def test_no_alarm(minutes: list[tuple[int, int, Arm]], now: int) -> None:
+    assert alarm(*minutes, now=now) == ""
+
+
+def test_a_young_history_that_is_longer_than_the_short_window_is_enough() -> None:
+    assert "14.4 times" in alarm((0, 11, LATE), now=11)
+
+
+def test_both_windows_must_suffer_from_the_same() -> None:
+    failing = Arm(total=300, errors=90)
+
+    assert alarm((0, 55, LATE), (55, 66, failing), now=66, slo=Slo(ttft=SLO.ttft, errors=0.9)) == ""
+
+
+def asked(world: World) -> int:
+    return sum(slot[1] for slot in world.state.budget.slots)
+
+
+def test_the_machine_counts_all_servers_in_all_phases() -> None:
+    world, expected = World().start(), 0
+    phases = set()
+    for second in range(120):
+        expected += 10 * sum(weight > 0 for weight in world.tick().weights.values())
+        phases.add(world.state.phase)
+        if second == 10:
+            world.approve()
+
+    assert {Phase.OBSERVING, Phase.PROPOSED, Phase.CANARY, Phase.PROMOTING} <= phases
+    assert asked(world) == expected
+
+
+def test_counts_alone_are_not_written_down_and_can_be_read_where_they_are() -> None:
+    before = World().start().tick(1).state
+    after = replace(before, budget=spent((0, LATE), (70, LATE)))
+    entry = Entry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
+
+    line = line_of(entry, seq=1, prev=GENESIS, boot_id="", host="")
+
+    assert (material(after), unremembered(after)) == (material(before), unremembered(before))
+    assert state_of(parse(line)) == after
+
+
+def test_a_server_that_drowns_from_the_start_gets_the_suggestion_that_relieves_it() -> None:
+    """The queue rule is a mitigation; what is a mere gain is held back, and that is noted once."""
+    slo = Slo(ttft=Objective(under_s=0.5, share=0.95))
+    gain = RaiseSeqs()
+
+    @dataclass(frozen=True)
+    class Relief:
+        def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+            return tuple(replace(one, mitigation=True) for one in gain.propose(reading, context))
+
+    held, relieved = (
+        World(
+            machine=Machine(rules(slo=slo, policies=(("admission", policy),))),
+            state=State(target="chat", budget=steady(LATE, since=-20, until=0)),
+            at=NOON,
+            silent=True,
+        )
+        for policy in (gain, Relief())
+    )
+    held.start().tick(60)
+    relieved.start().until("proposed")
+
+    notes = {state.note for state in held.states}
+    assert held.state.phase is Phase.OBSERVING
+    assert len([note for note in notes if note.startswith("Q1 is held back: the error budget burns")]) == 1

@@ -1,0 +1,126 @@
+"""What is refused before anything is written; no Envoy is started here."""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actuators.envoy.plugin import EnvoyTraffic, too_slow
+from agent.domain.effects import Route
+from agent.domain.errors import ActError
+from agent.domain.model import Server
+from agent.domain.ports import Site
+
+BLUE = Server(name="chat-r1", setting={}, address="127.0.0.1:8101")
+GREEN = Server(name="chat-r2", setting={}, address="127.0.0.1:8102")
+GOOD = Route(number=1, servers=(BLUE, GREEN), weights={BLUE.name: 95, GREEN.name: 5}, fallback=BLUE.name)
+CLOSED = replace(GOOD, weights={BLUE.name: 0, GREEN.name: 0}, fallback="", closed_s=30.0)
+
+weight = st.one_of(st.integers(), st.integers(-20, 120), st.floats(), st.booleans(), st.none(), st.text())
+names = st.sampled_from([BLUE.name, GREEN.name, "chat-r3", ""])
+
+
+def carriable(weights: Mapping[str, object]) -> bool:
+    return (
+        set(weights) <= {BLUE.name, GREEN.name}
+        and all(type(one) is int and 0 <= one <= 100 for one in weights.values())
+        and sum(one for one in weights.values() if type(one) is int) == 100
+    )
+
+
+@given(weights=st.dictionaries(names, weight, max_size=4))
+def test_no_other_weights_than_percents_that_sum_to_a_hundred_are_written(weights: dict[str, int]) -> None:
+    if carriable(weights):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=Path(folder), epoch=1))
+
+        for act in (traffic.route, traffic.keep_alive):
+            with pytest.raises(ActError):
+                asyncio.run(act(replace(GOOD, weights=weights)))
+
+        assert list(Path(folder).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("route", "why"),
+    [
+        (replace(GOOD, fallback="chat-r9"), "names chat-r9"),
+        (replace(GOOD, leased="chat-r9", lease_s=3), "names chat-r9"),
+        (replace(GOOD, leased=BLUE.name, lease_s=3), "end on chat-r1 itself"),
+        (replace(GOOD, leased=GREEN.name, lease_s=0), "seconds above 0"),
+        (replace(GOOD, leased=GREEN.name, lease_s=float("nan")), "seconds above 0"),
+        (replace(GOOD, leased=GREEN.name, lease_s=float("inf")), "seconds above 0"),
+        (replace(CLOSED, closed_s=0.0), "sum to 0"),
+        (replace(CLOSED, closed_s=-1.0), "seconds above 0"),
+        (replace(CLOSED, closed_s=float("nan")), "seconds above 0"),
+        (replace(CLOSED, closed_s=float("inf")), "seconds above 0"),
+        (replace(CLOSED, weights=GOOD.weights), "each server's weight is 0"),
+        (replace(CLOSED, weights={BLUE.name: 0, GREEN.name: 5}), "each server's weight is 0"),
+        (replace(CLOSED, weights={}), "each server's weight is 0"),
+        (replace(CLOSED, weights={**CLOSED.weights, "chat-r9": 0}), "each server's weight is 0"),
+        (replace(CLOSED, fallback=BLUE.name), "no fallback and no lease"),
+        (replace(CLOSED, leased=GREEN.name, lease_s=3), "no fallback and no lease"),
+        (replace(GOOD, servers=(BLUE, GREEN, GREEN)), "two servers of one name"),
+        (replace(GOOD, servers=(BLUE, replace(GREEN, address=""))), "HOST:PORT"),
+        (replace(GOOD, servers=(BLUE, replace(GREEN, address="host:0"))), "HOST:PORT"),
+    ],
+)
+async def test_a_route_that_cannot_be_carried_says_why_and_writes_nothing(
+    tmp_path: Path, route: Route, why: str
+) -> None:
+    traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+
+    with pytest.raises(ActError, match=why):
+        await traffic.route(route)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"listen": "8080"},
+        {"listen": "127.0.0.1:70000"},
+        {"session_header": "x session"},
+        {"concurrency": 0},
+        {"report_every_s": 0.0},
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  each has its own words
+        EnvoyTraffic(**options)  # type: ignore[arg-type]
+
+
+async def test_a_state_dir_too_long_for_a_socket_is_a_problem(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    traffic = EnvoyTraffic(listen="127.0.0.1:0".replace(":0", ":1")).bind(
+        Site(target="chat", state_dir=deep, epoch=1)
+    )
+
+    assert [problem for problem in await traffic.problems() if "unix socket" in problem]
+
+
+async def test_a_state_dir_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=tmp_path / "file" / "chat", epoch=1))
+
+    assert [problem for problem in await traffic.problems() if "cannot write in" in problem]
+
+
+async def test_a_missing_envoy_is_a_problem(tmp_path: Path) -> None:
+    traffic = EnvoyTraffic(binary="/no/such/envoy").bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+
+    assert [problem for problem in await traffic.problems() if "/no/such/envoy" in problem]
+
+
+def test_a_disk_on_which_no_lease_could_be_renewed_in_time_is_a_problem(tmp_path: Path) -> None:
+    assert too_slow(tmp_path) == ""
+    assert "choose a state_dir on a local disk" in too_slow(tmp_path, within_s=0.0)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,23 @@
+"""What the words of a new server are made of."""
+
+from actuators.host.origin import Origin
+from vllm_facts.masking import MASK
+
+ORIGIN = Origin(
+    argv=("vllm", "serve", "m", "--otlp-traces-endpoint", "http://u:pw@h", "--max-num-seqs", "2"),
+    env={},
+    cwd="/",
+)
+
+
+def test_a_masked_value_stays_as_the_command_has_it() -> None:
+    for hidden in (MASK, f"http://u:{MASK}@h"):
+        words = ORIGIN.command({"otlp_traces_endpoint": hidden, "max_num_seqs": 4}, 8101)
+
+        assert words == [*ORIGIN.argv[:-1], "4", "--port", "8101"]
+
+
+def test_a_masked_value_that_the_command_does_not_have_is_not_given() -> None:
+    words = ORIGIN.command({"kv_transfer_config": MASK, "max_num_seqs": 2}, 8101)
+
+    assert words == ["vllm", "serve", "m", "--max-num-seqs", "2", "--port", "8101"]

@@ -1,0 +1,102 @@
+"""How long a verdict takes, told before anybody approves; and the plan that the traffic allows."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.domain.calibration import Calibration
+from agent.domain.model import Forecast, Plan, Prospect, Step
+from agent.judge.anytime import AnytimeJudge
+from agent.machine.default_plan import plan_for
+from tests.support.machine_stories import PLAN as SHORT
+from tests.unit.judge.test_judge import CALM, INDEPENDENT, SLO, served
+
+PLAN = replace(
+    SHORT,
+    steps=(
+        Step(weight=5, requests=20, at_least_s=30, at_most_s=600),
+        Step(weight=50, requests=100, at_least_s=60, at_most_s=2700),
+        Step(weight=100, requests=200, at_least_s=1800, at_most_s=7200),
+    ),
+)
+
+
+def foreseen(rate_rps: float, plan: Plan = PLAN, spread: Calibration = INDEPENDENT) -> Forecast:
+    recent_s = 100.0
+    total = round(rate_rps * recent_s)
+    found = AnytimeJudge().forecast(
+        plan,
+        slo=SLO,
+        recent=served(total, errors=total // 100),
+        recent_s=recent_s,
+        calibration=dict.fromkeys(CALM, spread),
+    )
+    assert found is not None
+    return found
+
+
+def test_more_traffic_is_known_sooner() -> None:
+    spans = [foreseen(rate).usual_s for rate in (0.5, 2, 8, 32)]
+    assert spans == sorted(spans, reverse=True)
+    assert spans[0] > 4 * spans[2]
+
+
+def test_one_percent_of_failures_takes_about_a_thousand_requests_beside_blue() -> None:
+    parity = replace(PLAN, steps=(replace(PLAN.steps[1], weight=25, parity=25, requests=1), PLAN.steps[2]))
+    requests = foreseen(8, parity).usual_s * 8 * 0.25
+    assert 700 < requests < 1500  # 967 in canary.md 4.5
+
+
+def test_clumped_failures_take_so_many_times_as_many() -> None:
+    plain, clumped = foreseen(8), foreseen(8, spread=replace(INDEPENDENT, phi=4.0))
+    assert 2 < clumped.usual_s / plain.usual_s < 4.5
+
+
+def test_what_takes_too_long_is_said_with_a_margin_that_fits() -> None:
+    found = foreseen(0.5)
+    assert found.too_long == (5, 50)
+    parity = replace(PLAN, steps=PLAN.steps[1:])
+    found = foreseen(0.5, parity)
+    assert found.too_long == (50,)
+    assert found.fitting_margin is not None
+    wider = foreseen(0.5, replace(parity, margin=found.fitting_margin))
+    assert wider.too_long == ()
+
+
+def test_without_traffic_nothing_is_foretold() -> None:
+    assert AnytimeJudge().forecast(PLAN, slo=SLO, recent=served(0), recent_s=60, calibration={}) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "weights"),
+    [(None, [5, 50, 100]), (8.0, [5, 50, 100]), (0.5, [14, 50, 100]), (0.1, [50, 100])],
+)
+def test_a_first_share_is_large_enough_for_the_traffic(rate: float | None, weights: list[int]) -> None:
+    plan = plan_for(PLAN, Prospect(strategy="surge"), 1, rate)
+    assert [step.weight for step in plan.steps] == weights
+
+
+def test_at_parity_each_server_carries_as_much_as_the_others() -> None:
+    for strategy, servers, parity in (("surge", 3, 25), ("replace", 4, 25), ("replace", 2, 50)):
+        plan = plan_for(PLAN, Prospect(strategy=strategy), servers)  # type: ignore[arg-type]
+        assert [step.weight for step in plan.steps] == [5, parity, 100 - parity]
+        assert [step.parity for step in plan.steps] == [parity, parity, 100 - parity]
+
+
+@pytest.mark.parametrize("margin", [0.001, 0.01, 0.1, 0.5])
+@pytest.mark.parametrize("bad", [0, 1, 50, 89, 90, 99, 100])
+@pytest.mark.parametrize("how", ["slow", "errors"])
+def test_a_time_is_told_however_many_requests_were_bad(how: str, bad: int, margin: float) -> None:
+    """An overloaded server gives nobody a first token in time: just when a change is needed."""
+    recent = served(100, slow=bad) if how == "slow" else served(100, errors=bad)
+
+    found = AnytimeJudge().forecast(
+        replace(PLAN, margin=margin),
+        slo=SLO,
+        recent=recent,
+        recent_s=100.0,
+        calibration=dict.fromkeys(CALM, INDEPENDENT),
+    )
+
+    assert found is not None
+    assert found.usual_s > 0

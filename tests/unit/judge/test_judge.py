@@ -1,0 +1,332 @@
+"""The judge, second by second: what takes green back, what lets it go on, and what is no evidence."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from agent.domain.calibration import Calibration
+from agent.domain.model import Objective, Slo, Step
+from agent.domain.ports import Verdict
+from agent.domain.reading import Pulse, Request, RequestOutcome
+from agent.domain.request_counts import Arm, arm_of
+from agent.domain.trial import Second, Trial
+from agent.judge.anytime import AnytimeJudge
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), e2e=Objective(under_s=5.0, share=0.95))
+SMOKE = Step(weight=5, requests=20, at_least_s=30, at_most_s=600)
+PARITY = Step(weight=50, requests=50, at_least_s=60, at_most_s=2700)
+HOLD = Step(weight=100, requests=50, at_least_s=60, at_most_s=7200)
+INDEPENDENT = Calibration(
+    phi=1.0, tick_edge=0.1, tick_share=0.05, tick_phi=1.0, tick_requests=30.0, ticks=960
+)
+CALM = dict.fromkeys(("errors", "gave_up", "refused", "ttft", "itl", "e2e"), INDEPENDENT)
+
+
+def served(
+    total: int = 0,
+    *,
+    errors: int = 0,
+    gave_up: int = 0,
+    refused: int = 0,
+    slow: int = 0,
+    unreached: int = 0,
+    ttft_s: float = 0.1,
+    slow_s: float = 1.0,
+    slo: Slo = SLO,
+) -> Arm:
+    """An arm of `total` answered or failed requests, of which some are bad."""
+
+    def of(outcome: RequestOutcome, first_s: float | None, status: int = 200) -> Request:
+        duration_s = (first_s or 0) + 1.0
+        return Request(
+            server="any", outcome=outcome, status=status, duration_s=duration_s, ttft_s=first_s, tokens=51
+        )
+
+    others = [
+        *[of("failed", None, 500)] * errors,
+        *[of("failed", None, 0)] * unreached,
+        *[of("gave_up", None)] * gave_up,
+        *[of("refused", 0.002, 400)] * refused,
+    ]
+    fine = total - errors - slow - unreached
+    return arm_of([*[of("ok", ttft_s)] * fine, *[of("ok", slow_s)] * slow, *others], slo)
+
+
+class Canary:
+    """One step, second by second."""
+
+    def __init__(self, step: Step, *, record: Arm | None = None, slo: Slo = SLO, **trial: object) -> None:
+        self.step, self.slo = step, slo
+        self.record = served(600, errors=2) if record is None else record
+        self.trial = replace(Trial(calibration=CALM), **trial)  # type: ignore[arg-type]
+        self.green, self.blue, self.at = Arm(), Arm(), NOON
+        self.verdict = Verdict(kind="wait", why="")
+
+    def hear(self, green: Arm, blue: Arm | Mapping[str, Arm] | None = None, **more: object) -> Verdict:
+        self.at += timedelta(seconds=1)
+        beside = {"b": blue} if isinstance(blue, Arm) else dict(blue or {})
+        second = Second(at=self.at, green=green, blue=beside, **more)  # type: ignore[arg-type]
+        self.green, self.blue = self.green + green, sum(beside.values(), self.blue)
+        self.trial, self.verdict = AnytimeJudge().hear(
+            self.trial,
+            step=self.step,
+            slo=self.slo,
+            second=second,
+            green=self.green,
+            blue=self.blue,
+            record=self.record,
+        )
+        return self.verdict
+
+    def run(self, green: Arm, blue: Arm | None = None, *, seconds: int) -> Verdict:
+        """The same every second, until there is a verdict."""
+        for _ in range(seconds):
+            if self.hear(green, blue).kind in {"pass", "fail"}:
+                break
+        return self.verdict
+
+
+def test_an_equal_green_passes_when_that_is_proved() -> None:
+    canary = Canary(PARITY)
+    verdict = canary.run(served(5), served(5), seconds=900)
+    assert verdict.kind == "pass"
+    assert "not worse" in verdict.why
+    assert canary.trial.valid_s >= PARITY.at_least_s
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param({"errors": 1}, id="errors"),
+        pytest.param({"gave_up": 1}, id="clients leave"),
+        pytest.param({"refused": 1}, id="refusals"),
+        pytest.param({"slow": 1}, id="late first tokens"),
+    ],
+)
+def test_a_green_with_a_fifth_of_bad_requests_goes_back(bad: dict[str, int]) -> None:
+    verdict = Canary(PARITY).run(served(5, **bad), served(5), seconds=300)  # type: ignore[arg-type]
+    assert verdict.kind == "fail"
+    assert "green is worse" in verdict.why
+
+
+def test_the_sentence_says_the_counts_and_the_chance() -> None:
+    verdict = Canary(PARITY).run(served(5, slow=1), served(5), seconds=300)
+    assert "requests with a first token after 500 ms, blue: 0 of" in verdict.why
+    assert "chance of this if green were no worse than" in verdict.why
+    assert "under 1 in" in verdict.why
+
+
+def test_an_incident_on_both_sides_takes_nothing_back() -> None:
+    canary = Canary(PARITY)
+    canary.run(served(5), served(5), seconds=30)
+    kinds = {canary.hear(served(5, errors=2), served(5, errors=2)).kind for _ in range(600)}
+    assert "fail" not in kinds
+    assert "pass" not in kinds
+
+
+def test_nothing_passes_while_blue_itself_breaks_the_record_that_green_will_be_held_up_to() -> None:
+    canary = Canary(PARITY)
+    canary.run(served(20), served(20), seconds=30)
+    ill = [canary.hear(served(20, errors=1), served(20, errors=1)) for _ in range(600)]
+    assert {verdict.kind for verdict in ill} == {"wait"}
+    assert "blue itself is worse than before" in ill[-1].why
+
+    assert canary.run(served(20), served(20), seconds=300).kind == "pass"
+
+
+def test_below_parity_latency_is_not_compared() -> None:
+    verdict = Canary(SMOKE).run(served(1, slow=1), served(19), seconds=120)
+    assert verdict.kind == "pass"
+
+
+def test_below_parity_half_of_twenty_bad_is_too_much() -> None:
+    verdict = Canary(SMOKE).hear(served(20, errors=10), served(190))
+    assert verdict.kind == "fail"
+    assert "at least 50%" in verdict.why
+
+
+def test_an_incident_that_begins_with_the_step_is_no_disaster_of_green_alone() -> None:
+    verdict = Canary(PARITY).hear(served(25, errors=14), served(26, errors=5))
+    assert verdict.kind != "fail"
+    assert Canary(PARITY).hear(served(25, errors=14), served(26, errors=1)).kind == "fail"
+
+
+def test_silence_never_passes() -> None:
+    assert Canary(PARITY).run(Arm(), served(5), seconds=900).kind == "wait"
+    assert Canary(PARITY).run(served(5), Arm(), seconds=900).kind == "wait"
+    assert Canary(HOLD).run(Arm(), None, seconds=900).kind == "wait"
+
+
+def test_what_cannot_be_seen_is_held_and_its_time_does_not_count() -> None:
+    canary = Canary(PARITY)
+    canary.run(served(5), served(5), seconds=10)
+    before = canary.trial
+    for _ in range(100):
+        canary.hear(served(5), served(5), blind="Envoy has closed its connection")
+    assert canary.verdict.kind == "hold"
+    assert "Envoy has closed" in canary.verdict.why
+    assert canary.trial.held_s == 100
+    assert canary.trial.valid_s == before.valid_s
+    assert canary.trial.streams == before.streams
+
+
+def test_evidence_outlives_a_restart() -> None:
+    canary = Canary(PARITY)
+    canary.run(served(20, slow=2), served(20), seconds=10)
+    kept = canary.trial.resumed()
+    assert [s.requests for s in kept.streams] == [s.requests for s in canary.trial.streams]
+
+
+def test_a_new_share_needs_a_proof_of_its_own_but_forgets_no_harm() -> None:
+    canary = Canary(PARITY)
+    canary.run(served(20, slow=1), served(20), seconds=20)
+    after = canary.trial.next_step()
+    for old, new in zip(canary.trial.streams, after.streams, strict=True):
+        assert new.requests.worse == old.requests.worse
+        assert new.requests.most_good == 0.0
+
+
+def test_the_hold_back_is_held_up_to_the_record() -> None:
+    record = served(600, errors=2)
+    assert Canary(HOLD, record=record).run(served(10), seconds=600).kind == "pass"
+    assert Canary(HOLD, record=record).run(served(10, slow=2), seconds=600).kind == "fail"
+
+
+def test_in_a_busier_hold_back_than_the_record_latency_speaks_for_green_only_and_errors_as_ever() -> None:
+    """600 requests in 60 s: ten a second."""
+    busier = Canary(HOLD, record_s=60.0)
+    for _ in range(600):
+        assert busier.hear(served(14, slow=8)).kind == "wait"
+    assert "green is asked 14 times a second, blue's record is of 10" in busier.verdict.why
+    assert Canary(HOLD, record_s=60.0).run(served(14), seconds=600).kind == "pass"
+    assert Canary(HOLD, record_s=60.0).run(served(14, errors=1), seconds=600).kind == "fail"
+    assert Canary(HOLD, record_s=60.0).run(served(11, slow=2), seconds=600).kind == "fail"
+    assert Canary(HOLD, record_s=60.0).run(served(11), seconds=600).kind == "pass"
+
+
+def test_a_pause_in_the_first_seconds_of_a_share_is_no_disaster() -> None:
+    canary = Canary(PARITY, calibration=dict.fromkeys(CALM, replace(INDEPENDENT, phi=30.0, tick_phi=4.0)))
+    for _ in range(6):
+        assert canary.hear(served(15, slow=12), served(15)).kind == "wait"
+
+
+def test_where_late_ones_come_in_clumps_twenty_of_them_are_none() -> None:
+    canary = Canary(PARITY, calibration=dict.fromkeys(CALM, replace(INDEPENDENT, phi=14.0, tick_phi=4.0)))
+    for second in range(45):
+        assert canary.hear(served(1, slow=int(second % 3 > 0)), served(1)).kind == "wait"
+    assert canary.run(served(1, slow=1), served(1), seconds=300).kind == "fail"
+
+
+def test_half_of_green_s_requests_late_for_half_a_minute_is_one() -> None:
+    canary = Canary(HOLD)
+    verdict = canary.run(served(15, slow=12), seconds=60)
+    assert verdict.kind == "fail"
+    assert canary.trial.valid_s <= 30.0
+
+
+@pytest.mark.parametrize("edge", [0.01, 0.02, 0.025])
+def test_ticks_that_any_harm_would_fill_are_read_without_an_error(edge: float) -> None:
+    full = dict.fromkeys(CALM, replace(INDEPENDENT, tick_edge=edge, tick_requests=600.0))
+    verdict = Canary(PARITY, calibration=full, margin=0.02).run(served(20), served(20), seconds=900)
+    assert verdict.kind == "pass"
+
+
+def test_the_evidence_of_the_canary_goes_on_in_the_hold_back() -> None:
+    canary = Canary(PARITY)
+    assert canary.run(served(5), served(5), seconds=900).kind == "pass"
+    before = {stream.name: len(stream.requests.worse) for stream in canary.trial.streams}
+
+    canary.step, canary.trial = HOLD, canary.trial.next_step()
+
+    assert canary.run(served(10), seconds=900).kind == "pass"
+    assert {stream.name: len(stream.requests.worse) for stream in canary.trial.streams} == before
+
+
+def test_a_promise_that_is_kept_is_no_breach_in_the_hold_back() -> None:
+    record = served(600)
+    verdict = Canary(HOLD, record=record).run(served(25, slow=1), seconds=600)
+    assert verdict.kind == "pass"
+
+
+def test_a_late_blue_excuses_an_equally_late_green() -> None:
+    late = served(600, slow=600, slow_s=2.0)
+    assert (
+        Canary(PARITY, record=late)
+        .run(served(5, slow=5, slow_s=2.0), served(5, slow=5, slow_s=2.0), seconds=900)
+        .kind
+        == "pass"
+    )
+    assert (
+        Canary(PARITY, record=late)
+        .run(served(5, slow=5, slow_s=4.0), served(5, slow=5, slow_s=2.0), seconds=900)
+        .kind
+        == "fail"
+    )
+
+
+def test_a_green_that_runs_requests_for_a_minute_without_a_token_goes_back() -> None:
+    canary = Canary(PARITY)
+    stuck = Pulse(age_s=0.5, running=3, waiting=0, tokens=0.0)
+    for _ in range(59):
+        assert canary.hear(Arm(), served(5), green_pulse=stuck).kind == "wait"
+    assert canary.hear(Arm(), served(5), green_pulse=stuck).kind == "fail"
+    assert "not one token" in canary.verdict.why
+
+
+def test_a_green_whose_process_was_replaced_goes_back() -> None:
+    pulse = Pulse(age_s=0.5, running=0, waiting=0, tokens=None, restarted=True)
+    assert Canary(SMOKE).hear(served(1), served(9), green_pulse=pulse).kind == "fail"
+
+
+def test_a_green_that_cannot_be_reached_goes_back_at_once() -> None:
+    canary = Canary(SMOKE)
+    canary.hear(served(5, unreached=5), served(50))
+    assert canary.verdict.kind == "fail"
+    assert "could not reach it" in canary.verdict.why
+
+
+def test_a_cold_prefix_cache_is_no_evidence_of_latency() -> None:
+    canary = Canary(PARITY)
+    warm = Pulse(age_s=0.5, running=1, waiting=0, tokens=100.0, prefix_queries=900.0, prefix_hits=800.0)
+    cold = replace(warm, prefix_hits=90.0)
+    for _ in range(120):
+        canary.hear(served(5, slow=2), served(5), green_pulse=cold, blue_pulse=warm)
+    assert "cold" in canary.verdict.why
+    for _ in range(200):
+        canary.hear(served(5), served(5), green_pulse=warm, blue_pulse=warm)
+    assert canary.verdict.kind == "pass"
+
+
+def test_too_little_of_the_load_is_no_evidence_of_latency() -> None:
+    canary = Canary(PARITY)
+    for _ in range(300):
+        canary.hear(served(1), served(20, slow=1))
+    assert canary.verdict.kind == "wait"
+    assert "green gets 5% of the requests, not 50%" in canary.verdict.why
+
+
+@pytest.mark.parametrize("phi", [1.0, 4.0])
+def test_equal_greens_are_not_taken_back(phi: float) -> None:
+    random = Random(20300101)  # noqa: S311
+    spread = dict.fromkeys(CALM, replace(INDEPENDENT, phi=phi))
+    fails = 0
+    for _ in range(20):
+        canary = Canary(replace(PARITY, at_least_s=10_000), calibration=spread)
+        for _ in range(300):
+            green, blue = (
+                served(4, errors=random.random() < 0.04, slow=random.random() < 0.1) for _ in range(2)
+            )
+            if canary.hear(green, blue).kind == "fail":
+                fails += 1
+                break
+    assert fails == 0
+
+
+@pytest.mark.parametrize("option", [{"alpha": 0.0}, {"beta": 1.0}, {"alpha": float("nan")}])
+def test_an_option_that_makes_no_sense_is_refused(option: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must lie between 0 and 1"):
+        AnytimeJudge(**option)

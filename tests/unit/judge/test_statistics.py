@@ -1,0 +1,219 @@
+"""What the judge promises, on small samples with fixed seeds; `python -m bench.judge` has the large ones."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from math import exp, inf, log, pi
+
+import pytest
+
+from agent.domain.calibration import Calibration
+from agent.domain.model import Objective
+from agent.domain.request_counts import EMPTY, Arm
+from agent.domain.trial import Lens, Trial
+from agent.judge.eprocess import RESTART_S, beside, gained, grid, nearest
+from agent.judge.failure_modes import learned as learned_of
+from agent.judge.failure_modes import opened, tick_phi_of
+from agent.judge.gain import gain
+from bench.judge import gains, passing, peers, rollouts
+from bench.judge.hours import learned
+from bench.judge.ours import SLO, STEP, Evidence, greens, independent, taken_back
+from bench.judge.scenarios import DUAL, ONSET, SCENARIOS
+from bench.judge.traffic import TICK_S, Stalls, Traffic, quantiles, seeded, ticks
+
+RUNS = 20
+
+
+def tried(name: str, runs: int = RUNS, *, known: Calibration | None = None) -> list[float]:
+    """Green's requests until it goes back, in each run; inf: not within the hour."""
+    scenario = SCENARIOS[name]
+    found = []
+    for run in range(runs):
+        calibration = known or learned(scenario.traffic, run // 10)
+        made = ticks(seeded(name, run), scenario.traffic, scenario.green, scenario.blue)
+        at = taken_back(Evidence(calibration), made)
+        found.append(inf if at is None else sum(of for of, _ in greens(made)[:at]))
+    return found
+
+
+def shares() -> Iterator[tuple[float, float]]:
+    """What the control's share may be, and how much worse green is by an alternative."""
+    yield from product((0.0002, 0.01, 0.1, 0.6), (1.5, 6.0, 40.0))
+
+
+@pytest.mark.parametrize(("n_b", "n_c"), [(90, 30), (5, 2), (200, 10), (1, 1), (3, 40)])
+@pytest.mark.parametrize("d", [0.0025, 0.005, 0.05, 0.2])
+def test_no_factor_has_a_mean_above_one_wherever_the_hypothesis_holds(n_b: int, n_c: int, d: float) -> None:
+    """Exactly, not by sampling: the mean of a product of independent binomials' factors."""
+    for b, times in shares():
+        for c in (min(b + times * d, 0.98), b, 0.5 * b):
+            worse = c > b + d
+            x = nearest(n_b, n_c, b, c, d)
+            for step in range(1, 60):
+                q_b = step / 60 * (1 - d)
+                for q_c in {q_b + d, 0.5 * (q_b + d)} if worse else {q_b + d, 0.5 * (1 + q_b + d)}:
+                    control = q_b * b / x + (1 - q_b) * (1 - b) / (1 - x)
+                    green = q_c * c / (x + d) + (1 - q_c) * (1 - c) / (1 - x - d)
+                    assert control**n_b * green**n_c <= 1 + 1e-9
+
+
+def test_the_mixture_is_what_a_row_for_each_start_gives() -> None:
+    lens, rows, random = Lens(bad=20.0, of=2000.0), list[list[float]](), seeded("mixture")
+    for number, (green, blue) in enumerate(ticks(random, Traffic(servers=1), [0.03] * 90, [0.01] * 90)):
+        (of, bad), (n, k) = green, blue[0]
+        b = lens.bad / lens.of
+        at_s = number * TICK_S
+        if number % (RESTART_S / TICK_S) == 0:
+            rows.append([0.0] * len(grid(0.005)))
+        found = [gained((n, k, of, bad), b, b + step, 0.005) / 2.0 for step in grid(0.005)]
+        rows = [[old + new for old, new in zip(row, found, strict=True)] for row in rows]
+        weights = [0.5, *(3 / (pi * start) ** 2 for start in range(1, len(rows)))]
+        means = [sum(map(exp, row)) / len(row) for row in rows]
+        mixed = 1 - sum(weights) + sum(w * mean for w, mean in zip(weights, means, strict=True))
+
+        lens = beside(lens, (n, k, of, bad), margin=0.005, tolerance=0.01, phi=2.0, at_s=at_s, tick_s=TICK_S)
+
+        assert lens.log_worse == pytest.approx(log(mixed), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "null, iid",
+        "null, worse by exactly the margin",
+        "null, both drift from 1 to 4 %",
+        "null, both at 6 % for 10 min",
+        "null, stalls of 15 s",
+        "null, stalls of 45 s",
+    ],
+)
+def test_no_good_green_is_taken_back(name: str) -> None:
+    assert set(tried(name, 6)) == {inf}
+
+
+def test_a_latency_that_nobody_promised_is_not_taken_to_be_independent() -> None:
+    """Nothing above its edge was counted before, so its calibration is one of no bad requests at all."""
+    known = dict.fromkeys(("ttft", "e2e"), independent())
+    control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
+    promised, not_promised = (
+        {
+            stream.name: stream
+            for stream in opened(Trial(calibration=known), step=STEP, slo=slo, control=control, margin=0.01)
+        }
+        for slo in (rollouts.SLO, SLO)
+    )
+    assert learned_of(known, "ttft", rollouts.SLO) is known["ttft"]
+    assert learned_of(known, "ttft", SLO) is None
+    assert promised["ttft"].ticks is not None
+    assert not_promised["ttft"].ticks is None
+    assert not_promised["ttft"].margin > promised["ttft"].margin
+
+
+def test_a_promised_latency_passes_half_of_the_late_ones_that_are_allowed() -> None:
+    slo = replace(rollouts.SLO, ttft=Objective(under_s=0.5, share=0.95))
+    control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
+    found = opened(Trial(), step=STEP, slo=slo, control=control, margin=0.01)
+    tolerances = {stream.name: stream.tolerance for stream in found}
+    assert tolerances == pytest.approx(dict.fromkeys(tolerances, 0.01) | {"ttft": 0.025})
+    assert {stream.margin for stream in found} == {0.005}
+
+
+def test_clumps_of_ticks_of_which_few_were_seen_are_taken_to_be_larger() -> None:
+    often = replace(independent(), tick_phi=2.0, tick_share=0.12)
+    seldom = replace(often, ticks=288)
+    assert tick_phi_of(independent()) == 1.0
+    assert 2.1 < tick_phi_of(often) < 2.2 < tick_phi_of(seldom) < 2.4
+
+
+def test_without_the_design_effect_stalls_would_take_good_greens_back() -> None:
+    assert min(tried("null, stalls of 45 s", 10, known=independent())) < inf
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("1 to 5%, iid", DUAL["iid"][0.05]),
+        ("1 to 10%, iid", DUAL["iid"][0.10]),
+        ("1 to 50%, iid", DUAL["iid"][0.50]),
+        ("1 to 10%, stalls of 15 s", DUAL["15 s"][0.10]),
+    ],
+)
+def test_a_bad_green_goes_back_within_the_requests_that_the_design_allows(name: str, wanted: float) -> None:
+    """The median of so few runs may be half as much again."""
+    assert quantiles(tried(name), 0.5)[0] <= 1.5 * wanted
+
+
+def test_a_fault_that_comes_late_is_not_buried_under_good_evidence() -> None:
+    scenario = SCENARIOS["1 to 10% at minute 30, iid"]
+    made = ticks(seeded("late"), scenario.traffic, scenario.green, scenario.blue)
+    evidence = Evidence(learned(scenario.traffic, 0))
+    at = taken_back(evidence, made)
+    assert at is not None
+    assert ONSET < at <= ONSET + 16
+    assert evidence.log_from_the_start < log(100)
+
+
+def test_an_equal_green_passes_within_the_requests_that_the_design_allows() -> None:
+    name = passing.Case(usual=0.01, limit=0.02, wanted=333).name
+    counts = [passing.passed(name, run, worse=False) for run in range(RUNS)]
+    assert quantiles(counts, 0.5)[0] <= 1.5 * 333
+
+
+def test_few_that_are_worse_by_the_limit_pass() -> None:
+    """At most 5 % do: of 8, more than 2 would do so once in 170 times."""
+    name = passing.Case(usual=0.01, limit=0.03, wanted=196).name
+    assert sum(passing.passed(name, run, worse=True) < inf for run in range(8)) <= 2
+
+
+def test_the_whole_judge_takes_a_broken_green_back_within_a_minute_and_no_equal_one() -> None:
+    back_s, _, _, excess = rollouts.rollout("1 to 50 %", 0)
+    assert back_s < 60
+    assert excess < 20
+    assert rollouts.Rollout(rollouts.Case(minutes=4), 1).back_s() == inf
+
+
+def test_an_equal_green_is_seldom_called_better_and_a_quicker_one_is() -> None:
+    assert sum(bool(gains.said("equal", run)) for run in range(4)) <= 1
+    assert all(gains.said("20 % quicker", run) for run in range(2))
+
+
+def test_only_a_green_that_was_never_beside_blue_is_compared_with_a_record_of_another_time() -> None:
+    trial = Trial(calibration={"errors": independent()})
+    ill, well, usual = (rollouts.arm(2000, bad, 0, 0, 0, 0, 0) for bad in (200, 2, 20))
+    alone, level = (Arm(), Arm()), (usual, usual)
+    assert "requests failed, cut or stalled" in gain(trial, slo=SLO, level=alone, green=well, record=ill)
+    assert gain(trial, slo=SLO, level=level, green=well, record=ill) == ""
+    assert gain(trial, slo=SLO, level=(well, ill), green=usual, record=usual) != ""
+
+
+def test_what_nobody_promised_must_get_better_by_more_than_is_no_harm() -> None:
+    trial = Trial(calibration={"ttft": independent(), "e2e": independent()})
+    blue, green = (Arm(total=4000, ttft=spread(slow)) for slow in (1800, 1600))
+    assert "first token after" in gain(
+        trial, slo=rollouts.SLO, level=(green, blue), green=Arm(), record=Arm()
+    )
+    assert gain(trial, slo=SLO, level=(green, blue), green=Arm(), record=Arm()) == ""
+
+
+def spread(slow: int) -> tuple[int, ...]:
+    """Of 4,000 first tokens, more than half of them quick."""
+    counts = [0] * len(EMPTY)
+    counts[20], counts[30] = 4000 - slow, slow
+    return tuple(counts)
+
+
+@cache
+def even(share: float, stalls: Stalls | None = None) -> list[tuple[int, int]]:
+    traffic = Traffic(stalls=stalls)
+    return greens(ticks(seeded("peers", share), traffic, [share] * 240, [share] * 240))
+
+
+def test_the_peers_do_what_their_documents_say() -> None:
+    assert peers.flagger(1)([(30, 0)] * 8, 0.02) is None
+    assert peers.flagger(2)([(30, 3)] * 12, 0.02) == 8
+    assert peers.argo([(30, 3)] * 240, 0.02) == 80
+    assert peers.limit([(0, 0)] * 4, 0.02, minutes=1, failures=1) == 4
+    assert peers.kayenta(even(0.10), even(0.01)) == 40
+    assert peers.kayenta(even(0.01), even(0.01)) is None
+    assert peers.z_test(even(0.10), even(0.01)) is not None

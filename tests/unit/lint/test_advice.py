@@ -1,0 +1,186 @@
+"""What follows of findings: order, contradictions, and the changes that go together."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.advisor.run_policies import finding_of
+from agent.domain.model import Evidence, Proposal
+from lint.advice import advise, rows
+from lint.ordering import Ordered, Outranked, S, as_said
+from vllm_facts.deployment import Case, Finding, Severity
+from vllm_facts.values import Value
+
+CASE = Case(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
+
+
+@dataclass(frozen=True)
+class Says:
+    """A lint that says what it is told to, where it applies."""
+
+    finding: Finding
+    when: Callable[[Case], bool] = lambda _: True
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return (self.finding.rule,)
+
+    def check(self, case: Case) -> Iterable[Finding]:
+        return (self.finding,) if self.when(case) else ()
+
+
+def finding(rule: str, severity: Severity = "warning", **to: Value) -> Finding:
+    return Finding(rule=rule, klass="auto", severity=severity, why="because", source="a test", to=to)
+
+
+def first_only(said: Sequence[S]) -> Ordered[S]:
+    return Ordered(tuple(said[:1]), tuple(Outranked(lost, said[0].rule, "it is second") for lost in said[1:]))
+
+
+def rules(findings: Iterable[Finding]) -> list[str]:
+    return [found.rule for found in findings]
+
+
+def test_errors_come_before_warnings_before_the_rest() -> None:
+    lints = [Says(finding("I", "info")), Says(finding("W")), Says(finding("E", "error"))]
+
+    assert rules(advise(CASE, lints, as_said).findings) == ["E", "W", "I"]
+
+
+def test_all_that_agrees_is_changed_together() -> None:
+    lints = [Says(finding("A", max_num_seqs=8)), Says(finding("B", enforce_eager=False))]
+
+    advice = advise(CASE, lints, as_said)
+
+    assert advice.to == {"max_num_seqs": 8, "enforce_eager": False}
+    assert advice.after(CASE).setting == {"model": "m", "max_num_seqs": 8, "enforce_eager": False}
+
+
+def test_of_two_that_contradict_each_other_the_first_is_heard() -> None:
+    advice = advise(CASE, [Says(finding("A", max_num_seqs=8)), Says(finding("B", max_num_seqs=2))], as_said)
+
+    assert (rules(advice.findings), advice.to) == (["A"], {"max_num_seqs": 8})
+
+
+def test_what_would_bring_an_error_is_left_out() -> None:
+    def many(case: Case) -> bool:
+        return case.setting.get("max_num_seqs") == 8
+
+    lints = [Says(finding("A", max_num_seqs=8)), Says(finding("E", "error"), when=many)]
+
+    advice = advise(CASE, lints, as_said)
+
+    assert (advice.findings, advice.to) == ((), {})
+    assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("A", "E")]
+
+
+def test_an_error_that_the_change_before_it_ends_asks_for_nothing_more() -> None:
+    def many(case: Case) -> bool:
+        return case.setting.get("max_num_seqs") == 4
+
+    lints = [
+        Says(finding("V1", "error", max_num_seqs=2), when=many),
+        Says(finding("D2", "error", tensor_parallel_size=4), when=many),
+    ]
+
+    advice = advise(CASE, lints, as_said)
+
+    assert (rules(advice.findings), advice.to) == (["V1"], {"max_num_seqs": 2})
+    assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("D2", "V1")]
+
+
+def test_more_sequences_than_tokens_of_a_step_are_never_asked_for() -> None:
+    case = Case(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
+
+    advice = advise(case, [Says(finding("A", max_num_seqs=1024))], as_said)
+
+    assert advice.to == {}
+
+
+def test_a_rule_that_goes_step_by_step_is_followed_to_its_end() -> None:
+    class Doubles:
+        rules = ("D",)
+
+        def check(self, case: Case) -> Iterable[Finding]:
+            seqs = case.setting["max_num_seqs"]
+            if isinstance(seqs, int) and seqs < 30:
+                yield finding("D", max_num_seqs=2 * seqs)
+
+    assert advise(CASE, [Doubles()], as_said).to == {"max_num_seqs": 32}
+
+
+def test_a_rule_that_goes_in_circles_is_taken_at_its_first_word() -> None:
+    class Turns:
+        rules = ("T",)
+
+        def check(self, case: Case) -> Iterable[Finding]:
+            yield finding("T", max_num_seqs=8 if case.setting["max_num_seqs"] == 4 else 4)
+
+    assert advise(CASE, [Turns()], as_said).to == {"max_num_seqs": 8}
+
+
+def test_an_error_yields_only_to_an_error() -> None:
+    lints = [Says(finding("E", "error")), Says(finding("F", "error"))]
+    live = [finding("Q", max_num_seqs=8)]
+
+    advice = advise(CASE, lints, first_only, live)
+
+    assert rules(advice.findings) == ["E", "F", "Q"]
+    assert advice.outranked == ()
+
+
+def test_advice_of_the_flags_that_traffic_makes_a_change_of_is_said_once() -> None:
+    live = [finding("O", kv_offloading_size=None)]
+
+    advice = advise(CASE, [Says(finding("O")), Says(finding("N"))], as_said, live)
+
+    assert [(one.rule, dict(one.to)) for one in advice.findings] == [
+        ("O", {"kv_offloading_size": None}),
+        ("N", {}),
+    ]
+
+
+def test_only_the_first_of_what_was_measured_is_followed() -> None:
+    live = [finding("Q", max_num_seqs=8), finding("P", max_num_batched_tokens=4096)]
+
+    advice = advise(CASE, [Says(finding("G", enforce_eager=False))], as_said, live)
+
+    assert advice.to == {"max_num_seqs": 8, "enforce_eager": False}
+    assert advice.later == (
+        "P (max_num_batched_tokens 4096): one change at a time; first measure Q (max_num_seqs 8)",
+    )
+
+
+def test_flags_and_traffic_that_agree_are_one_finding() -> None:
+    seen = Proposal(
+        rule="G",
+        to={"enforce_eager": False},
+        why="seen",
+        expects="",
+        risks="",
+        source="s",
+        evidence=(Evidence(metric="running", value=2.0, unit="requests", window_s=30.0),),
+    )
+
+    advice = advise(CASE, [Says(finding("G", enforce_eager=False))], as_said, [finding_of(seen)])
+
+    (found,) = advice.findings
+    assert (found.why, found.evidence) == ("because", {"running": 2.0, "window_s": 30.0})
+
+
+def test_a_row_for_each_knob_and_variable_or_one_without() -> None:
+    changes = Finding(
+        rule="X",
+        klass="gated",
+        severity="info",
+        why="",
+        source="",
+        to={"max_num_seqs": 8, "block_size": 16},
+        env={"A": None},
+    )
+    assumed: Mapping[str, Value] = {"block_size": 32}
+
+    told = [(row["knob"], row["current"], row["suggested"]) for row in rows(changes, CASE, assumed)]
+    nothing = rows(finding("N"), CASE, {})
+
+    assert told == [("max_num_seqs", 4, 8), ("block_size", 32, 16), ("env:A", "1", None)]
+    assert [(row["rule"], row["knob"]) for row in nothing] == [("N", None)]

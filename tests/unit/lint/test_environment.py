@@ -1,0 +1,79 @@
+"""U1, U2, U3 and R1: the environment and the doors."""
+
+import pytest
+
+from lint.rules.environment import LINTS
+from tests.support.lint_cases import DEEPSEEK_R1, GB200, H100, H200, LLAMA_8B, MAVERICK, case, findings, rules
+
+R1 = "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --enable-expert-parallel"
+DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM=1"
+
+
+def test_deep_gemm_for_few_requests_on_an_h200_is_turned_off_before_the_fix() -> None:
+    asked = case(R1, env=DEEP_GEMM, version="0.19.0", card=H200, model=DEEPSEEK_R1, concurrency=8)
+    (found,) = findings(LINTS, asked)
+    assert (found.rule, found.env) == ("U1", {"VLLM_MOE_USE_DEEP_GEMM": "0"})
+    assert "8 requests at once" in found.why
+
+
+def test_deep_gemm_is_left_alone_after_the_fix_elsewhere_and_under_load() -> None:
+    for version in ("0.19.1", "0.32.0", "", "0.19"):
+        assert not findings(LINTS, case(R1, env=DEEP_GEMM, version=version, card=H200, model=DEEPSEEK_R1))
+    assert not findings(LINTS, case(R1, env=DEEP_GEMM, version="0.19.0", card=H100, model=DEEPSEEK_R1))
+    assert not findings(LINTS, case(R1, env=DEEP_GEMM, version="0.19.0", model=DEEPSEEK_R1))
+    assert not findings(LINTS, case(R1, version="0.19.0", card=H200, model=DEEPSEEK_R1))
+    assert not findings(LINTS, case(R1, env=DEEP_GEMM, version="0.19.0", card=H200, model=LLAMA_8B))
+    loaded = case(R1, env=DEEP_GEMM, version="0.19.0", card=H200, model=DEEPSEEK_R1, concurrency=256)
+    assert not findings(LINTS, loaded)
+
+
+def test_a_gb200_without_cumem_is_cut_off_from_nvlink() -> None:
+    (found,) = findings(LINTS, case(R1, env="NCCL_CUMEM_ENABLE=0", card=GB200))
+    assert (found.rule, found.severity, found.env) == ("U2", "warning", {"NCCL_CUMEM_ENABLE": None})
+
+
+def test_nccl_that_was_tuned_by_hand_is_worth_a_word_and_a_warning_where_it_slows() -> None:
+    (found,) = findings(LINTS, case(R1, env="NCCL_ALGO=Ring NCCL_DEBUG=INFO", card=H100))
+    assert (found.rule, found.severity, found.env) == ("U2", "info", {"NCCL_ALGO": None})
+    (found,) = findings(LINTS, case(R1, env="NCCL_P2P_DISABLE=1", card=H100))
+    assert found.severity == "warning"
+
+
+def test_nccl_variables_that_a_site_needs_or_that_change_nothing_are_left_alone() -> None:
+    env = "NCCL_IB_HCA=mlx5 NCCL_IB_GID_INDEX=3 NCCL_NET_GDR_LEVEL=5 NCCL_SOCKET_IFNAME=eth0 NCCL_DEBUG=WARN"
+    assert not findings(LINTS, case(R1, env=env, card=H100))
+    assert not findings(LINTS, case(R1, env="NCCL_P2P_DISABLE=0 NCCL_CUMEM_ENABLE=1", card=GB200))
+    assert not findings(LINTS, case("vllm serve x", env="NCCL_ALGO=Ring", card=H100))
+
+
+def test_llama_4_with_the_compile_cache_is_told_and_today_told_to_be_out_of_date() -> None:
+    asked = case("vllm serve meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", version="0.11.0")
+    (found,) = findings(LINTS, asked)
+    assert (found.rule, found.env) == ("U3", {"VLLM_DISABLE_COMPILE_CACHE": "1"})
+    (found,) = findings(LINTS, case("vllm serve x", model=MAVERICK))
+    assert (found.klass, found.env) == ("note", {})
+    assert "out of date" in found.why
+    assert not findings(LINTS, case("vllm serve x", model=MAVERICK, env="VLLM_DISABLE_COMPILE_CACHE=1"))
+    assert not findings(LINTS, case("vllm serve x", model=LLAMA_8B))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--trust-remote-code", ["R1"]),
+        ("--host 0.0.0.0", ["R1"]),
+        ("--host 0.0.0.0 --trust-remote-code", ["R1", "R1"]),
+        ("--host 0.0.0.0 --api-key secret", []),
+        ("--host 127.0.0.1", []),
+        ("--host ::1", []),
+        ("--host gateway.internal", []),
+        ("", []),
+    ],
+)
+def test_open_doors_are_noted(flags: str, said: list[str]) -> None:
+    assert rules(findings(LINTS, case(f"vllm serve Qwen/Qwen3-8B {flags}"))) == said
+
+
+def test_a_key_in_the_environment_guards_too() -> None:
+    asked = case("vllm serve Qwen/Qwen3-8B --host 0.0.0.0", env="VLLM_API_KEY=x")
+    assert not findings(LINTS, asked)

@@ -1,0 +1,171 @@
+"""V1: what this vLLM would not take of the command line."""
+
+import pytest
+
+from lint.precedence import ORDER
+from lint.rules.flags import LINTS
+from lint.rules.hardware import LINTS as HARDWARE
+from tests.support.lint_cases import LLAMA_8B, case, dense, findings, improved
+
+
+@pytest.mark.parametrize(
+    ("flags", "why", "better"),
+    [
+        ("--num-scheduler-steps 8", "vLLM 0.11 and later do not know --num-scheduler-steps", ""),
+        (
+            "--swap-space 16 --max-num-seqs 64",
+            "vLLM 0.18 and later do not know --swap-space",
+            "--max-num-seqs 64",
+        ),
+        (
+            "--cuda-graph-sizes 1 2",
+            "vLLM 0.13 and later do not know --cuda-graph-sizes",
+            "--cudagraph-capture-sizes 1 2",
+        ),
+        ("--watchdog-config {}", "does not know --watchdog-config yet: it came with 0.33", ""),
+        ("--max-num-sequences 8", "did you mean --max-num-seqs?", "--max-num-seqs 8"),
+        ("--gpu-memory-utilization 1.5", "is at most 1, not 1.5", ""),
+        ("--max-num-seqs 8k", "is a whole number, not 8k", "--max-num-seqs 8000"),
+        ("--scheduling-policy lifo", "is one of fcfs, priority, not lifo", ""),
+        (
+            "--max-num-seqs 128 --max-num-batched-tokens 64",
+            "is below",
+            "--max-num-seqs 128 --max-num-batched-tokens 128",
+        ),
+    ],
+)
+def test_what_is_refused_is_named_and_mended(flags: str, why: str, better: str) -> None:
+    command = f"vllm serve m {flags}"
+
+    said = findings(LINTS, case(command))
+
+    assert [(found.rule, found.severity) for found in said] == [("V1", "error")]
+    assert why in said[0].why
+    assert improved(command, said) == f"vllm serve m {better}".strip()
+    assert not findings(LINTS, case(improved(command, said)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "version"),
+    [
+        ("", "0.32.0"),
+        ("--max_num_seqs=8 -tp 2 --no-enable-prefix-caching -O3 -cc.mode=3", "0.32.0"),
+        ("--swap-space 16", "0.17.0"),
+        ("--max-num-active-seqs 8", "0.31.0"),
+        ("--max-num-active-seqs 8", ""),
+        ("--watchdog-config {}", "0.33.0"),
+        ("--tensor-parallel 2", "0.32.0"),
+        ("--moe-backend brand_new", "0.33.0"),
+        ("--kv-cache-dtype fp8 --max-model-len auto", "0.32.0"),
+    ],
+)
+def test_what_that_version_takes_is_left_alone(flags: str, version: str) -> None:
+    assert not findings(LINTS, case(f"vllm serve m {flags}", version=version))
+
+
+def test_of_an_unknown_version_only_a_warning_is_given() -> None:
+    said = findings(LINTS, case("vllm serve m --swap-space 4 --no-such-flag-ever", version=""))
+
+    assert [found.severity for found in said] == ["warning", "warning"]
+
+
+def test_a_flag_is_too_new_for_an_old_version() -> None:
+    (found,) = findings(LINTS, case("vllm serve m --max-num-active-seqs 8", version="0.30.0"))
+
+    assert (found.severity, found.to) == ("error", {"max_num_active_seqs": None})
+    assert "upgrade to 0.31" in found.expects
+
+
+def test_a_variable_that_is_ignored_is_told() -> None:
+    fbgemm = "VLLM_USE_FBGEMM=1"
+
+    (found,) = findings(LINTS, case("vllm serve m", env=fbgemm))
+
+    assert found.env == {"VLLM_USE_FBGEMM": None}
+    assert found.why == "vLLM 0.24 and later ignore VLLM_USE_FBGEMM. Write --linear-backend fbgemm."
+    assert not findings(LINTS, case("vllm serve m", env=fbgemm, version="0.14.0"))
+    assert not findings(LINTS, case("vllm serve m", env="VLLM_TUNED_CONFIG_FOLDER=/tuned"))
+
+
+def test_the_variable_for_an_attention_backend_is_left_to_the_rules_on_it() -> None:
+    asked = case("vllm serve m", env="VLLM_ATTENTION_BACKEND=FLASHINFER")
+
+    assert not findings(LINTS, asked)
+    assert [found.rule for found in findings(HARDWARE, asked)] == ["H3"]
+
+
+@pytest.mark.parametrize("flag", ["--max-num-seqs", "--dtype", "--served-model-name"])
+def test_a_flag_without_its_value_is_told(flag: str) -> None:
+    (found,) = findings(LINTS, case(f"vllm serve m {flag} --enforce-eager"))
+
+    assert found.why == f"{flag} is not followed by a value"
+
+
+def test_a_shells_variable_is_not_taken_for_a_mistake() -> None:
+    (found,) = findings(LINTS, case("vllm serve m --max-num-seqs '$SEQS'"))
+
+    assert (found.severity, dict(found.to)) == ("info", {})
+
+
+def test_metrics_that_are_switched_off_are_worth_a_word() -> None:
+    (found,) = findings(LINTS, case("vllm serve m --disable-log-stats"))
+
+    assert (found.severity, found.klass) == ("info", "note")
+
+
+def test_a_longer_context_than_the_models_is_refused_or_said_to_be_worth_little() -> None:
+    flags = f"vllm serve m --max-model-len {2 * 131072}"
+
+    (refused,) = findings(LINTS, case(flags, model=LLAMA_8B))
+    (forced,) = findings(LINTS, case(flags, model=LLAMA_8B, env="VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"))
+
+    assert (refused.severity, refused.to) == ("error", {"max_model_len": 131072})
+    assert (forced.severity, dict(forced.to)) == ("warning", {})
+    assert "nan" in forced.risks
+
+
+def test_what_moved_into_json_is_written_into_the_json_that_is_there() -> None:
+    asked = case("""vllm serve m --guided-decoding-backend xgrammar --structured-outputs-config '{"a": 1}'""")
+
+    (found,) = findings(LINTS, asked)
+
+    json = '{"a": 1, "backend": "xgrammar"}'
+    assert found.to == {"guided_decoding_backend": None, "structured_outputs_config": json}
+
+
+def test_old_rope_scaling_is_carried_over_with_the_length_that_it_wants() -> None:
+    yarn = '{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}'
+    command = f"vllm serve m --rope-scaling '{yarn}' --max-model-len 131072"
+    model = dense("Qwen/Qwen3-8B", 8.2, max_len=40960)
+
+    better = improved(command, findings(LINTS, case(command, model=model)))
+
+    assert f"--hf-overrides.rope_scaling '{yarn}'" in better
+    assert "--hf-overrides.max_position_embeddings 131072" in better
+    assert not findings(LINTS, case(better, model=model))
+
+
+def test_the_two_flags_of_a_draft_model_become_one() -> None:
+    command = "vllm serve m --speculative-model small --num-speculative-tokens 5"
+
+    (found,) = findings(LINTS, case(command))
+
+    json = '{"model": "small", "num_speculative_tokens": 5}'
+    assert improved(command, [found]) == f"vllm serve m --speculative-config '{json}'"
+    (alone,) = findings(LINTS, case("vllm serve m --num-speculative-tokens 5"))
+    assert not alone.to
+
+
+@pytest.mark.parametrize(
+    ("task", "runner"), [("embed", "pooling"), ("classify", "pooling"), ("generate", "generate")]
+)
+def test_a_task_is_carried_over_as_a_runner(task: str, runner: str) -> None:
+    (found,) = findings(LINTS, case(f"vllm serve m --task {task}"))
+
+    assert found.to == {"task": None, "runner": runner}
+
+
+def test_it_stands_first_of_all() -> None:
+    """See the order of the rules: nothing outranks what keeps a server from starting."""
+    first = next(band for band in ORDER if "V1" in band.rules)
+    assert first.rules[0] == "V1"

@@ -1,0 +1,133 @@
+"""V1: what vLLM could not read of a flag's JSON."""
+
+import json
+import subprocess
+
+import pytest
+
+from lint.rules.formats import METHODS
+from lint.rules.json_flags import LINTS
+from tests.support.lint_cases import case, findings, improved
+from tests.support.real_vllm import real_vllm
+from vllm_facts.catalogue.json_keys import PARTS
+from vllm_facts.json_flags import STRICT
+from vllm_facts.values import Value
+
+
+@pytest.mark.parametrize(
+    ("flags", "why", "to"),
+    [
+        ("--speculative-config {bad", "at character 2, near '{bad'", {}),
+        ("""--compilation-config '{"x":'""", "at character 6, near '{\"x\":'", {}),
+        ("""--hf-overrides '{"x": }'""", "--hf-overrides is no JSON", {}),
+        ("-sc {method:ngram}", "its double quotes are gone", {}),
+        (
+            """-sc "{'method': 'ngram'}\"""",
+            "JSON has double quotes",
+            {"speculative_config": '{"method": "ngram"}'},
+        ),
+        (
+            "--limit-mm-per-prompt image=2,video=1",
+            "at character 1",
+            {"limit_mm_per_prompt": '{"image": 2, "video": 1}'},
+        ),
+    ],
+)
+def test_json_that_breaks_is_named_with_the_place(flags: str, why: str, to: dict[str, Value]) -> None:
+    (found,) = findings(LINTS, case(f"vllm serve m {flags}"))
+
+    assert (found.severity, found.to) == ("error", to)
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        """-sc '{"method": "ngram", "num_speculative_tokens": 2}'""",
+        """--kv-transfer-config '{"cpu_bytes_to_use": 80m}'""",
+        "--hf-overrides my.module.function",
+        "-cc.mode=3",
+        """--speculative-config '' --compilation-config '{}'""",
+    ],
+)
+def test_json_as_vllm_reads_it_is_left_alone(flags: str) -> None:
+    assert not findings(LINTS, case(f"vllm serve m {flags}"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "why", "better"),
+    [
+        (
+            """--compilation-config '{"level": 3}'""",
+            "has no key level: it is mode today",
+            """--compilation-config '{"mode": 3}'""",
+        ),
+        ("-cc.level=3", "has no key level", "-cc.mode 3"),
+        ("--compilation-config 3", "wants keys and values", """--compilation-config '{"mode": 3}'"""),
+        ("""-cc '{"mode": 3, "nope": 1}'""", "has no key nope", """-cc '{"mode": 3}'"""),
+        ("""--eplb-config '{"nope": 1}'""", "has no key nope", ""),
+        ("--speculative-config.metod ngram", "it is method today", "--speculative-config.method ngram"),
+    ],
+)
+def test_a_key_that_it_does_not_know_is_mended(flags: str, why: str, better: str) -> None:
+    command = f"vllm serve m {flags}"
+
+    said = findings(LINTS, case(command))
+
+    assert [why in found.why for found in said] == [True]
+    assert improved(command, said) == f"vllm serve m {better}".strip()
+    assert not findings(LINTS, case(improved(command, said)))
+
+
+def test_the_keys_of_other_releases_are_not_judged() -> None:
+    assert not findings(LINTS, case("""vllm serve m -cc '{"level": 3}'""", version="0.11.0"))
+
+
+_DUMP = """
+import contextlib, dataclasses, io, json, sys
+import vllm.config as config
+from vllm.config.parallel import EPLBConfig
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+def refuses(knob):
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            parser.parse_args(["--" + knob.replace("_", "-") + "={bad"])
+    except SystemExit:
+        return True
+    return False
+strict, classes = json.loads(sys.argv[1])
+keys = {
+    flag: [field.name for field in dataclasses.fields(getattr(config, name, EPLBConfig))]
+    for flag, name in classes.items()
+}
+print(json.dumps([keys, QUANTIZATION_METHODS, [knob for knob in strict if not refuses(knob)]]))
+"""
+_CLASSES = {
+    "attention_config": "AttentionConfig",
+    "compilation_config": "CompilationConfig",
+    "eplb_config": "EPLBConfig",
+    "kernel_config": "KernelConfig",
+    "kv_events_config": "KVEventsConfig",
+    "kv_transfer_config": "KVTransferConfig",
+    "pooler_config": "PoolerConfig",
+    "speculative_config": "SpeculativeConfig",
+    "structured_outputs_config": "StructuredOutputsConfig",
+}
+
+
+@pytest.mark.real_vllm
+@pytest.mark.timeout(1800)
+def test_the_lists_say_what_vllm_itself_says() -> None:
+    asked = json.dumps([sorted(STRICT), _CLASSES])
+    dump = subprocess.run(
+        [str(real_vllm().python), "-c", _DUMP, asked], check=True, capture_output=True, text=True
+    )
+    keys, methods, taken = json.loads(dump.stdout.splitlines()[-1])
+
+    assert _CLASSES.keys() == PARTS.keys()
+    assert not [(flag, key) for flag, parts in PARTS.items() for key in parts - set(keys[flag])]
+    assert set(methods) == METHODS
+    assert not taken

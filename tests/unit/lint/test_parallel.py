@@ -1,0 +1,239 @@
+"""D1 to D5: how the model lies on the GPUs."""
+
+from dataclasses import replace
+
+import pytest
+
+from lint.rules.parallel import LINTS
+from tests.support.lint_cases import (
+    A100_40,
+    DEEPSEEK_R1,
+    H100,
+    H200,
+    L40S,
+    LLAMA_8B,
+    LLAMA_70B,
+    MIXTRAL,
+    QWEN_2B,
+    QWEN_7B_AWQ,
+    case,
+    dense,
+    findings,
+    rules,
+)
+from vllm_facts.deployment import Card, Model
+from vllm_facts.sizing.effective_flags import Layout, layout
+from vllm_facts.sizing.parallel_layouts import divides
+
+L4 = Card(name="L4", capability=(8, 9), memory_gib=22.49, link="pcie")
+A100_PCIE = Card(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="pcie")
+QWEN_14B = dense("Qwen/Qwen2.5-14B-Instruct", 14.8, layers=48, hidden_size=5120, heads=40)
+PCIE_ONLY = ("Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.",)
+
+
+def serve(flags: str) -> str:
+    return f"vllm serve some/model --max-model-len 8192 {flags}"
+
+
+def test_a_small_model_over_four_gpus_becomes_four_engines_whatever_the_card() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B))
+    assert (found.rule, found.severity, found.klass) == ("D1", "warning", "gated")
+    assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 4}
+
+
+def test_a_larger_model_that_fits_one_gpu_is_told_with_the_arithmetic() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 2"), model=LLAMA_8B, card=H100))
+    assert (found.rule, found.severity) == ("D1", "info")
+    assert "GiB of weights" in found.why
+    (found,) = findings(LINTS, case(serve("-tp 2"), model=LLAMA_8B, card=L40S))
+    assert (found.rule, found.severity) == ("D1", "warning")
+
+
+def test_engines_that_another_launcher_shares_out_are_not_changed() -> None:
+    flags = "-tp 2 -dp 2 --data-parallel-rank 0"
+    (found,) = findings(LINTS, case(serve(flags), model=QWEN_2B))
+    assert not found.to
+
+
+def test_replicas_keep_the_number_of_gpus() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 2 -dp 2"), model=QWEN_2B, gpus=4))
+    assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("billions", "tp", "said", "to"),
+    [
+        (14.8, 8, "D2", 2),
+        (14.8, 2, "", None),
+        (32.8, 8, "D2", 4),
+        (70.6, 4, "", None),
+        (70.6, 8, "D2", 4),
+        (405.9, 8, "", None),
+    ],
+)
+def test_without_a_card_the_ladder_of_sizes_counts(billions: float, tp: int, said: str, to: int) -> None:
+    model = dense("x", billions, heads=64, hidden_size=8192)
+    found = findings(LINTS, case(serve(f"-tp {tp}"), model=model))
+    assert rules(found) == ([said] if said else [])
+    assert all(one.to == {"tensor_parallel_size": to, "data_parallel_size": tp // to} for one in found)
+
+
+def test_a_model_that_does_not_fit_gets_the_fewest_gpus_that_hold_it() -> None:
+    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=8))
+    assert (found.rule, found.severity, found.to) == ("D2", "error", {"tensor_parallel_size": 2})
+    (found,) = findings(LINTS, case(serve("-tp 2 -dp 4"), model=LLAMA_70B, card=A100_40, gpus=8))
+    assert found.to == {"tensor_parallel_size": 8, "data_parallel_size": 1}
+    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=1))
+    assert not found.to
+
+
+def test_what_is_split_as_it_must_be_is_left_alone() -> None:
+    assert not findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=H100, gpus=4))
+    assert not findings(LINTS, case(serve(""), model=LLAMA_8B, card=H100))
+    assert not findings(LINTS, case(serve("-tp 2"), model=MIXTRAL, card=H100))
+    assert not findings(LINTS, case(serve("-tp 8")))
+
+
+@pytest.mark.parametrize(("tp", "engines"), [(3, 1), (6, 3), (7, 3), (5, 2)])
+def test_heads_that_the_gpus_do_not_divide_become_engines_of_the_ladders_size(tp: int, engines: int) -> None:
+    (found,) = findings(LINTS, case(serve(f"-tp {tp}"), model=LLAMA_8B))
+    to = {"tensor_parallel_size": 2} | ({"data_parallel_size": engines} if engines > 1 else {})
+    assert (found.rule, found.severity, found.to) == ("D3", "error", to)
+    assert "32 attention heads" in found.why
+
+
+def test_seven_gpus_divide_28_heads_but_not_their_four_kv_heads() -> None:
+    assert "KV heads" in divides(QWEN_7B_AWQ, 7)
+    assert not divides(QWEN_7B_AWQ, 4)
+    assert not divides(None, 7)
+    assert not divides(DEEPSEEK_R1, 8)
+
+
+def test_more_gpus_than_the_host_has_are_refused_unless_there_are_other_hosts() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 8"), model=LLAMA_70B, card=H100, gpus=4))
+    assert (found.rule, found.to) == ("D3", {"tensor_parallel_size": 4})
+    for flags in ("-tp 8 --nnodes 2", "-tp 8 --distributed-executor-backend ray"):
+        assert "D3" not in rules(findings(LINTS, case(serve(flags), model=LLAMA_70B, card=H100, gpus=4)))
+
+
+def test_a_pipeline_within_a_host_becomes_tensor_parallel_where_nvlink_is() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 2 -pp 2"), model=LLAMA_70B, card=H100, gpus=4))
+    assert (found.rule, found.severity) == ("D4", "warning")
+    assert found.to == {"tensor_parallel_size": 4, "pipeline_parallel_size": 1}
+
+
+@pytest.mark.parametrize("flags", ["-tp 8 -pp 2 --nnodes 2", "-pp 2 --distributed-executor-backend ray"])
+def test_a_pipeline_between_hosts_is_right(flags: str) -> None:
+    assert "D4" not in rules(findings(LINTS, case(serve(flags), model=LLAMA_70B, card=H100, gpus=8)))
+
+
+def test_a_pipeline_without_nvlink_or_of_an_odd_number_is_what_vllm_itself_advises() -> None:
+    assert "D4" not in rules(findings(LINTS, case(serve("-pp 4"), model=LLAMA_70B, card=L40S, gpus=4)))
+    assert "D4" not in rules(findings(LINTS, case(serve("-pp 3"), model=LLAMA_70B, card=H100, gpus=3)))
+
+
+def test_tensor_parallel_over_pcie_becomes_engines_or_a_pipeline() -> None:
+    said = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, card=L40S, gpus=4))
+    assert rules(said) == ["D1", "D5"]
+    assert said[0].to == said[1].to == {"tensor_parallel_size": 1, "data_parallel_size": 4}
+    (found,) = findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=L40S, gpus=4))
+    assert (found.rule, found.to) == ("D5", {"tensor_parallel_size": 1, "pipeline_parallel_size": 4})
+
+
+def test_a_pipeline_is_for_throughput_and_no_more_than_worth_knowing() -> None:
+    asked = case(serve("-tp 4"), model=LLAMA_70B, card=L40S, gpus=4)
+    (found,) = findings(LINTS, asked)
+    assert (found.severity, found.to["pipeline_parallel_size"]) == ("info", 4)
+    for hurried in (replace(asked, profile="chat"), replace(asked, concurrency=4.0)):
+        (found,) = findings(LINTS, hurried)
+        assert (found.rule, found.severity, dict(found.to)) == ("D5", "info", {})
+
+
+def test_the_log_tells_the_links_where_the_card_does_not() -> None:
+    said = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, log=PCIE_ONLY))
+    assert rules(said) == ["D1", "D5"]
+    assert "the log says so" in said[1].why
+
+
+def test_two_gpus_and_nvlink_have_the_custom_all_reduce() -> None:
+    assert "D5" not in rules(findings(LINTS, case(serve("-tp 2"), model=LLAMA_70B, card=L40S)))
+    assert "D5" not in rules(findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=H100)))
+    assert "D5" not in rules(findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B)))
+
+
+def test_gpus_that_lie_idle_are_taken_before_the_context_is_cut() -> None:
+    (found,) = findings(LINTS, case("vllm serve x -tp 2", model=LLAMA_70B, card=H100, gpus=8))
+    assert (found.rule, found.to) == ("D2", {"tensor_parallel_size": 4})
+    assert not findings(LINTS, case("vllm serve x -tp 2", model=LLAMA_70B, card=H100, gpus=2))
+
+
+def test_a_model_that_needs_many_pcie_gpus_gets_a_pipeline_and_is_then_left_alone() -> None:
+    asked = case(serve(""), model=LLAMA_70B, card=L40S, gpus=4)
+    (found,) = findings(LINTS, asked)
+    assert (found.rule, found.to) == ("D2", {"pipeline_parallel_size": 4})
+    assert not findings(LINTS, replace(asked, setting={**asked.setting, **found.to}))
+
+
+QWEN_7B = dense("Qwen/Qwen2.5-7B-Instruct", 7.6, layers=28, hidden_size=3584, heads=28, kv_heads=4)
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "flags", "gpus", "said", "tp", "pp", "dp"),
+    [
+        (QWEN_7B, L4, "-tp 4", 4, ["D1", "D5"], 1, 1, 4),  # a model sold as 7B that fits one card
+        (QWEN_7B, L4, "-tp 2", 4, ["D1"], 1, 1, 4),  # and the idle GPUs with it
+        (LLAMA_8B, L4, "-tp 4 --max-model-len 131072", 4, ["D2", "D5"], 2, 1, 2),
+        (QWEN_14B, L40S, "-tp 4", 4, ["D1", "D5"], 1, 1, 4),
+        (LLAMA_70B, L40S, "-tp 8", 8, ["D5"], 1, 8, 1),  # of four it would be nearly all weights
+        (LLAMA_8B, H100, "-tp 16", 8, ["D3"], 1, 1, 8),  # too many GPUs, then too wide: at once
+        (LLAMA_8B, H100, "-tp 7 --max-num-seqs 64", 8, ["D3"], 1, 1, 8),
+        (LLAMA_8B, H100, "-tp 4 -dp 4", 8, ["D3"], 1, 1, 8),
+        (LLAMA_8B, H100, "-tp 2 -pp 2", 4, ["D1"], 1, 1, 4),  # neither a pipeline
+    ],
+)
+def test_one_change_brings_the_fewest_gpus_that_hold_it_and_the_rest_as_engines(
+    model: Model, card: Card, flags: str, gpus: int, said: list[str], tp: int, pp: int, dp: int
+) -> None:
+    asked = case(serve(flags), model=model, card=card, gpus=gpus)
+    found = findings(LINTS, asked)
+    assert rules(found) == said
+    assert all(one.to == found[0].to for one in found)
+    after = replace(asked, setting={**asked.setting, **found[0].to})
+    assert layout(after) == Layout(tp=tp, pp=pp, dp=dp)
+    assert not findings(LINTS, after)
+
+
+def test_a_change_that_brings_the_start_is_whole() -> None:
+    """Fewer GPUs than asked for hold a shorter context: both are said at once."""
+    asked = case("vllm serve x -tp 8", model=LLAMA_70B, card=H100, gpus=2)
+    (found,) = findings(LINTS, asked)
+    assert found.rule == "D3"
+    assert found.to["tensor_parallel_size"] == 2
+    assert found.to["max_model_len"] < 131072  # type: ignore[operator]
+    assert not findings(LINTS, replace(asked, setting={**asked.setting, **found.to}))
+
+
+def test_a_share_that_is_too_low_to_start_is_raised_before_gpus_are_added() -> None:
+    asked = case(serve("--gpu-memory-utilization 0.6"), model=LLAMA_8B, card=L4, gpus=4)
+    (found,) = findings(LINTS, asked)
+    assert (found.rule, found.severity, found.to) == ("D2", "error", {"gpu_memory_utilization": 0.9})
+
+
+def test_gpus_that_stay_idle_are_named() -> None:
+    (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=8))
+    assert "6 of 8 GPUs stay free: --data-parallel-size 4 would use 6" in found.expects
+    found = findings(LINTS, case(serve("-tp 4"), model=MIXTRAL, card=A100_PCIE, gpus=4))[-1]
+    assert (found.rule, found.to) == ("D5", {"tensor_parallel_size": 2})
+    assert "2 of 4 GPUs stay free, for 1 more server" in found.expects
+
+
+def test_what_no_layout_mends_is_told_without_a_change_and_after_what_has_one() -> None:
+    (found,) = findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=L4, gpus=4))
+    assert (found.rule, found.severity, dict(found.to)) == ("D2", "error", {})
+
+
+def test_more_engines_than_the_host_has_gpus_for_become_fewer() -> None:
+    (found,) = findings(LINTS, case("vllm serve x -tp 4 -dp 4", gpus=8))
+    assert (found.rule, found.to) == ("D3", {"data_parallel_size": 2})
+    assert not findings(LINTS, case("vllm serve x -tp 4 -dp 4 --data-parallel-size-local 2", gpus=8))
+    assert not findings(LINTS, case("vllm serve x -tp 4 -dp 4 --data-parallel-rank 0", gpus=8))

@@ -1,0 +1,170 @@
+"""Which rule is heard first, and which is not heard beside another."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.domain.model import Proposal
+from lint.ordering import as_said
+from lint.precedence import ANY, ORDER, REASONS, YIELDS, ranked
+from vllm_facts.deployment import Finding
+from vllm_facts.values import Knob, Value
+
+SEQS, SHARE, BUDGET = "max_num_seqs", "gpu_memory_utilization", "max_num_batched_tokens"
+KNOWN = [rule for band in ORDER for rule in band.rules]
+
+
+def a(rule: str, to: dict[Knob, Value] | None = None, *, mitigation: bool = False) -> Proposal:
+    return Proposal(
+        rule=rule,
+        to=to or {},
+        why="1",
+        expects="more",
+        risks="few",
+        source="test",
+        klass="auto" if to else "note",
+        mitigation=mitigation,
+    )
+
+
+Q1 = a("Q1", {SEQS: 256}, mitigation=True)
+K1 = a("K1", {SEQS: 64}, mitigation=True)
+M1 = a("M1", {SHARE: 0.92}, mitigation=True)
+P1 = a("P1", {BUDGET: 4096}, mitigation=True)
+G1 = a("G1", {"enforce_eager": False})
+
+
+def heard(*said: Proposal) -> list[str]:
+    return [one.rule for one in ranked(said).kept]
+
+
+def test_every_rule_stands_in_one_place_and_every_row_gives_its_reason() -> None:
+    assert len(KNOWN) == len(set(KNOWN))
+    assert all(band.why and band.rules for band in ORDER)
+    assert all(row.why and {*row.rules, *row.to} <= {*KNOWN, ANY} for row in YIELDS)
+    assert set(REASONS) == set(KNOWN)
+
+
+def test_batches_above_the_largest_graph_are_answered_before_the_token_budget() -> None:
+    assert heard(a("P2", {BUDGET: 1024}), a("G2", {"max_cudagraph_capture_size": 1024})) == ["G2"]
+
+
+def test_no_two_rules_yield_to_each_other() -> None:
+    pairs = {(loser, winner) for row in YIELDS for loser in row.rules for winner in row.to}
+
+    assert not [pair for pair in pairs if ANY not in pair and pair[::-1] in pairs]
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        pytest.param((Q1, a("T1")), ["T1"], id="a throttling GPU holds every change"),
+        pytest.param((K1, M1, a("M2", {SHARE: 0.8}), a("T1")), ["T1"], id="mitigations too"),
+        pytest.param((Q1, K1), ["K1"], id="KV pressure outranks the queue"),
+        pytest.param((Q1, a("Q2")), ["Q2"], id="more sequences are never said beside KV pressure"),
+        pytest.param((K1, M1), ["M1", "K1"], id="first more KV cache, then fewer sequences"),
+        pytest.param((M1, Q1, a("M2", {SHARE: 0.85})), ["M2"], id="nothing takes more memory after an OOM"),
+        pytest.param((P1, Q1), ["Q1"], id="the queue makes requests late"),
+        pytest.param((a("Q4"), Q1), ["Q1"], id="a capped queue is no stall"),
+        pytest.param((a("C1", {"api_server_count": 2}), Q1), ["Q1"], id="nor is the host its bottleneck"),
+        pytest.param((a("N1"), P1), ["P1"], id="replicas are what remains"),
+        pytest.param((a("N1"), a("Q3")), ["Q3", "N1"], id="notes stand beside each other"),
+        pytest.param((G1, P1), ["P1", "G1"], id="a mitigation outranks an optimisation"),
+        pytest.param((a("G2", {"max_cudagraph_capture_size": 1024}), G1), ["G1"], id="graphs first"),
+        pytest.param((a("G3", {"optimization_level": None}), G1), ["G1"], id="their mode later"),
+        pytest.param((a("P3", {BUDGET: 4096}), a("P4", {"x": 1})), ["P4"], id="the warm knob for a tail"),
+        pytest.param((a("C2"), a("K3")), ["K3"], id="over-provisioned says more than under-loaded"),
+        pytest.param((a("O1", {"y": None}), a("X1", {"z": None})), ["X1", "O1"], id="by the table"),
+        pytest.param((a("A1", {"y": None}), a("P4", {"z": 1})), ["P4", "A1"], id="a tail before a gain"),
+        pytest.param((a("L1", {"y": 1}), K1), ["K1", "L1"], id="a person's decision comes later"),
+        pytest.param((a("SD1", {"y": 1}), a("X1", {"z": 1})), ["X1", "SD1"], id="so does speculation"),
+        pytest.param((a("X2"), G1), ["G1", "X2"], id="what is only said comes last"),
+    ],
+)
+def test_what_is_heard(said: Sequence[Proposal], kept: list[str]) -> None:
+    assert heard(*said) == kept
+    assert heard(*reversed(said)) == kept
+
+
+def test_what_is_outranked_names_its_winner_and_the_reason() -> None:
+    (lost,) = ranked([Q1, K1]).outranked
+
+    assert (lost.what, lost.by) == (Q1, "K1")
+    assert lost.why == "the KV cache is the bottleneck: more sequences would make it worse"
+
+
+def test_two_rules_never_want_different_values_of_one_knob() -> None:
+    ordered = ranked([a("X9", {SEQS: 8}), a("Y9", {SEQS: 512})])
+
+    assert [one.rule for one in ordered.kept] == ["X9"]
+    assert ordered.outranked[0].why == "it wants another max_num_seqs"
+
+
+def test_one_rule_may_offer_a_second_best() -> None:
+    assert heard(a("K1", {"watermark": 0.02}), K1) == ["K1", "K1"]
+
+
+def test_a_strangers_mitigation_comes_after_ours_and_before_every_optimisation() -> None:
+    strange = a("Z1", {"x": 1}, mitigation=True)
+
+    assert heard(G1, a("Z2", {"y": 1}), strange, P1, a("Z3")) == ["P1", "Z1", "G1", "Z2", "Z3"]
+
+
+def test_findings_are_ranked_as_proposals_are() -> None:
+    def finding(rule: str, to: dict[Knob, Value]) -> Finding:
+        return Finding(rule=rule, klass="auto", severity="warning", why="1", source="test", to=to)
+
+    ordered = ranked(
+        [finding("W1", {SEQS: 128}), finding("V1", {"swap_space": None}), finding("M4", {SHARE: 0.85})]
+    )
+
+    assert [one.rule for one in ordered.kept] == ["V1", "M4", "W1"]
+
+
+def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
+    tuned = Finding(
+        rule="U1",
+        klass="gated",
+        severity="warning",
+        why="1",
+        source="test",
+        env={"VLLM_MOE_USE_DEEP_GEMM": "0"},
+    )
+    template = Finding(rule="W1", klass="auto", severity="info", why="1", source="test", to={SEQS: 64})
+
+    assert [one.rule for one in ranked([template, tuned]).kept] == ["U1", "W1"]
+
+
+def test_without_precedence_things_are_heard_as_they_are_said() -> None:
+    assert as_said([Q1, K1]).kept == (Q1, K1)
+
+
+SAID = st.lists(
+    st.builds(
+        a,
+        st.sampled_from([*KNOWN, "Z1"]),
+        st.dictionaries(st.sampled_from([SEQS, SHARE, BUDGET]), st.integers(1, 3), max_size=2),
+        mitigation=st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@given(SAID)
+def test_nothing_is_lost_and_nothing_contradicts(said: list[Proposal]) -> None:
+    ordered = ranked(said)
+
+    parts = [*ordered.kept, *(lost.what for lost in ordered.outranked)]
+    assert sorted(map(id, parts)) == sorted(map(id, said))
+    assert ordered.kept or not said or {lost.by for lost in ordered.outranked} <= {one.rule for one in said}
+    for one, other in combinations(ordered.kept, 2):
+        shared = one.to.keys() & other.to.keys() if one.rule != other.rule else set()
+        assert all(one.to[knob] == other.to[knob] for knob in shared)
+
+
+@given(SAID)
+def test_somebody_is_always_heard(said: list[Proposal]) -> None:
+    assert bool(ranked(said).kept) == bool(said)

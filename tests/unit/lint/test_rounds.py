@@ -1,0 +1,134 @@
+"""What lint proposes, linted again: settled in two rounds at most, never back and forth, no GPU forgotten."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+
+from lint.advice import Advice, advise
+from lint.precedence import ranked
+from lint.rules import all_lints
+from tests.support.lint_cases import case
+from vllm_facts.deployment import Case, Finding
+from vllm_facts.models.lookup import model_of
+from vllm_facts.sizing.effective_flags import layout
+from vllm_facts.sizing.gpus import card_of
+
+MODELS = (
+    "Qwen/Qwen3-0.6B",
+    "Qwen/Qwen3-VL-2B-Instruct",
+    "meta-llama/Llama-2-7b-chat-hf",
+    "Qwen/Qwen2.5-7B-Instruct",
+    "Qwen/Qwen2.5-7B-Instruct-AWQ",
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "Qwen/Qwen3-8B",
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
+    "Qwen/Qwen2.5-14B-Instruct",
+    "deepseek-ai/DeepSeek-V2-Lite",
+    "google/gemma-3-27b-it",
+    "Qwen/Qwen3-30B-A3B",
+    "Qwen/Qwen3-32B",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1",
+    "meta-llama/Llama-3.3-70B-Instruct",
+    "openai/gpt-oss-120b",
+    "Qwen/Qwen3-235B-A22B-FP8",
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8",
+    "meta-llama/Llama-3.1-405B-Instruct",
+    "deepseek-ai/DeepSeek-R1",
+    "deepseek-ai/DeepSeek-V3.2",
+)
+CARDS = (
+    *("T4", "RTX 5070", "RTX 4090", "L4", "L40S", "RTX A6000", "A100 SXM 40GB", "A100 PCIe 80GB", "H100"),
+    *("H200", "B200", "MI300X", ""),
+)
+HOSTS = (1, 2, 4, 8, None)
+LAYOUTS = (
+    *(
+        "",
+        "-tp 2",
+        "-tp 3",
+        "-tp 4",
+        "-tp 8",
+        "-tp 16",
+        "-dp 2",
+        "-dp 4",
+        "-dp 8",
+        "-tp 2 -dp 2",
+        "-tp 4 -dp 2",
+    ),
+    *("-tp 4 -dp 4", "-tp 2 -pp 2", "-pp 4", "-tp 8 -ep", "-dp 8 -ep", "-tp 4 -ep"),
+)
+FLAGS = (
+    *("", "--max-model-len 8192", "--max-num-seqs 16", "--max-num-batched-tokens 512", "--enforce-eager"),
+    *("--gpu-memory-utilization 0.6", "--gpu-memory-utilization 0.95"),
+)
+PROFILES = ("chat", "api", "batch", "rag", "wide-ep")
+
+
+def of(name: str) -> Iterator[Case]:
+    """Each card and host; layouts, flags and profiles in turn."""
+    model = model_of(name)
+    start = MODELS.index(name)
+    for turn, (card, gpus) in enumerate(product(CARDS, HOSTS), start):
+        flags = f"{LAYOUTS[turn * 5 % len(LAYOUTS)]} {FLAGS[turn % len(FLAGS)]}"
+        known = card_of(card) if card else None
+        asked = case(f"vllm serve {name} {flags}", model=model, gpus=gpus, card=known)
+        yield asked
+        if turn % 2:
+            yield replace(asked, profile=PROFILES[turn % len(PROFILES)])
+
+
+@cache
+def rounds(name: str) -> tuple[tuple[Case, Advice, Case, Advice, Advice], ...]:
+    """Of each case: what is said, the case with that, what is said then, and after that."""
+    made = []
+    for asked in of(name):
+        first = advised(asked)
+        after = first.after(asked)
+        second = advised(after)
+        made.append((asked, first, after, second, advised(second.after(after))))
+    return tuple(made)
+
+
+def advised(asked: Case) -> Advice:
+    return advise(asked, all_lints(), ranked)
+
+
+def graver(advice: Advice) -> list[Finding]:
+    """What is above info and can be changed."""
+    return [one for one in advice.findings if one.severity != "info" and (one.to or one.env)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_proposed_is_settled_in_two_rounds_and_never_taken_back(name: str) -> None:
+    for asked, first, _, second, third in rounds(name):
+        assert not first.to.keys() & second.to.keys(), (asked, first.to, second.to)
+        assert not graver(third), (asked, first.to, second.to)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_with_the_facts_known_one_round_is_enough(name: str) -> None:
+    """A hybrid's second: whether it fits may hang on the small values that the first proposes."""
+    for asked, first, _, second, _ in rounds(name):
+        if asked.gpus is not None and not asked.profile and asked.model and not asked.model.hybrid:
+            assert not graver(second), (asked, first.to, second.to)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_proposal_takes_more_gpus_than_there_are_or_forgets_some(name: str) -> None:
+    for asked, first, after, _, _ in rounds(name):
+        then = layout(after)
+        if asked.gpus is None or layout(asked) == then:
+            continue
+        assert then.gpus <= asked.gpus, (asked, then)
+        told = any("stay free" in one.expects for one in first.findings)
+        assert told == (then.gpus < asked.gpus), (asked, then)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_change_that_brings_the_start_is_told_before_what_has_none(name: str) -> None:
+    for asked, first, *_ in rounds(name):
+        changes = [bool(one.to or one.env) for one in first.findings if one.severity == "error"]
+        assert changes == sorted(changes, reverse=True), (asked, first.findings)

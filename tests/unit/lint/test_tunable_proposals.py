@@ -1,0 +1,95 @@
+"""What our policies propose passes the guard's list of tunable knobs; what does not is only a note."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.domain.model import Bound, Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from agent.domain.state import State
+from agent.machine.guard import Guard, Refusal
+from agent.plugins import loader
+from policies.conformance import ANYTHING
+from policies.conformance.readings import CASES, a_context, a_reading
+from policies.conformance.safety_checks import harms
+from tests.support.machine_stories import BLUE, NOON
+from vllm_facts.knobs import misfit, tunable
+
+GUARD = Guard(tunable=tunable, misfit=misfit)
+ODD = st.fixed_dictionaries(
+    {},
+    optional={
+        "speculative_config": st.just('{"method": "ngram"}'),
+        "spec_method": st.just("ngram"),
+        "spec_tokens": st.integers(1, 8),
+        "tokenizer_mode": st.just("slow"),
+        "optimization_level": st.integers(0, 3),
+        "compilation_config": st.just('{"cudagraph_mode": "NONE", "backend": "mine"}'),
+        "compilation_config.cudagraph_mode": st.just("NONE"),
+        "cudagraph_capture_sizes": st.just("1 2 4"),
+        "max_cudagraph_capture_size": st.integers(1, 64),
+        "kv_offloading_size": st.floats(0, 64),
+        "api_server_count": st.integers(1, 4),
+    },
+)
+SERIES = st.dictionaries(
+    st.sampled_from(
+        [
+            "spec_acceptance_ratio",
+            "cpu_utilization",
+            "request_tokens_p99",
+            "request_tokens_max",
+            "prompt_tokens_p50",
+        ]
+    ),
+    st.floats(0, 1) | st.floats(1, 100_000),
+)
+
+
+@pytest.mark.parametrize("name", loader.names("policies"))
+def test_every_knob_that_a_shipped_policy_proposes_is_admitted(name: str) -> None:
+    policy = loader.load("policies", name)()
+
+    @ANYTHING
+    @given(case=CASES, odd=ODD, series=SERIES)
+    def any_case(
+        case: tuple[Reading, Context], odd: dict[str, int | float | str], series: dict[str, float]
+    ) -> None:
+        reading, context = replace(case[0], series=series), case[1]
+        context = replace(context, setting={**context.setting, **odd})
+        state = State(target="chat", blue=replace(BLUE, setting=context.setting))
+        for proposal in policy.propose(reading, context):
+            if proposal.klass == "note":
+                continue
+            found = GUARD.admit_asked(state, proposal, actor="ann", at=NOON)
+            assert not isinstance(found, Refusal), (proposal, found)
+
+    any_case()
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "bounds", "said"),
+    [
+        ("quantization", "fp8", {}, ("X1: quantization is not tunable: say it as a note",)),
+        ("quantization", "fp8", {"quantization": Bound(allowed=("fp8",))}, ()),
+        (
+            "cudagraph_capture_sizes",
+            "a b",
+            {},
+            ("X1: cudagraph_capture_sizes = 'a b', but it is whole numbers",),
+        ),
+    ],
+)
+def test_a_policy_does_harm_that_proposes_what_the_guard_refuses(
+    knob: str, value: str, bounds: dict[str, Bound], said: tuple[str, ...]
+) -> None:
+    proposal = Proposal(rule="X1", to={knob: value}, why="1", expects="", risks="", source="", klass="gated")
+
+    found = harms(a_reading(), a_context(bounds=bounds), [proposal])
+
+    assert len(found) == len(said)
+    assert all(harm.startswith(start) for harm, start in zip(found, said, strict=True))
+    assert not harms(a_reading(), a_context(), [replace(proposal, to={"quantization": None}, klass="note")])

@@ -1,0 +1,190 @@
+"""Only tunable knobs with values of the right type pass the guard, whoever asks for them."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.config.convert import BOUNDS
+from agent.domain.model import Bound, Proposal
+from agent.domain.state import State, Suggestion
+from agent.machine.guard import Guard, Refusal
+from tests.support.machine_stories import BLUE, NOON, reading
+from vllm_facts.knobs import misfit, tunable
+from vllm_facts.values import Knob, Value
+
+GUARD = Guard(bounds=BOUNDS, tunable=tunable, misfit=misfit)
+STATE = State(target="chat", blue=BLUE)
+SEEN = reading(NOON)
+
+HOSTILE: tuple[tuple[Knob, Value], ...] = (
+    ("model", "evil/model"),
+    ("served_model_name", "gpt-4"),
+    ("revision", "attack"),
+    ("tokenizer", "evil/tokenizer"),
+    ("hf_config_path", "/tmp/evil"),  # noqa: S108 - never opened
+    ("hf_overrides", '{"architectures": ["Evil"]}'),
+    ("model_impl", "transformers"),
+    ("trust_remote_code", True),
+    ("scheduler_cls", "evil.Scheduler"),
+    ("worker_cls", "evil.Worker"),
+    ("worker_extension_cls", "evil.Worker"),
+    ("middleware", "evil.Middleware"),
+    ("logits_processors", "evil.Processor"),
+    ("tool_parser_plugin", "/tmp/evil.py"),  # noqa: S108 - as above
+    ("reasoning_parser_plugin", "/tmp/evil.py"),  # noqa: S108 - as above
+    ("io_processor_plugin", "evil"),
+    ("distributed_executor_backend", "evil.Executor"),
+    ("speculative_config", '{"model": "evil/draft"}'),
+    ("spec_model", "evil/draft"),
+    ("speculative_config.model", "evil/draft"),
+    ("compilation_config", '{"backend": "evil.backend"}'),
+    ("compilation_config.backend", "evil.backend"),
+    ("compilation_config.mode", 3),
+    ("kv_transfer_config", '{"kv_connector_module_path": "evil"}'),
+    ("model_loader_extra_config", "{}"),
+    ("load_format", "dummy"),
+    ("tokenizer_mode", "slow"),
+    ("quantization", "fp8"),
+    ("dtype", "half"),
+    ("lora_modules", "evil=/tmp/evil"),
+    ("enable_lora", True),
+    ("chat_template", "/etc/passwd"),
+    ("config", "/etc/evil.yaml"),
+    ("allowed_local_media_path", "/"),
+    ("download_dir", "/etc"),
+    ("ssl_keyfile", "/etc/key"),
+    ("host", "0.0.0.0"),  # noqa: S104 - never bound
+    ("port", 22),
+    ("api_key", "mine"),
+    ("hf_token", "mine"),
+    ("allowed_origins", "*"),
+    ("otlp_traces_endpoint", "http://evil:4317"),
+    ("enable_log_requests", True),
+    ("enable_log_outputs", True),
+    ("disable_log_stats", True),
+    ("enable_sleep_mode", True),
+    ("prefix_caching_hash_algo", "xxhash"),
+    ("nnodes", 2),
+    ("attention_backend", "CUSTOM"),
+    ("swap_space", 4.0),
+    ("unheard_of_flag", 1),
+    ("--host", "evil"),
+)
+MISTYPED: tuple[tuple[Knob, Value, str], ...] = (
+    ("max_num_seqs", 8.5, "max_num_seqs is a whole number"),
+    ("max_num_seqs", -5, "max_num_seqs is at least 1"),
+    ("max_num_seqs", True, "max_num_seqs is a whole number"),
+    ("max_num_seqs", "8", "max_num_seqs is a whole number"),
+    ("max_num_seqs", "8 --trust-remote-code", "max_num_seqs is a whole number"),
+    ("gpu_memory_utilization", "0.9", "gpu_memory_utilization is a number"),
+    ("gpu_memory_utilization", float("nan"), "gpu_memory_utilization is a finite number"),
+    ("kv_offloading_size", float("inf"), "kv_offloading_size is a finite number"),
+    ("enforce_eager", 1, "enforce_eager is on or off"),
+    ("enforce_eager", "false", "enforce_eager is on or off"),
+    ("scheduling_policy", "evil.Policy", "scheduling_policy is one of fcfs, priority"),
+    ("max_lora_rank", True, "max_lora_rank is one of 1, 8"),
+    ("cudagraph_capture_sizes", "1 2 --trust-remote-code", "cudagraph_capture_sizes is whole numbers"),
+    ("cudagraph_capture_sizes", "1 0 2", "cudagraph_capture_sizes is whole numbers of at least 1"),
+    ("cudagraph_capture_sizes", "1 2\n", "cudagraph_capture_sizes is whole numbers"),
+    ("cudagraph_capture_sizes", "[1, 2]", "cudagraph_capture_sizes is whole numbers"),
+    ("cudagraph_capture_sizes", "", "cudagraph_capture_sizes is whole numbers"),
+    ("cudagraph_capture_sizes", True, "cudagraph_capture_sizes is whole numbers"),
+    ("cudagraph_capture_sizes", -1, "cudagraph_capture_sizes is whole numbers"),
+)
+
+
+def both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion | Refusal]:
+    """What becomes of it when a policy proposes it and when a person asks for it."""
+    proposal = Proposal(rule="X1", to=to, why="1 waits", expects="less", risks="none", source="test")
+    return [
+        guard.admit(STATE, proposal, policy="stranger", at=NOON, reading=SEEN),
+        guard.admit_asked(STATE, proposal, actor="mallory", at=NOON),
+    ]
+
+
+@pytest.mark.parametrize(("knob", "value"), HOSTILE, ids=[knob for knob, _ in HOSTILE])
+def test_a_knob_that_is_not_tunable_is_refused_with_what_to_do(knob: Knob, value: Value) -> None:
+    for found in (*both({knob: value}), *both({knob: None}), *both({"max_num_seqs": 8, knob: value})):
+        assert isinstance(found, Refusal)
+        assert f"a change of {knob} was asked for" in found.why
+        assert "[targets.bounds." in found.why
+        assert "with `allowed`" in found.why
+
+
+@pytest.mark.parametrize(("knob", "value", "why"), MISTYPED)
+def test_a_value_of_the_wrong_type_is_refused_and_not_clamped(knob: Knob, value: Value, why: str) -> None:
+    for found in (*both({knob: value}), *both({"stream_interval": 2, knob: value})):
+        assert isinstance(found, Refusal)
+        assert f"{knob}=" in found.why
+        assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        ("enforce_eager", True),
+        ("scheduling_policy", "priority"),
+        ("cudagraph_capture_sizes", "1 2 4"),
+        ("cudagraph_capture_sizes", 8),
+        ("max_model_len", "auto"),
+        ("stream_interval", 4),
+    ],
+)
+def test_a_person_may_ask_for_a_performance_knob(knob: Knob, value: Value) -> None:
+    _, found = both({knob: value})
+
+    assert isinstance(found, Suggestion)
+    assert found.proposal.to == {knob: value}
+
+
+def test_a_tunable_flag_may_be_taken_out() -> None:
+    given = replace(STATE, blue=replace(BLUE, setting={**BLUE.setting, "enforce_eager": True}))
+    out = Proposal(rule="X1", to={"enforce_eager": None}, why="1", expects="", risks="", source="")
+
+    found = GUARD.admit_asked(given, out, actor="alice", at=NOON)
+
+    assert isinstance(found, Suggestion)
+    assert found.proposal.to == {"enforce_eager": None}
+
+
+@pytest.mark.parametrize(
+    ("knob", "bound", "admitted", "refused"),
+    [
+        ("model", Bound(allowed=("org/a", "org/b")), "org/b", "org/c"),
+        ("compilation_config.mode", Bound(allowed=(0, 3)), 3, 2),
+        ("enable_log_requests", Bound(allowed=(True,)), True, 1),
+        ("nnodes", Bound(min=1, max=2), 2, 3),
+        ("nnodes", Bound(min=1, max=2), 2, "2"),
+        ("nnodes", Bound(min=1, max=9, allowed=(2, 4)), 4, 3),
+        ("quantization", Bound(allowed=("fp8",)), "fp8", None),
+    ],
+)
+def test_the_operators_table_admits_exactly_the_values_that_it_names(
+    knob: Knob, bound: Bound, admitted: Value, refused: Value
+) -> None:
+    guard = replace(GUARD, bounds={knob: bound})
+
+    _, taken = both({knob: admitted}, guard)
+    not_taken = both({knob: refused}, guard)
+
+    assert isinstance(taken, Suggestion)
+    assert taken.proposal.to == {knob: admitted}
+    for found in not_taken:
+        assert isinstance(found, Refusal)
+        assert "does not admit the value" in found.why
+
+
+def test_a_table_without_limits_admits_nothing() -> None:
+    for found in both({"model": "evil/model"}, replace(GUARD, bounds={"model": Bound(octaves=2)})):
+        assert isinstance(found, Refusal)
+
+
+def test_a_guard_without_a_catalogue_admits_nothing() -> None:
+    for found in both({"max_num_seqs": 8}, Guard()):
+        assert isinstance(found, Refusal)
+
+
+def test_the_refusal_does_not_repeat_a_secret() -> None:
+    for found in both({"api_key": "s3cret"}):
+        assert isinstance(found, Refusal)
+        assert "s3cret" not in found.why

@@ -1,0 +1,116 @@
+"""Which of several proposals becomes the suggestion, and what is said of the others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from agent.domain.state import Phase
+from agent.machine.step import Machine
+from lint.precedence import ranked
+from tests.support.machine_stories import World, rules
+from vllm_facts.deployment import Model
+from vllm_facts.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """One proposal, whatever the reading."""
+
+    rule: str
+    to: Mapping[str, Value]
+
+    def propose(self, _: Reading, __: Context) -> tuple[Proposal, ...]:
+        return (
+            Proposal(
+                rule=self.rule,
+                to=self.to,
+                why="1",
+                expects=f"what {self.rule} expects",
+                risks="few",
+                source="test",
+                klass="auto" if self.to else "note",
+            ),
+        )
+
+
+QUEUE, THRASH = Says("Q1", {"max_num_seqs": 16}), Says("K1", {"max_num_seqs": 2})
+TOO_FAR = Says("M1", {"max_num_seqs": 128})  # outside the bounds of the story
+EAGER, HEAT = Says("G1", {"enforce_eager": False}), Says("T1", {})
+
+
+def world(*policies: Says) -> World:
+    named = tuple((policy.rule.lower(), policy) for policy in policies)
+    return World(machine=Machine(rules(policies=named, precedence=ranked))).start()
+
+
+def test_the_most_urgent_is_suggested_whatever_the_order_of_the_policies() -> None:
+    for policies in ((EAGER, QUEUE), (QUEUE, EAGER)):
+        suggestion = world(*policies).until("proposed").state.suggestion
+
+        assert suggestion is not None
+        assert (suggestion.proposal.rule, suggestion.policy) == ("Q1", "q1")
+
+
+def test_what_the_guard_refuses_leaves_the_word_to_the_next() -> None:
+    asked = World(machine=Machine(rules(policies=(("k1", Says("K1", {"max_num_seqs": 4})), ("g1", EAGER)))))
+
+    suggestion = asked.start().until("proposed").state.suggestion
+
+    assert suggestion is not None
+    assert suggestion.proposal.rule == "G1"
+
+
+def test_nothing_is_suggested_while_a_gpu_throttles_and_the_note_says_so() -> None:
+    held = world(QUEUE, THRASH, EAGER, TOO_FAR, HEAT).tick(3)
+
+    assert held.state.phase is Phase.OBSERVING
+    assert held.state.suggestion is None
+    assert held.state.note == (
+        "T1 (advice): what T1 expects; M1 yields to T1: every change waits while a GPU throttles; "
+        "K1 yields to T1: every change waits while a GPU throttles"
+    )
+
+
+def test_an_outranked_rule_is_not_suggested_in_place_of_a_refused_one() -> None:
+    same = Says("K1", {"max_num_seqs": 4})  # it is so already
+
+    quiet = world(QUEUE, same).tick(3)
+
+    assert quiet.state.suggestion is None
+    assert quiet.state.note.startswith("K1 is held back: max_num_seqs=4 changes nothing")
+    assert "Q1 yields to K1" in quiet.state.note
+
+
+def test_a_note_changes_the_rule_that_it_names_once_a_minute() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Flaps:
+        def propose(self, reading: Reading, _: Context) -> tuple[Proposal, ...]:
+            return Says("C2" if reading.at.second % 2 else "K3", {}).propose(reading, _)
+
+    flapping = World(machine=Machine(rules(policies=(("flaps", Flaps()),)))).start().tick(121)
+
+    said = [state.note for state in flapping.states if "(advice)" in state.note]
+    changes = [note for before, note in pairwise(said) if before != note]
+    assert said
+    assert len(changes) <= 3
+
+
+def test_policies_are_told_what_model_is_served() -> None:
+    seen: list[str] = []
+
+    @dataclass(frozen=True, slots=True)
+    class Looks:
+        def propose(self, _: Reading, context: Context) -> tuple[Proposal, ...]:
+            seen.append(context.case.model.name if context.case and context.case.model else "")
+            return ()
+
+    named = (("looks", Looks()),)
+    World(
+        machine=Machine(rules(policies=named, model_of=lambda name: Model(name=f"the {name}")))
+    ).start().tick(1)
+    World(machine=Machine(rules(policies=named))).start().tick(1)
+
+    assert set(seen) == {"the m", ""}

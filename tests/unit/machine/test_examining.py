@@ -1,0 +1,140 @@
+"""What may alter the answers is held up to blue's before it gets any traffic."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.domain import effects as fx
+from agent.domain import events as e
+from agent.domain.model import Bound, Strategy
+from agent.domain.state import Phase
+from agent.machine.guard import Guard
+from agent.machine.step import Machine
+from agent.quality.golden_prompts import Exam
+from tests.support.machine_stories import World, rules
+
+ALTERING = Machine(
+    rules(
+        guard=Guard(
+            bounds={"max_num_seqs": Bound(min=1, max=64, octaves=3)},
+            cooldown_s=60,
+            alters_outputs={"max_num_seqs"}.__contains__,
+            tunable={"max_num_seqs"}.__contains__,
+        )
+    )
+)
+
+
+def asked(world: World) -> list[fx.Examine]:
+    return [effect for effect in world.performed if isinstance(effect, fx.Examine)]
+
+
+def proposed(**more: object) -> World:
+    return World(machine=ALTERING, **more).start().until("proposed")  # type: ignore[arg-type]
+
+
+def test_a_change_that_alters_no_answers_is_not_examined() -> None:
+    world = World().start().until("proposed").approve().until("canary")
+
+    assert asked(world) == []
+
+
+def test_a_change_that_may_alter_answers_waits_for_a_person_who_is_told_so() -> None:
+    world = proposed(mode="auto").tick(5)
+
+    suggestion = world.state.suggestion
+    assert suggestion is not None
+    assert (suggestion.proposal.klass, world.state.phase) == ("gated", Phase.PROPOSED)
+    assert any("max_num_seqs may alter the answers" in note for note in suggestion.notes)
+
+
+def test_green_is_examined_when_it_is_warm_and_gets_traffic_when_it_says_what_blue_says() -> None:
+    world = proposed().approve().until("canary")
+
+    [examine] = asked(world)
+    green = world.state.green
+    assert green is not None
+    assert examine.green == green
+    assert examine.blue.name == "chat-r0"
+    assert world.state.note == "green is warm; as golden as ever"
+    assert world.state.rollout is not None
+    assert world.state.rollout.quality is not None
+    assert world.state.rollout.quality.ok
+
+
+def test_a_green_that_answers_wrongly_never_gets_traffic() -> None:
+    world = proposed(wrong=True).approve().until("cooldown")
+
+    rollout = world.state.rollout
+    assert rollout is not None
+    assert (rollout.outcome, rollout.why, rollout.exposed.total) == ("rolled_back", "as golden as ever", 0)
+    assert world.state.outcomes[-1].result == "rolled_back"
+    assert not any(set(state.route.weights) - {"chat-r0"} for state in world.states if state.route)
+
+
+def test_an_examination_that_cannot_be_held_says_nothing_about_the_value() -> None:
+    world = proposed(refuses={"examine"}).approve().until("cooldown")
+
+    assert world.state.outcomes[-1].result == "undecided"
+
+
+def test_an_examination_without_an_answer_is_given_up() -> None:
+    world = World(machine=Machine(replace(ALTERING.rules, exam=Exam(at_most_s=90)))).start()
+    world.until("proposed").approve().until("warming").tick()
+    world.pending = []
+
+    world.tick(149)
+    assert world.state.phase is Phase.WARMING
+    world.tick(3)
+
+    assert world.state.rollout is not None
+    assert world.state.rollout.why == "warming took longer than 90 s"
+
+
+def test_every_change_is_examined_where_that_is_wished() -> None:
+    world = World(machine=Machine(rules(exam=Exam(always=True)))).start().until("proposed").approve()
+
+    assert len(asked(world.until("canary"))) == 1
+
+
+def test_a_restart_in_the_middle_asks_again_and_a_late_outcome_changes_nothing() -> None:
+    world = proposed().approve().until("warming").tick()
+    [first] = [effect for effect in world.pending if isinstance(effect, fx.Examine)]
+
+    world.start()
+    [again] = [effect for effect in world.pending if isinstance(effect, fx.Examine)]
+    late = world.state
+    world.feed(*world.perform(first))
+
+    assert again.number > first.number
+    assert world.state == late
+    assert world.until("canary").state.phase is Phase.CANARY
+
+
+def test_who_gives_its_place_answers_before_it_stops() -> None:
+    world = World.servers(1, "swap", machine=ALTERING).start().until("proposed").approve().until("canary")
+
+    kinds = [effect.kind for effect in world.performed if not isinstance(effect, fx.KeepAlive)]
+    first, second = asked(world)
+    assert kinds.index("examine") < kinds.index("stop")
+    assert (first.blue.name, first.green) == ("vllm0", None)
+    assert second.blue.name == "vllm0"
+    assert second.green is not None
+
+
+@pytest.mark.parametrize(("strategy", "count"), [("replace", 3), ("surge", 2)])
+def test_only_the_first_of_several_is_examined(strategy: Strategy, count: int) -> None:
+    world = World.servers(count, strategy, machine=ALTERING).start().until("proposed").approve()
+
+    world.until("promoting", 400)
+
+    assert len(asked(world)) == 1
+    assert asked(world)[0].blue.name in world.old
+
+
+def test_an_abort_in_the_middle_takes_green_back() -> None:
+    world = proposed().approve().until("warming").tick()
+
+    world.feed(e.Aborted(at=world.at, actor="bob", reason="no")).until("cooldown")
+
+    assert world.state.outcomes[-1].result == "denied"

@@ -1,0 +1,215 @@
+"""Fleets in trouble: who serves, and where, after servers go, come back elsewhere, or refuse to leave."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.domain import events as e
+from agent.domain.model import Server, Strategy
+from agent.domain.state import Phase
+from tests.support.machine_stories import BLUE, World
+
+
+def lost(world: World, name: str) -> World:
+    world.running.pop(name)
+    return world.feed(e.ServerLost(at=world.at, server=name, why="exited with 137"))
+
+
+def looked(world: World) -> World:
+    """The daemon looks around without having been restarted: effects on their way go on."""
+    return world.feed(
+        e.AgentStarted(
+            at=world.at,
+            epoch=world.epoch,
+            mode=world.mode,
+            servers=tuple(world.running.values()),
+            weights=dict(world.weights) or None,
+        )
+    )
+
+
+def back(world: World, server: Server, address: str) -> World:
+    world.running[server.name] = replace(server, address=address)
+    return looked(world)
+
+
+def addresses(world: World) -> dict[str, str]:
+    assert world.state.route is not None
+    return {server.name: server.address for server in world.state.route.servers}
+
+
+@pytest.mark.parametrize("strategy", ["surge", "swap"])
+def test_the_only_server_may_die_while_a_change_is_checked(strategy: Strategy) -> None:
+    world = World.servers(1, strategy).start().until("checking")
+
+    lost(world, "vllm0").tick(5)
+
+    assert world.state.phase is Phase.OBSERVING
+    assert world.state.suggestion is not None
+    assert world.state.suggestion.status == "superseded"
+
+
+def test_an_approval_does_not_outlive_the_servers_it_was_made_for() -> None:
+    world = World.servers(2, "replace").start().until("proposed")
+    lost(world, "vllm1")
+
+    world.approve().tick(30)
+
+    assert world.state.rollout is None
+    assert list(world.running) == ["vllm0"]
+    assert world.weights == {"vllm0": 100}
+    assert "vllm1 is gone" in world.state.note
+
+
+def test_servers_of_different_flags_are_not_changed_together() -> None:
+    world = World.servers(2, "replace")
+    other = world.running["vllm1"]
+    world.running["vllm1"] = replace(other, setting={**other.setting, "max_model_len": 4096})
+
+    world.start().tick(20)
+
+    assert world.state.phase is Phase.OBSERVING
+    assert "run with different flags" in world.state.note
+
+
+def test_a_take_back_keeps_the_new_servers_that_live_until_an_old_one_is_back() -> None:
+    world = World.servers(3, "replace").start().until("proposed").approve()
+    world.until("spreading").until("canary").tick(2)
+    first = world.state.crew[0].name
+
+    lost(world, first)
+    for _ in range(30):
+        world.tick()
+        assert sum(world.weights.values()) == 100
+
+    assert set(world.running) == {"vllm0", "vllm1", "vllm2"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "servers", "split"), [("replace", 2, 50), ("replace", 3, 33), ("surge", 2, 33)]
+)
+def test_the_last_old_server_is_the_control_of_the_hold_back(
+    strategy: Strategy, servers: int, split: int
+) -> None:
+    world = held_back(strategy, servers)
+
+    assert len(world.state.standing) == 1
+    assert abs(world.weights[world.state.standing[0].name] - split) <= 1
+    assert len(world.state.newcomers) == len(world.weights) - 1
+    world.until("observing")
+    assert world.state.rollout is not None
+    assert world.state.rollout.outcome == "promoted"
+    assert len(world.running) == servers
+    assert not world.running.keys() & world.old
+
+
+@pytest.mark.parametrize(("strategy", "servers"), [("replace", 2), ("replace", 3), ("surge", 2)])
+def test_a_breach_in_the_hold_back_has_an_old_server_to_go_to_at_once(
+    strategy: Strategy, servers: int
+) -> None:
+    world = held_back(strategy, servers)
+    world.green_fails = 3
+
+    world.tick(2)
+
+    assert world.state.phase is Phase.ROLLING_BACK
+    control = world.state.standing[0].name
+    assert world.weights[control] > 0
+    world.until("cooldown")
+    assert set(world.running) == world.old
+
+
+def held_back(strategy: Strategy, servers: int) -> World:
+    """In the middle of the last step."""
+    world = World.servers(servers, strategy).start().until("proposed").approve()
+    for _ in range(200):
+        rollout = world.state.rollout
+        if rollout and rollout.step == len(rollout.plan.steps) - 1 and rollout.step_since:
+            return world
+        world.tick()
+    raise AssertionError(world.state.note)
+
+
+@pytest.mark.parametrize("phase", ["launching", "canary", "rolling_back", "promoting"])
+def test_a_server_that_docker_restarts_is_asked_at_its_new_address(phase: str) -> None:
+    failing = 1 if phase == "rolling_back" else 0
+    world = World.servers(1, "surge", green_fails=failing).start().until("proposed").approve().until(phase)
+    if "vllm0" not in world.running:
+        return
+
+    back(world, world.running["vllm0"], "127.0.0.1:9999").tick()
+
+    assert addresses(world).get("vllm0", "127.0.0.1:9999") == "127.0.0.1:9999"
+
+
+def test_a_lost_server_that_comes_back_makes_its_successor_needless() -> None:
+    world = World.servers(1, "surge").start().until("proposed").approve().until("launching")
+    world.refuses = {"launch"}
+    server = world.running["vllm0"]
+    lost(world, "vllm0").tick(3)
+    assert world.state.phase.value == "restoring"
+
+    back(world, server, "127.0.0.1:9999").tick(60)
+
+    assert world.state.phase in {Phase.OBSERVING, Phase.PROPOSED, Phase.CHECKING}
+    assert list(world.running) == ["vllm0"]
+    assert addresses(world) == {"vllm0": "127.0.0.1:9999"}
+
+
+def test_servers_that_exchange_their_addresses_stay_two() -> None:
+    world = World.servers(2, "replace").start().tick(3)
+    one = world.running.pop("vllm0")
+    world.running["vllm1"] = replace(world.running["vllm1"], address=one.address)
+
+    world.start().tick(5)
+
+    assert sorted(server.name for server in world.state.fleet) == ["vllm0", "vllm1"]
+    assert world.weights == {"vllm1": 100}
+
+
+def test_a_new_server_that_will_not_go_does_not_keep_the_old_one_out() -> None:
+    world = World.servers(1, "swap", green_fails=1).start().until("proposed").approve().until("rolling_back")
+    world.refuses = {"retire"}
+
+    world.tick(120)
+    assert world.weights == {"vllm0": 100}
+    world.refuses = set()
+    world.tick(60)
+
+    assert list(world.running) == ["vllm0"]
+
+
+def test_a_green_that_still_loads_when_the_daemon_starts_is_not_watched_yet() -> None:
+    world = World().start().until("proposed").approve()
+    green = world.state.green
+    assert green is not None
+    world.running[green.name] = replace(green, address="127.0.0.1:8101")
+    world.pending = []
+
+    world.start()
+
+    assert [server.name for server in world.state.up] == [BLUE.name]
+
+
+def test_a_green_that_is_all_that_is_left_carries_everything_until_an_old_server_is_back() -> None:
+    world = World.servers(2, "replace", ours=True).start().until("proposed").approve().until("canary").tick(2)
+
+    lost(world, "vllm0")
+    for _ in range(60):
+        world.tick()
+        assert any(world.weights.get(name) for name in world.running), world.weights
+
+    assert world.state.green is None
+    assert set(world.weights) == set(world.running) == {server.name for server in world.state.fleet}
+    assert len(world.running) == 2
+    assert len({str(setting) for setting in world.settings().values()}) == 1
+    assert not world.stopped
+
+
+@pytest.mark.parametrize("seconds", range(0, 24, 2))
+def test_a_daemon_that_starts_tells_the_proxy_before_it_does_anything_else(seconds: int) -> None:
+    world = World(green_fails=1).start().until("proposed").approve().tick(seconds + 1)
+
+    world.start()
+
+    assert {effect.kind for effect in world.pending} & {"route", "keep_alive"}

@@ -1,0 +1,303 @@
+"""What may become a suggestion, and what is said when it may not."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.domain.error_budget import Budget
+from agent.domain.model import Bound, Forecast, Objective, Outcome, Plan, Proposal, Prospect, Slo
+from agent.domain.reading import Reading
+from agent.domain.request_counts import Arm
+from agent.domain.state import State, Suggestion
+from agent.machine.default_plan import plan_for
+from agent.machine.guard import Guard, Refusal
+from tests.support.machine_stories import BLUE, NOON, PLAN, reading
+from vllm_facts.knobs import misfit, tunable
+from vllm_facts.values import Value
+
+GUARD = Guard(
+    bounds={"max_num_seqs": Bound(min=2, max=64, octaves=1)},
+    cooldown_s=600,
+    changes_per_day=2,
+    tunable=tunable,
+    misfit=misfit,
+)
+STATE = State(target="chat", blue=BLUE)
+SEEN = reading(NOON)
+
+
+def proposal(value: Value = 8, knob: str = "max_num_seqs") -> Proposal:
+    return Proposal(rule="Q1", to={knob: value}, why="12 wait", expects="less", risks="KV", source="test")
+
+
+def admit(
+    to: Proposal, state: State = STATE, guard: Guard = GUARD, seen: Reading | None = SEEN
+) -> Suggestion | Refusal:
+    return guard.admit(state, to, policy="admission", at=NOON, reading=seen)
+
+
+def test_a_step_inside_the_bounds_passes_as_it_is() -> None:
+    found = admit(proposal(8))
+
+    assert isinstance(found, Suggestion)
+    assert found.proposal.to == {"max_num_seqs": 8}
+    assert found.before == {"max_num_seqs": 4}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bound", "value", "said"),
+    [
+        (32, Bound(min=2, max=64, octaves=1), 8, "one step is at most 1 octave(s) from 4"),
+        (32, Bound(min=2, max=64, octaves=3), 32, ""),
+        (32, Bound(min=2, max=12, octaves=3), 12, "the bounds are 2 to 12"),
+        (1, Bound(min=2, max=64, octaves=3), 2, "the bounds are 2 to 64"),
+        (1, Bound(min=1, max=64, octaves=1), 2, "one step is at most 1 octave(s) from 4"),
+    ],
+)
+def test_a_value_is_clamped_and_that_is_said(wanted: int, bound: Bound, value: int, said: str) -> None:
+    found = admit(proposal(wanted), guard=replace(GUARD, bounds={"max_num_seqs": bound}))
+
+    assert isinstance(found, Suggestion)
+    assert found.proposal.to == {"max_num_seqs": value}
+    assert said in " ".join(found.notes)
+
+
+def test_a_bound_on_the_other_side_never_turns_a_raise_into_a_cut() -> None:
+    found = admit(proposal(8), guard=replace(GUARD, bounds={"max_num_seqs": Bound(min=1, max=2)}))
+
+    assert isinstance(found, Refusal)
+    assert "out of reach" in found.why
+
+
+SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))
+
+
+def burning(*, late: int = 30) -> State:
+    """Twenty minutes of thirty requests each."""
+    budget = Budget()
+    for minute in range(20, 0, -1):
+        budget = budget.counted(NOON - timedelta(minutes=minute), [Arm(total=30, over_ttft=late)])
+    return replace(STATE, budget=budget)
+
+
+def test_while_the_error_budget_burns_only_a_mitigation_is_suggested() -> None:
+    state, relief = burning(), replace(proposal(8), mitigation=True)
+
+    refused = GUARD.admit(state, proposal(8), policy="graphs", at=NOON, reading=SEEN, slo=SLO)
+    admitted = GUARD.admit(state, relief, policy="admission", at=NOON, reading=SEEN, slo=SLO)
+
+    assert isinstance(refused, Refusal)
+    assert refused.why.startswith("the error budget burns 14.4 times too fast or more: at least 72 %")
+    assert isinstance(admitted, Suggestion)
+    assert admitted.notes == ()
+
+
+def test_a_persons_wish_is_told_that_the_error_budget_burns() -> None:
+    found = GUARD.admit_asked(burning(), proposal(8), actor="alice", at=NOON, slo=SLO)
+
+    assert isinstance(found, Suggestion)
+    assert "the error budget burns 14.4 times too fast" in " ".join(found.notes)
+
+
+def test_a_budget_that_is_used_as_planned_stops_nothing() -> None:
+    state = burning(late=1)
+
+    admitted = GUARD.admit(state, proposal(8), policy="graphs", at=NOON, reading=SEEN, slo=SLO)
+    asked = GUARD.admit_asked(state, proposal(8), actor="alice", at=NOON, slo=SLO)
+
+    assert isinstance(admitted, Suggestion)
+    assert isinstance(asked, Suggestion)
+    assert asked.notes == ()
+
+
+def test_a_value_outside_the_allowed_ones_is_refused() -> None:
+    guard = replace(GUARD, bounds={"kv_cache_dtype": Bound(allowed=("auto", "fp8"))})
+
+    found = admit(proposal("bfloat16", knob="kv_cache_dtype"), guard=guard)
+
+    assert isinstance(found, Refusal)
+    assert "not one of the allowed" in found.why
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value"),
+    [(24, 16), (16, 16), (200, 32), (5, None)],
+    ids=["between", "on", "beyond", "none near"],
+)
+def test_of_allowed_numbers_the_nearest_on_the_way_is_taken(wanted: int, value: int | None) -> None:
+    guard = replace(GUARD, bounds={"max_num_seqs": Bound(allowed=(8, 16, 32), octaves=3)})
+
+    found = admit(proposal(wanted), guard=guard)
+
+    assert (found.proposal.to if isinstance(found, Suggestion) else None) == (
+        {"max_num_seqs": value} if value else None
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (None, "no fresh metrics"),
+        (reading(NOON, coverage=0.5), "no fresh metrics"),
+        (reading(NOON, waiting=0, running=0), "idle"),
+    ],
+    ids=["none", "stale", "idle"],
+)
+def test_nothing_is_suggested_on_stale_missing_or_idle_metrics(seen: Reading | None, said: str) -> None:
+    found = admit(proposal(), seen=seen)
+
+    assert isinstance(found, Refusal)
+    assert said in found.why
+
+
+@pytest.mark.parametrize(
+    ("result", "hours_ago", "said"),
+    [
+        ("promoted", 0.1, "cooling down until 12:04:00"),
+        ("rolled_back", 200, "was tried and rolled back: worse"),
+        ("failed", 200, "was tried and failed: worse"),
+        ("denied", 1, "was denied: worse"),
+        ("denied", 25, ""),
+        ("promoted", 1, ""),
+    ],
+)
+def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str) -> None:
+    at = NOON - timedelta(hours=hours_ago)
+    past = Outcome(at=at, result=result, to={"max_num_seqs": 8}, why="worse")  # type: ignore[arg-type]
+
+    found = admit(proposal(8), replace(STATE, outcomes=(past,)))
+
+    assert isinstance(found, Suggestion) if not said else isinstance(found, Refusal) and said in found.why
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("9999", 'max_num_seqs="9999" was asked for: max_num_seqs is a whole number'),
+        ("1k", 'max_num_seqs="1k" was asked for: max_num_seqs is a whole number'),
+        (True, "max_num_seqs=true was asked for: max_num_seqs is a whole number"),
+        (8.5, "max_num_seqs=8.5 was asked for: max_num_seqs is a whole number"),
+        (-5, "max_num_seqs=-5 was asked for: max_num_seqs is at least 1"),
+        (None, "is no number within its bounds"),
+    ],
+)
+def test_what_is_no_number_does_not_slip_past_numeric_bounds(value: Value, why: str) -> None:
+    found = GUARD.admit_asked(STATE, proposal(value), actor="alice", at=NOON)
+
+    assert isinstance(found, Refusal)
+    assert why in found.why
+
+
+def test_a_step_from_a_value_that_nobody_knows_is_refused_and_from_an_assumed_one_measured() -> None:
+    unset = replace(STATE, blue=replace(BLUE, setting={"model": "m"}))
+
+    blind, measured = (
+        admit(proposal(64), unset),
+        admit(replace(proposal(64), assumed={"max_num_seqs": 16}), unset),
+    )
+
+    assert isinstance(blind, Refusal)
+    assert "its present value is not known" in blind.why
+    assert isinstance(measured, Suggestion)
+    assert measured.proposal.to == {"max_num_seqs": 32}
+
+
+def test_a_failed_value_does_not_come_back_through_a_clamp() -> None:
+    past = Outcome(at=NOON - timedelta(days=9), result="failed", to={"max_num_seqs": 8}, why="OOM")
+
+    found = admit(proposal(16), replace(STATE, outcomes=(past,)))
+
+    assert isinstance(found, Refusal)
+    assert "was tried and failed: OOM" in found.why
+
+
+def test_a_value_that_a_person_brought_back_to_service_is_no_longer_held_against_it() -> None:
+    past = [
+        Outcome(at=NOON - timedelta(days=days), result=result, to={"max_num_seqs": 8})  # type: ignore[arg-type]
+        for days, result in ((9, "failed"), (2, "promoted"))
+    ]
+
+    assert isinstance(admit(proposal(8), replace(STATE, outcomes=tuple(past))), Suggestion)
+
+
+def test_the_days_changes_are_counted() -> None:
+    past = [Outcome(at=NOON - timedelta(hours=h), result="promoted", to={"x": h}) for h in (5, 3)]
+
+    found = admit(proposal(8), replace(STATE, outcomes=tuple(past)))
+
+    assert isinstance(found, Refusal)
+    assert found.why == "2 changes in the last 24 h, 2 are allowed"
+
+
+def test_the_digest_covers_everything_that_is_shown() -> None:
+    one, other = admit(proposal(8)), admit(replace(proposal(8), why="13 wait"))
+    assert isinstance(one, Suggestion)
+    assert isinstance(other, Suggestion)
+    quick, slow = Prospect(why="room"), Prospect(why="room", start_s=300)
+
+    digests = {seal(s, prospect).digest for s in (one, other) for prospect in (quick, slow)}
+
+    assert len(digests) == 4
+
+
+def seal(
+    suggestion: Suggestion, prospect: Prospect, plan: Plan = PLAN, forecast: Forecast | None = None
+) -> Suggestion:
+    return GUARD.seal(suggestion, prospect, at=NOON, plan=plan, forecast=forecast)
+
+
+@pytest.mark.parametrize(
+    ("servers", "held"), [(1, "all traffic for"), (3, "75 % of the traffic, one old server the rest, for")]
+)
+def test_what_green_holds_in_the_end_is_foretold_as_the_plan_has_it(servers: int, held: str) -> None:
+    found, prospect = admit(proposal(8)), Prospect(why="room")
+    assert isinstance(found, Suggestion)
+    forecast = Forecast(rate_rps=8.0, usual_s=100.0, likely_s=200.0, hold_s=60.0)
+
+    sealed = seal(found, prospect, plan_for(PLAN, prospect, servers), forecast)
+
+    assert f"that green is not worse, then it holds {held} 60 s" in " ".join(sealed.notes)
+
+
+def test_a_planned_outage_is_told_and_never_auto() -> None:
+    found = admit(proposal(8))
+    assert isinstance(found, Suggestion)
+
+    sealed = seal(found, Prospect(strategy="swap", why="one GPU", outage_s=90))
+
+    assert sealed.proposal.klass == "gated"
+    assert "a planned outage of about 90 s" in " ".join(sealed.notes)
+
+
+def test_what_vllm_does_not_take_is_not_suggested_again() -> None:
+    refused = Outcome(at=NOON - timedelta(days=9), result="refused", to={"max_num_seqs": 8}, why="too few")
+
+    found = admit(proposal(8), replace(STATE, outcomes=(refused,)))
+
+    assert found == Refusal(why="max_num_seqs=8 is not taken by vLLM: too few")
+
+
+@given(
+    wanted=st.integers(min_value=-100, max_value=10_000),
+    now=st.integers(min_value=1, max_value=4096),
+    low=st.integers(min_value=1, max_value=64),
+    high=st.integers(min_value=64, max_value=4096),
+    octaves=st.sampled_from([0.5, 1.0, 2.0, 3.0]),
+)
+def test_what_is_admitted_is_inside_the_bounds_or_nearer_to_them(
+    wanted: int, now: int, low: int, high: int, octaves: float
+) -> None:
+    blue = replace(BLUE, setting={"max_num_seqs": now})
+    guard = replace(GUARD, bounds={"max_num_seqs": Bound(min=low, max=high, octaves=octaves)})
+
+    found = admit(proposal(wanted), replace(STATE, blue=blue), guard)
+
+    if isinstance(found, Suggestion):
+        value = found.proposal.to["max_num_seqs"]
+        assert isinstance(value, int)
+        assert now / 2**octaves - 1 <= value <= now * 2**octaves
+        if low <= now <= high:
+            assert low <= value <= high

@@ -1,0 +1,44 @@
+"""No pair of phase and event is forgotten: each is handled, or stands here with the reason why it is not."""
+
+from typing import get_args
+
+from agent.domain import events as e
+from agent.domain.state import Phase
+from agent.machine.step import HANDLERS
+
+IDLE = {Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN}
+
+IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
+    ("nothing is open that could be decided", e.Approved): set(Phase) - {Phase.PROPOSED},
+    ("nothing is open that could be denied", e.Denied): set(Phase) - {Phase.CHECKING, Phase.PROPOSED},
+    ("one rollout at a time: ask again when it has ended", e.ChangeAsked): set(Phase) - IDLE,
+    ("there is no rollout, or it is already on its way back", e.Aborted): {
+        *IDLE,
+        Phase.ROLLING_BACK,
+        Phase.RESTORING,
+        Phase.HALTED,
+    },
+    ("the outcome of a launch that is no longer wanted", e.Launched): set(Phase)
+    - {Phase.LAUNCHING, Phase.ROLLING_BACK, Phase.RESTORING},
+    ("an answer about what is no longer asked", e.Preflighted): set(Phase) - {Phase.CHECKING},
+    ("the outcome of a stop that is no longer wanted", e.Stopped): set(Phase) - {Phase.VACATING},
+    ("the outcome of a warm-up that is no longer wanted", e.Warmed): set(Phase) - {Phase.WARMING},
+    ("the outcome of an examination that is no longer wanted", e.Examined): set(Phase)
+    - {Phase.VACATING, Phase.WARMING},
+    ("the outcome of a drain that is no longer wanted", e.Drained): set(Phase)
+    - {Phase.VACATING, Phase.PROMOTING, Phase.ROLLING_BACK},
+    ("the outcome of a retirement on the side", e.Retired): set(Phase)
+    - {Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING},
+    ("no split is awaited", e.Routed): {Phase.CHECKING, Phase.LAUNCHING, Phase.WARMING, Phase.HALTED},
+    ("an operator must look first", e.Observed): {Phase.HALTED},
+    ("an operator must look first; nothing is awaited", e.EffectFailed): {Phase.HALTED},
+    ("an operator must look first; who is gone is noted all the same", e.ServerLost): {Phase.HALTED},
+}
+
+
+def test_every_pair_is_handled_or_ignored_for_a_reason() -> None:
+    every = {(phase, kind) for phase in Phase for kind in get_args(e.Event)}
+    ignored = {(phase, kind) for (_, kind), phases in IGNORED.items() for phase in phases}
+
+    assert not every - set(HANDLERS) - ignored
+    assert not set(HANDLERS) & ignored

@@ -1,0 +1,127 @@
+"""What the machine makes of the judge's word: held, parked, resumed, taken back when nothing is gained."""
+
+from dataclasses import replace
+
+from agent.audit.history import History
+from agent.domain import events as e
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from agent.domain.state import Phase, Rollout
+from agent.machine.step import Machine
+from tests.support.machine_stories import CountingJudge, RaiseSeqs, World, rules
+
+BLIND = "Envoy has closed its connection"
+
+
+def in_canary() -> World:
+    world = World().start().until("proposed").approve().until("canary")
+    while world.state.rollout is None or world.state.rollout.step_since is None:
+        world.tick()
+    return world
+
+
+def blind(world: World, seconds: int) -> World:
+    """Seconds in which the proxy's records do not come."""
+    world.silent = True
+    world.blind = BLIND
+    world.tick(seconds)
+    world.silent = False
+    world.blind = ""
+    return world
+
+
+def test_a_short_outage_of_the_records_is_held_and_the_canary_goes_on() -> None:
+    world = blind(in_canary(), 30)
+    assert world.state.phase is Phase.CANARY
+    assert world.state.note == f"held: {BLIND}"
+    assert world.until("observing").state.rollout.outcome == "promoted"  # type: ignore[union-attr]
+
+
+def test_a_long_outage_parks_green_without_traffic_until_it_is_over() -> None:
+    world = in_canary()
+    world.state = replace(world.state, rollout=_patient(world))
+    blind(world, 150)
+    assert world.state.rollout is not None
+    assert world.state.rollout.parked == BLIND
+    assert world.weights == {"chat-r0": 100, "chat-r1": 0}
+    assert world.until("observing").state.rollout.outcome == "promoted"  # type: ignore[union-attr]
+
+
+def test_an_outage_without_end_is_undecided_and_taken_back() -> None:
+    world = in_canary()
+    world.silent, world.blind = True, BLIND
+    world.until("cooldown", limit_s=400)
+    assert world.state.outcomes[-1].result == "undecided"
+
+
+def test_a_restart_in_a_parked_canary_leaves_it_parked() -> None:
+    world = in_canary()
+    world.state = replace(world.state, rollout=_patient(world))
+    blind(world, 150)
+    world.silent, world.blind = True, BLIND
+    world.start().tick(3)
+    assert world.weights == {"chat-r0": 100, "chat-r1": 0}
+
+
+def test_a_restart_goes_on_with_the_evidence_it_had() -> None:
+    world = in_canary()
+    world.tick(1)
+    before = world.state.rollout
+    assert before is not None
+    world.start()
+    after = world.state.rollout
+    assert after is not None
+    assert (after.step, after.trial.valid_s) == (before.step, before.trial.valid_s)
+    assert after.green == before.green
+    assert after.step_since == before.step_since
+
+
+def test_what_gains_nothing_is_taken_back_and_not_tried_again() -> None:
+    world = World(machine=Machine(rules(judge=CountingJudge(better=""))))
+    world.start().until("proposed").approve().until("cooldown")
+    assert world.state.outcomes[-1].result == "no_gain"
+    assert world.state.note.startswith("rolled back: no measurable gain")
+    world.tick(120)
+    assert world.state.phase is Phase.OBSERVING
+    assert "no gain" in world.state.note
+
+
+def test_for_a_mitigation_not_worse_is_enough() -> None:
+    class Mitigates(RaiseSeqs):
+        def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+            found = super().propose(reading, context)
+            return tuple(replace(proposal, mitigation=True) for proposal in found)
+
+    chosen = rules(judge=CountingJudge(better=""), policies=(("admission", Mitigates()),))
+    world = World(machine=Machine(chosen)).start().until("proposed").approve().until("promoting")
+    assert "no measurable gain, none was needed" in world.state.note
+
+
+def test_what_a_person_wished_needs_no_gain() -> None:
+    world = World(machine=Machine(rules(judge=CountingJudge(better=""), policies=()))).start().tick()
+    world.feed(e.ChangeAsked(at=world.at, actor="alice", to={"max_num_seqs": 8}, reason="try it"))
+    world.until("proposed").approve().until("observing")
+    assert world.state.outcomes[-1].result == "promoted"
+
+
+def test_the_history_keeps_how_the_evidence_grew() -> None:
+    world, history = in_canary(), History()
+    for second in range(3):
+        rollout = world.state.rollout
+        assert rollout is not None
+        trial = replace(rollout.trial, at=world.at, valid_s=float(second))
+        history.hear(replace(world.state, rollout=replace(rollout, trial=trial)))
+        history.hear(replace(world.state, rollout=replace(rollout, trial=trial)))
+        world.tick()
+    points = history.points("chat-1")
+    assert len(points) == 3
+    assert [point.at for point in points] == sorted(point.at for point in points)
+    assert history.points("chat-9") == ()
+
+
+def _patient(world: World) -> Rollout:
+    rollout = world.state.rollout
+    assert rollout is not None
+    steps = tuple(replace(step, at_most_s=600) for step in rollout.plan.steps)
+    return replace(rollout, plan=replace(rollout.plan, steps=steps))

@@ -1,0 +1,298 @@
+"""A daemon may die at any instant: the next one ends with blue or with green, never with both or none."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.domain import events as e
+from agent.domain.model import Strategy
+from agent.domain.state import Phase, State
+from agent.machine.step import Machine, numbered
+from agent.quality.golden_prompts import Exam
+from tests.support.machine_stories import BLUE, World, rules
+
+
+def examined(strategy: Strategy = "surge", count: int = 1, *, wrong: bool = False) -> World:
+    """What changes may alter the answers: golden prompts come before the canary."""
+    machine = Machine(rules(exam=Exam(always=True)))
+    return World.servers(count, strategy, machine=machine, wrong=wrong)
+
+
+STORIES = {
+    "promoted": World(),
+    "rolled back": World(green_fails=1),
+    "fails to start": World(refuses={"launch"}),
+    "swapped": World.servers(1, "swap"),
+    "swapped back": World.servers(1, "swap", green_fails=1),
+    "replaced": World.servers(3, "replace"),
+    "replaced back": World.servers(3, "replace", green_fails=1),
+    "two replaced": World.servers(2, "replace", ours=True),
+    "surged": World.servers(2, "surge", ours=True),
+    "examined": examined(),
+    "examined and wrong": examined(wrong=True),
+    "examined and swapped": examined("swap"),
+    "examined, swapped and wrong": examined("swap", wrong=True),
+    "examined and replaced": examined("replace", 3),
+    "surged back": World.servers(2, "surge", green_fails=1),
+}
+LONGEST_S = 60
+SETTLED = {Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN}
+
+
+def told(story: str, seconds: int) -> World:
+    """The story up to the second at which the daemon dies; effects asked for but not performed are lost."""
+    world = copy.deepcopy(STORIES[story]).start().until("proposed").approve()
+    return world.tick(seconds) if seconds else world
+
+
+def settle(world: World) -> World:
+    world.refuses = set()
+    for _ in range(400):
+        if (
+            world.state.phase in SETTLED
+            and world.state.awaiting is None
+            and not numbered(tuple(world.pending))
+        ):
+            return world.tick(2)  # a split that was lost with its daemon is carried out by the next KeepAlive
+        world.tick()
+    raise AssertionError(f"still {world.state.phase} after 400 s: {world.state.note}")
+
+
+def assert_whole(world: World) -> None:
+    """Design invariants 1, 3: as many servers as before, of one setting, and those have all the traffic."""
+    fleet = {server.name for server in world.state.fleet}
+    assert set(world.running) == fleet
+    assert len(fleet) == len(world.old)
+    assert set(world.weights) == fleet
+    assert all(world.weights.values())
+    assert sum(world.weights.values()) == 100
+    assert len({str(server.setting) for server in world.running.values()}) == 1
+    assert world.state.green is None
+    assert (world.state.crew, world.state.vacated, world.state.gone) == ((), (), ())
+    assert not world.stopped
+
+
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("performed", [False, True], ids=["effects lost", "effects done, reply lost"])
+def test_a_restart_at_any_second_ends_whole(story: str, performed: bool) -> None:
+    for seconds in range(LONGEST_S):
+        world = told(story, seconds)
+        if performed:
+            for effect in world.pending:
+                world.perform(effect)
+
+        settle(world.start())
+
+        assert_whole(world)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_an_abort_at_any_second_ends_whole(story: str) -> None:
+    for seconds in range(LONGEST_S):
+        world = told(story, seconds)
+        world.feed(e.Aborted(at=world.at, actor="bob", reason="stop"))
+
+        settle(world)
+
+        assert_whole(world)
+
+
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("kind", ["route", "launch", "warm_up", "examine", "drain", "stop", "retire"])
+def test_an_effect_that_fails_for_a_while_at_any_second_ends_whole(story: str, kind: str) -> None:
+    for seconds in range(0, LONGEST_S, 4):
+        world = told(story, seconds)
+        world.refuses = {kind}
+        world.tick(5)
+        world.refuses = set()
+
+        settle(world)
+
+        assert_whole(world)
+
+
+@pytest.mark.parametrize("story", [s for s in STORIES if s not in {"promoted", "rolled back"}])
+@pytest.mark.parametrize("known", [True, False], ids=["seen", "while the daemon was dead"])
+def test_any_server_that_dies_at_any_second_is_made_good(story: str, known: bool) -> None:
+    for seconds in range(0, LONGEST_S, 3):
+        for at in range(4):
+            world = told(story, seconds)
+            world.running = {name: replace(s, ours=True) for name, s in world.running.items()}
+            world.state = all_ours(world.state)
+            if at >= len(world.running):
+                continue
+            name = list(world.running)[at]
+            world.running.pop(name)
+            if known:
+                world.feed(e.ServerLost(at=world.at, server=name, why="exited with 137"))
+            else:
+                world.start()
+
+            settle(world)
+
+            assert_whole(world)
+
+
+def all_ours(state: State) -> State:
+    return replace(
+        state,
+        blue=replace(state.blue, ours=True) if state.blue else None,
+        peers=tuple(replace(server, ours=True) for server in state.peers),
+    )
+
+
+@pytest.mark.parametrize("seconds", range(0, 24, 3))
+@pytest.mark.parametrize("again", range(4))
+def test_a_second_crash_during_recovery_ends_whole(seconds: int, again: int) -> None:
+    world = told("promoted", seconds).start().tick(again).start()
+
+    settle(world)
+
+    assert_whole(world)
+
+
+@pytest.mark.parametrize("seconds", range(20))
+def test_a_green_that_died_with_the_daemon_is_not_waited_for(seconds: int) -> None:
+    world = told("promoted", seconds)
+    if world.state.green is None:
+        return
+    world.running.pop(world.state.green.name, None)
+    world.pending = []
+
+    settle(world.start())
+
+    assert_whole(world)
+
+
+@pytest.mark.parametrize("seconds", range(20))
+def test_a_blue_that_died_with_the_daemon_is_replaced(seconds: int) -> None:
+    world = (
+        World(running={BLUE.name: replace(BLUE, ours=True)}).start().until("proposed").approve().tick(seconds)
+    )
+    assert world.state.blue is not None
+    world.running.pop(world.state.blue.name, None)
+
+    settle(world.start())
+
+    assert_whole(world)
+
+
+def test_a_daemon_that_keeps_dying_takes_its_canary_back() -> None:
+    world = World().start().until("proposed").approve().until("canary").tick()
+
+    for _ in range(3):
+        world.start().tick()
+    settle(world)
+
+    assert world.state.rollout is not None
+    assert world.state.rollout.why == "the daemon was restarted 3 times in this rollout"
+
+
+@pytest.mark.parametrize("seconds", range(0, 24, 2))
+def test_advise_mode_in_the_middle_of_a_rollout_touches_nothing_and_approve_mode_ends_it(
+    seconds: int,
+) -> None:
+    world = told("promoted", seconds)
+    world.mode = "advise"
+    performed = len(world.performed)
+
+    world.start().tick(30)
+    assert len(world.performed) == performed
+    world.mode = "approve"
+    settle(world.start())
+
+    assert_whole(world)
+    assert world.state.rollout is not None
+    assert world.state.rollout.ended_at is not None
+
+
+def test_other_flags_than_trimtab_gave_are_adopted_and_said() -> None:
+    world = World().start().until("proposed")
+    world.running[BLUE.name] = replace(BLUE, setting={"model": "m", "max_num_seqs": 32})
+
+    world.start()
+
+    assert world.state.blue is not None
+    assert world.state.blue.setting["max_num_seqs"] == 32
+    assert world.state.suggestion is not None
+    assert world.state.suggestion.status == "superseded"
+
+
+MISHAPS = st.sampled_from(
+    [
+        "tick",
+        "crash",
+        "approve",
+        "deny",
+        "abort",
+        "ask",
+        "pause",
+        "resume",
+        "green dies",
+        "blue dies",
+        "another dies",
+        "route refused",
+        "mend",
+    ]
+)
+
+
+FLEETS = st.sampled_from([(1, "surge"), (1, "swap"), (2, "replace"), (3, "replace"), (2, "surge")])
+
+
+@settings(max_examples=200, deadline=None)
+@given(FLEETS, st.lists(MISHAPS, max_size=40))
+def test_no_order_of_mishaps_leaves_other_than_the_servers_there_were(
+    fleet: tuple[int, Strategy], mishaps: list[str]
+) -> None:
+    size, strategy = fleet
+    world = World.servers(size, strategy, ours=True).start()
+    for mishap in mishaps:
+        befall(world, mishap)
+        assert sum(world.weights.values()) in ({0, 100} if strategy == "swap" or size > 1 else {100}) or (
+            not world.weights
+        )
+        assert len(world.running) <= size + 2
+    world.refuses, world.state = set(), replace(world.state, paused=True)
+
+    settle(world.tick())
+
+    assert_whole(world)
+
+
+def befall(world: World, mishap: str) -> None:  # noqa: C901 - a table of mishaps
+    suggestion, at = world.state.suggestion, world.at
+    match mishap:
+        case "crash":
+            world.start()
+        case "approve" if suggestion:
+            world.approve()
+        case "deny" if suggestion:
+            world.feed(e.Denied(at=at, actor="bob", suggestion=suggestion.id, reason="no"))
+        case "abort":
+            world.feed(e.Aborted(at=at, actor="bob", reason="stop"))
+        case "ask":
+            world.feed(e.ChangeAsked(at=at, actor="bob", to={"max_num_seqs": 8}, reason="8"))
+        case "pause":
+            world.feed(e.Paused(at=at, actor="bob"))
+        case "resume":
+            world.feed(e.Resumed(at=at, actor="bob"))
+        case "green dies" if world.state.green:
+            world.running.pop(world.state.green.name, None)
+            world.feed(e.ServerLost(at=at, server=world.state.green.name, why="exited with 1"))
+        case "another dies" if len(world.running) > 1:
+            name = list(world.running)[-1]
+            world.running.pop(name)
+            world.feed(e.ServerLost(at=at, server=name, why="exited with 137"))
+        case "blue dies" if world.state.blue and world.state.blue.name in world.running:
+            world.running.pop(world.state.blue.name)
+            world.feed(e.ServerLost(at=at, server=world.state.blue.name, why="exited with 137"))
+        case "route refused":
+            world.refuses = {"route"}
+        case "mend":
+            world.refuses = set()
+        case _:
+            world.tick()

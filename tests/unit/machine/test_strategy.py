@@ -1,0 +1,61 @@
+import pytest
+
+from agent.domain.model import Strategy
+from agent.machine.strategy import Room, choose
+
+FREE = Room(free=True, why="GPU 0 has 40 of 80 GiB free")
+FULL = Room(free=False, why="GPU 0 has 3 of 80 GiB free")
+UNKNOWN = Room(free=None, why="nvidia-smi hangs")
+
+
+@pytest.mark.parametrize(
+    ("servers", "room", "strategy"),
+    [
+        (1, FREE, "surge"),
+        (3, FREE, "surge"),
+        (2, FULL, "replace"),
+        (3, UNKNOWN, "replace"),
+        (1, FULL, "swap"),
+        (1, UNKNOWN, "swap"),
+    ],
+)
+def test_the_safest_strategy_that_fits_is_chosen_and_its_reason_has_the_facts(
+    servers: int, room: Room, strategy: Strategy
+) -> None:
+    choice = choose("auto", servers, room)
+
+    assert choice.strategy == strategy
+    assert room.why in choice.why
+
+
+def test_replace_says_how_many_go_on() -> None:
+    assert "2 of 3 servers go on" in choose("auto", 3, FULL).why
+
+
+@pytest.mark.parametrize("wanted", ["auto", "surge"])
+def test_room_that_nobody_knows_of_is_used_only_when_it_is_asked_for(wanted: Strategy) -> None:
+    assert choose(wanted, 1, UNKNOWN).strategy == ("surge" if wanted == "surge" else "swap")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "servers", "room", "fix"),
+    [
+        ("surge", 1, FULL, 'write strategy = "auto"'),
+        ("surge", 3, FULL, "GPU 0 has 3 of 80 GiB free"),
+        ("replace", 1, FREE, 'write "swap"'),
+        ("swap", 2, FULL, 'write "replace"'),
+        ("auto", 0, FREE, "start one first"),
+    ],
+)
+def test_a_wish_that_cannot_be_fulfilled_is_refused_with_the_fix(
+    wanted: Strategy, servers: int, room: Room, fix: str
+) -> None:
+    choice = choose(wanted, servers, room)
+
+    assert choice.strategy is None
+    assert fix in choice.why
+
+
+@pytest.mark.parametrize(("wanted", "servers"), [("surge", 2), ("replace", 2), ("swap", 1)])
+def test_a_wish_that_can_be_fulfilled_is_granted_whatever_else_fits(wanted: Strategy, servers: int) -> None:
+    assert choose(wanted, servers, FREE).strategy == wanted

@@ -1,0 +1,329 @@
+"""Notices on their way to a receiver that misbehaves, over real HTTP."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import structlog
+
+from agent.audit.journal import Journal
+from agent.audit.records import DAEMON, Entry
+from agent.domain.state import State
+from agent.notify.delivery import Courier, Patience
+from agent.notify.rules import Notice, Post, Severity
+from notifiers.slack import Slack
+from tests.unit.notifiers.receiver import receiving
+from tests.unit.notify.test_rules import SERVING, SUGGESTION
+
+AT = datetime(2030, 1, 1, 12, tzinfo=UTC)
+NOWHERE = "http://127.0.0.1:1/PLANTED"
+QUICK = Patience(timeout_s=0.3, first_s=0.01, longest_s=0.05)
+OPEN = replace(SERVING, suggestion=SUGGESTION)
+
+
+@dataclass
+class Site:
+    """A journal, and couriers that follow it."""
+
+    home: Path
+    at: datetime = AT
+    state: State = field(default_factory=lambda: SERVING)
+    writable: bool = True
+
+    def __post_init__(self) -> None:
+        self.journal = Journal.open(self.home / "audit.jsonl", now=lambda: self.at)
+
+    def write(self, action: str, state: State) -> None:
+        self.state = state
+        self.journal.append(Entry(at=self.at, actor=DAEMON, action=action, target="chat", state=state))
+
+    def noted(self, notice: str) -> bool:
+        """Whether it is on disk that this was told."""
+        file = self.home / "notify" / "ops.json"
+        return file.exists() and notice in file.read_text()
+
+    def courier(self, url: str, least: Severity = "info", patience: Patience = QUICK) -> Courier:
+        return Courier(
+            name="ops",
+            notifier=Slack(url=url),
+            least=least,
+            file=self.home / "notify" / "ops.json",
+            console="https://trimtab.example.org",
+            now=lambda: self.at,
+            follow=self.journal.subscribe,
+            head=self.journal.head.seq,
+            states=lambda: {"chat": self.state},
+            writable=lambda: self.writable,
+            patience=patience,
+        )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.journal.close()
+
+
+@asynccontextmanager
+async def working(courier: Courier) -> AsyncIterator[None]:
+    task = asyncio.create_task(courier.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_notice_arrives_with_a_link_to_its_page(site: Site) -> None:
+    async with receiving() as receiver, working(site.courier(receiver.url)):
+        site.write("suggestion.made", OPEN)
+        await until(lambda: receiver.seen)
+
+    (attachment,) = receiver.bodies[0]["attachments"]
+    assert attachment["title_link"] == "https://trimtab.example.org/#/suggestions/chat-s1"
+    assert attachment["title"].startswith("chat: max_num_seqs 4 → 16 waits")
+
+
+@pytest.mark.parametrize("plan", [[500, 503], [429], [408], ["hang"]], ids=str)
+async def test_what_passes_is_tried_again(site: Site, plan: list[int | str]) -> None:
+    courier = site.courier(NOWHERE)
+    async with receiving(*plan) as receiver:
+        courier.notifier = Slack(url=receiver.url)
+        async with working(courier):
+            site.write("suggestion.made", OPEN)
+            await until(lambda: courier.tally.sent)
+
+    assert len(receiver.seen) == 1
+    assert (courier.tally.retries, courier.tally.failed, courier.tally.works) == (len(plan), 0, True)
+
+
+async def test_it_waits_as_long_as_the_receiver_asks_for(site: Site) -> None:
+    courier = site.courier(NOWHERE, patience=replace(QUICK, keep_s=100.0))
+    async with receiving(429, Retry_After="200") as receiver:
+        courier.notifier = Slack(url=receiver.url)
+        async with working(courier):
+            site.write("suggestion.made", OPEN)
+            await until(lambda: courier.tally.dropped)
+
+    assert len(receiver.visited) == 1, "200 s are longer than a notice is kept here"
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 410])
+async def test_a_refusal_is_not_tried_again_and_the_next_notice_goes_out(site: Site, status: int) -> None:
+    courier = site.courier(NOWHERE)
+    async with receiving(status) as receiver:
+        courier.notifier = Slack(url=receiver.url)
+        async with working(courier):
+            site.write("suggestion.made", OPEN)
+            site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
+            await until(lambda: courier.tally.sent)
+
+    assert (courier.tally.failed, courier.tally.retries) == (1, 0)
+    assert "was denied" in receiver.bodies[0]["attachments"][0]["title"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_not_followed(site: Site, status: int) -> None:
+    courier = site.courier(NOWHERE)
+    async with receiving() as elsewhere, receiving(status, Location=elsewhere.url) as receiver:
+        courier.notifier = Slack(url=receiver.url)
+        async with working(courier):
+            site.write("suggestion.made", OPEN)
+            await until(lambda: courier.tally.failed)
+
+    assert (elsewhere.visited, len(receiver.visited)) == ([], 1)
+
+
+async def test_of_an_endless_answer_nothing_is_read(site: Site) -> None:
+    courier = site.courier(NOWHERE)
+    async with receiving("endless") as receiver:
+        courier.notifier = Slack(url=receiver.url)
+        async with working(courier):
+            site.write("suggestion.made", OPEN)
+            await until(lambda: courier.tally.sent)
+
+    assert (courier.tally.failed, courier.tally.retries) == (0, 0)
+
+
+async def test_what_nobody_takes_is_dropped_when_it_is_old(site: Site) -> None:
+    courier = site.courier(NOWHERE, patience=replace(QUICK, keep_s=0.2))
+    async with working(courier):
+        site.write("suggestion.made", OPEN)
+        await until(lambda: courier.tally.dropped)
+
+    assert courier.tally.retries > 0
+    assert not courier.tally.works
+
+
+async def test_yesterdays_news_is_not_told_after_a_long_stop(site: Site) -> None:
+    async with receiving() as receiver:
+        courier = site.courier(receiver.url)
+        async with working(courier):
+            site.write("daemon.started", SERVING)
+            await until(lambda: site.noted("daemon.restarted"))
+        site.write("suggestion.made", OPEN)
+        site.at += timedelta(days=1)
+        site.state = SERVING
+        again = site.courier(receiver.url)
+        async with working(again):
+            await until(lambda: again.tally.dropped)
+
+    assert len(receiver.seen) == 1
+
+
+async def test_after_a_restart_nothing_is_told_twice_and_nothing_is_left_out(site: Site) -> None:
+    async with receiving() as receiver:
+        async with working(site.courier(receiver.url)):
+            site.write("daemon.started", SERVING)
+            site.write("suggestion.made", OPEN)
+            await until(lambda: site.noted("suggestion.waiting"))
+        site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
+        async with working(site.courier(receiver.url)):
+            site.write(
+                "daemon.started", replace(OPEN, epoch=4, suggestion=replace(SUGGESTION, status="denied"))
+            )
+            await until(lambda: len(receiver.seen) == 4)
+
+    titles = [body["attachments"][0]["title"] for body in receiver.bodies]
+    assert [title.split()[-1] for title in titles] == ["3)", "UTC", "denied", "4)"]
+
+
+async def test_what_was_there_before_the_first_start_is_not_told(site: Site) -> None:
+    site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
+
+    async with receiving() as receiver, working(site.courier(receiver.url)):
+        site.write("daemon.started", SERVING)
+        await until(lambda: receiver.seen)
+
+    assert len(receiver.seen) == 1
+
+
+async def test_what_happens_between_two_daemons_is_told_though_the_first_had_nothing_to_tell(
+    site: Site,
+) -> None:
+    async with receiving() as receiver:
+        async with working(site.courier(receiver.url, least="critical")):
+            await until(lambda: site.noted("seq"))
+        site.write("server.lost", replace(SERVING, gone=("chat-r0",)))
+        async with working(site.courier(receiver.url, least="critical")):
+            await until(lambda: receiver.seen)
+
+    assert "no server is left" in receiver.bodies[0]["attachments"][0]["title"]
+
+
+async def test_thousands_of_records_are_read_without_holding_up_the_loop(site: Site) -> None:
+    courier, turns = site.courier(NOWHERE, least="critical"), 0
+    for _ in range(700):
+        site.write("target.observed", SERVING)
+
+    async with working(courier):
+        while courier._seq < 700:
+            await asyncio.sleep(0)
+            turns += courier._seq > 0
+
+    assert turns >= 600
+    assert site.noted('"seq": 500')
+
+
+async def test_ids_of_a_journal_that_was_moved_away_are_forgotten(site: Site) -> None:
+    file = site.home / "notify" / "ops.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"seq": 10, "told": {"suggestion.waiting/chat-s1": "chat/suggestion"}}))
+
+    async with receiving() as receiver, working(site.courier(receiver.url)):
+        site.write("suggestion.made", OPEN)
+        await until(lambda: receiver.seen)
+
+
+async def test_an_audit_that_cannot_be_written_is_told_and_so_is_its_return(site: Site) -> None:
+    site.writable = False
+    async with receiving() as receiver:
+        courier = site.courier(receiver.url, least="critical")
+        async with working(courier):
+            await until(lambda: site.noted("audit.unwritable"))
+        site.writable = True
+        async with working(site.courier(receiver.url, least="critical")):
+            await until(lambda: len(receiver.seen) == 2)
+
+    titles = [body["attachments"][0]["title"] for body in receiver.bodies]
+    assert titles == ["the audit cannot be written", "the audit is written again"]
+
+
+async def test_who_wants_warnings_is_not_told_of_what_waits(site: Site) -> None:
+    async with receiving() as receiver, working(site.courier(receiver.url, least="warning")):
+        site.write("suggestion.made", OPEN)
+        site.write("server.lost", replace(SERVING, gone=("chat-r0",)))
+        await until(lambda: receiver.seen)
+
+    assert "no server is left" in receiver.bodies[0]["attachments"][0]["title"]
+
+
+async def test_the_log_names_the_receiver_but_no_secret(site: Site) -> None:
+    courier = site.courier(NOWHERE)
+    with structlog.testing.capture_logs() as logs:
+        async with receiving(403) as receiver:
+            courier.notifier = Slack(url=receiver.url)
+            async with working(courier):
+                site.write("suggestion.made", OPEN)
+                await until(lambda: courier.tally.failed)
+
+    (said,) = logs
+    assert (said["notifier"], said["why"]) == ("ops", "answered 403")
+    assert "PLANTED" not in json.dumps(logs, default=str)
+    assert "PLANTED" not in repr(Post(url=receiver.url, body=b""))
+
+
+class Broken:
+    def post(self, notice: Notice, at: datetime) -> Post:
+        raise RuntimeError(f"{notice.id} at {at}")
+
+
+async def test_a_notifier_with_a_bug_ends_alone(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    courier = site.courier(NOWHERE)
+    courier.notifier = Broken()
+    site.write("daemon.started", SERVING)
+    courier.head = 0
+
+    with caplog.at_level(logging.CRITICAL), structlog.testing.capture_logs() as logs:
+        await courier.run()
+
+    assert not courier.tally.up
+    assert [said["event"] for said in logs] == ["notifier.died"]
+
+
+async def test_a_receiver_that_hangs_holds_up_nobody(site: Site) -> None:
+    courier = site.courier(NOWHERE, patience=replace(QUICK, timeout_s=30.0))
+    async with receiving("hang") as receiver:
+        courier.notifier = Slack(url=receiver.url)
+        async with working(courier):
+            site.write("suggestion.made", OPEN)
+            await until(lambda: receiver.visited)
+            for _ in range(50):
+                site.write("target.observed", OPEN)
+
+    assert site.journal.head.seq == 51
+
+
+async def test_secrets_in_what_others_wrote_are_masked(site: Site) -> None:
+    proposal = replace(SUGGESTION.proposal, why="--api-key SECRET was seen <!channel> @all")
+    async with receiving() as receiver, working(site.courier(receiver.url)):
+        site.write("suggestion.made", replace(OPEN, suggestion=replace(SUGGESTION, proposal=proposal)))
+        await until(lambda: receiver.seen)
+
+    text = receiver.bodies[0]["attachments"][0]["text"]
+    assert "SECRET" not in text
+    assert "&lt;!channel&gt; @\u2060all" in text

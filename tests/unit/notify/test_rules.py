@@ -1,0 +1,177 @@
+"""Which records and moments make which notice, and who is told."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.audit.entries import entry_of
+from agent.domain import events as e
+from agent.domain.model import Proposal, Server
+from agent.domain.request_counts import Arm
+from agent.domain.state import Phase, Rollout, State, Suggestion
+from agent.machine.step import Machine
+from agent.notify.rules import KINDS, SEVERITIES, Notice, of_moment, of_record, wanted
+from tests.support.machine_stories import BLUE, NOON, PLAN, rules
+
+DECIDED = "suggestion.decided"
+DOCS = Path(__file__).parents[3] / "docs" / "notifications.md"
+SUGGESTION = Suggestion(
+    id="chat-s1",
+    target="chat",
+    policy="admission",
+    proposal=Proposal(
+        rule="Q1",
+        to={"max_num_seqs": 16},
+        why="12 wait",
+        expects="fewer wait",
+        risks="more KV",
+        source="test",
+    ),
+    before={"max_num_seqs": 4},
+    base="b",
+    notes=(),
+    made_at=NOON,
+    expires_at=NOON + timedelta(hours=1),
+    digest="d",
+    status="open",
+)
+ROLLOUT = Rollout(
+    id="chat-o1", suggestion="chat-s1", server="chat-r1", plan=PLAN, started_at=NOON, phase_since=NOON
+)
+SERVING = State(target="chat", mode="approve", epoch=3, blue=BLUE)
+ENDED = replace(ROLLOUT, outcome="rolled_back", why="12 of 40 failed", exposed=Arm(total=40, errors=12))
+
+
+def kinds(action: str, state: State) -> list[str]:
+    return [notice.kind for notice in of_record(action, state, NOON) if notice.kind != "target.restored"]
+
+
+@pytest.mark.parametrize(
+    ("action", "state", "kind"),
+    [
+        ("daemon.started", SERVING, "daemon.restarted"),
+        ("suggestion.made", replace(SERVING, suggestion=SUGGESTION), "suggestion.waiting"),
+        ("suggestion.denied", replace(SERVING, suggestion=replace(SUGGESTION, status="denied")), DECIDED),
+        ("suggestion.expired", replace(SERVING, suggestion=replace(SUGGESTION, status="expired")), DECIDED),
+        ("suggestion.refused", replace(SERVING, suggestion=replace(SUGGESTION, status="refused")), DECIDED),
+        ("traffic.routed", replace(SERVING, rollout=replace(ROLLOUT, parked="blind")), "rollout.held"),
+        (
+            "rollout.rolling_back",
+            replace(SERVING, phase=Phase.ROLLING_BACK, rollout=ENDED),
+            "rollout.rolling_back",
+        ),
+        ("rollout.rolled_back", replace(SERVING, phase=Phase.COOLDOWN, rollout=ENDED), "rollout.rolled_back"),
+        ("server.restored", replace(SERVING, rollout=ENDED), "rollout.rolled_back"),
+        (
+            "rollout.promoted",
+            replace(SERVING, rollout=replace(ROLLOUT, outcome="promoted")),
+            "rollout.promoted",
+        ),
+        ("target.halted", replace(SERVING, phase=Phase.HALTED), "target.halted"),
+        ("server.lost", replace(SERVING, gone=(BLUE.name,)), "target.lost"),
+        (
+            "server.lost",
+            replace(SERVING, gone=(BLUE.name,), peers=(Server(name="chat-r9", setting={}),)),
+            "target.degraded",
+        ),
+    ],
+)
+def test_each_record_makes_its_notice(action: str, state: State, kind: str) -> None:
+    assert kinds(action, state) == [kind]
+
+
+def test_a_quiet_record_of_a_target_whose_last_rollout_is_long_over_says_nothing() -> None:
+    assert kinds("target.observed", replace(SERVING, rollout=ENDED)) == []
+
+
+def test_an_approved_change_is_a_decision_and_a_start() -> None:
+    approved = replace(SUGGESTION, status="approved", decided_by="alice")
+
+    found = list(
+        of_record("suggestion.approved", replace(SERVING, suggestion=approved, rollout=ROLLOUT), NOON)
+    )
+
+    assert [notice.kind for notice in found] == ["suggestion.decided", "rollout.started", "target.restored"]
+    assert found[0].title == "chat: suggestion chat-s1 was approved by alice"
+    assert found[1].place == "/rollouts/chat-o1"
+
+
+def test_a_suggestion_says_what_it_changes_why_and_until_when() -> None:
+    (notice, _) = of_record("suggestion.made", replace(SERVING, suggestion=SUGGESTION), NOON)
+
+    assert notice.title == "chat: max_num_seqs 4 → 16 waits for you until 2030-01-01 13:00 UTC"
+    assert notice.text == "12 wait. Expected: fewer wait. Risk: more KV."
+    assert (notice.place, notice.severity) == ("/suggestions/chat-s1", "info")
+
+
+@pytest.mark.parametrize(("minutes", "found"), [(44, []), (45, ["suggestion.expiring"])])
+def test_a_suggestion_expires_soon_when_three_quarters_of_its_time_are_over(
+    minutes: int, found: list[str]
+) -> None:
+    states = {"chat": replace(SERVING, suggestion=SUGGESTION)}
+
+    told = of_moment(states, NOON + timedelta(minutes=minutes), writable=True)
+
+    assert [notice.kind for notice in told if notice.key != "audit"] == found
+
+
+def test_that_the_audit_cannot_be_written_is_critical() -> None:
+    (notice,) = of_moment({}, NOON, writable=False)
+
+    assert (notice.kind, notice.severity, notice.ends) == ("audit.unwritable", "critical", False)
+
+
+def told(notices: Iterable[Notice]) -> dict[str, str]:
+    return {notice.id: "" if notice.ends else notice.key for notice in notices}
+
+
+def test_who_wants_critical_ones_hears_that_the_trouble_is_over_but_of_no_other_end() -> None:
+    lost = list(of_record("server.lost", replace(SERVING, gone=(BLUE.name,)), NOON))
+    (back,) = of_record("target.observed", SERVING, NOON)
+
+    assert [wanted(one, "critical", {}) for one in lost] == [True]
+    assert wanted(back, "critical", told(lost))
+    assert not wanted(back, "critical", {})
+    assert not wanted(back, "info", {})
+
+
+def test_nobody_is_told_twice() -> None:
+    (notice, _) = of_record("suggestion.made", replace(SERVING, suggestion=SUGGESTION), NOON)
+
+    assert wanted(notice, "info", {})
+    assert not wanted(notice, "info", told([notice]))
+    assert not wanted(notice, "warning", {})
+
+
+def test_a_whole_story_of_the_machine_is_told_in_order() -> None:
+    machine, state, heard = Machine(rules()), State(target="chat", mode="approve"), list[str]()
+    known: dict[str, str] = {}
+    story = (
+        e.AgentStarted(at=NOON, epoch=1, mode="approve", servers=(BLUE,), weights=None),
+        e.ChangeAsked(at=NOON, actor="alice", to={"max_num_seqs": 8}, reason="more"),
+    )
+    for event in story:
+        before, (state, effects) = state, machine.step(state, event)
+        action = entry_of(before, state, event, effects).action
+        for notice in of_record(action, state, NOON):
+            if wanted(notice, "info", known):
+                heard.append(notice.kind)
+                known |= told([notice])
+
+    assert heard == ["daemon.restarted"]
+    assert state.phase is Phase.CHECKING
+
+
+def test_the_documentation_has_every_kind_with_its_severity() -> None:
+    rows = {
+        line.split("|")[1].strip(" `"): line
+        for line in DOCS.read_text().splitlines()
+        if line.startswith("| `")
+    }
+
+    for kind, (severity, when) in KINDS.items():
+        assert f"| {severity} | {when} |" in rows[kind]
+        assert severity in SEVERITIES

@@ -1,0 +1,126 @@
+"""Plugins found by name in packages made for the test, and in our own."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.domain.errors import ConfigError
+from agent.plugins import loader
+
+SHED = '''
+"""Sheds."""
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    limit: int
+    ratio: float = 0.5
+    names: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    way: Literal["up", "down"] = "up"
+    api_key: str = ""
+    _seen: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ValueError(f"limit must be at least 1, not {self.limit}")
+
+plugin = Shed
+'''
+
+
+@pytest.fixture
+def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A package with plugins, a library beside them, and two that cannot be loaded."""
+    package = tmp_path / "trimtab_test_kind"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "shed.py").write_text(SHED)
+    (package / "part").mkdir()
+    (package / "part" / "__init__.py").write_text("raise RuntimeError('must not be imported to be listed')\n")
+    (package / "large").mkdir()
+    (package / "large" / "__init__.py").write_text(
+        "raise RuntimeError('must not be imported to be listed')\n"
+    )
+    (package / "large" / "plugin.py").write_text(SHED)
+    (package / "lacks.py").write_text("import no_such_library\nplugin = 1\n")
+    (package / "odd.py").write_text("plugin = 7\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield package.name
+    for module in [name for name in sys.modules if name.startswith(package.name)]:
+        del sys.modules[module]
+
+
+def complaint(kind: str, name: str, options: dict[str, object], table: str = "") -> str:
+    with pytest.raises(ConfigError) as caught:
+        loader.build(kind, name, options, table=table)
+    return str(caught.value)
+
+
+def test_plugins_are_found_without_being_imported(kind: str) -> None:
+    assert loader.names(kind) == ("lacks", "large", "odd", "shed")
+
+
+def test_a_plugin_is_built_with_tuples_for_lists(kind: str) -> None:
+    built = loader.build(kind, "shed", {"limit": 3, "ratio": 1, "names": ["a", "b"], "env": {"A": "b"}})
+
+    assert type(built).__name__ == "Shed"
+    assert vars(type(built))["__dataclass_params__"].frozen
+    assert repr(built).startswith("Shed(limit=3, ratio=1, names=('a', 'b'), env={'A': 'b'}")
+
+
+def test_a_wrong_name_gets_the_nearest_and_a_strange_one_all_there_are(kind: str) -> None:
+    assert complaint(kind, "shedd", {}).endswith(f"shedd: no such plugin {kind}/shedd.py; did you mean shed?")
+    assert complaint(kind, "zzz", {}).endswith("zzz.py (there are: lacks, large, odd, shed)")
+
+
+@pytest.mark.parametrize("name", ["__init__", "part", "../shed", "shed.plugin", "", "a b", "os"])
+def test_what_is_not_a_plugin_of_the_kind_is_never_imported(kind: str, name: str) -> None:
+    assert "no such plugin" in complaint(kind, name, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "[t] limit: missing; it is required"),
+        ({"limit": "3"}, "[t] limit: must be a whole number, not '3'"),
+        ({"limit": True}, "[t] limit: must be a whole number, not True"),
+        ({"limit": 0}, "[t]: limit must be at least 1, not 0"),
+        ({"limit": 1, "lmit": 2}, "[t] lmit: unknown key; did you mean limit?"),
+        ({"limit": 1, "names": ["a", 5]}, "[t] names[1]: must be a string, not 5"),
+        ({"limit": 1, "names": "ab"}, "[t] names: must be a list, not 'ab'"),
+        ({"limit": 1, "env": {"A": 1}}, "[t] env.A: must be a string, not 1"),
+        ({"limit": 1, "way": "sideways"}, "[t] way: must be 'up' or 'down', not 'sideways'"),
+        ({"limit": 1, "_seen": 4}, "[t] _seen: unknown key"),
+        ({"limit": 1, "api_key": 12345}, "[t] api_key: must be a string, not ***"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_option_is_named_with_its_table(kind: str, options: dict[str, object], expected: str) -> None:
+    assert complaint(kind, "shed", options, table="t").startswith(expected)
+
+
+def test_all_wrong_options_are_named_at_once(kind: str) -> None:
+    said = complaint(kind, "shed", {"ratio": "x", "names": 1, "other": 2}, table="t").splitlines()
+
+    assert [line.split(":")[0] for line in said] == ["[t] limit", "[t] names", "[t] other", "[t] ratio"]
+
+
+def test_a_missing_library_is_named(kind: str) -> None:
+    assert complaint(kind, "lacks", {}).endswith("cannot be loaded: No module named 'no_such_library'")
+
+
+def test_a_plugin_that_is_no_dataclass_is_refused(kind: str) -> None:
+    assert "is not a dataclass" in complaint(kind, "odd", {})
+
+
+@pytest.mark.parametrize("kind", ["policies", "sensors", "actuators", "notifiers"])
+def test_each_of_our_own_can_be_loaded(kind: str) -> None:
+    found = loader.names(kind)
+
+    assert found
+    assert all(loader.options_of(loader.load(kind, name)) is not None for name in found)

@@ -1,0 +1,39 @@
+"""Every option of a sensor that is seconds is held to the same."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from agent.plugins.option_checks import LONGEST_S
+from sensors.docker_events.plugin import DockerEvents
+from sensors.nvidia_smi.plugin import NvidiaSmi
+from sensors.prometheus.plugin import Prometheus
+from sensors.proxy_requests.plugin import ProxyRequests
+from sensors.vllm_metrics.plugin import VllmMetrics
+
+NEEDED: dict[type, dict[str, Any]] = {
+    DockerEvents: {},
+    NvidiaSmi: {},
+    Prometheus: {"url": "http://localhost:9090", "queries": {"a": "b"}},
+    ProxyRequests: {},
+    VllmMetrics: {},
+}
+OPTIONS = [
+    (sensor, option.name) for sensor in NEEDED for option in fields(sensor) if option.name[-2:] == "_s"
+]
+
+
+@pytest.mark.parametrize(("sensor", "name"), OPTIONS, ids=lambda it: getattr(it, "__name__", it))
+@pytest.mark.parametrize("value", [0, -1.0, True, float("nan"), float("inf"), 1e300, 10**400], ids=str)
+def test_what_is_no_time_to_wait_is_refused_by_its_name(sensor: type, name: str, value: float) -> None:
+    with pytest.raises(
+        ValueError, match=f"{name} must be a number of seconds above 0 and at most a year"
+    ) as said:
+        sensor(**NEEDED[sensor] | {name: value})
+
+    assert len(str(said.value)) < 200
+
+
+def test_a_year_is_not_too_long() -> None:
+    assert DockerEvents(silence_s=LONGEST_S).silence_s == LONGEST_S

@@ -1,0 +1,223 @@
+"""Policies that others wrote: of a folder, and of an installed package."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cli.dispatch import main
+from agent.config import loader as config_loader
+from agent.domain.errors import ConfigError
+from agent.domain.model import Slo
+from agent.domain.ports import Context
+from agent.plugins import loader
+from tests.support.readings import a_reading
+
+POLICY = '''
+"""Says hello to 1 reading."""
+
+from dataclasses import dataclass
+
+from agent.domain.model import Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Rule X9."""
+
+    times: int = 1  # hellos
+
+    def propose(self, reading, context):
+        return [
+            Proposal(rule="X9", to={}, why=f"hello {self.times}", expects="a smile", risks="none",
+                     source="a friend", klass="note")
+        ]
+
+
+plugin = Hello
+'''
+TARGET = """
+[[targets]]
+name = "chat"
+[targets.engine]
+kind = "process"
+serving = "http://127.0.0.1:8000"
+[targets.traffic]
+kind = "envoy"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "policies.d"
+    made.mkdir(mode=0o755)
+    return made
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package called hi 1.2 with one policy, as pip leaves it."""
+    site = tmp_path / "site-packages"
+    info = site / "hi-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hi\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[trimtab.policies]\nhello = hi_there:Hello\n")
+    (site / "hi_there.py").write_text(POLICY)
+    monkeypatch.syspath_prepend(str(site))
+    yield site
+    sys.modules.pop("hi_there", None)
+
+
+def parsed(folder: Path, policies: str = "") -> config_loader.Config:
+    return config_loader.parse(
+        f'[agent]\npolicies_dir = "{folder.name}"\n{TARGET}\n{policies}', here=folder.parent
+    )
+
+
+def complaint(folder: Path, policies: str = "") -> str:
+    with pytest.raises(ConfigError) as caught:
+        parsed(folder, policies)
+    return str(caught.value)
+
+
+def test_a_file_in_the_folder_is_on_after_ours(folder: Path) -> None:
+    (folder / "hello.py").write_text(POLICY)
+
+    found = parsed(folder).policies
+
+    assert [part.name for part in found][-1] == "hello"
+    assert found[-1].plugin.propose(a_reading(), Context(setting={}, slo=Slo()))[0].why == "hello 1"
+
+
+def test_a_file_in_the_folder_takes_options_and_can_be_off(folder: Path) -> None:
+    (folder / "hello.py").write_text(POLICY)
+    asked = parsed(folder, "[policies.hello]\ntimes = 3").policies[-1].plugin
+
+    assert asked.propose(a_reading(), Context(setting={}, slo=Slo()))[0].why == "hello 3"
+    assert "hello" not in [part.name for part in parsed(folder, "[policies]\nhello = false").policies]
+    assert complaint(folder, "[policies.hello]\ntime = 3") == (
+        "[policies.hello] time: unknown key; did you mean times?"
+    )
+    assert complaint(folder, '[policies.hello]\ntimes = "3"') == (
+        "[policies.hello] times: must be a whole number, not '3'"
+    )
+
+
+def test_an_installed_policy_is_known_and_on_when_the_file_names_it(installed: Path, folder: Path) -> None:
+    assert installed.exists()
+    assert "hello" in loader.names("policies")
+    assert "hello" not in [part.name for part in parsed(folder).policies]
+    assert parsed(folder, "[policies.hello]\ntimes = 2").policies[-1].name == "hello"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import os\nimport no_such_library\nplugin = 1\n", "line 2: ModuleNotFoundError: No module named"),
+        ("x = (\nplugin = 1\n", "line 1: '(' was never closed"),
+        ("def f():\n    return 1 / 0\n\nplugin = f()\n", "line 2: ZeroDivisionError: division by zero"),
+        ("import sys\nplugin = sys.exit(3)\n", "line 2: SystemExit: 3"),
+    ],
+    ids=["a library is missing", "not Python", "it raises", "it exits"],
+)
+def test_what_cannot_be_loaded_is_named_with_file_and_line(folder: Path, text: str, words: str) -> None:
+    (folder / "odd.py").write_text(text)
+
+    said = complaint(folder)
+
+    assert said.startswith(f"[policies.odd] odd: {folder}/odd.py cannot be loaded: {folder}/odd.py, ")
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("admission", POLICY, "has the name of one of trimtab: rename it or take one of them away"),
+        ("two words", POLICY, "a name is made of a-z, 0-9 and _"),
+        ("odd", "class Hello: ...\n", "has no line `plugin = TheClass`"),
+        ("odd", "plugin = 7\n", "is not a dataclass"),
+        ("odd", POLICY.replace("propose", "suppose"), "has no `propose(self, reading, context)`"),
+    ],
+)
+def test_what_is_no_policy_of_its_own_is_refused(folder: Path, name: str, text: str, words: str) -> None:
+    (folder / f"{name}.py").write_text(text)
+
+    said = complaint(folder)
+
+    assert words in said
+    assert str(folder / f"{name}.py") in said
+
+
+def test_a_file_and_a_package_may_not_have_one_name(installed: Path, folder: Path) -> None:
+    assert installed.exists()
+    (folder / "hello.py").write_text(POLICY)
+
+    assert f"hello of {folder}/hello.py has the name of one of the package hi 1.2" in complaint(folder)
+
+
+def test_a_part_of_others_is_no_policy(folder: Path) -> None:
+    (folder / "_part.py").write_text("raise RuntimeError\n")
+
+    assert [part.name for part in parsed(folder).policies] == [
+        part.name for part in config_loader.parse(TARGET, here=folder.parent).policies
+    ]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert complaint(tmp_path / "nowhere").startswith(f"[agent] policies_dir: {tmp_path}/nowhere: cannot be")
+
+
+@pytest.mark.parametrize("what", [".", "hello.py"])
+def test_what_anybody_may_write_is_not_run(folder: Path, what: str) -> None:
+    (folder / "hello.py").write_text(POLICY)
+    (folder / what).chmod(0o777)
+
+    assert f"{folder / what}: anybody may write there: chmod o-w" in complaint(folder)
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        ("1 / 0", "line 19: ZeroDivisionError: division by zero"),
+        ("[1]", "propose gave (1,), which are not all a Proposal"),
+        ("None", "TypeError: 'NoneType' object is not iterable"),
+    ],
+)
+def test_a_policy_that_fails_proposes_nothing_and_says_so(folder: Path, answer: str, failure: str) -> None:
+    cut = POLICY.index("        return [")
+    (folder / "odd.py").write_text(POLICY[:cut] + f"\n\n\n        return {answer}\n\n\nplugin = Hello\n")
+
+    (said,) = parsed(folder).policies[-1].plugin.propose(a_reading(), Context(setting={}, slo=Slo()))
+
+    assert (said.rule, dict(said.to), said.klass) == ("odd", {}, "note")
+    assert failure in said.expects
+
+
+def test_all_are_listed_with_where_they_are_from(
+    folder: Path, installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert installed.exists()
+    (folder / "local.py").write_text(POLICY)
+    file = folder.parent / "trimtab.toml"
+    file.write_text(f'[agent]\npolicies_dir = "{folder.name}"\nnot_a_key = 1\n')
+
+    assert main(["policies", "-c", str(file)]) == 0
+    said = capsys.readouterr().out
+
+    assert "hello (of the package hi 1.2): Says hello to 1 reading.\n  Rule X9." in said
+    assert f"local (of {folder}/local.py): Says hello" in said
+    assert "times   int   1        hellos" in said
+    assert "source: a friend" in said
+    assert "\nadmission: " in f"\n{said}"
+
+
+def test_check_reports_the_problems_of_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "odd.py").write_text("plugin = 1 / 0\n")
+    file = folder.parent / "trimtab.toml"
+    file.write_text(f'[agent]\npolicies_dir = "{folder}"\n{TARGET}')
+
+    assert main(["check", str(file)]) == 1
+    assert f"[policies.odd] odd: {folder}/odd.py cannot be loaded: {folder}/odd.py, line 1: Zero" in (
+        capsys.readouterr().out
+    )

@@ -1,0 +1,175 @@
+"""Servers under load for the tests of policies: simulated in virtual time, read as the daemon reads them."""
+
+import asyncio
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from random import Random
+
+from agent.domain.model import Bound, Proposal, Slo
+from agent.domain.ports import Context, Policy
+from agent.domain.reading import Gpu, GpuSample, Reading
+from agent.observe.aggregator import Fold
+from agent.plugins import loader
+from lint.precedence import ranked
+from policies.conformance.safety_checks import harms
+from simulator.engine import Engine
+from simulator.flags import parse
+from simulator.hardware import PRESETS
+from simulator.server import build
+from tests.support.fast_time import NOON, in_no_time
+from vllm_facts.flags import setting_of
+from vllm_facts.metrics.totals import Totals, sample, totals
+
+SERVER = "chat-r0"
+MIB = 1 << 20
+BOUNDS = {"gpu_memory_utilization": Bound(min=0.5, max=0.92), "watermark": Bound(min=0.0, max=0.1)}
+NO_PROMISE = Slo()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """`streams` clients that ask again once answered, and `rate` requests a second besides. In tokens."""
+
+    prompt: int = 200
+    output: int = 100
+    streams: int = 0
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    flags: str
+    loads: tuple[Load, ...] = ()
+    slo: Slo = NO_PROMISE
+    hardware: str = "t4-8b-awq"
+    version: str = "0.32.0"
+    gpu_busy: float = 0.95
+    gpu_used: float | None = None  # share of its memory; None: what the flags give vLLM
+    settle_s: int = 30  # until the window begins
+    window_s: int = 30
+
+    @property
+    def argv(self) -> list[str]:
+        return ["vllm", "serve", "org/model", *shlex.split(self.flags)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """What all our policies say of one reading: `heard` in order of precedence, first what is acted on."""
+
+    reading: Reading
+    context: Context
+    said: tuple[Proposal, ...]
+    heard: tuple[Proposal, ...]
+
+    @property
+    def changes(self) -> tuple[Proposal, ...]:
+        return tuple(p for p in self.heard if p.to and p.klass != "note")
+
+    @property
+    def first(self) -> Proposal | None:
+        return next(iter(self.changes), None) or next(iter(self.heard), None)
+
+    @property
+    def harm(self) -> tuple[str, ...]:
+        return harms(self.reading, self.context, self.heard)
+
+    def told(self) -> str:
+        return "\n".join(f"{p.rule} {dict(p.to)} ({p.klass}): {p.why}" for p in self.heard) or "nothing"
+
+
+def advised(situation: Situation) -> Advised:
+    """Serve the load for a while, then ask everybody."""
+    reading = in_no_time(_served(situation))
+    context = Context(setting=setting_of(situation.argv), slo=situation.slo, bounds=BOUNDS)
+    return asked(reading, context)
+
+
+@cache
+def policies() -> tuple[Policy, ...]:
+    """All of ours, as they are without options."""
+    return tuple(loader.load("policies", name)() for name in loader.names("policies"))
+
+
+def asked(reading: Reading, context: Context) -> Advised:
+    said = [proposal for policy in policies() for proposal in policy.propose(reading, context)]
+    heard = ranked(said).kept
+    return Advised(reading=reading, context=context, said=tuple(said), heard=tuple(heard))
+
+
+def reading_of(
+    pages: Sequence[bytes], *, every_s: float, slo: Slo, version: str, gpus: tuple[Gpu, ...] = ()
+) -> Reading:
+    """What the daemon makes of pages that were scraped one after the other."""
+    fold = Fold(slo=slo, span_s=every_s * (len(pages) - 1), fresh_s=every_s)
+    before: Totals | None = None
+    at = NOON
+    for page in pages:
+        after = totals(page)
+        fold.add(sample(before, after, at=at, server=SERVER, interval_s=every_s, version=version))
+        before, at = after, at + timedelta(seconds=every_s)
+    end = at - timedelta(seconds=every_s)
+    fold.add(GpuSample(at=end, gpus=gpus))
+    reading = fold.reading(SERVER, end)
+    assert reading is not None
+    return reading
+
+
+async def _served(situation: Situation) -> Reading:
+    flags = parse([*situation.argv[2:], "--sim-jitter", "0", "--sim-hardware", situation.hardware])
+    engine, _ = build(flags, now=lambda: 1_800_000_000.0)
+    random = Random(7)  # noqa: S311 - simulation, not cryptography
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(engine.run())]
+        for load in situation.loads:
+            running += [tasks.create_task(_stream(engine, load, random)) for _ in range(load.streams)]
+            if load.rate:
+                running.append(tasks.create_task(_arrivals(engine, load, random, tasks)))
+        await asyncio.sleep(situation.settle_s)
+        pages = [engine.metrics.text(engine.scheduler).encode()]
+        for _ in range(situation.window_s):
+            await asyncio.sleep(1.0)
+            pages.append(engine.metrics.text(engine.scheduler).encode())
+        for task in running:
+            task.cancel()
+        for client in [task for task in asyncio.all_tasks() if task.get_name() == "request"]:
+            client.cancel()
+    utilization = flags.memory.gpu_memory_utilization
+    gpus = (_gpu(situation, utilization if situation.gpu_used is None else situation.gpu_used),)
+    return reading_of(pages, every_s=1.0, slo=situation.slo, version=situation.version, gpus=gpus)
+
+
+def _gpu(situation: Situation, used: float) -> Gpu:
+    card = PRESETS[situation.hardware]
+    return Gpu(
+        index=0,
+        uuid="GPU-1",
+        name=card.gpu,
+        utilization=situation.gpu_busy,
+        memory_used_mib=used * card.memory / MIB,
+        memory_total_mib=card.memory / MIB,
+        temperature_c=60.0,
+        throttle_reasons=0,
+    )
+
+
+async def _stream(engine: Engine, load: Load, random: Random) -> None:
+    while True:
+        await _request(engine, load, random)
+
+
+async def _arrivals(engine: Engine, load: Load, random: Random, tasks: asyncio.TaskGroup) -> None:
+    while True:
+        await asyncio.sleep(random.expovariate(load.rate))
+        tasks.create_task(_request(engine, load, random), name="request")
+
+
+async def _request(engine: Engine, load: Load, random: Random) -> None:
+    prompt = f"{random.getrandbits(32):08x}" * (load.prompt // 2)  # 4 characters a token
+    output = max(1, round(load.output * random.uniform(0.5, 1.5)))
+    stream = engine.submit(engine.read(prompt), output, ignore_eos=True)
+    while (await stream.token())[1] is None:
+        pass

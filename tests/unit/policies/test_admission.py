@@ -1,0 +1,350 @@
+"""Rules Q1, Q2, K1, K2 and K3: each fires, stays silent, and is outranked."""
+
+import pytest
+from hypothesis import given
+
+from agent.domain.model import Bound, Outcome, Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Gpu, Reading, Trend
+from policies.admission import Admission
+from tests.support.readings import CONTEXTS, READINGS, a_context, a_reading, promoted, rising, steady
+from vllm_facts.values import Value
+
+QUEUE = a_reading(running=steady(4), waiting=steady(9))
+THRASH = a_reading(running=steady(64), waiting=steady(20), kv=steady(0.97), preemptions=rising(0.5, 1.5))
+
+
+def said(reading: Reading, context: Context | None = None) -> list[Proposal]:
+    return list(Admission().propose(reading, context or a_context({"max_num_seqs": 4})))
+
+
+def asked(reading: Reading, context: Context | None = None) -> list[tuple[str, dict[str, Value]]]:
+    return [(proposal.rule, dict(proposal.to)) for proposal in said(reading, context)]
+
+
+def test_a_standing_queue_under_a_full_cap_and_a_free_cache_asks_for_more_sequences() -> None:
+    (proposal,) = said(QUEUE)
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("Q1", {"max_num_seqs": 16}, "auto")
+    assert proposal.mitigation
+    assert proposal.why == (
+        "over 30 s 9.0 requests waited (never fewer than 9) while 4.0 ran (max_num_seqs is 4) and the KV "
+        "cache was at most 20% full: raise to max_num_seqs 16"
+    )
+    assert {evidence.metric for evidence in proposal.evidence} == {
+        "running",
+        "waiting",
+        "kv_usage_high",
+        "preemptions",
+    }
+
+
+@pytest.mark.parametrize(
+    ("reading", "setting", "to"),
+    [
+        pytest.param(QUEUE, {"max_num_seqs": 4}, {"max_num_seqs": 16}, id="covers what ran and waited"),
+        pytest.param(
+            a_reading(running=steady(4), waiting=steady(9), kv=steady(0.4)),
+            {"max_num_seqs": 4},
+            {"max_num_seqs": 8},
+            id="no further than the KV cache goes",
+        ),
+        pytest.param(
+            a_reading(running=steady(4), waiting=steady(9), kv=steady(0.5)),
+            {"max_num_seqs": 4},
+            {"max_num_seqs": 6},
+            id="half a step where a doubling would fill the cache",
+        ),
+        pytest.param(
+            a_reading(running=steady(4), waiting=steady(9)),
+            {"max_num_seqs": 64, "max_num_active_seqs": 4},
+            {"max_num_active_seqs": 16},
+            id="the warm cap first",
+        ),
+        pytest.param(
+            a_reading(running=steady(4), waiting=steady(90), kv=steady(0.01)),
+            {"max_num_seqs": 8, "max_num_active_seqs": 4},
+            {"max_num_active_seqs": 8},
+            id="the warm cap up to the cold one",
+        ),
+        pytest.param(
+            a_reading(running=steady(8), waiting=steady(4)),
+            {"max_num_seqs": 8, "max_num_active_seqs": 8},
+            {"max_num_seqs": 16, "max_num_active_seqs": 16},
+            id="both once they meet",
+        ),
+        pytest.param(
+            a_reading(running=steady(4), waiting=steady(9), version="0.30.0"),
+            {"max_num_seqs": 4, "max_num_active_seqs": 64},
+            {"max_num_seqs": 16},
+            id="the cold one where the version has no other",
+        ),
+        pytest.param(QUEUE, {}, {"max_num_seqs": 16}, id="from a plateau when the flag is not given"),
+        pytest.param(
+            a_reading(running=steady(16), waiting=steady(90), kv=steady(0.01)),
+            {"max_num_seqs": 16, "max_num_batched_tokens": 32},
+            {"max_num_seqs": 32},
+            id="not above the tokens of a step",
+        ),
+    ],
+)
+def test_q1_sizes_its_step(reading: Reading, setting: dict[str, Value], to: dict[str, Value]) -> None:
+    assert asked(reading, a_context(setting)) == [("Q1", to)]
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(a_reading(running=steady(4), waiting=steady(9), coverage=0.7), id="scrapes are missing"),
+        pytest.param(a_reading(running=steady(0), waiting=steady(0)), id="idle"),
+        pytest.param(
+            a_reading(running=steady(4), waiting=rising(0, 9), kv=steady(0.4)),
+            id="the queue has only just come",
+        ),
+        pytest.param(
+            a_reading(running=steady(4), waiting=steady(9), kv=steady(0.7)), id="the cache is not free enough"
+        ),
+        pytest.param(a_reading(running=steady(4), waiting=steady(9), kv=None), id="the cache is not known"),
+        pytest.param(a_reading(running=steady(2), waiting=steady(9)), id="the cap is not reached (Q4)"),
+    ],
+)
+def test_q1_stays_silent(reading: Reading) -> None:
+    assert not said(reading)
+
+
+def test_the_operators_bound_ends_the_climb() -> None:
+    at_most = {"max_num_seqs": Bound(max=6)}
+
+    assert asked(QUEUE, a_context({"max_num_seqs": 4}, bounds=at_most)) == [("Q1", {"max_num_seqs": 6})]
+    assert not said(QUEUE, a_context({"max_num_seqs": 4}, bounds={"max_num_seqs": Bound(max=4)}))
+
+
+def test_both_caps_move_only_where_both_bounds_allow_it() -> None:
+    setting = {"max_num_seqs": 4, "max_num_active_seqs": 4}
+
+    assert not said(QUEUE, a_context(setting, bounds={"max_num_active_seqs": Bound(max=4)}))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "silent"),
+    [
+        pytest.param(promoted("max_num_seqs", 8, 4, ago_s=60), True, id="lowered a minute ago"),
+        pytest.param(promoted("max_num_active_seqs", None, 4, ago_s=60), True, id="first set a minute ago"),
+        pytest.param(promoted("max_num_seqs", 2, 4, ago_s=60), False, id="raised a minute ago"),
+        pytest.param(promoted("max_num_seqs", 8, 4, ago_s=601), False, id="lowered long ago"),
+        pytest.param(promoted("watermark", 0.02, 0.0, ago_s=60), False, id="another knob"),
+    ],
+)
+def test_a_change_is_not_turned_back_before_it_settled(outcome: Outcome, *, silent: bool) -> None:
+    context = a_context({"max_num_seqs": 4}, outcomes=(outcome,))
+
+    assert bool(said(QUEUE, context)) is not silent
+
+
+def test_thrashing_asks_for_a_watermark_then_for_fewer_sequences_and_never_for_more() -> None:
+    proposals = said(THRASH, a_context({"max_num_seqs": 64}))
+
+    assert [(p.rule, dict(p.to), p.klass) for p in proposals] == [
+        ("K1", {"watermark": 0.02}, "auto"),
+        ("K1", {"max_num_active_seqs": 48}, "auto"),
+        ("Q2", {}, "note"),
+    ]
+    assert [p.mitigation for p in proposals] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("setting", "version", "first"),
+    [
+        pytest.param({"watermark": 0.02}, "0.32.0", {"watermark": 0.05}, id="the next watermark"),
+        pytest.param({"watermark": 0.05}, "0.32.0", {"max_num_active_seqs": 48}, id="no watermark is left"),
+        pytest.param({}, "0.28.0", {"watermark": 0.02}, id="a version with watermark"),
+        pytest.param({}, "0.20.0", {"max_num_seqs": 48}, id="a version without watermark"),
+        pytest.param({}, None, {"max_num_seqs": 48}, id="a version that nobody told"),
+        pytest.param({"watermark": 0.0}, None, {"watermark": 0.02}, id="a flag that the server runs with"),
+    ],
+)
+def test_k1_takes_the_gentlest_remedy_that_is_left(
+    setting: dict[str, Value], version: str | None, first: dict[str, Value]
+) -> None:
+    reading = a_reading(running=steady(64), kv=steady(0.97), preemptions=rising(0.5, 1.5), version=version)
+
+    assert asked(reading, a_context({"max_num_seqs": 64} | setting))[0] == ("K1", first)
+
+
+def test_fewer_is_fewer_than_ran_not_than_the_cap() -> None:
+    reading = a_reading(running=steady(40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
+
+    assert asked(reading, a_context({"max_num_seqs": 1024}))[0] == ("K1", {"max_num_seqs": 24})
+
+
+def test_fewer_without_a_known_cap_starts_from_what_ran() -> None:
+    reading = a_reading(running=rising(10, 40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
+
+    assert asked(reading, a_context())[0] == ("K1", {"max_num_seqs": 24})
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [promoted("max_num_seqs", 32, 64, ago_s=30), promoted("watermark", 0.02, 0.0, ago_s=30)],
+    ids=["the cap was raised", "the watermark was lowered"],
+)
+def test_a_remedy_does_not_undo_what_was_promoted_just_now(outcome: Outcome) -> None:
+    proposals = said(THRASH, a_context({"max_num_seqs": 64}, outcomes=(outcome,)))
+
+    assert not set(outcome.to) & {knob for proposal in proposals for knob in proposal.to}
+
+
+def test_preemptions_are_answered_though_the_cache_is_not_known() -> None:
+    (watermark, fewer) = said(a_reading(running=steady(64), kv=None, preemptions=steady(1)))
+
+    assert watermark.why.startswith("1.00 preemptions/s over 30 s for want of KV cache: keep 2% of it free")
+    assert [evidence.metric for evidence in fewer.evidence] == ["preemptions", "waiting", "running"]
+
+
+def test_one_sequence_cannot_become_fewer() -> None:
+    reading = a_reading(running=steady(1), kv=steady(0.5), preemptions=steady(1), version="0.20.0")
+
+    assert not said(reading, a_context({"max_num_seqs": 1}))
+
+
+@pytest.mark.parametrize(
+    "preemptions",
+    [steady(0.01), rising(2.0, 0.5)],
+    ids=["one in a while", "they go away by themselves"],
+)
+def test_preemptions_that_need_no_answer_still_silence_q1(preemptions: Trend) -> None:
+    assert not said(a_reading(running=steady(4), waiting=steady(9), preemptions=preemptions))
+
+
+def test_a_full_cache_that_preempts_less_than_before_is_still_relieved() -> None:
+    reading = a_reading(running=steady(64), kv=steady(0.97), preemptions=rising(2.0, 0.5))
+
+    assert asked(reading, a_context({"max_num_seqs": 64}))[0] == ("K2", {"watermark": 0.02})
+
+
+@pytest.mark.parametrize(
+    ("waiting", "rule"), [(0.0, "K2"), (5.0, "Q2")], ids=["without a queue", "with a queue"]
+)
+def test_a_full_cache_without_preemptions_is_told_not_changed(waiting: float, rule: str) -> None:
+    (proposal,) = said(a_reading(running=steady(4), waiting=steady(waiting), kv=steady(0.97)))
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == (rule, {}, "note")
+
+
+def test_a_cache_that_was_full_only_late_is_not_sustained() -> None:
+    assert not said(a_reading(running=steady(4), kv=rising(0.7, 0.99)))
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(a_reading(running=steady(4), waiting=rising(0, 2), kv=steady(0.1)), id="a queue comes"),
+        pytest.param(a_reading(running=rising(2, 4), kv=steady(0.1)), id="the load rises to the cap"),
+    ],
+)
+def test_k3_raises_a_cap_that_is_reached_while_the_cache_is_nearly_empty(reading: Reading) -> None:
+    assert asked(reading) == [("K3", {"max_num_seqs": 8})]
+
+
+def test_k3_is_outranked_by_a_cache_in_use() -> None:
+    assert not said(a_reading(running=rising(2, 4), kv=steady(0.31)))
+
+
+IDLE_GPU = Gpu(index=0, uuid="GPU-1", utilization=0.05)
+
+
+def test_an_idle_server_is_told_to_be_over_provisioned() -> None:
+    reading = a_reading(running=steady(1), kv=steady(0.02), gpus=(IDLE_GPU,))
+
+    (proposal,) = said(reading, a_context({"max_num_seqs": 256}))
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("K3", {}, "note")
+    assert proposal.why.startswith("over-provisioned: over 30 s nothing waited, at most 1 of 256")
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(a_reading(running=steady(1), kv=steady(0.02)), id="no GPU is seen"),
+        pytest.param(
+            a_reading(
+                running=steady(1), kv=steady(0.02), gpus=(Gpu(index=0, uuid="GPU-1", utilization=0.9),)
+            ),
+            id="the GPU works",
+        ),
+        pytest.param(a_reading(running=steady(100), kv=steady(0.02), gpus=(IDLE_GPU,)), id="many run"),
+        pytest.param(
+            a_reading(running=steady(1), waiting=rising(0, 1), kv=steady(0.02), gpus=(IDLE_GPU,)),
+            id="somebody waited",
+        ),
+    ],
+)
+def test_a_server_in_use_is_not_over_provisioned(reading: Reading) -> None:
+    assert not said(reading, a_context({"max_num_seqs": 256}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"settle_s": -1.0},
+        {"queue_at_least": float("nan")},
+        {"queue_at_least": 10**400},
+        {"kv_free_below_ratio": 0.2},
+        {"kv_full_above_ratio": 0.5},
+        {"kv_full_above_ratio": 1.5},
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Admission(**options)
+
+
+RAISES = ("Q1", "K3")
+
+
+@given(reading=READINGS, context=CONTEXTS)
+def test_pressure_on_the_cache_is_never_answered_with_more_sequences(
+    reading: Reading, context: Context
+) -> None:
+    usage, preemptions = reading.kv_usage, reading.preemptions_per_s
+    pressed = usage is None or usage.high >= 0.6 or (preemptions is not None and preemptions.mean > 0)
+
+    proposals = Admission().propose(reading, context)
+
+    assert not pressed or not any(p.rule in RAISES and p.to for p in proposals)
+
+
+@given(reading=READINGS, context=CONTEXTS)
+def test_a_step_goes_the_way_its_rule_says_and_leaves_room_in_the_cache(
+    reading: Reading, context: Context
+) -> None:
+    for proposal in Admission().propose(reading, context):
+        for knob, value in proposal.to.items():
+            before = context.setting.get(knob)
+            assert isinstance(value, (int, float))
+            if isinstance(before, int) and knob != "watermark":
+                assert (value > before) is (proposal.rule in RAISES)
+            if proposal.rule in RAISES and isinstance(before, int) and reading.kv_usage:
+                assert reading.kv_usage.high * value / before <= 0.8 + 1e-9
+        if "max_num_seqs" in proposal.to and isinstance(context.setting.get("max_num_batched_tokens"), int):
+            assert proposal.rule not in RAISES or (
+                proposal.to["max_num_seqs"] <= context.setting["max_num_batched_tokens"]  # type: ignore[operator]
+            )
+
+
+def test_a_cache_is_full_at_its_watermark() -> None:
+    reading = a_reading(running=steady(33), waiting=steady(47), kv=steady(0.897))
+    (note,) = said(reading, a_context({"max_num_seqs": 256, "watermark": 0.1}))
+
+    assert (note.rule, note.klass) == ("Q2", "note")
+    assert not said(reading, a_context({"max_num_seqs": 256}))
+
+
+def test_what_made_the_rule_speak_comes_first() -> None:
+    full = a_reading(running=steady(40), waiting=steady(14), kv=steady(0.99))
+    queue, (note,), (watermark, *_) = said(QUEUE), said(full), said(THRASH)
+
+    assert [evidence.metric for evidence in queue[0].evidence][:2] == ["waiting", "running"]
+    assert (note.rule, note.why) == ("Q2", "KV cache 99% full over 30 s, and 14.0 requests waited")
+    assert note.evidence[0].metric == "kv_usage_high"
+    assert watermark.evidence[0].metric == "preemptions"

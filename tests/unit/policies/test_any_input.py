@@ -1,0 +1,156 @@
+"""Ten thousand command lines and ten thousand metrics pages made by chance: no crash, no harm, no loss."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from agent.domain.errors import SensorError
+from agent.domain.model import Bound
+from agent.domain.ports import Context
+from lint.advice import advise
+from lint.precedence import ranked
+from lint.rules import all_lints
+from policies.conformance.safety_checks import takes
+from tests.support.readings import PROMISE
+from tests.unit.policies.live import asked, reading_of
+from vllm_facts import flag_table
+from vllm_facts.deployment import Case
+from vllm_facts.errors import FlagError
+from vllm_facts.flags import setting_of, with_setting
+from vllm_facts.knobs import KNOBS
+from vllm_facts.metrics.totals import totals
+from vllm_facts.models.lookup import model_of
+from vllm_facts.sizing.gpus import card_of
+
+EACH = 2_500  # of four, so that no test is long
+PARTS = range(4)
+PAGE = (Path(__file__).parents[2] / "support" / "scrapes" / "vllm-0.32.txt").read_text()
+MODELS = (
+    *("Qwen/Qwen2.5-1.5B-Instruct", "meta-llama/Llama-3.1-70B-Instruct", "deepseek-ai/DeepSeek-R1"),
+    *("mistralai/Mixtral-8x7B-Instruct-v0.1", "org/unknown", "state-spaces/mamba-130m"),
+)
+CARDS = ("T4", "A100-80GB", "H100", "H200", "RTX 5070", "L4", "")
+VERSIONS = ("0.11.0", "0.18.0", "0.28.0", "0.32.0", "0.33.0", "", "nightly")
+NAMES = tuple(
+    sorted({*KNOBS, *flag_table.SWITCHES, *flag_table.SEVERAL, *flag_table.SIZES, "swap_space", "x"})
+)
+WORDS = (
+    "1",
+    "0",
+    "8k",
+    "8K",
+    "0.92",
+    "-1",
+    "auto",
+    "bfloat16",
+    "fp8",
+    "true",
+    '{"a": 1}',
+    "",
+    "a b",
+    "é",
+    "1e400",
+)
+ODD = ("NaN", "+Inf", "-1", "1e308", "", "abc", "0", "1.0", "0.999", "37")
+
+
+def command_line(random: Random) -> list[str]:
+    argv = ["vllm", "serve", random.choice(MODELS)]
+    for _ in range(random.randrange(9)):
+        name = random.choice(NAMES)
+        dashed = name if random.random() < 0.2 else name.replace("_", "-")
+        flag = f"--{'no-' * (random.random() < 0.1)}{dashed}"
+        value = str(random.choice((random.choice(WORDS), random.randrange(1 << random.randrange(1, 20)))))
+        if name in flag_table.SWITCHES or name.startswith(("enable_", "disable_")) or name == "enforce_eager":
+            argv.append(flag)
+        elif random.random() < 0.4:
+            argv.append(f"{flag}={value}")
+        else:
+            argv += [flag, value]
+    return argv
+
+
+def a_case(random: Random, argv: list[str]) -> Case:
+    setting = setting_of(argv)
+    return Case(
+        setting=setting,
+        card=card_of(random.choice(CARDS)),
+        gpus=random.choice((None, 1, 2, 8)),
+        model=model_of(str(setting.get("model", ""))),
+        version=random.choice(VERSIONS),
+        profile=random.choice(("", "chat", "batch", "rag")),
+    )
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_any_command_line_is_parsed_printed_and_parsed_to_the_same(part: int) -> None:
+    random, read = Random(f"print {part}"), 0  # noqa: S311 - the same every time
+    for _ in range(EACH):
+        argv = command_line(random)
+        try:
+            setting = setting_of(argv)
+        except FlagError:
+            continue
+        read += 1
+        assert with_setting(argv, {}) == argv
+        assert with_setting(argv, setting) == argv
+        try:
+            printed = with_setting(["vllm", "serve", str(setting["model"])], setting)
+        except FlagError:
+            continue  # a value that no flag can be given, as an empty list
+        written = {knob: value for knob, value in setting.items() if value is not False}
+        assert {k: v for k, v in setting_of(printed).items() if v is not False} == written, argv
+    assert read > EACH / 2
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_any_command_line_is_linted_within_the_bounds(part: int) -> None:
+    random, found = Random(f"lint {part}"), 0  # noqa: S311 - as above
+    lints = all_lints()
+    for _ in range(EACH):
+        argv = command_line(random)
+        try:
+            case = a_case(random, argv)
+        except FlagError:
+            continue
+        advice = advise(case, lints, ranked)
+        found += bool(advice.findings)
+        for finding in advice.findings:
+            for knob, value in finding.to.items():
+                assert takes(knob, value), (argv, finding)
+                assert value is None or "." in knob or knob in KNOBS, (argv, finding)
+        better = setting_of(with_setting(argv, advice.to))
+        for knob, value in advice.to.items():
+            assert better.get(knob) == value or not value or "." in knob, (argv, knob, value)
+    assert found > EACH / 4
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_any_metrics_page_is_read_or_refused_and_does_no_harm(part: int) -> None:
+    random, read = Random(f"page {part}"), 0  # noqa: S311 - as above
+    context = Context(
+        setting={"max_num_seqs": 4}, slo=PROMISE, bounds={"gpu_memory_utilization": Bound(max=0.92)}
+    )
+    lines = [line for line in PAGE.splitlines() if not line.startswith("#") and "vllm:" in line]
+    lines = [line for line in lines if "_created" not in line]
+    load = [
+        n for n, line in enumerate(lines) if line.startswith(("vllm:num_requests", "vllm:kv_cache_usage"))
+    ]
+    for _ in range(EACH):
+        page = lines.copy()
+        for place in (*load, *(random.randrange(len(page)) for _ in range(random.randrange(12)))):
+            value = random.choice((random.choice(ODD), str(random.random()), str(random.randrange(400))))
+            page[place] = f"{page[place].rpartition(' ')[0]} {value}"
+        if random.random() < 0.1:
+            page = page[: random.randrange(len(page))]
+        body = ("# TYPE vllm:a gauge\n" + "\n".join(page) + "\n").encode()
+        try:
+            totals(body)
+            reading = reading_of([body, body, body], every_s=5.0, slo=PROMISE, version="0.32.0")
+        except SensorError:
+            continue
+        read += 1
+        said = asked(reading, context)
+        assert not said.harm, said.told()
+    assert read > EACH / 10

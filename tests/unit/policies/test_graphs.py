@@ -1,0 +1,156 @@
+"""Rules G1, G2 and G3: each fires, stays silent, and is outranked by another."""
+
+from dataclasses import replace
+from datetime import timedelta
+from itertools import chain
+
+import pytest
+
+from agent.domain.model import Bound, Outcome
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from lint.precedence import ranked
+from policies.admission import Admission
+from policies.graphs import Graphs
+from tests.support.readings import NOON, a_context, a_reading, late, steady
+from vllm_facts.deployment import Case
+from vllm_facts.values import Value
+
+EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
+LARGEST, SIZES = "max_cudagraph_capture_size", "cudagraph_capture_sizes"
+DOTTED = f"{CONFIG}.cudagraph_mode"
+SPIKES = a_reading(running=steady(100), itl=late(0.0, p50=0.01, p99=0.2))
+WIDE = replace(SPIKES, running=steady(700))
+OOM = Outcome(at=NOON - timedelta(days=1), result="failed", to={"x": 1}, why="CUDA out of memory")
+
+
+def asked(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value]]]:
+    return [(one.rule, dict(one.to)) for one in Graphs().propose(reading, context)]
+
+
+def test_eager_mode_is_taken_back_and_the_gain_only_reported() -> None:
+    (proposal,) = Graphs().propose(a_reading(), a_context({EAGER: True}))
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("G1", {EAGER: False}, "auto")
+    assert not proposal.mitigation
+    assert "not promised" in proposal.expects
+    assert "start takes minutes longer" in proposal.risks
+
+
+@pytest.mark.parametrize(
+    ("reading", "context"),
+    [
+        pytest.param(a_reading(), a_context({EAGER: False}), id="graphs are on"),
+        pytest.param(a_reading(), a_context({}), id="vLLM's default"),
+        pytest.param(a_reading(running=steady(0)), a_context({EAGER: True}), id="nothing runs"),
+        pytest.param(a_reading(coverage=0.7), a_context({EAGER: True}), id="scrapes are missing"),
+        pytest.param(a_reading(), a_context({EAGER: True}, outcomes=(OOM,)), id="memory ran out once"),
+        pytest.param(
+            a_reading(), a_context({EAGER: True}, bounds={EAGER: Bound(allowed=(True,))}), id="forbidden"
+        ),
+        pytest.param(
+            a_reading(),
+            replace(a_context({EAGER: True}), case=Case(setting={}, env={"CUDA_LAUNCH_BLOCKING": "1"})),
+            id="somebody is debugging",
+        ),
+    ],
+)
+def test_g1_stays_silent(reading: Reading, context: Context) -> None:
+    assert not asked(reading, context)
+
+
+def test_whoever_debugs_says_so() -> None:
+    assert not Graphs(debugging=True).propose(a_reading(), a_context({EAGER: True}))
+
+
+@pytest.mark.parametrize(
+    ("setting", "to"),
+    [
+        ({LARGEST: 32, "max_num_seqs": 128}, {LARGEST: None}),
+        ({SIZES: "1 2 4 8", "max_num_seqs": 128}, {SIZES: None}),
+    ],
+)
+def test_graphs_that_are_too_small_for_what_runs_are_left_to_vllm(
+    setting: dict[str, Value], to: dict[str, Value]
+) -> None:
+    assert asked(SPIKES, a_context(setting)) == [("G2", to)]
+
+
+def test_g2_is_a_mitigation_where_a_promise_is_missed() -> None:
+    context = a_context({LARGEST: 32, "max_num_seqs": 128})
+    found = [Graphs().propose(replace(SPIKES, itl=late(s, p50=0.01, p99=0.2)), context) for s in (0.0, 0.3)]
+
+    assert [one.mitigation for (one,) in found] == [False, True]
+
+
+def test_more_than_vllm_captures_by_itself_is_asked_for() -> None:
+    assert asked(WIDE, a_context({"max_num_seqs": 1024})) == [("G2", {LARGEST: 1024})]
+
+
+@pytest.mark.parametrize(
+    ("reading", "setting"),
+    [
+        pytest.param(SPIKES, {LARGEST: 128, "max_num_seqs": 128}, id="they cover what runs"),
+        pytest.param(SPIKES, {"max_num_seqs": 128}, id="the default does"),
+        pytest.param(replace(SPIKES, itl=late(0.0, p50=0.01, p99=0.02)), {LARGEST: 32}, id="no spikes"),
+        pytest.param(replace(SPIKES, itl=None), {LARGEST: 32}, id="ITL is not known"),
+        pytest.param(replace(SPIKES, facts={"version": "0.11.0"}), {LARGEST: 32}, id="too old"),
+        pytest.param(replace(SPIKES, coverage=0.7), {LARGEST: 32}, id="scrapes are missing"),
+    ],
+)
+def test_g2_stays_silent(reading: Reading, setting: dict[str, Value]) -> None:
+    assert not asked(reading, a_context(setting))
+
+
+@pytest.mark.parametrize(
+    ("setting", "to"),
+    [
+        ({LEVEL: 0}, {LEVEL: None}),
+        ({LEVEL: "1"}, {LEVEL: None}),
+        ({DOTTED: "PIECEWISE"}, {DOTTED: None}),
+        ({CONFIG: '{"cudagraph_mode": "NONE"}'}, {CONFIG: None}),
+        ({CONFIG: '{"cudagraph_mode": "NONE", "mode": 3}'}, {CONFIG: '{"mode": 3}'}),
+    ],
+)
+def test_less_than_the_default_is_taken_back(setting: dict[str, Value], to: dict[str, Value]) -> None:
+    assert asked(a_reading(), a_context(setting)) == [("G3", to)]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param({LEVEL: 2}, id="the default"),
+        pytest.param({LEVEL: 3}, id="the same today"),
+        pytest.param({DOTTED: "FULL_AND_PIECEWISE"}, id="the default mode"),
+        pytest.param({CONFIG: "{no json"}, id="not readable"),
+        pytest.param({CONFIG: '["x"]'}, id="no table"),
+        pytest.param({}, id="not given"),
+    ],
+)
+def test_g3_stays_silent(setting: dict[str, Value]) -> None:
+    assert not asked(a_reading(), a_context(setting))
+
+
+def test_kv_pressure_and_a_queue_outrank_graphs() -> None:
+    context = a_context({EAGER: True, "max_num_seqs": 16})
+    queue = a_reading(running=steady(16), waiting=steady(4))
+    thrash = replace(queue, kv_usage=steady(0.99), preemptions_per_s=steady(1.0))
+
+    first, alone = (
+        ranked([*chain(*(p.propose(reading, context) for p in (Graphs(), Admission())))]).kept
+        for reading in (queue, thrash)
+    )
+
+    assert [one.rule for one in first] == ["Q1", "G1"]
+    assert "G1" not in {one.rule for one in alone}
+
+
+def test_g1_outranks_what_graphs_it_captures() -> None:
+    said = [
+        *Graphs().propose(SPIKES, a_context({LARGEST: 32})),
+        *Graphs().propose(a_reading(), a_context({LEVEL: 0})),
+        *Graphs().propose(a_reading(), a_context({EAGER: True})),
+    ]
+
+    assert [one.rule for one in said] == ["G2", "G3", "G1"]
+    assert [one.rule for one in ranked(said).kept] == ["G1"]

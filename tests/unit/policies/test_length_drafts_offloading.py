@@ -1,0 +1,136 @@
+"""Rules L1, SD1 and O1: each fires, stays silent, and is outranked by another."""
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from agent.domain.model import Bound
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from lint.precedence import ranked
+from policies.admission import Admission
+from policies.context_length import ContextLength
+from policies.offloading import Offloading
+from policies.speculation import Speculation
+from tests.support.readings import a_context, a_reading, late, steady
+from vllm_facts.values import Value
+
+LENGTH, OFFLOAD, SPECULATIVE = "max_model_len", "kv_offloading_size", "speculative_config"
+SEEN = {"request_tokens_p99": 1500.0, "request_tokens_max": 3000.0}
+SHORT = replace(
+    a_reading(running=steady(16), waiting=steady(2), kv=steady(0.97), preemptions=steady(1)), series=SEEN
+)
+LONG = a_context({LENGTH: 32768})
+QUEUE = a_reading(running=steady(16), waiting=steady(4))
+OFFLOADED = a_context({OFFLOAD: 8, LENGTH: 4096})
+DRAFTS = a_context({SPECULATIVE: '{"method": "ngram", "num_speculative_tokens": 5}'})
+REJECTED = replace(a_reading(), series={"spec_acceptance_ratio": 0.2})
+
+
+def test_a_context_that_nobody_uses_is_shortened_by_a_person() -> None:
+    (proposal,) = ContextLength().propose(SHORT, LONG)
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("L1", {LENGTH: 8192}, "gated")
+    assert "the longest 3000, max_model_len allows 32768" in proposal.why
+    assert proposal.risks == "requests of more than 8192 tokens are refused that were accepted before"
+
+
+@pytest.mark.parametrize(
+    ("reading", "context"),
+    [
+        pytest.param(replace(SHORT, series={}), LONG, id="lengths are not known"),
+        pytest.param(replace(SHORT, series={"request_tokens_p99": 1500.0}), LONG, id="nor the longest"),
+        pytest.param(
+            replace(SHORT, series={**SEEN, "request_tokens_p99": 20000.0}), LONG, id="some are that long"
+        ),
+        pytest.param(
+            replace(SHORT, series={**SEEN, "request_tokens_max": 30000.0}), LONG, id="one was that long"
+        ),
+        pytest.param(replace(QUEUE, series=SEEN), LONG, id="the cache is free"),
+        pytest.param(SHORT, a_context({}), id="the limit is not known"),
+        pytest.param(SHORT, a_context({LENGTH: 32768}, bounds={LENGTH: Bound(min=32768)}), id="at the bound"),
+        pytest.param(replace(SHORT, coverage=0.7), LONG, id="scrapes are missing"),
+    ],
+)
+def test_l1_stays_silent(reading: Reading, context: Context) -> None:
+    assert not ContextLength().propose(reading, context)
+
+
+def test_drafts_that_are_rejected_are_no_longer_made() -> None:
+    (proposal,) = Speculation().propose(REJECTED, DRAFTS)
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("SD1", {SPECULATIVE: None}, "note")
+    assert proposal.why.startswith("20% of the drafted tokens are accepted, 4.0 requests ran over 30 s")
+
+
+def test_fewer_tokens_are_drafted_where_some_are_accepted() -> None:
+    some = replace(REJECTED, series={"spec_acceptance_ratio": 0.4})
+
+    (proposal,) = Speculation().propose(some, a_context({"spec_method": "ngram", "spec_tokens": 5}))
+
+    assert dict(proposal.to) == {"spec_tokens": 2}
+
+
+def test_a_large_batch_does_not_need_drafts() -> None:
+    (proposal,) = Speculation().propose(
+        a_reading(running=steady(100)), a_context({"spec_method": "ngram", "spec_tokens": 5})
+    )
+
+    assert dict(proposal.to) == {"spec_method": None, "spec_tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("reading", "context"),
+    [
+        pytest.param(REJECTED, a_context({}), id="nothing is drafted"),
+        pytest.param(a_reading(), DRAFTS, id="acceptance is not known and the batch small"),
+        pytest.param(replace(REJECTED, series={"spec_acceptance_ratio": 0.7}), DRAFTS, id="accepted"),
+        pytest.param(replace(REJECTED, coverage=0.7), DRAFTS, id="scrapes are missing"),
+        pytest.param(
+            REJECTED,
+            a_context(DRAFTS.setting, bounds={SPECULATIVE: Bound(allowed=("x",))}),
+            id="forbidden",
+        ),
+    ],
+)
+def test_sd1_stays_silent(reading: Reading, context: Context) -> None:
+    assert not Speculation().propose(reading, context)
+
+
+def test_offloading_is_tried_without_where_contexts_are_short() -> None:
+    (proposal,) = Offloading().propose(QUEUE, OFFLOADED)
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("O1", {OFFLOAD: None}, "auto")
+    assert "8 GiB of KV offloading are on while requests take at most 4096 tokens" in proposal.why
+    assert "not promised" in proposal.source
+
+
+@pytest.mark.parametrize(
+    ("reading", "setting"),
+    [
+        pytest.param(QUEUE, {LENGTH: 4096}, id="it is off"),
+        pytest.param(QUEUE, {OFFLOAD: 8, LENGTH: 32768}, id="contexts are long"),
+        pytest.param(QUEUE, {OFFLOAD: 8}, id="their length is not known"),
+        pytest.param(replace(QUEUE, kv_usage=steady(0.9)), OFFLOADED.setting, id="the cache needs it"),
+        pytest.param(replace(QUEUE, kv_usage=None), OFFLOADED.setting, id="the cache is not known"),
+        pytest.param(a_reading(itl=late(0.0)), OFFLOADED.setting, id="nothing is slow"),
+        pytest.param(replace(QUEUE, coverage=0.7), OFFLOADED.setting, id="scrapes are missing"),
+    ],
+)
+def test_o1_stays_silent(reading: Reading, setting: dict[str, Value]) -> None:
+    assert not Offloading().propose(reading, a_context(setting))
+
+
+def test_mitigations_come_first_and_a_persons_decisions_last() -> None:
+    pressed = replace(SHORT, series={**SEEN, "spec_acceptance_ratio": 0.1})
+    context = a_context({**LONG.setting, **DRAFTS.setting, "max_num_seqs": 16})
+    queue = a_context({**OFFLOADED.setting, "max_num_seqs": 16})
+    policies = (ContextLength(), Speculation(), Offloading(), Admission())
+
+    first = [one.rule for one in ranked([*chain(*(p.propose(pressed, context) for p in policies))]).kept]
+    second = [one.rule for one in ranked([*chain(*(p.propose(QUEUE, queue) for p in policies))]).kept]
+
+    assert first[0] == "K1"
+    assert first[-3:] == ["L1", "SD1", "Q2"]
+    assert second == ["Q1", "O1"]

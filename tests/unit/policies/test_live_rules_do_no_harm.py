@@ -1,0 +1,72 @@
+"""Every live rule passes `policies/conformance/safety_checks.py` and asks for flags that vLLM has."""
+
+import pytest
+
+from agent.domain.model import Proposal
+from agent.domain.ports import Context, Policy
+from agent.domain.reading import Reading
+from policies.conformance.safety_checks import harms
+from policies.context_length import ContextLength
+from policies.graphs import Graphs
+from policies.host_bound import HostBound
+from policies.long_prompts import LongPrompts
+from policies.memory_share import MemoryShare
+from policies.offloading import Offloading
+from policies.prefix_cache import PrefixCache
+from policies.speculation import Speculation
+from tests.support.readings import a_context, a_reading, steady
+from tests.unit.policies import test_graphs as graphs
+from tests.unit.policies import test_host_bound as host
+from tests.unit.policies import test_length_drafts_offloading as others
+from tests.unit.policies import test_long_prompts as prompts
+from tests.unit.policies import test_memory_share as memory
+from tests.unit.policies import test_prefix_cache as prefixes
+
+DRAFTED = a_context({"spec_method": "ngram", "spec_tokens": 5})
+CONFIGURED = a_context({graphs.CONFIG: '{"cudagraph_mode": "NONE", "mode": 3}'})
+SMALL_GRAPHS = a_context({graphs.SIZES: "1 2 4 8", "max_num_seqs": 128})
+NO_SHARE_LEFT = a_context({"gpu_memory_utilization": 0.8, "max_num_seqs": 64})
+
+
+@pytest.mark.parametrize(
+    ("rule", "policy", "reading", "context"),
+    [
+        ("A1", HostBound(), a_reading(), a_context(host.OFF)),
+        ("C1", HostBound(), host.HOST, a_context()),
+        ("C1", HostBound(), host.HOST, a_context({host.TOKENIZER: "slow"})),
+        ("G1", Graphs(), a_reading(), a_context({graphs.EAGER: True})),
+        ("G2", Graphs(), graphs.SPIKES, SMALL_GRAPHS),
+        ("G2", Graphs(), graphs.WIDE, a_context({"max_num_seqs": 1024})),
+        ("G3", Graphs(), a_reading(), a_context({graphs.LEVEL: 0})),
+        ("G3", Graphs(), a_reading(), a_context({graphs.DOTTED: "PIECEWISE"})),
+        ("G3", Graphs(), a_reading(), CONFIGURED),
+        ("L1", ContextLength(), others.SHORT, others.LONG),
+        ("M1", MemoryShare(), memory.SHORT, a_context(memory.AT)),
+        ("M2", MemoryShare(), memory.FAILED, a_context(memory.AT)),
+        ("M2", MemoryShare(), memory.FAILED, NO_SHARE_LEFT),
+        ("M3", MemoryShare(), memory.ROOMY, a_context({"gpu_memory_utilization": 0.6})),
+        ("O1", Offloading(), others.QUEUE, others.OFFLOADED),
+        ("P4", LongPrompts(), prompts.MIXED, a_context(prompts.SETTING)),
+        ("SD1", Speculation(), others.REJECTED, others.DRAFTS),
+        ("SD1", Speculation(), a_reading(running=steady(100)), DRAFTED),
+        ("X1", PrefixCache(), prefixes.BUSY, prefixes.OFF),
+    ],
+)
+def test_a_rule_that_fires_does_no_harm(
+    rule: str, policy: Policy, reading: Reading, context: Context
+) -> None:
+    said: list[Proposal] = list(policy.propose(reading, context))
+
+    assert [proposal.rule for proposal in said] == [rule]
+    assert harms(reading, context, said) == ()
+
+
+def test_a_load_that_is_tuned_on_a_server_that_hangs_is_harm() -> None:
+    hung = a_reading(waiting=steady(9), prompt_tokens=steady(0), answer_tokens=steady(0))
+    context = a_context({"max_num_seqs": 4})
+    more = Proposal(rule="X", to={"max_num_seqs": 8}, why="1", expects="e", risks="r", source="s")
+
+    assert harms(hung, context, [more]) == (
+        "X: max_num_seqs is changed though the server hangs: not one token was made",
+    )
+    assert harms(a_reading(waiting=steady(9)), context, [more]) == ()

@@ -1,0 +1,79 @@
+"""Rule P4: it fires, stays silent, and is outranked by another."""
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from agent.domain.model import Bound
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from lint.precedence import ranked
+from policies.admission import Admission
+from policies.long_prompts import LongPrompts
+from policies.prefill_budget import PrefillBudget
+from tests.support.readings import a_context, a_reading, late, steady
+
+THRESHOLD, BUDGET = "long_prefill_token_threshold", "max_num_batched_tokens"
+PROMPTS = {"prompt_tokens_p50": 200.0, "prompt_tokens_p99": 6000.0}
+MIXED = replace(a_reading(ttft=late(0.0, p50=0.1, p99=2.0), itl=late(0.0)), series=PROMPTS)
+SETTING = {BUDGET: 2048}
+
+
+def test_long_prompts_among_short_ones_are_capped() -> None:
+    (proposal,) = LongPrompts().propose(MIXED, a_context(SETTING))
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("P4", {THRESHOLD: 512}, "auto")
+    assert "half of the prompts have at most 200 tokens, one in a hundred 6000 or more" in proposal.why
+
+
+@pytest.mark.parametrize(
+    ("reading", "context"),
+    [
+        pytest.param(replace(MIXED, series={}), a_context(SETTING), id="prompts are not known"),
+        pytest.param(
+            replace(MIXED, series={**PROMPTS, "prompt_tokens_p99": 900.0}),
+            a_context(SETTING),
+            id="none is long",
+        ),
+        pytest.param(
+            replace(MIXED, series={**PROMPTS, "prompt_tokens_p50": 4000.0}), a_context(SETTING), id="all are"
+        ),
+        pytest.param(replace(MIXED, ttft=late(0.0)), a_context(SETTING), id="no tail"),
+        pytest.param(
+            replace(MIXED, ttft=late(0.0, p50=0.1, p99=2.0, count=5)),
+            a_context(SETTING),
+            id="too few requests",
+        ),
+        pytest.param(MIXED, a_context({**SETTING, THRESHOLD: 1024}), id="capped already"),
+        pytest.param(MIXED, a_context(SETTING, bounds={THRESHOLD: Bound(max=0)}), id="forbidden"),
+        pytest.param(
+            replace(MIXED, preemptions_per_s=steady(0.5)), a_context(SETTING), id="it preempts (K1)"
+        ),
+        pytest.param(replace(MIXED, coverage=0.7), a_context(SETTING), id="scrapes are missing"),
+    ],
+)
+def test_p4_stays_silent(reading: Reading, context: Context) -> None:
+    assert not LongPrompts().propose(reading, context)
+
+
+def test_p4_is_a_mitigation_where_a_promise_is_missed() -> None:
+    found = [
+        LongPrompts().propose(replace(MIXED, itl=late(share)), a_context(SETTING)) for share in (0.0, 0.3)
+    ]
+
+    assert [one.mitigation for (one,) in found] == [False, True]
+
+
+def test_p4_answers_a_tail_before_p3_and_yields_to_a_missed_promise() -> None:
+    context = a_context(SETTING)
+    late_now = replace(MIXED, ttft=late(0.3, p50=0.1, p99=2.0))
+
+    tail, missed = (
+        ranked([*chain(*(p.propose(r, context) for p in (LongPrompts(), PrefillBudget(), Admission())))])
+        for r in (MIXED, late_now)
+    )
+
+    assert [one.rule for one in tail.kept] == ["P4"]
+    assert [(lost.what.rule, lost.by) for lost in tail.outranked] == [("P3", "P4")]
+    assert [one.rule for one in missed.kept] == ["P1", "P4"]

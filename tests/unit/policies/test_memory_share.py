@@ -1,0 +1,207 @@
+"""Rules M1, M2 and M3: each fires, stays silent, and is outranked by another."""
+
+from dataclasses import replace
+from datetime import timedelta
+from itertools import chain
+
+import pytest
+
+from agent.domain.model import Bound, Outcome, Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Gpu, Incident, Reading
+from lint.precedence import ranked
+from policies.admission import Admission
+from policies.memory_share import MemoryShare
+from policies.thermal import Thermal
+from tests.support.readings import NOON, a_context, a_reading, promoted, steady
+from vllm_facts.deployment import Case, Model
+from vllm_facts.values import Value
+
+SHARE, SEQS, LENGTH = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
+MOE = Model(name="mixtral", experts=8)
+
+
+def gpu(used: float) -> Gpu:
+    return Gpu(index=0, uuid="GPU-1", memory_used_mib=used * 80_000, memory_total_mib=80_000)
+
+
+SHORT = a_reading(
+    running=steady(30), waiting=steady(4), kv=steady(0.97), preemptions=steady(0.5), gpus=(gpu(0.88),)
+)
+ROOMY = replace(SHORT, gpus=(gpu(0.6),))
+OOM = Incident(at=NOON, server="chat-r0", what="oom", why="the kernel killed a process of it")
+FAILED = replace(SHORT, incidents=(OOM,))
+AT = {SHARE: 0.88, SEQS: 64}
+
+
+def said(reading: Reading, context: Context | None = None) -> list[Proposal]:
+    return list(MemoryShare().propose(reading, context or a_context(AT)))
+
+
+def remembered(to: dict[str, Value], why: str) -> Outcome:
+    return Outcome(at=NOON - timedelta(days=3), result="failed", to=to, why=why)
+
+
+def test_a_small_share_of_a_gpu_that_nobody_looks_at_is_pointed_at() -> None:
+    (note,) = said(replace(SHORT, gpus=()), a_context({SHARE: 0.5}))
+
+    assert (note.rule, note.klass, dict(note.to)) == ("M1", "note", {})
+    assert "vLLM takes only 50% of the GPU's memory" in note.why
+
+
+def test_a_short_cache_beside_free_memory_takes_a_small_step() -> None:
+    (proposal,) = said(SHORT)
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("M1", {SHARE: 0.9}, "auto")
+    assert proposal.mitigation
+    assert proposal.why == (
+        "over 30 s 0.50 preemptions/s, a KV cache 97% full and 4.0 requests waiting while the fullest GPU "
+        "has 12% of its memory free: raise gpu_memory_utilization from 0.88 to 0.9"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reading", "context"),
+    [
+        pytest.param(replace(SHORT, coverage=0.7), a_context(AT), id="scrapes are missing"),
+        pytest.param(replace(SHORT, gpus=()), a_context(AT), id="memory is not known"),
+        pytest.param(replace(SHORT, gpus=(gpu(0.96),)), a_context(AT), id="no headroom"),
+        pytest.param(replace(SHORT, gpus=(gpu(0.6), gpu(0.96))), a_context(AT), id="none on one GPU"),
+        pytest.param(
+            a_reading(running=steady(30), waiting=steady(4), gpus=(gpu(0.88),)),
+            a_context(AT),
+            id="KV is free",
+        ),
+        pytest.param(
+            a_reading(running=steady(30), kv=steady(0.97), gpus=(gpu(0.88),)),
+            a_context(AT),
+            id="nothing waits",
+        ),
+        pytest.param(SHORT, a_context({SHARE: 0.92}), id="at the ceiling"),
+        pytest.param(SHORT, a_context({SHARE: 0.88}, bounds={SHARE: Bound(max=0.88)}), id="at the bound"),
+        pytest.param(SHORT, a_context({**AT, "kv_cache_memory_bytes": 1}), id="it would change nothing"),
+        pytest.param(
+            SHORT, a_context(AT, outcomes=(promoted(SHARE, 0.92, 0.88, ago_s=60),)), id="lowered just now"
+        ),
+        pytest.param(
+            SHORT,
+            a_context(AT, outcomes=(remembered({SHARE: 0.92}, "CUDA out of memory"),)),
+            id="memory ran out once",
+        ),
+        pytest.param(SHORT, replace(a_context(AT), case=Case(setting=AT, model=MOE)), id="a MoE model"),
+        pytest.param(
+            replace(SHORT, facts={}), a_context({SEQS: 64}), id="neither the value nor the version is known"
+        ),
+    ],
+)
+def test_m1_stays_silent(reading: Reading, context: Context) -> None:
+    assert not said(reading, context)
+
+
+def test_the_share_is_taken_from_what_the_server_tells() -> None:
+    told = replace(SHORT, facts={"version": "0.32.0", SHARE: "0.85"})
+
+    (proposal,) = said(told, a_context({}))
+
+    assert (dict(proposal.to), dict(proposal.assumed)) == ({SHARE: 0.87}, {SHARE: 0.85})
+
+
+def test_only_an_operators_bound_lets_the_share_rise_above_its_ceiling() -> None:
+    (proposal,) = said(
+        replace(SHORT, gpus=(gpu(0.9),)), a_context({SHARE: 0.92}, bounds={SHARE: Bound(max=0.99)})
+    )
+    highest = said(
+        replace(SHORT, gpus=(gpu(0.9),)), a_context({SHARE: 0.95}, bounds={SHARE: Bound(max=0.99)})
+    )
+
+    assert dict(proposal.to) == {SHARE: 0.94}
+    assert not highest
+
+
+def test_a_gpu_that_is_used_by_less_than_three_quarters_gives_a_larger_step() -> None:
+    (proposal,) = said(ROOMY, a_context({SHARE: 0.6}))
+
+    assert (proposal.rule, dict(proposal.to)) == ("M3", {SHARE: 0.65})
+
+
+@pytest.mark.parametrize(
+    ("reading", "context"),
+    [
+        pytest.param(replace(ROOMY, coverage=0.5), a_context({SHARE: 0.6}), id="scrapes are missing"),
+        pytest.param(a_reading(gpus=(gpu(0.6),)), a_context({SHARE: 0.6}), id="nothing needs the cache"),
+        pytest.param(ROOMY, a_context({SHARE: 0.6}, bounds={SHARE: Bound(max=0.6)}), id="at the bound"),
+        pytest.param(
+            replace(ROOMY, gpus=(gpu(0.74), Gpu(index=1, uuid="b"))), a_context(AT), id="one is unknown"
+        ),
+    ],
+)
+def test_m3_stays_silent(reading: Reading, context: Context) -> None:
+    assert not said(reading, context)
+
+
+def test_an_oom_backs_off_in_steps_and_the_last_waits_for_a_person() -> None:
+    shares = [said(FAILED, a_context({SHARE: at, SEQS: 64}))[0].to for at in (0.92, 0.85)]
+    (seqs,) = said(FAILED, a_context({SHARE: 0.8, SEQS: 64}))
+    (length,) = said(
+        FAILED,
+        a_context(
+            {SHARE: 0.8, LENGTH: 8192}, bounds={SEQS: Bound(min=64), "max_num_active_seqs": Bound(min=64)}
+        ),
+    )
+
+    assert shares == [{SHARE: 0.85}, {SHARE: 0.8}]
+    assert (seqs.rule, list(seqs.to), seqs.klass) == ("M2", ["max_num_active_seqs"], "auto")
+    assert (length.rule, dict(length.to), length.klass) == ("M2", {LENGTH: 4096}, "gated")
+    assert length.mitigation
+
+
+def test_a_value_that_ran_out_of_memory_is_skipped() -> None:
+    (proposal,) = said(FAILED, a_context(AT, outcomes=(remembered({SHARE: 0.85}, "CUDA out of memory"),)))
+
+    assert dict(proposal.to) == {SHARE: 0.8}
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(replace(FAILED, coverage=0.7), id="scrapes are missing"),
+        pytest.param(
+            replace(a_reading(), incidents=(replace(OOM, what="restarted", why="by hand"),)), id="no OOM"
+        ),
+        pytest.param(
+            replace(a_reading(), incidents=(replace(OOM, what="died", why="exit 1"),)), id="another end"
+        ),
+        pytest.param(a_reading(running=steady(0)), id="nothing runs"),
+    ],
+)
+def test_m2_stays_silent(reading: Reading) -> None:
+    assert not said(reading)
+
+
+def test_m1_outranks_k1_and_silences_q1_and_yields_to_heat() -> None:
+    hot = replace(SHORT, gpus=(replace(gpu(0.88), temperature_c=88.0),))
+    policies = (Admission(), MemoryShare(), Thermal())
+
+    both, held = (
+        ranked([*chain(*(policy.propose(reading, a_context(AT)) for policy in policies))])
+        for reading in (SHORT, hot)
+    )
+
+    assert both.kept[0].rule == "M1"
+    assert "K1" in {one.rule for one in both.kept}
+    assert [one.rule for one in held.kept if one.to] == []
+    assert {lost.by for lost in held.outranked} == {"T1"}
+
+
+def test_m2_silences_whatever_takes_memory() -> None:
+    policies = (Admission(), MemoryShare())
+
+    kept = ranked([*chain(*(policy.propose(FAILED, a_context(AT)) for policy in policies))]).kept
+
+    assert kept[0].rule == "M2"
+    assert not {one.rule for one in kept} & {"M1", "M3", "Q1", "P1"}
+
+
+def test_ratios_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="step_ratio"):
+        MemoryShare(step_ratio=0.1)

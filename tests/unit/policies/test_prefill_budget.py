@@ -1,0 +1,276 @@
+"""Rules P1, P2 and P3: each fires, stays silent, and is outranked by another."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+
+from agent.domain.model import Bound, Outcome, Proposal, Slo
+from agent.domain.ports import Context
+from agent.domain.reading import Gpu, Latency, Reading, Trend
+from policies.prefill_budget import PrefillBudget
+from tests.support.readings import (
+    CONTEXTS,
+    NOON,
+    PROMISE,
+    READINGS,
+    a_context,
+    a_reading,
+    late,
+    promoted,
+    rising,
+    steady,
+)
+from vllm_facts.values import Value
+
+FINE = late(0.0)
+SLOW_START = a_reading(ttft=late(0.2), itl=FINE)
+SLOW_TOKENS = a_reading(ttft=FINE, itl=late(0.2))
+
+
+def said(reading: Reading, context: Context | None = None) -> list[Proposal]:
+    return list(PrefillBudget().propose(reading, context or a_context({"max_num_batched_tokens": 2048})))
+
+
+def asked(
+    reading: Reading, setting: dict[str, Value], slo: Slo = PROMISE
+) -> list[tuple[str, dict[str, Value]]]:
+    return [(p.rule, dict(p.to)) for p in said(reading, a_context(setting, slo=slo))]
+
+
+def test_late_first_tokens_without_a_queue_ask_for_a_larger_budget() -> None:
+    (proposal,) = said(SLOW_START)
+
+    assert (proposal.rule, dict(proposal.to)) == ("P1", {"max_num_batched_tokens": 4096})
+    assert (proposal.klass, proposal.mitigation) == ("auto", True)
+    assert proposal.why == (
+        "20.0% of 200 requests had TTFT above 0.5 s (5.0% may) and 0.0 waited: "
+        "raise max_num_batched_tokens from 2048 to 4096"
+    )
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(replace(SLOW_START, coverage=0.7), id="scrapes are missing"),
+        pytest.param(
+            a_reading(waiting=steady(3), ttft=late(0.2), itl=FINE), id="a queue makes them late (Q1)"
+        ),
+        pytest.param(a_reading(waiting=rising(0, 3), ttft=late(0.2), itl=FINE), id="a queue builds up"),
+        pytest.param(a_reading(preemptions=steady(0.1), ttft=late(0.2), itl=FINE), id="preemptions (K1)"),
+        pytest.param(a_reading(kv=steady(0.95), ttft=late(0.2), itl=FINE), id="the cache is full (K2)"),
+        pytest.param(a_reading(ttft=late(0.2, count=19), itl=FINE), id="too few requests"),
+        pytest.param(a_reading(ttft=late(0.05), itl=FINE), id="the promise is kept"),
+        pytest.param(a_reading(ttft=late(0.2), itl=late(0.04)), id="tokens have no slack to give"),
+        pytest.param(a_reading(ttft=late(0.2)), id="tokens are not known"),
+        pytest.param(a_reading(ttft=late(0.2), itl=late(0.2)), id="both are late"),
+        pytest.param(a_reading(), id="nothing is known"),
+    ],
+)
+def test_p1_stays_silent(reading: Reading) -> None:
+    assert not said(reading)
+
+
+def test_late_tokens_beside_prompts_ask_for_a_smaller_budget() -> None:
+    (proposal,) = said(SLOW_TOKENS)
+
+    assert (proposal.rule, dict(proposal.to)) == ("P2", {"max_num_batched_tokens": 1024})
+    assert (proposal.klass, proposal.mitigation) == ("auto", True)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(a_reading(ttft=late(0.04), itl=late(0.2)), id="first tokens have no slack to give"),
+    ],
+)
+def test_p2_stays_silent(reading: Reading) -> None:
+    assert not said(reading)
+
+
+FEW, MANY = steady(90.0), steady(9000.0)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "answers", "changes"),
+    [
+        pytest.param(steady(0), steady(700), False, id="no prompts at all"),
+        pytest.param(FEW, steady(700), False, id="too few for so many late tokens"),
+        pytest.param(MANY, steady(700), True, id="prompts in most of the steps"),
+        pytest.param(FEW, None, True, id="answers that nobody counts"),
+    ],
+)
+def test_late_tokens_that_no_prompt_explains_are_no_matter_of_the_budget(
+    prompts: Trend, answers: Trend | None, changes: bool
+) -> None:
+    """128 short chats at once: each step is late by its decoding alone."""
+    reading = a_reading(running=steady(128), ttft=FINE, itl=late(0.9), prompt_tokens=prompts)
+
+    (proposal,) = said(replace(reading, generation_tokens_per_s=answers))
+
+    assert proposal.rule == "P2"
+    assert bool(proposal.to) is changes
+    assert proposal.why.startswith("decode-bound: ") is not changes
+
+
+def test_a_budget_that_is_only_guessed_is_a_persons_to_change() -> None:
+    (proposal,) = said(SLOW_TOKENS, a_context())
+
+    assert proposal.klass == "gated"
+    assert "a guess: neither the flag nor the GPU is known" in proposal.why
+
+
+@pytest.mark.parametrize(
+    ("setting", "to"),
+    [
+        pytest.param({"max_num_batched_tokens": 512}, 256, id="down to 256"),
+        pytest.param({"max_num_batched_tokens": 256}, None, id="not below 256"),
+        pytest.param(
+            {"max_num_batched_tokens": 2048, "max_num_seqs": 1500}, 1536, id="not below the sequences"
+        ),
+        pytest.param(
+            {"max_num_batched_tokens": 2048, "max_num_seqs": 2048}, None, id="stopped by the sequences"
+        ),
+    ],
+)
+def test_p2_keeps_what_vllm_needs(setting: dict[str, Value], to: int | None) -> None:
+    assert asked(SLOW_TOKENS, setting) == ([("P2", {"max_num_batched_tokens": to})] if to else [])
+
+
+@pytest.mark.parametrize(
+    ("gib", "name", "version", "to"),
+    [
+        pytest.param(0, "", "0.32.0", 4096, id="no GPU"),
+        pytest.param(24, "NVIDIA L4", "0.32.0", 4096, id="small"),
+        pytest.param(80, "NVIDIA H100", "0.32.0", 16384, id="large"),
+        pytest.param(80, "NVIDIA A100", "0.32.0", 4096, id="A100"),
+        pytest.param(180, "NVIDIA B200", "0.32.0", 32768, id="huge"),
+        pytest.param(180, "NVIDIA B200", "0.26.0", 16384, id="huge, before 0.28"),
+    ],
+)
+def test_a_budget_that_is_not_given_is_what_vllm_chooses(gib: int, name: str, version: str, to: int) -> None:
+    gpus = (Gpu(index=0, uuid="GPU-1", name=name, memory_total_mib=gib * 1024.0),) if gib else ()
+    reading = a_reading(ttft=late(0.2), itl=FINE, version=version, gpus=gpus)
+
+    assert asked(reading, {}) == [("P1", {"max_num_batched_tokens": to})]
+
+
+@pytest.mark.parametrize(
+    ("reading", "scheduled", "expected"),
+    [
+        pytest.param(SLOW_START, 1024, ("P1", {"max_num_scheduled_tokens": 2048}), id="raised"),
+        pytest.param(SLOW_TOKENS, 1024, ("P2", {"max_num_scheduled_tokens": 512}), id="lowered"),
+        pytest.param(SLOW_START, 2048, ("P1", {"max_num_batched_tokens": 4096}), id="does not bind"),
+    ],
+)
+def test_the_scheduled_tokens_move_where_they_bind(
+    reading: Reading, scheduled: int, expected: tuple[str, dict[str, Value]]
+) -> None:
+    setting: dict[str, Value] = {"max_num_batched_tokens": 2048, "max_num_scheduled_tokens": scheduled}
+
+    assert asked(reading, setting) == [expected]
+
+
+TAIL = late(0.02, p50=0.1, p99=0.9)  # 9 times, and above the objective
+
+
+@pytest.mark.parametrize(
+    ("reading", "current", "to"),
+    [
+        pytest.param(a_reading(ttft=TAIL, itl=FINE), 1024, 4096, id="TTFT raises up to the band"),
+        pytest.param(a_reading(ttft=TAIL, itl=FINE), 4096, None, id="TTFT, inside the band"),
+        pytest.param(a_reading(ttft=TAIL, itl=TAIL), 1024, None, id="both: no way is right"),
+        pytest.param(a_reading(ttft=TAIL, itl=FINE, waiting=steady(2)), 1024, None, id="TTFT, from a queue"),
+        pytest.param(a_reading(ttft=FINE, itl=TAIL), 16384, 8192, id="ITL lowers down to the band"),
+        pytest.param(a_reading(ttft=FINE, itl=TAIL), 8192, None, id="ITL, inside the band"),
+        pytest.param(
+            a_reading(ttft=FINE, itl=late(0, p50=0.001, p99=0.04)), 16384, None, id="a harmless tail"
+        ),
+    ],
+)
+def test_p3_brings_the_budget_of_a_tail_into_its_band(reading: Reading, current: int, to: int | None) -> None:
+    expected = [("P3", {"max_num_batched_tokens": to})] if to else []
+
+    assert asked(reading, {"max_num_batched_tokens": current}) == expected
+
+
+def test_a_tail_counts_without_any_promise() -> None:
+    reading = a_reading(ttft=replace(TAIL, over_slo=None))
+
+    assert asked(reading, {"max_num_batched_tokens": 2048}, Slo()) == [
+        ("P3", {"max_num_batched_tokens": 4096})
+    ]
+
+
+def test_p1_outranks_p3() -> None:
+    assert asked(a_reading(ttft=late(0.2, p99=9.0), itl=FINE), {"max_num_batched_tokens": 1024}) == [
+        ("P1", {"max_num_batched_tokens": 2048})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reading", "bound"),
+    [
+        pytest.param(SLOW_START, Bound(max=2048), id="up"),
+        pytest.param(SLOW_TOKENS, Bound(min=2048), id="down"),
+    ],
+)
+def test_the_bound_is_the_end(reading: Reading, bound: Bound) -> None:
+    context = a_context({"max_num_batched_tokens": 2048}, bounds={"max_num_batched_tokens": bound})
+
+    assert not said(reading, context)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "silent"),
+    [
+        pytest.param(promoted("max_num_batched_tokens", 4096, 2048, ago_s=60), True, id="lowered just now"),
+        pytest.param(promoted("max_num_scheduled_tokens", 4096, 2048, ago_s=60), True, id="its twin"),
+        pytest.param(promoted("max_num_batched_tokens", 1024, 2048, ago_s=60), False, id="raised just now"),
+        pytest.param(promoted("max_num_batched_tokens", 4096, 2048, ago_s=700), False, id="lowered long ago"),
+    ],
+)
+def test_a_change_is_not_turned_back_before_it_settled(outcome: Outcome, *, silent: bool) -> None:
+    context = a_context({"max_num_batched_tokens": 2048}, outcomes=(outcome,))
+
+    assert bool(said(SLOW_START, context)) is not silent
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fine_ratio": 1.5},
+        {"tail_ratio": 1.0},
+        {"requests_at_least": 0},
+        {"requests_at_least": 10**400},
+        {"settle_s": float("inf")},
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        PrefillBudget(**options)  # type: ignore[arg-type]
+
+
+@given(reading=READINGS, context=CONTEXTS)
+def test_what_was_promoted_is_not_turned_back_on_the_same_reading(reading: Reading, context: Context) -> None:
+    for proposal in PrefillBudget().propose(reading, context):
+        before = {knob: context.setting.get(knob) for knob in proposal.to}
+        done = Outcome(at=NOON - timedelta(seconds=1), result="promoted", to=proposal.to, before=before)
+        after = replace(context, setting={**context.setting, **proposal.to}, outcomes=(done,))
+        way = proposal.rule, proposal.why.split(": ")[1].split()[0]
+
+        again = PrefillBudget().propose(reading, after)
+
+        assert all((p.rule, p.why.split(": ")[1].split()[0]) == way for p in again)
+
+
+@given(reading=READINGS, context=CONTEXTS)
+def test_the_two_ways_are_never_asked_for_at_once(reading: Reading, context: Context) -> None:
+    assert len(PrefillBudget().propose(reading, context)) <= 1
+
+
+def test_a_latency_without_a_share_above_the_objective_is_not_fine() -> None:
+    unknown = Latency(count=200, p50=0.01, p95=0.02, p99=0.03)
+
+    assert not said(a_reading(ttft=late(0.2), itl=unknown))

@@ -1,0 +1,90 @@
+"""Rules X1 and X2: each fires, stays silent, and is outranked by another."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.domain.model import Bound
+from agent.domain.ports import Context
+from agent.domain.reading import Gpu, Reading
+from lint.precedence import ranked
+from policies.prefix_cache import PrefixCache
+from policies.thermal import Thermal
+from tests.support.readings import a_context, a_reading, steady
+from vllm_facts.deployment import Case, Model
+
+CACHING = "enable_prefix_caching"
+BUSY = a_reading(prompt_tokens=steady(2000))
+MISSES = replace(BUSY, prefix_hit_ratio=0.001)
+OFF = a_context({CACHING: False})
+
+
+def rules(reading: Reading, context: Context) -> list[str]:
+    return [proposal.rule for proposal in PrefixCache().propose(reading, context)]
+
+
+def test_caching_that_was_turned_off_is_left_to_vllm() -> None:
+    (proposal,) = PrefixCache().propose(BUSY, OFF)
+
+    assert (proposal.rule, dict(proposal.to), proposal.klass) == ("X1", {CACHING: None}, "auto")
+    assert "2000 prompt tokens/s" in proposal.why
+
+
+def test_a_bound_that_names_only_on_is_kept() -> None:
+    (proposal,) = PrefixCache().propose(
+        BUSY, a_context({CACHING: False}, bounds={CACHING: Bound(allowed=(True,))})
+    )
+
+    assert dict(proposal.to) == {CACHING: True}
+
+
+@pytest.mark.parametrize(
+    ("reading", "context"),
+    [
+        pytest.param(BUSY, a_context({}), id="vLLM chooses"),
+        pytest.param(replace(BUSY, facts={CACHING: "False"}), a_context({}), id="vLLM chose off: it cannot"),
+        pytest.param(BUSY, a_context({CACHING: True}), id="it is on"),
+        pytest.param(
+            BUSY,
+            replace(OFF, case=Case(setting=OFF.setting, model=Model(name="jamba", hybrid=True))),
+            id="a hybrid model",
+        ),
+        pytest.param(a_reading(prompt_tokens=None), OFF, id="prompts are not known"),
+        pytest.param(a_reading(prompt_tokens=steady(0)), OFF, id="no prompts"),
+        pytest.param(replace(BUSY, coverage=0.7), OFF, id="scrapes are missing"),
+        pytest.param(
+            BUSY, a_context({CACHING: False}, bounds={CACHING: Bound(allowed=(False,))}), id="forbidden"
+        ),
+    ],
+)
+def test_x1_stays_silent(reading: Reading, context: Context) -> None:
+    assert not rules(reading, context)
+
+
+def test_a_cache_that_never_hits_is_said() -> None:
+    (note,) = PrefixCache().propose(MISSES, a_context())
+
+    assert (note.rule, note.klass) == ("X2", "note")
+    assert note.why == "of 60000 prompt tokens in 30 s 0.1% were in the prefix cache"
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(replace(MISSES, prefix_hit_ratio=0.2), id="it hits"),
+        pytest.param(replace(MISSES, prefix_hit_ratio=None), id="not known"),
+        pytest.param(replace(MISSES, prompt_tokens_per_s=steady(100)), id="too few tokens to say"),
+        pytest.param(replace(MISSES, coverage=0.7), id="scrapes are missing"),
+    ],
+)
+def test_x2_stays_silent(reading: Reading) -> None:
+    assert not rules(reading, a_context())
+
+
+def test_heat_outranks_x1_and_any_change_comes_before_x2() -> None:
+    hot = replace(BUSY, gpus=(Gpu(index=0, uuid="a", temperature_c=90.0),))
+    said = [*PrefixCache().propose(hot, OFF), *Thermal().propose(hot, OFF)]
+
+    assert [one.rule for one in ranked(said).kept] == ["T1"]
+    both = [*PrefixCache().propose(MISSES, a_context()), *PrefixCache().propose(BUSY, OFF)]
+    assert [one.rule for one in ranked(both).kept] == ["X1", "X2"]

@@ -1,0 +1,157 @@
+"""Rules Q3, Q4 and N1: each fires, stays silent, and is outranked by another."""
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from agent.domain.model import Bound, Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from lint.precedence import ranked
+from policies.admission import Admission
+from policies.queue_notes import QueueNotes
+from tests.support.readings import a_context, a_reading, late, promoted, rising, steady
+from vllm_facts.values import Value
+
+SEQS, BUDGET = "max_num_seqs", "max_num_batched_tokens"
+BACKLOG = a_reading(waiting=steady(120))
+STALL = a_reading(running=steady(4), waiting=steady(5))
+SETTING: dict[str, Value] = {SEQS: 16, "speculative_config": '{"method": "ngram"}', "async_scheduling": False}
+FULL_HOUSE = a_reading(running=steady(16), waiting=steady(20), ttft=late(0.4))
+BOUNDS = {SEQS: Bound(max=16), BUDGET: Bound(max=2048)}
+AT_BOUNDS = a_context({SEQS: 16, BUDGET: 2048}, bounds=BOUNDS)
+
+
+def said(reading: Reading, context: Context) -> dict[str, Proposal]:
+    return {proposal.rule: proposal for proposal in QueueNotes().propose(reading, context)}
+
+
+def test_more_than_a_hundred_that_wait_are_a_critical_backlog() -> None:
+    note = said(BACKLOG, a_context())["Q3"]
+
+    assert (note.klass, dict(note.to)) == ("note", {})
+    assert "120 requests waited (more than 100)" in note.why
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(a_reading(waiting=steady(100)), id="a hundred"),
+        pytest.param(a_reading(waiting=rising(0, 300)), id="in one half only"),
+        pytest.param(replace(BACKLOG, coverage=0.7), id="scrapes are missing"),
+    ],
+)
+def test_q3_stays_silent(reading: Reading) -> None:
+    assert not said(reading, a_context())
+
+
+def test_a_queue_below_the_cap_beside_a_free_cache_names_what_may_block() -> None:
+    note = said(STALL, a_context(SETTING))["Q4"]
+
+    assert note.klass == "note"
+    assert "5.0 requests waited while at most 4 ran (max_num_seqs is 16)" in note.why
+    assert "speculative decoding" in note.expects
+    assert "async_scheduling (it is off)" in note.expects
+
+
+@pytest.mark.parametrize(
+    ("reading", "context"),
+    [
+        pytest.param(replace(STALL, running=steady(16)), a_context(SETTING), id="the cap explains it (Q1)"),
+        pytest.param(replace(STALL, kv_usage=steady(0.9)), a_context(SETTING), id="the cache does"),
+        pytest.param(replace(STALL, kv_usage=None), a_context(SETTING), id="the cache is not known"),
+        pytest.param(replace(STALL, preemptions_per_s=steady(0.1)), a_context(SETTING), id="it preempts"),
+        pytest.param(STALL, a_context({}), id="no cap is known, and it may be the level that it keeps"),
+        pytest.param(replace(STALL, waiting=rising(0, 5)), a_context(SETTING), id="not all the time"),
+        pytest.param(replace(STALL, coverage=0.7), a_context(SETTING), id="scrapes are missing"),
+    ],
+)
+def test_q4_stays_silent(reading: Reading, context: Context) -> None:
+    assert "Q4" not in said(reading, context)
+
+
+def test_a_queue_far_below_vllms_own_cap_is_held_up_by_its_prompts() -> None:
+    """No flag is given, and what runs keeps no level: prompts of 8,000 tokens come faster than they go."""
+    prefills = replace(
+        STALL,
+        running=rising(4, 8),
+        waiting=steady(60),
+        prompt_tokens_per_s=steady(16_000),
+        generation_tokens_per_s=steady(80),
+    )
+    note = said(prefills, a_context({}))["Q4"]
+
+    assert "max_num_seqs is not given, vLLM's own is 128 or more" in note.why
+    assert "16000 tokens/s of them beside 80 of answers: prefill is the limit" in note.expects
+
+
+def test_replicas_are_counted_when_every_knob_is_at_its_bound() -> None:
+    note = said(FULL_HOUSE, AT_BOUNDS)["N1"]
+
+    assert note.klass == "note"
+    assert "40.0% of the requests missed their TTFT" in note.why
+    assert note.why.endswith("20.0 waiting / 16.0 running on one server make 2 more")
+    assert note.expects == "capacity: 2 more replica(s) like this one"
+
+
+def test_a_full_cache_on_a_full_card_takes_replicas_too() -> None:
+    thrash = replace(FULL_HOUSE, kv_usage=steady(0.99))
+
+    assert "N1" in said(thrash, a_context({"gpu_memory_utilization": 0.92}))
+    assert "N1" not in said(thrash, a_context({"gpu_memory_utilization": 0.8}))
+
+
+@pytest.mark.parametrize(
+    ("reading", "setting", "says"),
+    [
+        pytest.param(FULL_HOUSE, {SEQS: 16}, False, id="the cap may rise"),
+        pytest.param(
+            replace(FULL_HOUSE, kv_usage=steady(0.85)),
+            {SEQS: 16, "gpu_memory_utilization": 0.8},
+            False,
+            id="the share may rise",
+        ),
+        pytest.param(
+            replace(FULL_HOUSE, kv_usage=steady(0.85)),
+            {SEQS: 16, "gpu_memory_utilization": 0.92},
+            True,
+            id="no more cache for more sequences",
+        ),
+    ],
+)
+def test_where_decoding_is_the_work_the_token_budget_is_no_way_out(
+    reading: Reading, setting: dict[str, Value], says: bool
+) -> None:
+    decoding = replace(reading, generation_tokens_per_s=steady(900))
+
+    assert ("N1" in said(decoding, a_context(setting))) is says
+
+
+@pytest.mark.parametrize(
+    ("reading", "context"),
+    [
+        pytest.param(replace(FULL_HOUSE, ttft=late(0.01)), AT_BOUNDS, id="the promise is kept"),
+        pytest.param(replace(FULL_HOUSE, ttft=late(0.4, count=5)), AT_BOUNDS, id="too few requests"),
+        pytest.param(replace(FULL_HOUSE, waiting=steady(0)), AT_BOUNDS, id="nothing waits"),
+        pytest.param(FULL_HOUSE, replace(AT_BOUNDS, bounds={}), id="the cap may rise"),
+        pytest.param(FULL_HOUSE, replace(AT_BOUNDS, bounds={SEQS: Bound(max=16)}), id="the budget may rise"),
+        pytest.param(
+            FULL_HOUSE,
+            replace(AT_BOUNDS, outcomes=(promoted(SEQS, 8, 16, ago_s=60),)),
+            id="the last change has not shown yet",
+        ),
+        pytest.param(replace(FULL_HOUSE, coverage=0.7), AT_BOUNDS, id="scrapes are missing"),
+    ],
+)
+def test_n1_stays_silent(reading: Reading, context: Context) -> None:
+    assert "N1" not in said(reading, context)
+
+
+def test_a_cap_that_may_rise_outranks_every_note_on_the_queue() -> None:
+    busy = a_reading(running=steady(16), waiting=steady(120), ttft=late(0.4))
+    context = a_context({SEQS: 16})
+
+    kept = ranked([*chain(*(p.propose(busy, context) for p in (QueueNotes(), Admission())))]).kept
+
+    assert [one.rule for one in kept] == ["Q1", "Q3"]

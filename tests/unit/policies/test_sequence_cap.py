@@ -1,0 +1,100 @@
+"""What caps the running sequences: given or inferred, of one engine or of several; and how far it may go."""
+
+import pytest
+
+from agent.domain.model import Bound, Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading, Trend
+from policies.admission import Admission
+from tests.support.readings import a_context, a_reading, steady
+from vllm_facts.values import Value
+
+QUEUE = a_reading(running=steady(4), waiting=steady(9))
+
+
+def said(reading: Reading, context: Context) -> list[Proposal]:
+    return list(Admission().propose(reading, context))
+
+
+def asked(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value]]]:
+    return [(proposal.rule, dict(proposal.to)) for proposal in said(reading, context)]
+
+
+HUNDREDS = a_reading(running=steady(2), waiting=steady(300), kv=steady(0.001))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "to"),
+    [
+        pytest.param({}, 16, id="three octaves"),
+        pytest.param({"max_num_seqs": Bound(max=1024, octaves=3)}, 16, id="as the default bounds say"),
+        pytest.param({"max_num_seqs": Bound(max=1024)}, 4, id="one where the operator says so"),
+        pytest.param({"max_num_seqs": Bound(max=1024, octaves=10)}, 512, id="or as far as allowed"),
+    ],
+)
+def test_one_step_ends_where_the_guard_would_end_it(bounds: dict[str, Bound], to: int) -> None:
+    """Decision 3: 300 wait behind a cap of 2."""
+    (proposal,) = said(HUNDREDS, a_context({"max_num_seqs": 2}, bounds=bounds))
+
+    assert dict(proposal.to) == {"max_num_seqs": to}
+    assert ("the queue empties" in proposal.expects) is (to >= 302)
+
+
+@pytest.mark.parametrize(
+    ("running", "setting", "to"),
+    [
+        pytest.param(8, {"max_num_seqs": 4}, {"max_num_seqs": 16}, id="each engine has a cap of its own"),
+        pytest.param(4, {"max_num_seqs": 4}, None, id="half of each is free"),
+        pytest.param(8, {}, {"max_num_seqs": 16}, id="inferred for each"),
+        pytest.param(
+            4,
+            {"max_num_seqs": 4, "data_parallel_external_lb": True},
+            {"max_num_seqs": 32},
+            id="a page for each",
+        ),
+    ],
+)
+def test_the_engines_of_one_page_share_its_queue(
+    running: int, setting: dict[str, Value], to: dict[str, Value] | None
+) -> None:
+    reading = a_reading(running=steady(running), waiting=steady(18), kv=steady(0.05))
+
+    assert asked(reading, a_context({"data_parallel_size": 2, **setting})) == ([("Q1", to)] if to else [])
+
+
+def test_each_engine_is_lowered_to_what_it_carries() -> None:
+    reading = a_reading(running=steady(64), waiting=steady(20), kv=steady(0.97), preemptions=steady(1))
+    setting: dict[str, Value] = {"data_parallel_size": 2, "max_num_seqs": 64, "watermark": 0.05}
+    (fewer, _) = said(reading, a_context(setting))
+
+    assert (dict(fewer.to), fewer.assumed) == ({"max_num_active_seqs": 24}, {"max_num_active_seqs": 32})
+
+
+def test_an_inferred_cap_is_said_to_be_one() -> None:
+    (proposal,) = said(QUEUE, a_context())
+
+    assert "max_num_seqs is not given, a cap of 4 is inferred" in proposal.why
+
+
+@pytest.mark.parametrize(
+    ("running", "setting", "inferred"),
+    [
+        pytest.param(4, {"model": "m"}, False, id="vLLM's own cap is 128 or more"),
+        pytest.param(128, {"model": "m"}, True, id="as many as that"),
+        pytest.param(4, {"model": "m", "config": "/etc/vllm.yaml"}, True, id="a file says the rest"),
+        pytest.param(4, {}, True, id="no command is known"),
+    ],
+)
+def test_a_level_below_vllms_own_cap_is_no_cap_of_a_command_that_is_known(
+    running: int, setting: dict[str, Value], inferred: bool
+) -> None:
+    """To `raise` a cap of 4 that is none would lower the 256 in force."""
+    queue = a_reading(running=steady(running), waiting=steady(90), kv=steady(0.01))
+
+    assert bool(said(queue, a_context(setting))) is inferred
+
+
+def test_a_cap_that_is_no_plateau_is_not_inferred() -> None:
+    swinging = Trend(mean=4, low=1, high=7, early=4, late=4)
+
+    assert not said(a_reading(running=swinging, waiting=steady(9)), a_context())

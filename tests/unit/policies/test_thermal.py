@@ -1,0 +1,63 @@
+"""Rule T1: it fires, stays silent, and outranks every other."""
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from agent.domain.reading import Gpu, Reading
+from lint.precedence import ranked
+from policies.admission import Admission
+from policies.graphs import Graphs
+from policies.thermal import Thermal
+from tests.support.readings import a_context, a_reading, steady
+
+COOL = Gpu(index=0, uuid="GPU-1", temperature_c=65.0, throttle_reasons=0)
+HOT = replace(COOL, temperature_c=84.0)
+SLOWED = replace(COOL, throttle_reasons=0x40 | 0x4)
+
+
+def reading(*gpus: Gpu) -> Reading:
+    return a_reading(running=steady(16), waiting=steady(4), gpus=gpus)
+
+
+def test_a_hot_gpu_and_a_throttled_one_hold_every_change() -> None:
+    (note,) = Thermal().propose(reading(COOL, HOT, SLOWED), a_context())
+
+    assert (note.rule, note.klass, dict(note.to)) == ("T1", "note", {})
+    assert note.why == (
+        "thermal throttling: GPU 0 at 84 °C (from 80 °C); GPU 0 at 65 °C, reports hardware thermal slowdown"
+    )
+    assert [e.value for e in note.evidence if e.metric == "temperature"] == [84.0]
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(reading(COOL), id="cool"),
+        pytest.param(reading(replace(COOL, temperature_c=79.9)), id="just below"),
+        pytest.param(reading(replace(COOL, throttle_reasons=0x4)), id="at its power cap, as when busy"),
+        pytest.param(reading(replace(COOL, throttle_reasons=0x1)), id="idle clocks"),
+        pytest.param(reading(replace(COOL, temperature_c=None, throttle_reasons=None)), id="not known"),
+        pytest.param(reading(), id="no GPU"),
+        pytest.param(replace(reading(HOT), coverage=0.7), id="scrapes are missing"),
+    ],
+)
+def test_t1_stays_silent(reading: Reading) -> None:
+    assert not Thermal().propose(reading, a_context())
+
+
+def test_the_power_cap_counts_where_the_operator_says_so() -> None:
+    capped = reading(replace(COOL, throttle_reasons=0x4))
+
+    assert Thermal(power_cap_counts=True).propose(capped, a_context())
+
+
+def test_nothing_else_is_proposed_while_it_lasts() -> None:
+    context = a_context({"max_num_seqs": 16, "enforce_eager": True})
+    policies = (Admission(), Graphs(), Thermal())
+
+    ordered = ranked([*chain(*(policy.propose(reading(HOT), context) for policy in policies))])
+
+    assert [one.rule for one in ordered.kept] == ["T1"]
+    assert {(lost.what.rule, lost.by) for lost in ordered.outranked} == {("Q1", "T1"), ("G1", "T1")}

@@ -1,0 +1,227 @@
+"""What the comparison of golden answers calls the same, and what not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from math import comb
+from random import Random
+
+import pytest
+
+from agent.domain.answers import Answer
+from agent.quality.comparison import ALPHA, MEASURES, chance, compare, flaw_of
+
+PROMPTS = 40
+LENGTH = 48
+WORDS = ("the", "sea", "rises", "when", "moon", "and", "sun", "pull", "from", "one", "side", "again")
+
+
+def drawing(seed: int | str) -> Random:
+    return Random(seed)  # noqa: S311 - noise, not cryptography
+
+
+@cache
+def answer(about: int, *, logprobs: bool = True, length: int = LENGTH) -> Answer:
+    """The answer to prompt number `about`: always the same."""
+    draw = drawing(about)
+    tokens = tuple(f" {draw.choice(WORDS)}" for _ in range(length))
+    return of(tokens, tuple(-0.02 - 0.1 * draw.random() for _ in tokens) if logprobs else ())
+
+
+def of(tokens: tuple[str, ...], logprobs: tuple[float, ...] = ()) -> Answer:
+    said = tokens if logprobs else ()
+    return Answer(
+        text="".join(tokens), finish_reason="length", length=len(tokens), tokens=said, logprobs=logprobs
+    )
+
+
+def answers(*, logprobs: bool = True) -> list[Answer]:
+    return [answer(about, logprobs=logprobs) for about in range(PROMPTS)]
+
+
+def drawn(draw: Random, *, flips: float, drift: float = 0.005) -> list[Answer]:
+    """What rounding does: log-probabilities move a little, and some texts part at two tokens as likely."""
+    return [rounded(draw, one, flips, drift) for one in answers()]
+
+
+def rounded(draw: Random, one: Answer, flips: float, drift: float) -> Answer:
+    tie = LENGTH // 4  # where two tokens are as likely
+    near = [logprob - drift * draw.random() for logprob in one.logprobs]
+    near[tie] = -0.7 - drift * draw.random()
+    if draw.random() >= flips:
+        return replace(one, logprobs=tuple(near))
+    other = drawing(one.text)
+    tokens = (*one.tokens[:tie], " or", *(f" {other.choice(WORDS)}" for _ in range(LENGTH - tie - 1)))
+    return of(tokens, tuple(near))
+
+
+def test_the_same_answers_pass() -> None:
+    found = compare(answers(), answers(), answers())
+
+    assert found.ok
+    assert (found.same, found.same_blue, found.drift, found.parted_at) == (1.0, 1.0, 0.0, None)
+    assert found.why.startswith("100% of 40 golden prompts answered word for word as blue does")
+
+
+def test_answers_without_log_probabilities_are_compared_by_their_words() -> None:
+    plain = answers(logprobs=False)
+
+    assert compare(plain, plain, plain).ok
+    assert not compare(plain, plain, [answer(about + 1000, logprobs=False) for about in range(PROMPTS)]).ok
+
+
+def test_the_noise_of_batching_passes() -> None:
+    draw = drawing(1)
+    found = compare(*(drawn(draw, flips=0.1) for _ in range(3)))
+
+    assert found.ok
+    assert 0.6 < found.same < 1
+    assert 0.6 < found.same_blue < 1
+
+
+def test_a_coarser_kv_cache_whose_texts_part_where_two_tokens_were_as_likely_passes() -> None:
+    draw = drawing(2)
+    found = compare(drawn(draw, flips=0.05), drawn(draw, flips=0.05), drawn(draw, flips=0.5, drift=0.1))
+
+    assert found.ok, found.why
+    assert found.same < 0.7
+    assert found.contradicted == 0
+    assert found.parted_at == LENGTH // 4
+
+
+def test_a_kv_cache_with_wrong_scales_moves_log_probabilities_and_fails() -> None:
+    draw = drawing(3)
+    blue, again = drawn(draw, flips=0.05), drawn(draw, flips=0.05)
+    found = compare(blue, again, drawn(draw, flips=0.3, drift=1.0))
+
+    assert not found.ok
+    assert "has other log-probabilities" in found.why
+    assert found.drift is not None
+    assert found.drift > 0.2
+
+
+@pytest.mark.parametrize("logprobs", [True, False])
+def test_some_wrong_answers_fail(logprobs: bool) -> None:
+    blue = answers(logprobs=logprobs)
+    green = [answer(at + 1000, logprobs=logprobs) if at % 4 == 0 else blue[at] for at in range(PROMPTS)]
+
+    found = compare(blue, blue, green)
+
+    assert not found.ok
+    assert (
+        "in 10 of 40 golden prompts one of its and blue's two answers stands alone, 10 times its own"
+        in found.why
+    )
+    assert found.same == 0.75
+
+
+def test_answers_that_go_wrong_late_at_a_sure_token_fail() -> None:
+    blue = answers()
+    late = [of((*one.tokens[:40], *(" off",) * 8), one.logprobs) for one in blue]
+
+    found = compare(blue, blue, late)
+
+    assert not found.ok
+    assert "at a token that one of them was sure of" in found.why
+    assert found.parted_at == 40
+
+
+SPOILT: dict[str, Callable[[Answer], Answer]] = {
+    "empty": lambda _: Answer(finish_reason="stop"),
+    "looping": lambda one: of((*one.tokens[:8], *(" and", " so") * 20), one.logprobs),
+    "refusing": lambda one: replace(one, text="I’m sorry, but I can’t help with that."),  # noqa: RUF001
+    "failed": lambda _: Answer(finish_reason="failed"),
+}
+
+
+@pytest.mark.parametrize("flaw", SPOILT)
+def test_flawed_answers_fail_and_are_counted(flaw: str) -> None:
+    blue = answers()
+    green = [SPOILT[flaw](one) if at < 12 else one for at, one in enumerate(blue)]
+
+    found = compare(blue, blue, green)
+
+    assert flaw_of(green[0]) == flaw
+    assert not found.ok
+    assert "is empty, loops, refuses or failed" in found.why
+    counts = {"empty": found.empty, "looping": found.looping}
+    counts |= {"refusing": found.refusing, "failed": found.failed}
+    assert {name: count for name, count in counts.items() if count} == {flaw: 12}
+
+
+@pytest.mark.parametrize("flaw", SPOILT)
+def test_a_blue_that_is_no_better_is_no_reproach_to_green(flaw: str) -> None:
+    spoilt = [SPOILT[flaw](one) for one in answers()]
+
+    found = compare(spoilt, spoilt, spoilt)
+
+    assert found.ok
+    assert found.bad_blue == PROMPTS
+
+
+def test_answers_cut_short_fail() -> None:
+    blue = answers()
+    found = compare(blue, blue, [of(one.tokens[:16], one.logprobs[:16]) for one in blue])
+
+    assert not found.ok
+    assert found.length == pytest.approx(1 / 3)
+
+
+def test_a_plain_text_is_no_loop() -> None:
+    assert flaw_of(Answer(text="one two three one two three four five", finish_reason="stop")) == ""
+    assert flaw_of(Answer(text="no " * 30, finish_reason="length")) == "looping"
+    assert flaw_of(Answer(text="Yes.", finish_reason="stop")) == ""
+
+
+def test_nothing_asked_is_nothing_proved() -> None:
+    assert not compare([], [], []).ok
+
+
+def test_sets_of_other_sizes_cannot_be_compared() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        compare(answers(), answers(), answers()[:-1])
+
+
+@pytest.mark.parametrize(("odd", "green"), [(0, 0), (6, 6), (40, 23), (10, 3)])
+def test_the_chance_is_the_tail_of_a_binomial(odd: int, green: int) -> None:
+    plain = sum(comb(odd, k) * (1 / 3) ** k * (2 / 3) ** (odd - k) for k in range(green, odd + 1))
+
+    assert chance(odd, green) == pytest.approx(plain)
+
+
+def wild(draw: Random) -> list[Answer]:
+    """A server so noisy that every margin is passed by chance alone now and then."""
+    said = []
+    for one in answers():
+        kind = draw.random()
+        tokens = (
+            answer(draw.randrange(PROMPTS, 1000), length=draw.choice((12, LENGTH))) if kind < 0.5 else one
+        )
+        drifted = tuple(logprob - draw.expovariate(3) for logprob in tokens.logprobs)
+        said.append(Answer(finish_reason="stop") if kind > 0.85 else replace(tokens, logprobs=drifted))
+    return said
+
+
+@pytest.mark.parametrize(("noise", "draws", "most"), [("batching", 60, 0), ("wild", 300, 8)])
+def test_blue_against_blue_fails_no_oftener_than_stated(noise: str, draws: int, most: int) -> None:
+    """ALPHA is 1 %; the chance to see more than 8 of 300 at that rate is 0.4 %."""
+    failed = 0
+    for seed in range(draws):
+        draw = drawing(seed)
+        sets = [wild(draw) if noise == "wild" else drawn(draw, flips=0.2) for _ in range(3)]
+        failed += not compare(*sets).ok
+
+    assert len(MEASURES) == 5  # by which the test divides its error
+    assert ALPHA == 0.01
+    assert failed <= most
+
+
+def test_a_server_that_is_wrong_in_three_of_ten_is_found_as_often_as_stated() -> None:
+    found = 0
+    for seed in range(100):
+        draw = drawing(seed)
+        blue = answers()
+        green = [answer(at + 1000) if draw.random() < 0.3 else one for at, one in enumerate(blue)]
+        found += not compare(blue, blue, green).ok
+
+    assert found >= 95  # 99 % stated

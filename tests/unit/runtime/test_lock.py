@@ -1,0 +1,103 @@
+"""One holder at a time, whatever happens to it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.domain.errors import JournalError
+from agent.runtime.lock import held
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from agent.runtime.lock import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(state_dir: Path) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(state_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        with (
+            pytest.raises(JournalError, match=rf"another trimtab works here \(pid {process.pid}\)"),
+            held(tmp_path),
+        ):
+            pass
+        process.kill()
+        process.wait()
+
+    with held(tmp_path):
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_the_lock_is_held_though_not_a_byte_can_be_written(tmp_path: Path) -> None:
+    unable = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))" + HOLDER
+    command = [sys.executable, "-c", unable, str(tmp_path)]
+
+    said = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+
+    assert (said.stdout, said.stderr, said.returncode) == ("held\n", "", 0)
+    assert (tmp_path / "lock").read_text() == ""
+
+
+def test_the_lock_is_free_again_after_use(tmp_path: Path) -> None:
+    with held(tmp_path):
+        pass
+    with held(tmp_path):
+        pass
+
+    assert (tmp_path / "lock").exists()
+
+
+def test_the_state_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    state_dir = tmp_path / "var" / "trimtab"
+
+    with held(state_dir):
+        assert state_dir.stat().st_mode & 0o777 == 0o700
+        assert (state_dir / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_started_server_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with held(tmp_path):
+        child = subprocess.Popen(["sleep", "60"])
+    try:
+        with held(tmp_path):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_state_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    impossible = tmp_path / "file" / "state"
+
+    with pytest.raises(JournalError, match="file/state: cannot be used as the state"), held(impossible):
+        pass
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "lock").symlink_to(tmp_path / "victim")
+
+    with pytest.raises(JournalError, match="cannot be used"), held(tmp_path):
+        pass
+
+    assert (tmp_path / "victim").read_text() == "precious"

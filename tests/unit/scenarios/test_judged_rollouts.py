@@ -1,0 +1,195 @@
+"""Whole rollouts in no time, judged as real ones: equal greens stay, bad ones go, silence proves nothing."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.domain.model import Step
+from agent.domain.state import Phase, State
+from bench.rollouts.cases import BAD, CALM, EQUAL, Green, Profile
+from bench.rollouts.story import DEFAULT, Case, Told, over, tell, telling
+from bench.rollouts.world import BLUE
+from simulator.faults import Faults
+from tests.support.fast_time import in_no_time
+
+PLAN = replace(
+    DEFAULT,
+    steps=(
+        Step(weight=5, requests=5, at_least_s=10, at_most_s=300),
+        Step(weight=50, requests=50, at_least_s=30, at_most_s=450),
+        Step(weight=100, requests=50, at_least_s=60, at_most_s=600),
+    ),
+    margin=0.02,
+)
+STALLS = Profile(name="stalls", stalls=True)
+DRIFT = Profile(name="drift", drift=0.5)  # of the rate, in an hour
+CASE = Case(seed=1, rate=8.0, profile=CALM, green=EQUAL, plan=PLAN, history_s=330, start_s=25.0)
+pytestmark = pytest.mark.timeout(300)  # seconds of arithmetic, on a machine that others use too
+
+
+@pytest.mark.parametrize("profile", [CALM, STALLS, DRIFT], ids=lambda profile: profile.name)
+def test_an_equal_green_is_never_taken_back_for_cause(tmp_path: Path, profile: Profile) -> None:
+    told = tell(replace(CASE, profile=profile), tmp_path)
+    assert told.result in {"promoted", "undecided"}, told
+
+
+@pytest.mark.parametrize("green", BAD, ids=lambda green: green.name)
+def test_a_bad_green_is_taken_back_and_blue_has_everything_without_a_start(
+    tmp_path: Path, green: Green
+) -> None:
+    slow = replace(green, turns_in_hold_s=30.0) if green.turns_in_hold_s is not None else green
+    smoke, parity, hold = PLAN.steps
+    steps = (smoke, replace(parity, at_most_s=1800), replace(hold, at_least_s=600, at_most_s=1800))
+    plan = replace(PLAN, margin=0.01, steps=steps)
+    told = tell(replace(CASE, green=slow, plan=plan), tmp_path)
+    assert told.result == "rolled_back", told
+    if green.faults.wrong:
+        assert "if green were another blue" in told.why
+        assert told.exposed == 0
+        return
+    assert "green is worse" in told.why
+    assert told.exposed > told.bad_exposed > 0
+    assert told.back_s is not None
+    assert told.back_s <= 2.0
+    assert told.launches == 0
+
+
+def test_a_minute_without_records_is_held_and_what_was_known_before_counts_again(tmp_path: Path) -> None:
+    async def plot() -> tuple[State, State, State, Told]:
+        async with telling(CASE, tmp_path) as story:
+            await story.begin()
+            await story.at_weight(50)
+            await asyncio.sleep(40.0)
+            before = story.state
+            story.world.records = False
+            await asyncio.sleep(60.0)
+            during = story.state
+            story.world.records = True
+            await asyncio.sleep(5.0)
+            return before, during, story.state, await story.end()
+
+    before, during, after, told = in_no_time(plot())
+    assert during.note.startswith("held: the proxy's records cannot be read")
+    assert valid_s(before) <= valid_s(during) <= valid_s(before) + 3 < valid_s(after) + 3
+    assert green_requests(after) > green_requests(before) > 0
+    assert (told.result, told.parked) == ("promoted", 0)
+
+
+@pytest.mark.parametrize("weight", [50, 100])
+def test_after_two_minutes_without_records_green_waits_without_traffic_and_comes_back(
+    tmp_path: Path, weight: int
+) -> None:
+    async def plot() -> tuple[State, dict[str, int], Told]:
+        async with telling(CASE, tmp_path) as story:
+            await story.begin()
+            await story.at_weight(weight)
+            await asyncio.sleep(20.0)
+            story.world.records = False
+            await asyncio.sleep(300.0)
+            parked, weights = story.state, story.world.traffic.weights_in_force
+            story.world.records = True
+            return parked, weights, await story.end()
+
+    parked, weights, told = in_no_time(plot())
+    assert parked.phase is Phase.CANARY
+    assert weights == {BLUE: 100}
+    assert told.result in {"promoted", "undecided"}, told
+    assert told.parked == 1
+
+
+def test_records_that_never_come_back_promote_nothing_and_blame_nobody(tmp_path: Path) -> None:
+    async def plot() -> Told:
+        async with telling(CASE, tmp_path) as story:
+            await story.begin()
+            await story.at_weight(50)
+            story.world.records = False
+            return await story.end()
+
+    told = in_no_time(plot())
+    assert told.result == "undecided", told
+    assert "no verdict at 50 % within" in told.why
+
+
+def test_without_scrapes_the_records_are_evidence_enough(tmp_path: Path) -> None:
+    async def plot() -> Told:
+        async with telling(CASE, tmp_path) as story:
+            await story.begin()
+            story.world.scrapes = False
+            return await story.end()
+
+    assert in_no_time(plot()).result == "promoted"
+
+
+@pytest.mark.parametrize("weight", [50, 100])
+def test_a_daemon_that_starts_again_goes_on_with_evidence_at_most_ten_seconds_old(
+    tmp_path: Path, weight: int
+) -> None:
+    async def plot() -> tuple[State, State, Told]:
+        async with telling(CASE, tmp_path) as story:
+            await story.begin()
+            await story.at_weight(weight)
+            await asyncio.sleep(33.0)
+            before = story.state
+            await story.stop()
+            await asyncio.sleep(4.0)
+            await story.start()
+            await asyncio.sleep(0.2)
+            return before, story.state, await story.end()
+
+    before, after, told = in_no_time(plot())
+    assert before.rollout is not None
+    assert after.rollout is not None
+    assert after.rollout.step == before.rollout.step
+    assert valid_s(before) - 10.0 <= valid_s(after) <= valid_s(before)
+    assert 0 < green_requests(after) <= green_requests(before)
+    assert told.result == "promoted", told
+
+
+def test_an_incident_of_both_sides_is_held_and_nobody_is_blamed(tmp_path: Path) -> None:
+    both = Profile(name="incident", incident_s=(60.0, 240.0), incident_errors=0.5)
+
+    async def plot() -> tuple[State, Told]:
+        async with telling(replace(CASE, profile=both), tmp_path) as story:
+            await story.begin()
+            await story.at_weight(50)
+            await story.until(lambda state: over(state) or story.world.at_s > story.world.incident_s[0] + 60)
+            return story.state, await story.end()
+
+    during, told = in_no_time(plot())
+    assert "blue has an incident of its own" in during.note
+    assert told.result in {"promoted", "undecided"}, told
+    assert told.held_s >= 60
+
+
+def test_an_incident_that_began_beside_blue_is_not_blamed_on_green_alone(tmp_path: Path) -> None:
+    both = Profile(name="incident", incident_s=(60.0, 360.0), incident_errors=0.06)
+    told = tell(replace(CASE, profile=both), tmp_path)
+    assert told.result in {"promoted", "undecided"}, told
+    assert told.steps_s.get(100, 360.0) >= 360.0
+
+
+def test_what_turns_bad_in_the_hold_back_is_on_blue_again_within_seconds_of_the_verdict(
+    tmp_path: Path,
+) -> None:
+    late = Green(name="late", faults=Faults(), turns_in_hold_s=600.0)
+    plan = replace(PLAN, steps=(*PLAN.steps[:2], replace(PLAN.steps[2], at_least_s=1800, at_most_s=7200)))
+    told = tell(replace(CASE, green=late, plan=plan), tmp_path)
+    assert (told.result, told.weight, told.launches) == ("rolled_back", 100, 0), told
+    assert told.onset_s is not None
+    assert told.onset_s - told.steps_s[100] >= 599
+    assert told.after_onset_s is not None
+    assert told.after_onset_s <= 60
+    assert told.back_s is not None
+    assert told.back_s <= 2.0
+
+
+def valid_s(state: State) -> float:
+    assert state.rollout is not None
+    return state.rollout.trial.valid_s
+
+
+def green_requests(state: State) -> int:
+    assert state.rollout is not None
+    return state.rollout.green.total

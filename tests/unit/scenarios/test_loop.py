@@ -1,0 +1,423 @@
+"""One target's whole loop over fake outside things, in no time: what is written and done, in which order."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from agent.audit.journal import Journal, verify
+from agent.domain import events as e
+from agent.domain.effects import Launch, Retire
+from agent.domain.errors import ActError, FencedError, JournalError
+from agent.domain.model import Prospect, Server
+from agent.domain.ports import Now, Site, View
+from agent.domain.reading import EngineSample, Request, RequestSample, Sample
+from agent.domain.state import Phase, State
+from agent.machine.step import Machine
+from agent.quality.golden_prompts import PROMPTS, Exam
+from agent.runtime.effect_runner import Performer
+from agent.runtime.loop import TargetLoop
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_traffic import FakeTraffic
+from tests.support.fast_time import in_no_time, loop_now
+from tests.support.machine_stories import BLUE, rules
+
+
+@dataclass(frozen=True)
+class Clients:
+    """A sensor: a queue at each server, and five answers a second from each that has traffic."""
+
+    traffic: FakeTraffic
+    green_fails: bool = False
+
+    async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
+        while True:
+            await asyncio.sleep(1)
+            for server in view.servers():
+                emit(
+                    EngineSample(
+                        at=now(), server=server.name, interval_s=1, running=4, waiting=12, kv_usage=0.1
+                    )
+                )
+            requests = [self.answer(name) for name in self.traffic.weights_in_force for _ in range(5)]
+            emit(RequestSample(at=now(), requests=tuple(requests)))
+
+    def answer(self, server: str) -> Request:
+        if self.green_fails and server != BLUE.name:
+            return Request(server=server, outcome="failed", status=500, duration_s=0.1)
+        return Request(server=server, outcome="ok", status=200, duration_s=1, ttft_s=0.1)
+
+
+@asynccontextmanager
+async def running(
+    home: Path,
+    engine: FakeEngine,
+    traffic: FakeTraffic,
+    *,
+    green_fails: bool = False,
+    epoch: int = 1,
+    exam: Exam | None = None,
+) -> AsyncIterator[TargetLoop]:
+    journal = Journal.open(home / "audit.jsonl", now=loop_now)
+    state = replace(journal.states().get("chat", State(target="chat")), mode="approve")
+    site = traffic.bind(_site(home, epoch))
+    loop = TargetLoop(
+        state=state,
+        machine=Machine(rules(exam=exam or Exam())),
+        journal=journal,
+        engine=engine.bind(_site(home, epoch)),
+        traffic=site,
+        sensors=(Clients(site, green_fails),),
+        state_dir=home,
+        now=loop_now,
+    )
+    task = asyncio.create_task(loop.run(epoch, lambda: None))
+    try:
+        yield loop
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        journal.close()
+
+
+def _site(home: Path, epoch: int) -> Site:
+    return Site(target="chat", state_dir=home, epoch=epoch)
+
+
+async def reach(loop: TargetLoop, *phases: Phase, within_s: float = 600) -> None:
+    async with asyncio.timeout(within_s):
+        while loop.state.phase not in phases:
+            await asyncio.sleep(0.5)
+
+
+async def approve(loop: TargetLoop) -> None:
+    await reach(loop, Phase.PROPOSED)
+    suggestion = loop.state.suggestion
+    assert suggestion is not None
+    await loop.submit(
+        e.Approved(at=loop_now(), actor="alice", suggestion=suggestion.id, digest=suggestion.digest)
+    )
+
+
+def test_a_suggestion_is_promoted_and_every_step_is_in_the_journal(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic) as loop:
+            await approve(loop)
+            await reach(loop, Phase.OBSERVING)
+            assert traffic.bind(_site(tmp_path, 1)).weights_in_force == {"chat-r1": 100}
+
+    in_no_time(story())
+
+    assert engine.calls == [
+        ("preflight", BLUE.name),
+        ("launch", "chat-r1"),
+        ("warm_up", "chat-r1"),
+        ("retire", BLUE.name),
+    ]
+    assert verify(tmp_path / "audit.jsonl").ok
+    actions = [
+        record["action"] for record in Journal.open(tmp_path / "audit.jsonl", now=loop_now).after(0, 99)
+    ]
+    expected = ["daemon.started", "traffic.routed", "suggestion.made", "suggestion.approved"]
+    expected += [
+        "server.launched",
+        "rollout.canary_started",
+        "rollout.advanced",
+        "rollout.promoting",
+        "rollout.promoted",
+    ]
+    assert [action for action in dict.fromkeys(actions) if action in expected] == expected
+
+
+def test_three_servers_give_their_places_one_after_the_other(tmp_path: Path) -> None:
+    fleet = [replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}") for n in range(3)]
+    engine, traffic = FakeEngine(*fleet, takes_s=3), FakeTraffic()
+    engine.prospect = Prospect(strategy="replace", why="no room")
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic) as loop:
+            await approve(loop)
+            await reach(loop, Phase.OBSERVING)
+            assert set(traffic.bind(_site(tmp_path, 1)).weights_in_force) == set(engine.servers)
+
+    in_no_time(story())
+
+    assert set(engine.servers) == {"chat-r1", "chat-r2", "chat-r3"}
+    assert engine.stopped == {}
+    assert {server.like for server in engine.servers.values()} == {server.name for server in fleet}
+    serving = [sum(1 for weight in route.weights.values() if weight) for _, route in traffic.calls]
+    assert min(serving) == 2
+    assert verify(tmp_path / "audit.jsonl").ok
+
+
+def test_a_swap_that_fails_starts_blue_again_and_nobody_is_sent_to_a_stopped_server(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+    engine.prospect = Prospect(strategy="swap", why="one GPU", outage_s=40.0)
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic, green_fails=True) as loop:
+            await approve(loop)
+            await reach(loop, Phase.COOLDOWN)
+            assert traffic.bind(_site(tmp_path, 1)).weights_in_force == {BLUE.name: 100}
+
+    in_no_time(story())
+
+    assert list(engine.servers) == [BLUE.name]
+    assert [what for what, _ in engine.calls] == [
+        "preflight",
+        "stop",
+        "launch",
+        "warm_up",
+        "retire",
+        "launch",
+    ]
+    assert 40.0 in {route.closed_s for _, route in traffic.calls}
+
+
+def test_a_green_that_answers_wrongly_goes_and_its_answers_stay_out_of_the_journal(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+    engine.wrong_answers["chat-r1"] = "a private matter"
+
+    async def story() -> State:
+        async with running(tmp_path, engine, traffic, exam=Exam(always=True)) as loop:
+            await approve(loop)
+            await reach(loop, Phase.COOLDOWN)
+            return loop.state
+
+    state = in_no_time(story())
+
+    assert state.rollout is not None
+    assert (state.rollout.exposed.total, state.outcomes[-1].result) == (0, "rolled_back")
+    written = (tmp_path / "audit.jsonl").read_text()
+    assert "rollout.rolling_back" in written
+    assert "private" not in written
+    assert PROMPTS[0] not in written
+
+
+def test_the_only_server_answers_before_it_stops_and_green_is_held_up_to_that(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+    engine.prospect = Prospect(strategy="swap", why="one GPU", outage_s=40.0)
+
+    async def story() -> State:
+        async with running(tmp_path, engine, traffic, exam=Exam(always=True)) as loop:
+            await approve(loop)
+            await reach(loop, Phase.CANARY)
+            return loop.state
+
+    state = in_no_time(story())
+
+    assert state.rollout is not None
+    assert state.rollout.quality is not None
+    assert state.rollout.quality.ok
+    assert engine.calls[1:] == [
+        *[("answers", BLUE.name)] * 2,
+        ("stop", BLUE.name),
+        ("launch", "chat-r1"),
+        ("warm_up", "chat-r1"),
+        ("answers", "chat-r1"),
+    ]
+
+
+def test_a_bad_green_goes_and_the_journal_counts_who_met_it(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+
+    async def story() -> State:
+        async with running(tmp_path, engine, traffic, green_fails=True) as loop:
+            await approve(loop)
+            await reach(loop, Phase.COOLDOWN)
+            return loop.state
+
+    state = in_no_time(story())
+
+    assert list(engine.servers) == [BLUE.name]
+    assert state.rollout is not None
+    assert state.rollout.exposed.errors == state.rollout.exposed.total > 0
+
+
+def test_nothing_is_done_that_could_not_be_written_down(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE), FakeTraffic()
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic) as loop:
+            await reach(loop, Phase.PROPOSED)
+            loop.journal.close()
+            with pytest.raises(JournalError):
+                await approve(loop)
+
+    in_no_time(story())
+
+    assert engine.calls == [("preflight", "chat-r0")]
+
+
+def test_an_abort_stops_a_launch_that_is_still_at_work(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=500), FakeTraffic()
+
+    async def story() -> float:
+        async with running(tmp_path, engine, traffic) as loop:
+            await approve(loop)
+            await asyncio.sleep(5)
+            engine.takes_s = 1
+            await loop.submit(e.Aborted(at=loop_now(), actor="alice", reason="no"))
+            since = asyncio.get_running_loop().time()
+            await reach(loop, Phase.COOLDOWN)
+            return asyncio.get_running_loop().time() - since
+
+    assert in_no_time(story()) < 10
+    assert list(engine.servers) == [BLUE.name]
+
+
+def test_a_failure_of_the_engine_is_a_rollback_with_its_last_words(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE), FakeTraffic()
+    engine.next_error = ActError("exited with 2: unrecognized arguments", ("usage: …",))
+
+    async def story() -> State:
+        async with running(tmp_path, engine, traffic) as loop:
+            await approve(loop)
+            await reach(loop, Phase.COOLDOWN)
+            return loop.state
+
+    state = in_no_time(story())
+
+    assert state.rollout is not None
+    assert state.rollout.why == "exited with 2: unrecognized arguments"
+    assert state.rollout.log == ("usage: …",)
+
+
+@pytest.mark.parametrize("seconds", range(0, 60, 4))
+def test_a_daemon_killed_at_any_second_is_followed_by_one_that_ends_whole(
+    tmp_path: Path, seconds: int
+) -> None:
+    engine, traffic = FakeEngine(replace(BLUE, ours=True), takes_s=3), FakeTraffic()
+
+    async def story() -> tuple[State, dict[str, int]]:
+        async with running(tmp_path, engine, traffic) as loop:
+            await approve(loop)
+            await asyncio.sleep(seconds)
+        async with running(tmp_path, engine, traffic, epoch=2) as loop:
+            await asyncio.sleep(2)
+            await reach(loop, Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
+            await asyncio.sleep(5)
+            return loop.state, traffic.bind(_site(tmp_path, 2)).weights_in_force
+
+    state, weights = in_no_time(story())
+
+    assert state.blue is not None
+    assert weights == {state.blue.name: 100}
+    assert list(engine.servers) == [state.blue.name]
+
+
+def test_the_lease_ends_greens_share_when_nobody_renews_it(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE), FakeTraffic()
+
+    async def story() -> dict[str, int]:
+        async with running(tmp_path, engine, traffic) as loop:
+            await approve(loop)
+            await reach(loop, Phase.CANARY)
+            await asyncio.sleep(4)
+        await asyncio.sleep(16)
+        return traffic.bind(_site(tmp_path, 1)).weights_in_force
+
+    assert in_no_time(story()) == {BLUE.name: 100}
+
+
+def test_a_server_that_hangs_in_the_canary_is_left(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE), FakeTraffic()
+
+    async def story() -> State:
+        async with running(tmp_path, engine, traffic) as loop:
+            await approve(loop)
+            await reach(loop, Phase.CANARY)
+            engine.hang("chat-r1")
+            await reach(loop, Phase.COOLDOWN)
+            return loop.state
+
+    state = in_no_time(story())
+
+    assert state.rollout is not None
+    assert "does not answer" in state.rollout.why
+    assert isinstance(state.blue, Server)
+
+
+def test_while_nothing_is_tried_the_fleet_is_calibrated_and_its_budget_counted(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE), FakeTraffic()
+
+    async def story() -> State:
+        async with running(tmp_path, engine, traffic) as loop:
+            await asyncio.sleep(420)
+            return loop.state
+
+    state = in_no_time(story())
+
+    assert set(state.calibration) == {"errors", "gave_up", "refused"}  # no latency is promised
+    assert {one.ticks >= 20 and one.phi == 1 for one in state.calibration.values()} == {True}
+    assert sum(slot[1] for slot in state.budget.slots) >= 5 * 400
+
+
+def test_a_daemon_that_slept_while_another_took_over_ends_no_server(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic, green_fails=True) as loop:
+            await approve(loop)
+            await reach(loop, Phase.CANARY)
+            newer = traffic.bind(_site(tmp_path, 2))
+            assert loop.state.route is not None
+            await newer.route(loop.state.route)
+            loop.emit(e.ServerLost(at=loop_now(), server="chat-r1", why="exited"))
+            await asyncio.sleep(60)
+
+    with pytest.raises(ExceptionGroup) as ended:
+        in_no_time(story())
+
+    assert ended.group_contains(FencedError)
+    assert set(engine.servers) == {BLUE.name, "chat-r1"}
+
+
+def test_of_two_daemons_that_took_the_same_epoch_the_second_to_speak_ends(tmp_path: Path) -> None:
+    engine, traffic = FakeEngine(BLUE), FakeTraffic()
+
+    async def story() -> None:
+        async with running(tmp_path, engine, traffic) as loop:
+            await reach(loop, Phase.PROPOSED)
+            assert loop.state.route is not None
+            other = Performer(
+                engine=engine,
+                traffic=traffic.bind(_site(tmp_path, 1)),
+                emit=list[e.Event]().append,
+                now=loop_now,
+                epoch=1,
+            )
+            before = list(traffic.calls)
+            with pytest.raises(FencedError):
+                await other.perform(loop.state.route)
+            assert traffic.calls == before
+
+    in_no_time(story())
+
+
+def test_a_server_that_is_still_being_retired_is_started_again_only_when_it_is_gone(tmp_path: Path) -> None:
+    engine, traffic, heard = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
+
+    async def story() -> None:
+        performer = Performer(
+            engine=engine,
+            traffic=traffic.bind(_site(tmp_path, 1)),
+            emit=heard.append,
+            now=loop_now,
+            epoch=1,
+        )
+        retiring = asyncio.create_task(performer.perform(Retire(number=1, server=BLUE)))
+        await asyncio.sleep(1)
+        await performer.perform(Launch(number=2, server=BLUE, deadline_s=60))
+        await retiring
+
+    in_no_time(story())
+
+    assert [type(event) for event in heard] == [e.Retired, e.Launched]
+    assert list(engine.servers) == [BLUE.name]

@@ -1,0 +1,59 @@
+"""Whatever is logged while a rollout runs says of which target and which rollout, also by its tasks."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from agent.domain.events import Paused
+from agent.domain.model import Server
+from agent.domain.state import Phase
+from agent.telemetry import logging as logs
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_traffic import FakeTraffic
+from tests.support.fast_time import in_no_time, loop_now
+from tests.support.machine_stories import BLUE
+from tests.unit.scenarios.test_loop import approve, reach, running
+
+
+@pytest.fixture
+def said() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level, stream = root.handlers[:], root.level, io.StringIO()
+    root.handlers.clear()  # pytest's own: `configure` would close them
+    logs.configure("info", stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+class Talking(FakeEngine):
+    """A library of its own logs what it does."""
+
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        logging.getLogger("library").warning("starting a server")
+        return await super().launch(server, deadline_s)
+
+
+def test_lines_of_a_rollout_name_it_and_others_do_not(tmp_path: Path, said: io.StringIO) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Talking(BLUE, takes_s=3), FakeTraffic()) as loop:
+            await approve(loop)
+            await reach(loop, Phase.OBSERVING)
+            await loop.submit(Paused(at=loop_now(), actor="alice"))
+
+    in_no_time(story())
+
+    lines = [json.loads(line) for line in said.getvalue().splitlines()]
+    (library,) = (line for line in lines if line["logger"] == "library")
+    before, after = lines[0], lines[-1]
+    assert {line["target"] for line in lines} == {"chat"}
+    assert library["rollout"]
+    assert {line["rollout"] for line in lines if line.get("rollout")} == {library["rollout"]}
+    assert not before.get("rollout")
+    assert (after["event"], bool(after.get("rollout"))) == ("target.paused", False)

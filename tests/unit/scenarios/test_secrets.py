@@ -1,0 +1,171 @@
+"""Secrets are planted wherever something from outside comes in, and looked for in all that goes out."""
+
+import asyncio
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import structlog
+
+from agent.api.documents import rollout_of, suggestion_of, target_of
+from agent.api.problems import Refusal
+from agent.audit.history import History
+from agent.audit.journald_export import exported
+from agent.audit.records import Record
+from agent.config.loader import parse
+from agent.domain import events as e
+from agent.domain.errors import ActError, ConfigError
+from agent.domain.state import Phase
+from agent.telemetry import logging
+from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_engine import FakeEngine
+from tests.support.fast_time import in_no_time, loop_now
+from tests.support.machine_stories import BLUE
+from tests.unit.scenarios.test_loop import approve, reach
+from tests.unit.scenarios.test_unwritable import Place
+
+SECRETS = tuple(f"PLANTED-{n}-abcdef0123456789" for n in range(8))
+KEY, HF, PASSWORD, BEARER, COOKIE, AWS, SHORT, IN_SETTING = SECRETS
+LOG = (
+    f"non-default args: {{'model': 'm', 'api_key': ['{KEY}'], 'max_num_seqs': 4}}",
+    f"vllm serve m --api-key {KEY} --port 8000",
+    f"vllm serve m --api-key={KEY}",
+    f"docker run -e HF_TOKEN={HF} -e VLLM_API_KEY='{KEY}' vllm/vllm-openai",
+    f'"Env": ["HUGGING_FACE_HUB_TOKEN={HF}", "AWS_SECRET_ACCESS_KEY={AWS}"]',
+    f"ClientError: GET https://ann:{PASSWORD}@mirror.example/models: 404",
+    f"Authorization: Bearer {BEARER}",
+    f'{{"authorization": "Bearer {BEARER}", "Cookie": "session={COOKIE}"}}',
+    f"OSError: 401 for hf_{SHORT.replace('-', '')} at https://huggingface.co/m",
+)
+SETTING = {**BLUE.setting, "api_key": IN_SETTING, "hf_token": HF}
+
+
+def leaks(text: str) -> list[str]:
+    return [secret for secret in (*SECRETS, SHORT.replace("-", "")) if secret in text]
+
+
+@dataclass
+class FailingEngine(FakeEngine):
+    """Tells all that it knows when it fails."""
+
+    def __init__(self) -> None:
+        super().__init__(replace(BLUE, setting=SETTING), takes_s=3)
+
+
+@contextmanager
+def logged() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    logging.configure("debug", stream)
+    try:
+        yield stream
+    finally:
+        structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("line", LOG)
+def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, line: str) -> None:
+    place = Place(tmp_path, engine=FailingEngine())
+    shown: list[str] = []
+
+    async def story() -> None:
+        async with place.running() as loop:
+            await approve(loop)
+            place.engine.next_error = ActError(f"chat-r1 exited with 1: {line}", LOG)
+            await reach(loop, Phase.COOLDOWN)
+            desk = FakeDesk()
+            desk.set(loop.state)
+            history = History.of(loop.journal)
+            shown.append(target_of(desk, loop.state).model_dump_json())
+            shown.extend(suggestion_of(s).model_dump_json() for s in history.suggestions())
+            assert loop.state.suggestion is not None
+            assert loop.state.rollout is not None
+            shown.append(suggestion_of(loop.state.suggestion).model_dump_json())
+            shown.append(rollout_of(loop.state, "chat", loop.state.rollout).model_dump_json())
+            assert "exited with 1" in shown[-1]
+
+    with logged() as stream:
+        in_no_time(story())
+
+    assert "exited with 1" in stream.getvalue()
+    assert leaks(stream.getvalue()) == []
+    assert leaks(place.path.read_text()) == []
+    assert leaks("".join(shown)) == []
+    assert leaks("".join(exported(record).decode("latin-1") for record in place.records())) == []
+
+
+def test_each_logged_transition_pins_the_head_of_the_audit(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+
+    async def story() -> None:
+        async with place.running() as loop:
+            await reach(loop, Phase.PROPOSED)
+
+    with logged() as stream:
+        in_no_time(story())
+
+    pins = [json.loads(line) for line in stream.getvalue().splitlines() if "audit_head" in line]
+    hashes = {record["seq"]: record["hash"] for record in place.records()}
+    assert {"daemon.started", "suggestion.made"} <= {pin["event"] for pin in pins}
+    assert all(hashes[pin["audit_seq"]] == pin["audit_head"] for pin in pins)
+
+
+def test_what_people_write_is_kept_but_for_secrets(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+
+    async def story() -> list[Record]:
+        async with place.running() as loop:
+            await reach(loop, Phase.PROPOSED)
+            suggestion = loop.state.suggestion
+            assert suggestion is not None
+            for words in LOG[:3]:
+                asked = e.ChangeAsked(
+                    at=loop_now(), actor="ann", to={"api_key": IN_SETTING, "max_num_seqs": 8}, reason=words
+                )
+                with suppress(Exception):
+                    await loop.submit(asked)
+                await reach(loop, Phase.PROPOSED)
+            suggestion = loop.state.suggestion
+            assert suggestion is not None
+            await loop.submit(
+                e.Approved(
+                    at=loop_now(),
+                    actor="ann",
+                    suggestion=suggestion.id,
+                    digest=suggestion.digest,
+                    comment="; ".join(LOG),
+                )
+            )
+            await loop.submit(e.Aborted(at=loop_now(), actor="ann", reason=f"the key {LOG[1]} is out"))
+            await asyncio.sleep(30)
+            return list(loop.journal.after(0, 1000))
+
+    with logged() as stream:
+        records = in_no_time(story())
+
+    assert any("is out" in record["why"] for record in records)
+    assert leaks(place.path.read_text() + stream.getvalue()) == []
+
+
+@pytest.mark.parametrize("line", LOG)
+def test_a_refusal_quotes_no_secret(line: str) -> None:
+    assert leaks(Refusal(409, f"The target is halted: {line}").problem.model_dump_json()) == []
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        f'[targets.engine]\nkind = "process"\napi_key = "{KEY}"',
+        f'[targets.engine]\nkind = "docker"\nhf_token = ["{HF}"]',
+        f'[targets.engine]\nkind = "process"\ncommand = ["vllm", "serve", "m", "--api-key", "{KEY}", 7]',
+        f'[targets.engine]\nkind = "process"\n[targets.engine.environment]\nHF_TOKEN = ["{HF}"]',
+    ],
+)
+def test_a_complaint_about_a_config_quotes_no_secret(tmp_path: Path, table: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(f'[[targets]]\nname = "chat"\n{table}\n', here=tmp_path)
+
+    assert leaks(str(error.value)) == []

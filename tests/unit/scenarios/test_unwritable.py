@@ -1,0 +1,360 @@
+"""A journal that cannot be written, at any moment, for any time: what goes on, what waits, what is said."""
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.audit.backlog import MOST, Late, takes_back
+from agent.audit.journal import DAEMON, Entry, Journal, verify
+from agent.audit.records import Record
+from agent.domain import events as e
+from agent.domain.effects import Drain, Launch, Preflight, Retire, Route
+from agent.domain.errors import JournalError
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from agent.domain.state import Phase, State
+from agent.machine.step import Machine
+from agent.runtime.loop import TargetLoop
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_traffic import FakeTraffic
+from tests.support.fast_time import NOON, in_no_time, loop_now
+from tests.support.machine_stories import BLUE, rules
+from tests.unit.scenarios.test_loop import Clients, approve, reach
+
+GREEN = Server(name="chat-r1", setting={"max_num_seqs": 16}, address="127.0.0.1:8101", ours=True)
+
+
+@dataclass
+class Disk:
+    """`full`: nothing reaches it. `fails`: the numbers of the writes that do not."""
+
+    full: bool = False
+    fails: frozenset[int] = frozenset()
+    writes: int = 0
+    refused: int = 0
+
+    def sync(self, _: int) -> None:
+        self.writes += 1
+        if self.full or self.writes in self.fails:
+            self.refused += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@dataclass
+class Place:
+    """One target's world, and the daemons that come and go."""
+
+    home: Path
+    disk: Disk = field(default_factory=Disk)
+    engine: FakeEngine = field(default_factory=lambda: FakeEngine(BLUE, takes_s=3))
+    traffic: FakeTraffic = field(default_factory=FakeTraffic)
+
+    @property
+    def path(self) -> Path:
+        return self.home / "audit.jsonl"
+
+    @property
+    def weights(self) -> dict[str, int]:
+        return self.traffic.bind(self.site(1)).weights_in_force
+
+    def site(self, epoch: int) -> Site:
+        return Site(target="chat", state_dir=self.home, epoch=epoch)
+
+    def records(self) -> list[Record]:
+        return Journal.open(self.path, now=loop_now).after(0, 10_000)
+
+    @asynccontextmanager
+    async def running(self, *, green_fails: bool = False, epoch: int = 1) -> AsyncIterator[TargetLoop]:
+        journal = Journal.open(self.path, now=loop_now, sync=self.disk.sync)
+        traffic = self.traffic.bind(self.site(epoch))
+        loop = TargetLoop(
+            state=replace(journal.states().get("chat", State(target="chat")), mode="approve"),
+            machine=Machine(rules()),
+            journal=journal,
+            engine=self.engine.bind(self.site(epoch)),
+            traffic=traffic,
+            sensors=(Clients(traffic, green_fails),),
+            state_dir=self.home,
+            now=loop_now,
+        )
+        task = asyncio.create_task(loop.run(epoch, lambda: None))
+        try:
+            yield loop
+        finally:
+            assert not task.done(), task.exception()
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            journal.close()
+
+
+def told(record: Record) -> str:
+    return f"{record['action']}{' late' if 'recorded_late' in record['after'] else ''}"
+
+
+async def taken_back_unwritten(loop: TargetLoop, place: Place) -> None:
+    """The disk fills in the canary, and green goes back all the same."""
+    await approve(loop)
+    await reach(loop, Phase.CANARY)
+    place.disk.full = True
+    await reach(loop, Phase.COOLDOWN)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_nothing_new_starts_and_the_daemon_lives(place: Place) -> None:
+    async def story() -> None:
+        async with place.running() as loop:
+            await reach(loop, Phase.PROPOSED)
+            place.disk.full = True
+            with pytest.raises(JournalError, match="No space left"):
+                await approve(loop)
+            await asyncio.sleep(60)
+            assert (loop.state.phase, loop.writable) == (Phase.PROPOSED, False)
+            assert loop.last_step > asyncio.get_running_loop().time() - 2
+            place.disk.full = False
+            await approve(loop)
+            await reach(loop, Phase.OBSERVING)
+            assert loop.writable
+
+    in_no_time(story())
+
+    assert [what for what, _ in place.engine.calls] == ["preflight", "launch", "warm_up", "retire"]
+    assert verify(place.path).ok
+
+
+def test_when_there_is_room_again_that_shows_by_itself(place: Place) -> None:
+    async def story() -> None:
+        async with place.running() as loop:
+            await reach(loop, Phase.PROPOSED)
+            place.disk.full = True
+            with pytest.raises(JournalError, match="No space left"):
+                await approve(loop)
+            place.disk.full = False
+            await asyncio.sleep(3)
+            assert loop.writable
+
+    in_no_time(story())
+
+    assert verify(place.path).ok
+
+
+def test_a_rollback_runs_and_is_recorded_when_there_is_room_again(place: Place) -> None:
+    async def story() -> None:
+        async with place.running(green_fails=True) as loop:
+            await taken_back_unwritten(loop, place)
+            assert place.weights == {BLUE.name: 100}
+            assert list(place.engine.servers) == [BLUE.name]
+            assert place.disk.refused
+            await asyncio.sleep(30)
+            place.disk.full = False
+            await asyncio.sleep(3)
+
+    in_no_time(story())
+
+    late = [told(record) for record in place.records() if "recorded_late" in record["after"]]
+    assert late[0] == "rollout.rolling_back late"
+    assert late[-1] == "rollout.rolled_back late"
+    last = place.records()[-1]
+    assert last["state"] is not None
+    assert last["state"]["phase"] in {"cooldown", "observing"}
+    assert verify(place.path).ok
+
+
+def test_a_person_may_abort_all_the_same(place: Place) -> None:
+    async def story() -> None:
+        async with place.running() as loop:
+            await approve(loop)
+            await reach(loop, Phase.CANARY)
+            place.disk.full = True
+            state = await loop.submit(e.Aborted(at=loop_now(), actor="ann", reason="the disk is full"))
+            assert state.phase is Phase.ROLLING_BACK
+            await reach(loop, Phase.COOLDOWN)
+            place.disk.full = False
+            await asyncio.sleep(3)
+
+    in_no_time(story())
+
+    late = [record for record in place.records() if "recorded_late" in record["after"]]
+    assert late[0]["actor"]["id"] == "ann"
+    assert "aborted by ann: the disk is full" in late[0]["why"]
+    assert list(place.engine.servers) == [BLUE.name]
+
+
+def test_a_swap_that_fails_has_its_old_server_back_though_nothing_can_be_written(place: Place) -> None:
+    place.engine.prospect = replace(place.engine.prospect, strategy="swap", why="one GPU", outage_s=40.0)
+
+    async def story() -> None:
+        async with place.running(green_fails=True) as loop:
+            await taken_back_unwritten(loop, place)
+            assert place.weights == {BLUE.name: 100}
+            assert list(place.engine.servers) == [BLUE.name]
+
+    in_no_time(story())
+
+
+def test_a_good_green_waits_with_its_share_or_less(place: Place) -> None:
+    async def story() -> None:
+        async with place.running() as loop:
+            await approve(loop)
+            await reach(loop, Phase.CANARY)
+            before = place.weights.get("chat-r1", 0)
+            place.disk.full = True
+            for _ in range(50):
+                await asyncio.sleep(1)
+                assert place.weights.get("chat-r1", 0) <= max(before, 5)
+            place.disk.full = False
+            await reach(loop, Phase.OBSERVING, Phase.COOLDOWN)
+
+    in_no_time(story())
+
+    assert verify(place.path).ok
+
+
+def test_a_daemon_that_dies_before_it_could_record_is_followed_by_one_that_ends_whole(place: Place) -> None:
+    async def story() -> None:
+        async with place.running(green_fails=True) as loop:
+            await taken_back_unwritten(loop, place)
+        place.disk.full = False
+        async with place.running(epoch=2) as loop:
+            await asyncio.sleep(2)
+            await reach(loop, Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
+            await asyncio.sleep(5)
+            assert place.traffic.bind(place.site(2)).weights_in_force == {BLUE.name: 100}
+
+    in_no_time(story())
+
+    assert list(place.engine.servers) == [BLUE.name]
+
+
+def test_a_start_on_a_full_disk_waits_and_refuses_who_asks(place: Place) -> None:
+    async def story() -> None:
+        place.disk.full = True
+        async with place.running() as loop:
+            with pytest.raises(JournalError, match="cannot be written down yet"):
+                await loop.submit(e.Paused(at=loop_now(), actor="ann"))
+            assert not place.traffic.calls
+            place.disk.full = False
+            await reach(loop, Phase.PROPOSED)
+
+    in_no_time(story())
+
+    assert place.records()[0]["action"] == "daemon.started"
+
+
+def forward(record: Record) -> set[str]:
+    """What a record allows: `launch chat-r1`, `weight chat-r1 5`, `retire chat-r0`."""
+    allowed = set()
+    for effect in record["effects"]:
+        if effect["kind"] == "route":
+            allowed |= {f"weight {name} {weight}" for name, weight in effect["weights"].items()}
+        elif effect["kind"] != "preflight":
+            allowed.add(f"{effect['kind']} {effect['server']['name']}")
+    return allowed
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    fails=st.frozensets(st.integers(2, 40), max_size=25),
+    outage=st.tuples(st.integers(0, 90), st.integers(0, 60)),
+    green_fails=st.booleans(),
+)
+def test_whatever_cannot_be_written_it_ends_whole_and_what_went_on_was_written_first(
+    fails: frozenset[int], outage: tuple[int, int], green_fails: bool
+) -> None:
+    with TemporaryDirectory() as home:
+        place = Place(Path(home), Disk(fails=fails))
+        in_no_time(_with_an_outage(place, outage, green_fails=green_fails))
+
+        records = place.records()
+        assert verify(place.path).ok
+        first: dict[str, bool] = {}
+        for record in records:
+            late = "recorded_late" in record["after"]
+            for what in forward(record):
+                first.setdefault(what, late)
+        for what, name in place.engine.calls:
+            if what in {"launch", "retire"} and not (what == "retire" and name != BLUE.name):
+                assert first.get(f"{what} {name}") is False
+        for _, route in place.traffic.calls:
+            if weight := route.weights.get("chat-r1"):
+                assert first.get(f"weight chat-r1 {weight}") is False
+
+
+async def _with_an_outage(place: Place, outage: tuple[int, int], *, green_fails: bool) -> None:
+    start, seconds = outage
+    async with place.running(green_fails=green_fails) as loop:
+        for _ in range(50):
+            with suppress(JournalError):
+                await approve(loop)
+                break
+            await asyncio.sleep(1)
+        await asyncio.sleep(start)
+        place.disk.full = True
+        await asyncio.sleep(seconds)
+        place.disk.full = False
+        await reach(loop, Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
+        await asyncio.sleep(5)
+        assert loop.state.blue is not None
+        assert place.weights == {loop.state.blue.name: 100}
+        assert list(place.engine.servers) == [loop.state.blue.name]
+
+
+# which steps go back
+
+BACK = State(
+    target="chat",
+    phase=Phase.ROLLING_BACK,
+    blue=BLUE,
+    green=GREEN,
+    route=Route(number=1, servers=(BLUE, GREEN), weights={BLUE.name: 95, GREEN.name: 5}, fallback=BLUE.name),
+)
+
+
+def route(green: int) -> Route:
+    weights = {BLUE.name: 100 - green, GREEN.name: green}
+    return Route(number=2, servers=(BLUE, GREEN), weights=weights, fallback=BLUE.name)
+
+
+def test_only_what_goes_back_goes_unwritten() -> None:
+    vacated = replace(BACK, vacated=(BLUE.name,))
+
+    assert takes_back(BACK, BACK, (route(0),))
+    assert takes_back(BACK, BACK, (Drain(number=2, server=GREEN, deadline_s=1),))
+    assert takes_back(BACK, BACK, (Retire(number=2, server=GREEN),))
+    assert takes_back(BACK, vacated, (Launch(number=2, server=BLUE, deadline_s=1),))
+    assert not takes_back(BACK, BACK, (route(6),))
+    assert not takes_back(BACK, BACK, (Retire(number=2, server=BLUE),))
+    assert not takes_back(BACK, BACK, (Launch(number=2, server=BLUE, deadline_s=1),))
+    assert not takes_back(BACK, BACK, (Launch(number=2, server=GREEN, deadline_s=1),))
+    asked = Preflight(number=2, servers=(BLUE,), setting={}, wanted="auto")
+    assert not takes_back(BACK, BACK, (route(0), asked))
+    assert not takes_back(BACK, replace(BACK, phase=Phase.RESTORING), ())
+    assert takes_back(BACK, replace(BACK, phase=Phase.COOLDOWN), ())
+    assert not takes_back(replace(BACK, phase=Phase.OBSERVING), replace(BACK, phase=Phase.COOLDOWN), ())
+
+
+def test_late_entries_are_bounded_and_the_newest_state_is_kept() -> None:
+    late, at = Late(), NOON
+    for number in range(MOST + 10):
+        late.add(Entry(at=at, actor=DAEMON, action="effect.failed", why=str(number)))
+    whys = []
+    while (first := late.first(at)) is not None:
+        whys.append((first.why, first.after.get("steps_left_out")))
+        late.written()
+
+    assert len(whys) == MOST
+    assert whys[0] == ("0", None)
+    assert whys[-1] == (str(MOST + 9), "10")

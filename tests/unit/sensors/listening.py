@@ -1,0 +1,80 @@
+"""What every sensor's tests need: a view, and an ear for what is emitted."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from agent.domain.model import Server
+from agent.domain.ports import Sensor
+from agent.domain.reading import Sample, SourceState
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+DEADLINE_S = 60.0
+
+Kind = TypeVar("Kind")
+
+
+@dataclass
+class Fleet:
+    """A view whose servers the test adds and takes away."""
+
+    addresses: dict[str, str] = field(default_factory=dict)
+    target: str = "chat"
+    state_dir: Path = Path()
+
+    def servers(self) -> tuple[Server, ...]:
+        return tuple(
+            Server(name=name, setting={}, address=address) for name, address in self.addresses.items()
+        )
+
+
+@dataclass
+class Heard:
+    """Everything that was emitted, in order."""
+
+    samples: list[Sample] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    running: asyncio.Task[None] | None = None
+
+    def __call__(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        self.news.set()
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        return [sample for sample in self.samples if isinstance(sample, kind)]
+
+    def states(self) -> list[SourceState]:
+        return self.of(SourceState)
+
+    async def until(self, seen: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not seen():
+                assert self.running is None or not self.running.done(), self.running
+                self.news.clear()
+                await self.news.wait()
+
+    async def next(self, kind: type[Kind]) -> Kind:
+        """The next one that is emitted from now on."""
+        before = len(self.of(kind))
+        await self.until(lambda: len(self.of(kind)) > before)
+        return self.of(kind)[before]
+
+
+@asynccontextmanager
+async def listening(sensor: Sensor, fleet: Fleet | None = None) -> AsyncIterator[Heard]:
+    """Run the sensor; a sensor that dies lets the test fail."""
+    heard = Heard()
+    running = asyncio.create_task(sensor.run(fleet or Fleet(), heard, lambda: NOON))
+    running.add_done_callback(lambda _: heard.news.set())
+    heard.running = running
+    try:
+        yield heard
+        assert not running.done(), running
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running

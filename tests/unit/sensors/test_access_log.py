@@ -1,0 +1,204 @@
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.domain.errors import SensorError
+from sensors.proxy_requests.access_log import Ledger, Record, record_of
+
+BASE: dict[str, object] = {
+    "id": "1",
+    "server": "blue",
+    "path": "/v1/completions?a=b",
+    "code": 200,
+    "flags": "-",
+    "duration_ms": 1500,
+    "ttft_us": 250_000,
+}
+
+
+def attempt(number: int = 1, **changed: object) -> Record:
+    return record_of("us", {**BASE, "attempt": str(number), **changed})
+
+
+def end(attempts: int = 1, **changed: object) -> Record:
+    said = {"attempts": attempts, "type": "DownstreamEnd", "events": True, "done": True, "tokens": 7}
+    return record_of("ds", {**BASE, **said, **changed})
+
+
+def running(age_ms: float, **changed: object) -> Record:
+    said = {"attempts": 1, "type": "DownstreamPeriodic", "duration_ms": age_ms, "ttft_us": None, "code": 0}
+    return record_of("ds", {**BASE, **said, "stream": True, **changed})
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
+
+
+def counts(ledger: Ledger, now_s: float = 0.0) -> Counter[tuple[str, str]]:
+    return Counter((request.server, request.outcome) for request in ledger.fetch(now_s))
+
+
+def test_the_attempt_brings_the_times_and_the_request_the_tokens(ledger: Ledger) -> None:
+    ledger.take(attempt(), 0.0)
+    ledger.take(end(duration_ms=1600), 0.1)
+
+    (request,) = ledger.fetch(0.2)
+
+    assert (request.server, request.outcome, request.status) == ("blue", "ok", 200)
+    assert (request.ttft_s, request.duration_s, request.tokens) == (0.25, 1.5, 7)
+    assert ledger.fetch(9.0) == ()
+
+
+def test_a_failure_is_said_before_its_retry_ends(ledger: Ledger) -> None:
+    ledger.take(attempt(1, server="green", code=503), 0.0)
+
+    assert counts(ledger) == {("green", "failed"): 1}
+
+
+STORIES = {
+    "retried": ([attempt(1, server="green", code=0, flags="UC"), attempt(2), end(2)], {"failed", "ok"}),
+    "cut": ([attempt(flags="UPE"), end(flags="UPE", done=False)], {"truncated"}),
+    "no DONE": ([attempt(), end(done=False)], {"truncated"}),
+    "no DONE where there is none": ([attempt(), end(done=False, path="/v1/responses")], {"ok"}),
+    "not a stream": ([attempt(), end(done=False, events=False)], {"ok"}),
+    "aborted": ([attempt(), end(aborted=True)], {"aborted"}),
+    "an error in the stream": ([attempt(), end(error=True)], {"truncated"}),
+    "left before the answer": ([attempt(code=0), end(code=0, flags="DC")], {"gave_up"}),
+    "left in the middle": ([attempt(), end(done=False, flags="DC")], {"gave_up"}),
+    "left at DONE": ([attempt(), end(flags="DC")], {"ok"}),
+    "reset by an HTTP/2 client": ([attempt(), end(done=False, flags="DR")], {"gave_up"}),
+    "refused": ([attempt(code=400), end(code=400, done=False, events=False)], {"refused"}),
+    "refused at a limit": ([attempt(code=429), end(code=429, done=False, events=False)], {"refused"}),
+    "refused, then left": ([attempt(code=404), end(code=404, done=False, flags="DC")], {"refused"}),
+    "refused, then tried again": ([attempt(1, code=409), attempt(2), end(2)], {"refused", "ok"}),
+    "cut while it refused": ([attempt(code=400, flags="UC"), end(code=400, flags="UC")], {"truncated"}),
+    "left, as the server says": ([attempt(code=499), end(code=499, done=False, flags="DC")], {"gave_up"}),
+    "too slow, then left": ([attempt(code=408), end(code=408, done=False, flags="DR")], {"gave_up"}),
+    "too slow for the server": ([attempt(code=408), end(code=408, done=False)], {"refused"}),
+    "no answer at all": ([attempt(code=0), end(code=0)], {"failed"}),
+    "stalled, then cut": ([running(11_000), attempt(code=0, flags="UC"), end(code=503)], {"stalled"}),
+    "stalled, then left": ([running(11_000), running(13_000), attempt(code=0), end(flags="DC")], {"stalled"}),
+    "slow": ([running(9_000), running(11_000, ttft_us=10_500_000), attempt(), end()], {"ok"}),
+    "slow, not streamed": ([running(11_000, stream=None), attempt(), end()], {"ok"}),
+    "silent, not streamed": ([running(121_000, stream=None)], {"stalled"}),
+}
+
+
+@pytest.mark.parametrize(("records", "outcomes"), list(STORIES.values()), ids=list(STORIES))
+def test_each_way_a_request_can_go_has_its_outcome(
+    ledger: Ledger, records: list[Record], outcomes: set[str]
+) -> None:
+    for record in records:
+        ledger.take(record, 0.0)
+
+    assert {outcome for _, outcome in counts(ledger)} == outcomes
+
+
+@given(seed=st.integers(), picked=st.lists(st.sampled_from(sorted(STORIES)), max_size=8))
+def test_the_order_in_which_the_two_logs_arrive_does_not_matter(seed: int, picked: list[str]) -> None:
+    kinds = [name for name in picked if "stalled" not in name and "silent" not in name]
+    stories = [
+        [replace(record, id=str(number)) for record in STORIES[kind][0]] for number, kind in enumerate(kinds)
+    ]
+    ordered, shuffled = (Ledger(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0) for _ in range(2))
+    records = [record for story in stories for record in story]
+    for record in records:
+        ordered.take(record, 0.0)
+    Random(seed).shuffle(records)  # noqa: S311  not a secret
+    for record in records:
+        shuffled.take(record, 0.0)
+
+    assert counts(shuffled) == counts(ordered)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+NAMES = (
+    *("id", "server", "path", "code", "flags", "attempt", "attempts", "duration_ms", "ttft_us", "tokens"),
+    *("type", "stream", "done", "error"),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["us", "ds"]) | st.text(max_size=3),
+            st.fixed_dictionaries({name: st.sampled_from(["7", 200, 0, None]) | VALUES for name in NAMES}),
+        ),
+        max_size=5,
+    )
+)
+def test_whatever_the_fields_hold_is_counted_or_refused(said: list[tuple[str, dict[str, object]]]) -> None:
+    ledger = Ledger(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
+    for tag, fields in said:
+        with suppress(SensorError):
+            ledger.take(record_of(tag, fields), 0.0)
+
+    for request in ledger.fetch(1000.0):
+        assert 0 <= request.duration_s < inf
+        assert 0 <= (request.ttft_s or 0.0) < inf
+
+
+def test_a_lost_end_costs_the_tokens_only_and_a_late_one_is_not_counted(ledger: Ledger) -> None:
+    ledger.take(attempt(), 0.0)
+    early, late = counts(ledger, 5.0), counts(ledger, 20.0)
+    ledger.take(end(), 30.0)
+
+    assert (early, late) == (Counter(), {("blue", "ok"): 1})
+    assert counts(ledger, 40.0) == Counter()
+
+
+def test_a_lost_attempt_is_made_good_by_the_end(ledger: Ledger) -> None:
+    ledger.take(end(2, server="blue", code=503, done=False), 0.0)
+    early, late = counts(ledger, 1.0), counts(ledger, 5.0)
+    ledger.take(attempt(2, code=503), 6.0)
+
+    assert (early, late) == (Counter(), {("blue", "failed"): 1})
+    assert counts(ledger, 20.0) == Counter()
+
+
+def test_a_request_that_met_no_server_counts_for_none(ledger: Ledger) -> None:
+    ledger.take(end(0, server=None, code=404, flags="NR", done=False), 0.0)
+
+    assert counts(ledger, 60.0) == Counter()
+
+
+def test_what_is_remembered_is_forgotten_in_time(ledger: Ledger) -> None:
+    for number in range(100):
+        ledger.take(attempt(id=str(number)), 0.0)
+    ledger.fetch(20.0)
+    ledger.fetch(1000.0)
+
+    assert not ledger._open
+
+
+@pytest.mark.parametrize(
+    ("tag", "changed"),
+    [
+        ("xx", {}),
+        ("us", {"code": "many"}),
+        ("us", {"duration_ms": [1]}),
+        ("us", {"duration_ms": float("nan")}),
+        ("us", {"attempt": float("inf")}),
+        ("ds", {}),
+    ],
+    ids=str,
+)
+def test_a_record_that_is_not_ours_is_an_error_of_the_source(tag: str, changed: dict[str, object]) -> None:
+    with pytest.raises(SensorError, match="not ours"):
+        record_of(tag, {**BASE, "attempt": 1, **changed})

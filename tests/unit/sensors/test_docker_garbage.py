@@ -1,0 +1,189 @@
+"""Whatever the Docker Engine says, or who stands in its place, is news of containers or an error."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.domain.errors import SensorError
+from docker_engine.event_stream import ACTIONS as HEARD
+from docker_engine.event_stream import EventStream, Listed
+from docker_engine.parse import Event, event_of, summaries_of
+from sensors.docker_events.registry import Roster
+from tests.unit.sensors.listening import NOON, Fleet
+
+TEXTS = st.text(max_size=8) | st.sampled_from(
+    ["c1", "lab", "127.0.0.1", "trimtab.target", "container", "/vllm"]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from([10**400, 10**4000]) | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+WORDS = st.dictionaries(
+    TEXTS | st.sampled_from(["name", "oldName", "signal", "exitCode", "container"]), TEXTS, max_size=4
+)
+ACTIONS = TEXTS | st.sampled_from([*HEARD, "connect", "disconnect", "health_status: unhealthy", "die x"])
+EVENTS = st.builds(
+    lambda kind, action, key, told: {
+        "Type": kind,
+        "Action": action,
+        "Actor": {"ID": key, "Attributes": told},
+    },
+    st.sampled_from(["container", "network"]) | JSON,
+    ACTIONS | JSON,
+    st.sampled_from(["c1", "c2"]) | JSON,
+    WORDS | JSON,
+)
+SUMMARIES = st.fixed_dictionaries(
+    {"Id": st.sampled_from(["c1", "c2"]) | JSON},
+    optional={
+        "Names": st.lists(TEXTS, max_size=2) | JSON,
+        "Labels": WORDS | JSON,
+        "State": st.sampled_from(["running", "exited"]) | JSON,
+        "Status": TEXTS | JSON,
+        "Ports": st.lists(st.fixed_dictionaries({"IP": TEXTS, "PublicPort": JSON}), max_size=2) | JSON,
+        "NetworkSettings": st.dictionaries(st.just("Networks"), st.dictionaries(TEXTS, JSON, max_size=2))
+        | JSON,
+    },
+)
+DEEP = st.integers(0, 20_000).map(lambda depth: b'[{"Labels": ' + b"[" * depth)
+SAID = (
+    st.binary(max_size=100)
+    | DEEP
+    | st.one_of(JSON, EVENTS, st.lists(SUMMARIES, max_size=3)).map(lambda said: json.dumps(said).encode())
+)
+
+
+@given(st.lists(SAID, max_size=8))
+def test_any_bytes_are_news_of_containers_or_an_error_of_the_source(said: list[bytes]) -> None:
+    roster = Roster(Fleet({"chat-r0": "127.0.0.1:8101"}))
+    for clock_s, text in enumerate(said):
+        with suppress(SensorError):
+            heard = roster.happened(event_of(text), NOON, clock_s)
+            assert len(heard) <= 1
+        with suppress(SensorError):
+            roster.learn(summaries_of(text))
+            roster.resync(summaries_of(text), NOON)
+        roster.settled(NOON, clock_s)
+
+
+@given(SAID)
+def test_an_error_of_the_source_is_short(said: bytes) -> None:
+    why = ""
+    try:
+        event_of(said)
+    except SensorError as error:
+        why = str(error)
+
+    assert len(why) < 500
+
+
+def test_an_engine_that_forgets_no_container_is_not_followed_for_ever() -> None:
+    roster = Roster(Fleet())
+
+    for number in range(10_000):
+        roster.happened(event_of(b'{"Actor": {"ID": "c%d"}}' % number), NOON, 0.0)
+
+    with pytest.raises(SensorError, match="more than 10000 containers"):
+        roster.happened(event_of(b'{"Actor": {"ID": "another"}}'), NOON, 0.0)
+
+
+class Liar:
+    """Stands where an Engine should: answers each path with bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.host = f"unix://{path}"
+        self.answers: dict[str, bytes] = {}
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                visitor, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(visitor,)).start()
+
+    def _answer(self, visitor: socket.socket) -> None:
+        with visitor, visitor.makefile("rb") as asked, suppress(OSError):
+            line = asked.readline().decode()
+            while asked.readline().strip():
+                pass
+            if line:  # and no mere knock
+                path = line.split()[1].partition("?")[0]
+                visitor.sendall(self.answers[path.rpartition("/")[2]])
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+def chunked(body: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    return head + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n" if body else head + b"0\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liar]:
+    made = Liar(tmp_path_factory.mktemp("engine") / "docker.sock")
+    yield made
+    made.close()
+
+
+async def heard_of(host: str) -> list[object]:
+    """All that comes until the stream ends, which it does."""
+    heard: list[object] = []
+    async with asyncio.timeout(60), EventStream(host, 5.0, 5.0) as stream:
+        with suppress(SensorError):
+            while item := await stream.next():
+                heard.append(item)
+    return heard
+
+
+VERSION = chunked(b'{"ApiVersion": "1.41"}')
+
+
+@settings(max_examples=50)
+@given(st.just(VERSION) | SAID.map(chunked), SAID.map(chunked) | SAID, SAID.map(chunked) | SAID)
+def test_whatever_an_engine_answers_the_stream_ends(
+    liar: Liar, version: bytes, events: bytes, containers: bytes
+) -> None:
+    liar.answers = {"version": version, "events": events, "json": containers}
+
+    for item in asyncio.run(heard_of(liar.host)):
+        assert isinstance(item, Event | Listed)
+
+
+@pytest.mark.parametrize(
+    ("events", "containers", "heard"),
+    [
+        (b'{"Type": "container", "Action": "oom"}\n', b"[]", ["Listed", "Event"]),
+        (b'{"Action": "die"}\n\n[]\n{"Action": "die"}\n', b"[]", ["Listed", "Event"]),
+        (b"x" * 2**21, b"[]", ["Listed"]),
+        (b"[" * 100_000 + b"\n", b"[]", ["Listed"]),
+        (b"", b"[]" + b" " * 2**23, []),
+        (b"", b"[" * 100_000, []),
+        (b"", b'[{"Id": 7}]', []),
+        (b'{"Action": "die"}\n' * 20_000, b"[]", None),
+    ],
+    ids=["good", "a list", "endless", "nested", "large list", "nested list", "no id", "flood"],
+)
+async def test_what_can_be_read_is_heard_until_something_cannot(
+    liar: Liar, events: bytes, containers: bytes, heard: list[str] | None
+) -> None:
+    liar.answers = {"version": VERSION, "events": chunked(events), "json": chunked(containers)}
+
+    found = [type(item).__name__ for item in await heard_of(liar.host)]
+
+    assert found == heard or (heard is None and len(found) <= 20_001)

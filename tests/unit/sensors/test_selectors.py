@@ -1,0 +1,47 @@
+import pytest
+
+from sensors.prometheus.selectors import Selector, age_query, selectors
+
+
+@pytest.mark.parametrize(
+    ("promql", "expected"),
+    [
+        ("up", [("up", None)]),
+        ("job:up:sum", [("job:up:sum", None)]),
+        ('up{job="a"}', [('up{job="a"}', None)]),
+        ('{__name__="up",job="a"}', [('{__name__="up",job="a"}', None)]),
+        ('{"odd.name", job="a"}', [('{"odd.name", job="a"}', None)]),
+        ('up {job="a"} [30s]', [('up{job="a"}', "30s")]),
+        ('sum by (job, name) (rate(x_total{a="}",b=~"c{2}"}[1m]))', [('x_total{a="}",b=~"c{2}"}', "1m")]),
+        ("sum(x) by (y)", [("x", None)]),
+        ("sum without(y) (x)", [("x", None)]),
+        ("SUM BY (y) (x)", [("x", None)]),
+        ("a / on (b) group_left (c) d", [("a", None), ("d", None)]),
+        ("a and b or c unless d", [("a", None), ("b", None), ("c", None), ("d", None)]),
+        ("a > bool 1e3", [("a", None)]),
+        ("a offset 5m + a @ 1609746000 + a @ end()", [("a", None)]),
+        ("max_over_time(rate(a[1m])[10m:30s])", [("a", "1m")]),
+        ("avg_over_time(a[10m:1m])", [("a", "10m")]),
+        ("quantile_over_time(0.9, a[1h30m])", [("a", "1h30m")]),
+        ("histogram_quantile(0.95, sum by (le) (rate(a_bucket[1m])))", [("a_bucket", "1m")]),
+        ('label_replace(a, "b", "$1", "c", "(d) # e{")', [("a", None)]),
+        ("a # b\n+ c", [("a", None), ("c", None)]),
+        ("topk(3, a) + count_values('b', c)", [("a", None), ("c", None)]),
+        ("vector(1) + time() * -Inf + 0x1F + NaN", []),
+        ('"text"', []),
+        ("", []),
+        ("sum(sum_total) + by_total", [("sum_total", None), ("by_total", None)]),
+        ('{a="b"} + {c="d"}', [('{a="b"}', None), ('{c="d"}', None)]),
+    ],
+)
+def test_what_an_expression_reads(promql: str, expected: list[tuple[str, str | None]]) -> None:
+    assert selectors(promql) == tuple(Selector(*one) for one in expected)
+
+
+@pytest.mark.parametrize("junk", ["{", "a{", "a[", ")((", "by(", "'", "a{b='", "\x00", "[]", "sum by"])
+def test_what_is_no_expression_does_no_harm(junk: str) -> None:
+    age_query(junk)
+
+
+def test_an_expression_that_reads_nothing_has_no_age() -> None:
+    assert age_query("vector(1)") is None

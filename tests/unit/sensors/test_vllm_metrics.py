@@ -1,0 +1,184 @@
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from agent.domain.reading import EngineSample
+from sensors.vllm_metrics.plugin import VllmMetrics
+from tests.unit.sensors.listening import Fleet, listening
+from tests.unit.sensors.pages import (
+    DISABLED_LOG_STATS,
+    LATER,
+    NOT_THERE,
+    PAGE,
+    answer,
+    page_server,
+    with_values,
+)
+
+QUICK = VllmMetrics(every_s=0.02, timeout_s=20.0)
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_a_server_is_scraped_again_and_again() -> None:
+    async with page_server() as pages, listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
+        await heard.until(lambda: len(heard.of(EngineSample)) > 2)
+        pages.says(LATER)
+        await heard.until(lambda: any(one.prompt_tokens for one in heard.of(EngineSample)))
+
+    samples = heard.of(EngineSample)
+    assert heard.states() == []
+    assert {one.server for one in samples} == {"chat-r0"}
+    assert samples[0].interval_s == 0.0
+    assert all(one.interval_s > 0 for one in samples[1:])
+    assert sum(one.prompt_tokens for one in samples) == 9.0
+
+
+async def test_servers_come_and_go() -> None:
+    async with AsyncExitStack() as stack:
+        blue, green = [await stack.enter_async_context(page_server()) for _ in range(2)]
+        fleet = Fleet({"blue": blue.address})
+        heard = await stack.enter_async_context(listening(QUICK, fleet))
+        await heard.next(EngineSample)
+        fleet.addresses["green"] = green.address
+        await heard.until(lambda: any(one.server == "green" for one in heard.of(EngineSample)))
+        del fleet.addresses["blue"]
+        await asyncio.sleep(0.2)
+        asked = blue.asked["/metrics"]
+        for _ in range(5):
+            await heard.next(EngineSample)
+
+        assert blue.asked["/metrics"] == asked
+        assert heard.states() == []
+
+
+async def test_a_server_without_an_address_is_left_alone() -> None:
+    async with listening(QUICK, Fleet({"chat-r1": ""})) as heard:
+        await asyncio.sleep(0.1)
+
+    assert heard.samples == []
+
+
+async def test_the_version_is_asked_once_for_each_process() -> None:
+    async with page_server() as pages, listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
+        await heard.until(lambda: len(heard.of(EngineSample)) > 3)
+        first = (heard.of(EngineSample)[-1].facts["version"], pages.asked["/version"])
+        pages.says(with_values(PAGE, process_start_time_seconds=1.9e9), b'{"version":"0.33.0"}')
+        await heard.until(lambda: heard.of(EngineSample)[-1].facts["version"] == "0.33.0")
+        await heard.next(EngineSample)
+
+    assert first == ("0.32.0", 1)
+    assert pages.asked["/version"] == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        NOT_THERE,
+        answer(b""),
+        answer(b"[1]"),
+        answer(b"[" * 4000),
+        answer(b'{"version": 3}'),
+        answer(b"\xff" * 9999),
+    ],
+    ids=["404", "empty", "list", "deep", "number", "huge"],
+)
+async def test_a_server_that_does_not_tell_its_version_is_asked_once(said: bytes) -> None:
+    async with page_server() as pages:
+        pages.answers["/version"] = said
+        async with listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
+            await heard.until(lambda: len(heard.of(EngineSample)) > 3)
+
+    assert pages.asked["/version"] == 1
+    assert "version" not in heard.of(EngineSample)[-1].facts
+    assert heard.states() == []
+
+
+BAD = {
+    "disable-log-stats": (answer(DISABLED_LOG_STATS), "no vllm: metric: not a vLLM server, or one run with"),
+    "html": (answer(b"<html><body>Bad Gateway</body></html>\n"), "not a metrics page: starts with '<html>"),
+    "binary": (answer(bytes(range(256)) * 40), "not a metrics page: not UTF-8"),
+    "empty": (answer(b""), "the metrics page is empty"),
+    "last line cut": (answer(LATER[:-20]), "cut: it ends in"),
+    "connection cut": (answer(LATER)[:-5000], "ContentLengthError"),
+    "chunks cut": (CHUNKED + b"ffff\r\n" + LATER[:9000], "TransferEncodingError"),
+    "lines lost": (answer(b"".join(LATER.splitlines(keepends=True)[:100])), "series are gone"),
+    "bad chunks": (CHUNKED + b"lalala\r\n", "/metrics: "),
+    "not http": (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "/metrics: "),
+    "closed": (b"", "disconnected"),
+    "404": (NOT_THERE, "answered 404, not 200"),
+    "redirect": (b"HTTP/1.1 302 Found\r\nLocation: /version\r\nContent-Length: 0\r\n\r\n", "answered 302"),
+    "malformed": (answer(PAGE.replace(b"} 1422.0", b"} many")), "cannot be read"),
+    "huge": (answer(b"# TYPE a gauge\n" + b"a 1\n" * 2_500_000), "larger than 8388608 bytes"),
+    "gzip bomb": (
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\n" + b"no gzip!!",
+        "/metrics: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_a_bad_answer_is_said_once_and_so_is_the_return(kind: str) -> None:
+    said, why = BAD[kind]
+    async with page_server() as pages, listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
+        await heard.next(EngineSample)
+        pages.answers["/metrics"] = said
+        await heard.until(heard.states)
+        asked, scraped = pages.asked["/metrics"], len(heard.of(EngineSample))
+        await pages.until_asked("/metrics", asked + 3)
+        if kind != "lines lost":  # a page of fewer series is believed when it stays like that
+            assert len(heard.of(EngineSample)) == scraped
+        pages.says(LATER)
+        await heard.until(lambda: heard.samples[-1] in heard.of(EngineSample) and len(heard.states()) > 1)
+
+    assert [state.available for state in heard.states()] == [False, True]
+    assert {state.source for state in heard.states()} == {"vllm_metrics chat-r0"}
+    assert why in heard.states()[0].why
+    assert all(one.prompt_tokens in {0.0, 9.0} for one in heard.of(EngineSample))
+
+
+async def test_what_was_missed_while_a_page_was_unreadable_is_counted_after_it() -> None:
+    async with page_server() as pages, listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
+        await heard.next(EngineSample)
+        pages.answers["/metrics"] = answer(LATER[:-20])
+        await heard.until(heard.states)
+        pages.says(LATER)
+        one = await heard.next(EngineSample)
+
+    assert (one.prompt_tokens, one.generation_tokens) == (9.0, 1500.0)
+    assert one.interval_s > 0.02
+
+
+async def test_a_server_that_hangs_holds_up_nobody() -> None:
+    quick = VllmMetrics(every_s=0.02, timeout_s=0.5)
+    async with page_server() as well, page_server() as hung:
+        hung.answers["/metrics"] = None
+        async with listening(quick, Fleet({"hung": hung.address, "well": well.address})) as heard:
+            await heard.until(lambda: any(state.source == "vllm_metrics hung" for state in heard.states()))
+            before = len(heard.of(EngineSample))
+            await heard.until(lambda: len(heard.of(EngineSample)) > before + 5)
+            hung.says(PAGE)
+            await heard.until(lambda: any(one.server == "hung" for one in heard.of(EngineSample)))
+
+    of_hung = [state for state in heard.states() if state.source == "vllm_metrics hung"]
+    assert [state.available for state in of_hung] == [False, True]
+    assert "in time" in of_hung[0].why
+
+
+async def test_a_version_that_hangs_is_given_up() -> None:
+    async with page_server() as pages:
+        pages.answers["/version"] = None
+        fleet = Fleet({"chat-r0": pages.address})
+        async with listening(VllmMetrics(every_s=0.02, timeout_s=0.3), fleet) as heard:
+            await heard.until(lambda: len(heard.of(EngineSample)) > 5)
+
+    assert pages.asked["/version"] == 3
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "no such host:80", "[::1"])
+async def test_an_address_where_nothing_listens_is_said_once(address: str) -> None:
+    async with listening(QUICK, Fleet({"chat-r0": address})) as heard:
+        await heard.until(heard.states)
+        await asyncio.sleep(0.2)
+
+    assert [state.available for state in heard.states()] == [False]

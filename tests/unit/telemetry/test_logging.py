@@ -1,0 +1,110 @@
+"""Logs as a collector and as a person at a terminal see them."""
+
+import io
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+import structlog
+
+from agent.telemetry.logging import configure
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()  # pytest's own: `configure` would close them
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_a_collector_gets_json_without_secrets() -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+
+    structlog.get_logger("trimtab").info("launched", target="chat", argv=["vllm", "--api-key", "PLANTED"])
+    logging.getLogger("aiohttp.access").warning("GET %s HF_TOKEN=PLANTED", "/metrics")
+    structlog.get_logger("trimtab").debug("not said")
+
+    ours, theirs = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert ours["event"] == "launched"
+    assert (ours["level"], ours["logger"], ours["target"]) == ("info", "trimtab", "chat")
+    assert ours["argv"] == ["vllm", "--api-key", "***"]
+    assert ours["timestamp"].endswith("Z")
+    assert theirs["event"] == "GET /metrics HF_TOKEN=***"
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["json", "terminal"])
+def test_an_exception_is_told_without_secrets(stream: io.StringIO) -> None:
+    configure("error", stream)
+
+    try:
+        int("bad --hf-token PLANTED")
+    except ValueError:
+        structlog.get_logger("trimtab").exception("failed")
+
+    assert "ValueError: invalid literal for int() with base 10: 'bad --hf-token ***" in stream.getvalue()
+    assert "PLANTED" not in stream.getvalue()
+
+
+@contextmanager
+def journald(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, TextIO]]:
+    """Its socket, and a stream that systemd says goes there too."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours, (home / "stderr").open("w+") as stderr:
+        ours.bind(str(home / "journal"))
+        ours.settimeout(10)
+        status = os.fstat(stderr.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+        configure("info", stderr, journald=str(home / "journal"))
+        yield ours, stderr
+        for handler in logging.getLogger().handlers:
+            handler.close()
+
+
+def test_journald_gets_each_key_as_a_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with journald(tmp_path, monkeypatch) as (socket_, stderr):
+        with structlog.contextvars.bound_contextvars(target="chat", rollout="chat-o3"):
+            structlog.get_logger("trimtab").warning("effect failed", why="two\nlines --api-key PLANTED")
+        said = socket_.recv(65536)
+        told = stderr.seek(0) or stderr.read()
+
+    assert b"\nPRIORITY=4\n" in said
+    assert b"\nTRIMTAB_TARGET=chat\n" in said
+    assert b"\nTRIMTAB_ROLLOUT=chat-o3\n" in said
+    assert b"TRIMTAB_WHY\n" + (23).to_bytes(8, "little") + b"two\nlines --api-key ***\n" in said
+    assert told == ""
+
+
+def test_what_journald_does_not_take_goes_to_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with journald(tmp_path, monkeypatch) as (_, stderr):
+        (tmp_path / "journal").unlink()
+        structlog.get_logger("trimtab").error("launched", target="chat")
+        stderr.seek(0)
+        told = json.load(stderr)
+
+    assert (told["event"], told["target"], told["level"]) == ("launched", "chat", "error")
+
+
+def test_a_person_gets_lines() -> None:
+    stream = Terminal()
+    configure("info", stream)
+
+    structlog.get_logger("trimtab").info("launched", target="chat")
+
+    assert len(stream.getvalue().splitlines()) == 1
+    assert "launched" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")

@@ -1,0 +1,69 @@
+"""What systemd hears, over a real datagram socket."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.telemetry.sdnotify import Notifier, notifier, watchdog_s
+
+
+@pytest.fixture(params=["path", "abstract"])
+def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    name = f"trimtab-test-{os.getpid()}" if request.param == "abstract" else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0{name}" if request.param == "abstract" else name)
+        listener.settimeout(30)
+        yield listener, f"@{name}" if request.param == "abstract" else name
+
+
+def test_systemd_hears_every_word(systemd: tuple[socket.socket, str]) -> None:
+    listener, address = systemd
+    daemon = notifier({"NOTIFY_SOCKET": address})
+
+    daemon.ready("watching 2 targets")
+    daemon.status("line one\nREADY=0")
+    daemon.watchdog()
+    daemon.reloading()
+    daemon.stopping()
+
+    said = [listener.recv(4096).decode() for _ in range(5)]
+    assert said[0] == "READY=1\nSTATUS=watching 2 targets"
+    assert said[1] == "STATUS=line one READY=0"
+    assert said[2] == "WATCHDOG=1"
+    assert said[3].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert said[3].rpartition("=")[2].isdecimal()
+    assert said[4] == "STOPPING=1"
+
+
+def test_without_systemd_nothing_is_said() -> None:
+    daemon = notifier({})
+
+    daemon.ready("fine")
+    daemon.watchdog()
+
+    assert daemon == Notifier("")
+
+
+def test_a_systemd_that_went_away_disturbs_nobody(tmp_path: Path) -> None:
+    Notifier(str(tmp_path / "gone")).watchdog()
+    Notifier("x" * 500).watchdog()
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"WATCHDOG_USEC": "20000000"}, 20.0),
+        ({"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": str(os.getpid())}, 20.0),
+        ({"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_the_watchdog_interval_is_read_for_this_process_only(
+    environ: dict[str, str], expected: float | None
+) -> None:
+    assert watchdog_s(environ) == expected

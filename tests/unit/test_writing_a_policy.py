@@ -1,0 +1,56 @@
+"""The walk of docs/writing-a-policy.md, every file written and every command run, ends in the example."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+GUIDE = REPOSITORY / "docs" / "writing-a-policy.md"
+EXAMPLE = REPOSITORY / "examples" / "queue-limit"
+UV = REPOSITORY / ".cache" / "uv" / "bin"
+BLOCK = re.compile(r"(?:^`([^`\n]+)`:\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def run(command: str, at: Path, environment: dict[str, str]) -> str:
+    """One shell line; AssertionError with what it said when it fails."""
+    done = subprocess.run(
+        ["bash", "-euc", command],
+        cwd=at,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_every_command_of_the_guide_works_and_leads_to_the_example(tmp_path: Path) -> None:
+    own = tmp_path / "environment"
+    tools = f"{Path(sys.executable).parent}:{UV}:{os.environ['PATH']}"
+    packages = own / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    environment = {**os.environ, "PATH": tools, "VIRTUAL_ENV": str(own), "PYTHONPATH": str(packages)}
+    run(f"uv venv -q --python {sys.executable} {own}", tmp_path, environment)
+    at, said = tmp_path, ""
+
+    for file, kind, text in BLOCK.findall(GUIDE.read_text()):
+        if file:
+            (at / file).write_text(text)
+        elif kind == "sh":
+            for command in text.splitlines():
+                said += run(command, at, environment)
+                at = at / command.removeprefix("cd ") if command.startswith("cd ") else at
+
+    assert "queue_limit (of " in said
+    assert "queue_limit (of the package acme-queue-limit 1.0.0): Answers 503 early" in said
+    assert "trimtab.toml: ready to run" in said
+    assert " passed" in said
+    for name in ("pyproject.toml", "test_queue_limit.py", "queue_limit/__init__.py"):
+        example = (EXAMPLE / name).read_text().replace("  # noqa: INP001", "")  # a matter of this repository
+        assert (at / name).read_text() == example, f"{name} of the example is another"

@@ -1,0 +1,122 @@
+"""Reading the YAML of vLLM's --config."""
+
+import json
+import subprocess
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.real_vllm import real_vllm
+from vllm_facts.config_file import path_in, words_of
+from vllm_facts.errors import FlagError
+from vllm_facts.flags import setting_of
+from vllm_facts.values import Value
+
+FILE = """\
+model: org/model
+max-num-seqs: 64
+gpu_memory_utilization: 0.85
+max-model-len: 8k
+enforce-eager: true
+enable-prefix-caching: false
+enable_chunked_prefill: false
+served-model-name: [a, b]
+cudagraph-capture-sizes: []
+speculative-config:
+  method: ngram
+  num_speculative_tokens: 3
+seed: -1
+"""
+
+
+def read(text: str) -> dict[str, Value]:
+    return setting_of(["vllm", "serve", *words_of(text, "c.yaml")])
+
+
+def test_a_file_is_read_as_vllm_reads_it() -> None:
+    assert read(FILE) == {
+        "model": "org/model",
+        "max_num_seqs": 64,
+        "gpu_memory_utilization": 0.85,
+        "max_model_len": 8000,
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "served_model_name": "a b",
+        "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}',
+        "seed": -1,
+    }
+
+
+@pytest.mark.real_vllm
+@pytest.mark.timeout(900)
+def test_vllm_itself_agrees_on_the_words() -> None:
+    vllm = real_vllm()
+    script = (
+        "import json, sys, tempfile\n"
+        "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
+        "import argparse\n"
+        "p = FlexibleArgumentParser()\n"
+        "for f in ('--enforce-eager', '--enable-prefix-caching', '--enable-chunked-prefill'):\n"
+        "    p.add_argument(f, action=argparse.BooleanOptionalAction)\n"
+        "t = tempfile.NamedTemporaryFile('w', suffix='.yaml'); t.write(sys.stdin.read()); t.flush()\n"
+        "print(json.dumps(p.load_config_file(t.name)))\n"
+    )
+    said = subprocess.run([vllm.python, "-c", script], input=FILE, capture_output=True, text=True, check=True)
+    words = json.loads(said.stdout.splitlines()[-1])
+
+    assert setting_of(["vllm", "serve", *words]) == read(FILE)
+
+
+def test_a_switch_turned_off_with_an_underscore_is_dropped_as_vllm_drops_it() -> None:
+    assert read("enable_prefix_caching: false") == {}
+
+
+def test_a_switch_that_has_no_off_is_left_out() -> None:
+    assert read("disable-log-stats: false") == {}
+
+
+def test_an_empty_file_sets_nothing() -> None:
+    assert words_of("# nothing yet\n", "c.yaml") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param("a: [1", "line 1 is not YAML|line 2 is not YAML", id="broken"),
+        pytest.param("- a\n- b\n", "no `flag: value` lines", id="a list"),
+        pytest.param("just words", "no `flag: value` lines", id="text"),
+    ],
+)
+def test_a_file_that_holds_no_flags_is_refused(text: str, why: str) -> None:
+    with pytest.raises(FlagError, match=why):
+        words_of(text, "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("argv", "path"),
+    [
+        (["vllm", "serve", "--config", "/c.yaml"], "/c.yaml"),
+        (["vllm", "serve", "--config=/c.yaml"], ""),  # vLLM reads past it
+        (["vllm", "serve", "m"], ""),
+    ],
+)
+def test_the_file_is_named_by_two_words(argv: list[str], path: str) -> None:
+    assert path_in(argv) == path
+
+
+@pytest.mark.parametrize("flags", [["--config"], ["--config", "a.yaml", "--config", "b.yaml"]])
+def test_a_config_flag_that_vllm_would_refuse_is_refused(flags: list[str]) -> None:
+    with pytest.raises(FlagError, match="--config is"):
+        path_in(["vllm", "serve", *flags])
+
+
+_KNOBS = st.sampled_from(["max-num-seqs", "block-size", "seed", "max_num_partial_prefills", "watermark"])
+
+
+@given(st.dictionaries(_KNOBS, st.integers(-5, 10**6) | st.floats(0.001, 1.0)))
+def test_numbers_come_back_as_they_were_written(entries: dict[str, Value]) -> None:
+    written = {key.replace("-", "_"): value for key, value in entries.items()}
+
+    assert read(yaml.safe_dump(entries)) == written

@@ -1,0 +1,72 @@
+"""How long a context vLLM grants a model, as vLLM 0.32's ModelConfig did for a small Qwen3."""
+
+import pytest
+
+from tests.support.lint_cases import case, dense
+from vllm_facts.models.config_json import read_config
+from vllm_facts.models.context_limit import too_long
+
+QWEN3 = dense("Qwen/Qwen3-8B", 8.2, max_len=40960)
+YARN = """"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}"""
+LONG = f"vllm serve m --max-model-len 131072 --hf-overrides '{{{YARN}}}'"
+DOTTED = "--hf-overrides.rope_scaling.rope_type yarn --hf-overrides.rope_scaling.factor 4.0"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--max-model-len 40960",
+        "--max-model-len auto",
+        "",
+        f"""--max-model-len 131072 --hf-overrides '{{{YARN}, "max_position_embeddings": 131072}}'""",
+        """--max-model-len 81920 --hf-overrides '{"rope_scaling": {"rope_type": "linear", "factor": 2.0}}'""",
+        """--max-model-len 81920 --hf-overrides '{"max_position_embeddings": 81920}'""",
+        """--max-model-len 81920 --hf-overrides '{"model_max_length": 81920}'""",
+        "--max-model-len 81920 --hf-config-path /elsewhere",
+    ],
+)
+def test_what_vllm_takes_is_not_too_long(flags: str) -> None:
+    assert too_long(case(f"vllm serve m {flags}", model=QWEN3)) is None
+
+
+def test_one_token_more_is_too_long() -> None:
+    found = too_long(case("vllm serve m --max-model-len 40961", model=QWEN3))
+
+    assert found is not None
+    assert (found.asked, found.own, found.to) == (40961, 40960, {"max_model_len": 40960})
+
+
+def test_yarn_alone_does_not_lengthen_and_is_completed() -> None:
+    found = too_long(case(LONG, model=QWEN3))
+
+    assert found is not None
+    assert found.yarn
+    assert '"max_position_embeddings": 131072' in str(found.to["hf_overrides"])
+
+
+def test_dotted_yarn_is_completed_by_another_part() -> None:
+    original = "--hf-overrides.rope_scaling.original_max_position_embeddings 32768"
+
+    found = too_long(case(f"vllm serve m --max-model-len 131072 {DOTTED} {original}", model=QWEN3))
+
+    assert found is not None
+    assert found.to == {"hf_overrides.max_position_embeddings": 131072}
+
+
+def test_of_older_versions_yarn_is_not_judged() -> None:
+    assert too_long(case(LONG, model=QWEN3, version="0.14.0")) is None
+
+
+@pytest.mark.parametrize(
+    ("scaling", "length"),
+    [
+        ({"type": "linear", "factor": 4.0}, 16384),
+        ({"rope_type": "dynamic", "factor": 2.0}, 8192),
+        ({"rope_type": "llama3", "factor": 8.0}, 4096),
+        ({"rope_type": "default"}, 4096),
+    ],
+)
+def test_a_configs_own_scaling_counts_where_vllm_multiplies(scaling: dict[str, object], length: int) -> None:
+    config = {"model_type": "llama", "max_position_embeddings": 4096, "rope_scaling": scaling}
+
+    assert read_config(config, "m").max_len == length

@@ -1,0 +1,100 @@
+from math import isnan
+
+import pytest
+
+from agent.domain.errors import SensorError
+from vllm_facts.metrics.exposition import bucket, labels, page_text, pick
+
+
+def page(*lines: str) -> bytes:
+    return "\n".join(("# TYPE a gauge", *lines, "")).encode()
+
+
+def picked(*lines: str) -> list[tuple[str, float]]:
+    return pick(page_text(page(*lines)), {"a"}).get("a", [])
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a 1", ("", 1.0)),
+        ("a 1.5e+09 1700000000000", ("", 1.5e9)),
+        ("a{} 2", ("", 2.0)),
+        ('a{b="c"} 3', ('b="c"', 3.0)),
+        ('a{b="c"} 3 1700000000000', ('b="c"', 3.0)),
+        ('a{b="{d} 7",} 4', ('b="{d} 7",', 4.0)),
+        ("a +Inf", ("", float("inf"))),
+        ("a 1\r", ("", 1.0)),
+    ],
+)
+def test_a_line_is_read_with_what_the_format_allows(line: str, expected: tuple[str, float]) -> None:
+    assert picked(line) == [expected]
+
+
+def test_nan_is_read_as_such() -> None:
+    assert isnan(picked("a NaN")[0][1])
+
+
+def test_only_the_whole_name_counts() -> None:
+    assert picked("ab 1", 'ab{a="1"} 2', "# a 3", " a 4") == []
+
+
+@pytest.mark.parametrize("line", ["a", "a ", "a one", 'a{b="c" 1', "a 1 yesterday", 'a{b="c"}'])
+def test_a_wanted_line_that_cannot_be_read_is_an_error(line: str) -> None:
+    with pytest.raises(SensorError, match="cannot be read"):
+        picked(line)
+
+
+def test_what_is_not_wanted_is_not_read() -> None:
+    assert picked("b one", "a 1") == [("", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        (b"\xff\xfe\x00\x01" * 99, "not UTF-8"),
+        (b"<!DOCTYPE html>\n<html><body>502 Bad Gateway</body></html>\n", "not a metrics page: starts with"),
+        (b'{"error": "no"}', "not a metrics page: starts with"),
+        (page("a 1", "a 2")[:-1], "is cut"),
+        (page('a{b="c')[:-1], "is cut"),
+    ],
+    ids=["empty", "blank", "binary", "html", "json", "cut at a value", "cut in a label"],
+)
+def test_what_is_not_a_whole_page_is_an_error(body: bytes, why: str) -> None:
+    with pytest.raises(SensorError, match=why):
+        page_text(body)
+
+
+def test_labels_are_unescaped() -> None:
+    assert labels(r'a="say \"hi\"",b="c:\\d",e="two\nlines",f="a,b=}{"') == {
+        "a": 'say "hi"',
+        "b": "c:\\d",
+        "e": "two\nlines",
+        "f": "a,b=}{",
+    }
+    assert labels("") == {}
+    assert labels('a="",') == {"a": ""}
+
+
+@pytest.mark.parametrize(
+    "inside", ["a", "a=b", 'a="b', 'a="b" c="d"', ',a="b"', '1a="b"', 'le="1"} 3 # {t="x"']
+)
+def test_malformed_labels_are_an_error(inside: str) -> None:
+    with pytest.raises(SensorError, match="labels"):
+        labels(inside)
+
+
+def test_a_bucket_is_told_from_its_histogram() -> None:
+    edge, of = bucket('engine="0",le="0.25",model_name="m"')
+    last, of_last = bucket('model_name="m",engine="0",le="+Inf"')
+
+    assert (edge, last) == (0.25, float("inf"))
+    assert of == of_last
+
+
+@pytest.mark.parametrize("inside", ['engine="0"', 'le="wide"', 'role="1"'])
+def test_a_bucket_without_an_edge_is_an_error(inside: str) -> None:
+    with pytest.raises(SensorError, match="le"):
+        bucket(inside)

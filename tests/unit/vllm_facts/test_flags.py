@@ -1,0 +1,321 @@
+"""Reading and editing vLLM command lines."""
+
+import json
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.real_vllm import real_vllm
+from vllm_facts import flag_table
+from vllm_facts.errors import FlagError
+from vllm_facts.flags import place_of, secrets_of, setting_of, with_file, with_setting
+from vllm_facts.values import Value
+
+SERVE = ["vllm", "serve", "org/model"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "setting"),
+    [
+        pytest.param(["--max-num-seqs", "2"], {"max_num_seqs": 2}, id="number"),
+        pytest.param(["--max_num_seqs=2"], {"max_num_seqs": 2}, id="underscores, joined"),
+        pytest.param(["--max-num-seqs", "2", "--max_num_seqs=4"], {"max_num_seqs": 4}, id="the last wins"),
+        pytest.param(["--gpu-memory-utilization", "0.90"], {"gpu_memory_utilization": 0.9}, id="float"),
+        pytest.param(["--seed", "-1"], {"seed": -1}, id="negative"),
+        pytest.param(["--enforce-eager"], {"enforce_eager": True}, id="switch on"),
+        pytest.param(["--no-enable-prefix-caching"], {"enable_prefix_caching": False}, id="switch off"),
+        pytest.param(["--enforce-eager", "--no-enforce-eager"], {"enforce_eager": False}, id="on, then off"),
+        pytest.param(["--max-model-len", "8k"], {"max_model_len": 8000}, id="decimal size"),
+        pytest.param(["--max-model-len", "8K"], {"max_model_len": 8192}, id="binary size"),
+        pytest.param(["--max-num-batched-tokens", "25.6k"], {"max_num_batched_tokens": 25600}, id="25.6k"),
+        pytest.param(
+            ["--max-num-batched-tokens", "1.5K"], {"max_num_batched_tokens": "1.5K"}, id="not a size"
+        ),
+        pytest.param(["--max-num-seqs", "8k"], {"max_num_seqs": "8k"}, id="a count is no size"),
+        pytest.param(
+            ["-tp", "2", "-pp=3"], {"tensor_parallel_size": 2, "pipeline_parallel_size": 3}, id="-tp"
+        ),
+        pytest.param(["-O3"], {"optimization_level": 3}, id="-O3"),
+        pytest.param(["-O", "2"], {"optimization_level": 2}, id="-O 2"),
+        pytest.param(["-O=1"], {"optimization_level": 1}, id="-O=1"),
+        pytest.param(["-q", "fp8", "-ep"], {"quantization": "fp8", "enable_expert_parallel": True}, id="-q"),
+        pytest.param(["-cc.mode=3"], {"compilation_config.mode": 3}, id="dotted"),
+        pytest.param(["--eplb-config.use_async", "false"], {"eplb_config.use_async": False}, id="dotted off"),
+        pytest.param(["-cc.passes+", "a,b"], {"compilation_config.passes+": "a,b"}, id="dotted, one more"),
+        pytest.param(["--cuda-graph-sizes", "1", "2"], {"cuda_graph_sizes": "1 2"}, id="several of old"),
+        pytest.param(
+            ["--kv-cache-memory", "2G"], {"kv_cache_memory_bytes": 2**31}, id="short name of vLLM's log"
+        ),
+        pytest.param(
+            ["--cudagraph-capture-sizes", "1", "2"], {"cudagraph_capture_sizes": "1 2"}, id="several"
+        ),
+        pytest.param(["--served-model-name", "7"], {"served_model_name": "7"}, id="a name stays text"),
+        pytest.param(["--brand-new-switch"], {"brand_new_switch": True}, id="unknown switch"),
+        pytest.param(["--brand-new", "x", "--port", "1"], {"brand_new": "x"}, id="unknown flag"),
+        pytest.param(["--speculative-config", '{"a": 1}'], {"speculative_config": '{"a": 1}'}, id="JSON"),
+        pytest.param(
+            ["--api-key", "k", "--hf-token=t", "--host", "::", "--port", "1"], {}, id="place, secrets"
+        ),
+    ],
+)
+def test_a_command_line_is_read(flags: list[str], setting: dict[str, Value]) -> None:
+    assert setting_of([*SERVE, *flags]) == {"model": "org/model", **setting}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        ["vllm", "serve"],
+        ["/venv/bin/python3.11", "/venv/bin/vllm", "serve"],
+        ["python", "-m", "vllm.entrypoints.openai.api_server"],
+        ["python3", "-u", "-X", "dev", "-m", "simulator.server"],
+        ["python", "stub.py"],
+        ["env", "HF_HUB_OFFLINE=1", "vllm", "serve"],
+        ["numactl", "--cpunodebind=0", "/bin/vllm", "serve"],
+        ["sudo", "-E", "nohup", "vllm", "serve"],
+        ["uv", "run", "--with", "vllm", "vllm", "serve"],
+        ["timeout", "60", "python3", "-m", "vllm.entrypoints.openai.api_server"],
+        ["/usr/local/bin/serve-model"],
+        ["serve-model", "serve"],
+    ],
+    ids=" ".join,
+)
+def test_any_way_to_start_a_server_is_understood(head: list[str]) -> None:
+    argv = [*head, "--max-num-seqs", "2"]
+
+    assert setting_of(argv) == {"max_num_seqs": 2}
+    assert with_setting(argv, {"max_num_seqs": 4}) == [*head, "--max-num-seqs", "4"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["sh", "-c", "vllm serve m --max-num-seqs 2"], "starts a shell"),
+        (["env", "A=1", "bash", "start.sh"], "starts a shell"),
+        (["vllm", "bench", "serve"], "without `serve`"),
+        (["python", "-c", "import vllm"], "python -c"),
+        (["python", "-u"], "neither a module nor a file"),
+        (["docker", "run", "vllm/vllm-openai", "--model", "m"], "belongs to no flag"),
+        ([*SERVE, "another"], "belongs to no flag"),
+        ([*SERVE, "--", "x"], "cannot be read"),
+        ([*SERVE, "-=5"], "cannot be read"),
+        ([*SERVE, "--enforce-eager=true"], "takes no value, found 'true': write --enforce-eager$"),
+        ([*SERVE, "--enable-chunked-prefill=False"], "write --no-enable-chunked-prefill$"),
+        ([*SERVE, "--enable-chunked-prefill", "False"], "write --no-enable-chunked-prefill$"),
+        ([*SERVE, "--no-enforce-eager=false"], "write --enforce-eager$"),
+        ([*SERVE, "--headless=0"], "leave it out$"),
+        ([*SERVE, "—enforce-eager"], "begins with a long dash: write --enforce-eager$"),
+        ([*SERVE, "--enforce-eager=maybe"], "write --enforce-eager or leave it out$"),
+        (["nohup", "uv", "run", "server"], "no server is named"),
+        (["env", "A=1"], "no server is named"),
+        ([], "no server is named"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_cannot_be_edited_safely_is_refused(argv: list[str], why: str) -> None:
+    with pytest.raises(FlagError, match=why):
+        setting_of(argv)
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "after"),
+    [
+        pytest.param("--max-num-seqs 2", {"max_num_seqs": 4}, "--max-num-seqs 4", id="in place"),
+        pytest.param(
+            "--max_num-seqs=2 -tp 2", {"max_num_seqs": 4}, "--max_num-seqs=4 -tp 2", id="as spelled"
+        ),
+        pytest.param("-tp 2", {"tensor_parallel_size": 4}, "-tp 4", id="short form"),
+        pytest.param("-O3", {"optimization_level": 1}, "-O1", id="-O"),
+        pytest.param("--a 1 --b 2 --a=3 --c 4", {"a": 5}, "--b 2 --a=5 --c 4", id="repeated"),
+        pytest.param("--a 1", {"max_num_seqs": 4}, "--a 1 --max-num-seqs 4", id="appended"),
+        pytest.param("--a 1 --b 2 --a 3", {"a": None}, "--b 2", id="taken out"),
+        pytest.param("--a 1", {"b": None}, "--a 1", id="nothing to take out"),
+        pytest.param("--max-model-len 8k", {"max_model_len": 8000}, "--max-model-len 8k", id="already so"),
+        pytest.param("--max-model-len 8k", {"max_model_len": 9000}, "--max-model-len 9000", id="size"),
+        pytest.param("--enforce-eager", {"enforce_eager": False}, "--no-enforce-eager", id="off"),
+        pytest.param(
+            "--enforce_eager", {"enforce_eager": False}, "--no_enforce_eager", id="off, underscored"
+        ),
+        pytest.param("--no-async-scheduling", {"async_scheduling": True}, "--async-scheduling", id="on"),
+        pytest.param("-ep", {"enable_expert_parallel": False}, "--no-enable-expert-parallel", id="short off"),
+        pytest.param("--disable-log-stats", {"disable_log_stats": False}, "", id="no --no- form"),
+        pytest.param("--seed 1", {"seed": -1}, "--seed -1", id="negative number"),
+        pytest.param("--x 1", {"x": "-y"}, "--x=-y", id="looks like a flag"),
+        pytest.param("--x", {"x": 1}, "--x 1", id="unknown switch gets a value"),
+        pytest.param(
+            "--served-model-name a b --x 1", {"served_model_name": "c"}, "--served-model-name c --x 1", id="n"
+        ),
+        pytest.param(
+            "--x 1", {"cudagraph_capture_sizes": "1 2"}, "--x 1 --cudagraph-capture-sizes 1 2", id="two"
+        ),
+        pytest.param("-cc.mode=3", {"compilation_config.mode": 0}, "-cc.mode=0", id="dotted"),
+        pytest.param("", {"eplb_config.use_async": False}, "--eplb-config.use_async false", id="dotted off"),
+        pytest.param("-ac.a true", {"attention_config.a": False}, "-ac.a false", id="dotted, switched"),
+        pytest.param(
+            "-cc.mode=3",
+            {"compilation_config.cudagraph_mode": "FULL"},
+            "-cc.mode=3 -cc.cudagraph_mode FULL",
+            id="part of the same spelling: vLLM takes the last spelling alone",
+        ),
+        pytest.param("--port 8000 --x 1", {"port": 8101}, "--port 8101 --x 1", id="the port can be set"),
+        pytest.param("--api-key k --x 1", {"x": 2}, "--api-key k --x 2", id="secrets stay"),
+    ],
+)
+def test_only_what_must_change_changes(before: str, changes: dict[str, Value], after: str) -> None:
+    assert with_setting([*SERVE, *before.split()], changes) == [*SERVE, *after.split()]
+
+
+def test_the_positional_model_is_replaced_where_it_stands() -> None:
+    edited = with_setting([*SERVE, "--max-num-seqs", "2"], {"model": "org/other"})
+
+    assert edited == ["vllm", "serve", "org/other", "--max-num-seqs", "2"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"api_key": "k"}, {"--port": 1}, {"x": float("nan")}, {"model": "--x"}, {"served_model_name": "it's"}],
+    ids=str,
+)
+def test_a_change_that_cannot_be_written_is_refused(changes: dict[str, Value]) -> None:
+    with pytest.raises(FlagError):
+        with_setting(SERVE, changes)
+
+
+def test_the_flags_of_a_file_stand_before_those_that_win() -> None:
+    argv = ["nohup", "vllm", "serve", "m", "--config", "f.yaml", "--max-num-seqs", "2"]
+
+    both = with_file(argv, ["--max-num-seqs", "8", "--enforce-eager", "--model", "other"])
+
+    assert both[:4] == ["nohup", "vllm", "serve", "--max-num-seqs"]
+    expected = {"max_num_seqs": 2, "enforce_eager": True, "config": "f.yaml", "model": "m"}
+    assert setting_of(both) == expected
+
+
+def test_a_part_cannot_be_set_beside_json_that_it_would_replace() -> None:
+    argv = [*SERVE, "--compilation-config", '{"mode": 3}']
+
+    with pytest.raises(FlagError, match="beside the JSON of --compilation-config"):
+        with_setting(argv, {"compilation_config.cudagraph_mode": "FULL"})
+    assert with_setting(argv, {"compilation_config.cudagraph_mode": None}) == argv
+
+
+def test_the_address_is_read_apart() -> None:
+    assert place_of([*SERVE, "--host", "127.0.0.1", "--port=8007"]) == ("127.0.0.1", 8007)
+    assert place_of(SERVE) == ("", 8000)
+
+
+@pytest.mark.parametrize("word", ["abc", "8.5"])
+def test_a_port_that_is_no_number_is_refused(word: str) -> None:
+    with pytest.raises(FlagError, match="--port"):
+        place_of([*SERVE, "--port", word])
+
+
+def test_secrets_are_found_wherever_they_stand() -> None:
+    argv = ["env", "HF_TOKEN=hf_x", *SERVE, "--api-key", "sk-1", "--api_key=sk-2", "--x", "sk-1", "-tp", "2"]
+
+    assert secrets_of(argv) == ("hf_x", "sk-1", "sk-2")
+
+
+def test_a_refusal_does_not_show_a_secret() -> None:
+    with pytest.raises(FlagError) as refusal:
+        setting_of([*SERVE, "--api-key", "sk-1", "sk-2"])
+
+    assert "sk-" not in str(refusal.value)
+
+
+# Numbers as text read back as numbers: texts here start with a letter.
+_VALUES = st.one_of(
+    st.integers(-(10**15), 10**15),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+    st.none(),
+    st.from_regex(r"[a-zA-Z][ -~]*", fullmatch=True),
+)
+_KNOBS = st.one_of(
+    st.sampled_from(
+        ["seed", "max_model_len", "watermark", "tensor_parallel_size", "compilation_config.mode"]
+    ),
+    st.from_regex(r"x[a-z0-9_]{0,8}[a-z0-9]", fullmatch=True),
+)
+_WORDS = st.one_of(
+    st.sampled_from(
+        [
+            "--seed",
+            "--seed=1",
+            "-tp",
+            "-tp=2",
+            "-O3",
+            "--enforce-eager",
+            "--no-enforce-eager",
+            "8k",
+            "-1",
+            "0.5",
+        ]
+    ),
+    st.sampled_from(
+        ["--max_model-len", "--x=", "--xy", "--no-xy", "-cc.mode=1", "--served-model-name", "'", "-q"]
+    ),
+    st.text(max_size=6),
+)
+
+
+@given(st.lists(_WORDS, max_size=8), st.dictionaries(_KNOBS, _VALUES, max_size=4))
+def test_what_is_set_is_read_back_and_the_rest_stays(words: list[str], changes: dict[str, Value]) -> None:
+    argv = [*SERVE, *words]
+    try:
+        before = setting_of(argv)
+    except FlagError:
+        return
+    assert with_setting(argv, {}) == argv
+
+    after = setting_of(with_setting(argv, changes))
+
+    asked = {knob: value for knob, value in changes.items() if value is not None}
+    assert after == {knob: value for knob, value in before.items() if knob not in changes} | asked
+    assert with_setting(with_setting(argv, changes), changes) == with_setting(argv, changes)
+
+
+@given(st.lists(st.text(max_size=12), max_size=8))
+def test_any_words_are_read_or_refused_but_never_crash(words: list[str]) -> None:
+    assert all(isinstance(secret, str) for secret in secrets_of(words))
+    try:
+        setting_of(words)
+    except FlagError:
+        return
+
+
+_DUMP = """
+import json, sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+parts = parser.parse_args(json.loads(sys.argv[1])).compilation_config
+actions = [[action.option_strings, action.nargs] for action in parser._actions]
+print(json.dumps([actions, int(parts.mode), str(parts.cudagraph_mode)]))
+"""
+
+
+@pytest.mark.real_vllm
+@pytest.mark.timeout(1800)
+def test_the_table_says_what_vllms_own_parser_says() -> None:
+    argv = with_setting([*SERVE, "-cc.mode=3"], {"compilation_config.cudagraph_mode": "PIECEWISE"})
+    command = [str(real_vllm().python), "-c", _DUMP, json.dumps(argv[3:])]
+    dump = subprocess.run(command, check=True, capture_output=True, text=True)
+    actions, mode, graphs = json.loads(dump.stdout.splitlines()[-1])
+
+    assert (mode, "PIECEWISE" in graphs) == (3, True)
+    for names, nargs in actions:
+        for name in names:
+            if name in {"-h", "--help"}:
+                continue
+            word = [] if nargs == 0 else ["a", "b"] if nargs == "+" else ["a"]
+            setting = setting_of(["vllm", "serve", name, *word, "--end"])
+            knob = names[0].removeprefix("--").replace("-", "_")
+            knob = flag_table.ALIASES.get(knob, knob)
+            if nargs == 0:
+                assert setting[knob] is not name.startswith("--no-"), name
+            elif knob not in {"port", "host", "uds", "api_key", "hf_token"}:
+                assert setting[knob] == " ".join(word), name
+            assert setting["end"] is True, name

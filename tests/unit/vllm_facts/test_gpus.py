@@ -1,0 +1,96 @@
+"""Names of GPUs as drivers, clouds and people write them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vllm_facts.sizing.gpus import card_of
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "gib", "link"),
+    [
+        ("Tesla T4", (7, 5), 15.0, "pcie"),
+        ("NVIDIA T4", (7, 5), 15.0, "pcie"),
+        ("Tesla V100-SXM2-32GB", (7, 0), 32.0, "nvlink"),
+        ("Tesla V100-PCIE-16GB", (7, 0), 16.0, "pcie"),
+        ("NVIDIA A10", (8, 6), 22.49, "pcie"),
+        ("NVIDIA A10G", (8, 6), 22.49, "pcie"),
+        ("NVIDIA A100-SXM4-40GB", (8, 0), 40.0, "nvlink"),
+        ("NVIDIA A100 80GB PCIe", (8, 0), 80.0, "pcie"),
+        ("a100-80gb", (8, 0), 80.0, None),
+        ("A100", (8, 0), None, None),
+        ("NVIDIA L4", (8, 9), 22.49, "pcie"),
+        ("NVIDIA L40S", (8, 9), 44.99, "pcie"),
+        ("NVIDIA GeForce RTX 3090", (8, 6), 24.0, "pcie"),
+        ("rtx4090", (8, 9), 23.99, "pcie"),
+        ("4090", (8, 9), 23.99, "pcie"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", (8, 9), 15.99, "pcie"),
+        ("NVIDIA GeForce RTX 5070", (12, 0), 11.94, "pcie"),
+        ("RTX5070Ti", (12, 0), 15.92, "pcie"),
+        ("NVIDIA GeForce RTX 5090", (12, 0), 31.84, "pcie"),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 79.65, "nvlink"),
+        ("NVIDIA H100 PCIe", (9, 0), 79.65, "pcie"),
+        ("h100", (9, 0), 79.65, None),
+        ("NVIDIA H100 NVL", (9, 0), 93.58, None),
+        ("NVIDIA H200", (9, 0), 140.4, "nvlink"),
+        ("NVIDIA GH200 480GB", (9, 0), 95.58, None),
+        ("NVIDIA B200", (10, 0), 179.06, "nvlink"),
+        ("NVIDIA GB200", (10, 0), 185.03, "nvlink"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0), 95.59, "pcie"),
+        ("AMD Instinct MI300X", None, 191.98, None),
+        ("8xH100-SXM", (9, 0), 79.65, "nvlink"),
+        ("4 x A100 40GB", (8, 0), 40.0, None),
+        ("Tesla P40", (6, 1), None, "pcie"),
+        ("NVIDIA GeForce GTX 1660 Ti", (7, 5), None, "pcie"),
+        ("NVIDIA GeForce RTX 4050", (8, 9), None, "pcie"),
+        ("NVIDIA RTX 4000 Ada Generation", (8, 9), None, "pcie"),
+    ],
+)
+def test_a_card_is_known_by_its_name(
+    name: str, capability: tuple[int, int] | None, gib: float | None, link: str | None
+) -> None:
+    card = card_of(name)
+    assert card is not None
+    assert (card.capability, card.memory_gib, card.link) == (capability, gib, link)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "GPU", "NVIDIA", "Quadro T400", "Xeon", "A1000", "H1000", "Radeon", "🐈"]
+)
+def test_an_unknown_card_is_not_guessed(name: str) -> None:
+    assert card_of(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA A100-SXM4-80GB MIG 3g.40gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "GRID T4-8Q"],
+)
+def test_of_a_slice_or_a_laptop_only_the_capability_is_known(name: str) -> None:
+    card = card_of(name)
+    assert card is not None
+    assert card.capability is not None
+    assert card.memory_gib is None
+    assert card.link is None
+
+
+def test_the_memory_is_less_than_what_the_box_says() -> None:
+    card = card_of("NVIDIA GeForce RTX 5070")
+    assert card is not None
+    assert card.memory_gib is not None
+    assert round(card.memory_gib * 1024) in range(12_220, 12_235)  # "12,227 MB" in a log of this card
+
+
+def test_the_size_is_in_the_name_where_two_are_sold() -> None:
+    names = {
+        (card.name if (card := card_of(name)) else "") for name in ("A100 40GB", "A100-80GB", "T4", "H100")
+    }
+    assert names == {"A100 40GB", "A100 80GB", "T4", "H100"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=40))
+def test_no_name_breaks_it(name: str) -> None:
+    card = card_of(name)
+    assert card is None or card.name
+    assert card_of(f"NVIDIA GeForce RTX 5090 {name}") is not None

@@ -1,0 +1,259 @@
+"""The catalogue answers for itself, to vLLM's own list of flags, and to vLLM."""
+
+import json
+import subprocess
+from dataclasses import fields
+
+import pytest
+
+from tests.support.real_vllm import real_vllm
+from vllm_facts import flag_table
+from vllm_facts.catalogue.parser import FLAGS, GROUPS
+from vllm_facts.catalogue.tunable import TUNABLE
+from vllm_facts.deprecated_flags import RENAMED
+from vllm_facts.flags import setting_of, with_setting
+from vllm_facts.knobs import KNOBS, KnobFacts, alters_outputs, release_of
+from vllm_facts.values import Value
+
+NOW = "0.32.0"
+EXAMPLES: dict[str, Value] = {
+    "attention_backend": "FLASH_ATTN",
+    "spec_method": "ngram",
+    "distributed_executor_backend": "mp",
+    "collect_detailed_traces": "model",
+}
+SAID_ELSEWHERE = frozenset(
+    """
+    device_memory_utilization cpu_distributed_timeout_seconds data_parallel_address data_parallel_rank
+    data_parallel_rpc_port data_parallel_start_rank dcp_kv_cache_interleave_size device_ids
+    distributed_timeout_seconds enable_hc_sp fault_tolerance_config master_addr master_port node_rank
+    ray_workers_use_nsight worker_cls worker_extension_cls default_mm_loras enable_mixed_moe_lora_format
+    enable_moe_shared_loras enable_tower_connector_lora max_lora_cls_labels enable_mm_embeds
+    interleave_mm_strings media_io_kwargs mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_margin
+    mm_encoder_fp8_scale_save_path mm_processor_kwargs mamba_cache_philox_rounds
+    """.split()  # noqa: SIM905 - one a line would be a page
+)
+"""Other names, addresses, paths, and what decides about one model's correctness rather than about speed."""
+SIZES = frozenset({"cudagraph_capture_sizes", "numa_bind_nodes"})
+SAID_BY_TYPE: dict[str, Value] = {"int": 8, "float": 0.5, "bool": True, "text": "auto", "json": "{}"}
+
+
+def example(facts: KnobFacts) -> Value:
+    """A value that the parser of vLLM takes."""
+    if facts.name in EXAMPLES:
+        return EXAMPLES[facts.name]
+    if facts.type == "choice":
+        return facts.choices[0]
+    if facts.type == "list":
+        return "1 2" if facts.name in SIZES else "0 1"
+    return 1 if facts.max == 3 else SAID_BY_TYPE[facts.type]
+
+
+@pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
+def test_every_knob_is_told_completely(facts: KnobFacts) -> None:
+    assert all(getattr(facts, text) for text in ("name", "meaning", "default", "source"))
+    assert facts.meaning.endswith(".")
+    assert facts.choices or facts.type != "choice"
+    assert facts.unit or facts.type in {"bool", "choice"}
+    assert facts.name.isidentifier()
+    assert facts.name == facts.name.lower()
+    assert {field.name for field in fields(facts)} >= {"since", "removed", "start", "klass", "effects"}
+    assert (facts.klass == "note") is (facts.removed is not None or facts.name == "disable_cascade_attn")
+
+
+@pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
+def test_a_default_is_a_value_that_vllm_takes(facts: KnobFacts) -> None:
+    assert [facts.misfit(default.value) for default in facts.defaults] == [""] * len(facts.defaults)
+
+
+@pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
+def test_the_catalogue_and_vllm_know_the_same_flags(facts: KnobFacts) -> None:
+    assert facts.in_version(NOW) is (facts.name in FLAGS)
+
+
+@pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
+def test_the_flags_are_read_and_written_as_the_catalogue_types_them(facts: KnobFacts) -> None:
+    argv = ["vllm", "serve", "org/model"]
+    value = example(facts)
+
+    written = with_setting(argv, {facts.name: value})
+
+    assert setting_of(written) == {"model": "org/model", facts.name: value}
+    assert facts.misfit(value) == ""
+    if facts.removed is None and facts.in_version(NOW):
+        assert (facts.type == "list") is (facts.name in flag_table.SEVERAL)
+
+
+def test_what_is_gone_from_the_catalogue_says_what_replaces_it() -> None:
+    gone = {name: facts.removed for name, facts in KNOBS.items() if facts.removed}
+
+    assert gone == {name: RENAMED[name].since for name in gone}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_flag_that_decides_about_speed_and_room_is_there(group: str) -> None:
+    assert GROUPS[group] - KNOBS.keys() == SAID_ELSEWHERE & GROUPS[group]
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("0.32.0", (0, 32)),
+        ("v0.31.1rc2.dev3+cpu", (0, 31)),
+        ("1.0", (1, 0)),
+        ("dev", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_version_is_read_or_not_known(version: str | None, release: tuple[int, int] | None) -> None:
+    assert release_of(version) == release
+
+
+@pytest.mark.parametrize(
+    ("knob", "version", "there"),
+    [
+        ("max_num_active_seqs", "0.31.0", True),
+        ("max_num_active_seqs", "0.30.9", False),
+        ("max_num_active_seqs", None, None),
+        ("swap_space", "0.17.1", True),
+        ("swap_space", "0.18.0", False),
+        ("max_num_seqs", "0.6.0", True),
+    ],
+)
+def test_a_knob_knows_its_versions(knob: str, version: str | None, *, there: bool | None) -> None:
+    assert KNOBS[knob].in_version(version) is there
+
+
+@pytest.mark.parametrize(
+    ("knob", "version", "memory_gib", "card", "default"),
+    [
+        ("gpu_memory_utilization", "0.19.1", None, "", 0.9),
+        ("gpu_memory_utilization", "0.20.0", None, "", 0.92),
+        ("max_num_batched_tokens", "0.32.0", 192.0, "NVIDIA B200", 16384),
+        ("max_num_batched_tokens", "0.27.0", 192.0, "NVIDIA B200", 8192),
+        ("max_num_batched_tokens", "0.32.0", 80.0, "NVIDIA H100", 8192),
+        ("max_num_batched_tokens", "0.32.0", 80.0, "NVIDIA A100-SXM4-80GB", 2048),
+        ("max_num_batched_tokens", "0.32.0", None, "", 2048),
+        ("max_num_seqs", "0.32.0", 24.0, "NVIDIA L4", 256),
+        ("max_num_seqs", "0.32.0", 80.0, "NVIDIA H100", 1024),
+        ("max_num_seqs", "0.32.0", None, "", None),
+        ("max_num_queued_reqs", "0.32.0", None, "", None),
+    ],
+)
+def test_a_default_depends_on_version_and_card(
+    knob: str, version: str, memory_gib: float | None, card: str, default: Value
+) -> None:
+    assert KNOBS[knob].default_in(version, memory_gib=memory_gib, card=card) == default
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "why"),
+    [
+        ("max_num_seqs", 128, ""),
+        ("max_num_seqs", None, ""),
+        ("max_num_seqs", 0, "is at least 1"),
+        ("max_num_seqs", "8k", "is a whole number"),
+        ("max_num_seqs", True, "is a whole number"),
+        ("max_model_len", "auto", ""),
+        ("gpu_memory_utilization", 1, ""),
+        ("gpu_memory_utilization", 1.2, "is at most 1"),
+        ("gpu_memory_utilization", "all", "is a number"),
+        ("scheduling_policy", "lifo", "is one of fcfs, priority"),
+        ("enforce_eager", 1, "is on or off"),
+        ("attention_backend", "ANY", ""),
+        ("max_lora_rank", True, "is one of 1, 8, 16, 32, 64, 128, 256, 320, 512"),
+        ("kv_offloading_size", float("inf"), "is a finite number"),
+        ("cudagraph_capture_sizes", "1 2 4", ""),
+        ("cudagraph_capture_sizes", 4, ""),
+        ("cudagraph_capture_sizes", "1 -2", "is whole numbers with a space between two"),
+        ("cudagraph_capture_sizes", 1.5, "is whole numbers with a space between two"),
+        ("cudagraph_capture_sizes", "0 1", "is whole numbers of at least 1"),
+    ],
+)
+def test_a_value_that_vllm_would_not_take_is_told(knob: str, value: Value, why: str) -> None:
+    assert KNOBS[knob].misfit(value) == why
+
+
+def test_effects_are_shown_shortly() -> None:
+    assert str(KNOBS["watermark"].effects) == "ttft +, itl -, throughput ±, kv -"
+    assert str(KNOBS["load_format"].effects) == ""
+
+
+_PARSE = """
+import contextlib, io, json, sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+said = {}
+for name, argv in json.load(sys.stdin).items():
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        try:
+            parser.parse_args(argv)
+        except BaseException as error:
+            err.write(repr(error))
+    said[name] = err.getvalue()[-300:]
+names = [name for action in parser._actions for name in action.option_strings]
+print(json.dumps([said, names]))
+"""
+
+
+@pytest.mark.real_vllm
+@pytest.mark.timeout(1800)
+def test_vllm_itself_takes_what_the_catalogue_has_and_nothing_that_is_gone() -> None:
+    lines = {
+        name: with_setting(["vllm", "serve"], {name: example(facts)})[2:] for name, facts in KNOBS.items()
+    }
+    lines |= {name: [f"--{name.replace('_', '-')}"] for name in RENAMED.keys() - KNOBS.keys()}
+    ran = subprocess.run(
+        [real_vllm().python, "-c", _PARSE],
+        input=json.dumps(lines),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    said, names = json.loads(ran.stdout.splitlines()[-1])
+
+    long = {name for name in names if name.startswith("--") and not name.startswith("--no-")}
+    assert {name[2:].replace("-", "_") for name in long - {"--help"}} == FLAGS
+    assert {name: why for name, why in said.items() if name in FLAGS and why} == {}
+    refused = {name for name, why in said.items() if "unrecognized arguments" in why or "ambiguous" in why}
+    assert refused == said.keys() - FLAGS
+    assert refused >= RENAMED.keys()
+
+
+@pytest.mark.parametrize(
+    ("knob", "alters"),
+    [
+        ("kv_cache_dtype", True),
+        ("quantization", True),
+        ("dtype", True),
+        ("speculative_config", True),
+        ("spec_tokens", True),
+        ("attention_backend", True),
+        ("attention_config", True),
+        ("unheard_of_flag", True),
+        ("max_num_seqs", False),
+        ("max_num_batched_tokens", False),
+        ("gpu_memory_utilization", False),
+        ("enable_prefix_caching", False),
+    ],
+)
+def test_it_is_known_what_may_alter_the_answers(knob: str, alters: bool) -> None:
+    assert alters_outputs(knob) is alters
+
+
+def test_only_numbers_switches_choices_and_lists_of_numbers_are_tunable() -> None:
+    assert {name for name, facts in KNOBS.items() if facts.tunable} == TUNABLE
+    for facts in map(KNOBS.__getitem__, TUNABLE):
+        assert facts.type in {"int", "float", "bool", "choice", "list"}
+        assert facts.items == "int" or facts.type != "list"
+        assert facts.klass != "note"
+        assert facts.removed is None
+
+
+def test_a_new_entry_of_the_catalogue_is_not_tunable() -> None:
+    entry = KnobFacts(name="x", type="int", meaning="X.", default="1", start="warm", klass="auto")
+
+    assert entry.tunable is False

@@ -1,0 +1,363 @@
+"""The arithmetic of memory against what vLLM wrote when it started."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.model_configs import llama
+from vllm_facts.deployment import Card, Case, Model
+from vllm_facts.models.lookup import from_config, model_of
+from vllm_facts.models.table import ROWS
+from vllm_facts.sizing.effective_flags import Layout, layout
+from vllm_facts.sizing.gpus import card_of
+from vllm_facts.sizing.kv_cache import GIB, Fit, fit, kv_bytes_per_token, overhead_gib, weights_gib
+from vllm_facts.values import Setting
+
+
+def case(name: str, card: str = "", version: str = "0.32.0", **setting: bool | float | str | None) -> Case:
+    model = model_of(name)
+    assert model is not None
+    return Case(setting=setting, card=card_of(card), model=model, version=version)
+
+
+def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | float | str | None) -> Fit:
+    found = fit(case(name, card, version, **setting))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "gib", "error"),
+    [  # "Model loading took …" in logs
+        ("meta-llama/Meta-Llama-3-8B", {}, 14.96, 0.002),  # vllm PR 10511
+        ("meta-llama/Meta-Llama-3-8B", {"tensor_parallel_size": 2}, 7.48, 0.002),
+        ("Qwen/Qwen3-30B-A3B", {"tensor_parallel_size": 4}, 14.2474, 0.003),  # vllm issue 17469
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", {"tensor_parallel_size": 2}, 13.9476, 0.015),  # 13061
+        ("openai/gpt-oss-120b", {}, 64.38, 0.002),  # 33155
+        ("openai/gpt-oss-20b", {}, 13.72, 0.002),  # myoceane.fr: vLLM 0.19.0 on an A100
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"tensor_parallel_size": 2}, 74.2812, 0.002),  # 0.10.2 on H200
+        ("meta-llama/Llama-3.2-1B-Instruct", {}, 2.3185, 0.01),
+        ("Qwen/Qwen3-4B", {}, 7.6785, 0.03),  # amd-strix-halo-vllm-toolboxes PR 5
+    ],
+)
+def test_weights_are_as_logged(name: str, setting: Setting, gib: float, error: float) -> None:
+    asked = Case(setting=setting, model=model_of(name))
+    assert weights_gib(asked, layout(asked)) == pytest.approx(gib, rel=error)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "gib", "tokens", "error"),
+    [  # GiB of KV cache that so many tokens took, of one GPU
+        ("Qwen/Qwen3-235B-A22B-FP8", {"tensor_parallel_size": 4}, 8.11, 178_880, 0.012),  # vllm issue 21348
+        ("Qwen/Qwen3-4B-AWQ", {}, 36.88, 268_560, 0.001),  # vllm PR 57047; the model by its sizes
+        (
+            "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8",
+            {"data_parallel_size": 8},
+            62.0,
+            262_144,
+            0.001,
+        ),  # recipes PR 12
+        (
+            "MiniMaxAI/MiniMax-M2",
+            {"tensor_parallel_size": 2},
+            23.25,
+            196_608,
+            0.001,
+        ),  # spark-vllm-docker issue 396 (M2.7)
+        ("MiniMaxAI/MiniMax-M2", {"tensor_parallel_size": 2}, 28.74, 240_816, 0.012),
+        ("Qwen/Qwen2.5-3B-Instruct", {}, 3.75, 109_264, 0.001),  # 0.18.0, bitsandbytes
+        # vLLM recipes, Kimi-K2-Thinking: eight times the tokens with decode context parallel
+        ("moonshotai/Kimi-K2-Thinking", {"tensor_parallel_size": 8}, 46.80, 715_072, 0.001),
+        (
+            "moonshotai/Kimi-K2-Thinking",
+            {"tensor_parallel_size": 8, "decode_context_parallel_size": 8},
+            46.80,
+            5_721_088,
+            0.001,
+        ),
+    ],
+)
+def test_a_token_takes_what_was_logged(
+    name: str, setting: Setting, gib: float, tokens: int, error: float
+) -> None:
+    asked = Case(setting=setting, model=model_of(name))
+    assert kv_bytes_per_token(asked, layout(asked)) == pytest.approx(gib * GIB / tokens, rel=error)
+
+
+def test_a_token_takes_exactly_what_real_vllm_gave_a_small_model() -> None:
+    """Of tests/sensors/scrapes/vllm-0.32.txt: kv_cache_memory_bytes and kv_cache_size_tokens."""
+    model = from_config(llama(4, 256, 512, 4, 2, vocab=2048), "tiny")
+    assert kv_bytes_per_token(Case(setting={}, model=model), Layout()) == 1_073_741_824 / 524_288
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "version", "setting", "kv_gib"),
+    [  # "Available KV cache memory: …"
+        (
+            "meta-llama/Meta-Llama-3-8B",
+            "H100",
+            "0.6.4",
+            {"max_num_batched_tokens": 8192, "max_num_seqs": 256},
+            53.29,
+        ),
+        ("Qwen/Qwen3-4B-AWQ", "RTX 4090 48GB", "0.29.0", {"gpu_memory_utilization": 0.85}, 36.88),
+        ("Qwen/Qwen3-235B-A22B-FP8", "NVIDIA H100 80GB HBM3", "0.9.2", {"tensor_parallel_size": 4}, 8.11),
+        (
+            "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B",
+            "RTX 4090",
+            "0.7.2",
+            {"tensor_parallel_size": 2, "gpu_memory_utilization": 0.98},
+            8.69,
+        ),
+        (
+            "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8",
+            "NVIDIA H20 141GB",
+            "0.10.1",
+            {"data_parallel_size": 8, "enable_expert_parallel": True},
+            48.66,
+        ),
+        ("openai/gpt-oss-20b", "A100 SXM 80GB", "0.19.0", {"gpu_memory_utilization": 0.65}, 36.56),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "H200", "0.10.2", {"tensor_parallel_size": 2}, 44.59),
+        ("moonshotai/Kimi-K2-Thinking", "H200", "0.11.0", {"tensor_parallel_size": 8}, 46.80),  # recipes
+    ],
+)
+def test_the_kv_cache_is_within_five_percent_of_the_budget(
+    name: str, card: str, version: str, setting: dict[str, bool | float], kv_gib: float
+) -> None:
+    found = fitted(name, card, version, **setting)
+    assert abs(found.kv_gib - kv_gib) <= 0.05 * found.budget_gib
+
+
+LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "version", "setting", "tokens", "sequences"),
+    [  # "GPU KV cache size: … tokens, Maximum concurrency for … tokens per request: …x"
+        (LLAMA_8B, "A100-SXM4-40GB", "0.19.0", {"max_model_len": 32768}, 163_168, 4.98),  # note of 2026-05-03
+        (LLAMA_8B, "RTX A6000", "0.19.0", {"max_model_len": 32768}, 221_824, 6.77),  # on an experiment's GPUs
+        (LLAMA_8B, "H100 NVL", "0.19.0", {"max_model_len": 32768}, 545_456, 16.65),
+        (  # vllm issue 10517: no chunked prefill yet, the whole prompt is profiled
+            LLAMA_8B,
+            "RTX 3090",
+            "0.6.4",
+            {"max_model_len": 20000, "max_num_batched_tokens": 20000},
+            31_232,
+            1.56,
+        ),
+        ("meta-llama/Llama-3.2-1B-Instruct", "L40S", "0.10.0", {}, 1_215_552, 9.27),  # 44.3 GiB card
+        (
+            "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8",
+            "L40S",
+            "0.10.2",
+            {
+                "tensor_parallel_size": 2,
+                "enable_expert_parallel": True,
+                "gpu_memory_utilization": 0.95,
+                "max_model_len": 32768,
+            },
+            566_016,
+            17.27,
+        ),
+        (  # a hybrid: what it says of requests, not of tokens, which vllm issue 40691 calls wrong
+            "Qwen/Qwen3-Next-80B-A3B-Instruct",
+            "H200",
+            "0.10.2",
+            {"tensor_parallel_size": 2},
+            3_871_867,
+            14.77,
+        ),
+    ],
+)
+def test_tokens_and_full_length_sequences_are_within_six_percent_of_the_log(
+    name: str,
+    card: str,
+    version: str,
+    setting: dict[str, bool | float],
+    tokens: int,
+    sequences: float,
+) -> None:
+    found = fitted(name, card, version, **setting)
+    assert found.kv_tokens == pytest.approx(tokens, rel=0.06)
+    assert found.full_length_sequences == pytest.approx(sequences, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "setting", "fits"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "RTX 5070", {"max_model_len": 16384, "kv_cache_dtype": "fp8"}, True),
+        ("ArtusDev/nvidia_Llama-3.1-Nemotron-Nano-8B-v1-AWQ", "T4", {"max_model_len": 2048}, True),
+        ("RedHatAI/NVIDIA-Nemotron-Nano-9B-v2-quantized.w4a16", "T4", {"max_model_len": 2048}, True),
+        ("Qwen/Qwen3-VL-2B-Instruct", "L4", {"max_model_len": 8192}, True),
+        ("meta-llama/Llama-2-70b-hf", "A100-40GB", {"tensor_parallel_size": 4}, None),
+        ("meta-llama/Llama-3.1-8B-Instruct", "T4", {}, False),
+        ("meta-llama/Llama-3.3-70B-Instruct", "H100", {}, False),
+        ("meta-llama/Llama-3.3-70B-Instruct", "H100", {"tensor_parallel_size": 2}, False),
+        ("meta-llama/Llama-3.3-70B-Instruct", "H100", {"tensor_parallel_size": 4}, True),
+        ("deepseek-ai/DeepSeek-R1", "H100", {"tensor_parallel_size": 8}, False),
+        ("deepseek-ai/DeepSeek-R1", "H200", {"tensor_parallel_size": 8}, True),
+        ("deepseek-ai/DeepSeek-R1", "H100", {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}, True),
+        ("openai/gpt-oss-120b", "H100", {}, None),  # vllm issues 27508 and 33155: some start, some do not
+        ("openai/gpt-oss-120b", "H200", {}, True),
+    ],
+)
+def test_what_fits_is_known_before_a_start(
+    name: str, card: str, setting: dict[str, bool | float | str | None], *, fits: bool | None
+) -> None:
+    assert fitted(name, card, "0.32.0", **setting).fits is fits
+
+
+def test_the_answer_has_the_numbers_in_it() -> None:
+    found = fitted("meta-llama/Llama-3.1-8B-Instruct", "L4", max_model_len=8192)
+    assert found.why == (
+        "weights take 15.0 GiB and the rest of the work about 1.4 of 20.5 GiB on each L4, "
+        "which leaves about 34,000 tokens of KV cache: 4.1 requests of 8,192"
+    )
+    assert found.full_length_sequences == pytest.approx(4.1, abs=0.05)
+    missing = fitted("meta-llama/Llama-3.1-8B-Instruct", "T4")
+    assert missing.why.endswith("on each T4: 2.7 GiB are missing before any KV cache")
+    assert missing.kv_tokens == 0
+
+
+def test_without_a_known_length_no_start_is_promised() -> None:
+    found = fitted("Qwen/QwQ-32B", "H200")
+    assert (found.fits, found.full_length_sequences) == (None, None)
+    assert fitted("Qwen/QwQ-32B", "T4").fits is False  # the weights alone are too much
+    assert fitted("Qwen/Qwen3-8B", "H100", max_model_len="auto").full_length_sequences is None
+
+
+def test_a_hybrid_holds_less_than_its_attention_layers_alone_would() -> None:
+    """club-3090 issue 612: 5.98 GiB held 567,978 tokens of 8 bit, the recurrent states among them."""
+    each = kv_bytes_per_token(case("Qwen/Qwen3.6-35B-A3B", kv_cache_dtype="fp8"), Layout())
+    assert each is not None
+    assert 567_978 < 5.98 * GIB / each < 1.15 * 567_978
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("Qwen/Qwen3-8B", "about"),
+        ("google/gemma-3-27b-it", "at least"),  # most layers keep a window
+        ("openai/gpt-oss-20b", "at least"),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "at most"),  # and states besides
+    ],
+)
+def test_it_says_on_which_side_the_tokens_may_be_wrong(name: str, bound: str) -> None:
+    assert fitted(name, "H100").bound == bound
+    assert fitted("google/gemma-3-27b-it", "H100", disable_hybrid_kv_cache_manager=True).bound == "about"
+
+
+def test_heads_are_shared_out_and_a_latent_is_not() -> None:
+    llama_8b, deepseek = case("meta-llama/Llama-3.1-8B"), case("deepseek-ai/DeepSeek-V3")
+    of_heads = [kv_bytes_per_token(llama_8b, Layout(tp=tp)) for tp in (1, 2, 8, 16)]
+    assert of_heads == [131072, 65536, 16384, 16384]  # 8 heads: beyond, each is held twice
+    assert [kv_bytes_per_token(deepseek, Layout(tp=tp)) for tp in (1, 8)] == [70272, 70272]
+    assert kv_bytes_per_token(llama_8b, Layout(pp=4)) == 131072 / 4
+
+
+def test_data_parallel_shares_out_the_experts_alone() -> None:
+    dense, experts = case("meta-llama/Llama-3.1-8B"), case("deepseek-ai/DeepSeek-V3")
+    one, eight = (weights_gib(dense, Layout(dp=dp)) for dp in (1, 8))
+    assert one == eight
+    tensor, data = weights_gib(experts, Layout(tp=8)), weights_gib(experts, Layout(dp=8))
+    assert tensor is not None
+    assert data is not None
+    assert tensor == pytest.approx(626.7 / 8, rel=0.01)
+    assert tensor < data < 1.25 * tensor  # attention and the shared expert are on every GPU
+
+
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [("auto", 1), ("bfloat16", 1), ("fp8", 2), ("fp8_e5m2", 2), ("int4_per_token_head", 4), ("turbo9", None)],
+)
+def test_the_kv_cache_holds_more_in_fewer_bits(kind: str, times: float | None) -> None:
+    each = kv_bytes_per_token(case("Qwen/Qwen3-8B", kv_cache_dtype=kind), Layout())
+    assert each == (None if times is None else 147456 / times)
+
+
+def test_graphs_are_charged_where_vllm_charges_them() -> None:
+    now, before = case("Qwen/Qwen3-8B", "H100"), case("Qwen/Qwen3-8B", "H100", "0.19.1")
+    eager = case("Qwen/Qwen3-8B", "H100", enforce_eager=True)
+    sizes = [overhead_gib(asked, Layout()) for asked in (now, before, eager)]
+    assert sizes[0] == pytest.approx((sizes[1] or 0) + 0.5)
+    assert sizes[1] == sizes[2]
+
+
+def test_what_is_given_in_bytes_is_taken_as_given() -> None:
+    found = fitted("Qwen/Qwen3-8B", "H100", kv_cache_memory_bytes=10 * GIB)
+    assert found.kv_gib == pytest.approx(10)
+    assert fitted("Qwen/Qwen3-8B", "T4", kv_cache_memory_bytes=10 * GIB).kv_gib < 0
+
+
+def test_another_share_or_split_can_be_asked_for() -> None:
+    asked = case("meta-llama/Llama-3.3-70B-Instruct", "H100", max_model_len=8192)
+    four = Layout(tp=4)
+    own, split, small = fit(asked), fit(asked, shape=four), fit(asked, shape=four, share=0.5)
+    assert own is not None
+    assert split is not None
+    assert small is not None
+    assert (own.fits, split.fits) == (False, True)
+    assert small.kv_tokens < split.kv_tokens
+
+
+def test_weights_made_smaller_while_loading_are_counted_smaller() -> None:
+    plain, small = case("Qwen/Qwen3-8B"), case("Qwen/Qwen3-8B", quantization="fp8")
+    assert weights_gib(small, Layout()) == pytest.approx((weights_gib(plain, Layout()) or 0) * 0.515)
+    assert weights_gib(case("Qwen/Qwen3-8B", quantization="of_tomorrow"), Layout()) is None
+    assert weights_gib(case("Qwen/Qwen3-8B", dtype="float32"), Layout()) == pytest.approx(30.5, abs=0.1)
+    assert weights_gib(case("Qwen/Qwen3-8B", cpu_offload_gb=10), Layout()) == pytest.approx(5.26, abs=0.01)
+    assert weights_gib(case("Qwen/Qwen3-8B", cpu_offload_gb=-1e300), Layout()) == weights_gib(plain, Layout())
+
+
+def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
+    """Length, layers, 2, hidden size, heads and bytes multiplied: so many times too much as it has heads."""
+    asked = case("meta-llama/Llama-2-7b-hf")
+    formula = 4096 * 32 * 2 * 4096 * 32 * 2
+    assert formula == 32 * 4096 * (kv_bytes_per_token(asked, Layout()) or 0)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Case(setting={}),
+        Case(setting={}, card=card_of("H100")),
+        Case(setting={}, card=card_of("A100"), model=model_of("Qwen/Qwen3-8B")),  # 40 or 80 GB?
+        Case(setting={}, card=card_of("H100"), model=Model(name="x", parameters=8e9, weight_bytes=2.0)),
+        Case(setting={"data_parallel_size": 2}, card=card_of("H100"), model=Model(name="x", experts=8)),
+        Case(setting={"kv_cache_dtype": "turbo9"}, card=card_of("H100"), model=model_of("Qwen/Qwen3-8B")),
+    ],
+)
+def test_nothing_is_concluded_from_what_is_not_known(asked: Case) -> None:
+    assert fit(asked) is None
+
+
+SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sampled_from(["auto", "8k", "x"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(sorted(ROWS)),
+    st.floats(0.5, 300),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "max_model_len",
+                "max_num_seqs",
+                "max_num_batched_tokens",
+                "tensor_parallel_size",
+                "pipeline_parallel_size",
+                "data_parallel_size",
+                "decode_context_parallel_size",
+                "kv_cache_memory_bytes",
+                "cpu_offload_gb",
+                "kv_cache_dtype",
+                "quantization",
+                "dtype",
+            ]
+        ),
+        SIZES,
+    ),
+)
+def test_no_setting_breaks_it(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
+    found = fit(Case(setting=setting, card=Card(name="X", memory_gib=gib), model=model_of(key)))
+    assert found is None or (found.kv_tokens >= 0 and found.why)

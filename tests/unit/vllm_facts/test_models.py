@@ -1,0 +1,297 @@
+"""Models by name and by config.json: two ways to the same numbers."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.model_configs import COUNTED, DEEPSEEK_V3, GPT_OSS, llama
+from vllm_facts.deployment import Model
+from vllm_facts.models.config_json import read_config
+from vllm_facts.models.lookup import canonical, from_config, model_of
+from vllm_facts.models.parameters import parameters
+from vllm_facts.models.table import LENGTHS, ROWS
+
+
+def known(name: str) -> Model:
+    model = model_of(name)
+    assert model is not None, name
+    return model
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_table_says_what_the_config_says(name: str) -> None:
+    table, config = known(name), from_config(COUNTED[name], name)
+    assert config.weight_bytes == pytest.approx(table.weight_bytes, rel=0.003)
+    loosely = ("name", "architecture", "weight_bytes", "head_dim" if table.mla else "name")
+    for field in Model.__slots__:
+        if field not in loosely:
+            assert getattr(config, field) == getattr(table, field), field
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_parameters_of_the_table_are_those_that_the_shapes_make(name: str) -> None:
+    table, counted = known(name), read_config(COUNTED[name], "somebody/else")
+    assert parameters(COUNTED[name]) == pytest.approx(table.parameters, rel=0.02)
+    assert counted.active_parameters == pytest.approx(
+        table.active_parameters, rel=0.25 if table.experts else 0.02
+    )
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_every_row_fits_together(key: str) -> None:
+    row, model = ROWS[key], known(key)
+    assert row.heads % row.kv == 0
+    assert 0 < row.apart < row.parameters
+    assert (row.active or row.parameters) <= row.parameters
+    assert (row.experts is None) is (row.top is None)
+    assert row.attention is None or row.attention < row.layers
+    assert model.weight_bytes is not None
+    assert 0.5 < model.weight_bytes <= 2.0
+    assert model.architecture.startswith(
+        ("Llama", "Qwen", "Mi", "Deep", "Gemma", "Phi", "Gpt", "N", "Gr", "Gl")
+    ) or (model.architecture.startswith(("Jamba", "Kimi", "OPT")))
+
+
+def test_the_table_has_the_families_that_people_serve() -> None:
+    assert len(ROWS) >= 80
+    assert all(model_of(key) is not None for key in LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("name", "percent"),
+    [
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", 0.78),
+        ("deepseek-ai/DeepSeek-R1", 3.13),
+        ("Qwen/Qwen3-235B-A22B", 6.25),
+    ],
+)
+def test_the_share_of_active_experts_is_as_reported(name: str, percent: float) -> None:
+    model = known(name)
+    assert (model.active_experts or 0) / (model.experts or 1) * 100 == pytest.approx(percent, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("name", "same_as"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("NousResearch/Meta-Llama-3-8B", "llama-3-8b"),
+        ("casperhansen/llama3-8b", "llama-3-8b"),
+        ("/models/Qwen2.5-14B-Instruct/", "qwen2.5-14b-instruct"),
+        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0a1b2c", "qwen3-8b"),
+        ("s3://bucket/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("acme/llama-3.1-8b-legal-sft", "llama-3.1-8b"),
+        ("nvidia/Llama-3_1-Nemotron-Nano-8B-v1", "llama-3.1-nemotron-nano-8b"),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nemotron-nano-9b-v2"),
+        ("deepseek-ai/DeepSeek-V3.1-Terminus", "deepseek-v3.1"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "deepseek-r1-distill-qwen-32b"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"),
+        ("ibm-granite/granite-4.0-h-small", "granite-4.0-h-small"),
+        ("Qwen/Qwen3-VL-2B-Instruct", "qwen3-vl-2b"),
+    ],
+)
+def test_a_name_is_understood_however_it_is_written(name: str, same_as: str) -> None:
+    assert known(name) == replace(known(same_as), name=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "quantization", "gib"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "awq", 5.2),
+        ("hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", "awq", 5.3),
+        ("ArtusDev/nvidia_Llama-3.1-Nemotron-Nano-8B-v1-AWQ", "awq", 5.3),
+        ("RedHatAI/NVIDIA-Nemotron-Nano-9B-v2-quantized.w4a16", "compressed-tensors", 5.9),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "fp8", 29.0),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "fp8", 67.7),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "gptq", 8.2),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "bitsandbytes", 5.3),
+        ("nvidia/Llama-3.3-70B-Instruct-NVFP4", "modelopt_fp4", 39.8),
+        ("deepseek-ai/DeepSeek-R1", "fp8", 626.7),
+        ("unsloth/DeepSeek-V3-BF16", "", 1249.9),
+        ("openai/gpt-oss-120b", "mxfp4", 64.4),
+        ("moonshotai/Kimi-K2-Thinking", "compressed-tensors", 554.5),
+        ("Qwen/Qwen3-8B", "", 15.3),
+    ],
+)
+def test_a_format_in_the_name_tells_the_size(name: str, quantization: str, gib: float) -> None:
+    model = known(name)
+    assert model.quantization == quantization
+    assert (model.parameters or 0) * (model.weight_bytes or 0) / 2**30 == pytest.approx(gib, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "/",
+        "default",
+        "acme/secret-model",
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+        "Qwen/Qwen3-Embedding-8B",
+        "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+        "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3",
+        "nvidia/Llama-3.1-8B-Eagle3",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-3B",
+        "deepseek-ai/DeepSeek-V3-tiny-random",
+        "meta-llama/Llama-3.2-11B-Vision-Instruct",
+        "meta-llama/Llama-Guard-3-8B",
+        "microsoft/Phi-4-multimodal-instruct",
+        "mistralai/Mistral-7B-12L-0.5b",
+        "zai-org/GLM-4.7-Flash",
+        "Qwen/Qwen3-4Bit",
+    ],
+)
+def test_another_model_is_not_mistaken_for_a_known_one(name: str) -> None:
+    assert model_of(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "max_len"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", 32768),
+        ("Qwen/Qwen2.5-7B", 131072),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", 1010000),
+        ("Qwen/Qwen3-30B-A3B-Thinking-2507-FP8", 262144),
+        ("gradientai/Llama-3-8B-Instruct-262k", None),
+        ("microsoft/Phi-3-mini-4k-instruct", 4096),
+        ("microsoft/Phi-3-mini-128k-instruct", 131072),
+        ("moonshotai/Kimi-K2-Instruct-0905", 262144),
+    ],
+)
+def test_the_length_follows_the_name(name: str, max_len: int | None) -> None:
+    assert known(name).max_len == max_len
+
+
+def test_a_multimodal_config_keeps_its_language_model_inside() -> None:
+    inner = llama(28, 2048, 6144, 16, 8, head_dim=128, model_type="qwen3_vl_text")
+    model = from_config(
+        {"architectures": ["Qwen3VLForConditionalGeneration"], "text_config": inner}, "acme/eyes"
+    )
+    assert (model.layers, model.kv_heads, model.head_dim) == (28, 8, 128)
+    assert model.architecture == "Qwen3VLForConditionalGeneration"
+
+
+def test_heads_are_kv_heads_where_nothing_else_is_said() -> None:
+    config = llama(4, 256, 512, 4, 2)
+    del config["num_key_value_heads"]
+    assert from_config(config, "x").kv_heads == 4
+    assert from_config(config | {"multi_query": True}, "x").kv_heads == 1
+    assert from_config(config | {"num_kv_heads": [4, 2]}, "x").kv_heads is None  # it differs by layer
+
+
+@pytest.mark.parametrize(
+    ("more", "hybrid", "attention"),
+    [
+        ({"hybrid_override_pattern": "M-M*-ME*"}, True, 2),
+        ({"layers_block_type": ["mamba", "attention", "moe", "mamba"]}, True, 1),
+        ({"layer_types": ["mamba", "mamba", "attention", "mamba"]}, True, 1),
+        ({"layer_types": ["linear_attention"] * 3 + ["full_attention"]}, True, 1),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 2}, False, None),
+        ({"layer_types": ["attention"] * 4, "mamba_d_state": 256}, False, None),  # granite-4.0-micro
+        ({"attn_layer_period": 8, "attn_layer_offset": 4, "num_hidden_layers": 32}, True, 4),  # Jamba
+        ({"full_attention_interval": 4, "num_hidden_layers": 48}, True, 12),  # Qwen3-Next
+        ({"linear_attn_config": {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27]}}, True, 7),  # Kimi-Linear
+        ({"model_type": "mamba2"}, True, 0),
+        ({"mamba_d_ssm": 1024}, True, None),
+        ({}, False, None),
+    ],
+)
+def test_layers_without_a_kv_cache_are_told_apart(
+    more: dict[str, Any], *, hybrid: bool, attention: int | None
+) -> None:
+    model = from_config(llama(4, 256, 512, 4, 2) | more, "acme/hybrid")
+    assert (model.hybrid, model.attention_layers) == (hybrid, attention)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "method", "size"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq", 0.52),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "gptq", 1.02),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", 1.0),
+        ({"quant_method": "mxfp4"}, "mxfp4", 0.531),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", 0.52),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt", None),
+        ({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}, "modelopt_fp4", 0.5625),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8}}}},
+            "compressed-tensors",
+            1.0,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"weights": {"num_bits": 8}}, "b": {"weights": {"num_bits": 4}}},
+            },
+            "compressed-tensors",
+            None,
+        ),
+        ({"quant_method": "of tomorrow"}, "of tomorrow", None),
+    ],
+)
+def test_quantization_is_read_from_the_config(
+    quantization: dict[str, Any], method: str, size: float | None
+) -> None:
+    model = from_config(llama(80, 8192, 28672, 64, 8) | {"quantization_config": quantization}, "acme/big")
+    assert model.quantization == method
+    if size is None:
+        assert model.weight_bytes is None
+    else:  # embedding and output, 3 % of the parameters, stay in 16 bit
+        assert model.weight_bytes == pytest.approx(size * 0.97 + 2 * 0.03, abs=0.01)
+
+
+def test_latent_attention_has_one_small_cache_for_all_heads() -> None:
+    model = from_config(DEEPSEEK_V3, "deepseek-ai/DeepSeek-V3")
+    assert (model.mla, model.latent_dim) == (True, 576)
+    assert from_config(DEEPSEEK_V3 | {"model_type": "minicpm3"}, "x").mla is False
+    assert from_config(DEEPSEEK_V3 | {"compress_ratios": [4]}, "x").latent_dim is None
+
+
+def test_what_a_log_said_of_the_weights_wins_over_the_files() -> None:
+    config = COUNTED["openai/gpt-oss-120b"]
+    assert from_config(config, "openai/gpt-oss-120b").weight_bytes == 0.592
+    assert from_config(GPT_OSS, "openai/gpt-oss-120b").weight_bytes != 0.592  # another shape under that name
+
+
+def test_an_unknown_family_is_not_counted() -> None:
+    model = from_config(llama(4, 256, 512, 4, 2) | {"model_type": "of_tomorrow"}, "acme/x")
+    assert (model.parameters, model.active_parameters) == (None, None)
+    assert model.layers == 4
+
+
+def test_an_empty_config_says_nothing() -> None:
+    model = from_config({}, "acme/x")
+    assert model == Model(name="acme/x", weight_bytes=2.0)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**40) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_config_breaks_it(data: st.DataObject) -> None:
+    base = data.draw(st.sampled_from([DEEPSEEK_V3, GPT_OSS, COUNTED["Qwen/Qwen3-8B"]]))
+    extra = (
+        "hybrid_override_pattern",
+        "layers_block_type",
+        "attn_layer_period",
+        "text_config",
+        "rope_scaling",
+    )
+    keys = st.sampled_from([*base, *extra, "quantization_config", "linear_attn_config", "dtype"])
+    config = base | data.draw(st.dictionaries(keys, JSON, max_size=4))
+    model = from_config(config, data.draw(st.text(max_size=30)))
+    assert model.weight_bytes is None or model.weight_bytes > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=60))
+def test_no_name_breaks_it(name: str) -> None:
+    assert "/" not in canonical(name)
+    assert model_of(name) is None or name

@@ -1,0 +1,270 @@
+from math import nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.domain.errors import SensorError
+from agent.domain.reading import EngineSample
+from tests.unit.sensors.listening import NOON
+from tests.unit.sensors.pages import (
+    DISABLED_LOG_STATS,
+    LATER,
+    OLD_NAMES,
+    PAGE,
+    renamed,
+    two_engines,
+    with_values,
+    without,
+)
+from vllm_facts.metrics.totals import Totals, sample, totals
+
+
+def between(before: bytes | None, after: bytes) -> EngineSample:
+    base = None if before is None else totals(before)
+    return sample(base, totals(after), at=NOON, server="chat-r0", interval_s=1.0, version="0.32.0")
+
+
+def test_a_real_page_is_read() -> None:
+    one = between(PAGE, LATER)
+
+    assert (one.interval_s, one.running, one.waiting, one.kv_usage) == (1.0, 0.0, 0.0, 0.0)
+    assert (one.prompt_tokens, one.generation_tokens, one.preemptions) == (9.0, 1500.0, 0.0)
+    assert (one.prefix_queries, one.prefix_hits) == (9.0, 0.0)
+    assert {why: count for why, count in one.finished.items() if count} == {"length": 1.0}
+    assert one.missing == frozenset()
+
+
+def test_histograms_are_increases_that_are_not_cumulative() -> None:
+    one = between(PAGE, LATER)
+
+    assert one.ttft is not None
+    assert one.itl is not None
+    assert one.e2e is not None
+    assert one.ttft.edges[:5] == (0.001, 0.005, 0.01, 0.02, 0.04)
+    assert one.ttft.edges[-1] == 2560.0
+    assert one.ttft.counts == (0, 0, 0, 0, 1, *[0] * 18)
+    assert one.ttft.sum == pytest.approx(0.0334, abs=1e-4)
+    assert one.itl.counts == (1499.0, *[0] * 19)
+    assert (one.e2e.total, len(one.e2e.counts)) == (1.0, len(one.e2e.edges) + 1)
+
+
+def test_the_facts_are_the_cache_configuration_and_the_version() -> None:
+    facts = between(None, PAGE).facts
+
+    assert facts["version"] == "0.32.0"
+    assert (facts["num_gpu_blocks"], facts["kv_cache_max_concurrency"]) == ("4096", "256.0")
+    assert "engine" not in facts
+
+
+def test_the_first_page_of_a_process_has_no_increases() -> None:
+    one = between(None, LATER)
+
+    assert (one.interval_s, one.prompt_tokens, one.generation_tokens) == (0.0, 0.0, 0.0)
+    assert set(one.finished.values()) == {0.0}
+    assert one.ttft is not None
+    assert one.ttft.total == 0.0
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        with_values(LATER, process_start_time_seconds=1.9e9),
+        with_values(LATER, prompt_tokens_created=1.9e9),
+        with_values(LATER, generation_tokens_total=3),
+        with_values(LATER, request_success_total=1),
+        with_values(LATER, time_to_first_token_seconds_bucket=2, time_to_first_token_seconds_sum=0.1),
+    ],
+    ids=["new process", "metrics made anew", "counter fell", "finished fell", "histogram fell"],
+)
+def test_after_a_restart_there_are_no_increases_and_none_is_negative(after: bytes) -> None:
+    one = between(PAGE, after)
+
+    assert one.interval_s == 0.0
+    assert (one.prompt_tokens, one.generation_tokens, sum(one.finished.values())) == (0.0, 0.0, 0.0)
+    assert one.ttft is not None
+    assert one.ttft.total == 0.0
+
+
+def test_engines_are_summed_and_the_fullest_cache_counts() -> None:
+    busy = with_values(PAGE, num_requests_running=4, num_requests_waiting=7, kv_cache_usage_perc=0.25)
+    full = with_values(PAGE, num_requests_running=2, num_requests_waiting=1, kv_cache_usage_perc=0.75)
+
+    one = between(two_engines(busy, full), two_engines(with_values(LATER, num_requests_running=4), LATER))
+    now = between(None, two_engines(busy, full))
+
+    assert (now.running, now.waiting, now.kv_usage) == (6.0, 8.0, 0.75)
+    assert (one.prompt_tokens, one.generation_tokens, one.finished["length"]) == (18.0, 3000.0, 2.0)
+    assert one.itl is not None
+    assert one.itl.counts[0] == 2998.0
+
+
+def test_model_names_are_summed() -> None:
+    both = two_engines(PAGE, PAGE).replace(b'engine="1",', b'engine="0",lora="b",')
+
+    assert totals(both).counters["prompt_tokens"] == 2 * totals(PAGE).counters["prompt_tokens"]
+
+
+@pytest.mark.parametrize("new", OLD_NAMES)
+def test_names_of_older_versions_say_the_same(new: bytes) -> None:
+    old = {new: OLD_NAMES[new]}
+
+    assert between(renamed(PAGE, old), renamed(LATER, old)) == between(PAGE, LATER)
+
+
+def test_a_server_with_old_and_new_names_counts_once() -> None:
+    def both(page: bytes) -> bytes:
+        return page + b"".join(
+            line for line in renamed(page, OLD_NAMES).splitlines(keepends=True) if line not in page
+        )
+
+    assert between(both(PAGE), both(LATER)) == between(PAGE, LATER)
+
+
+def test_metrics_that_a_server_does_not_have_are_named() -> None:
+    names = ("num_preemptions", "kv_cache_usage_perc", "e2e_request_latency_seconds", "cache_config_info")
+
+    one = between(without(PAGE, *names), without(LATER, *names))
+
+    assert one.missing == {"num_preemptions", "kv_cache_usage_perc", "e2e_request_latency_seconds"}
+    assert (one.kv_usage, one.e2e, one.facts) == (None, None, {"version": "0.32.0"})
+    assert one.prompt_tokens == 9.0
+
+
+@pytest.mark.parametrize("value", [nan, "+Inf", "-Inf", -1])
+def test_impossible_values_count_as_missing(value: object) -> None:
+    odd = with_values(
+        LATER, kv_cache_usage_perc=value, prompt_tokens_total=value, inter_token_latency_seconds_sum=value
+    )
+
+    one = between(PAGE, odd)
+
+    assert one.missing == {"kv_cache_usage_perc", "prompt_tokens", "inter_token_latency_seconds"}
+    assert (one.kv_usage, one.prompt_tokens, one.itl) == (None, 0.0, None)
+    assert one.generation_tokens == 1500.0
+
+
+def test_a_cache_fuller_than_full_counts_as_missing() -> None:
+    assert between(None, with_values(PAGE, kv_cache_usage_perc=37)).missing == {"kv_cache_usage_perc"}
+
+
+@pytest.mark.parametrize("name", ["num_requests_running", "num_requests_waiting"])
+def test_without_the_load_there_is_no_sample(name: str) -> None:
+    for page in (without(PAGE, f"{name}{{"), with_values(PAGE, **{name: nan})):
+        with pytest.raises(SensorError, match=name):
+            totals(page)
+
+
+def test_other_buckets_than_before_give_no_increase_of_that_histogram() -> None:
+    moved = LATER.replace(
+        b'time_to_first_token_seconds_bucket{engine="0",le="0.001"',
+        b'time_to_first_token_seconds_bucket{engine="0",le="0.002"',
+    )
+    dropped = b"".join(
+        line
+        for line in LATER.splitlines(keepends=True)
+        if b'time_to_first_token_seconds_bucket{engine="0",le="0.001"' not in line
+    )
+
+    for page in (moved, dropped):
+        one = between(PAGE, page)
+        assert one.ttft is None
+        assert one.itl is not None
+        assert (one.prompt_tokens, one.missing) == (9.0, frozenset())
+
+
+def test_a_histogram_that_is_not_cumulative_counts_as_missing() -> None:
+    odd = LATER.replace(
+        b'time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="tiny"} 0.0',
+        b'time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="tiny"} 99.0',
+    )
+
+    assert odd != LATER
+    assert between(PAGE, odd).missing == {"time_to_first_token_seconds"}
+
+
+def test_a_page_without_vllm_metrics_says_why_that_may_be() -> None:
+    with pytest.raises(SensorError, match=r"no vllm: metric.*--disable-log-stats"):
+        totals(DISABLED_LOG_STATS)
+
+
+def test_a_page_with_unknown_vllm_metrics_only_says_so() -> None:
+    with pytest.raises(SensorError, match="none that is known"):
+        totals(b"# TYPE vllm:new gauge\nvllm:new 1\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(PAGE, LATER), (two_engines(PAGE, PAGE), two_engines(LATER, LATER))],
+    ids=["one engine", "two engines"],
+)
+def test_a_page_cut_at_any_line_is_refused_or_complete_in_all_that_counts(
+    before: bytes, after: bytes
+) -> None:
+    base, whole = totals(before), between(before, after)
+    lines = after.splitlines(keepends=True)
+    refused = 0
+
+    for kept in range(len(lines)):
+        try:
+            one = sample(
+                base,
+                totals(b"".join(lines[:kept])),
+                at=NOON,
+                server="chat-r0",
+                interval_s=1.0,
+                version="0.32.0",
+            )
+        except SensorError:
+            refused += 1
+        else:
+            assert one == whole
+
+    assert refused > 500
+
+
+def test_a_page_cut_within_a_line_is_refused() -> None:
+    for kept in range(1, len(LATER), 97):
+        if not LATER[:kept].endswith(b"\n"):
+            with pytest.raises(SensorError):
+                totals(LATER[:kept])
+
+
+def test_series_that_are_new_are_a_new_start() -> None:
+    """Else a page that was cut, taken for whole because it was the first, would give a huge increase."""
+    assert between(without(PAGE, "generation_tokens_total"), LATER).interval_s == 0.0
+    assert between(PAGE, two_engines(LATER, LATER)).interval_s == 0.0
+
+
+def read(page: bytes) -> Totals | None:
+    try:
+        return totals(page)
+    except SensorError:
+        return None
+
+
+@given(st.integers(0, len(PAGE) - 1), st.binary(max_size=6), st.integers(0, 40))
+def test_a_damaged_page_gives_no_negative_increase_and_no_other_error(
+    place: int, junk: bytes, dropped: int
+) -> None:
+    damaged = read(LATER[:place] + junk + LATER[place + dropped :])
+    base = read(PAGE)
+    assert base is not None
+    if damaged is None:
+        return
+
+    try:
+        one = sample(base, damaged, at=NOON, server="chat-r0", interval_s=1.0, version=None)
+    except SensorError:
+        return
+
+    increases = (
+        one.prompt_tokens,
+        one.generation_tokens,
+        one.preemptions,
+        one.prefix_queries,
+        one.prefix_hits,
+    )
+    histograms = [one.ttft, one.itl, one.e2e]
+    assert all(increase >= 0 for increase in (*increases, *one.finished.values()))
+    assert all(count >= 0 for histogram in histograms if histogram for count in histogram.counts)

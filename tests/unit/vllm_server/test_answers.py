@@ -1,0 +1,75 @@
+"""Whatever a server sends as an answer is one that can be compared, or none."""
+
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actuators.vllm.answers import FAILED, read
+from agent.quality.comparison import compare
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+LOGPROBS = st.fixed_dictionaries(
+    {"tokens": st.lists(st.text(max_size=3), max_size=4) | JSON},
+    optional={"token_logprobs": st.lists(st.floats() | SCALARS, max_size=4) | JSON},
+)
+BODIES = st.fixed_dictionaries(
+    {
+        "choices": st.lists(
+            st.fixed_dictionaries(
+                {"text": st.text(max_size=30) | JSON, "finish_reason": SCALARS, "logprobs": LOGPROBS | JSON}
+            ),
+            max_size=2,
+        )
+    },
+    optional={"usage": st.dictionaries(st.just("completion_tokens"), SCALARS, max_size=1) | JSON},
+)
+
+
+def answer(**choice: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+    return {
+        "choices": [{"text": " so", "finish_reason": "stop", **choice}],
+        "usage": {"completion_tokens": 1},
+    }
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"choices": []}, {"choices": [{}]}, {"error": "no"}, "text"])
+def test_a_body_without_an_answer_is_a_failed_one(body: object) -> None:
+    assert read(body) == FAILED
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        None,
+        {},
+        {"tokens": [" so"], "token_logprobs": [None]},
+        {"tokens": [" so"], "token_logprobs": [float("-inf")]},
+        {"tokens": [" so"], "token_logprobs": [10**400]},
+        {"tokens": [" so", " it"], "token_logprobs": [-0.5]},
+    ],
+)
+def test_log_probabilities_that_are_not_all_there_are_left_out(logprobs: object) -> None:
+    found = read(answer(logprobs=logprobs))
+
+    assert (found.text, found.length, found.tokens, found.logprobs) == (" so", 1, (), ())
+
+
+@given(st.lists(st.tuples(*[BODIES | JSON] * 3), min_size=1, max_size=4))
+def test_any_answers_can_be_compared_and_the_outcome_written_down(bodies: list[tuple[Any, Any, Any]]) -> None:
+    blue, again, green = ([read(body) for body in side] for side in zip(*bodies, strict=True))
+
+    found = compare(blue, again, green)
+
+    assert all(isfinite(logprob) for one in green for logprob in one.logprobs)
+    assert rfc8785.dumps(asdict(found))
+    assert compare(blue, blue, blue).ok

@@ -1,0 +1,1 @@
+"""What is known of vLLM: flags, defaults, models, memory, command lines, metric names. Pure."""

@@ -1,0 +1,1 @@
+"""What each flag of `vllm serve` means, one module for each subject."""

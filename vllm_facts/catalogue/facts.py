@@ -1,0 +1,141 @@
+"""The shape of one flag's facts."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from vllm_facts.values import ChangeClass, Knob, Value
+
+Direction = Literal["+", "-", "±", ""]
+"""Of the quantity itself, not of its worth: ttft "-" is a shorter wait, oom "+" a higher risk.
+
+"±": either way, by load and model. "": none, or not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What raising the value does; where 0 or none is off, or of a switch: turning it on."""
+
+    ttft: Direction = ""
+    itl: Direction = ""
+    throughput: Direction = ""
+    kv: Direction = ""  # tokens that the KV cache holds
+    oom: Direction = ""  # risk of running out of GPU memory
+    quality: Direction = ""  # of the answers
+
+    def __str__(self) -> str:
+        pairs = ((name, getattr(self, name)) for name in self.__slots__)
+        return ", ".join(f"{name} {direction}" for name, direction in pairs if direction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Default:
+    """What vLLM takes when the flag is not given, from a release and on a kind of hardware."""
+
+    value: Value
+    since: str | None = None
+    memory_gib: float = 0.0  # on cards of at least this
+    unlike: str = ""  # but not where the card's name has this in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobFacts:
+    """One flag of `vllm serve`.
+
+    `since` and `removed`: first minor release with, first without it; None: as long as 0.11 to 0.33 go.
+    """
+
+    name: Knob
+    type: Literal["int", "float", "bool", "choice", "text", "list", "json"]
+    meaning: str
+    default: str  # in words: many defaults depend on the GPU and the model
+    start: Literal["warm", "cold"]
+    klass: ChangeClass
+    tunable: bool = False  # whether trimtab may change it; tunable.py lists those
+    items: Literal["int", "text"] = "text"  # of a list
+    unit: str = ""
+    min: float | None = None  # what vLLM accepts, not what is wise
+    max: float | None = None
+    choices: tuple[Value, ...] = ()  # of vLLM 0.32
+    octaves: bool = False  # moves in doublings, so that compiled values are met again
+    defaults: tuple[Default, ...] = ()  # the same for programs, the first that fits; empty: not that simple
+    effects: Effects = Effects()
+    needs: tuple[str, ...] = ()  # what must hold beside it
+    since: str | None = None
+    removed: str | None = None
+    today: str = ""  # what an older guide does not know: what replaces it, or what it means by now
+    source: str = "vLLM 0.32 config/scheduler.py"
+
+    def in_version(self, version: str | None) -> bool | None:
+        """Whether that vLLM has the flag; None when the version says nothing that can be read."""
+        release = release_of(version)
+        if release is None:
+            return None
+        since, removed = release_of(self.since), release_of(self.removed)
+        return (since is None or release >= since) and (removed is None or release < removed)
+
+    def default_in(
+        self, version: str | None = None, *, memory_gib: float | None = None, card: str = ""
+    ) -> Value:
+        """The default there. None: vLLM decides by more than this, or it is not known."""
+        release = release_of(version)
+        for default in self.defaults:
+            since = release_of(default.since)
+            if since and (release is None or release < since):
+                continue
+            if default.memory_gib and (memory_gib is None or memory_gib < default.memory_gib):
+                continue
+            if not (default.unlike and default.unlike in card.lower()):
+                return default.value
+        return None
+
+    def misfit(self, value: Value) -> str:
+        """Why vLLM would not take the value; empty where it would, or where that is not known.
+
+        None takes the flag out, which always fits.
+        """
+        if value is None or (self.choices and _one_of(value, self.choices)):
+            return ""
+        match self.type:
+            case "bool":
+                return "" if isinstance(value, bool) else "is on or off"
+            case "choice":
+                return f"is one of {', '.join(map(str, self.choices))}"
+            case "int" | "float":
+                return self._misfit_of_number(value)
+            case "list" if self.items == "int":
+                return self._misfit_of_list(value)
+            case _:
+                return ""
+
+    def _misfit_of_number(self, value: Value) -> str:
+        if isinstance(value, bool) or not isinstance(value, int if self.type == "int" else int | float):
+            return "is a whole number" if self.type == "int" else "is a number"
+        if not math.isfinite(value):
+            return "is a finite number"
+        if self.min is not None and value < self.min:
+            return f"is at least {self.min:g}"
+        if self.max is not None and value > self.max:
+            return f"is at most {self.max:g}"
+        return ""
+
+    def _misfit_of_list(self, value: Value) -> str:
+        """One whole number, or several in a text with spaces between them, as flags are read."""
+        words = value.split(" ") if isinstance(value, str) else [str(value)]
+        if isinstance(value, bool) or not all(re.fullmatch(r"[0-9]{1,9}", word) for word in words):
+            return "is whole numbers with a space between two"
+        if self.min is not None and any(int(word) < self.min for word in words):
+            return f"is whole numbers of at least {self.min:g}"
+        return ""
+
+
+def _one_of(value: Value, choices: tuple[Value, ...]) -> bool:
+    """True is not 1."""
+    return any(value == choice and isinstance(value, bool) is isinstance(choice, bool) for choice in choices)
+
+
+def release_of(version: str | None) -> tuple[int, int] | None:
+    """(0, 32) of "0.32.0", "v0.32.1rc2+cpu"; None of anything else."""
+    found = re.match(r"v?(\d{1,4})\.(\d{1,4})", version or "")
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,1 @@
+"""Command lines as people write them: `vllm serve`, `docker run`, shell scripts, config files."""

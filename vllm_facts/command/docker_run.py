@@ -1,0 +1,120 @@
+"""`docker run [options] IMAGE [words]`: what of it is the server's command line, and its environment."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agent.domain.errors import ConfigError
+from vllm_facts.flags import SHELLS
+
+HOW = "write the server's own words after --, as in `trimtab lint -- vllm serve MODEL --max-num-seqs 64`"
+CONTAINERS = frozenset({"docker", "nerdctl", "podman"})
+_ALONE = frozenset(
+    {
+        "--detach",
+        "--disable-content-trust",
+        "--init",
+        "--interactive",
+        "--no-healthcheck",
+        "--oom-kill-disable",
+        "--privileged",
+        "--publish-all",
+        "--quiet",
+        "--read-only",
+        "--replace",
+        "--rm",
+        "--sig-proxy",
+        "--tty",
+    }
+)
+_SHORT_ALONE = re.compile(r"-[ditPq]+")
+_ENV = ("-e", "--env")
+_SERVE = ("vllm", "serve")
+_OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypoint is `vllm serve`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contained:
+    """`before`: the words up to and with the image; `implied`: how many of `argv` the image says itself."""
+
+    before: tuple[str, ...]
+    argv: tuple[str, ...]
+    implied: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def contained(words: list[str], outside: Mapping[str, str]) -> Contained:
+    """The images of vLLM say `vllm serve` themselves. Raises ConfigError.
+
+    `outside`: the variables of the shell, of which `-e NAME` takes one along.
+    """
+    if words[1:2] != ["run"]:
+        raise ConfigError(f"{' '.join(words[:2])}: only `{words[0]} run … IMAGE …` can be read; {HOW}")
+    at, options = _options(words)
+    if at >= len(words):
+        raise ConfigError(f"{words[0]} run: no image is named; {HOW}")
+    given = (value.partition("=") for name, value in options if name in _ENV)
+    env = {
+        name: value if equals else outside[name] for name, equals, value in given if equals or name in outside
+    }
+    entry = next((value for name, value in options if name == "--entrypoint"), "")
+    own = words[at + 1 :]
+    argv, implied = _server(words[at], entry, own)
+    return Contained(before=tuple(words[: at + 1]), argv=argv, implied=implied, env=env)
+
+
+def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
+    """Where the image is named, and the options before it."""
+    at, options = 2, []
+    while at < len(words) and words[at].startswith("-"):
+        name, equals, value = words[at].partition("=")
+        if not equals and name not in _ALONE and not _SHORT_ALONE.fullmatch(name):
+            at += 1
+            value = words[at] if at < len(words) else ""
+        options.append((name, value))
+        at += 1
+    return at, options
+
+
+def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], int]:
+    """The server's words, and how many of them the image says."""
+    program = (entry or (own[0] if own else "")).rpartition("/")[2]
+    if program in SHELLS:
+        raise ConfigError(f"in {image} {in_shell(own)}")
+    starts = program.startswith(("vllm", "python"))
+    if entry:
+        if not starts:
+            raise ConfigError(f"--entrypoint {entry}: what the image then starts is not known; {HOW}")
+        return (entry, *own), 1
+    if _OWN_IMAGE.fullmatch(image) and program in {"serve", "vllm"}:
+        raise ConfigError(
+            f"{image} starts `vllm serve` by itself, and would take the word {own[0]!r} for the model: "
+            "write the model and the flags right behind the image"
+        )
+    if own[:1] == ["serve"]:
+        return ("vllm", *own), 1
+    return (tuple(own), 0) if starts else ((*_SERVE, *own), len(_SERVE))
+
+
+def in_shell(words: Sequence[str]) -> str:
+    """What to lint instead of `sh -c "…"`."""
+    script = next((word for word in words if "vllm serve" in word), "")
+    if script:
+        own = script[script.index("vllm serve") :]
+        return f"a shell starts the server: lint what it runs, as in `trimtab lint -- {own}`"
+    return f"a shell starts the server: lint what it runs; {HOW}"
+
+
+def with_env(before: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
+    """`-e K=V` of the changed variables taken out, and put in again before the image."""
+    kept: list[str] = []
+    at = 0
+    while at < len(before):
+        name, equals, value = before[at].partition("=")
+        separate = name in _ENV and not equals
+        value = before[at + 1] if separate and at + 1 < len(before) else value
+        if name not in _ENV or value.partition("=")[0] not in env:
+            kept += before[at : at + 1 + separate]
+        at += 1 + separate
+    new = [word for name, value in env.items() if value is not None for word in ("-e", f"{name}={value}")]
+    return (*kept[:-1], *new, kept[-1])

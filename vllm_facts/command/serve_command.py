@@ -1,0 +1,218 @@
+"""A command line as a person has it, to read and to edit: `K=V vllm serve …`, `docker run … IMAGE …`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from agent.domain.errors import ConfigError
+from vllm_facts.command import shell
+from vllm_facts.command.config_flags import Undone, undone, whole, words_of
+from vllm_facts.command.docker_run import CONTAINERS, HOW, contained, in_shell, with_env
+from vllm_facts.command.shell import ASSIGNMENT, quoted
+from vllm_facts.errors import FlagError
+from vllm_facts.flag_table import SHORT
+from vllm_facts.flags import WRAPPERS, api_key_of, place_of, setting_of, start_of, with_file, with_setting
+from vllm_facts.masking import MASK
+from vllm_facts.values import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """`before`: the words up to the server's own (`docker run … IMAGE`). `front`: `nohup`, `numactl -N 0`."""
+
+    argv: tuple[str, ...]  # the server's own words, beginning with what starts it
+    implied: int = 0  # of them at the front that the image says itself
+    before: tuple[str, ...] = ()
+    front: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    file: tuple[str, ...] = ()  # what its --config file says, as flags
+    aside: tuple[str, ...] = ()  # `> log 2>&1 &`
+    live: bool = False  # the shell is still to fill in its variables
+    unread: str = ""  # why the --config file was not read
+
+    @property
+    def setting(self) -> dict[str, Value]:
+        """Raises FlagError."""
+        return setting_of(self._all())
+
+    @property
+    def reach(self) -> dict[str, Value]:
+        """Who reaches it, which is no part of a setting: its host, where one is given; that it has a key."""
+        try:
+            host, _ = place_of(self._all())
+        except FlagError:
+            if not self.live:  # --port $PORT
+                raise
+            host = ""
+        key = {"api_key": MASK} if api_key_of(self._all()) else {}
+        return {**({"host": host} if host else {}), **key}
+
+    @property
+    def reaching(self) -> dict[str, str]:
+        """The variables that reach the server: sudo keeps its caller's back."""
+        kept_back = "sudo" in self.front and not {"-E", "--preserve-env"} & set(self.front)
+        return {**({} if kept_back else self.env), **_assigned(self.front)}
+
+    @property
+    def words(self) -> list[str]:
+        """Without the environment of a shell."""
+        return [*self.before, *self.front, *self.argv[self.implied :]]
+
+    @property
+    def version(self) -> str:
+        """Of vLLM, as the image's tag says; "" where it says none."""
+        tag = re.search(r":v?(\d+\.\d+\.\d+)[^/]*$", self.before[-1]) if self.before else None
+        return tag[1] if tag else ""
+
+    @property
+    def assignments(self) -> list[str]:
+        """What stands in front of the words in a shell."""
+        if self.before:
+            return []
+        unset = [word for name in self.unset for word in ("-u", name)]
+        inside = _assigned(self.front)
+        given = [f"{name}={value}" for name, value in self.env.items() if inside.get(name) != value]
+        return [*(["env"] if unset else []), *unset, *map(partial(quoted, live=self.live), given)]
+
+    def undone(self, to: Mapping[str, Value]) -> list[Undone]:
+        """The lines of its --config file that must go, because no flag takes them back."""
+        return undone(to, self.file, self.argv) if self.file else []
+
+    def _all(self) -> list[str]:
+        return with_file(self.argv, self.file)
+
+
+def _one_dash(argv: Sequence[str]) -> str:
+    """A flag with one dash that vLLM's parser would not take: `-max-num-seqs`."""
+    for word in argv:
+        name = re.match(r"-([A-Za-z][A-Za-z_-]{3,})(?=[.=]|$)", word)
+        if name and name[1] not in SHORT and not name[1].startswith("O"):
+            return name[0]
+    return ""
+
+
+def read(words: Sequence[str]) -> Command:
+    """The command of these words. ConfigError says what is missing and how it is written."""
+    given, aside = list(words), list[str]()
+    if given[:1] == ["--"]:
+        del given[0]
+    live = len(given) == 1 and len(given[0].split()) > 1
+    if live:
+        given, aside = shell.split(given[0])
+    if not given:
+        raise ConfigError(f"no command is given; {HOW}")
+    env: dict[str, str] = {}
+    if given[0] == "env" and len(given) > 1 and ASSIGNMENT.match(given[1]):
+        del given[0]
+    while given and ASSIGNMENT.match(given[0]):
+        name, _, value = given.pop(0).partition("=")
+        env[name] = value
+    if not given:
+        raise ConfigError(f"after the variables no command is given; {HOW}")
+    command = replace(_started(given, env), aside=tuple(aside), live=live)
+    if (dashed := _one_dash(command.argv)) and "serve" in command.argv:
+        raise ConfigError(f"{_shown(given)}: {dashed} has one dash: write -{dashed}")
+    serves = any("vllm" in word or word == "serve" for word in command.argv)
+    try:
+        setting = setting_of(command.argv)
+    except FlagError as error:
+        told = str(error) if serves or "python" in command.argv[0] else f"starts no vLLM server; {HOW}"
+        raise ConfigError(f"{_shown(given)}: {told}") from error
+    if "model" not in setting and not serves:
+        raise ConfigError(f"{_shown(given)}: starts no vLLM server; {HOW}")
+    return _with_file(command, setting.get("config"))
+
+
+def _started(given: list[str], env: dict[str, str]) -> Command:
+    """What is behind the variables: wrappers, and then a container or the server itself."""
+    at = _start(given)
+    front, own = given[:at], given[at:]
+    if own[0] not in CONTAINERS:
+        return Command(argv=tuple(own), front=tuple(front), env=env)
+    inside = contained(own, {**env, **_assigned(front)})
+    leading = [f"{name}={value}" for name, value in env.items()]
+    return Command(
+        argv=inside.argv,
+        implied=inside.implied,
+        before=(*leading, *front, *inside.before),
+        env=inside.env,
+    )
+
+
+def _shown(given: Sequence[str]) -> str:
+    return " ".join(given[:3]) + " …" * (len(given) > len(given[:3]))
+
+
+def _start(given: list[str]) -> int:
+    if given[0].rpartition("/")[2] in WRAPPERS:
+        for at, word in enumerate(given):
+            if word in CONTAINERS and given[at + 1 : at + 2] == ["run"]:
+                return at
+    try:
+        at = start_of(given)
+    except FlagError as error:
+        told = in_shell(given) if "a shell" in str(error) else f"{error}"
+        raise ConfigError(f"{_shown(given)}: {told}") from error
+    pairs = zip(given[at:], given[at + 1 :], strict=False)
+    if given[at] not in CONTAINERS and ("vllm", "serve") in list(pairs)[1:]:
+        raise ConfigError(f"{_shown(given)}: what {given[at]} does to the server is not known; {HOW}")
+    return at
+
+
+def _assigned(words: Sequence[str]) -> dict[str, str]:
+    given = (word.partition("=") for word in words if ASSIGNMENT.match(word))
+    return {name: value for name, _, value in given}
+
+
+def _with_file(command: Command, path: Value) -> Command:
+    """The same with the flags of its --config file, where that can be read."""
+    if not isinstance(path, str):
+        return command
+    if command.before:
+        return replace(command, unread=f"what {path} says: it lies in the container (lint it outside)")
+    if "--config" not in command.argv:  # vLLM 0.32 utils/argparse_utils.py
+        return replace(
+            command, unread=f"--config={path}: vLLM reads the file only as two words, --config {path}"
+        )
+    if command.argv.count("--config") > 1:
+        raise ConfigError(f"--config {path}: is given twice, and vLLM takes one file only")
+    command = replace(command, file=tuple(words_of(path)))
+    try:
+        _ = command.setting
+    except FlagError as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+    return command
+
+
+def edited(command: Command, to: Mapping[str, Value], env: Mapping[str, str | None]) -> Command:
+    """The same with these changes and no others. Raises FlagError."""
+    argv = tuple(with_setting(command.argv, whole(to, command.file, command.argv) if command.file else to))
+    inside = _assigned(command.front)
+    own = {name: value for name, value in env.items() if name not in inside}
+    kept = {**command.env, **{name: value for name, value in own.items() if value is not None}}
+    gone = [name for name, value in own.items() if value is None]
+    front = _wrapped_env(command.front, env)
+    if "sudo" in front:  # what stands before it does not reach the server
+        new = [f"{name}={value}" for name, value in own.items() if value is not None]
+        front, kept = (*front, *(["env", *new] if new else [])), dict(command.env)
+    return replace(
+        command,
+        argv=argv,
+        front=front,
+        env={name: value for name, value in kept.items() if name not in gone},
+        before=with_env(command.before, env) if command.before else (),
+        unset=tuple(name for name in gone if name not in command.env),
+    )
+
+
+def _wrapped_env(front: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
+    """`nohup env K=V` with the changed variables, each where it stands."""
+    kept = []
+    for word in front:
+        name = word.partition("=")[0]
+        value = env.get(name, "") if ASSIGNMENT.match(word) and name in env else word
+        if value is not None:
+            kept.append(word if value is word else f"{name}={value}")
+    return tuple(kept)

@@ -1,0 +1,50 @@
+"""A command as it stands in a shell or a guide: its words, what stands behind it, and quoting them again."""
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from agent.domain.errors import ConfigError
+
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
+_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
+_JOINS = re.compile(r"&&|\|\|?|;|.*[^\\];")
+_ASIDE = re.compile(r"&|&?\d*>>?.*|\d*<.*")  # `> log 2>&1 &`
+_VARIABLE = re.compile(r"\$[A-Za-z_({]")
+
+
+def split(text: str) -> tuple[list[str], list[str]]:
+    """The words of the command, and those behind it that say where its output goes. Raises ConfigError."""
+    try:
+        words = shlex.split(_CONTINUED.sub(" ", text))
+    except ValueError as error:
+        raise ConfigError(f"the command cannot be read: {error}") from error
+    if words[:1] == ["$"]:  # a guide's prompt
+        del words[0]
+    for at, word in enumerate(words):
+        if _JOINS.fullmatch(word) and not (word == "|" and words[at + 1 : at + 2] == ["tee"]):
+            raise ConfigError(
+                f"{word!r} joins several commands: give the one that starts the server alone, with what "
+                "an `export` sets in front of it: `NAME=VALUE vllm serve MODEL …`"
+            )
+        if word == "|" or _ASIDE.fullmatch(word):
+            return words[:at], words[at:]
+        if word.endswith("&") and at == len(words) - 1 and ASSIGNMENT.match(word) is None:
+            return [*words[:at], word[:-1]], ["&"]
+    return words, []
+
+
+def quoted(word: str, *, live: bool = False) -> str:
+    """For a shell. `live`: its `$NAME` are variables still, which the shell is to fill in."""
+    assigned = ASSIGNMENT.match(word)
+    name, value = (assigned[0], word[assigned.end() :]) if assigned else ("", word)
+    if live and _VARIABLE.search(value) and not value.startswith(("{", "[")):
+        return name + '"' + re.sub(r'(["\\`])', r"\\\1", value) + '"'
+    if live and value.startswith("~/"):
+        return f"{name}~/{shlex.quote(value[2:])}" if value[2:] else name + value
+    return name + shlex.quote(value) if value or not name else name
+
+
+def tail(words: Sequence[str]) -> str:
+    """The words behind a command as they were."""
+    return " ".join(word if _ASIDE.fullmatch(word) or word == "|" else shlex.quote(word) for word in words)

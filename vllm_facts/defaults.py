@@ -1,0 +1,12 @@
+"""What vLLM chooses for itself when a flag is not given (0.32 engine/arg_utils.py: get_batch_defaults)."""
+
+from vllm_facts.values import Knob, Setting
+
+BIG_GIB, HUGE_GIB = 70, 160
+SIXTEEN_K_SINCE = (0, 28)
+
+
+def whole(setting: Setting, knob: Knob) -> int | None:
+    """The knob's value where it is given as a whole number above 0."""
+    value = setting.get(knob)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,0 +1,88 @@
+"""What advice without a server rests on: card, model, command; and what is said about them. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from vllm_facts.values import ChangeClass, Knob, Setting, Value
+
+Severity = Literal["info", "warning", "error"]
+"""`error`: it will not start, or answers wrongly. `warning`: it costs. `info`: worth knowing."""
+
+Link = Literal["nvlink", "pcie"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One kind of GPU. None: not known, and nothing is concluded from it."""
+
+    name: str
+    capability: tuple[int, int] | None = None  # CUDA compute capability: (8, 0)
+    memory_gib: float | None = None
+    link: Link | None = None  # between the GPUs of one host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What a model's `config.json` says, in numbers. None: not known."""
+
+    name: str
+    parameters: float | None = None  # in all: 7.6e9
+    active_parameters: float | None = None  # used for one token; a dense model: all
+    layers: int | None = None
+    hidden_size: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    experts: int | None = None  # routed ones of a layer; None or 0: dense
+    active_experts: int | None = None  # of them for one token
+    mla: bool = False  # multi-head latent attention: one small latent per token instead of heads
+    latent_dim: int | None = None  # MLA: kv_lora_rank + qk_rope_head_dim
+    hybrid: bool = False  # has Mamba, linear-attention or other state-space layers
+    attention_layers: int | None = None  # hybrid: layers that have a KV cache; None: all
+    max_len: int | None = None  # max_position_embeddings
+    weight_bytes: float | None = None  # of one parameter as stored: 2 for bf16, about 0.5 for 4 bit
+    quantization: str = ""
+    architecture: str = ""  # "LlamaForCausalLM"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One `vllm serve` and where it runs."""
+
+    setting: Setting
+    env: Mapping[str, str] = field(default_factory=dict)
+    card: Card | None = None
+    gpus: int | None = None  # on the host
+    model: Model | None = None
+    version: str = ""  # "0.32.0"; empty: not known
+    profile: str = ""  # "chat", "api", "batch", "rag", "wide-ep"
+    log: tuple[str, ...] = ()  # of its start
+    concurrency: float | None = None  # requests at once, where it was measured or told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing an expert would say. `to` without entries: there is nothing that a flag could do."""
+
+    rule: str  # id in the rulebook
+    klass: ChangeClass
+    severity: Severity
+    why: str  # one sentence with the numbers in it
+    source: str
+    to: Mapping[Knob, Value] = field(default_factory=dict)  # None: take the flag out
+    env: Mapping[str, str | None] = field(default_factory=dict)  # of the environment; None: take it out
+    expects: str = ""
+    risks: str = ""
+    evidence: Mapping[str, Value] = field(default_factory=dict)
+
+
+class Lint(Protocol):
+    """Says what it finds about a case. Pure. `LINTS` of every `policies/lint_*.py` holds some."""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The ids that it may give."""
+        ...
+
+    def check(self, case: Case) -> Iterable[Finding]: ...

@@ -1,0 +1,237 @@
+"""Flags and variables that vLLM no longer knows, and what to write instead.
+
+From vLLM's own sources, 0.11.1 to 0.33 (engine/arg_utils.py, envs.py), and its deprecation messages. A flag
+that is gone keeps the server from starting; a variable that is gone is ignored in silence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vllm_facts.catalogue.facts import release_of
+from vllm_facts.values import Knob, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """What stands for an old name."""
+
+    by: str  # a knob of today, dotted where it is a part of one; empty: nothing is needed
+    since: str  # the first release without the old name, as far as is known
+    how: str  # a sentence for the person
+    carries: bool = False  # the old value goes to `by` as it is
+    to: Mapping[Knob, Value] = field(default_factory=dict)  # else these values, where any say the same
+    by_value: Mapping[Value, Mapping[Knob, Value]] = field(
+        default_factory=dict
+    )  # else what each old value says
+    by_hand: bool = False  # what it says would be lost with it: a person writes it anew
+
+    def gone(self, version: str | None) -> bool | None:
+        """Whether that vLLM is without the old name; None when the version says nothing."""
+        release, since = release_of(version), release_of(self.since)
+        return None if release is None or since is None else release >= since
+
+    def changes(self, old: Knob, value: Value) -> dict[Knob, Value]:
+        """The edit that says the same today: the old flag taken out, and what replaces it; empty by hand."""
+        if self.by_hand:
+            return {}
+        new: dict[Knob, Value] = {self.by: value} if self.carries else {}
+        return {old: None, **new, **(self.to if value is not False else {}), **self.by_value.get(value, {})}
+
+
+_MULTI_STEP = (
+    "Multi-step scheduling went with the old engine; async_scheduling does what it was for, by itself."
+)
+_DEFAULT = "It is what today's engine does: leave it out."
+_SPEC = (
+    'Write --speculative-config \'{"model": …, "num_speculative_tokens": …}\', or --spec-model since 0.22.'
+)
+_GUIDED = "Structured outputs have one option: --structured-outputs-config."
+_EPLB = "Expert load balancing has one option: --eplb-config."
+_CHUNKS = (
+    "The scheduler shares the step among all prompts; long_prefill_token_threshold caps a long one's chunk."
+)
+_POOLING = ("classify", "embed", "embedding", "reward", "score")
+_ROPE = "Changes of the model's config go through --hf-overrides."
+
+RENAMED: dict[Knob, Replaced] = {
+    "num_scheduler_steps": Replaced(by="", since="0.11", how=_MULTI_STEP),
+    "multi_step_stream_outputs": Replaced(by="", since="0.11", how=_MULTI_STEP),
+    "speculative_model": Replaced(by="speculative_config", since="0.11", how=_SPEC, by_hand=True),
+    "num_speculative_tokens": Replaced(by="speculative_config", since="0.11", how=_SPEC, by_hand=True),
+    "use_v2_block_manager": Replaced(by="", since="0.12", how=_DEFAULT),
+    "preemption_mode": Replaced(
+        by="", since="0.12", how="Preempted requests are always computed again: leave it out."
+    ),
+    "disable_async_output_proc": Replaced(by="", since="0.12", how=_DEFAULT),
+    "scheduler_delay_factor": Replaced(by="", since="0.12", how="It went with the old engine: leave it out."),
+    "worker_use_ray": Replaced(
+        by="distributed_executor_backend",
+        since="0.12",
+        how="Write --distributed-executor-backend ray.",
+        to={"distributed_executor_backend": "ray"},
+    ),
+    "device": Replaced(
+        by="", since="0.12", how="The device is the one that vLLM was built for: leave it out."
+    ),
+    "max_seq_len_to_capture": Replaced(
+        by="max_cudagraph_capture_size",
+        since="0.12",
+        how="Graphs are captured by batch size, not by length: leave it out.",
+    ),
+    "enable_reasoning": Replaced(
+        by="reasoning_parser", since="0.12", how="Naming --reasoning-parser is enough: leave it out."
+    ),
+    "rope_theta": Replaced(by="hf_overrides.rope_theta", since="0.12", how=_ROPE, carries=True),
+    "rope_scaling": Replaced(by="hf_overrides.rope_scaling", since="0.12", how=_ROPE, carries=True),
+    "guided_decoding_backend": Replaced(
+        by="structured_outputs_config.backend", since="0.12", how=_GUIDED, carries=True
+    ),
+    "guided_decoding_disable_fallback": Replaced(
+        by="structured_outputs_config", since="0.12", how=f"{_GUIDED} A failed backend has no fallback now."
+    ),
+    "guided_decoding_disable_any_whitespace": Replaced(
+        by="structured_outputs_config.disable_any_whitespace", since="0.12", how=_GUIDED
+    ),
+    "guided_decoding_disable_additional_properties": Replaced(
+        by="structured_outputs_config.disable_additional_properties", since="0.12", how=_GUIDED
+    ),
+    "num_redundant_experts": Replaced(
+        by="eplb_config.num_redundant_experts", since="0.12", how=_EPLB, carries=True
+    ),
+    "eplb_window_size": Replaced(by="eplb_config.window_size", since="0.12", how=_EPLB, carries=True),
+    "eplb_step_interval": Replaced(by="eplb_config.step_interval", since="0.12", how=_EPLB, carries=True),
+    "eplb_log_balancedness": Replaced(by="eplb_config.log_balancedness", since="0.12", how=_EPLB),
+    "override_pooler_config": Replaced(
+        by="pooler_config", since="0.12", how="Write --pooler-config.", carries=True
+    ),
+    "lora_extra_vocab_size": Replaced(
+        by="", since="0.12", how="Adapters cannot add tokens any more: leave it out."
+    ),
+    "num_lookahead_slots": Replaced(by="", since="0.12", how="Speculation sets it itself: leave it out."),
+    "cuda_graph_sizes": Replaced(
+        by="cudagraph_capture_sizes", since="0.13", how="Write --cudagraph-capture-sizes.", carries=True
+    ),
+    "task": Replaced(
+        by="runner",
+        since="0.13",
+        how="Write --runner generate or pooling (--convert classify makes a generative model a classifier).",
+        by_value={
+            "generate": {"runner": "generate"},
+            **{task: {"runner": "pooling"} for task in _POOLING},
+        },
+    ),
+    "disable_mm_preprocessor_cache": Replaced(
+        by="mm_processor_cache_gb",
+        since="0.13",
+        how="Write --mm-processor-cache-gb 0.",
+        to={"mm_processor_cache_gb": 0},
+    ),
+    "enable_multimodal_encoder_data_parallel": Replaced(
+        by="mm_encoder_tp_mode",
+        since="0.13",
+        how="Write --mm-encoder-tp-mode data.",
+        to={"mm_encoder_tp_mode": "data"},
+    ),
+    "disable_log_requests": Replaced(
+        by="enable_log_requests",
+        since="0.17",
+        how="Requests are logged only where --enable-log-requests says so: leave it out.",
+    ),
+    "logits_processor_pattern": Replaced(
+        by="logits_processors", since="0.17", how="Name the processors with --logits-processors."
+    ),
+    "swap_space": Replaced(
+        by="",
+        since="0.18",
+        how="Preempted requests are computed again: leave it out. Against preemptions: watermark (since "
+        "0.24) or fewer sequences; for reuse from host memory: kv_offloading_size.",
+    ),
+    "disable_frontend_multiprocessing": Replaced(
+        by="", since="0.19", how="The engine is a process of its own."
+    ),
+    "max_num_partial_prefills": Replaced(by="long_prefill_token_threshold", since="0.27", how=_CHUNKS),
+    "max_long_partial_prefills": Replaced(by="long_prefill_token_threshold", since="0.27", how=_CHUNKS),
+    "calculate_kv_scales": Replaced(
+        by="", since="0.28", how="Scales come from the checkpoint, else they are 1.0: use one that has them."
+    ),
+    "override_attention_dtype": Replaced(by="dtype", since="0.28", how="Attention has the model's dtype."),
+}
+"""By the old flag's canonical name. Versions below 0.12 say "by then": older sources were not read."""
+
+_MOE = "Choose the experts' kernels with --moe-backend: flashinfer_trtllm, flashinfer_cutlass or another."
+_PROFILER = "Profiling has one option: --profiler-config."
+_NOTHING = "Take it out."
+
+
+def _attention(part: str) -> Replaced:
+    return Replaced(
+        by=f"attention_config.{part}",
+        since="0.16",
+        how=f"Write --attention-config.{part}.",
+    )
+
+
+ENVIRONMENT: dict[str, Replaced] = {
+    "VLLM_USE_V1": Replaced(by="", since="0.12", how="There is one engine: take it out."),
+    "VLLM_MM_INPUT_CACHE_GIB": Replaced(
+        by="mm_processor_cache_gb", since="0.13", how="Write --mm-processor-cache-gb.", carries=True
+    ),
+    "VLLM_ATTENTION_BACKEND": Replaced(
+        by="attention_backend",
+        since="0.16",
+        how="Write --attention-backend, or leave the choice to vLLM.",
+        carries=True,
+    ),
+    "VLLM_ALL2ALL_BACKEND": Replaced(
+        by="all2all_backend", since="0.16", how="Write --all2all-backend.", carries=True
+    ),
+    "VLLM_FLASH_ATTN_VERSION": _attention("flash_attn_version"),
+    "VLLM_USE_TRTLLM_ATTENTION": _attention("use_trtllm_attention"),
+    "VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH": _attention("flash_attn_max_num_splits_for_cuda_graph"),
+    "VLLM_FLASHINFER_DISABLE_Q_QUANTIZATION": _attention("disable_flashinfer_q_quantization"),
+    "VLLM_DISABLE_FLASHINFER_PREFILL": Replaced(by="", since="0.16", how=_NOTHING),
+    "VLLM_TORCH_PROFILER_DIR": Replaced(
+        by="profiler_config.torch_profiler_dir", since="0.16", how=_PROFILER, carries=True
+    ),
+    "VLLM_FUSED_MOE_CHUNK_SIZE": Replaced(by="", since="0.18", how=_NOTHING),
+    "VLLM_ENABLE_FUSED_MOE_ACTIVATION_CHUNKING": Replaced(by="", since="0.18", how=_NOTHING),
+    "VLLM_SLEEP_WHEN_IDLE": Replaced(by="", since="0.18", how=_NOTHING),
+    "VLLM_MOE_DP_CHUNK_SIZE": Replaced(by="", since="0.20", how=_NOTHING),
+    "VLLM_ENABLE_MOE_DP_CHUNK": Replaced(by="", since="0.20", how=_NOTHING),
+    "VLLM_RPC_TIMEOUT": Replaced(by="", since="0.23", how=_NOTHING),
+    **dict.fromkeys(
+        (
+            "VLLM_FLASHINFER_MOE_BACKEND",
+            "VLLM_USE_FLASHINFER_MOE_FP16",
+            "VLLM_USE_FLASHINFER_MOE_FP4",
+            "VLLM_USE_FLASHINFER_MOE_FP8",
+            "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16",
+            "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
+            "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS",
+        ),
+        Replaced(by="moe_backend", since="0.24", how=_MOE),
+    ),
+    "VLLM_MXFP4_USE_MARLIN": Replaced(
+        by="moe_backend", since="0.24", how="Write --moe-backend marlin or --linear-backend marlin."
+    ),
+    "VLLM_NVFP4_GEMM_BACKEND": Replaced(by="linear_backend", since="0.24", how="Write --linear-backend."),
+    "VLLM_USE_NVFP4_CT_EMULATIONS": Replaced(
+        by="linear_backend", since="0.24", how="Write --linear-backend emulation."
+    ),
+    "VLLM_USE_FBGEMM": Replaced(by="linear_backend", since="0.24", how="Write --linear-backend fbgemm."),
+    "VLLM_MM_HASHER_ALGORITHM": Replaced(
+        by="mm_hasher_algorithm", since="0.30", how="Write --mm-hasher-algorithm.", carries=True
+    ),
+}
+"""Variables of the environment. What replaces one is a flag: `changes` is not for them."""
+
+CHANGED: dict[Knob, str] = {
+    "enable_chunked_prefill": "Today's engine always does it where it can; what is tuned is the budget, "
+    "max_num_batched_tokens. Off, vLLM itself warns of crashes and wrong answers.",
+    "enable_prefix_caching": "On by itself for generative models: only --no-enable-prefix-caching says more.",
+    "disable_log_stats": "Takes away all vllm metrics, not the log lines alone.",
+    "disable_cascade_attn": "Does nothing in 0.32: cascade attention is gone.",
+    "prefill_schedule_interval": "Before 0.33 with data parallelism only; since then always.",
+    "optimization_level": "3 is the same as 2 today.",
+}
+"""Flags that are still taken and do not do what their name or an older guide says."""

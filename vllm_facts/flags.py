@@ -1,0 +1,334 @@
+"""Read a vLLM command line into a setting, and edit it without touching what was not asked for.
+
+What two servers of one setting may differ in, their address and their secrets, is no part of a setting.
+A `--config` file is left as it is: the flags inside it are not seen (`with_file` puts them in).
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from vllm_facts.errors import FlagError
+from vllm_facts.flag_table import ALIASES, NO_SWITCHES, ONE_WAY, SEVERAL, SHORT, SIZES, SWITCHES, TEXTS
+from vllm_facts.values import Value
+
+PLACE = frozenset({"host", "port"})
+SECRETS = frozenset({"api_key", "hf_token"})
+
+SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
+WRAPPERS = frozenset(
+    """
+    chrt conda dumb-init env exec ionice mamba micromamba nice nohup numactl pdm pixi poetry screen setsid
+    srun stdbuf sudo systemd-run taskset time timeout tini unbuffer uv
+    """.split()  # noqa: SIM905 - as a list it were a line each
+)
+"""What starts the program behind it, and leaves its words as they are."""
+
+_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*")
+_KNOB = re.compile(r"[a-z][a-z0-9_]*(\.[\w.-]+)?")
+_NAMED = re.compile(r"--?[A-Za-z]")
+_NUMBER = re.compile(r"-\.?[0-9]")
+_INT = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]{1,3})?")
+_SIZE = re.compile(
+    r"(?P<number>[0-9]{1,12}(\.[0-9]{1,6})?(?=[kmgt])|[0-9]{1,6}(?=[KMGT]))(?P<suffix>[kmgtKMGT])"
+)
+_ON, _OFF = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+_DASHES = ("—", "–", "−")  # noqa: RUF001 - what a text makes of --
+_JSON_SWITCH = {"true": True, "false": False}
+_SECRET_ASSIGNMENT = re.compile(r"\w*(KEY|TOKEN|SECRET|PASSWORD)\w*=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flag:
+    """One flag as it stands in argv[start:stop]. A positional model is spelled ""."""
+
+    knob: str
+    spelled: str
+    value: Value
+    start: int
+    stop: int
+    joined: bool = False  # --knob=value, -O3
+
+
+def setting_of(argv: Sequence[str]) -> dict[str, Value]:
+    """The knobs that the command line gives, typed; without its address and secrets. Raises FlagError."""
+    return {flag.knob: flag.value for flag in _flags(argv) if flag.knob not in PLACE | SECRETS}
+
+
+def place_of(argv: Sequence[str]) -> tuple[str, int]:
+    """Host ("" where none is given: every interface) and port that the command line listens on."""
+    place = {flag.knob: flag.value for flag in _flags(argv) if flag.knob in PLACE}
+    port = place.get("port", 8000)
+    if isinstance(port, bool) or not isinstance(port, int):
+        raise FlagError("--port is not followed by a number")
+    return str(place.get("host", "")), port
+
+
+def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
+    """`argv` with these knobs as asked, the rest word for word as it was.
+
+    None, and False for the switches in ONE_WAY, take the flag out. Of a repeated flag the last place is kept.
+    Raises FlagError when that cannot be done safely.
+    """
+    flags = _flags(argv)
+    edits: dict[int, tuple[int, list[str]]] = {}
+    appended: list[str] = []
+    for knob, value in changes.items():
+        if knob in SECRETS or not _KNOB.fullmatch(knob):
+            raise FlagError(f"{knob!r} is not a knob that can be set")
+        own = [flag for flag in flags if flag.knob == knob]
+        if own and _same(own[-1].value, value):
+            continue
+        edits |= {flag.start: (flag.stop, []) for flag in own}
+        if value is None or (value is False and knob in ONE_WAY):
+            continue
+        if own:
+            edits[own[-1].start] = (own[-1].stop, _words(knob, value, own[-1]))
+        else:
+            appended += _words(knob, value, None, part_of=_whole(knob, flags))
+    edited: list[str] = []
+    at = 0
+    for start, (stop, words) in sorted(edits.items()):
+        edited += [*argv[at:start], *words]
+        at = stop
+    return [*edited, *argv[at:], *appended]
+
+
+def with_file(argv: Sequence[str], words: Sequence[str]) -> list[str]:
+    """`argv` with the flags of its --config file where vLLM puts them: before its own, which win."""
+    at, _ = _head(argv)
+    return [*argv[:at], *words, *argv[at:]]
+
+
+def _whole(knob: str, flags: Sequence[_Flag]) -> str:
+    """How the flag that a dotted knob is a part of is spelled there; "" where it is not.
+
+    vLLM puts the parts of each spelling together, and takes the last spelling, or JSON, alone.
+    """
+    first, dot, _ = knob.partition(".")
+    parts = [flag.spelled.partition(".")[0] for flag in flags if flag.knob.startswith(first + ".")]
+    if not dot or parts:
+        return parts[-1] if dot else ""
+    if any(flag.knob == first for flag in flags):
+        raise FlagError(
+            f"{knob} cannot be set beside the JSON of --{first.replace('_', '-')}: set that instead"
+        )
+    return ""
+
+
+def api_key_of(argv: Sequence[str]) -> str:
+    """What the server wants to see of its clients; empty when it does not ask."""
+    return next((str(flag.value) for flag in reversed(_flags(argv)) if flag.knob == "api_key"), "")
+
+
+def secrets_of(argv: Sequence[str]) -> tuple[str, ...]:
+    """The words that must not be shown. Never raises, whatever the command line is."""
+    found: list[str] = []
+    secret = False
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if _is_flag(word):
+            secret = _knob(name) in SECRETS
+            found += [value] if secret and equals else []
+        elif secret:
+            found.append(word)
+        elif _SECRET_ASSIGNMENT.match(word):
+            found.append(value)
+    return tuple(found)
+
+
+def _flags(argv: Sequence[str]) -> list[_Flag]:
+    at, positional = _head(argv)
+    flags: list[_Flag] = []
+    model: _Flag | None = None
+    while at < len(argv):
+        if _is_flag(argv[at]):
+            flags.append(_flag(argv, at))
+            at = flags[-1].stop
+            continue
+        if model or not positional:
+            last = flags[-1] if flags else None
+            if last and last.stop == at and isinstance(last.value, bool) and argv[at].lower() in _ON | _OFF:
+                raise FlagError(_no_value(last.knob, last.spelled, argv[at], off=last.value is False))
+            if argv[at].startswith(_DASHES):
+                raise FlagError(
+                    f"{argv[at]} begins with a long dash: write --{argv[at].lstrip('-' + ''.join(_DASHES))}"
+                )
+            after = last.spelled if last else "the model" if model else argv[0]
+            raise FlagError(
+                f"a word after {after} belongs to no flag: write one value per flag, as --flag=value"
+            )
+        model = _Flag(knob="model", spelled="", value=argv[at], start=at, stop=at + 1)
+        at += 1
+    return [*flags, model] if model else flags  # last: vLLM lets the positional model win over --model
+
+
+def start_of(argv: Sequence[str]) -> int:
+    """Where the words that start the server begin: behind `nohup`, `numactl -N 0`. Raises FlagError."""
+    wrapped = bool(argv) and argv[0].rpartition("/")[2] in WRAPPERS
+    for at, word in enumerate(argv):
+        program = word.rpartition("/")[2]
+        if program in SHELLS:
+            raise FlagError(
+                f"the command starts a shell ({program}): give the server's own words as a list instead"
+            )
+        served = program == "vllm" and (not wrapped or list(argv[at + 1 : at + 2]) == ["serve"])
+        if served or _PYTHON.fullmatch(program) or not wrapped:
+            return at
+    raise FlagError("no server is named: start with `vllm serve MODEL` or `python -m MODULE`")
+
+
+def _head(argv: Sequence[str]) -> tuple[int, bool]:
+    """Where the flags start, and whether a model may stand among them."""
+    start = start_of(argv)
+    program = argv[start].rpartition("/")[2]
+    if program == "vllm":
+        return _after_serve(argv, start + 1, required=True), True
+    if _PYTHON.fullmatch(program):
+        return _after_python(argv, start + 1), True
+    after = _after_serve(argv, start + 1, required=False)
+    return after, after == len(("program", "serve"))
+
+
+def _after_serve(argv: Sequence[str], at: int, *, required: bool) -> int:
+    if list(argv[at : at + 1]) == ["serve"]:
+        return at + 1
+    if required:
+        raise FlagError("`vllm` without `serve` right after it does not start a server")
+    return at
+
+
+def _after_python(argv: Sequence[str], at: int) -> int:
+    while at < len(argv):
+        word = argv[at]
+        if word == "-m" and at + 1 < len(argv):
+            return _after_serve(argv, at + 2, required=argv[at + 1] in {"vllm", "vllm.entrypoints.cli.main"})
+        if word.startswith("-c"):
+            raise FlagError("the command runs `python -c`: name a module or a file instead")
+        if not word.startswith("-"):
+            return _after_serve(argv, at + 1, required=word.rpartition("/")[2] == "vllm")
+        at += 2 if word in {"-W", "-X"} else 1
+    raise FlagError("python is given neither a module nor a file to run")
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and word != "-" and not _NUMBER.match(word)
+
+
+def _flag(argv: Sequence[str], at: int) -> _Flag:
+    word = argv[at]
+    if not _NAMED.match(word):
+        raise FlagError(f"{word.partition('=')[0]!r} among the flags cannot be read")
+    name, equals, text = word.partition("=")
+    if not name.startswith("--") and name[1] in "Onqr" and len(name) > len("-O") and name[1:] not in SHORT:
+        name, equals, text = word[:2], "=", word[2:].removeprefix("=")
+    knob = _knob(name)
+    off = name.startswith(("--no-", "--no_"))
+    if off or is_switch(knob):
+        if equals:
+            raise FlagError(_no_value(knob, name, text, off=off))
+        return _Flag(knob=knob, spelled=name, value=not off, start=at, stop=at + 1)
+    if equals:
+        return _Flag(knob=knob, spelled=name, value=_typed(knob, text), start=at, stop=at + 1, joined=True)
+    stop = at + 1
+    most = len(argv) if knob in SEVERAL else at + 2
+    while stop < min(most, len(argv)) and not _is_flag(argv[stop]):
+        stop += 1
+    words = argv[at + 1 : stop]
+    value: Value = True  # a switch that is not in the table
+    if words:
+        value = _typed(knob, words[0]) if len(words) == 1 else shlex.join(words)
+    return _Flag(knob=knob, spelled=name, value=value, start=at, stop=stop)
+
+
+def _knob(name: str) -> str:
+    """The canonical name of `--max_num-seqs`, `--no-enforce-eager`, `-tp`, `-cc.mode`."""
+    first, dot, rest = name.lstrip("-").partition(".")
+    first = first.replace("-", "_") if name.startswith("--") else SHORT.get(first, first.replace("-", "_"))
+    first = first.removeprefix("no_")
+    return ALIASES.get(first, first) + dot + rest
+
+
+def _no_value(knob: str, name: str, text: str, *, off: bool) -> str:
+    """What to write instead of `--switch=False`, which vLLM refuses."""
+    plain = knob.replace("_", "-")
+    word = text.lower()
+    if knob in ONE_WAY and (word in _OFF) != off:
+        return f"{name} takes no value, found {text!r}: leave it out"
+    wanted = "no-" * ((word in _OFF) != off) + plain
+    return f"{name} takes no value, found {text!r}: write --{wanted}" + " or leave it out" * (
+        word not in _ON | _OFF
+    )
+
+
+def is_switch(knob: str) -> bool:
+    """Whether the flag takes no value."""
+    return knob in SWITCHES or (knob.startswith(("enable_", "disable_")) and knob not in NO_SWITCHES)
+
+
+def _typed(knob: str, word: str) -> Value:
+    if "." in knob and word in _JSON_SWITCH:
+        return _JSON_SWITCH[word]
+    if knob in SEVERAL and shlex.quote(word) != word:
+        return shlex.quote(word)
+    if knob in TEXTS:
+        return word
+    if knob in SIZES and (size := _SIZE.fullmatch(word)):
+        return int(float(size["number"]) * _FACTORS[size["suffix"]])
+    if _INT.fullmatch(word):
+        return int(word)
+    if _FLOAT.fullmatch(word) and isfinite(number := float(word)):
+        return number
+    return word
+
+
+def _same(have: Value, want: Value) -> bool:
+    return have == want and isinstance(have, bool) == isinstance(want, bool)  # True == 1
+
+
+def _words(knob: str, value: Value, like: _Flag | None, *, part_of: str = "") -> list[str]:
+    """The knob spelled as it was (`like`), or in vLLM's own way."""
+    first, dot, rest = knob.partition(".")
+    plain = (part_of or "--" + first.replace("_", "-")) + dot + rest
+    name = like.spelled if like else plain
+    if name.startswith(("--no-", "--no_")):
+        name = "--" + name[len("--no-") :]
+    if value is True and not dot:
+        return [name or plain]
+    if value is False and not dot:
+        underscored = "_" in name.partition(".")[0]
+        return [f"--no_{knob}" if underscored else "--no-" + plain.removeprefix("--")]
+    texts = _texts(knob, value)
+    if not name:
+        if len(texts) != 1 or _is_flag(texts[0]):
+            raise FlagError(f"{knob} = {value!r} cannot stand where the model is named")
+        return texts
+    if len(texts) > 1:
+        if any(map(_is_flag, texts)):
+            raise FlagError(f"{knob} = {value!r}: a value that starts with - cannot be one of several")
+        return [name, *texts]
+    if name == "-O":
+        return [f"-O{texts[0]}"]
+    if (like and like.joined) or _is_flag(texts[0]):
+        return [f"{name}={texts[0]}"]
+    return [name, *texts]
+
+
+def _texts(knob: str, value: Value) -> list[str]:
+    if isinstance(value, float) and not isfinite(value):
+        raise FlagError(f"{knob} = {value} is not a number vLLM can be given")
+    if isinstance(value, bool):
+        return [str(value).lower()]
+    if knob not in SEVERAL or not isinstance(value, str):
+        return [repr(value) if isinstance(value, float) else str(value)]
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise FlagError(f"{knob} = {value!r}: {error}") from error
+    if not words:
+        raise FlagError(f"{knob} needs at least one value")
+    return words

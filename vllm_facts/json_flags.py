@@ -1,0 +1,91 @@
+"""The flags whose value is JSON, and where one breaks: vLLM ends with exit code 2 on it. Pure."""
+
+import ast
+import json
+import re
+
+from vllm_facts.values import Knob, Value
+
+_STRICT = """
+allowed_headers allowed_methods allowed_origins attention_config aux_output_config compilation_config
+custom_histogram_buckets default_chat_template_kwargs default_mm_loras diffusion_config ec_manager_config
+ec_transfer_config engram_config eplb_config fault_tolerance_config ir_op_priority kernel_config
+kv_events_config kv_transfer_config limit_mm_per_prompt logging_config media_io_kwargs
+mm_processor_kwargs model_class_overrides override_generation_config pooler_config profiler_config
+quantization_config reasoning_config speculative_config structured_outputs_config watermark_config
+weight_transfer_config
+"""
+STRICT = frozenset(_STRICT.split())
+"""Of vLLM 0.32's parser: those that it reads as JSON (engine/arg_utils.py: parse_dataclass, json.loads)."""
+
+BRACED = frozenset({"additional_config", "hf_overrides", "model_loader_extra_config", "pt_load_map_location"})
+"""Those that may be something else: JSON is what begins with a brace (union_dict_and_str)."""
+
+OBJECTS = STRICT - frozenset(
+    {"allowed_headers", "allowed_methods", "allowed_origins", "custom_histogram_buckets", "diffusion_config"}
+)
+"""Those that are keys and values."""
+
+_UNSET = ("", "None")
+_NEAR = 16  # characters that are shown of where it breaks
+_QUOTED = re.compile(r'("(?:[^"\\]|\\.)*")')
+_SUFFIXED = re.compile(r"\b(\d+(?:\.\d+)?)[kKmMgGtT]\b")  # vLLM reads `{"bytes": 80m}` too
+_PAIRS = re.compile(r"(\w+=\d+)(,\w+=\d+)*")
+
+
+def broken(knob: Knob, value: Value) -> str:
+    """Why the value is no JSON and where it breaks, as the end of a sentence; empty where all is well."""
+    if knob in OBJECTS and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f'is {value}, yet wants keys and values: {{"key": {value}}}'
+    if not isinstance(value, str) or value in _UNSET or "$" in value:
+        return ""
+    if knob not in STRICT and not (knob in BRACED and value.lstrip().startswith("{")):
+        return ""
+    try:
+        read = json.loads(_numbers(value))
+    except json.JSONDecodeError as error:
+        near = value[max(0, error.pos - _NEAR) :][: 2 * _NEAR]
+        return f"is no JSON: {error.msg} at character {error.pos + 1}, near {near!r}{_hint(value)}"
+    except RecursionError:
+        return "is no JSON that can be read: it is nested too deeply"
+    wrong = knob in OBJECTS and not isinstance(read, dict | None)
+    return f"is {value}, yet wants keys and values: {{…}}" if wrong else ""
+
+
+def mended(knob: Knob, value: Value) -> str:
+    """The same as JSON, where there is no doubt what was meant; else empty."""
+    if knob == "compilation_config" and isinstance(value, int):  # the level, as -O had it
+        return json.dumps({"mode": value})
+    if not isinstance(value, str):
+        return ""
+    if _PAIRS.fullmatch(value):  # as `--limit-mm-per-prompt image=2` was written once
+        pairs = (pair.split("=") for pair in value.split(","))
+        return json.dumps({name: int(number) for name, number in pairs})
+    try:
+        read = ast.literal_eval(value)  # {'method': 'ngram'}
+        return json.dumps(read, allow_nan=False) if isinstance(read, dict) else ""
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return ""
+
+
+def as_json(value: Value) -> object:
+    """What a part of a flag stands for, given as `--flag.part value`: vLLM reads JSON there too."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _hint(value: str) -> str:
+    if "'" in value and '"' not in value:
+        return "; JSON has double quotes, and single ones stand around it for the shell: '{\"key\": 1}'"
+    if value.lstrip().startswith("{") and '"' not in value:
+        return "; its double quotes are gone: single ones around it keep the shell from taking them"
+    return ""
+
+
+def _numbers(value: str) -> str:
+    parts = _QUOTED.split(value)
+    return "".join(part if at % 2 else _SUFFIXED.sub(r"\1", part) for at, part in enumerate(parts))

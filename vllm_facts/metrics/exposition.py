@@ -1,0 +1,84 @@
+"""Picks wanted samples out of a Prometheus text page, cheaply: what is not wanted is not parsed.
+
+The format is Prometheus' "text-based format" 0.0.4 (documentation, "Exposition formats").
+"""
+
+import re
+from collections.abc import Container, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from agent.domain.errors import SensorError
+
+Row = tuple[str, float]
+"""The text between the braces, not parsed yet, and the value, which may be NaN or infinite."""
+
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"')
+_LABELS = re.compile(rf"(?:{_LABEL.pattern}(?:,{_LABEL.pattern})*,?)?")
+_ESCAPE = re.compile(r"\\(.)")
+_SHOWN = 80  # characters of foreign text that an error repeats
+
+
+def page_text(body: bytes) -> str:
+    """The page as text. Raises SensorError when it is not a metrics page, or a piece of one."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise SensorError(f"not a metrics page: not UTF-8, starts with {body[:_SHOWN]!r}") from error
+    if not text.strip():
+        raise SensorError("the metrics page is empty")
+    if not text.startswith(("# HELP ", "# TYPE ")) and "\n# TYPE " not in text:
+        raise SensorError(f"not a metrics page: starts with {text[:_SHOWN]!r}")
+    if not text.endswith("\n"):
+        raise SensorError(f"the metrics page is cut: it ends in {text[-_SHOWN:]!r}, without a newline")
+    return text
+
+
+def pick(text: str, wanted: Container[str]) -> dict[str, list[Row]]:
+    """The samples of the wanted names, in the order of the page. Raises SensorError on a malformed one."""
+    picked: dict[str, list[Row]] = {}
+    for line in text.split("\n"):
+        brace = line.find("{")
+        name = line[:brace] if brace > 0 else line.partition(" ")[0]
+        if name in wanted:
+            end = line.rfind("}")
+            inside, after = (line[brace + 1 : end], line[end + 1 :]) if brace > 0 else ("", line[len(name) :])
+            picked.setdefault(name, []).append((inside, _value(after, line)))
+    return picked
+
+
+def _value(after: str, line: str) -> float:
+    """The first of `value [timestamp]`."""
+    parts = after.split()
+    try:
+        value = float(parts[0])
+        if len(parts) > 1:
+            int(parts[1])
+    except (ValueError, IndexError) as error:
+        raise SensorError(f"a line of the metrics page cannot be read: {line[:_SHOWN]!r}") from error
+    return value
+
+
+@lru_cache(maxsize=8192)  # the same few hundred texts come back at every scrape
+def labels(inside: str) -> Mapping[str, str]:
+    """The labels between the braces. Raises SensorError when they are malformed."""
+    if not _LABELS.fullmatch(inside):
+        raise SensorError(f"labels of the metrics page cannot be read: {inside[:_SHOWN]!r}")
+    return MappingProxyType({name: _unescape(value) for name, value in _LABEL.findall(inside)})
+
+
+@lru_cache(maxsize=8192)
+def bucket(inside: str) -> tuple[float, frozenset[tuple[str, str]]]:
+    """A bucket's upper edge, and the labels of the histogram it belongs to."""
+    found = labels(inside)
+    try:
+        edge = float(found["le"])
+    except (KeyError, ValueError) as error:
+        raise SensorError(f"a bucket without a readable `le`: {inside[:_SHOWN]!r}") from error
+    return edge, frozenset((name, value) for name, value in found.items() if name != "le")
+
+
+def _unescape(value: str) -> str:
+    if "\\" not in value:
+        return value
+    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], value)

@@ -1,0 +1,236 @@
+"""What one /metrics page of a vLLM server says in all, and how much of it is new since the page before.
+
+Names across versions 0.11 to 0.33, newest first: a server that shows both an old and a new name counts once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf, isinf
+
+from agent.domain.errors import SensorError
+from agent.domain.reading import Buckets, EngineSample
+from vllm_facts.metrics.exposition import Row, bucket, labels, page_text, pick
+
+GAUGES: dict[str, tuple[str, ...]] = {
+    "running": ("vllm:num_requests_running",),
+    "waiting": ("vllm:num_requests_waiting",),
+    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # 0..1 in spite of the name
+}
+COUNTERS: dict[str, tuple[str, ...]] = {
+    "preemptions": ("vllm:num_preemptions_total",),
+    "prompt_tokens": ("vllm:prompt_tokens_total",),
+    "generation_tokens": ("vllm:generation_tokens_total",),
+    "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    "finished": ("vllm:request_success_total",),
+}
+HISTOGRAMS: dict[str, tuple[str, ...]] = {
+    "ttft": ("vllm:time_to_first_token_seconds",),
+    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "e2e": ("vllm:e2e_request_latency_seconds",),
+}
+CONFIG = "vllm:cache_config_info"
+BORN = ("process_start_time_seconds", "vllm:prompt_tokens_created")
+"""Both are absent with several API server processes; an elastic scale-up changes only the second."""
+
+TOO_MANY = 1e18
+"""No counter gets there; two that are near the largest float would add up to infinity."""
+
+_WANTED = frozenset(
+    [name for names in (*GAUGES.values(), *COUNTERS.values()) for name in names]
+    + [name + part for names in HISTOGRAMS.values() for name in names for part in ("_bucket", "_sum")]
+    + [CONFIG, *BORN]
+)
+_PLAIN = {
+    field: names[0].removeprefix("vllm:").removesuffix("_total")
+    for field, names in (GAUGES | COUNTERS | HISTOGRAMS).items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts` are cumulative, as on the page; the last edge is infinite."""
+
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """One page, all engines (data-parallel ranks) and model names of the server together."""
+
+    born: Mapping[str, tuple[float, ...]]  # by name of BORN
+    gauges: Mapping[str, float]
+    counters: Mapping[str, float]  # by field of EngineSample, without `finished`
+    finished: Mapping[str, float]
+    histograms: Mapping[str, Histogram]
+    facts: Mapping[str, str]
+    missing: frozenset[str]  # newest names, plain: "num_preemptions"
+    series: int  # how many the totals are made of
+
+
+def totals(body: bytes) -> Totals:
+    """Read a /metrics page. Raises SensorError when it is cut, or is not that of a vLLM server.
+
+    A metric with a value that is NaN, infinite, beyond all counting or negative counts as missing.
+    """
+    text = page_text(body)
+    rows = pick(text, _WANTED)
+    if not any(name.startswith("vllm:") for name in rows):
+        if "\nvllm:" in text:
+            raise SensorError("the page has vllm: metrics, but none that is known here (vLLM 0.11 or newer?)")
+        raise SensorError(
+            "the page has no vllm: metric: not a vLLM server, or one run with --disable-log-stats"
+        )
+    gauges = _numbers(GAUGES, rows, lambda field: max if field == "kv_usage" else sum)
+    if gauges.get("kv_usage", 0.0) > 1.0:
+        del gauges["kv_usage"]
+    for field in ("running", "waiting"):
+        if field not in gauges:
+            raise SensorError(
+                f"{GAUGES[field][0]} is missing or not a number: the server's load is not known"
+            )
+    counters = _numbers(COUNTERS, rows, lambda _: sum)
+    histograms = {field: read for field, names in HISTOGRAMS.items() if (read := _histogram(names, rows))}
+    config = rows.get(CONFIG)
+    return Totals(
+        born={name: tuple(value for _, value in rows[name] if value < inf) for name in BORN if name in rows},
+        gauges=gauges,
+        counters={field: value for field, value in counters.items() if field != "finished"},
+        finished=_by_reason(rows[COUNTERS["finished"][0]]) if "finished" in counters else {},
+        histograms=histograms,
+        facts=_facts(config[0][0]) if config else {},
+        missing=frozenset(
+            name for field, name in _PLAIN.items() if field not in gauges | counters | histograms
+        ),
+        series=sum(
+            len(found) if not name.endswith("_bucket") else sum('le="+Inf"' in inside for inside, _ in found)
+            for name, found in rows.items()
+        ),
+    )
+
+
+def sample(
+    before: Totals | None, after: Totals, *, at: datetime, server: str, interval_s: float, version: str | None
+) -> EngineSample:
+    """The increase from `before`; all 0 over 0 s when `after` is the first page of its process.
+
+    Raises SensorError when series are gone although the process is the same: the page is a piece of one.
+    """
+    if before is not None and restarted(before, after):
+        before = None
+    if before is not None and after.series < before.series:
+        raise SensorError(f"{before.series - after.series} series are gone: the metrics page is cut")
+    if before is None or after.series > before.series:  # what new series had before is not known
+        before, interval_s = after, 0.0
+    new = {field: count - before.counters.get(field, count) for field, count in after.counters.items()}
+    grown = {field: _increase(before.histograms.get(field), now) for field, now in after.histograms.items()}
+    return EngineSample(
+        at=at,
+        server=server,
+        interval_s=interval_s,
+        running=after.gauges["running"],
+        waiting=after.gauges["waiting"],
+        kv_usage=after.gauges.get("kv_usage"),
+        preemptions=new.get("preemptions", 0.0),
+        prompt_tokens=new.get("prompt_tokens", 0.0),
+        generation_tokens=new.get("generation_tokens", 0.0),
+        prefix_queries=new.get("prefix_queries", 0.0),
+        prefix_hits=new.get("prefix_hits", 0.0),
+        finished={why: count - before.finished.get(why, 0.0) for why, count in after.finished.items()},
+        ttft=grown.get("ttft"),
+        itl=grown.get("itl"),
+        e2e=grown.get("e2e"),
+        facts=after.facts if version is None else {**after.facts, "version": version},
+        missing=after.missing,
+    )
+
+
+def restarted(before: Totals, after: Totals) -> bool:
+    """Whether the counts began anew in between."""
+    births = [
+        (then, now)
+        for name in before.born.keys() & after.born.keys()
+        for then, now in zip(before.born[name], after.born[name], strict=False)
+    ]
+    if any(then != now for then, now in births):
+        return True
+    if births and after.series < before.series:
+        return False  # a piece of a page of the same process: what it lacks looks like counts that fell
+    return (
+        _fell(before.counters, after.counters)
+        or _fell(before.finished, after.finished)
+        or any(
+            after.histograms[field].counts[-1] < histogram.counts[-1]
+            for field, histogram in before.histograms.items()
+            if field in after.histograms
+        )
+    )
+
+
+def _fell(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    return any(after[name] < value for name, value in before.items() if name in after)
+
+
+def _numbers(
+    fields: Mapping[str, tuple[str, ...]],
+    rows: Mapping[str, list[Row]],
+    joined: Callable[[str], Callable[[Iterable[float]], float]],
+) -> dict[str, float]:
+    read = {}
+    for field, names in fields.items():
+        found = next((rows[name] for name in names if name in rows), None)
+        if found and _countable(value for _, value in found):
+            read[field] = float(joined(field)(value for _, value in found))
+    return read
+
+
+def _countable(values: Iterable[float]) -> bool:
+    return all(0.0 <= value < TOO_MANY for value in values)  # NaN is not
+
+
+def _facts(inside: str) -> Mapping[str, str]:
+    """The cache's configuration and what came of it; of several engines, the first one's."""
+    return {name: value for name, value in labels(inside).items() if name != "engine"}
+
+
+def _by_reason(found: list[Row]) -> Mapping[str, float]:
+    finished: dict[str, float] = {}
+    for inside, value in found:
+        reason = labels(inside).get("finished_reason", "")
+        finished[reason] = finished.get(reason, 0.0) + value
+    return finished
+
+
+def _histogram(names: tuple[str, ...], rows: Mapping[str, list[Row]]) -> Histogram | None:
+    """None: the server has none, or one that cannot be used. Raises SensorError when a part of it is gone."""
+    name = next((name for name in names if f"{name}_bucket" in rows or f"{name}_sum" in rows), None)
+    if name is None:
+        return None
+    series: dict[frozenset[tuple[str, str]], list[tuple[float, float]]] = {}
+    for inside, value in rows.get(f"{name}_bucket", ()):
+        edge, of = bucket(inside)
+        series.setdefault(of, []).append((edge, value))
+    sums = [value for _, value in rows.get(f"{name}_sum", ())]
+    if len(sums) != len(series) or any(not isinf(buckets[-1][0]) for buckets in series.values()):
+        raise SensorError(f"the histogram {name} is incomplete: the metrics page is cut")
+    edges = {tuple(edge for edge, _ in buckets) for buckets in series.values()}
+    if len(edges) != 1 or not _countable(sums):
+        return None
+    counts = [tuple(count for _, count in buckets) for buckets in series.values()]
+    if not all(_countable(of) and list(of) == sorted(of) for of in counts):
+        return None
+    return Histogram(edges.pop(), tuple(map(sum, zip(*counts, strict=True))), sum(sums))
+
+
+def _increase(before: Histogram | None, after: Histogram) -> Buckets | None:
+    """None: the edges are not those of the page before."""
+    if before is None or before.edges != after.edges:
+        return None
+    grown = [now - then for then, now in zip(before.counts, after.counts, strict=True)]
+    counts = tuple(high - low for low, high in zip([0.0, *grown], grown, strict=False))
+    if min(counts) < 0.0:
+        return None
+    return Buckets(after.edges[:-1], counts, after.sum - before.sum)

@@ -1,0 +1,1 @@
+"""Models by name or `config.json`: sizes, layers, context length."""

@@ -1,0 +1,183 @@
+"""A model's `config.json` in numbers: the keys of all families under one name each.
+
+The keys are those that vLLM reads (0.32 transformers_utils/model_arch_config_convertor.py). What a config
+does not say, or says in a way that is not understood, is None.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_facts.deployment import Model
+from vllm_facts.models.parameters import active_parameters, apart, parameters
+from vllm_facts.weight_formats import of_config, stored_size
+
+_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_KV_HEADS = (
+    "num_key_value_heads",
+    "n_head_kv",
+    "num_kv_heads",
+    "multi_query_group_num",
+    "num_attention_groups",
+)
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
+_EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+_TOP = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k")
+
+_ORIGINAL = "original_max_position_embeddings"
+_FACTOR_APART = frozenset({"linear", "dynamic"})  # vLLM multiplies; the others' length is scaled already
+
+_NO_MLA = frozenset({"minicpm3"})  # has a latent in its weights, but caches heads
+_ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"})
+
+
+def read_config(
+    config: Mapping[str, Any], name: str, *, count: float | None = None, active: float | None = None
+) -> Model:
+    """The model that a `config.json` describes.
+
+    `count`, `active`: its parameters where they are known; else they are counted, if the family is known.
+    """
+    text = _text(config)
+    latent = None if _kind(text) in _NO_MLA else _whole(text, "kv_lora_rank")
+    hybrid, attention = _attention_layers(text)
+    experts = _whole(text, *_EXPERTS) or None
+    known = of_config(_quantization(config, text), _first(text, config, "torch_dtype", "dtype"))
+    count = count or parameters(text)
+    heads = _whole(text, *_HEADS)
+    return Model(
+        name=name,
+        parameters=count,
+        active_parameters=active or active_parameters(text, count),
+        layers=_whole(text, *_LAYERS),
+        hidden_size=_whole(text, "hidden_size", "n_embd", "d_model"),
+        heads=heads,
+        kv_heads=_kv_heads(text, heads),
+        head_dim=_head_dim(text, heads),
+        experts=experts,
+        active_experts=_whole(text, *_TOP) if experts else None,
+        mla=latent is not None,
+        latent_dim=_latent(text, latent),
+        hybrid=hybrid,
+        attention_layers=attention,
+        max_len=_max_len(text),
+        weight_bytes=known.size if count is None else stored_size(known, count, apart(text)),
+        quantization=known.method,
+        architecture=_architecture(config),
+    )
+
+
+def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part on the language model: nested in those that see or hear."""
+    for key in _TEXT:
+        inner = config.get(key)
+        if isinstance(inner, Mapping):
+            return _text(inner)
+    return config
+
+
+def _whole(config: Mapping[str, Any], *keys: str) -> int | None:
+    """The first of the keys that is there; None where that is no number (a list: it differs by layer)."""
+    for key in keys:
+        value = config.get(key)
+        if value is not None:
+            return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return None
+
+
+def _kind(text: Mapping[str, Any]) -> str:
+    return str(text.get("model_type", ""))
+
+
+def _first(text: Mapping[str, Any], config: Mapping[str, Any], *keys: str) -> object:
+    return next((part[key] for part in (text, config) for key in keys if part.get(key)), None)
+
+
+def _kv_heads(text: Mapping[str, Any], heads: int | None) -> int | None:
+    if text.get("multi_query") is True and not text.get("new_decoder_architecture"):  # Falcon, StarCoder
+        return 1
+    if any(text.get(key) is not None for key in _KV_HEADS):
+        return _whole(text, *_KV_HEADS)
+    return heads
+
+
+def _head_dim(text: Mapping[str, Any], heads: int | None) -> int | None:
+    told = _whole(text, "head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels")
+    hidden = _whole(text, "hidden_size", "n_embd", "d_model")
+    if told or text.get("head_dim") is not None:
+        return told or None
+    return hidden // heads if hidden and heads and hidden % heads == 0 else None
+
+
+def _latent(text: Mapping[str, Any], rank: int | None) -> int | None:
+    rope = _whole(text, "qk_rope_head_dim")
+    if rank is None or rope is None or "compress_ratios" in text:  # compressed over tokens too
+        return None
+    return rank + rope
+
+
+def _max_len(text: Mapping[str, Any]) -> int | None:
+    """Positions that the model was made for, with the factor of its RoPE where that is not in the number."""
+    told = min((length for key in _LENGTHS if (length := _whole(text, key))), default=None)
+    scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
+    if not isinstance(scaling, Mapping) or not isinstance(factor, (int, float)) or isinstance(factor, bool):
+        return told
+    kind, original = scaling.get("rope_type", scaling.get("type")), scaling.get(_ORIGINAL)
+    if kind == "yarn" and isinstance(original, int):
+        return round(original * factor)
+    return (
+        round(told * factor)
+        if told and kind in _FACTOR_APART and not _kind(text).startswith("gemma3")
+        else told
+    )
+
+
+def _attention_layers(text: Mapping[str, Any]) -> tuple[bool, int | None]:
+    """Whether some layers have a recurrent state instead of a KV cache, and how many have one."""
+    pattern = text.get("hybrid_override_pattern")
+    if isinstance(pattern, str):  # "M-M*-": Mamba, MLP, attention
+        return "M" in pattern, pattern.count("*") if "M" in pattern else None
+    for key in ("layer_types", "layers_block_type"):
+        kinds = text.get(key)
+        if isinstance(kinds, (list, tuple)) and kinds and all(isinstance(kind, str) for kind in kinds):
+            with_cache = sum(kind in _ATTENTION for kind in kinds)
+            recurrent = any(kind not in _ATTENTION | {"moe", "mlp"} for kind in kinds) or "hybrid" in kinds
+            return recurrent, with_cache if recurrent else None
+    return _by_period(text)
+
+
+def _by_period(text: Mapping[str, Any]) -> tuple[bool, int | None]:
+    layers = _whole(text, *_LAYERS)
+    period, offset = _whole(text, "attn_layer_period"), _whole(text, "attn_layer_offset") or 0
+    if period and layers:  # Jamba
+        return True, sum(layer % period == offset for layer in range(layers))
+    interval = _whole(text, "full_attention_interval")
+    if interval and layers:  # Qwen3-Next
+        return True, layers // interval
+    indices = text.get("attn_layer_indices")
+    linear = text.get("linear_attn_config")
+    if isinstance(linear, Mapping):  # Kimi-Linear
+        indices = linear.get("full_attn_layers")
+    if isinstance(indices, (list, tuple)):
+        return True, len(indices)
+    if _kind(text) in ("mamba", "mamba2", "falcon_mamba"):
+        return True, 0
+    if any(key.startswith(("mamba_", "ssm_")) for key in text):
+        return True, None
+    return False, None
+
+
+def _quantization(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping[str, Any]:
+    for part in (config, text):
+        for key in ("quantization_config", "compression_config"):
+            found = part.get(key)
+            if isinstance(found, Mapping):
+                return found
+    return {}
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    told = config.get("architectures")
+    return str(told[0]) if isinstance(told, (list, tuple)) and told else ""

@@ -1,0 +1,82 @@
+"""How long a context vLLM grants a model: what its config says, and the RoPE scaling put over it. Pure.
+
+As vLLM 0.32 config/model.py, _get_and_verify_max_len; what is over it is refused when the server starts.
+"""
+
+import json
+from dataclasses import dataclass, field
+
+from vllm_facts.defaults import whole
+from vllm_facts.deployment import Case
+from vllm_facts.json_flags import as_json
+from vllm_facts.sizing.effective_flags import entries, since
+from vllm_facts.values import Knob, Value
+
+LENGTH, OVERRIDES = "max_model_len", "hf_overrides"
+POSITIONS, LONGEST = "max_position_embeddings", "model_max_length"
+ALLOWED = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+YARN_COUNTED_IN = (0, 32)  # the version that was read and tried: its YaRN wants the positions told as well
+_YARN = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
+_SCALED_ALREADY = frozenset({"su", "longrope", "llama3", "default", *_YARN})
+_ROPE = ("rope_scaling", "rope_parameters")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooLong:
+    """`asked` tokens of context where the model has `own`."""
+
+    asked: int
+    own: int
+    to: dict[Knob, Value] = field(default_factory=dict)  # what ends it
+    yarn: bool = False  # it was to be stretched, yet vLLM is not told to where
+
+
+def allowed(case: Case) -> bool:
+    """Whether vLLM only warns, as it was told to."""
+    return case.env.get(ALLOWED, "").strip().lower() in {"1", "true"}
+
+
+def too_long(case: Case) -> TooLong | None:
+    """None where it fits, or where one of the two is not known."""
+    asked, own = whole(case.setting, LENGTH), case.model.max_len if case.model else None
+    over = _overrides(case)
+    own = _number(over[POSITIONS]) if POSITIONS in over else own
+    if asked is None or own is None or "hf_config_path" in case.setting or "text_config" in over:
+        return None
+    rope = next((one for key in _ROPE if isinstance(one := over.get(key), dict)), {})
+    kind, factor = str(rope.get("rope_type", rope.get("type", "default"))), rope.get("factor", 1.0)
+    if not isinstance(factor, (int, float)) or (kind in _YARN and not since(case, YARN_COUNTED_IN)):
+        return None
+    own = max(own if kind in _SCALED_ALREADY else round(own * factor), _number(over.get(LONGEST)) or 0)
+    if asked <= own:
+        return None
+    reach = round((_number(rope.get("original_" + POSITIONS)) or 0) * factor) if kind in _YARN else 0
+    if asked <= reach:
+        to: dict[Knob, Value] = {f"{OVERRIDES}.{POSITIONS}": reach}
+        if OVERRIDES in case.setting:
+            to = {OVERRIDES: json.dumps({**over, POSITIONS: reach})}
+        return TooLong(asked=asked, own=own, to=to, yarn=True)
+    return TooLong(asked=asked, own=own, to={LENGTH: own})
+
+
+def _overrides(case: Case) -> dict[str, object]:
+    """What --hf-overrides puts into the model's config, given as JSON or dotted; --rope-scaling once did."""
+    over = entries(case, OVERRIDES)
+    if _ROPE[0] in case.setting:
+        over.setdefault(_ROPE[0], as_json(case.setting[_ROPE[0]]))
+    for knob, value in case.setting.items():
+        first, _, rest = knob.partition(".")
+        if first == OVERRIDES and rest:
+            *path, last = rest.split(".")
+            inside = over
+            for key in path:
+                below = inside.setdefault(key, {})
+                if not isinstance(below, dict):
+                    return over
+                inside = below
+            inside[last] = as_json(value)
+    return over
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,126 @@
+"""What is known of a model: from its name, or from its `config.json`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from vllm_facts.deployment import Model
+from vllm_facts.models.config_json import read_config
+from vllm_facts.models.table import LENGTHS, LOADED, ROWS, Row
+from vllm_facts.weight_formats import NONE, Format, stored_size, told_by
+
+_HOUSES = frozenset({"meta", "nvidia", "ibm", "microsoft", "google", "openai", "unsloth", "neuralmagic"})
+"""Makers that stand before a model's name and are no part of it: "Meta-Llama-3-8B"."""
+
+_OTHER = re.compile(
+    r"eagle\d?|draft(er)?|speculators?|medusa|mtp|lora|adapter|pruned|distill(ed)?|embed(ding)?|reranker|reward"
+    r"|vision|vl|multimodal|omni|audio|tiny|mini|small|lite|nano|flash|air|random|dummy|debug|\d*layers?"
+    r"|\d+(\.\d+)?b|\d{2,}m|a\d+(\.\d+)?b|\d+x\d+b|\d+e"
+)
+"""Words behind a known name that make it another model: a drafter, another size."""
+
+_CONTEXT = re.compile(r"\d+[km]")  # "128k", "1m": another max_len
+
+
+def model_of(name: str) -> Model | None:
+    """The well-known model that this name means; None for any other.
+
+    A maker before it, a path, and what comes behind it ("-Instruct", "-AWQ", a fine-tune's own name) do not
+    matter; a format there tells quantization and weight_bytes. A drafter or another size is another model.
+    """
+    found = _found(name)
+    return None if found is None else _model(*found, name)
+
+
+def from_config(config: Mapping[str, Any], name: str) -> Model:
+    """The model that a `config.json` describes; `name`: as it is served.
+
+    The number of parameters, which a config does not say, is that of the well-known model of this name and
+    shape; else it is counted where the family is known.
+    """
+    read, found = read_config(config, name), _found(name)
+    if found is None or (found[0].layers, found[0].hidden) != (read.layers, read.hidden_size):
+        return read
+    row = found[0]
+    read = read_config(config, name, count=row.parameters, active=row.active or row.parameters)
+    if row.key in LOADED and read.quantization == _published(row).method:
+        read = replace(read, weight_bytes=LOADED[row.key])
+    return read
+
+
+def canonical(name: str) -> str:
+    """The last part of a repository's name or a path, in lower case with "-" between its words.
+
+    "/hub/models--Qwen--Qwen3-8B/snapshots/0a1b" and "Qwen/Qwen3-8B" are both "qwen3-8b".
+    """
+    parts = [part for part in name.strip().lower().replace("\\", "/").split("/") if part]
+    cached = [part for part in parts if part.startswith("models--")]
+    last = cached[-1].split("--")[-1] if cached else parts[-1] if parts else ""
+    last = re.sub(r"(?<=\d)_(?=\d)", ".", last).replace("_", "-").replace(" ", "-")
+    last = re.sub(r"\bllama(?=\d)", "llama-", last)
+    return re.sub(r"-{2,}", "-", last.split(":")[0])
+
+
+def _found(name: str) -> tuple[Row, str] | None:
+    """The row, and what of the name begins with its key."""
+    plain = canonical(name)
+    house, _, rest = plain.partition("-")
+    row = _row_of(plain.split("-"))
+    if row is None and house in _HOUSES:
+        plain = rest
+        row = _row_of(rest.split("-"))
+    return (row, plain) if row else None
+
+
+def _row_of(words: list[str]) -> Row | None:
+    """The row with the longest key that the words begin with; None where another model follows it."""
+    for length in range(len(words), 0, -1):
+        row = ROWS.get("-".join(words[:length]))
+        if row is not None:
+            behind = [part for word in words[length:] for part in (word, *word.split("."))]
+            return None if any(map(_OTHER.fullmatch, behind)) else row
+    return None
+
+
+def _max_len(row: Row, plain: str) -> int | None:
+    if plain in LENGTHS:
+        return LENGTHS[plain]
+    for key, length in LENGTHS.items():
+        if key not in ROWS and plain.startswith(f"{key}-"):
+            return length
+    if any(_CONTEXT.fullmatch(word) for word in plain.removeprefix(row.key).split("-")):
+        return None
+    return row.max_len
+
+
+def _published(row: Row) -> Format:
+    return told_by(frozenset({row.stored})) or NONE
+
+
+def _model(row: Row, plain: str, name: str) -> Model:
+    published = _published(row)
+    known = told_by(frozenset(re.split(r"[^a-z0-9]+", plain.removeprefix(row.key)))) or published
+    size = stored_size(known, row.parameters, row.apart)
+    if known == published and row.key in LOADED:
+        size = LOADED[row.key]
+    return Model(
+        name=name,
+        parameters=row.parameters,
+        active_parameters=row.active or row.parameters,
+        layers=row.layers,
+        hidden_size=row.hidden,
+        heads=row.heads,
+        kv_heads=row.kv,
+        head_dim=row.dim,
+        experts=row.experts,
+        active_experts=row.top,
+        mla=row.latent is not None,
+        latent_dim=row.latent,
+        hybrid=row.attention is not None,
+        attention_layers=row.attention,
+        max_len=_max_len(row, plain),
+        weight_bytes=size,
+        quantization=known.method,
+        architecture=row.architecture,
+    )

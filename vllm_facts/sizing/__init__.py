@@ -1,0 +1,1 @@
+"""Memory and parallelism arithmetic: GPUs, KV cache, layouts."""

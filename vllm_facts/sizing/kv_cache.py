@@ -1,0 +1,253 @@
+"""Does it fit, with how much KV cache, for how many requests: the arithmetic, before anything starts. Pure.
+
+One GPU takes `gpu_memory_utilization` of its memory: weights, what the largest step needs, CUDA graphs (since
+vLLM 0.20), and the rest is KV cache (v1/worker/gpu_worker.py: determine_available_memory). Weights and bytes
+of a token are exact to about 1 %; the overhead is an estimate, so an answer that hangs on it is None.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from vllm_facts.defaults import whole
+from vllm_facts.deployment import Case, Model
+from vllm_facts.sizing.effective_flags import Layout, before, layout, number, seqs_in_force, tokens_in_force
+from vllm_facts.sizing.effective_flags import share as share_of
+
+GIB = 2**30
+
+USABLE = 0.99
+"""Of what nvidia-smi reports, what a process sees: 79.2 of 79.65 GiB on an H100, 14.7 of 15.0 on a T4."""
+
+RUNTIME_GIB = 0.3
+"""Outside PyTorch: 0.25 to 0.33 GiB in start-up logs (vllm-project/vllm issues 13061 and 14452)."""
+
+EXCHANGE_GIB = {"nvlink": 2.0, "pcie": 0.5, None: 1.0}
+"""Of NCCL and the custom all-reduce, by what links the GPUs: 1.8 GiB more with two H100 (vllm PR 10511)."""
+
+GRAPHS_GIB = 0.5
+"""CUDA graphs: 0.36 to 0.58 GiB estimated at start in logs of 0.27 to 0.29; more on the largest models."""
+GRAPHS_SINCE = (0, 20)
+
+SAMPLER_BYTES = 16
+VOCABULARY = 152_000
+"""Warming up the sampler takes about 16 bytes for each of max_num_seqs and the vocabulary, logits and sorted
+copies: 0.57 GiB for 256 sequences of Qwen3-4B (log in vllm PR 57047). 152,000 is Qwen's vocabulary."""
+
+ERROR = 0.05
+"""Of the budget: by so much the KV cache may be wrong; twice that where an image encoder is profiled too.
+tests/unit/vllm_facts/test_kv_cache.py compares it with start-up logs. The outlier: gpt-oss-120b on H100 with
+vLLM 0.11, 8 % less than said here, for the workspace of its 4-bit kernels."""
+
+_WIDTHS = {
+    "auto": 2.0,
+    "float16": 2.0,
+    "half": 2.0,
+    "bfloat16": 2.0,
+    "float32": 4.0,
+    "fp8": 1.0,
+    "fp8_e4m3": 1.0,
+    "fp8_e5m2": 1.0,
+    "fp8_inc": 1.0,
+    "fp8_per_token_head": 1.0,
+    "int8_per_token_head": 1.0,
+    "int4_per_token_head": 0.5,
+    "fp8_ds_mla": 656 / 576,
+    "nvfp4": 0.5625,
+}
+"""Bytes of one number in the KV cache, by `--kv-cache-dtype`."""
+
+_SLIDING = ("Gemma2", "Gemma3", "GptOss", "Llama4", "Cohere2", "Ministral")
+"""Architectures with layers that keep only a window: they hold more tokens than is counted here."""
+
+_ONLINE = {"fp8": 1.03, "experts_int8": 1.03, "bitsandbytes": 0.6}
+"""Bytes of a parameter of a 16-bit model that `--quantization` makes smaller while it loads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How one GPU's memory is shared out, and what one engine can hold. Sizes are of one GPU."""
+
+    fits: bool | None  # the start, with one request of full length; None: too close to tell
+    budget_gib: float
+    weights_gib: float
+    overhead_gib: float
+    kv_gib: float  # below 0: so much is missing
+    kv_bytes: float  # of one token
+    kv_tokens: int  # of one engine; each data-parallel one has as many
+    full_length_sequences: float | None  # None: the longest request is not known
+    bound: Literal["about", "at least", "at most"]  # what kv_tokens is
+    why: str
+
+
+def fit(case: Case, *, shape: Layout | None = None, share: float | None = None) -> Fit | None:
+    """How `case` lies in memory; `shape`, `share`: with these instead of its own. None: facts are missing.
+
+    Not counted: a draft model, LoRA adapters, the image encoder's profile, other processes on the GPU.
+    """
+    model, shape = case.model, shape or layout(case)
+    share = share_of(case) if share is None else share
+    weights, each = weights_gib(case, shape), kv_bytes_per_token(case, shape)
+    overhead = overhead_gib(case, shape)
+    if model is None or case.card is None or case.card.memory_gib is None:
+        return None
+    if weights is None or each is None or overhead is None:
+        return None
+    budget, given = case.card.memory_gib * USABLE * share, number(case, "kv_cache_memory_bytes")
+    if given is not None:
+        budget = min(weights + overhead + given / GIB, case.card.memory_gib * USABLE)
+    kv = budget - weights - overhead
+    most, bound = longest(case), _bound(case, model)
+    error = budget * ERROR * (2 if model.architecture.endswith("ForConditionalGeneration") else 1)
+    tokens = max(0, int(kv * GIB / each))
+    return Fit(
+        fits=_fits(kv - (most or 0) * each / GIB, kv, error, bound, known=most is not None),
+        budget_gib=budget,
+        weights_gib=weights,
+        overhead_gib=overhead,
+        kv_gib=kv,
+        kv_bytes=each,
+        kv_tokens=tokens,
+        full_length_sequences=None if most is None else tokens / most,
+        bound=bound,
+        why=_why(case.card.name, budget, weights, overhead, tokens if kv > 0 else None, most, bound),
+    )
+
+
+def weights_gib(case: Case, shape: Layout) -> float | None:
+    """Of one GPU. Tensor and pipeline parallel share them out; data parallel only the experts."""
+    model, size = case.model, _weight_bytes(case)
+    if model is None or not model.parameters or size is None:
+        return None
+    routed = _expert_parameters(model)
+    if routed is None and shape.dp > 1:
+        return None
+    # without expert parallel, too: vLLM then shares each expert out to all of tp * dp
+    # (model_executor/layers/fused_moe/config.py: FusedMoEParallelConfig.make)
+    experts = (routed or 0.0) / (shape.tp * shape.dp)
+    others = (model.parameters - (routed or 0.0)) / shape.tp
+    gib = (experts + others) * size / GIB * _of_stage(model.layers, shape.pp)
+    return max(0.0, gib - max(0.0, number(case, "cpu_offload_gb") or 0.0))
+
+
+def kv_bytes_per_token(case: Case, shape: Layout) -> float | None:
+    """Of one GPU. Heads are shared out, at least one to each; a latent (MLA) is whole on every GPU."""
+    model, width = case.model, _width(case)
+    if model is None or width is None:
+        return None
+    layers = model.attention_layers if model.hybrid else model.layers
+    if model.mla:
+        numbers = model.latent_dim
+    elif model.kv_heads and model.head_dim:
+        numbers = 2 * max(1, model.kv_heads // shape.tp) * model.head_dim
+    else:
+        numbers = None
+    if not layers or not numbers:
+        return None
+    context = whole(case.setting, "decode_context_parallel_size") or 1
+    return numbers * width * ceil(layers / shape.pp) / context
+
+
+def overhead_gib(case: Case, shape: Layout) -> float | None:
+    """Of one GPU: activations of the largest step or of sampling, the runtime, CUDA graphs."""
+    tokens, seqs = tokens_in_force(case), seqs_in_force(case)
+    if case.model is None or not case.model.hidden_size or tokens is None or seqs is None:
+        return None
+    step = tokens * activation_bytes(case.model, shape.tp)
+    sampling = seqs * VOCABULARY * SAMPLER_BYTES
+    graphs = 0.0 if case.setting.get("enforce_eager") or before(case, GRAPHS_SINCE) else GRAPHS_GIB
+    together = shape.tp > 1 or (shape.gpus > 1 and bool(case.model.experts))
+    exchange = EXCHANGE_GIB[case.card.link if case.card else None] if together else 0.0
+    return max(step, sampling) / GIB + RUNTIME_GIB + exchange + graphs
+
+
+def activation_bytes(model: Model, tp: int) -> float:
+    """Of one token in a forward pass, in 16 bit: four times the hidden state, an MLP of 3.5 times its width.
+
+    An estimate: 0.9 GiB for 8,192 tokens of Llama 3 8B, where a log has 1.26 (vllm PR 10511).
+    """
+    hidden = model.hidden_size or 0
+    chosen = model.active_experts or 0
+    return 2.0 * hidden * (4 + 10.5 / tp + chosen * (1 + 1.5 / tp))
+
+
+def longest(case: Case) -> int | None:
+    """max_model_len in force; None where it is not known, or vLLM is left to find it."""
+    given = case.setting.get("max_model_len")
+    if given is not None:
+        return whole(case.setting, "max_model_len")
+    return case.model.max_len if case.model else None
+
+
+def _expert_parameters(model: Model) -> float | None:
+    """All routed experts: of each layer's, all but the active ones are what a token does not pass."""
+    if not model.experts:
+        return 0.0
+    if not model.parameters or not model.active_parameters or not model.active_experts:
+        return None
+    idle = model.experts - model.active_experts
+    return (model.parameters - model.active_parameters) * model.experts / idle if idle > 0 else None
+
+
+def _of_stage(layers: int | None, pp: int) -> float:
+    """The share of the largest pipeline stage."""
+    return ceil(layers / pp) / layers if layers else 1 / pp
+
+
+def _weight_bytes(case: Case) -> float | None:
+    stored = case.model.weight_bytes if case.model else None
+    if stored is None or (case.model and case.model.quantization):
+        return stored
+    wanted = case.setting.get("quantization")
+    if wanted:
+        return _ONLINE.get(str(wanted))
+    return 4.0 if case.setting.get("dtype") in ("float32", "float") else stored
+
+
+def _width(case: Case) -> float | None:
+    kind = str(case.setting.get("kv_cache_dtype") or "auto")
+    if kind == "auto" and case.setting.get("dtype") in ("float32", "float"):
+        return 4.0
+    return _WIDTHS.get(kind)
+
+
+def _bound(case: Case, model: Model) -> Literal["about", "at least", "at most"]:
+    if model.hybrid:  # the recurrent states take some of it
+        return "at most"
+    windows = model.architecture.startswith(_SLIDING)
+    return "at least" if windows and not case.setting.get("disable_hybrid_kv_cache_manager") else "about"
+
+
+def _fits(spare: float, kv: float, error: float, bound: str, *, known: bool) -> bool | None:
+    if kv < -error:
+        return False
+    if not known:
+        return None
+    if spare > (2 * error if bound == "at most" else error):
+        return True
+    return False if spare < -error and bound != "at least" else None
+
+
+def _why(
+    card: str,
+    budget: float,
+    weights: float,
+    overhead: float,
+    tokens: int | None,
+    most: int | None,
+    bound: str,
+) -> str:
+    spent = (
+        f"weights take {weights:.1f} GiB and the rest of the work about {overhead:.1f} of {budget:.1f} GiB"
+    )
+    if tokens is None:
+        return (
+            f"{spent} on each {card}: {weights + overhead - budget:.1f} GiB are missing before any KV cache"
+        )
+    held = f"{spent} on each {card}, which leaves {bound} {_rounded(tokens):,} tokens of KV cache"
+    return held if most is None else f"{held}: {tokens / most:.1f} requests of {most:,}"
+
+
+def _rounded(tokens: int) -> int:
+    """To three digits: more would be pretence."""
+    return round(tokens, 3 - len(str(tokens)))

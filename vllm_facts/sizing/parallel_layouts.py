@@ -1,0 +1,337 @@
+"""How a model is best laid on the GPUs: the fewest that hold weights and KV cache, the rest as engines. Pure.
+
+One answer for all rules that change the layout (D1 to D5, D7, L1): so they never pull apart, and one change
+is enough. What an answer proposes, asked again, is answered with itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from vllm_facts.defaults import whole
+from vllm_facts.deployment import Case, Model
+from vllm_facts.sizing.effective_flags import Layout, expert_parallel, layout, number, share, sparse, text
+from vllm_facts.sizing.kv_cache import Fit, fit, longest
+from vllm_facts.sizing.typical_requests import MOE_SHARE, SHARE, lifted, raised
+from vllm_facts.values import Knob, Value
+
+WIDEST = 8  # GPUs of a host that was not told
+PAIR = 2  # so many PCIe GPUs still have the custom all-reduce
+SMALL, SMALLISH = 7e9, 8.5e9  # parameters; the second: what is sold as 7B or 8B
+LADDER = ((SMALL, 1), (20e9, 2), (73e9, 4))  # S4: 7, 20 and 70B; a 70B model has up to 73
+ENOUGH = 16384  # tokens of KV cache that make an engine of one GPU worth its while
+ROOMY = 0.75  # KV cache for each byte of weights: with less, fewer GPUs would mostly hold weights
+SHORT = 2048  # tokens of KV cache; with more a shorter context would do
+SAFE, STEP = 0.9, 1024  # of the KV cache that was estimated; tokens
+LATENT = 8  # GPUs over which latent attention is copied to each (S3 #4, #6)
+FEW = 128  # S3: requests at once, up to which tensor parallel wins
+SPARSE_MLA = ("v3.2", "v3_2")
+NVLINK_LOST = "not supported on more than two PCIe-only GPUs"
+ALONE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb")
+ELSEWHERE = (
+    *ALONE,
+    "data_parallel_size_local",
+    "data_parallel_start_rank",
+    "data_parallel_address",
+)
+"""Flags of engines that run on other hosts, too; with those of ALONE another launcher shares them out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`length`: the max_model_len that is left where the longest does not fit. `experts`: in parallel."""
+
+    layout: Layout
+    length: int | None = None
+    experts: bool = False
+
+
+def planned(case: Case) -> Plan | None:
+    """The layout in force where nothing is wrong with it; None where no layout is known to hold the model."""
+    share = lifted(case)  # M5 sets it at the same time, where it is wanted
+    if share is not None:
+        case = _with(case, {SHARE: share})
+    start = _possible(case)
+    took = fit(case, shape=start)
+    if took is None or took.fits is not False:
+        shared = (whole(case.setting, "decode_context_parallel_size") or 1) > 1  # chosen for its KV cache
+        plan = None if shared else _latent(case, start) or _narrowed(case, start)
+        return plan or Plan(layout=start)
+    plan = _alone(case, start) or _grown(case, start, took)
+    return plan if plan is None or plan.length else _latent(case, plan.layout) or plan
+
+
+def change(case: Case) -> Mapping[Knob, Value]:
+    """What to set for the plan; empty where there is none, or another launcher shares out the engines."""
+    now, plan = layout(case), planned(case)
+    if plan is None or (plan.layout.dp != now.dp and _given(case, ALONE)):
+        return {}
+    wanted = plan.layout
+    sizes = {
+        "tensor_parallel_size": (now.tp, wanted.tp),
+        "pipeline_parallel_size": (now.pp, wanted.pp),
+        "data_parallel_size": (now.dp, wanted.dp),
+    }
+    to: dict[Knob, Value] = {knob: new for knob, (old, new) in sizes.items() if new != old}
+    if plan.length is not None and plan.length != longest(case):
+        to["max_model_len"] = plan.length
+    if to or _refused(case, now):
+        share = raised(_with(case, to))
+        to |= {SHARE: share} if share is not None else {}
+    if plan.experts:
+        to |= {} if expert_parallel(case) else {"enable_expert_parallel": True}
+        to |= {SHARE: MOE_SHARE} if _too_high(case, wanted) else {}
+    return to
+
+
+def settled(case: Case) -> Case:
+    """The case in the layout that is proposed: what else is said shall hold there."""
+    to = change(case)
+    after = _with(case, to) if to else case
+    unsure = case.gpus is None and layout(after).gpus > layout(case).gpus
+    return case if unsure else after
+
+
+def idle(case: Case, wanted: Layout) -> str:
+    """What the GPUs of the host that stay free are good for; "" when none does, or they are not known."""
+    left = (case.gpus or 0) - wanted.gpus
+    if left <= 0 or not one_node(case):
+        return ""
+    engines = left // (wanted.tp * wanted.pp)
+    free = f"; {left} of {case.gpus} GPUs stay free"
+    if not engines:
+        return free
+    if sparse(case):
+        return f"{free}, for {engines} more server{'s' if engines > 1 else ''}"
+    return f"{free}: --data-parallel-size {wanted.dp + engines} would use {engines * wanted.tp * wanted.pp}"
+
+
+def divides(model: Model | None, tp: int) -> str:
+    """Why the model cannot be split `tp` ways; "" when it can, or nothing is known against it."""
+    if model is None:
+        return ""
+    for size, what in ((model.heads, "attention heads"), (model.hidden_size, "hidden units")):
+        if size and size % tp:
+            return f"{size} {what} cannot be shared out to {tp} GPUs"
+    kv = model.kv_heads
+    if kv and not model.mla and kv % tp and tp % kv:
+        return f"{kv} KV heads can neither be shared out nor copied to {tp} GPUs"
+    return ""
+
+
+def crowded(case: Case) -> bool:
+    """Whether the layout takes more GPUs than there are."""
+    return case.gpus is not None and layout(case).gpus > case.gpus and one_node(case)
+
+
+def one_node(case: Case) -> bool:
+    """Whether nothing says that other hosts take part."""
+    several = (whole(case.setting, "nnodes") or 1) > 1
+    launcher = text(case, "distributed_executor_backend") in {"ray", "external_launcher"}
+    return not several and not launcher and not _given(case, ELSEWHERE)
+
+
+def over_pcie(case: Case) -> bool:
+    """By the card, or by the log."""
+    told = any(NVLINK_LOST in line for line in case.log)
+    return told or (case.card is not None and case.card.link == "pcie")
+
+
+def small(model: Model) -> bool:
+    return model.parameters is not None and model.parameters < SMALL
+
+
+def padded(case: Case) -> bool:
+    """Whether the attention kernel pads the heads of a GPU: then it is never split (S3 #4)."""
+    return case.model is not None and any(mark in case.model.name.lower() for mark in SPARSE_MLA)
+
+
+def _with(case: Case, to: Mapping[Knob, Value]) -> Case:
+    return replace(case, setting={**case.setting, **to})
+
+
+def _given(case: Case, knobs: tuple[Knob, ...]) -> bool:
+    return any(case.setting.get(knob) is not None and case.setting[knob] is not False for knob in knobs)
+
+
+def _possible(case: Case) -> Layout:
+    """The layout itself where vLLM takes it, else the nearest; on a host with NVLink without a pipeline."""
+    now, most = layout(case), _host(case)
+    if not divides(case.model, now.tp) and not crowded(case):
+        return _merged(case, now)
+    pp = now.pp if most is None or now.tp * now.pp <= most else 1
+    tp = now.tp
+    if divides(case.model, tp) or (most is not None and tp * pp > most):
+        widest = most // pp if most else tp - 1
+        tp = next((size for size in range(widest, 0, -1) if not divides(case.model, size)), 1)
+    engines = (most or now.gpus) // (tp * pp)
+    engines = max(1, min(engines, now.dp) if sparse(case) else engines)
+    return _merged(case, Layout(tp=tp, pp=pp, dp=engines))
+
+
+def _merged(case: Case, now: Layout) -> Layout:
+    """D4: pipelines are for between hosts, and for GPUs without NVLink."""
+    wide = Layout(tp=now.tp * now.pp, dp=now.dp)
+    if now.pp == 1 or not one_node(case) or over_pcie(case) or divides(case.model, wide.tp):
+        return now
+    return now if _refused(case, wide) else wide
+
+
+def _grown(case: Case, start: Layout, took: Fit) -> Plan | None:
+    """The fewest GPUs that hold it. Engines are given up only where a shorter context would not do."""
+    keeps = took.kv_tokens >= SHORT
+    shapes = [] if keeps and _host(case) is None else list(_wider(case, start, keep=keeps))
+    fits = [(shape, fit(case, shape=shape)) for shape in shapes]
+    held = next((shape for shape, found in fits if found and found.fits), None)
+    if held is not None:
+        return Plan(layout=held)
+    some = [(shape, found) for shape, found in ((start, took), *fits) if found and found.kv_tokens >= SHORT]
+    some = some if keeps else some[::-1]
+    for shape, found in sorted(some, key=lambda one: over_pcie(case) and one[0].tp > PAIR):
+        if found.fits is not False:
+            return Plan(layout=shape)
+        if (length := _shorter(case, found)) is not None:
+            return Plan(layout=shape, length=length)
+    return None
+
+
+def _wider(case: Case, start: Layout, *, keep: bool) -> Iterator[Layout]:
+    """Engines of more GPUs, the smaller first; `keep`: as many engines as now."""
+    most, engine = _host(case) or max(WIDEST, start.gpus), start.tp * start.pp
+    sizes = {engine * 2**power for power in range(5)} | ({_host(case) or 0} if not keep else set())
+    for size in sorted(sizes):
+        if engine <= size <= (most // start.dp if keep else most):
+            shape = _shaped(case, start, size)
+            if shape is not None and (shape.tp, shape.pp) != (start.tp, start.pp):
+                yield replace(shape, dp=max(1, min(start.dp, most // size)))
+
+
+def _shaped(case: Case, start: Layout, size: int) -> Layout | None:
+    """An engine of so many GPUs; over PCIe a pipeline of them, for it exchanges least (vLLM's documents)."""
+    layers = case.model.layers if case.model else None
+    pp = start.pp if not one_node(case) and size % start.pp == 0 else 1
+    if over_pcie(case) and size > PAIR:
+        narrow = start.tp if start.tp <= PAIR and size % start.tp == 0 and size > start.tp * start.pp else 1
+        pp = size // narrow
+    elif divides(case.model, size // pp):
+        pp = size
+    if (pp > 1 and layers and pp > layers) or divides(case.model, size // pp):
+        return None
+    return Layout(tp=size // pp, pp=pp)
+
+
+def _latent(case: Case, start: Layout) -> Plan | None:
+    """D7: with latent attention every GPU of tensor parallel keeps all of the KV cache."""
+    model = case.model
+    if model is None or not model.mla or not sparse(case) or start.tp < LATENT or start.pp > 1:
+        return None
+    if case.concurrency is not None and case.concurrency <= FEW and not padded(case):
+        return None  # D8 says why
+    copied = Layout(dp=start.tp * start.dp)
+    took = fit(case, shape=copied, share=min(share(case), MOE_SHARE))
+    if took is not None and took.fits is False:
+        return None
+    return Plan(layout=copied, experts=True)
+
+
+def _too_high(case: Case, wanted: Layout) -> bool:
+    """M4, for a layout whose GPUs exchange experts."""
+    if share(case) <= MOE_SHARE or number(case, "kv_cache_memory_bytes"):
+        return False
+    took = fit(case, shape=wanted, share=MOE_SHARE)
+    return took is None or took.fits is not False
+
+
+def _narrowed(case: Case, start: Layout) -> Plan | None:
+    """D1, D2 and D5: engines of fewer GPUs, or a pipeline where the GPUs are linked by PCIe alone."""
+    engine, model = start.tp * start.pp, case.model
+    if engine == 1 or model is None or (start.pp > 1 and not one_node(case)):
+        return None
+    slow = over_pcie(case) and engine > PAIR
+    if sparse(case) and (not slow or start.tp <= PAIR or expert_parallel(case) or start.dp > 1):
+        return None
+    for size in (1, 2, 4, 8):
+        if size < engine and (shape := _engines(case, start, size)) is not None:
+            if _enough(case, start, shape):
+                return Plan(layout=shape)
+            if size == 1 and (shorter := _alone(case, start)):
+                return shorter
+    shape = _engines(case, start, 1)
+    if shape and slow and (model.parameters or SMALLISH) < SMALLISH and (shorter := _cut(case, shape)):
+        return shorter
+    pipeline = replace(start, tp=1, pp=engine)
+    if slow and start.tp > PAIR and one_node(case) and not _hurried(case, engine) and _holds(case, pipeline):
+        return Plan(layout=pipeline)
+    return None
+
+
+def _hurried(case: Case, stages: int) -> bool:
+    """Whether single answers matter more than throughput, or too few run at once to keep all stages busy."""
+    return case.profile == "chat" or (case.concurrency is not None and case.concurrency <= stages)
+
+
+def _alone(case: Case, start: Layout) -> Plan | None:
+    """A small model on GPUs of its own, if need be with a shorter context."""
+    if case.model is None or not small(case.model) or sparse(case):
+        return None
+    shape = start if start.tp * start.pp == 1 else _engines(case, start, 1)
+    return _cut(case, shape) if shape is not None else None
+
+
+def _engines(case: Case, start: Layout, size: int) -> Layout | None:
+    """All the GPUs in engines of so many; None where that would leave more of them idle than now."""
+    shape = _shaped(case, replace(start, pp=1), size)
+    if shape is None or sparse(case):
+        return shape
+    count = (_host(case) or max(start.gpus, layout(case).gpus)) // size
+    return replace(shape, dp=count) if count * size >= start.gpus else None
+
+
+def _enough(case: Case, start: Layout, shape: Layout) -> bool:
+    """Whether so few GPUs are enough: by arithmetic where the card is known, else by the size ladder."""
+    size, engine, model = shape.tp * shape.pp, start.tp * start.pp, case.model
+    parameters = model.parameters if model else None
+    took = fit(case, shape=shape)
+    if took is None:
+        enough = next((gpus for bound, gpus in LADDER if parameters and parameters < bound), WIDEST)
+        return parameters is not None and size == enough
+    if took.fits is not True:
+        return False
+    if took.kv_gib >= ROOMY * took.weights_gib and not sparse(case):
+        return True
+    slow = over_pcie(case) and (engine > PAIR or (parameters or SMALLISH) < SMALLISH)
+    return slow and size <= PAIR and took.kv_tokens >= 2 * ENOUGH
+
+
+def _cut(case: Case, shape: Layout) -> Plan | None:
+    """The same with a context that one GPU holds, where there is room for some requests."""
+    took = fit(case, shape=shape)
+    if took is None or took.kv_tokens < ENOUGH:
+        return None
+    if took.fits or longest(case) is None:
+        return Plan(layout=shape)
+    length = _shorter(case, took)
+    return None if length is None and took.fits is False else Plan(layout=shape, length=length)
+
+
+def _holds(case: Case, shape: Layout) -> bool:
+    layers, took = case.model.layers if case.model else None, fit(case, shape=shape)
+    return bool(layers and layers >= shape.pp and took and took.fits)
+
+
+def _shorter(case: Case, took: Fit) -> int | None:
+    """The max_model_len that this KV cache holds; None where that is too little, or no less."""
+    most = longest(case)
+    if most is None:
+        return None
+    own = case.model.max_len if case.model and case.model.max_len else most
+    to = min(int(took.kv_tokens * SAFE) // STEP * STEP, own)
+    return to if SHORT <= to < most else None
+
+
+def _refused(case: Case, shape: Layout) -> bool:
+    took = fit(case, shape=shape)
+    return took is not None and took.fits is False
+
+
+def _host(case: Case) -> int | None:
+    return case.gpus if one_node(case) else None

@@ -1,0 +1,302 @@
+"""What flags must hold beside each other and beside the model: the checks of vLLM 0.32, before a start. Pure.
+
+Nothing is said of what is not known. What the attention heads allow is said by rule D3, not here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vllm_facts.defaults import whole
+from vllm_facts.deployment import Case
+from vllm_facts.models.context_limit import ALLOWED, LENGTH, allowed, too_long
+from vllm_facts.sizing.effective_flags import inner, layout, speculation, tokens_in_force
+from vllm_facts.values import Knob, Value
+
+SCHEDULER = "vLLM 0.32 config/scheduler.py"
+PARALLEL = "vLLM 0.32 config/parallel.py"
+MODEL = "vLLM 0.32 config/model.py"
+VLLM = "vLLM 0.32 config/vllm.py"
+CLI = "vLLM 0.32 entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
+LORA = "vLLM 0.32 config/lora.py"
+
+Setting = Mapping[Knob, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Flags that vLLM refuses together, or beside this model."""
+
+    knobs: tuple[Knob, ...]
+    why: str
+    source: str
+    to: Setting = field(default_factory=dict)  # the smallest change that ends it, where there is one
+
+
+@dataclass(frozen=True, slots=True)
+class _NotAbove:
+    """One whole number must not be above another, where both are given."""
+
+    low: Knob
+    high: Knob
+    source: str
+    lower: bool = False  # mended by lowering the one instead of raising the other
+
+    def problems(self, case: Case) -> Iterator[Problem]:
+        low, high = whole(case.setting, self.low), whole(case.setting, self.high)
+        if low is None or high is None or low <= high:
+            return
+        yield Problem(
+            knobs=(self.low, self.high),
+            why=f"{self.low} {low} is above {self.high} {high}",
+            source=self.source,
+            to={self.low: high} if self.lower else {self.high: low},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Without:
+    """A flag that is given, and is refused without another."""
+
+    knob: Knob
+    lacks: Callable[[Case], bool]
+    why: str
+    source: str
+    to: tuple[tuple[Knob, Value], ...] = ()
+
+    def problems(self, case: Case) -> Iterator[Problem]:
+        if not case.setting.get(self.knob) or not self.lacks(case):
+            return
+        yield Problem(
+            knobs=(self.knob,),
+            why=f"{self.knob} {self.why}",
+            source=self.source,
+            to=dict(self.to) or {self.knob: None},
+        )
+
+
+def _off(knob: Knob) -> Callable[[Case], bool]:
+    """The switch, or whatever else is a value above 0, is not there."""
+    return lambda case: not case.setting.get(knob)
+
+
+NOT_ABOVE = (
+    _NotAbove("max_num_active_seqs", "max_num_seqs", SCHEDULER, lower=True),
+    _NotAbove("long_prefill_token_threshold", "max_model_len", SCHEDULER, lower=True),
+    _NotAbove("max_loras", "max_cpu_loras", LORA),
+    _NotAbove("offload_num_in_group", "offload_group_size", "vLLM 0.32 config/offload.py", lower=True),
+    _NotAbove("data_parallel_size_local", "data_parallel_size", PARALLEL, lower=True),
+    _NotAbove("data_parallel_size", "elastic_ep_max_dp_size", PARALLEL),
+)
+
+MICROBATCHING = frozenset({"deepep_low_latency", "deepep_high_throughput", "nixl_ep"})
+
+WITHOUT = (
+    _Without(
+        "enable_eplb",
+        _off("enable_expert_parallel"),
+        "needs enable_expert_parallel",
+        PARALLEL,
+        to=(("enable_expert_parallel", True),),
+    ),
+    _Without(
+        "enable_elastic_ep",
+        _off("enable_eplb"),
+        "needs enable_eplb",
+        PARALLEL,
+    ),
+    _Without(
+        "enable_elastic_ep",
+        lambda case: layout(case).pp > 1,
+        "works without pipeline parallelism only",
+        PARALLEL,
+    ),
+    _Without(
+        "data_parallel_external_lb",
+        lambda case: whole(case.setting, "data_parallel_size") == 1,
+        "needs data_parallel_size above 1",
+        PARALLEL,
+    ),
+    _Without("numa_bind_nodes", _off("numa_bind"), "needs numa_bind", PARALLEL, to=(("numa_bind", True),)),
+    _Without("numa_bind_cpus", _off("numa_bind"), "needs numa_bind", PARALLEL, to=(("numa_bind", True),)),
+    _Without(
+        "mm_shm_cache_max_object_size_mb",
+        lambda case: case.setting.get("mm_processor_cache_type") != "shm",
+        "needs mm_processor_cache_type shm",
+        "vLLM 0.32 config/multimodal.py",
+    ),
+    _Without(
+        "enable_dbo",
+        lambda case: case.setting.get("all2all_backend") not in MICROBATCHING,
+        f"needs all2all_backend {', '.join(sorted(MICROBATCHING))}",
+        VLLM,
+    ),
+    _Without(
+        "mamba_block_size",
+        lambda case: case.setting.get("enable_prefix_caching") is False,
+        "needs prefix caching",
+        VLLM,
+    ),
+    _Without(
+        "enable_fault_tolerance",
+        lambda case: (whole(case.setting, "api_server_count") or 1) > 1,
+        "needs one API server",
+        PARALLEL,
+        to=(("api_server_count", 1),),
+    ),
+    _Without(
+        "enable_batch_sharded_sampling",
+        lambda case: layout(case).tp == 1,
+        "needs tensor_parallel_size above 1",
+        PARALLEL,
+    ),
+    _Without(
+        "attention_backend",
+        lambda case: inner(case, "attention_config", "backend") is not None,
+        "and attention_config.backend exclude each other",
+        "vLLM 0.32 engine/arg_utils.py",
+    ),
+)
+
+
+def problems(case: Case) -> Iterator[Problem]:
+    """Everything about the case that vLLM would refuse."""
+    for row in (*NOT_ABOVE, *WITHOUT):
+        yield from row.problems(case)
+    for check in _CHECKS:
+        yield from check(case)
+
+
+def _budget(case: Case) -> Iterator[Problem]:
+    """The token budget holds a token for every sequence, and a whole prompt where prompts are not cut."""
+    tokens, seqs = tokens_in_force(case), whole(case.setting, "max_num_seqs")
+    length = whole(case.setting, "max_model_len")
+    if tokens is not None and seqs is not None and tokens < seqs:
+        yield Problem(
+            knobs=("max_num_batched_tokens", "max_num_seqs"),
+            why=f"max_num_batched_tokens {tokens} is below max_num_seqs {seqs}",
+            source=SCHEDULER,
+            to={"max_num_batched_tokens": seqs},
+        )
+    given, whole_prompts = (
+        whole(case.setting, "max_num_batched_tokens"),
+        case.setting.get("enable_chunked_prefill"),
+    )
+    if whole_prompts is False and given is not None and length is not None and given < length:
+        yield Problem(
+            knobs=("enable_chunked_prefill", "max_num_batched_tokens", "max_model_len"),
+            why=f"without chunked prefill max_num_batched_tokens {given} is below max_model_len {length}",
+            source=SCHEDULER,
+            to={"enable_chunked_prefill": None},
+        )
+
+
+def _length(case: Case) -> Iterator[Problem]:
+    """A longer context than the model's, which vLLM takes only where a variable of its allows it."""
+    found = too_long(case)
+    if found is None or allowed(case):
+        return
+    model = case.model.name if case.model else "the model"
+    why = (
+        f"max_model_len {found.asked} is above the {found.own} tokens that {model} has "
+        f"(max_position_embeddings), and {ALLOWED}=1 is not set"
+    )
+    if found.yarn:
+        why += ": YaRN alone does not raise it, max_position_embeddings is wanted beside it"
+    yield Problem(knobs=(LENGTH,), why=why, source=f"{MODEL}: _get_and_verify_max_len", to=found.to)
+
+
+def _graphs(case: Case) -> Iterator[Problem]:
+    largest = whole(case.setting, "max_cudagraph_capture_size")
+    sizes = str(case.setting.get("cudagraph_capture_sizes") or "").split()
+    if largest is None or not sizes or not all(map(str.isdecimal, sizes)):
+        return
+    if max(map(int, sizes)) != largest:
+        yield Problem(
+            knobs=("max_cudagraph_capture_size", "cudagraph_capture_sizes"),
+            why=f"max_cudagraph_capture_size {largest} is not the largest of cudagraph_capture_sizes",
+            source=VLLM,
+            to={"max_cudagraph_capture_size": None},
+        )
+
+
+def _async(case: Case) -> Iterator[Problem]:
+    """Asked for, it is refused beside these; left to vLLM, it is switched off."""
+    method = speculation(case)
+    if case.setting.get("async_scheduling") is True and method in {
+        "ngram",
+        "suffix",
+        "medusa",
+        "mlp_speculator",
+    }:
+        yield Problem(
+            knobs=("async_scheduling",),
+            why=f"async_scheduling is refused beside speculation by {method}",
+            source=VLLM,
+            to={"async_scheduling": None},
+        )
+
+
+def _context_parallel(case: Case) -> Iterator[Problem]:
+    """Decode context parallelism: inside tensor parallelism, and of grouped heads only their spare copies."""
+    knob, tp = "decode_context_parallel_size", layout(case).tp
+    dcp = whole(case.setting, knob) or 1
+    prefill = whole(case.setting, "prefill_context_parallel_size") or 1
+    if dcp == 1:
+        return
+    if prefill == 1 and tp % dcp:
+        why = f"{knob} {dcp} does not divide tensor_parallel_size {tp}"
+    elif case.model and not case.model.mla and case.model.kv_heads and dcp > tp // case.model.kv_heads:
+        heads = case.model.kv_heads
+        why = f"{knob} {dcp} is above tensor_parallel_size {tp} divided by the model's {heads} KV heads"
+    else:
+        return
+    yield Problem(knobs=(knob, "tensor_parallel_size"), why=why, source=MODEL, to={knob: None})
+
+
+def _experts(case: Case) -> Iterator[Problem]:
+    model = case.model
+    if case.setting.get("enable_expert_parallel") is True and model and model.layers and not model.experts:
+        yield Problem(
+            knobs=("enable_expert_parallel",),
+            why=f"enable_expert_parallel is refused: {model.name} has no experts",
+            source=MODEL,
+            to={"enable_expert_parallel": None},
+        )
+
+
+def _serving(case: Case) -> Iterator[Problem]:
+    """What the server itself asks of its flags, before and after the engine starts."""
+    given = case.setting
+    if given.get("enable_auto_tool_choice") is True and not given.get("tool_call_parser"):
+        yield Problem(
+            knobs=("enable_auto_tool_choice",),
+            why=(
+                "enable_auto_tool_choice needs tool_call_parser, the one for the model's family: "
+                "hermes, llama3_json, mistral, openai (gpt-oss) or another"
+            ),
+            source=CLI,
+        )
+    if given.get("enable_log_outputs") is True and given.get("enable_log_requests") is not True:
+        yield Problem(
+            knobs=("enable_log_outputs",),
+            why="enable_log_outputs needs enable_log_requests",
+            source=CLI,
+            to={"enable_log_requests": True},
+        )
+    if given.get("enable_per_request_metrics") is True and given.get("disable_log_stats") is True:
+        yield Problem(
+            knobs=("enable_per_request_metrics", "disable_log_stats"),
+            why="enable_per_request_metrics is refused beside disable_log_stats",
+            source=CLI,
+            to={"disable_log_stats": None},
+        )
+    if given.get("lora_modules") and given.get("enable_lora") is not True:
+        yield Problem(
+            knobs=("lora_modules",),
+            why="lora_modules needs enable_lora",
+            source="vLLM 0.32 entrypoints/openai/models/serving.py, v1/engine/input_processor.py",
+            to={"enable_lora": True},
+        )
+
+
+_CHECKS = (_budget, _length, _graphs, _async, _context_parallel, _experts, _serving)

@@ -1,0 +1,14 @@
+"""The values that a vLLM command line is made of."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+Knob = str
+"""A vLLM flag by its canonical name: `max_num_seqs`, never `--max-num-seqs`."""
+
+Value = bool | int | float | str | None
+"""None: the flag is not given, vLLM's own default holds."""
+
+Setting = Mapping[Knob, Value]
+
+ChangeClass = Literal["auto", "gated", "note"]
