@@ -13,7 +13,7 @@ from time import perf_counter, process_time
 
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Buckets, EngineSample, Request, RequestSample
-from agent.observe.aggregator import Fold
+from agent.observe.aggregator import Aggregator
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECONDS, REQUESTS_PER_S = 60, 10
@@ -43,7 +43,7 @@ SLO = Slo(
 
 def cost(servers: int, *, proxied: bool) -> float:
     """CPU milliseconds a second, once the windows are full."""
-    folds = [Fold(slo=SLO) for _ in range(servers)]
+    folds = [Aggregator(slo=SLO) for _ in range(servers)]
     requests = tuple(replace(REQUEST, ttft_s=0.01 * number) for number in range(REQUESTS_PER_S))
     spent_s = 0.0
     for second in range(SECONDS):

@@ -21,16 +21,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import quantiles
 
+from agent.audit.chain import verify
 from agent.audit.history import History
-from agent.audit.journal import DAEMON, OPENED, Entry, Journal, Limits, verify
-from agent.audit.records import GENESIS, line_of
-from agent.audit.segments import name_of
+from agent.audit.journal import OPENED, Journal
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, line_of
+from agent.audit.segments import RetentionLimits, name_of
 from agent.domain.model import Evidence, Plan, Server, Step
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-ARM = Arm(total=500, ttft=tuple(range(82)), e2e=tuple(range(82)))
+ARM = RequestCounts(total=500, ttft=tuple(range(82)), e2e=tuple(range(82)))
 PLAN = Plan(
     steps=(Step(weight=5, requests=20, at_least_s=30.0, at_most_s=600.0),),
     start_s=900.0,
@@ -39,7 +40,7 @@ PLAN = Plan(
     drain_s=120.0,
     lease_s=15.0,
 )
-ENTRY = Entry(
+ENTRY = JournalEntry(
     at=NOON,
     actor=DAEMON,
     action="rollout.step",
@@ -95,7 +96,7 @@ def long_journal(path: Path, entries: int) -> None:
         line_of(entry, seq=1, prev=GENESIS, boot_id="b", host="h")
         for entry in (replace(ENTRY, action=OPENED), ENTRY)
     )
-    limit, size, first, prev = Limits().segment_bytes, 0, 1, GENESIS
+    limit, size, first, prev = RetentionLimits().segment_bytes, 0, 1, GENESIS
     file = path.open("wb")
     for seq in range(1, entries + 1):
         if size >= limit:

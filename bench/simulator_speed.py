@@ -11,7 +11,7 @@ from time import process_time
 from simulator.hardware import PRESETS
 from simulator.kv_cache import KvCache
 from simulator.replay import replay
-from simulator.scheduler import Limits, Request, Scheduler
+from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
 from simulator.step_time import StepTime
 from simulator.tally import quantile
 from simulator.text import draws
@@ -20,14 +20,14 @@ from simulator.workload import gap_s, lengths
 BLOCKS = 2588  # what vLLM found on a 4090 with an 8B model
 
 
-def requests(seconds: float, rate: float, seed: int) -> list[Request]:
+def requests(seconds: float, rate: float, seed: int) -> list[SimulatedRequest]:
     random = draws(seed, "bench")
     prompt, wanted = lengths("lognormal:500:0.8:16:6000"), lengths("lognormal:200:0.8:4:1500")
-    at, made = 0.0, list[Request]()
+    at, made = 0.0, list[SimulatedRequest]()
     while at < seconds:
         at += gap_s(random, rate, 1.0)
         made.append(
-            Request(
+            SimulatedRequest(
                 name=str(len(made)), prompt=prompt.draw(random), wanted=wanted.draw(random), arrived_at=at
             )
         )
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     made = requests(options.seconds, options.rate, options.seed)
-    scheduler = Scheduler(Limits(max_num_seqs=options.max_num_seqs), KvCache(BLOCKS))
+    scheduler = Scheduler(SchedulerLimits(max_num_seqs=options.max_num_seqs), KvCache(BLOCKS))
     began = process_time()
     run = replay(made, scheduler, StepTime(hardware=PRESETS["4090-8b"]).seconds)
     cpu_s = process_time() - began

@@ -17,7 +17,7 @@ from docker.utils import convert_filters, kwargs_from_env
 
 from agent.domain.errors import SensorError
 from agent.io.bounded import gathered
-from docker_engine.parse import Event, Summary, event_of, summaries_of
+from docker_engine.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
 
 ACTIONS = ("oom", "die", "start", "kill", "pause", "unpause", "rename", "destroy", "health_status")
 NETWORK_ACTIONS = ("connect", "disconnect")
@@ -30,13 +30,13 @@ _AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ContainerListing:
     """Every container of the host as the Engine sums it up, running or not."""
 
-    containers: tuple[Summary, ...]
+    containers: tuple[ContainerSummary, ...]
 
 
-class EventStream:
+class ContainerEventStream:
     """`async with` opens it and closes it, thread and socket; `next` gives what comes, in order.
 
     The first is a Listed, taken when the stream was open, so that nothing falls between; each container
@@ -49,7 +49,7 @@ class EventStream:
         self._timeout_s = timeout_s
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
-        self._items: asyncio.Queue[Event | Listed | SensorError | None] = asyncio.Queue()
+        self._items: asyncio.Queue[ContainerEvent | ContainerListing | SensorError | None] = asyncio.Queue()
         self._thread = threading.Thread(target=self._run, name="docker_events", daemon=True)
         self._turn = threading.Lock()
         self._handed = self._taken = 0
@@ -68,7 +68,7 @@ class EventStream:
                     self._open.close()
         await asyncio.to_thread(self._thread.join, _JOIN_S)
 
-    async def next(self) -> Event | Listed | None:
+    async def next(self) -> ContainerEvent | ContainerListing | None:
         """None: the stream has ended for want of news, open it again. Raises SensorError: it is lost."""
         item = await self._items.get()
         self._taken += 1
@@ -94,11 +94,11 @@ class EventStream:
                 raise ValueError(f"more than {_MOST_WAITING} events wait to be heard")
             self._hand(item)
 
-    def _hand(self, item: Event | Listed | SensorError | None) -> None:
+    def _hand(self, item: ContainerEvent | ContainerListing | SensorError | None) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
-    def _read(self) -> Iterator[Event | Listed]:
+    def _read(self) -> Iterator[ContainerEvent | ContainerListing]:
         with connected(self._host, self._timeout_s) as api, self._opened(api) as answer:
             yield _listed(api)
             rest = b""
@@ -128,12 +128,12 @@ class EventStream:
         return answer
 
 
-def _listed(api: docker.APIClient) -> Listed:
+def _listed(api: docker.APIClient) -> ContainerListing:
     """Raises ValueError when the list is too long, SensorError when it cannot be read."""
     where = f"{api.base_url}/v{api.api_version}/containers/json"
     with api.get(where, params={"all": 1}, stream=True, timeout=api.timeout) as answer:
         answer.raise_for_status()
-        return Listed(summaries_of(gathered(answer.iter_content(_AT_ONCE))))
+        return ContainerListing(summaries_of(gathered(answer.iter_content(_AT_ONCE))))
 
 
 def connected(host: str, timeout_s: float) -> docker.APIClient:

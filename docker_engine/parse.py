@@ -35,21 +35,21 @@ class _Said(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
-class Port(_Said):
+class PublishedPort(_Said):
     """`public`: 0 where it is not published."""
 
     host: _Text = Field("", validation_alias="IP")
     public: int = Field(0, validation_alias="PublicPort", ge=0, lt=2**16)
 
 
-class Endpoint(_Said):
+class NetworkEndpoint(_Said):
     """In one network; a container has a new `id` at every start."""
 
     id: _Text = Field("", validation_alias="EndpointID")
     address: _Text = Field("", validation_alias="IPAddress")
 
 
-class Summary(_Said):
+class ContainerSummary(_Said):
     """A container as a list has it."""
 
     id: _Id = Field(validation_alias="Id")
@@ -57,13 +57,13 @@ class Summary(_Said):
     labels: _Words = Field({}, validation_alias="Labels")
     state: _Text = Field("", validation_alias="State")
     status: _Text = Field("", validation_alias="Status")
-    ports: Annotated[list[Port], _or(list)] = Field([], validation_alias="Ports")
-    networks: Annotated[dict[str, Endpoint | None], _or(dict)] = Field(
+    ports: Annotated[list[PublishedPort], _or(list)] = Field([], validation_alias="Ports")
+    networks: Annotated[dict[str, NetworkEndpoint | None], _or(dict)] = Field(
         {}, validation_alias=AliasPath("NetworkSettings", "Networks")
     )
 
 
-class Event(_Said):
+class ContainerEvent(_Said):
     """`told`: the actor's attributes, among them a container's labels and its name."""
 
     kind: _Text = Field("", validation_alias="Type")
@@ -72,16 +72,16 @@ class Event(_Said):
     told: _Words = Field({}, validation_alias=AliasPath("Actor", "Attributes"))
 
 
-_EVENT = TypeAdapter(Event)
-_SUMMARIES = TypeAdapter(tuple[Summary, ...])
+_EVENT = TypeAdapter(ContainerEvent)
+_SUMMARIES = TypeAdapter(tuple[ContainerSummary, ...])
 
 
-def event_of(line: bytes) -> Event:
+def event_of(line: bytes) -> ContainerEvent:
     """Raises SensorError."""
     return _read(_EVENT, line)
 
 
-def summaries_of(body: bytes) -> tuple[Summary, ...]:
+def summaries_of(body: bytes) -> tuple[ContainerSummary, ...]:
     """Raises SensorError."""
     return _read(_SUMMARIES, body)
 

@@ -1,19 +1,19 @@
 """Would a twin of a running container pass? What the administrator asks before the daemon does."""
 
 from docker_proxy.create import create_reasons
-from docker_proxy.engine import Engine
+from docker_proxy.engine import EngineSocket
 from docker_proxy.errors import Absent, EngineSilent, Refused
-from docker_proxy.fields import Context
-from docker_proxy.judge import Judge
+from docker_proxy.fields import FieldContext
+from docker_proxy.judge import RequestFilter
 from docker_proxy.strict_json import Json
 
 # Left out by trimtab when it makes a twin: identity, and what the engine fills in.
 _NOT_COPIED = ("AttachStdin", "AttachStdout", "AttachStderr", "MacAddress", "OnBuild")
 
 
-async def objections(name: str, context: Context, engine: Engine) -> list[str]:
+async def objections(name: str, context: FieldContext, engine: EngineSocket) -> list[str]:
     """Every reason against a twin of the container `name`, and against touching that container itself."""
-    judge = Judge(context=context, engine=engine)
+    judge = RequestFilter(context=context, engine=engine)
     try:
         seen = await engine.container(name)
         inspected = await engine.described(seen.id)
@@ -30,7 +30,7 @@ async def objections(name: str, context: Context, engine: Engine) -> list[str]:
     return reasons
 
 
-def twin(inspected: Json, context: Context) -> Json:
+def twin(inspected: Json, context: FieldContext) -> Json:
     """A create body like the one trimtab sends, with the flags unchanged."""
     config = {key: value for key, value in inspected["Config"].items() if key not in _NOT_COPIED}
     if config.get("Hostname") == inspected["Id"][:12]:

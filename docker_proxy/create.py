@@ -2,9 +2,9 @@
 
 from docker_proxy.endpoints import NETWORKING, alias_of_ours
 from docker_proxy.fields import (
-    Context,
+    FieldContext,
+    FieldTable,
     Reasons,
-    Table,
     fields,
     flag,
     judged,
@@ -25,7 +25,7 @@ _HEALTH = fields(
     }
 )
 # Engines also take HostConfig's fields from here when HostConfig itself is missing: not from us.
-BODY: Table = {
+BODY: FieldTable = {
     **dict.fromkeys(("Domainname", "User", "Image", "WorkingDir", "StopSignal"), text),
     **dict.fromkeys(("AttachStdin", "AttachStdout", "AttachStderr", "Tty", "OpenStdin", "StdinOnce"), flag),
     **dict.fromkeys(("ArgsEscaped", "NetworkDisabled"), flag),
@@ -43,7 +43,7 @@ BODY: Table = {
 }
 
 
-def create_reasons(body: Json, context: Context) -> Reasons:
+def create_reasons(body: Json, context: FieldContext) -> Reasons:
     """Why this container may not be created; its image, networks and volumes are still to be looked up."""
     yield from judged("", body, BODY, context)
     if not isinstance(body.get("Image"), str) or not body["Image"]:
@@ -54,7 +54,7 @@ def create_reasons(body: Json, context: Context) -> Reasons:
         yield f"Labels: trimtab's label {label} is missing"
 
 
-def update_reasons(body: Json, context: Context) -> Reasons:
+def update_reasons(body: Json, context: FieldContext) -> Reasons:
     """The restart policy may be changed, and nothing else of a container that exists."""
     yield from judged("", body, {"RestartPolicy": RESTART}, context)
     if not body.get("RestartPolicy"):

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 
 from docker_proxy.fields import (
-    Context,
+    FieldContext,
+    FieldTable,
     Reasons,
-    Table,
     each,
     fields,
     judged,
@@ -22,7 +22,7 @@ _SHORT_ID = re.compile(r"[0-9a-f]{12}")
 _DEFAULT = "bridge"
 
 
-def network_mode(where: str, value: object, context: Context) -> Reasons:
+def network_mode(where: str, value: object, context: FieldContext) -> Reasons:
     """Which network it is, the engine is asked later: an id may stand for the host's."""
     if not isinstance(value, str):
         yield f"{where}: a text is wanted"
@@ -34,7 +34,7 @@ def network_mode(where: str, value: object, context: Context) -> Reasons:
         yield f"{where}: {shown(value)} is not the name of a network"
 
 
-def aliases(where: str, value: object, context: Context) -> Reasons:
+def aliases(where: str, value: object, context: FieldContext) -> Reasons:
     """A name on a network is traffic: trimtab may take its own names and those listed, nobody else's."""
     if not isinstance(value, list):
         yield f"{where}: a list is wanted"
@@ -43,14 +43,14 @@ def aliases(where: str, value: object, context: Context) -> Reasons:
         yield from alias_of_ours(where, alias, context)
 
 
-def alias_of_ours(where: str, value: object, context: Context) -> Reasons:
+def alias_of_ours(where: str, value: object, context: FieldContext) -> Reasons:
     if not isinstance(value, str):
         yield f"{where}: a text is wanted"
     elif value and not _SHORT_ID.fullmatch(value) and not context.policy.alias_allowed(value):
         yield f"{where}: {shown(value)} is not in the policy's networks.aliases"
 
 
-ENDPOINT: Table = {
+ENDPOINT: FieldTable = {
     "Aliases": aliases,
     "DNSNames": aliases,
     "IPAMConfig": fields({"IPv4Address": text, "IPv6Address": text, "LinkLocalIPs": each(text)}),
@@ -63,24 +63,24 @@ ENDPOINT: Table = {
     "GlobalIPv6Address": text,
     **dict.fromkeys(("IPPrefixLen", "GlobalIPv6PrefixLen"), number),
 }
-NETWORKING: Table = {"EndpointsConfig": values(fields(ENDPOINT), r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")}
+NETWORKING: FieldTable = {"EndpointsConfig": values(fields(ENDPOINT), r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")}
 
 
-def connect_reasons(body: Json, context: Context) -> Reasons:
+def connect_reasons(body: Json, context: FieldContext) -> Reasons:
     """Of POST /networks/{id}/connect."""
     return judged("", body, {"Container": text, "EndpointConfig": fields(ENDPOINT)}, context)
 
 
-def disconnect_reasons(body: Json, context: Context) -> Reasons:
+def disconnect_reasons(body: Json, context: FieldContext) -> Reasons:
     force = {"Container": text, "Force": lambda *_: iter(())}
     return judged("", body, force, context)
 
 
-def ports(where: str, value: object, context: Context) -> Reasons:
+def ports(where: str, value: object, context: FieldContext) -> Reasons:
     yield from values(each(_port), r"[0-9]{1,5}(/(tcp|udp|sctp))?")(where, value, context)
 
 
-def _port(where: str, value: object, context: Context) -> Reasons:
+def _port(where: str, value: object, context: FieldContext) -> Reasons:
     yield from judged(where, value, {"HostIp": text, "HostPort": _host_port}, context)
     if isinstance(value, dict):
         address = value.get("HostIp") or "0.0.0.0"  # noqa: S104 - what the engine makes of it
@@ -88,17 +88,17 @@ def _port(where: str, value: object, context: Context) -> Reasons:
             yield f"{where}: publishes on {shown(address)}, which is not in the policy's networks.publish"
 
 
-def _host_port(where: str, value: object, _: Context) -> Reasons:
+def _host_port(where: str, value: object, _: FieldContext) -> Reasons:
     if not isinstance(value, str) or not re.fullmatch(r"([0-9]{1,5}(-[0-9]{1,5})?)?", value):
         yield f"{where}: {shown(value)} is not a port"
 
 
-def publish_all(where: str, value: object, context: Context) -> Reasons:
+def publish_all(where: str, value: object, context: FieldContext) -> Reasons:
     if value and "0.0.0.0" not in context.policy.networks.publish:  # noqa: S104
         yield f"{where}: publishes on every address of the host"
 
 
-def links(where: str, value: object, context: Context) -> Reasons:
+def links(where: str, value: object, context: FieldContext) -> Reasons:
     """A link hands the other container's environment over, secrets included."""
     if not isinstance(value, list):
         yield f"{where}: a list is wanted"

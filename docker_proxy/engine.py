@@ -30,7 +30,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineSocket:
     session: ClientSession  # over the engine's own socket
 
     async def container(self, name: str) -> Container:

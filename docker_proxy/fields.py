@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from docker_proxy.policy import Policy
+from docker_proxy.policy import ProxyPolicy
 
 Reasons = Iterator[str]
 
 
-class Files(Protocol):
+class HostFiles(Protocol):
     def __call__(self, path: str) -> tuple[str, bool]:
         """Where `path` leads (links followed), and whether to a directory or a plain file. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    policy: Policy
-    files: Files
+class FieldContext:
+    policy: ProxyPolicy
+    files: HostFiles
 
 
-Rule = Callable[[str, object, Context], Reasons]
-Table = Mapping[str, Rule]
+Rule = Callable[[str, object, FieldContext], Reasons]
+FieldTable = Mapping[str, Rule]
 
 
-def judged(where: str, value: object, table: Table, context: Context) -> Reasons:
+def judged(where: str, value: object, table: FieldTable, context: FieldContext) -> Reasons:
     """An object of the Engine's: each key must stand in `table`, letter by letter."""
     if not isinstance(value, dict):
         yield f"{where}: an object is wanted"
@@ -44,7 +44,7 @@ def judged(where: str, value: object, table: Table, context: Context) -> Reasons
             yield f"{where}.{_shown(key)}: {_unknown(key, table)}".lstrip(".")
 
 
-def _unknown(key: str, table: Table) -> str:
+def _unknown(key: str, table: FieldTable) -> str:
     folded = unicodedata.normalize("NFKC", key).casefold()
     for known in table:
         if known.casefold() == folded:
@@ -60,46 +60,46 @@ def is_empty(value: object) -> bool:
     return value is None or value is False or value in ("", 0, [], {})
 
 
-def nothing(where: str, value: object, _: Context) -> Reasons:
+def nothing(where: str, value: object, _: FieldContext) -> Reasons:
     if not is_empty(value):
         yield f"{where}: must be left empty"
 
 
-def flag(where: str, value: object, _: Context) -> Reasons:
+def flag(where: str, value: object, _: FieldContext) -> Reasons:
     if not isinstance(value, bool):
         yield f"{where}: true or false is wanted"
 
 
-def number(where: str, value: object, _: Context) -> Reasons:
+def number(where: str, value: object, _: FieldContext) -> Reasons:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
         yield f"{where}: a whole number is wanted"
 
 
-def text(where: str, value: object, _: Context) -> Reasons:
+def text(where: str, value: object, _: FieldContext) -> Reasons:
     if not isinstance(value, str):
         yield f"{where}: a text is wanted"
 
 
-def texts(where: str, value: object, context: Context) -> Reasons:
+def texts(where: str, value: object, context: FieldContext) -> Reasons:
     return each(text)(where, value, context)
 
 
-def text_or_texts(where: str, value: object, context: Context) -> Reasons:
+def text_or_texts(where: str, value: object, context: FieldContext) -> Reasons:
     return text(where, value, context) if isinstance(value, str) else texts(where, value, context)
 
 
 def one_of(*allowed: str) -> Rule:
-    def rule(where: str, value: object, _: Context) -> Reasons:
+    def rule(where: str, value: object, _: FieldContext) -> Reasons:
         if value not in allowed:
             yield f"{where}: {shown(value)} is not one of {', '.join(filter(None, allowed))}"
 
     return rule
 
 
-def listed(of: Callable[[Policy], tuple[str, ...]], key: str, *always: str) -> Rule:
+def listed(of: Callable[[ProxyPolicy], tuple[str, ...]], key: str, *always: str) -> Rule:
     """A text that stands in a list of the policy, which the reason names as `key`."""
 
-    def rule(where: str, value: object, context: Context) -> Reasons:
+    def rule(where: str, value: object, context: FieldContext) -> Reasons:
         if value not in (*always, *of(context.policy)):
             yield f"{where}: {shown(value)} is not in the policy's {key}"
 
@@ -107,7 +107,7 @@ def listed(of: Callable[[Policy], tuple[str, ...]], key: str, *always: str) -> R
 
 
 def each(inner: Rule) -> Rule:
-    def rule(where: str, value: object, context: Context) -> Reasons:
+    def rule(where: str, value: object, context: FieldContext) -> Reasons:
         if not isinstance(value, list):
             yield f"{where}: a list is wanted"
             return
@@ -120,7 +120,7 @@ def each(inner: Rule) -> Rule:
 def values(inner: Rule, keys: str = r"[^\x00-\x1f]{1,512}") -> Rule:
     """A map whose keys the user chooses (they fit `keys`) and whose values `inner` judges, unless null."""
 
-    def rule(where: str, value: object, context: Context) -> Reasons:
+    def rule(where: str, value: object, context: FieldContext) -> Reasons:
         if not isinstance(value, dict):
             yield f"{where}: an object is wanted"
             return
@@ -133,7 +133,7 @@ def values(inner: Rule, keys: str = r"[^\x00-\x1f]{1,512}") -> Rule:
     return rule
 
 
-def fields(table: Table) -> Rule:
+def fields(table: FieldTable) -> Rule:
     return lambda where, value, context: judged(where, value, table, context)
 
 

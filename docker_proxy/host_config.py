@@ -5,10 +5,10 @@ A field that is not in the table is refused: a new way out of a newer Engine is 
 
 from docker_proxy.endpoints import links, network_mode, ports, publish_all
 from docker_proxy.fields import (
-    Context,
+    FieldContext,
+    FieldTable,
     Reasons,
     Rule,
-    Table,
     each,
     fields,
     flag,
@@ -35,19 +35,19 @@ _HARMLESS = ("no-new-privileges", "no-new-privileges:true", "no-new-privileges=t
 
 
 def _all_of(needed: frozenset[str]) -> Rule:
-    def rule(where: str, value: object, _: Context) -> Reasons:
+    def rule(where: str, value: object, _: FieldContext) -> Reasons:
         if not isinstance(value, list) or not needed.issubset(map(str, value)):
             yield f"{where}: leaves open what the engine closes by default"
 
     return rule
 
 
-def _capability(where: str, value: object, context: Context) -> Reasons:
+def _capability(where: str, value: object, context: FieldContext) -> Reasons:
     if not isinstance(value, str) or value.upper().removeprefix("CAP_") not in context.policy.create.cap_add:
         yield f"{where}: {shown(value)} is not in the policy's create.cap_add"
 
 
-def _security_opt(where: str, value: object, context: Context) -> Reasons:
+def _security_opt(where: str, value: object, context: FieldContext) -> Reasons:
     create = context.policy.create
     # The engine itself adds label=disable to a container with the host's IPC.
     always = (*_HARMLESS, *(("label=disable", "label:disable") if create.ipc_host else ()))
@@ -55,14 +55,14 @@ def _security_opt(where: str, value: object, context: Context) -> Reasons:
         yield f"{where}: {shown(value)} is not in the policy's create.security_opt"
 
 
-def _ipc(where: str, value: object, context: Context) -> Reasons:
+def _ipc(where: str, value: object, context: FieldContext) -> Reasons:
     if value == "host" and not context.policy.create.ipc_host:
         yield f"{where}: the host's IPC (create.ipc_host is false)"
     elif value not in ("", "none", "private", "shareable", "host"):
         yield f"{where}: {shown(value)} is not allowed"
 
 
-def _device(where: str, value: object, context: Context) -> Reasons:
+def _device(where: str, value: object, context: FieldContext) -> Reasons:
     yield from fields({"PathOnHost": text, "PathInContainer": text, "CgroupPermissions": _permissions})(
         where, value, context
     )
@@ -71,12 +71,12 @@ def _device(where: str, value: object, context: Context) -> Reasons:
         yield f"{where}: {shown(path)} is not in the policy's create.devices"
 
 
-def _permissions(where: str, value: object, _: Context) -> Reasons:
+def _permissions(where: str, value: object, _: FieldContext) -> Reasons:
     if not isinstance(value, str) or set(value) - set("rwm"):
         yield f"{where}: {shown(value)} is not made of r, w, m"
 
 
-def _gpus(where: str, value: object, context: Context) -> Reasons:
+def _gpus(where: str, value: object, context: FieldContext) -> Reasons:
     table = {
         "Driver": one_of("", "nvidia"),  # `cdi` may add any mount or hook
         "Count": number,
@@ -96,13 +96,13 @@ def _gpus(where: str, value: object, context: Context) -> Reasons:
             yield f"{where}.DeviceIDs: {shown(device)} is not in the policy's create.gpus"
 
 
-def _oom_score(where: str, value: object, context: Context) -> Reasons:
+def _oom_score(where: str, value: object, context: FieldContext) -> Reasons:
     yield from number(where, value, context)
     if isinstance(value, int) and value < 0:
         yield f"{where}: the kernel would kill others first"
 
 
-def _sysctls(where: str, value: object, context: Context) -> Reasons:
+def _sysctls(where: str, value: object, context: FieldContext) -> Reasons:
     yield from values(text)(where, value, context)
     for name in value if isinstance(value, dict) else ():
         if name not in context.policy.create.sysctls:
@@ -139,7 +139,7 @@ _NOTHING = (
     *("BlkioDeviceReadIOps", "BlkioDeviceWriteIOps", "ContainerIDFile"),
 )
 
-HOST_CONFIG: Table = {
+HOST_CONFIG: FieldTable = {
     **dict.fromkeys(_NOTHING, nothing),
     **dict.fromkeys(_NUMBERS, number),
     **dict.fromkeys(("CpusetCpus", "CpusetMems"), text),

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from docker_proxy.create import create_reasons, update_reasons
 from docker_proxy.endpoints import connect_reasons, disconnect_reasons, networks_named
-from docker_proxy.engine import Container, Engine
+from docker_proxy.engine import Container, EngineSocket
 from docker_proxy.errors import Absent, Refused
-from docker_proxy.fields import Context, Reasons, shown
+from docker_proxy.fields import FieldContext, Reasons, shown
 from docker_proxy.mounts import volumes_named
-from docker_proxy.policy import NAME, Policy, like_any
+from docker_proxy.policy import NAME, ProxyPolicy, like_any
 from docker_proxy.request import Ask
 from docker_proxy.strict_json import Json, parsed, written
 
@@ -37,15 +37,15 @@ class Onward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
+class RequestFilter:
     """`known`: ids of the containers that were seen under an adopted name; it is added to."""
 
-    context: Context
-    engine: Engine
+    context: FieldContext
+    engine: EngineSocket
     known: set[str] = field(default_factory=set)
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> ProxyPolicy:
         return self.context.policy
 
     async def onward(self, ask: Ask, body: bytes) -> Onward:

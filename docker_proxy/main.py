@@ -14,11 +14,11 @@ import structlog
 from aiohttp import ClientSession, UnixConnector
 
 from docker_proxy.check import objections
-from docker_proxy.engine import Engine
+from docker_proxy.engine import EngineSocket
 from docker_proxy.errors import PolicyError
-from docker_proxy.fields import Context
+from docker_proxy.fields import FieldContext
 from docker_proxy.mounts import host_files
-from docker_proxy.policy import Policy, load
+from docker_proxy.policy import ProxyPolicy, load
 from docker_proxy.proxy import serving
 
 DEFAULT = Path("/etc/trimtab/docker-proxy.toml")
@@ -98,11 +98,13 @@ def _make_room(path: Path) -> None:
     raise PolicyError(f"socket.path: somebody already listens on {path}")
 
 
-async def _check(policy: Policy, containers: Sequence[str]) -> int:
+async def _check(policy: ProxyPolicy, containers: Sequence[str]) -> int:
     wrong = False
     async with ClientSession(connector=UnixConnector(path=policy.socket.engine)) as session:
         for name in containers:
-            found = await objections(name, Context(policy=policy, files=host_files), Engine(session=session))
+            found = await objections(
+                name, FieldContext(policy=policy, files=host_files), EngineSocket(session=session)
+            )
             wrong |= bool(found)
             for line in found or ["a twin of it would pass"]:
                 print(f"{name}: {line}")  # noqa: T201
@@ -111,7 +113,7 @@ async def _check(policy: Policy, containers: Sequence[str]) -> int:
     return int(wrong)
 
 
-async def _run(listener: socket.socket, config: Path, first: Policy) -> None:
+async def _run(listener: socket.socket, config: Path, first: ProxyPolicy) -> None:
     policy = first
     over = asyncio.Event()
 

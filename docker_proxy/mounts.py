@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 
 from docker_proxy.fields import (
-    Context,
+    FieldContext,
     Reasons,
     each,
     fields,
@@ -41,7 +41,7 @@ def host_files(path: str) -> tuple[str, bool]:
     return real, stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
 
-def bind(where: str, value: object, context: Context) -> Reasons:
+def bind(where: str, value: object, context: FieldContext) -> Reasons:
     """One line of HostConfig.Binds: `/source:/target[:mode,...]`, `volume:/target[...]` or `/anonymous`."""
     if not isinstance(value, str):
         yield f"{where}: a text is wanted"
@@ -55,7 +55,7 @@ def bind(where: str, value: object, context: Context) -> Reasons:
             yield f"{where}: {shown(value)} has more than three parts"
 
 
-def _bound(where: str, origin: str, to: str, modes: set[str], context: Context) -> Reasons:
+def _bound(where: str, origin: str, to: str, modes: set[str], context: FieldContext) -> Reasons:
     yield from target(where, to, context)
     yield from _modes(where, modes, context)
     if origin.startswith("/"):
@@ -64,7 +64,7 @@ def _bound(where: str, origin: str, to: str, modes: set[str], context: Context) 
         yield f"{where}: {shown(origin)} is neither an absolute path nor the name of a volume"
 
 
-def _modes(where: str, modes: set[str], context: Context) -> Reasons:
+def _modes(where: str, modes: set[str], context: FieldContext) -> Reasons:
     allowed = _MODES | ({"z", "Z"} if context.policy.mounts.relabel else set())
     if {"ro", "rw"} <= modes:
         yield f"{where}: ro and rw at once"
@@ -72,7 +72,7 @@ def _modes(where: str, modes: set[str], context: Context) -> Reasons:
         yield f"{where}: the mode {shown(mode)} is not allowed"
 
 
-def target(where: str, value: object, _: Context) -> Reasons:
+def target(where: str, value: object, _: FieldContext) -> Reasons:
     """Where in the container: not over the kernel's own file systems."""
     if not isinstance(value, str) or not value.startswith("/"):
         yield f"{where}: {shown(value)} is not an absolute path in the container"
@@ -84,7 +84,7 @@ def target(where: str, value: object, _: Context) -> Reasons:
         yield f"{where}: nothing may be mounted over {path}"
 
 
-def source(where: str, path: str, writable: bool, context: Context) -> Reasons:
+def source(where: str, path: str, writable: bool, context: FieldContext) -> Reasons:
     """A host path: every way of reading it must lead into a listed directory."""
     mounts = context.policy.mounts
     if "\n" in path or not path.startswith("/"):
@@ -109,7 +109,7 @@ def source(where: str, path: str, writable: bool, context: Context) -> Reasons:
             yield f"{where}: {shown(way)} leads to {shown(real)}, outside the policy's mounts.read"
 
 
-def _there(root: str, context: Context) -> bool:
+def _there(root: str, context: FieldContext) -> bool:
     try:
         context.files(root)
     except OSError:
@@ -121,7 +121,7 @@ def _cleaned(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-def mount(where: str, value: object, context: Context) -> Reasons:
+def mount(where: str, value: object, context: FieldContext) -> Reasons:
     """One of HostConfig.Mounts."""
     yield from fields(_MOUNT)(where, value, context)
     if not isinstance(value, dict):
@@ -175,7 +175,7 @@ binds = each(bind)
 mounts = each(mount)
 
 
-def tmpfs(where: str, value: object, context: Context) -> Reasons:
+def tmpfs(where: str, value: object, context: FieldContext) -> Reasons:
     if not isinstance(value, dict):
         yield f"{where}: an object is wanted"
         return

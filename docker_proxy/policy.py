@@ -62,7 +62,7 @@ HostPath = Annotated[str, AfterValidator(_host_path)]
 Absolute = Annotated[str, AfterValidator(_absolute)]
 ContainerName = Annotated[str, AfterValidator(_name)]
 Capability = Annotated[str, AfterValidator(_capability)]
-Text = Annotated[str, Field(min_length=1)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
 class _Table(BaseModel):
@@ -78,8 +78,8 @@ class Containers(_Table):
     """Which containers are trimtab's: those with its label, and those adopted by name."""
 
     adopt: tuple[ContainerName, ...] = ()
-    label: Text = "trimtab.target"
-    names: tuple[Text, ...] = ("trimtab-*",)  # of what it creates, and may rename to
+    label: NonEmptyText = "trimtab.target"
+    names: tuple[NonEmptyText, ...] = ("trimtab-*",)  # of what it creates, and may rename to
     read: Literal["ours", "all"] = "ours"  # whose list entries, inspects, logs and stats it may see
     files: tuple[Absolute, ...] = ()  # inside a container of its own, for `--config FILE`
 
@@ -91,17 +91,17 @@ class Containers(_Table):
 
 
 class Create(_Table):
-    images: tuple[Text, ...] = ()  # tags or digests the image must have, or its id
+    images: tuple[NonEmptyText, ...] = ()  # tags or digests the image must have, or its id
     as_adopted: bool = True  # images and volumes that an adopted container uses are allowed as well
-    gpus: tuple[Text, ...] = ("*",)  # device ids; `*` also allows a count or all
-    runtimes: tuple[Text, ...] = ()
-    devices: tuple[Text, ...] = ()
+    gpus: tuple[NonEmptyText, ...] = ("*",)  # device ids; `*` also allows a count or all
+    runtimes: tuple[NonEmptyText, ...] = ()
+    devices: tuple[NonEmptyText, ...] = ()
     cap_add: tuple[Capability, ...] = ()
-    security_opt: tuple[Text, ...] = ()
+    security_opt: tuple[NonEmptyText, ...] = ()
     ipc_host: bool = False
-    log_drivers: tuple[Text, ...] = ("json-file", "local", "journald")
-    sysctls: tuple[Text, ...] = ()
-    ignore_empty: tuple[Text, ...] = ()  # fields of a newer Engine, tolerated while they are empty
+    log_drivers: tuple[NonEmptyText, ...] = ("json-file", "local", "journald")
+    sysctls: tuple[NonEmptyText, ...] = ()
+    ignore_empty: tuple[NonEmptyText, ...] = ()  # fields of a newer Engine, tolerated while they are empty
 
 
 class Mounts(_Table):
@@ -109,7 +109,7 @@ class Mounts(_Table):
 
     read: tuple[HostPath, ...] = ()
     write: tuple[HostPath, ...] = ()
-    volumes: tuple[Text, ...] = ()
+    volumes: tuple[NonEmptyText, ...] = ()
     relabel: bool = False  # `:z` and `:Z`, which write SELinux labels on the host's files
 
     @model_validator(mode="after")
@@ -125,14 +125,14 @@ class Mounts(_Table):
 
 
 class Networks(_Table):
-    names: tuple[Text, ...] = ("bridge",)
+    names: tuple[NonEmptyText, ...] = ("bridge",)
     host: bool = False
-    aliases: tuple[Text, ...] = ()  # beside the names of [containers]
-    publish: tuple[Text, ...] = ("127.0.0.1",)  # host addresses; 0.0.0.0 is every one
+    aliases: tuple[NonEmptyText, ...] = ()  # beside the names of [containers]
+    publish: tuple[NonEmptyText, ...] = ("127.0.0.1",)  # host addresses; 0.0.0.0 is every one
     links: tuple[ContainerName, ...] = ()
 
 
-class Policy(_Table):
+class ProxyPolicy(_Table):
     socket: Sockets = Sockets()
     containers: Containers = Containers()
     create: Create = Create()
@@ -147,7 +147,7 @@ class Policy(_Table):
         return self.named_ours(alias) or like_any(self.networks.aliases, alias)
 
 
-def load(path: Path) -> Policy:
+def load(path: Path) -> ProxyPolicy:
     """Raises PolicyError with every fault of the file, one a line."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -158,10 +158,10 @@ def load(path: Path) -> Policy:
     return read(tables, str(path))
 
 
-def read(tables: object, source: str = "policy") -> Policy:
+def read(tables: object, source: str = "policy") -> ProxyPolicy:
     """`tables` as TOML gives them (lists where the policy has tuples). Raises PolicyError."""
     try:
-        return Policy.model_validate(_tuples(tables))
+        return ProxyPolicy.model_validate(_tuples(tables))
     except ValidationError as error:
         raise PolicyError("\n".join(f"{source}: {_told(fault)}" for fault in error.errors())) from error
 

@@ -14,12 +14,12 @@ import structlog
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, UnixConnector, web
 from yarl import URL
 
-from docker_proxy.engine import ADDRESS, Engine
+from docker_proxy.engine import ADDRESS, EngineSocket
 from docker_proxy.errors import Absent, EngineSilent, Refused, TooLarge
-from docker_proxy.fields import Context, shown
-from docker_proxy.judge import Judge, Onward
+from docker_proxy.fields import FieldContext, shown
+from docker_proxy.judge import Onward, RequestFilter
 from docker_proxy.mounts import host_files
-from docker_proxy.policy import Policy
+from docker_proxy.policy import ProxyPolicy
 from docker_proxy.request import Ask, ask_of
 from docker_proxy.strict_json import Json
 
@@ -35,7 +35,7 @@ _log = structlog.get_logger("docker_proxy")
 class Proxy:
     """`policy` is asked anew for each request, so that a reload needs no restart."""
 
-    policy: Callable[[], Policy]
+    policy: Callable[[], ProxyPolicy]
     session: ClientSession
     under_way: int = field(default=0, init=False)
     known: set[str] = field(default_factory=set, init=False)
@@ -52,8 +52,8 @@ class Proxy:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         line = _log.bind(method=shown(request.method)[1:-1], target=_target(request), **_peer(request))
-        context = Context(policy=self.policy(), files=host_files)
-        judge = Judge(context=context, engine=Engine(session=self.session), known=self.known)
+        context = FieldContext(policy=self.policy(), files=host_files)
+        judge = RequestFilter(context=context, engine=EngineSocket(session=self.session), known=self.known)
         try:
             ask = _ask(request)
             onward = await judge.onward(ask, await _body(request, ask))
@@ -69,7 +69,9 @@ class Proxy:
             line.info("passed", on=onward.path)
         return await self._pass(request, onward, judge)
 
-    async def _pass(self, request: web.BaseRequest, onward: Onward, judge: Judge) -> web.StreamResponse:
+    async def _pass(
+        self, request: web.BaseRequest, onward: Onward, judge: RequestFilter
+    ) -> web.StreamResponse:
         query = f"?{urlencode(onward.query)}" if onward.query else ""
         url = URL(f"{ADDRESS}{onward.path}{query}", encoded=True)
         headers = {"Content-Type": "application/json"} if onward.body is not None else {}
@@ -129,7 +131,7 @@ async def _streamed(request: web.BaseRequest, reply: ClientResponse) -> web.Stre
     return back
 
 
-async def _sifted(reply: ClientResponse, judge: Judge) -> web.StreamResponse:
+async def _sifted(reply: ClientResponse, judge: RequestFilter) -> web.StreamResponse:
     """The list of containers without those that are none of trimtab's business."""
     text = bytearray()
     async for chunk in reply.content.iter_any():
@@ -140,7 +142,7 @@ async def _sifted(reply: ClientResponse, judge: Judge) -> web.StreamResponse:
     return web.json_response(containers)
 
 
-def _listed(entry: Json, judge: Judge) -> bool:
+def _listed(entry: Json, judge: RequestFilter) -> bool:
     # A name with a second slash is a link's: another container's word for this one.
     names = {name[1:] for name in entry.get("Names") or []}
     containers = judge.policy.containers
@@ -170,7 +172,7 @@ def _peer(request: web.BaseRequest) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def serving(listener: socket.socket, policy: Callable[[], Policy]) -> AsyncIterator[Proxy]:
+async def serving(listener: socket.socket, policy: Callable[[], ProxyPolicy]) -> AsyncIterator[Proxy]:
     """Answer on `listener`, a bound Unix socket, until the block ends; open streams are then cut."""
     engine = UnixConnector(path=policy().socket.engine, limit=0)
     plain = {"Accept-Encoding": "identity"}

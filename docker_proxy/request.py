@@ -18,15 +18,15 @@ _VERSION = re.compile(r"/v1\.(0|[1-9][0-9]{0,2})(?=/)")
 _ID = r"(?P<subject>[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127})"
 _IMAGE = r"(?P<subject>[a-zA-Z0-9][a-zA-Z0-9_.:@+/-]{0,511})"
 
-Check = Callable[[str], bool]
+RequestCheck = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class MatchedRoute:
     kind: str
     method: str
     path: re.Pattern[str]
-    query: Mapping[str, Check]
+    query: Mapping[str, RequestCheck]
     largest_body: int = 0  # bytes; 0: an empty one, or `{}`
 
     @property
@@ -38,13 +38,13 @@ class Route:
 class Ask:
     """`version` is "" or "/v1.41"; `subject` as the client named it; `query` has each parameter once."""
 
-    route: Route
+    route: MatchedRoute
     version: str
     subject: str
     query: Mapping[str, str]
 
 
-def _fits(pattern: str) -> Check:
+def _fits(pattern: str) -> RequestCheck:
     return lambda text: re.fullmatch(pattern, text) is not None
 
 
@@ -60,7 +60,7 @@ _SHORT = _fits(r"[^\x00-\x1f]{0,4000}")
 _CONTAINER = f"/containers/{_ID}"
 _NETWORK = f"/networks/{_ID}"
 _SMALL, _LARGE = 16 * 1024, 256 * 1024
-_NO_QUERY: Mapping[str, Check] = {}
+_NO_QUERY: Mapping[str, RequestCheck] = {}
 _LOGS = {
     **dict.fromkeys(("stdout", "stderr", "follow", "timestamps", "details"), _FLAG),
     "since": _TIME,
@@ -70,8 +70,10 @@ _LOGS = {
 _LIST = {"all": _FLAG, "size": _FLAG, "trunc_cmd": _FLAG, "limit": _NUMBER, "filters": _SHORT}
 
 
-def _route(kind: str, method: str, path: str, query: Mapping[str, Check] = _NO_QUERY, body: int = 0) -> Route:
-    return Route(kind=kind, method=method, path=re.compile(path), query=query, largest_body=body)
+def _route(
+    kind: str, method: str, path: str, query: Mapping[str, RequestCheck] = _NO_QUERY, body: int = 0
+) -> MatchedRoute:
+    return MatchedRoute(kind=kind, method=method, path=re.compile(path), query=query, largest_body=body)
 
 
 ROUTES = (
@@ -131,7 +133,7 @@ def _version(path: str) -> str:
     return found[0]
 
 
-def _query(route: Route, text: str) -> Mapping[str, str]:
+def _query(route: MatchedRoute, text: str) -> Mapping[str, str]:
     if not text:
         return {}
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lint.ordering import Ordered, Outranked, Precedence
-from vllm_facts.deployment import Case, Finding, Lint
+from vllm_facts.deployment import Deployment, Finding, LintRule
 from vllm_facts.values import Knob, Value
 
 SEVERITIES = ("error", "warning", "info")
@@ -26,11 +26,13 @@ class Advice:
     env: Mapping[str, str | None] = field(default_factory=dict)
     later: tuple[str, ...] = ()  # what is not among the changes, and why
 
-    def after(self, case: Case) -> Case:
+    def after(self, case: Deployment) -> Deployment:
         return _with(case, self.to, self.env)
 
 
-def advise(case: Case, lints: Sequence[Lint], ranked: Precedence, live: Sequence[Finding] = ()) -> Advice:
+def advise(
+    case: Deployment, lints: Sequence[LintRule], ranked: Precedence, live: Sequence[Finding] = ()
+) -> Advice:
     """`live`: what the policies say of the running server. Only the first of those is followed.
 
     One change at a time is what can be measured; flags that are wrong in themselves are put right together.
@@ -77,7 +79,7 @@ def _errors_first(heard: Ordered[Finding]) -> tuple[list[Finding], list[Outranke
     )
 
 
-def rows(finding: Finding, case: Case, assumed: Mapping[Knob, Value]) -> list[dict[str, Any]]:
+def rows(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> list[dict[str, Any]]:
     """One row for each knob or variable that changes, as JSON; one without a knob where none does."""
     common = {"rule": finding.rule, "class": finding.klass, "severity": finding.severity}
     told = {
@@ -99,7 +101,7 @@ def rows(finding: Finding, case: Case, assumed: Mapping[Knob, Value]) -> list[di
     return [{**common, **change, **told} for change in changes or [nothing]]
 
 
-def _linted(case: Case, lints: Iterable[Lint]) -> list[Finding]:
+def _linted(case: Deployment, lints: Iterable[LintRule]) -> list[Finding]:
     found = [finding for lint in lints for finding in lint.check(case)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -113,7 +115,7 @@ def _distinct(findings: Iterable[Finding]) -> list[Finding]:
     return kept
 
 
-def _settled(finding: Finding, case: Case, lints: Sequence[Lint]) -> Finding:
+def _settled(finding: Finding, case: Deployment, lints: Sequence[LintRule]) -> Finding:
     """With the values that the same rule is content with, where it would go on step by step."""
     own = [lint for lint in lints if finding.rule in lint.rules]
     settled = finding
@@ -167,13 +169,13 @@ def _clash(wanted: Mapping[str, Value], settled: Mapping[str, Value]) -> bool:
     return any(name in settled and settled[name] != value for name, value in wanted.items())
 
 
-def _with(case: Case, to: Mapping[Knob, Value], env: Mapping[str, str | None]) -> Case:
+def _with(case: Deployment, to: Mapping[Knob, Value], env: Mapping[str, str | None]) -> Deployment:
     setting = {knob: value for knob, value in {**case.setting, **to}.items() if value is not None}
     environment = {name: value for name, value in {**case.env, **env}.items() if value is not None}
     return replace(case, setting=setting, env=environment)
 
 
-def _errors(case: Case, lints: Sequence[Lint]) -> set[str]:
+def _errors(case: Deployment, lints: Sequence[LintRule]) -> set[str]:
     """The rules that say it will not start so; without the log, which is of another start."""
     found = {finding.rule for finding in _linted(replace(case, log=()), lints) if finding.severity == "error"}
     seqs, tokens = case.setting.get("max_num_seqs"), case.setting.get("max_num_batched_tokens")

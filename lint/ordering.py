@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 from vllm_facts.values import ChangeClass, Knob, Value
 
 
-class Said(Protocol):
+class Rankable(Protocol):
     """A proposal, a finding, or what holds one."""
 
     @property
@@ -18,7 +18,7 @@ class Said(Protocol):
     def klass(self) -> ChangeClass: ...
 
 
-S = TypeVar("S", bound=Said)
+S = TypeVar("S", bound=Rankable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from agent.notify.rules import Notice, Post
+from agent.notify.rules import Notice, OutgoingNotice
 from notifiers.shared.secret_files import Addressed
 
 LONGEST = timedelta(days=1)
@@ -21,7 +21,7 @@ SEVERITY = {"suggestion": "info", "rollout": "warning", "servers": "critical", "
 class Alertmanager(Addressed):
     """`url`: of Alertmanager itself, without /api/v2/alerts."""
 
-    def post(self, notice: Notice, at: datetime) -> Post | None:
+    def post(self, notice: Notice, at: datetime) -> OutgoingNotice | None:
         del at
         if not notice.key:
             return None
@@ -39,7 +39,7 @@ class Alertmanager(Addressed):
             **({"generatorURL": notice.link} if notice.link else {}),
         }
         root = self.address().rstrip("/")
-        return Post(url=f"{root}/api/v2/alerts", body=json.dumps([alert]).encode())
+        return OutgoingNotice(url=f"{root}/api/v2/alerts", body=json.dumps([alert]).encode())
 
 
 plugin = Alertmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.notify.rules import Notice, Post
+from agent.notify.rules import Notice, OutgoingNotice
 from notifiers.shared.secret_files import is_url, secret
 
 
@@ -22,7 +22,7 @@ class Pagerduty:
         if not is_url(self.url):
             raise ValueError("url must begin with https:// or http://, and have a host")
 
-    def post(self, notice: Notice, at: datetime) -> Post | None:
+    def post(self, notice: Notice, at: datetime) -> OutgoingNotice | None:
         del at
         if not notice.key:
             return None
@@ -44,7 +44,7 @@ class Pagerduty:
                 "custom_details": {"why": notice.text},
             }
             event["links"] = [{"href": notice.link, "text": "Open in trimtab"}] if notice.link else []
-        return Post(url=self.url, body=json.dumps(event).encode())
+        return OutgoingNotice(url=self.url, body=json.dumps(event).encode())
 
 
 plugin = Pagerduty

@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime
 
-from agent.notify.rules import Notice, Post
+from agent.notify.rules import Notice, OutgoingNotice
 from notifiers.shared.secret_files import Addressed
 
 COLOURS = {"info": "#2f81f7", "warning": "#d29922", "critical": "#cf222e"}
@@ -24,7 +24,7 @@ _PLAIN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slack(Addressed):
-    def post(self, notice: Notice, at: datetime) -> Post:
+    def post(self, notice: Notice, at: datetime) -> OutgoingNotice:
         del at
         title = plain(notice.title)
         attachment = {
@@ -38,7 +38,7 @@ class Slack(Addressed):
             **({"title_link": notice.link} if notice.link else {}),
         }
         body = {"attachments": [attachment]}
-        return Post(url=self.address(), body=json.dumps(body).encode())
+        return OutgoingNotice(url=self.address(), body=json.dumps(body).encode())
 
 
 def plain(text: str) -> str:

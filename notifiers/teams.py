@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.notify.rules import Notice, Post
+from agent.notify.rules import Notice, OutgoingNotice
 from notifiers.shared.secret_files import Addressed
 
 COLOURS = {"info": "accent", "warning": "warning", "critical": "attention"}
@@ -19,7 +19,7 @@ OVER = "good"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teams(Addressed):
-    def post(self, notice: Notice, at: datetime) -> Post:
+    def post(self, notice: Notice, at: datetime) -> OutgoingNotice:
         del at
         colour = OVER if notice.ends else COLOURS[notice.severity]
         lines = [line(notice.title, weight="bolder", color=colour)]
@@ -40,7 +40,7 @@ class Teams(Addressed):
             "content": card,
         }
         body = {"type": "message", "attachments": [attachment]}
-        return Post(url=self.address(), body=json.dumps(body).encode())
+        return OutgoingNotice(url=self.address(), body=json.dumps(body).encode())
 
 
 def line(text: str, **style: Any) -> dict[str, Any]:  # noqa: ANN401 - of the schema

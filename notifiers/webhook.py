@@ -7,7 +7,7 @@ import socket
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from agent.notify.rules import Notice, Post
+from agent.notify.rules import Notice, OutgoingNotice
 from notifiers.shared.secret_files import Addressed, secret
 
 VERSION = 1
@@ -17,7 +17,7 @@ VERSION = 1
 class Webhook(Addressed):
     secret_file: str  # the key that posts are signed with
 
-    def post(self, notice: Notice, at: datetime) -> Post:
+    def post(self, notice: Notice, at: datetime) -> OutgoingNotice:
         told = {
             "version": VERSION,
             "host": socket.gethostname(),
@@ -27,7 +27,7 @@ class Webhook(Addressed):
         }
         body = json.dumps(told, ensure_ascii=False).encode()
         stamp = str(int(at.timestamp()))
-        return Post(
+        return OutgoingNotice(
             url=self.address(),
             body=body,
             headers={

@@ -19,7 +19,7 @@ from policies.shared.sequence_cap import (
     raised,
     ran,
 )
-from policies.shared.signals import Number, flag, gpu_busy, load, mute, note, over, preempts, seen
+from policies.shared.signals import Measured, flag, gpu_busy, load, mute, note, over, preempts, seen
 from policies.shared.step_grid import inside, turned_lately
 from vllm_facts.defaults import whole
 from vllm_facts.knobs import KNOBS
@@ -211,11 +211,11 @@ def _thrash(reading: Reading) -> str:
     )
 
 
-def _cache(reading: Reading) -> tuple[Number, Number]:
+def _cache(reading: Reading) -> tuple[Measured, Measured]:
     """What presses comes first."""
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
-    full: Number = ("kv_usage_high", usage.high if usage else None, "ratio")
-    thrash: Number = ("preemptions", preemptions.mean if preemptions else None, "1/s")
+    full: Measured = ("kv_usage_high", usage.high if usage else None, "ratio")
+    thrash: Measured = ("preemptions", preemptions.mean if preemptions else None, "1/s")
     return (thrash, full) if preempts(reading) else (full, thrash)
 
 

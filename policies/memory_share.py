@@ -9,7 +9,7 @@ from agent.domain.reading import Reading
 from policies.shared.gpu_share import SHARE, share_of, used_share
 from policies.shared.sequence_cap import cap_of, lowered, ran
 from policies.shared.signals import (
-    Number,
+    Measured,
     check_options,
     idle,
     kv_full,
@@ -180,11 +180,11 @@ def _evidence(reading: Reading, used: float | None) -> tuple[Evidence, ...]:
     return seen(reading, *_cache(reading), ("gpu_memory_used", used, "ratio"))
 
 
-def _cache(reading: Reading) -> tuple[Number, Number]:
+def _cache(reading: Reading) -> tuple[Measured, Measured]:
     """What presses comes first."""
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
-    full: Number = ("kv_usage", usage.mean if usage else None, "ratio")
-    thrash: Number = ("preemptions", preemptions.mean if preemptions else None, "1/s")
+    full: Measured = ("kv_usage", usage.mean if usage else None, "ratio")
+    thrash: Measured = ("preemptions", preemptions.mean if preemptions else None, "1/s")
     return (thrash, full) if preempts(reading) else (full, thrash)
 
 

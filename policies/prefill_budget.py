@@ -8,7 +8,7 @@ from agent.domain.model import Objective, Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Latency, Reading
 from policies.shared.flags_in_force import token_budget
-from policies.shared.signals import Number, note, seen
+from policies.shared.signals import Measured, note, seen
 from policies.shared.step_grid import down, turned_lately, up
 from vllm_facts.defaults import whole
 from vllm_facts.values import ChangeClass, Knob
@@ -222,10 +222,10 @@ def _tail(name: str, latency: Latency) -> str:
     )
 
 
-def _latencies(reading: Reading, first: str) -> list[Number]:
+def _latencies(reading: Reading, first: str) -> list[Measured]:
     """The one that asks for the step, then the other."""
     both = sorted((("ttft", reading.ttft), ("itl", reading.itl)), key=lambda named: named[0] != first)
-    numbers: list[Number] = []
+    numbers: list[Measured] = []
     for name, latency in both:
         if latency is not None:
             numbers += [(f"{name}_over_slo", latency.over_slo, "ratio"), (f"{name}_p99", latency.p99, "s")]

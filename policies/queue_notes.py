@@ -11,7 +11,7 @@ from policies.shared.flags_in_force import max_num_seqs_of, token_budget
 from policies.shared.gpu_share import SHARE, share_of
 from policies.shared.sequence_cap import ACTIVE, SEQS, SequenceCap, cap_of, engines, raised
 from policies.shared.signals import (
-    Number,
+    Measured,
     check_options,
     flag,
     idle,
@@ -186,7 +186,7 @@ def _blockers(setting: Setting) -> list[str]:
     return found
 
 
-def _kv(reading: Reading) -> Number:
+def _kv(reading: Reading) -> Measured:
     return "kv_usage_high", reading.kv_usage.high if reading.kv_usage else None, "ratio"
 
 

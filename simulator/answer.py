@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from simulator.tally import Outcome
+from simulator.tally import LoadOutcome
 
 
-class Answer:
+class CompletionWriter:
     """A stream of server-sent events as it comes in."""
 
     def __init__(self, at: float) -> None:
@@ -52,7 +52,7 @@ class Answer:
                 self._first = now if self._first is None else self._first
                 self._last = now
 
-    def verdict(self) -> tuple[Outcome, str]:
+    def verdict(self) -> tuple[LoadOutcome, str]:
         """What a 200 that ended without a break was."""
         if self._error is not None:
             return "failed", f"error in the stream: {self._error[:80]}"
@@ -62,6 +62,6 @@ class Answer:
             return "truncated", "ended without finish_reason or [DONE]"
         return "ok", ""
 
-    def cut(self, why: str) -> tuple[Outcome, str]:
+    def cut(self, why: str) -> tuple[LoadOutcome, str]:
         """What a request was whose connection broke: truncated once something had come."""
         return ("failed", why) if self._first is None else ("truncated", why)

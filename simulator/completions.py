@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from simulator.text import chat_prompt
 
-Kind = Literal["completion", "chat"]
+CompletionKind = Literal["completion", "chat"]
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
+class CompletionRefusal(Exception):  # noqa: N818 - an answer, not a failure of ours
     """An error answer: `status`, and vLLM's body."""
 
     def __init__(
@@ -22,10 +22,10 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CompletionRequest:
     """One request. `max_tokens` None: up to the model's length."""
 
-    kind: Kind
+    kind: CompletionKind
     model: str
     prompt: str | tuple[int, ...]
     max_tokens: int | None
@@ -34,27 +34,29 @@ class Asked:
     ignore_eos: bool
 
 
-def read(kind: Kind, raw: bytes, served: tuple[str, ...]) -> Asked:
+def read(kind: CompletionKind, raw: bytes, served: tuple[str, ...]) -> CompletionRequest:
     """Raises Refusal, as vLLM, for a body that is no such request or names another model."""
     try:
         body = json.loads(raw)
     except ValueError as error:
-        raise Refusal(
+        raise CompletionRefusal(
             400, f"1 validation error:\n  JSON decode error: {error}", kind="Bad Request"
         ) from error
     if not isinstance(body, dict):
-        raise Refusal(400, "1 validation error:\n  Input should be a valid dictionary", kind="Bad Request")
+        raise CompletionRefusal(
+            400, "1 validation error:\n  Input should be a valid dictionary", kind="Bad Request"
+        )
     model = body.get("model") or served[0]
     if model not in served:
         message = f"The model `{model}` does not exist. Valid aliases: {', '.join(served)}."
-        raise Refusal(404, message, kind="NotFoundError", param="model")
+        raise CompletionRefusal(404, message, kind="NotFoundError", param="model")
     most = body.get("max_completion_tokens") if kind == "chat" else None
     most = body.get("max_tokens", 16 if kind == "completion" else None) if most is None else most
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         message = f"max_tokens must be at least 1, got {most}. (parameter=max_tokens, value={most})"
-        raise Refusal(400, message, param="max_tokens")
+        raise CompletionRefusal(400, message, param="max_tokens")
     options = body.get("stream_options")
-    return Asked(
+    return CompletionRequest(
         kind=kind,
         model=model,
         prompt=_messages(body) if kind == "chat" else _prompt(body),
@@ -65,11 +67,11 @@ def read(kind: Kind, raw: bytes, served: tuple[str, ...]) -> Asked:
     )
 
 
-def fit(asked: Asked, prompt_tokens: int, max_model_len: int) -> int:
+def fit(asked: CompletionRequest, prompt_tokens: int, max_model_len: int) -> int:
     """Tokens to produce. Raises Refusal when prompt and answer do not fit the model's context."""
     room = max_model_len - prompt_tokens
     if room < 1:
-        raise Refusal(
+        raise CompletionRefusal(
             400,
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
             f"at least {prompt_tokens} input tokens, which exceeds this limit even without any output "
@@ -78,7 +80,7 @@ def fit(asked: Asked, prompt_tokens: int, max_model_len: int) -> int:
             param="input_tokens",
         )
     if asked.max_tokens is not None and asked.max_tokens > room:
-        raise Refusal(
+        raise CompletionRefusal(
             400,
             f"This model's maximum context length is {max_model_len} tokens. However, you requested "
             f"{asked.max_tokens} output tokens and your prompt contains {prompt_tokens} input tokens, for a "
@@ -98,17 +100,17 @@ def _prompt(body: Mapping[str, Any]) -> str | tuple[int, ...]:
         return prompt
     if isinstance(prompt, list) and prompt and all(isinstance(token, int) for token in prompt):
         return tuple(prompt)
-    raise Refusal(400, "prompt must be one non-empty string or list of token ids", param="prompt")
+    raise CompletionRefusal(400, "prompt must be one non-empty string or list of token ids", param="prompt")
 
 
 def _messages(body: Mapping[str, Any]) -> str:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Refusal(400, "messages must be a non-empty list", param="messages")
+        raise CompletionRefusal(400, "messages must be a non-empty list", param="messages")
     turns: list[tuple[str, str]] = []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            raise Refusal(400, "each message has a role and a content of text", param="messages")
+            raise CompletionRefusal(400, "each message has a role and a content of text", param="messages")
         turns.append((str(message.get("role", "user")), message["content"]))
     return chat_prompt(turns)
 
@@ -117,7 +119,7 @@ def _messages(body: Mapping[str, Any]) -> str:
 class Reply:
     """The frame of one answer: who, when, what for."""
 
-    asked: Asked
+    asked: CompletionRequest
     name: str  # "cmpl-…" or "chatcmpl-…"
     created: int  # unix seconds
     fingerprint: str

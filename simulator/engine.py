@@ -7,17 +7,17 @@ from random import Random
 
 from simulator.faults import Faults
 from simulator.metrics import Metrics
-from simulator.scheduler import Request, Scheduler, Step
-from simulator.step_time import Work
+from simulator.scheduler import ScheduledStep, Scheduler, SimulatedRequest
+from simulator.step_time import StepWork
 from simulator.text import Transcript
 
 _MAY_LAG_S = 0.25  # a busy machine delays wake-ups: so much is caught up, more is lost
 
 
-class Stream:
+class TokenStream:
     """One request's answer, token by token."""
 
-    def __init__(self, request: Request, text: Transcript, *, natural: bool) -> None:
+    def __init__(self, request: SimulatedRequest, text: Transcript, *, natural: bool) -> None:
         self.request = request
         self.text = text
         self.finish_reason = "stop" if natural else "length"
@@ -31,13 +31,13 @@ class Stream:
         return await self._tokens.get()
 
 
-class Engine:
+class SimulatedEngine:
     """Runs the scheduler until cancelled. Step times are divided by `speed`; all else is the loop's time."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        seconds: Callable[[Work], float],
+        seconds: Callable[[StepWork], float],
         metrics: Metrics,
         *,
         speed: float = 1.0,
@@ -55,7 +55,7 @@ class Engine:
         self._jitter = jitter
         self._random = random
         self._seed = seed
-        self._streams: dict[Request, Stream] = {}
+        self._streams: dict[SimulatedRequest, TokenStream] = {}
         self._work_came = asyncio.Event()
         self._count = 0
 
@@ -73,24 +73,24 @@ class Engine:
         """Count and hash a prompt; what is `wrong` is answered with other words."""
         return Transcript(prompt, self.scheduler.cache.block_size, self._seed + wrong)
 
-    def submit(self, text: Transcript, wanted: int, *, ignore_eos: bool) -> Stream:
+    def submit(self, text: Transcript, wanted: int, *, ignore_eos: bool) -> TokenStream:
         """Queue a request for at most `wanted` tokens."""
         natural = not ignore_eos and text.natural_length <= wanted
         self._count += 1
-        request = Request(
+        request = SimulatedRequest(
             name=f"{self._count}",
             prompt=text.prompt_tokens,
             wanted=text.natural_length if natural else wanted,
             hashes=text.hashes,
             arrived_at=asyncio.get_running_loop().time(),
         )
-        stream = Stream(request, text, natural=natural)
+        stream = TokenStream(request, text, natural=natural)
         self.scheduler.add(request)
         self._streams[request] = stream
         self._work_came.set()
         return stream
 
-    def abort(self, stream: Stream) -> None:
+    def abort(self, stream: TokenStream) -> None:
         """Take a request out, if it has not ended: its client went away."""
         if self._streams.pop(stream.request, None) is not None:
             self.scheduler.abort(stream.request)
@@ -120,7 +120,7 @@ class Engine:
             await asyncio.sleep(due - loop.time())
             self._deliver(step, loop.time())
 
-    def _deliver(self, step: Step, now: float) -> None:
+    def _deliver(self, step: ScheduledStep, now: float) -> None:
         tokens = prompts = 0
         for request in self.scheduler.finish(step):
             stream = self._streams[request]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from simulator.step_time import Work
+from simulator.step_time import StepWork
 
 FIVE = 5.0
 MINUTE_S = 60.0
@@ -49,7 +49,7 @@ class Faults:
     slow_after: float = inf  # seconds
     stall: float = 0.0  # seconds
 
-    def pace(self, work: Work, since_s: float) -> float:
+    def pace(self, work: StepWork, since_s: float) -> float:
         """How many times as long a step takes; `since_s`: begun so many seconds after the first request."""
         factor = self.slow * (self.slow_prefill if work.prefills else self.slow_decode)
         factor *= FIVE if work.sequences > self.slow_above else 1.0

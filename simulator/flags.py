@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from simulator.faults import Faults, faults_for
 from simulator.hardware import GIB, PRESETS, Hardware
 from simulator.memory import Demand
-from simulator.scheduler import Limits
+from simulator.scheduler import SchedulerLimits
 from simulator.step_time import MAX_CAPTURE
 
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -32,7 +32,7 @@ kv-cache-metrics trust-remote-code disable-uvicorn-access-log
 """
 
 
-class FlagError(Exception):
+class InvalidFlagError(Exception):
     """A value or combination that vLLM refuses; the message reads like its ValidationError."""
 
     def __init__(self, config: str, problem: str) -> None:
@@ -72,7 +72,7 @@ class Flags:
     kv_cache_dtype: str
     max_num_queued_reqs: int | None
     max_num_queued_tokens: int | None
-    limits: Limits
+    limits: SchedulerLimits
     memory: Demand
     given: Mapping[str, object]  # what differs from the parser's defaults
     simulation: Simulation
@@ -177,7 +177,7 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
     try:
         faults = faults_for(options.sim_fault, setting)
     except ValueError as error:
-        raise FlagError("Simulation", str(error)) from error
+        raise InvalidFlagError("Simulation", str(error)) from error
     return Flags(
         model=options.model_tag or options.model,
         names=tuple(options.served_model_name) or (options.model_tag or options.model,),
@@ -193,7 +193,7 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
         kv_cache_dtype=options.kv_cache_dtype,
         max_num_queued_reqs=options.max_num_queued_reqs,
         max_num_queued_tokens=options.max_num_queued_tokens,
-        limits=Limits(
+        limits=SchedulerLimits(
             max_num_seqs=seqs,
             max_num_batched_tokens=batched,
             max_num_active_seqs=options.max_num_active_seqs,
@@ -241,36 +241,38 @@ def _check(options: argparse.Namespace, batched: int, seqs: int, length: int, bl
     }
     for name, value in at_least_one.items():
         if value is not None and value < 1:
-            raise FlagError("SchedulerConfig", f"{name} should be greater than or equal to 1, got {value}")
+            raise InvalidFlagError(
+                "SchedulerConfig", f"{name} should be greater than or equal to 1, got {value}"
+            )
     if not 0 < options.gpu_memory_utilization <= 1:
-        raise FlagError(
+        raise InvalidFlagError(
             "CacheConfig", f"gpu_memory_utilization should be in (0, 1], got {options.gpu_memory_utilization}"
         )
     if not 0 <= options.watermark < 1:
-        raise FlagError("SchedulerConfig", f"watermark should be in [0, 1), got {options.watermark}")
+        raise InvalidFlagError("SchedulerConfig", f"watermark should be in [0, 1), got {options.watermark}")
     if options.sim_speed <= 0 or options.sim_start_s < 0 or options.sim_jitter < 0:
-        raise FlagError(
+        raise InvalidFlagError(
             "Simulation", "--sim-speed must be positive, --sim-start-s and --sim-jitter not negative"
         )
     if batched < seqs:
-        raise FlagError(
+        raise InvalidFlagError(
             "SchedulerConfig",
             f"max_num_batched_tokens ({batched}) must be greater than or equal to max_num_seqs ({seqs}).",
         )
     if batched < length and not options.enable_chunked_prefill:
-        raise FlagError(
+        raise InvalidFlagError(
             "SchedulerConfig",
             f"max_num_batched_tokens ({batched}) is smaller than max_model_len ({length}). This effectively "
             "limits the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer "
             "sequences.",
         )
     if (options.max_num_active_seqs or 0) > seqs:
-        raise FlagError(
+        raise InvalidFlagError(
             "SchedulerConfig",
             f"max_num_active_seqs ({options.max_num_active_seqs}) must be <= max_num_seqs ({seqs}).",
         )
     if not 0 <= options.long_prefill_token_threshold <= length:
-        raise FlagError(
+        raise InvalidFlagError(
             "SchedulerConfig",
             f"long_prefill_token_threshold ({options.long_prefill_token_threshold}) cannot be greater than "
             f"the max_model_len ({length}).",

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from simulator.completions import Kind, Refusal, Reply, fit, read
-from simulator.engine import Engine, Stream
+from simulator.completions import CompletionKind, CompletionRefusal, Reply, fit, read
+from simulator.engine import SimulatedEngine, TokenStream
 from simulator.flags import Flags
 from simulator.text import draws
 
@@ -17,13 +17,13 @@ _BUSY = "The engine is currently busy and cannot accept new requests. Please try
 _BACKLOG = "The engine has reached its prefill token backlog limit. Please try again later."
 _DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+FrontendHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Frontend:
     """Answers requests; faults that show in answers happen here. `now` gives unix seconds."""
 
-    def __init__(self, flags: Flags, engine: Engine, now: Callable[[], float]) -> None:
+    def __init__(self, flags: Flags, engine: SimulatedEngine, now: Callable[[], float]) -> None:
         self.draining = False
         self._flags = flags
         self._engine = engine
@@ -58,7 +58,7 @@ class Frontend:
         return app
 
     @web.middleware
-    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _count(self, request: web.Request, handler: FrontendHandler) -> web.StreamResponse:
         key = self._flags.api_key
         try:
             if (
@@ -69,7 +69,7 @@ class Frontend:
                 response: web.StreamResponse = web.json_response({"error": "Unauthorized"}, status=401)
             else:
                 response = await handler(request)
-        except Refusal as refusal:
+        except CompletionRefusal as refusal:
             response = web.json_response(refusal.body, status=refusal.status)
         seen = (request.path, request.method, f"{response.status // 100}xx")
         self._engine.metrics.responses[seen] += 1
@@ -108,7 +108,7 @@ class Frontend:
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, "chat")
 
-    async def _answer(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, kind: CompletionKind) -> web.StreamResponse:
         self._open += 1
         self.idle.clear()
         try:
@@ -118,7 +118,7 @@ class Frontend:
             if not self._open:
                 self.idle.set()
 
-    async def _complete(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+    async def _complete(self, request: web.Request, kind: CompletionKind) -> web.StreamResponse:
         self._first_use()
         asked = read(kind, await request.read(), self._flags.names)
         reply = Reply(
@@ -128,7 +128,7 @@ class Frontend:
             fingerprint=f"vllm-{VERSION}-simulated",
         )
         if self._luck.random() < self._faults.errors:
-            raise Refusal(500, _DEAD, kind="InternalServerError")
+            raise CompletionRefusal(500, _DEAD, kind="InternalServerError")
         if self.draining or self._luck.random() < self._faults.abort:
             return await _aborted(request, reply)
         cut = self._luck.random() < self._faults.truncate
@@ -157,13 +157,13 @@ class Frontend:
         most, backlog = self._flags.max_num_queued_reqs, self._flags.max_num_queued_tokens
         if most is not None and self._engine.requests >= most:
             self._engine.metrics.rejected["max_num_queued_reqs"] += 1
-            raise Refusal(503, _BUSY, kind="Service Unavailable")
+            raise CompletionRefusal(503, _BUSY, kind="Service Unavailable")
         if backlog is not None and self._engine.prefill_backlog >= backlog:
             self._engine.metrics.rejected["max_num_queued_tokens"] += 1
-            raise Refusal(503, _BACKLOG, kind="Service Unavailable")
+            raise CompletionRefusal(503, _BACKLOG, kind="Service Unavailable")
 
     async def _stream(
-        self, request: web.Request, reply: Reply, stream: Stream, *, cut_after: int | None
+        self, request: web.Request, reply: Reply, stream: TokenStream, *, cut_after: int | None
     ) -> web.StreamResponse:
         """Headers at once, as vLLM; tokens as they come, `stream_interval` to an event after the first."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
@@ -186,7 +186,9 @@ class Frontend:
                 await response.write(reply.closing(stream.request.prompt, count))
         return response
 
-    async def _whole(self, request: web.Request, reply: Reply, stream: Stream, *, cut: bool) -> web.Response:
+    async def _whole(
+        self, request: web.Request, reply: Reply, stream: TokenStream, *, cut: bool
+    ) -> web.Response:
         tokens: list[str] = []
         reason = None
         while reason is None:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.scheduler import Request, Scheduler
+from simulator.scheduler import Scheduler, SimulatedRequest
 
 LATENCY_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
@@ -43,7 +43,7 @@ _HISTOGRAMS = {
 }
 
 
-class Histogram:
+class PageHistogram:
     """Counts by upper edge; rendered cumulatively."""
 
     def __init__(self, edges: Sequence[float]) -> None:
@@ -121,19 +121,19 @@ class Metrics:
             "request_time_per_output_token_seconds": ITL_S,
             "request_num_preemptions": PREEMPTIONS,
         }
-        self._histograms = {name: Histogram(edges.get(name, LATENCY_S)) for name in _HISTOGRAMS}
+        self._histograms = {name: PageHistogram(edges.get(name, LATENCY_S)) for name in _HISTOGRAMS}
 
     def observe(self, name: str, value: float) -> None:
         """Add to the histogram `vllm:<name>`."""
         self._histograms[name].observe(value)
 
-    def prefilled(self, request: Request, at: float) -> None:
+    def prefilled(self, request: SimulatedRequest, at: float) -> None:
         """The first token: vLLM counts the whole prompt now."""
         self.prompt_tokens += request.prompt
         self.cached_tokens += request.cached
         self.observe("time_to_first_token_seconds", at - request.arrived_at)
 
-    def ended(self, request: Request, reason: str) -> None:
+    def ended(self, request: SimulatedRequest, reason: str) -> None:
         """A request answered to its end; one whose client left is counted nowhere, as in vLLM."""
         self.finished[reason] += 1
         queued, first, last = request.scheduled_at, request.first_at, request.last_at

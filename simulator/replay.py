@@ -4,22 +4,24 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from simulator.scheduler import Request, Scheduler
-from simulator.step_time import Work
+from simulator.scheduler import Scheduler, SimulatedRequest
+from simulator.step_time import StepWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What became of the requests; each carries its own times."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[SimulatedRequest, ...]
     seconds: float
     steps: int
     peak_kv_share: float
     peak_running: int
 
 
-def replay(requests: Iterable[Request], scheduler: Scheduler, seconds: Callable[[Work], float]) -> Run:
+def replay(
+    requests: Iterable[SimulatedRequest], scheduler: Scheduler, seconds: Callable[[StepWork], float]
+) -> Run:
     """Feed the requests at their `arrived_at` and step until all ended. `seconds` is the law of step time.
 
     RuntimeError when the queue can never move: chunked prefill off and a prompt above the budget.

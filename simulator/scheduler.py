@@ -8,11 +8,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from simulator.kv_cache import KvCache
-from simulator.step_time import Work
+from simulator.step_time import StepWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SchedulerLimits:
     """The knobs of the scheduler, by vLLM's names; None takes what the flag's default takes."""
 
     max_num_seqs: int = 256
@@ -27,7 +27,7 @@ class Limits:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Request:
+class SimulatedRequest:
     """One sequence. `at` times are set by whoever owns the clock."""
 
     name: str
@@ -56,22 +56,22 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ScheduledStep:
     """What the engine computes next: so many tokens of each request, in order of admission."""
 
-    chunks: tuple[tuple[Request, int], ...]
-    admitted: tuple[Request, ...]
-    work: Work
+    chunks: tuple[tuple[SimulatedRequest, int], ...]
+    admitted: tuple[SimulatedRequest, ...]
+    work: StepWork
 
 
 class Scheduler:
     """Call `plan`, let the step's time pass, then `finish`. Requests may be added or aborted in between."""
 
-    def __init__(self, limits: Limits, cache: KvCache) -> None:
+    def __init__(self, limits: SchedulerLimits, cache: KvCache) -> None:
         self.limits = limits
         self.cache = cache
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
+        self.waiting: deque[SimulatedRequest] = deque()
+        self.running: list[SimulatedRequest] = []
         self.preemptions = 0
         self.prefix_queries = 0  # tokens
         self.prefix_hits = 0
@@ -81,7 +81,7 @@ class Scheduler:
         )
         self._watermark = int(limits.watermark * cache.blocks)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: SimulatedRequest) -> None:
         """Queue it. ValueError when the whole cache could not hold it: it would preempt itself for ever."""
         if request.prompt < 1 or request.wanted < 1:
             raise ValueError(f"{request.name}: a request has at least one token to read and one to write")
@@ -92,7 +92,7 @@ class Scheduler:
             )
         self.waiting.append(request)
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: SimulatedRequest) -> None:
         """Forget it wherever it is; a step in progress goes on without its token."""
         if request.ended:
             return
@@ -102,19 +102,19 @@ class Scheduler:
         else:
             self.waiting.remove(request)
 
-    def plan(self) -> Step | None:
+    def plan(self) -> ScheduledStep | None:
         """Give this step's tokens out, running requests first; None when nothing can run."""
-        chunks: list[tuple[Request, int]] = []
+        chunks: list[tuple[SimulatedRequest, int]] = []
         longest = self._longest_chunk()
         left, preempted = self._plan_running(chunks, self._budget, longest)
         admitted = [] if preempted else self._admit(chunks, left, longest)
         if not chunks:
             return None
-        return Step(chunks=tuple(chunks), admitted=tuple(admitted), work=_work(chunks))
+        return ScheduledStep(chunks=tuple(chunks), admitted=tuple(admitted), work=_work(chunks))
 
-    def finish(self, step: Step) -> list[Request]:
+    def finish(self, step: ScheduledStep) -> list[SimulatedRequest]:
         """Account for a computed step; returns the requests that produced a token, the ended among them."""
-        produced: list[Request] = []
+        produced: list[SimulatedRequest] = []
         for request, count in step.chunks:
             if request.ended:
                 continue
@@ -141,7 +141,9 @@ class Scheduler:
             return max(limits.long_prefill_token_threshold, fair)
         return limits.long_prefill_token_threshold
 
-    def _plan_running(self, chunks: list[tuple[Request, int]], left: int, longest: int) -> tuple[int, bool]:
+    def _plan_running(
+        self, chunks: list[tuple[SimulatedRequest, int]], left: int, longest: int
+    ) -> tuple[int, bool]:
         """Serve the running in order of admission; the last admitted make room. Returns (left, preempted)."""
         preempted = False
         at = 0
@@ -160,7 +162,7 @@ class Scheduler:
             at += 1
         return left, preempted
 
-    def _preempt(self) -> Request:
+    def _preempt(self) -> SimulatedRequest:
         """Recompute later what was admitted last: it goes to the front of the queue without its blocks."""
         victim = self.running.pop()
         self.cache.release(victim.blocks)
@@ -171,9 +173,11 @@ class Scheduler:
         self.waiting.appendleft(victim)
         return victim
 
-    def _admit(self, chunks: list[tuple[Request, int]], left: int, longest: int) -> list[Request]:
+    def _admit(
+        self, chunks: list[tuple[SimulatedRequest, int]], left: int, longest: int
+    ) -> list[SimulatedRequest]:
         """Admit from the front of the queue; the first that does not fit holds up all behind it."""
-        admitted: list[Request] = []
+        admitted: list[SimulatedRequest] = []
         while self.waiting and left > 0 and len(self.running) < self._cap:
             request = self.waiting[0]
             known = self.cache.cached(request.hashes, request.tokens)
@@ -202,15 +206,15 @@ class Scheduler:
             left -= count
         return admitted
 
-    def _end(self, request: Request) -> None:
+    def _end(self, request: SimulatedRequest) -> None:
         request.ended = True
         self.cache.release(request.blocks)
         request.blocks = []
 
 
-def _work(chunks: list[tuple[Request, int]]) -> Work:
+def _work(chunks: list[tuple[SimulatedRequest, int]]) -> StepWork:
     prefills = [(request, count) for request, count in chunks if not request.decoding]
-    return Work(
+    return StepWork(
         tokens=sum(count for _, count in chunks),
         sequences=len(chunks),
         prefills=len(prefills),

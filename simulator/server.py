@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from simulator.engine import Engine
-from simulator.flags import FlagError, Flags, parse
+from simulator.engine import SimulatedEngine
+from simulator.flags import Flags, InvalidFlagError, parse
 from simulator.frontend import VERSION, Frontend
 from simulator.kv_cache import KvCache
 from simulator.memory import StartError, kv_blocks
@@ -25,13 +25,13 @@ from simulator.scheduler import Scheduler
 from simulator.step_time import StepTime
 from simulator.text import draws
 
-Now = Callable[[], float]
+VirtualClock = Callable[[], float]
 """Unix seconds."""
 
 _log = logging.getLogger("vllm")
 
 
-def build(flags: Flags, now: Now) -> tuple[Engine, Frontend]:
+def build(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
     """The server's parts, nothing running yet. Raises StartError when the model does not fit."""
     simulation, memory = flags.simulation, flags.memory
     blocks = kv_blocks(simulation.hardware, memory, simulation.oom_above)
@@ -49,7 +49,7 @@ def build(flags: Flags, now: Now) -> tuple[Engine, Frontend]:
         blocks_override=memory.num_gpu_blocks_override,
         memory_bytes=memory.kv_cache_memory_bytes,
     )
-    engine = Engine(
+    engine = SimulatedEngine(
         Scheduler(flags.limits, cache),
         law.seconds,
         Metrics(flags.names[0], facts, now()),
@@ -62,7 +62,7 @@ def build(flags: Flags, now: Now) -> tuple[Engine, Frontend]:
     return engine, Frontend(flags, engine, now)
 
 
-async def serve(flags: Flags, now: Now) -> int:
+async def serve(flags: Flags, now: VirtualClock) -> int:
     """Start, answer until SIGTERM or SIGINT, stop; returns the exit code."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -90,7 +90,7 @@ async def serve(flags: Flags, now: Now) -> int:
 
 
 async def _answer(
-    flags: Flags, engine: Engine, frontend: Frontend, listener: socket.socket, stop: asyncio.Event
+    flags: Flags, engine: SimulatedEngine, frontend: Frontend, listener: socket.socket, stop: asyncio.Event
 ) -> None:
     runner = web.AppRunner(
         frontend.app(),
@@ -168,10 +168,10 @@ class _Lines(logging.Formatter):
         return f"({role} pid={os.getpid()}) {record.levelname} {at} [server.py:1] {record.getMessage()}"
 
 
-def main(argv: Sequence[str] | None = None, now: Now = time.time) -> int:  # noqa: TID251 - where the clock enters
+def main(argv: Sequence[str] | None = None, now: VirtualClock = time.time) -> int:  # noqa: TID251 - where the clock enters
     try:
         flags = parse(sys.argv[1:] if argv is None else argv)
-    except FlagError as error:
+    except InvalidFlagError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     handler = logging.StreamHandler(sys.stdout)

@@ -11,7 +11,7 @@ MAX_CAPTURE = 512  # vLLM captures CUDA graphs up to min(2 x max_num_seqs, 512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class StepWork:
     """What one step computes, in tokens and sequences."""
 
     tokens: int  # of all sequences
@@ -41,13 +41,13 @@ class StepTime:
     eager: bool = False
     largest_graph: int = MAX_CAPTURE
 
-    def graph_size(self, work: Work) -> int | None:
+    def graph_size(self, work: StepWork) -> int | None:
         """The captured size the step runs at; None without a graph."""
         sizes = () if self.eager else capture_sizes(self.largest_graph)
         at = bisect_left(sizes, work.tokens)
         return sizes[at] if at < len(sizes) else None
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: StepWork) -> float:
         gpu = self.hardware
         size = self.graph_size(work)
         padded = size if size is not None and not work.prefills else work.tokens

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Outcome = Literal["ok", "failed", "truncated", "aborted"]
-Metric = Literal["ttft_s", "itl_s", "e2e_s"]
-OUTCOMES: tuple[Outcome, ...] = ("ok", "failed", "truncated", "aborted")
+LoadOutcome = Literal["ok", "failed", "truncated", "aborted"]
+LoadMetric = Literal["ttft_s", "itl_s", "e2e_s"]
+OUTCOMES: tuple[LoadOutcome, ...] = ("ok", "failed", "truncated", "aborted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RequestRecord:
     """What one request met, in the clock of whoever sent it.
 
     failed: no connection, not 200, or an error in the stream. truncated: 200 that ends without
@@ -21,7 +21,7 @@ class Record:
 
     at: float  # sent
     ended: float
-    outcome: Outcome
+    outcome: LoadOutcome
     session: str = ""
     tokens: int = 0
     ttft_s: float | None = None
@@ -34,35 +34,35 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slo:
+class LoadSlo:
     """A request is good when it is ok and within these; None is not asked."""
 
     ttft_s: float | None = None
     itl_s: float | None = None
     e2e_s: float | None = None
 
-    def met_by(self, record: Record) -> bool:
+    def met_by(self, record: RequestRecord) -> bool:
         if record.outcome != "ok":
             return False
         limits = ((self.ttft_s, record.ttft_s), (self.itl_s, record.itl_s), (self.e2e_s, record.e2e_s))
         return all(limit is None or value is None or value <= limit for limit, value in limits)
 
 
-class Tally:
+class TrafficSummary:
     """Counts requests as they leave and end. `sent` is always what ended plus what is in flight."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.in_flight = 0
-        self.outcomes: Counter[Outcome] = Counter()
-        self.records: list[Record] = []  # in order of their end
-        self.tell: Callable[[Record], None] = lambda _: None  # hears each record as it is closed
+        self.outcomes: Counter[LoadOutcome] = Counter()
+        self.records: list[RequestRecord] = []  # in order of their end
+        self.tell: Callable[[RequestRecord], None] = lambda _: None  # hears each record as it is closed
 
     def opened(self) -> None:
         self.sent += 1
         self.in_flight += 1
 
-    def closed(self, record: Record) -> None:
+    def closed(self, record: RequestRecord) -> None:
         self.in_flight -= 1
         self.outcomes[record.outcome] += 1
         self.records.append(record)
@@ -72,26 +72,26 @@ class Tally:
         """Sent, and each outcome."""
         return {"sent": self.sent, **{outcome: self.outcomes[outcome] for outcome in OUTCOMES}}
 
-    def between(self, since: float, until: float) -> Sequence[Record]:
+    def between(self, since: float, until: float) -> Sequence[RequestRecord]:
         """Requests that ended in [since, until)."""
         first = bisect_left(self.records, since, key=_ended)
         return self.records[first : bisect_left(self.records, until, key=_ended)]
 
     def quantile(
-        self, metric: Metric, share: float, since: float = 0.0, until: float = float("inf")
+        self, metric: LoadMetric, share: float, since: float = 0.0, until: float = float("inf")
     ) -> float | None:
         """Of the ok requests that ended in the span, by rank between neighbours; None without any."""
-        value: Callable[[Record], float | None] = lambda record: getattr(record, metric)  # noqa: E731
+        value: Callable[[RequestRecord], float | None] = lambda record: getattr(record, metric)  # noqa: E731
         seen = [value(record) for record in self.between(since, until) if record.outcome == "ok"]
         return quantile([number for number in seen if number is not None], share)
 
-    def goodput(self, slo: Slo, since: float, until: float) -> float:
+    def goodput(self, slo: LoadSlo, since: float, until: float) -> float:
         """Requests a second that ended in the span and met the SLO."""
         if until <= since:
             return 0.0
         return sum(map(slo.met_by, self.between(since, until))) / (until - since)
 
-    def summary(self, since: float, until: float, slo: Slo | None = None) -> dict[str, Any]:
+    def summary(self, since: float, until: float, slo: LoadSlo | None = None) -> dict[str, Any]:
         """What happened in the span, for a person or a JSON file; times in milliseconds."""
         about: dict[str, Any] = {"requests": self.counts(), "in_flight": self.in_flight}
         about["seconds"] = round(until - since, 3)
@@ -109,7 +109,7 @@ class Tally:
         return about
 
 
-def _ended(record: Record) -> float:
+def _ended(record: RequestRecord) -> float:
     return record.ended
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from simulator.answer import Answer
-from simulator.tally import Outcome, Record, Slo, Tally
+from simulator.answer import CompletionWriter
+from simulator.tally import LoadOutcome, LoadSlo, RequestRecord, TrafficSummary
 from simulator.text import draws
 from simulator.workload import Conversation, Shape, conversations, gap_s, lengths
 
@@ -36,7 +36,7 @@ class Load:
             raise ValueError("rate and streams must be positive, cv not negative")
 
 
-class Traffic:
+class TrafficGenerator:
     """Sends from `start` to `stop`; `stop` waits for what is in flight. Times are those of the loop.
 
     `load` may be replaced while it runs: a new rate holds from the next arrival; in a closed loop, streams
@@ -53,7 +53,7 @@ class Traffic:
         seed: int = 0,
         timeout_s: float = 300,
     ) -> None:
-        self.tally = Tally()
+        self.tally = TrafficSummary()
         self._url = url.rstrip("/") + "/v1/chat/completions"
         self._model = model
         self._load = load
@@ -150,8 +150,8 @@ class Traffic:
             "stream_options": {"include_usage": True},
         }
         loop = asyncio.get_running_loop()
-        answer = Answer(at=loop.time())
-        outcome: Outcome = "failed"
+        answer = CompletionWriter(at=loop.time())
+        outcome: LoadOutcome = "failed"
         why = "cancelled"
         self.tally.opened()
         try:
@@ -169,7 +169,7 @@ class Traffic:
             outcome, why = answer.cut(type(error).__name__)
         finally:
             self.tally.closed(
-                Record(
+                RequestRecord(
                     at=answer.at,
                     ended=loop.time(),
                     outcome=outcome,
@@ -192,7 +192,7 @@ async def drive(options: argparse.Namespace) -> dict[str, Any]:
         system_tokens=options.system_tokens,
     )
     load = Load(streams=options.streams) if options.streams else Load(rate=options.rate, cv=options.cv)
-    traffic = Traffic(
+    traffic = TrafficGenerator(
         options.url, options.model, load, shape=shape, seed=options.seed, timeout_s=options.timeout
     )
     if options.follow:
@@ -209,7 +209,7 @@ async def drive(options: argparse.Namespace) -> dict[str, Any]:
     except TimeoutError:
         pass
     await traffic.stop()
-    slo = Slo(ttft_s=options.slo_ttft, itl_s=options.slo_itl)
+    slo = LoadSlo(ttft_s=options.slo_ttft, itl_s=options.slo_itl)
     summary = traffic.tally.summary(since, loop.time(), slo)
     return summary | {"cpu_s": round(process_time(), 2)}
 

@@ -6,20 +6,20 @@ from typing import Literal, Protocol
 
 from vllm_facts.values import ChangeClass, Knob, Setting, Value
 
-Severity = Literal["info", "warning", "error"]
+FindingSeverity = Literal["info", "warning", "error"]
 """`error`: it will not start, or answers wrongly. `warning`: it costs. `info`: worth knowing."""
 
-Link = Literal["nvlink", "pcie"]
+GpuLink = Literal["nvlink", "pcie"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class GpuModel:
     """One kind of GPU. None: not known, and nothing is concluded from it."""
 
     name: str
     capability: tuple[int, int] | None = None  # CUDA compute capability: (8, 0)
     memory_gib: float | None = None
-    link: Link | None = None  # between the GPUs of one host
+    link: GpuLink | None = None  # between the GPUs of one host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,12 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Deployment:
     """One `vllm serve` and where it runs."""
 
     setting: Setting
     env: Mapping[str, str] = field(default_factory=dict)
-    card: Card | None = None
+    card: GpuModel | None = None
     gpus: int | None = None  # on the host
     model: Model | None = None
     version: str = ""  # "0.32.0"; empty: not known
@@ -67,7 +67,7 @@ class Finding:
 
     rule: str  # id in the rulebook
     klass: ChangeClass
-    severity: Severity
+    severity: FindingSeverity
     why: str  # one sentence with the numbers in it
     source: str
     to: Mapping[Knob, Value] = field(default_factory=dict)  # None: take the flag out
@@ -77,7 +77,7 @@ class Finding:
     evidence: Mapping[str, Value] = field(default_factory=dict)
 
 
-class Lint(Protocol):
+class LintRule(Protocol):
     """Says what it finds about a case. Pure. `LINTS` of every `policies/lint_*.py` holds some."""
 
     @property
@@ -85,4 +85,4 @@ class Lint(Protocol):
         """The ids that it may give."""
         ...
 
-    def check(self, case: Case) -> Iterable[Finding]: ...
+    def check(self, case: Deployment) -> Iterable[Finding]: ...

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vllm_facts.defaults import whole
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 from vllm_facts.models.context_limit import ALLOWED, LENGTH, allowed, too_long
 from vllm_facts.sizing.effective_flags import inner, layout, speculation, tokens_in_force
 from vllm_facts.values import Knob, Value
@@ -19,17 +19,17 @@ VLLM = "vLLM 0.32 config/vllm.py"
 CLI = "vLLM 0.32 entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
 LORA = "vLLM 0.32 config/lora.py"
 
-Setting = Mapping[Knob, Value]
+FlagMapping = Mapping[Knob, Value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class InvalidSetting:
     """Flags that vLLM refuses together, or beside this model."""
 
     knobs: tuple[Knob, ...]
     why: str
     source: str
-    to: Setting = field(default_factory=dict)  # the smallest change that ends it, where there is one
+    to: FlagMapping = field(default_factory=dict)  # the smallest change that ends it, where there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class _NotAbove:
     source: str
     lower: bool = False  # mended by lowering the one instead of raising the other
 
-    def problems(self, case: Case) -> Iterator[Problem]:
+    def problems(self, case: Deployment) -> Iterator[InvalidSetting]:
         low, high = whole(case.setting, self.low), whole(case.setting, self.high)
         if low is None or high is None or low <= high:
             return
-        yield Problem(
+        yield InvalidSetting(
             knobs=(self.low, self.high),
             why=f"{self.low} {low} is above {self.high} {high}",
             source=self.source,
@@ -58,15 +58,15 @@ class _Without:
     """A flag that is given, and is refused without another."""
 
     knob: Knob
-    lacks: Callable[[Case], bool]
+    lacks: Callable[[Deployment], bool]
     why: str
     source: str
     to: tuple[tuple[Knob, Value], ...] = ()
 
-    def problems(self, case: Case) -> Iterator[Problem]:
+    def problems(self, case: Deployment) -> Iterator[InvalidSetting]:
         if not case.setting.get(self.knob) or not self.lacks(case):
             return
-        yield Problem(
+        yield InvalidSetting(
             knobs=(self.knob,),
             why=f"{self.knob} {self.why}",
             source=self.source,
@@ -74,7 +74,7 @@ class _Without:
         )
 
 
-def _off(knob: Knob) -> Callable[[Case], bool]:
+def _off(knob: Knob) -> Callable[[Deployment], bool]:
     """The switch, or whatever else is a value above 0, is not there."""
     return lambda case: not case.setting.get(knob)
 
@@ -158,7 +158,7 @@ WITHOUT = (
 )
 
 
-def problems(case: Case) -> Iterator[Problem]:
+def problems(case: Deployment) -> Iterator[InvalidSetting]:
     """Everything about the case that vLLM would refuse."""
     for row in (*NOT_ABOVE, *WITHOUT):
         yield from row.problems(case)
@@ -166,12 +166,12 @@ def problems(case: Case) -> Iterator[Problem]:
         yield from check(case)
 
 
-def _budget(case: Case) -> Iterator[Problem]:
+def _budget(case: Deployment) -> Iterator[InvalidSetting]:
     """The token budget holds a token for every sequence, and a whole prompt where prompts are not cut."""
     tokens, seqs = tokens_in_force(case), whole(case.setting, "max_num_seqs")
     length = whole(case.setting, "max_model_len")
     if tokens is not None and seqs is not None and tokens < seqs:
-        yield Problem(
+        yield InvalidSetting(
             knobs=("max_num_batched_tokens", "max_num_seqs"),
             why=f"max_num_batched_tokens {tokens} is below max_num_seqs {seqs}",
             source=SCHEDULER,
@@ -182,7 +182,7 @@ def _budget(case: Case) -> Iterator[Problem]:
         case.setting.get("enable_chunked_prefill"),
     )
     if whole_prompts is False and given is not None and length is not None and given < length:
-        yield Problem(
+        yield InvalidSetting(
             knobs=("enable_chunked_prefill", "max_num_batched_tokens", "max_model_len"),
             why=f"without chunked prefill max_num_batched_tokens {given} is below max_model_len {length}",
             source=SCHEDULER,
@@ -190,7 +190,7 @@ def _budget(case: Case) -> Iterator[Problem]:
         )
 
 
-def _length(case: Case) -> Iterator[Problem]:
+def _length(case: Deployment) -> Iterator[InvalidSetting]:
     """A longer context than the model's, which vLLM takes only where a variable of its allows it."""
     found = too_long(case)
     if found is None or allowed(case):
@@ -202,16 +202,16 @@ def _length(case: Case) -> Iterator[Problem]:
     )
     if found.yarn:
         why += ": YaRN alone does not raise it, max_position_embeddings is wanted beside it"
-    yield Problem(knobs=(LENGTH,), why=why, source=f"{MODEL}: _get_and_verify_max_len", to=found.to)
+    yield InvalidSetting(knobs=(LENGTH,), why=why, source=f"{MODEL}: _get_and_verify_max_len", to=found.to)
 
 
-def _graphs(case: Case) -> Iterator[Problem]:
+def _graphs(case: Deployment) -> Iterator[InvalidSetting]:
     largest = whole(case.setting, "max_cudagraph_capture_size")
     sizes = str(case.setting.get("cudagraph_capture_sizes") or "").split()
     if largest is None or not sizes or not all(map(str.isdecimal, sizes)):
         return
     if max(map(int, sizes)) != largest:
-        yield Problem(
+        yield InvalidSetting(
             knobs=("max_cudagraph_capture_size", "cudagraph_capture_sizes"),
             why=f"max_cudagraph_capture_size {largest} is not the largest of cudagraph_capture_sizes",
             source=VLLM,
@@ -219,7 +219,7 @@ def _graphs(case: Case) -> Iterator[Problem]:
         )
 
 
-def _async(case: Case) -> Iterator[Problem]:
+def _async(case: Deployment) -> Iterator[InvalidSetting]:
     """Asked for, it is refused beside these; left to vLLM, it is switched off."""
     method = speculation(case)
     if case.setting.get("async_scheduling") is True and method in {
@@ -228,7 +228,7 @@ def _async(case: Case) -> Iterator[Problem]:
         "medusa",
         "mlp_speculator",
     }:
-        yield Problem(
+        yield InvalidSetting(
             knobs=("async_scheduling",),
             why=f"async_scheduling is refused beside speculation by {method}",
             source=VLLM,
@@ -236,7 +236,7 @@ def _async(case: Case) -> Iterator[Problem]:
         )
 
 
-def _context_parallel(case: Case) -> Iterator[Problem]:
+def _context_parallel(case: Deployment) -> Iterator[InvalidSetting]:
     """Decode context parallelism: inside tensor parallelism, and of grouped heads only their spare copies."""
     knob, tp = "decode_context_parallel_size", layout(case).tp
     dcp = whole(case.setting, knob) or 1
@@ -250,13 +250,13 @@ def _context_parallel(case: Case) -> Iterator[Problem]:
         why = f"{knob} {dcp} is above tensor_parallel_size {tp} divided by the model's {heads} KV heads"
     else:
         return
-    yield Problem(knobs=(knob, "tensor_parallel_size"), why=why, source=MODEL, to={knob: None})
+    yield InvalidSetting(knobs=(knob, "tensor_parallel_size"), why=why, source=MODEL, to={knob: None})
 
 
-def _experts(case: Case) -> Iterator[Problem]:
+def _experts(case: Deployment) -> Iterator[InvalidSetting]:
     model = case.model
     if case.setting.get("enable_expert_parallel") is True and model and model.layers and not model.experts:
-        yield Problem(
+        yield InvalidSetting(
             knobs=("enable_expert_parallel",),
             why=f"enable_expert_parallel is refused: {model.name} has no experts",
             source=MODEL,
@@ -264,11 +264,11 @@ def _experts(case: Case) -> Iterator[Problem]:
         )
 
 
-def _serving(case: Case) -> Iterator[Problem]:
+def _serving(case: Deployment) -> Iterator[InvalidSetting]:
     """What the server itself asks of its flags, before and after the engine starts."""
     given = case.setting
     if given.get("enable_auto_tool_choice") is True and not given.get("tool_call_parser"):
-        yield Problem(
+        yield InvalidSetting(
             knobs=("enable_auto_tool_choice",),
             why=(
                 "enable_auto_tool_choice needs tool_call_parser, the one for the model's family: "
@@ -277,21 +277,21 @@ def _serving(case: Case) -> Iterator[Problem]:
             source=CLI,
         )
     if given.get("enable_log_outputs") is True and given.get("enable_log_requests") is not True:
-        yield Problem(
+        yield InvalidSetting(
             knobs=("enable_log_outputs",),
             why="enable_log_outputs needs enable_log_requests",
             source=CLI,
             to={"enable_log_requests": True},
         )
     if given.get("enable_per_request_metrics") is True and given.get("disable_log_stats") is True:
-        yield Problem(
+        yield InvalidSetting(
             knobs=("enable_per_request_metrics", "disable_log_stats"),
             why="enable_per_request_metrics is refused beside disable_log_stats",
             source=CLI,
             to={"disable_log_stats": None},
         )
     if given.get("lora_modules") and given.get("enable_lora") is not True:
-        yield Problem(
+        yield InvalidSetting(
             knobs=("lora_modules",),
             why="lora_modules needs enable_lora",
             source="vLLM 0.32 entrypoints/openai/models/serving.py, v1/engine/input_processor.py",

@@ -11,38 +11,38 @@ _HALVES = frozenset({"bfloat16", "float16", "half", "bf16", "fp16", "float32", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class WeightFormat:
     """`method`: as vLLM's `--quantization` has it. `size`: bytes of a quantized parameter with its scales."""
 
     method: str
     size: float | None
 
 
-NONE = Format(method="", size=SIXTEEN_BIT)
-FP8 = Format(method="fp8", size=1.0)
+NONE = WeightFormat(method="", size=SIXTEEN_BIT)
+FP8 = WeightFormat(method="fp8", size=1.0)
 
 # 4 bits; scales of 16 bit and zeros of 4 bit for each group of 128: 4.16 bits
 _INT4, _INT8 = 0.52, 1.01
 
 _WORDS = {
-    "awq": Format(method="awq", size=_INT4),
-    "gptq": Format(method="gptq", size=_INT4),
-    "bnb": Format(method="bitsandbytes", size=_INT4),
-    "autoround": Format(method="auto-round", size=_INT4),
-    "w4a16": Format(method="compressed-tensors", size=_INT4),
-    "w4a8": Format(method="compressed-tensors", size=_INT4),
-    "w8a8": Format(method="compressed-tensors", size=_INT8),
-    "w8a16": Format(method="compressed-tensors", size=_INT8),
-    "int8": Format(method="compressed-tensors", size=_INT8),
-    "int4": Format(method="compressed-tensors", size=_INT4),
-    "4bit": Format(method="compressed-tensors", size=_INT4),
-    "8bit": Format(method="compressed-tensors", size=_INT8),
+    "awq": WeightFormat(method="awq", size=_INT4),
+    "gptq": WeightFormat(method="gptq", size=_INT4),
+    "bnb": WeightFormat(method="bitsandbytes", size=_INT4),
+    "autoround": WeightFormat(method="auto-round", size=_INT4),
+    "w4a16": WeightFormat(method="compressed-tensors", size=_INT4),
+    "w4a8": WeightFormat(method="compressed-tensors", size=_INT4),
+    "w8a8": WeightFormat(method="compressed-tensors", size=_INT8),
+    "w8a16": WeightFormat(method="compressed-tensors", size=_INT8),
+    "int8": WeightFormat(method="compressed-tensors", size=_INT8),
+    "int4": WeightFormat(method="compressed-tensors", size=_INT4),
+    "4bit": WeightFormat(method="compressed-tensors", size=_INT4),
+    "8bit": WeightFormat(method="compressed-tensors", size=_INT8),
     "fp8": FP8,
-    "nvfp4": Format(method="modelopt_fp4", size=0.5625),  # a scale of 8 bit for each 16
-    "fp4": Format(method="modelopt_fp4", size=0.5625),
-    "mxfp4": Format(method="mxfp4", size=0.53125),  # a scale of 8 bit for each 32
-    "gguf": Format(method="gguf", size=None),  # of many widths
-    "exl2": Format(method="exl2", size=None),
+    "nvfp4": WeightFormat(method="modelopt_fp4", size=0.5625),  # a scale of 8 bit for each 16
+    "fp4": WeightFormat(method="modelopt_fp4", size=0.5625),
+    "mxfp4": WeightFormat(method="mxfp4", size=0.53125),  # a scale of 8 bit for each 32
+    "gguf": WeightFormat(method="gguf", size=None),  # of many widths
+    "exl2": WeightFormat(method="exl2", size=None),
     "bf16": NONE,
     "fp16": NONE,
 }
@@ -51,42 +51,44 @@ _WORDS = {
 _EIGHT_BITS = frozenset({"int8", "8bit"})
 
 
-def told_by(words: frozenset[str]) -> Format | None:
+def told_by(words: frozenset[str]) -> WeightFormat | None:
     """The format that a name's words tell; None where they tell none."""
     for word, known in _WORDS.items():
         if word in words:
             if known.size == _INT4 and words & _EIGHT_BITS:  # "GPTQ-Int8"
-                return Format(method=known.method, size=_INT8)
+                return WeightFormat(method=known.method, size=_INT8)
             return known
     return None
 
 
-def of_config(config: Mapping[str, Any], dtype: object) -> Format:
+def of_config(config: Mapping[str, Any], dtype: object) -> WeightFormat:
     """The format that a `config.json` tells; its size is None where it is not clear.
 
     `config`: its `quantization_config` or `compression_config`; empty: there is none.
     """
     if not config:
         kind = str(dtype or "bfloat16").removeprefix("torch.")
-        return NONE if kind in _HALVES else Format(method="", size=1.0 if "float8" in kind else None)
+        return NONE if kind in _HALVES else WeightFormat(method="", size=1.0 if "float8" in kind else None)
     method = str(config.get("quant_method") or "").lower().replace("_", "-") or _producer(config)
     method = {"modelopt-fp4": "modelopt_fp4"}.get(method, method)
     if method in ("fp8", "fbgemm-fp8"):
-        return Format(method=method, size=1.0)
+        return WeightFormat(method=method, size=1.0)
     if method == "mxfp4":
         return _WORDS["mxfp4"]
     if method == "modelopt_fp4":
         return _WORDS["nvfp4"]
     if method == "bitsandbytes":
         size = _INT4 if config.get("load_in_4bit") else 1.0 if config.get("load_in_8bit") else None
-        return Format(method=method, size=size)
+        return WeightFormat(method=method, size=size)
     if method == "compressed-tensors":
-        return Format(method=method, size=_groups(config.get("config_groups")))
+        return WeightFormat(method=method, size=_groups(config.get("config_groups")))
     bits = config.get("bits") or config.get("w_bit")
-    return Format(method=method, size=_packed(bits, config.get("group_size") or config.get("q_group_size")))
+    return WeightFormat(
+        method=method, size=_packed(bits, config.get("group_size") or config.get("q_group_size"))
+    )
 
 
-def stored_size(known: Format, parameters: float, apart: float) -> float | None:
+def stored_size(known: WeightFormat, parameters: float, apart: float) -> float | None:
     """Bytes of a parameter over the whole model, where `apart` of its parameters stay in 16 bit."""
     if known.size is None or parameters <= 0:
         return None

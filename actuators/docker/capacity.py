@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from actuators.docker.client import DockerClient, Json
 from actuators.docker.gpus import Gpus, gpus_of
 from actuators.host import memory as host_room
-from actuators.host.memory import GpuRoom
+from actuators.host.memory import GpuMemory
 from agent.domain.errors import ActError
-from agent.machine.strategy import Room
+from agent.machine.strategy import Capacity
 from vllm_facts.values import Setting
 
 _GIB = 1024**3
@@ -33,7 +33,7 @@ class Host:
 
     memory: int | None = None  # bytes
     memory_total: int | None = None
-    gpus: tuple[GpuRoom, ...] | None = None
+    gpus: tuple[GpuMemory, ...] | None = None
     why: str = "nobody asked"
 
 
@@ -86,16 +86,16 @@ async def holding(blue: Json, client: DockerClient, setting: Setting) -> Holding
     )
 
 
-def room(held: Sequence[Holding], setting: Setting, host: Host) -> Room:
+def room(held: Sequence[Holding], setting: Setting, host: Host) -> Capacity:
     """Whether one like any of these has room beside all of them, with this setting. Unknown is not room."""
     looked = [*chain.from_iterable(_beside(one, held, setting, host) for one in held)]
     if not looked:
-        return Room(free=None, why="no server is known to make it like")
+        return Capacity(free=None, why="no server is known to make it like")
     for verdict in (False, None):
         for one in looked:
             if one.free is verdict:
                 return one
-    return Room(free=True, why="; ".join(dict.fromkeys(one.why for one in looked)))
+    return Capacity(free=True, why="; ".join(dict.fromkeys(one.why for one in looked)))
 
 
 def gpus_needed(setting: Setting) -> int:
@@ -116,48 +116,48 @@ def too_few(blue: Json, setting: Setting, host: Host) -> str:
     return f"this setting needs {needed} GPUs, and {name} has {have}: start it with more of them (--gpus)"
 
 
-def _beside(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Room]:
+def _beside(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:
     found = []
     if one.cpus:
         why = f"a server like {one.name} is pinned to its CPUs {one.cpus}, which {one.name} uses"
-        found.append(Room(free=False, why=why))
+        found.append(Capacity(free=False, why=why))
     if one.gpus.any:
         found += _on_gpus(one, held, setting, host)
     return [*found, _in_memory(one, host)]
 
 
-def _in_memory(one: Holding, host: Host) -> Room:
+def _in_memory(one: Holding, host: Host) -> Capacity:
     needed = one.limit or (None if one.memory is None else one.memory * _GROWTH)
     if host.memory is None:
-        return Room(free=None, why=f"the host's free memory is not known: {host.why}")
+        return Capacity(free=None, why=f"the host's free memory is not known: {host.why}")
     if needed is None:
         why = f"what memory {one.name} needs is not known: give it a limit (docker run --memory)"
-        return Room(free=None, why=why)
+        return Capacity(free=None, why=why)
     left = host.memory - int((host.memory_total or 0) * _KEPT_SHARE)
     by = "its limit" if one.limit else "by what it has now"
     why = f"a server like {one.name} may need {_size(needed)} ({by}), the host has {_size(left)} to spare"
-    return Room(free=needed <= left, why=why)
+    return Capacity(free=needed <= left, why=why)
 
 
-def _on_gpus(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Room]:
+def _on_gpus(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:
     if one.gpus.odd:
-        return [Room(free=None, why=f"the GPUs of {one.name} cannot be followed: {one.gpus.odd}")]
+        return [Capacity(free=None, why=f"the GPUs of {one.name} cannot be followed: {one.gpus.odd}")]
     if host.gpus is None:
-        return [Room(free=None, why=f"how much memory the GPUs have free is not known: {host.why}")]
+        return [Capacity(free=None, why=f"how much memory the GPUs have free is not known: {host.why}")]
     taken = _placed(one.gpus, host.gpus)
     missing = [name for name, gpu in taken.items() if gpu is None]
     if missing or not taken:
         why = f"{one.name} has GPU {', '.join(missing) or 'all'}, which nvidia-smi does not show"
-        return [Room(free=None, why=why)]
+        return [Capacity(free=None, why=why)]
     found = [gpu for gpu in taken.values() if gpu is not None][: gpus_needed(setting)]
     return [_on_gpu(gpu, held, _utilization(setting), host.gpus) for gpu in found]
 
 
-def _on_gpu(gpu: GpuRoom, held: Sequence[Holding], share: float, known: Sequence[GpuRoom]) -> Room:
+def _on_gpu(gpu: GpuMemory, held: Sequence[Holding], share: float, known: Sequence[GpuMemory]) -> Capacity:
     """A vLLM takes its share of the whole GPU at once, and refuses to start where that is not free."""
     if gpu.free_mib is None or not gpu.total_mib or gpu.sliced:
         what = "is sliced (MIG)" if gpu.sliced else "does not say how much memory it has free"
-        return Room(free=None, why=f"GPU {gpu.index} {what}")
+        return Capacity(free=None, why=f"GPU {gpu.index} {what}")
     here_too = [one for one in held if gpu in _placed(one.gpus, known).values()]
     claimed = sum(one.utilization for one in here_too)
     needed = share * gpu.total_mib
@@ -167,18 +167,18 @@ def _on_gpu(gpu: GpuRoom, held: Sequence[Holding], share: float, known: Sequence
         f"= {share:g} takes {_size(needed * _MIB)}"
     )
     if claimed + share > 1:
-        return Room(free=False, why=f"{why} beside the {claimed:g} of theirs")
-    return Room(free=needed <= gpu.free_mib, why=why)
+        return Capacity(free=False, why=f"{why} beside the {claimed:g} of theirs")
+    return Capacity(free=needed <= gpu.free_mib, why=why)
 
 
-def _placed(gpus: Gpus, known: Sequence[GpuRoom]) -> Mapping[str, GpuRoom | None]:
+def _placed(gpus: Gpus, known: Sequence[GpuMemory]) -> Mapping[str, GpuMemory | None]:
     """Which of the host's GPUs these are, in the order in which the container sees them."""
     if gpus.all:
         return {str(gpu.index): gpu for gpu in known}
     return {name: _named(name, known) for name in gpus.ids}
 
 
-def _named(name: str, known: Sequence[GpuRoom]) -> GpuRoom | None:
+def _named(name: str, known: Sequence[GpuMemory]) -> GpuMemory | None:
     """By index, or by UUID, which may be cut short."""
     found = [gpu for gpu in known if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]  # noqa: PLR2004 - "GPU-"
     return found[0] if len(found) == 1 else None

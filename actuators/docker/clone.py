@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from actuators.docker.command import Files, Json, place_in, with_command, with_environment
+from actuators.docker.command import Json, ReadFiles, place_in, with_command, with_environment
 from actuators.docker.mounts import binds_of, mounts_of
 from actuators.docker.networks import (
     at_create,
@@ -24,7 +24,7 @@ from actuators.docker.obstacles import foreign_label, notes_of, obstacles, unlik
 from agent.domain.errors import ActError
 from vllm_facts.values import Value
 
-__all__ = ["Spec", "clone", "obstacles", "spec_of"]
+__all__ = ["CreateRequest", "clone", "obstacles", "spec_of"]
 
 _SPEC = ("Id", "Name", "Image", "Config", "HostConfig", "Mounts", "NetworkSettings")
 _NOT_CONFIG = frozenset(
@@ -35,7 +35,7 @@ _LONGEST_HOSTNAME = 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class CreateRequest:
     """A container to be made."""
 
     image: str  # the id that is pinned: the tag may have moved on
@@ -65,8 +65,8 @@ def clone(
     host_port_ip: str = "127.0.0.1",
     host_port: int | None = None,
     port: int | None = None,
-    files: Files | None = None,
-) -> Spec:
+    files: ReadFiles | None = None,
+) -> CreateRequest:
     """The container `name`: like the one inspected, with this whole setting (empty: with its own).
 
     While it is green it restarts never, is reached on `host_port` of `host_port_ip`, and answers to its own
@@ -94,7 +94,7 @@ def clone(
         raise ActError("a container in the host's network needs a port of its own to listen on")
     if network := at_create(inspect, name):
         body["NetworkingConfig"] = {"EndpointsConfig": network}
-    return Spec(
+    return CreateRequest(
         image=inspect["Image"],
         body=body,
         name=name,

@@ -20,7 +20,7 @@ from vllm_facts.values import Value
 
 Json = dict[str, Any]
 
-Files = Callable[[str], str | None]
+ReadFiles = Callable[[str], str | None]
 """The text of a file inside the container, by its absolute path; None when it cannot be read."""
 
 KEPT = frozenset({"config", "model", "served_model_name"})  # no change of a setting changes what is served
@@ -42,7 +42,7 @@ def argv_of(inspect: Json) -> tuple[str, ...]:
     return (*([] if _hands_over(entrypoint, command) else entrypoint), *command)
 
 
-def setting_in(inspect: Json, files: Files | None = None) -> dict[str, Value]:
+def setting_in(inspect: Json, files: ReadFiles | None = None) -> dict[str, Value]:
     """The knobs it was started with, the last one wins; without `files`, those of the command line.
 
     Raises FlagError: a shell string, a `--config` file that cannot be read.
@@ -51,7 +51,7 @@ def setting_in(inspect: Json, files: Files | None = None) -> dict[str, Value]:
     return {**_setting_of_file(inspect, files), **setting_of(argv)}
 
 
-def place_in(inspect: Json, files: Files | None = None) -> tuple[str, int]:
+def place_in(inspect: Json, files: ReadFiles | None = None) -> tuple[str, int]:
     """Host ("": every interface) and port that it listens on inside the container. Raises FlagError."""
     argv = argv_of(inspect)
     host, port = place_of(argv)
@@ -59,7 +59,7 @@ def place_in(inspect: Json, files: Files | None = None) -> tuple[str, int]:
     return (host if _gives(argv, "host") else file_host), (port if _gives(argv, "port") else file_port)
 
 
-def api_key_in(inspect: Json, files: Files | None = None) -> str:
+def api_key_in(inspect: Json, files: ReadFiles | None = None) -> str:
     """What the server wants to see of its clients; empty when it does not ask. Raises FlagError."""
     in_file = api_key_of([*_SERVER, *_words_of_file(inspect, files)])
     return api_key_of(argv_of(inspect)) or in_file or env_of(inspect).get("VLLM_API_KEY", "")
@@ -71,7 +71,7 @@ def env_of(inspect: Json) -> dict[str, str]:
 
 
 def with_command(
-    inspect: Json, setting: Mapping[str, Value], *, port: int | None = None, files: Files | None = None
+    inspect: Json, setting: Mapping[str, Value], *, port: int | None = None, files: ReadFiles | None = None
 ) -> tuple[list[str], list[str]]:
     """Entrypoint and command of a container like this one, with this whole setting; empty: as it is.
 
@@ -89,7 +89,7 @@ def with_command(
 
 
 def with_environment(
-    inspect: Json, setting: Mapping[str, Value], *, port: int | None = None, files: Files | None = None
+    inspect: Json, setting: Mapping[str, Value], *, port: int | None = None, files: ReadFiles | None = None
 ) -> list[str]:
     """The environment that goes with `with_command`: as it is, unless that is where the flags stand."""
     env = list(inspect["Config"].get("Env") or ())
@@ -145,7 +145,7 @@ def _edited(
 
 
 def _changes(
-    inspect: Json, setting: Mapping[str, Value], files: Files | None, port: int | None
+    inspect: Json, setting: Mapping[str, Value], files: ReadFiles | None, port: int | None
 ) -> dict[str, Value]:
     """The knobs to be written on the command line; some may be there as wanted."""
     place: dict[str, Value] = {} if port is None else {"port": port}
@@ -177,11 +177,11 @@ def _gives(argv: Sequence[str], knob: str) -> bool:
     return with_setting(argv, {knob: None}) != list(argv)
 
 
-def _setting_of_file(inspect: Json, files: Files | None) -> dict[str, Value]:
+def _setting_of_file(inspect: Json, files: ReadFiles | None) -> dict[str, Value]:
     return setting_of([*_SERVER, *_words_of_file(inspect, files)])
 
 
-def _words_of_file(inspect: Json, files: Files | None) -> list[str]:
+def _words_of_file(inspect: Json, files: ReadFiles | None) -> list[str]:
     path = config_file.path_in(argv_of(inspect))
     if not path or files is None:
         return []

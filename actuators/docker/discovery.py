@@ -28,7 +28,7 @@ _UP = frozenset({"running", "paused", "restarting"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundContainer:
     """One container, running or not. `server`: the name that its server goes by."""
 
     server: str
@@ -78,13 +78,13 @@ class Found:
         )
 
 
-async def of_target(client: DockerClient, site: Site, names: Iterable[str]) -> dict[str, Found]:
+async def of_target(client: DockerClient, site: Site, names: Iterable[str]) -> dict[str, FoundContainer]:
     """By server name. Raises ActError when the Engine does not answer."""
     summaries = await client.listed(ours(site))
     inspected = await asyncio.gather(*(client.inspect(str(one["Id"])) for one in summaries))
-    found: dict[str, Found] = {}
+    found: dict[str, FoundContainer] = {}
     for inspect in filter(None, inspected):
-        one = Found(server=inspect["Config"]["Labels"].get(SERVER, ""), ours=True, inspect=inspect)
+        one = FoundContainer(server=inspect["Config"]["Labels"].get(SERVER, ""), ours=True, inspect=inspect)
         if one.server not in found or one.running:
             found[one.server] = one
     for name in names:
@@ -93,7 +93,7 @@ async def of_target(client: DockerClient, site: Site, names: Iterable[str]) -> d
     return found
 
 
-def fence(site: Site, found: Iterable[Found]) -> None:
+def fence(site: Site, found: Iterable[FoundContainer]) -> None:
     """Raises FencedError when a newer daemon has made or kept a container here."""
     kept = (one.epoch for one in snapshots.every(site))
     newest = max([0, *kept, *(one.epoch for one in found)])
@@ -103,14 +103,14 @@ def fence(site: Site, found: Iterable[Found]) -> None:
         )
 
 
-async def _adopted(client: DockerClient, site: Site, name: str) -> Found | None:
+async def _adopted(client: DockerClient, site: Site, name: str) -> FoundContainer | None:
     """The one that was adopted under this name, though it be renamed; else the one that has the name."""
     kept = snapshots.read(site, name)
     inspect = await client.inspect(kept.id) if kept else None
     inspect = inspect or await client.inspect(name)
     if inspect is None or ours(site).items() <= (inspect["Config"].get("Labels") or {}).items():
         return None
-    return Found(server=name, ours=False, inspect=inspect)
+    return FoundContainer(server=name, ours=False, inspect=inspect)
 
 
 # What a container's inspect says of its server.

@@ -33,7 +33,7 @@ _CODE = re.compile(r"-?[0-9]{1,9}")
 
 
 @dataclass(slots=True)
-class Heard:
+class ObservedEvents:
     """What Docker's events have said of one container."""
 
     oom: bool = False
@@ -72,9 +72,9 @@ class Heard:
 
 
 @asynccontextmanager
-async def hearing(client: DockerClient, container: str) -> AsyncIterator[Heard]:
+async def hearing(client: DockerClient, container: str) -> AsyncIterator[ObservedEvents]:
     """What is told of the container from here on; not waited for long where Docker's daemon is away."""
-    heard, listening = Heard(), asyncio.Event()
+    heard, listening = ObservedEvents(), asyncio.Event()
 
     async def listen() -> None:
         async for event in client.events({"type": ["container"], "container": [container]}):
@@ -93,14 +93,14 @@ async def hearing(client: DockerClient, container: str) -> AsyncIterator[Heard]:
         await asyncio.wait([task])
 
 
-async def told(heard: Heard) -> None:
+async def told(heard: ObservedEvents) -> None:
     """Give what is told of an end the time to come: a kill may be the first half of a stop, or a removal."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LAST_EVENTS_S):
             await heard.over.wait()
 
 
-def fate(inspect: Json | None, heard: Heard, log: Sequence[str] = ()) -> str:
+def fate(inspect: Json | None, heard: ObservedEvents, log: Sequence[str] = ()) -> str:
     """How a container that does not run ended, the cause last: "exited with code 1: ValueError: …"."""
     cause = cause_in(log)
     how = _fate(inspect, heard)
@@ -109,7 +109,7 @@ def fate(inspect: Json | None, heard: Heard, log: Sequence[str] = ()) -> str:
     return f"{how}: {cause}" if cause else how
 
 
-def _fate(inspect: Json | None, heard: Heard) -> str:
+def _fate(inspect: Json | None, heard: ObservedEvents) -> str:
     if inspect is None:
         by_itself = heard.exit_code is not None and not heard.signals and not heard.oom
         if by_itself:
@@ -135,7 +135,7 @@ def _fate(inspect: Json | None, heard: Heard) -> str:
     return how_it_ended(code) + meaning.get(code, "")
 
 
-def starts_again(inspect: Json, heard: Heard, log: Sequence[str], before: int) -> str:
+def starts_again(inspect: Json, heard: ObservedEvents, log: Sequence[str], before: int) -> str:
     """Of one that its own restart policy has started again. `before`: its RestartCount at first."""
     times = int(inspect.get("RestartCount") or 0) - before
     oom, code = (heard.oom, heard.exit_code) if heard.exit_code is not None else heard.before

@@ -3,7 +3,7 @@
 Both are known from `inspect` alone, before anything is started. Each sentence says what to do.
 """
 
-from actuators.docker.command import Files, Json, argv_of, env_of, place_in, setting_in
+from actuators.docker.command import Json, ReadFiles, argv_of, env_of, place_in, setting_in
 from actuators.docker.labels import EPOCH, LIKE, SERVER, SETTING, STATE_DIR, TARGET
 from actuators.docker.mounts import anonymous_in
 from actuators.docker.networks import (
@@ -34,7 +34,7 @@ _LOOPBACK = ("127.", "localhost", "::1")
 _UNREADABLE_LOGS = frozenset({"none"})
 
 
-def obstacles(inspect: Json, image: Json | None, files: Files | None = None) -> tuple[str, ...]:
+def obstacles(inspect: Json, image: Json | None, files: ReadFiles | None = None) -> tuple[str, ...]:
     """Why no like container can be made. `image`: what the engine says of its image; None: it is gone."""
     gone: tuple[str, ...] = ()
     if image is None:
@@ -43,12 +43,12 @@ def obstacles(inspect: Json, image: Json | None, files: Files | None = None) -> 
     return (*gone, *unlike(inspect, files))
 
 
-def unlike(inspect: Json, files: Files | None = None) -> tuple[str, ...]:
+def unlike(inspect: Json, files: ReadFiles | None = None) -> tuple[str, ...]:
     """Why no like container can be made, whatever became of the image."""
     return (*_of_command(inspect, files), *_of_network(inspect), *_of_owner(inspect))
 
 
-def notes_of(inspect: Json, files: Files | None = None) -> tuple[str, ...]:
+def notes_of(inspect: Json, files: ReadFiles | None = None) -> tuple[str, ...]:
     """In what a like container will not be like this one, or will be in its way. Raises FlagError."""
     return (
         *_notes_of_network(inspect, files),
@@ -63,7 +63,7 @@ def foreign_label(key: str) -> bool:
     return key in _OURS or key.startswith(_STRIPPED)
 
 
-def _of_command(inspect: Json, files: Files | None) -> list[str]:
+def _of_command(inspect: Json, files: ReadFiles | None) -> list[str]:
     try:
         argv_of(inspect)
         setting = setting_in(inspect, files)
@@ -101,7 +101,7 @@ def _of_owner(inspect: Json) -> list[str]:
     return [f"it belongs to {why}: change its flags there" for key, why in _OWNERS.items() if key in labels]
 
 
-def _notes_of_network(inspect: Json, files: Files | None) -> list[str]:
+def _notes_of_network(inspect: Json, files: ReadFiles | None) -> list[str]:
     _, port = place_in(inspect, files)
     host = inspect["HostConfig"]
     found = [

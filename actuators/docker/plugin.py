@@ -11,7 +11,7 @@ from actuators.docker import discovery, snapshots
 from actuators.docker import stop as docker_end
 from actuators.docker.client import DockerClient
 from actuators.docker.clone import obstacles
-from actuators.docker.discovery import Found
+from actuators.docker.discovery import FoundContainer
 from actuators.docker.exit_diagnosis import log_of
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.start import Starter
@@ -20,10 +20,10 @@ from actuators.host import discovery as host_discovery
 from actuators.vllm import dry_run
 from actuators.vllm.probe import OpenAiProbe
 from actuators.vllm.start_times import StartTimes
-from agent.domain.answers import Answer
+from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
-from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
 from vllm_facts.values import Setting
 
@@ -67,7 +67,7 @@ class DockerEngine:
         return bound
 
     @staticmethod
-    async def found_here() -> Sequence[host_discovery.Here]:
+    async def found_here() -> Sequence[host_discovery.DiscoveredServer]:
         """The containers that serve here, for a first config. Raises ActError when Docker cannot be asked."""
         return await host_discovery.containers(host="")
 
@@ -96,7 +96,7 @@ class DockerEngine:
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
-    ) -> Prospect:
+    ) -> PreflightResult:
         found = await self._found()
         missing = [server.name for server in servers if server.name not in found]
         if missing or not servers:
@@ -122,7 +122,9 @@ class DockerEngine:
 
         await (await self._probe(server)).warm_up(requests, deadline_s, prompts, log)
 
-    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+    async def answers(
+        self, server: Server, prompts: Sequence[str], deadline_s: float
+    ) -> tuple[GoldenAnswer, ...]:
         return await (await self._probe(server)).answers(prompts, deadline_s)
 
     async def _probe(self, server: Server) -> OpenAiProbe:
@@ -196,10 +198,10 @@ class DockerEngine:
     def _times(self) -> StartTimes:
         return StartTimes.at(self._bound.state_dir)
 
-    async def _found(self) -> Mapping[str, Found]:
+    async def _found(self) -> Mapping[str, FoundContainer]:
         return await discovery.of_target(self._client, self._bound, self.containers)
 
-    async def _unfenced(self) -> Mapping[str, Found]:
+    async def _unfenced(self) -> Mapping[str, FoundContainer]:
         found = await self._found()
         discovery.fence(self._bound, found.values())
         return found
@@ -225,7 +227,7 @@ class DockerEngine:
             if kept is not None and name not in found:
                 await docker_end.bequeath(self._client, self._bound, kept, found)
 
-    async def _wrong(self, name: str, one: Found | None, *, serving: bool) -> list[str]:
+    async def _wrong(self, name: str, one: FoundContainer | None, *, serving: bool) -> list[str]:
         if one is None or not one.running:
             kept = snapshots.read(self._bound, name)
             if serving or (kept is not None and (kept.stopped or kept.gone)):
@@ -241,7 +243,7 @@ class DockerEngine:
     def _turn(self, name: str) -> asyncio.Lock:
         return self._turns.setdefault(name, asyncio.Lock())
 
-    async def _sweep(self, found: Mapping[str, Found]) -> None:
+    async def _sweep(self, found: Mapping[str, FoundContainer]) -> None:
         """What cannot be removed now is, the next time."""
         at_work = [name for name, turn in self._turns.items() if turn.locked()]
         with suppress(ActError):

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from actuators.docker import capacity, start_history
 from actuators.docker.client import DockerClient
-from actuators.docker.clone import Spec, clone, obstacles
+from actuators.docker.clone import CreateRequest, clone, obstacles
 from actuators.docker.command import argv_of
 from actuators.docker.discovery import files_of
 from actuators.vllm.compile_cache import start_of
-from actuators.vllm.dry_run import Checked, dry_run
+from actuators.vllm.dry_run import DryRunResult, dry_run
 from actuators.vllm.start_times import StartTimes
-from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
 from agent.machine.strategy import Choice, choose
 from vllm_facts.errors import FlagError
@@ -50,28 +50,28 @@ async def preflight(
     setting: Setting,
     wanted: Strategy | Literal["auto"],
     times: StartTimes,
-) -> Prospect:
+) -> PreflightResult:
     """`blues`: what the Engine says of the containers of `servers`, in their order.
 
     Raises ActError when the Engine, or the image's own vLLM, cannot be asked.
     """
     asked = _Asked(client=client, site=site, blues=blues, servers=servers, setting=setting, times=times)
     if problem := await _in_the_way(asked):
-        return Prospect(problem=problem)
+        return PreflightResult(problem=problem)
     try:
         specs = [_spec(blue, setting) for blue in blues]
     except FlagError as error:
-        return Prospect(problem=str(error), lasting=True)
+        return PreflightResult(problem=str(error), lasting=True)
     choice, problem = await _placed(asked, wanted)
     if problem:
-        return Prospect(problem=problem, lasting=True)
+        return PreflightResult(problem=problem, lasting=True)
     if choice.strategy is None:
-        return Prospect(problem=choice.why)
+        return PreflightResult(problem=choice.why)
     if choice.strategy != "surge" and (unkept := _unkept(blues)):
-        return Prospect(problem=unkept)
+        return PreflightResult(problem=unkept)
     checked = await dry_run(client, site, asked.pattern, [argv_of(asked.pattern), _command(specs[-1])])
     if problem := _refused(checked):
-        return Prospect(problem=problem, lasting=True)
+        return PreflightResult(problem=problem, lasting=True)
     return await _prospect(asked, choice.strategy, choice.why, checked, specs[-1].notes)
 
 
@@ -103,13 +103,13 @@ async def _in_the_way(asked: _Asked) -> str:
     return ""
 
 
-def _spec(blue: Json, setting: Setting) -> Spec:
+def _spec(blue: Json, setting: Setting) -> CreateRequest:
     """Of the like container with this setting; it is not made. Raises FlagError."""
     port = _ANY_PORT if blue["HostConfig"].get("NetworkMode") == "host" else None
     return clone(blue, name="green", labels={}, setting=setting, port=port, files=files_of(blue))
 
 
-def _command(spec: Spec) -> tuple[str, ...]:
+def _command(spec: CreateRequest) -> tuple[str, ...]:
     entrypoint = [word for word in spec.body["Entrypoint"] or () if word]
     return argv_of({"Config": {**spec.body, "Entrypoint": entrypoint}})
 
@@ -128,7 +128,7 @@ async def _placed(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Ch
     return choose(wanted, len(asked.servers), capacity.room(held, asked.setting, host)), ""
 
 
-def _refused(checked: Checked) -> str:
+def _refused(checked: DryRunResult) -> str:
     """What vLLM itself says against the candidate; when the running command fails too, it proves little."""
     if checked.why:
         return ""
@@ -139,8 +139,8 @@ def _refused(checked: Checked) -> str:
 
 
 async def _prospect(
-    asked: _Asked, strategy: Strategy, why: str, checked: Checked, differs: Sequence[str]
-) -> Prospect:
+    asked: _Asked, strategy: Strategy, why: str, checked: DryRunResult, differs: Sequence[str]
+) -> PreflightResult:
     key = start_key(asked.pattern, asked.servers[-1].setting)
     begins = start_of(asked.pattern, checked)
     asked.times.foresee(key, asked.setting, begins.warm)
@@ -153,7 +153,7 @@ async def _prospect(
         assumed = "" if start_s else " (assumed)"
         parts = f"{stop_s:.0f} s to stop, {start_s or _START_S:.0f} s to start{assumed}"
         notes.insert(0, f"a planned outage of about {outage_s:.0f} s: {parts}")
-    return Prospect(
+    return PreflightResult(
         strategy=strategy,
         why=why,
         start_s=start_s,

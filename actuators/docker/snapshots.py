@@ -18,7 +18,7 @@ _OURS_KEPT = 5  # of containers that are gone; those that somebody else made are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Snapshots:
     server: str
     id: str
     ours: bool
@@ -29,22 +29,22 @@ class Kept:
     gone: bool = False  # removed by us
 
 
-def read(site: Site, server: str) -> Kept | None:
+def read(site: Site, server: str) -> Snapshots | None:
     """None where nothing is kept, or nothing that can be read."""
     try:
         body = json.loads((_folder(site) / f"{server}.json").read_text(encoding="utf-8"))
-        return Kept(**{key.name: body[key.name] for key in fields(Kept)})
+        return Snapshots(**{key.name: body[key.name] for key in fields(Snapshots)})
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def every(site: Site) -> list[Kept]:
+def every(site: Site) -> list[Snapshots]:
     """The latest written first."""
     files = sorted(_folder(site).glob("*.json"), key=_written, reverse=True)
     return [kept for file in files if (kept := read(site, file.stem)) is not None]
 
 
-def write(site: Site, kept: Kept) -> None:
+def write(site: Site, kept: Snapshots) -> None:
     folder = _folder(site)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(folder / f"{kept.server}.json", asdict(kept))

@@ -11,9 +11,9 @@ from actuators.docker import discovery, snapshots, stop
 from actuators.docker.client import DockerClient, Json
 from actuators.docker.clone import clone
 from actuators.docker.diff import differs
-from actuators.docker.discovery import Found, address_of, files_of
+from actuators.docker.discovery import FoundContainer, address_of, files_of
 from actuators.docker.exit_diagnosis import (
-    Heard,
+    ObservedEvents,
     fate,
     hearing,
     last_lines,
@@ -37,7 +37,7 @@ Undo = Literal["remove", "stop", "leave"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class StartTemplate:
     """What a container is made like. `policy`: its restart policy, when it is not there to hand it on."""
 
     server: str
@@ -54,7 +54,9 @@ class Starter:
     times: StartTimes
     publish: str = "127.0.0.1"
 
-    async def launched(self, server: Server, found: Mapping[str, Found], deadline_s: float) -> Server:
+    async def launched(
+        self, server: Server, found: Mapping[str, FoundContainer], deadline_s: float
+    ) -> Server:
         """Healthy, with its address. Raises ActError; it is then as it was: gone, or stopped."""
         one = found.get(server.name)
         undo = self._undo_of(one)
@@ -77,29 +79,31 @@ class Starter:
             await self._undone(server.name, undo)
             raise
 
-    def pattern(self, server: Server, found: Mapping[str, Found]) -> Pattern:
+    def pattern(self, server: Server, found: Mapping[str, FoundContainer]) -> StartTemplate:
         """The one it shall be like, or what is kept of it; else what serves here, somebody else's first."""
         kept = {one.server: one for one in snapshots.every(self.site)}
         others = [one.server for one in sorted(found.values(), key=lambda one: (one.ours, not one.running))]
         gone = sorted(kept, key=lambda name: kept[name].ours)
         for name in (server.like, *others, *gone):
             if name in found and name != server.name:
-                return Pattern(server=name, inspect=found[name].inspect)
+                return StartTemplate(server=name, inspect=found[name].inspect)
             if name in kept:
-                return Pattern(server=name, inspect=kept[name].spec, policy=kept[name].policy)
+                return StartTemplate(server=name, inspect=kept[name].spec, policy=kept[name].policy)
         raise ActError(
             f"{server.name} cannot be made: none of the target's containers is there, and nothing is kept of "
             "one: start the first one yourself"
         )
 
-    async def _launched(self, server: Server, one: Found | None, found: Mapping[str, Found]) -> Server:
+    async def _launched(
+        self, server: Server, one: FoundContainer | None, found: Mapping[str, FoundContainer]
+    ) -> Server:
         if one is None:
             pattern = self.pattern(server, found)
             made = await self._made(server, pattern)
             began = asyncio.get_running_loop().time()
             inspect = await self._healthy(server.name, made, start=True)
             self._remember(server, inspect, asyncio.get_running_loop().time() - began)
-            one = Found(server=server.name, ours=True, inspect=inspect)
+            one = FoundContainer(server=server.name, ours=True, inspect=inspect)
             await stop.keep(self.client, self.site, one)
             if pattern.policy is not None:
                 await stop.hand_on(self.client, self.site, one, pattern.policy)
@@ -112,7 +116,7 @@ class Starter:
             snapshots.change(self.site, server.name, stopped=False, epoch=self.site.epoch)
         return replace(one.seen(), like=server.like or one.like, differs=self._differs(one, found))
 
-    def _differs(self, one: Found, found: Mapping[str, Found]) -> tuple[str, ...]:
+    def _differs(self, one: FoundContainer, found: Mapping[str, FoundContainer]) -> tuple[str, ...]:
         """From the one it was made like, as far as that is known."""
         kept = snapshots.read(self.site, one.like) if one.like else None
         first = found[one.like].inspect if one.like in found else kept.spec if kept else None
@@ -122,7 +126,7 @@ class Starter:
         key = start_key(inspect, discovery.setting_of(inspect))
         self.times.record(key, seconds, self.times.foreseen(key, server.setting))
 
-    async def _made(self, server: Server, pattern: Pattern) -> str:
+    async def _made(self, server: Server, pattern: StartTemplate) -> str:
         spec = clone(
             pattern.inspect,
             name=container_name(self.site, server.name),
@@ -163,7 +167,9 @@ class Starter:
                     return inspect
                 await asyncio.sleep(_POLL_S)
 
-    async def _still_there(self, name: str, inspect: Json | None, heard: Heard, restarts: int) -> None:
+    async def _still_there(
+        self, name: str, inspect: Json | None, heard: ObservedEvents, restarts: int
+    ) -> None:
         if inspect is not None and int(inspect.get("RestartCount") or 0) > restarts:
             log = await last_lines(self.client, inspect)
             raise ActError(f"{name} {starts_again(inspect, heard, log, restarts)}", log)
@@ -177,7 +183,7 @@ class Starter:
 
     # When it fails.
 
-    def _undo_of(self, one: Found | None) -> Undo:
+    def _undo_of(self, one: FoundContainer | None) -> Undo:
         if one is None:
             return "remove"
         kept = snapshots.read(self.site, one.server)
@@ -216,7 +222,7 @@ class Starter:
                 return f": {why}", await last_lines(self.client, one.inspect)
         return "", ()
 
-    async def _mine(self, name: str) -> Found | None:
+    async def _mine(self, name: str) -> FoundContainer | None:
         return (await discovery.of_target(self.client, self.site, (name,))).get(name)
 
     async def _tail(self, container: str) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from actuators.docker import snapshots
 from actuators.docker.client import DockerClient, Json
 from actuators.docker.clone import spec_of
-from actuators.docker.discovery import COMPOSE, Found
+from actuators.docker.discovery import COMPOSE, FoundContainer
 from actuators.docker.gpu_release import freed
-from actuators.docker.snapshots import NEVER, Kept
+from actuators.docker.snapshots import NEVER, Snapshots
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
 
@@ -17,7 +17,7 @@ _ENDED_WITHIN_S = 30.0  # after SIGKILL: freeing a GPU's memory takes the kernel
 _POLL_S = 0.1
 
 
-async def keep(client: DockerClient, site: Site, one: Found) -> Kept:
+async def keep(client: DockerClient, site: Site, one: FoundContainer) -> Snapshots:
     """What is kept of it, written if it was not, or is not so any more."""
     kept = snapshots.read(site, one.server)
     if kept is not None and kept.id == one.id and not kept.gone:
@@ -26,12 +26,14 @@ async def keep(client: DockerClient, site: Site, one: Found) -> Kept:
             snapshots.write(site, kept)
         return kept
     spec = spec_of(one.inspect, await client.image(one.inspect["Image"]))
-    kept = Kept(server=one.server, id=one.id, ours=one.ours, epoch=site.epoch, spec=spec, policy=one.policy)
+    kept = Snapshots(
+        server=one.server, id=one.id, ours=one.ours, epoch=site.epoch, spec=spec, policy=one.policy
+    )
     snapshots.write(site, kept)
     return kept
 
 
-async def stop(client: DockerClient, site: Site, one: Found, grace_s: float) -> None:
+async def stop(client: DockerClient, site: Site, one: FoundContainer, grace_s: float) -> None:
     """Ended, and started again by nobody but us."""
     if one.removes_itself:
         raise ActError(
@@ -44,7 +46,7 @@ async def stop(client: DockerClient, site: Site, one: Found, grace_s: float) -> 
 
 
 async def retire(
-    client: DockerClient, site: Site, name: str, found: Mapping[str, Found], grace_s: float
+    client: DockerClient, site: Site, name: str, found: Mapping[str, FoundContainer], grace_s: float
 ) -> None:
     """Gone for good; what was made like it inherits its restart policy.
 
@@ -66,14 +68,16 @@ async def retire(
         snapshots.change(site, name, stopped=False, gone=True)
 
 
-async def bequeath(client: DockerClient, site: Site, kept: Kept, found: Mapping[str, Found]) -> None:
+async def bequeath(
+    client: DockerClient, site: Site, kept: Snapshots, found: Mapping[str, FoundContainer]
+) -> None:
     """What runs and was made like it is to be started again as it was."""
     for heir in found.values():
         if heir.like == kept.server and heir.running:
             await hand_on(client, site, heir, kept.policy)
 
 
-async def hand_on(client: DockerClient, site: Site, heir: Found, policy: Json) -> None:
+async def hand_on(client: DockerClient, site: Site, heir: FoundContainer, policy: Json) -> None:
     """First in force, then written: repeated, it comes to the same."""
     if policy.get("Name", "no") in {"", "no"} or heir.policy == policy or heir.removes_itself:
         return
@@ -82,7 +86,7 @@ async def hand_on(client: DockerClient, site: Site, heir: Found, policy: Json) -
     snapshots.change(site, heir.server, policy=policy)
 
 
-async def end(client: DockerClient, one: Found, grace_s: float) -> None:
+async def end(client: DockerClient, one: FoundContainer, grace_s: float) -> None:
     """It has ended, its memory is free, and Docker will not start it again.
 
     SIGKILL at once when it is paused, or without grace: one that still loads does not hear a SIGTERM.
@@ -104,7 +108,7 @@ async def end(client: DockerClient, one: Found, grace_s: float) -> None:
 
 
 async def sweep(
-    client: DockerClient, site: Site, found: Mapping[str, Found], wanted: Collection[str]
+    client: DockerClient, site: Site, found: Mapping[str, FoundContainer], wanted: Collection[str]
 ) -> None:
     """Remove what is left of containers of ours: made or ended, and neither wanted nor kept for a way back.
 
@@ -128,6 +132,6 @@ async def _ended(client: DockerClient, container: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _never_again(client: DockerClient, one: Found) -> None:
+async def _never_again(client: DockerClient, one: FoundContainer) -> None:
     if one.policy.get("Name", "no") not in {"", "no"} and not one.removes_itself:
         await client.restart_policy(one.id, dict(NEVER))

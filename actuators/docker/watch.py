@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 
 from actuators.docker.client import DockerClient, Json
 from actuators.docker.discovery import address_of
-from actuators.docker.exit_diagnosis import Heard, fate, hearing, last_lines, starts_again, told, why_silent
+from actuators.docker.exit_diagnosis import (
+    ObservedEvents,
+    fate,
+    hearing,
+    last_lines,
+    starts_again,
+    told,
+    why_silent,
+)
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 
@@ -49,7 +57,7 @@ class Watch:
                 asking.cancel()
                 await asyncio.wait([asking])
 
-    async def _look_on(self, heard: Heard) -> tuple[str, tuple[str, ...]]:
+    async def _look_on(self, heard: ObservedEvents) -> tuple[str, tuple[str, ...]]:
         while True:
             heard.news.clear()
             try:
@@ -62,7 +70,7 @@ class Watch:
                 async with asyncio.timeout(_LOOK_S):
                     await heard.news.wait()
 
-    async def _look(self, heard: Heard) -> str | None:
+    async def _look(self, heard: ObservedEvents) -> str | None:
         """Why it is gone; None while it is not. Raises ActError when the Engine does not answer."""
         now = await self.client.inspect(self.container)
         if self._first is None and now is not None:
@@ -110,7 +118,7 @@ class Watch:
 
     # Started again.
 
-    async def _back(self, heard: Heard) -> Json | None:
+    async def _back(self, heard: ObservedEvents) -> Json | None:
         """Its inspect, once it is known whether it ended for good: a `docker restart` begins as a stop."""
         now = await self.client.inspect(self.container)
         clock = asyncio.get_running_loop().time

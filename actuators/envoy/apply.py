@@ -12,7 +12,7 @@ from agent.domain.errors import ActError
 
 
 @dataclass(slots=True, kw_only=True)
-class Exchange:
+class ConfigExchange:
     """Of one effect, whose number the files carry."""
 
     files: XdsFiles

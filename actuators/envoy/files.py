@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actuators.envoy.fence import Fence, Writer
-from actuators.envoy.split import Carried, Json, carried_by
+from actuators.envoy.split import CarriedWeights, Json, carried_by
 from agent.domain.errors import ActError
 from agent.io.bounded import json_in
 
@@ -64,7 +64,7 @@ class XdsFiles:
         except BrokenFileError:
             return False
 
-    def carried(self) -> Carried | None:
+    def carried(self) -> CarriedWeights | None:
         """Raises BrokenFileError."""
         found = self.read("rds")
         try:

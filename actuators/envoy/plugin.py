@@ -14,12 +14,12 @@ from typing import TypeVar
 
 from actuators.envoy import resources
 from actuators.envoy.admin import Admin
-from actuators.envoy.apply import Exchange
+from actuators.envoy.apply import ConfigExchange
 from actuators.envoy.fence import THIS_PROCESS, Writer
 from actuators.envoy.files import BrokenFileError, XdsFiles, write_s
 from actuators.envoy.process import EnvoyProcess, find_binary
 from actuators.envoy.routes import routes
-from actuators.envoy.split import Carried, Json, carried_by, check, metadata_of, spend_lease
+from actuators.envoy.split import CarriedWeights, Json, carried_by, check, metadata_of, spend_lease
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site, TrafficSeen
@@ -135,7 +135,7 @@ class EnvoyTraffic:
             listening=self._process.find() is not None and await self._admin.listening(),
         )
 
-    async def _carried(self) -> Carried | None:
+    async def _carried(self) -> CarriedWeights | None:
         """From the file, or from Envoy where that is missing or broken."""
         try:
             if carried := self._files.carried():
@@ -158,8 +158,8 @@ class EnvoyTraffic:
         async with self._turn:
             await self._route(route)
 
-    def _exchange(self, route: Route) -> Exchange:
-        return Exchange(
+    def _exchange(self, route: Route) -> ConfigExchange:
+        return ConfigExchange(
             files=self._files,
             admin=self._admin,
             process=self._process,
@@ -198,7 +198,7 @@ class EnvoyTraffic:
             await exchange.take_back()
             raise
 
-    async def _claim(self, carried: Carried | None) -> None:
+    async def _claim(self, carried: CarriedWeights | None) -> None:
         """From here on nobody older writes, so that what is read now is not changed by them."""
         epoch = self._bound.epoch
         if carried and carried.epoch > epoch:
@@ -217,7 +217,7 @@ class EnvoyTraffic:
 
         return await asyncio.to_thread(acted)
 
-    async def _place(self, exchange: Exchange, route: Route, wanted: dict[str, Json]) -> None:
+    async def _place(self, exchange: ConfigExchange, route: Route, wanted: dict[str, Json]) -> None:
         """What Envoy cannot start without, where it is missing or broken."""
         version = str(exchange.version())
         contents = {
@@ -273,7 +273,7 @@ class EnvoyTraffic:
             found, carried = self._files.read("rds"), self._files.carried()
             if found is None or carried is None or carried.leased is None:
                 return False
-            exchange = Exchange(
+            exchange = ConfigExchange(
                 files=self._files,
                 admin=self._admin,
                 process=self._process,

@@ -7,7 +7,7 @@ import json
 import math
 
 from actuators.envoy.resources import ID_HEADER, IDLE, UNIQUE_ID, typed
-from actuators.envoy.share_table import Part, first_tries, second_tries, without_lease
+from actuators.envoy.share_table import ShareRange, first_tries, second_tries, without_lease
 from actuators.envoy.split import NAMESPACE, Json
 from agent.domain.effects import Route
 
@@ -79,7 +79,7 @@ def _divided(route: Route, session_header: str) -> Json:
     }
 
 
-def _group(name: str, parts: tuple[Part, ...]) -> Json:
+def _group(name: str, parts: tuple[ShareRange, ...]) -> Json:
     """Envoy takes the groups in turn, one for each try, and refuses a weight of 0."""
     return {"name": name, "clusters": [{"cluster_name": one, "weight": part} for one, part in parts]}
 

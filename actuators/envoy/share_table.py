@@ -11,7 +11,7 @@ from itertools import chain
 
 from agent.domain.effects import Route
 
-Part = tuple[str, int]  # a server's name, and how many hundredths
+ShareRange = tuple[str, int]  # a server's name, and how many hundredths
 
 
 def without_lease(route: Route) -> Route:
@@ -28,17 +28,17 @@ def without_lease(route: Route) -> Route:
     return replace(route, weights=weights, leased=None, lease_s=0.0)
 
 
-def first_tries(route: Route) -> tuple[Part, ...]:
+def first_tries(route: Route) -> tuple[ShareRange, ...]:
     """The split itself. What is leased is taken from the end of each other's part, so that a growing share
     only adds sessions to it."""
     both = (((name, own), (route.leased or name, lent)) for name, own, lent in _parts(route))
     return tuple((name, part) for name, part in chain.from_iterable(both) if part)
 
 
-def second_tries(route: Route) -> tuple[Part, ...]:
+def second_tries(route: Route) -> tuple[ShareRange, ...]:
     """The others instead of a server that failed, by their weights; never the leased one."""
     staying = [(name, own + lent) for name, own, lent in _parts(route)]
-    parts: list[Part] = []
+    parts: list[ShareRange] = []
     for place, (name, own, lent) in enumerate(_parts(route)):
         # from the next one on: many servers of small parts must not all name the first few
         others = dict(staying[place + 1 :] + staying[:place]) or {route.fallback: 1}

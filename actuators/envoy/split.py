@@ -66,7 +66,7 @@ def shared_clock_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class CarriedWeights:
     """The split as it is written, without what a spent lease makes of it."""
 
     epoch: int
@@ -115,7 +115,7 @@ def spend_lease(configuration: Json) -> Json:
     return spent
 
 
-def carried_by(resources: Iterable[Json]) -> Carried:
+def carried_by(resources: Iterable[Json]) -> CarriedWeights:
     """Read a RouteConfiguration of ours back. Raises ValueError on any other."""
     try:
         (configuration,) = resources
@@ -123,7 +123,7 @@ def carried_by(resources: Iterable[Json]) -> Carried:
             route for route in configuration["virtual_hosts"][0]["routes"] if route["name"] == "split"
         )
         metadata = split["metadata"]["filter_metadata"][NAMESPACE]
-        return Carried(
+        return CarriedWeights(
             epoch=int(metadata["epoch"]),
             number=int(metadata["number"]),
             weights={str(name): int(weight) for name, weight in metadata["weights"].items()},

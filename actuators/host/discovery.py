@@ -17,14 +17,14 @@ from agent.domain.model import Server
 from vllm_facts.errors import FlagError
 from vllm_facts.flags import setting_of
 
-Here = tuple[Server, Mapping[str, object]]
+DiscoveredServer = tuple[Server, Mapping[str, object]]
 
 _PROGRAM_WORDS = 8  # of a command line: python's own options, a wrapper, then what it runs
 _MODULE = re.compile(r"vllm\.entrypoints\.(openai|cli)\.\w+")
 _CONTAINED = re.compile(r"docker|containerd|libpod|kubepods|crio|lxc")  # in a path of /proc/PID/cgroup
 
 
-async def containers(host: str) -> Sequence[Here]:
+async def containers(host: str) -> Sequence[DiscoveredServer]:
     """Those that run, but for our own. Raises ActError when Docker's Engine cannot be asked."""
     client = DockerClient(host=host)
     summaries = [one for one in await client.listed({}) if SERVER not in (one.get("Labels") or {})]
@@ -32,7 +32,7 @@ async def containers(host: str) -> Sequence[Here]:
     return [found for one in inspected if one for found in _container(one)]
 
 
-def _container(inspect: Json) -> Iterator[Here]:
+def _container(inspect: Json) -> Iterator[DiscoveredServer]:
     argv: Sequence[str] = ()
     with suppress(FlagError):
         argv = argv_of(inspect)
@@ -42,12 +42,12 @@ def _container(inspect: Json) -> Iterator[Here]:
         yield Server(name=name, setting=setting, address=address, ours=False), {"containers": [name]}
 
 
-def processes() -> Sequence[Here]:
+def processes() -> Sequence[DiscoveredServer]:
     """Those that listen on a port of plain HTTP, but for our own and those of containers."""
     return [found for one in procfs.processes() for found in _process(one)]
 
 
-def _process(one: procfs.Process) -> Iterator[Here]:
+def _process(one: procfs.Process) -> Iterator[DiscoveredServer]:
     argv = procfs.words(one.pid)
     address = listens(argv) if serves(argv) else ""
     if not address or ownership_env.is_marked(one) or _is_contained(one.pid):

@@ -24,7 +24,7 @@ _AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRoom:
+class GpuMemory:
     index: int
     uuid: str
     free_mib: float | None  # None: the driver does not say
@@ -41,7 +41,7 @@ async def total_memory() -> int | None:
     return await asyncio.to_thread(_meminfo, Path("/proc/meminfo"), "MemTotal")
 
 
-async def gpus(command: str = "nvidia-smi", within_s: float = _SMI_S) -> tuple[GpuRoom, ...]:
+async def gpus(command: str = "nvidia-smi", within_s: float = _SMI_S) -> tuple[GpuMemory, ...]:
     """Every NVIDIA GPU of the host. Raises ActError when nvidia-smi is not there, fails or hangs."""
     fields: tuple[str, ...] = _FIELDS
     code, said = await _asked(command, fields, within_s)
@@ -99,13 +99,13 @@ async def _end(child: Process) -> None:
             await child.communicate()
 
 
-def _gpu(line: str, fields: Sequence[str], command: str) -> GpuRoom:
+def _gpu(line: str, fields: Sequence[str], command: str) -> GpuMemory:
     row = dict(zip(fields, (cell.strip() for cell in line.split(",")), strict=False))
     if len(row) != len(fields) or not row["index"].isdecimal() or len(row["index"]) > _INDEX_DIGITS:
         raise ActError(f"{command}: a row that cannot be read: {line.strip()[:_SHOWN]}")
     used, total = _number(row["memory.used"]), _number(row["memory.total"])
     kept = _number(row.get("memory.reserved", "0")) or 0.0
-    return GpuRoom(
+    return GpuMemory(
         index=int(row["index"]),
         uuid=row["uuid"],
         free_mib=None if used is None or total is None else max(0.0, total - used - kept),

@@ -21,7 +21,7 @@ _LOGS_KEPT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class OwnershipNote:
     """`servers/NAME.json`: the whole command line, secrets too, so only the daemon's user may read it."""
 
     pid: int
@@ -33,7 +33,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
+class MarkedProcess:
     """A server of ours that runs."""
 
     name: str
@@ -64,9 +64,9 @@ def is_marked(one: Process) -> bool:
     return _SERVER in environment(one.pid)
 
 
-def marked(site: Site) -> dict[str, Marked]:
+def marked(site: Site) -> dict[str, MarkedProcess]:
     """The site's servers whose first process, the leader of their session, runs."""
-    found: dict[str, Marked] = {}
+    found: dict[str, MarkedProcess] = {}
     for one, env in any_marked():
         target, _, name = env[_SERVER].rpartition("/")
         older = found.get(name)
@@ -77,7 +77,7 @@ def marked(site: Site) -> dict[str, Marked]:
         note = read_note(site, name)
         known = note is not None and note.pid == one.pid and note.started == one.started
         argv = note.argv if note and known else tuple(words(one.pid))
-        found[name] = Marked(name=name, process=one, argv=argv, epoch=epoch_in(env.get(_EPOCH, "")))
+        found[name] = MarkedProcess(name=name, process=one, argv=argv, epoch=epoch_in(env.get(_EPOCH, "")))
     return found
 
 
@@ -94,7 +94,7 @@ def members(site: Site, name: str) -> list[Process]:
     return bearing + [one for one in everybody if one.session in sessions and one not in bearing]
 
 
-def newest_epoch(site: Site, running: Mapping[str, Marked]) -> int:
+def newest_epoch(site: Site, running: Mapping[str, MarkedProcess]) -> int:
     """Of the daemons that started a server here."""
     notes = (read_note(site, file.stem) for file in _folder(site).glob("*.json"))
     return max([0, *(one.epoch for one in running.values()), *(note.epoch for note in notes if note)])
@@ -104,16 +104,16 @@ def log_of(site: Site, name: str) -> Path:
     return _folder(site) / f"{name}.log"
 
 
-def read_note(site: Site, name: str) -> Note | None:
+def read_note(site: Site, name: str) -> OwnershipNote | None:
     """None where there is none that can be read: the mark alone must do then."""
     try:
         body = json.loads((_folder(site) / f"{name}.json").read_text(encoding="utf-8"))
-        return Note(**{**body, "argv": tuple(body["argv"])})
+        return OwnershipNote(**{**body, "argv": tuple(body["argv"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def write_note(site: Site, name: str, note: Note) -> None:
+def write_note(site: Site, name: str, note: OwnershipNote) -> None:
     write_private(_folder(site) / f"{name}.json", asdict(note))
 
 

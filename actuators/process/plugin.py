@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from actuators.host import discovery, ownership_env, procfs
 from actuators.host import origin as server_origin
 from actuators.host.origin import Origin
-from actuators.host.ownership_env import Marked, Note
+from actuators.host.ownership_env import MarkedProcess, OwnershipNote
 from actuators.host.process_group import end, exit_code, how_it_ended, spawn
 from actuators.host.procfs import Process
 from actuators.host.server_log import log_cause, log_lines, log_tail
@@ -20,10 +20,10 @@ from actuators.process import adopted
 from actuators.process.address import address_of, listens, port_of
 from actuators.process.watch import until_gone
 from actuators.vllm.probe import OpenAiProbe
-from agent.domain.answers import Answer
+from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError, FencedError
 from agent.domain.events import ServerLost
-from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
 from vllm_facts.errors import FlagError
 from vllm_facts.flags import setting_of
@@ -77,7 +77,7 @@ class ProcessEngine:
         return bound
 
     @staticmethod
-    async def found_here() -> Sequence[discovery.Here]:
+    async def found_here() -> Sequence[discovery.DiscoveredServer]:
         """The servers that are processes of this host, for a first config."""
         return await asyncio.to_thread(discovery.processes)
 
@@ -106,16 +106,16 @@ class ProcessEngine:
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
-    ) -> Prospect:
+    ) -> PreflightResult:
         """A command line that cannot be written is a problem; room is not looked at: there must be some."""
         if wanted not in {"auto", "surge"}:
             why = f'strategy = "{wanted}" needs containers: [targets.engine] kind = "docker"'
-            return Prospect(problem=f'{why}; here write "surge"')
+            return PreflightResult(problem=f'{why}; here write "surge"')
         try:
             (await asyncio.to_thread(self._origin)).command(setting, self.ports[0])
         except FlagError as error:
-            return Prospect(problem=str(error), lasting=True)
-        return Prospect(strategy="surge", why=f"{servers[0].name} stays beside it")
+            return PreflightResult(problem=str(error), lasting=True)
+        return PreflightResult(strategy="surge", why=f"{servers[0].name} stays beside it")
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """One launch of a name at a time: the next one finds what the first has started."""
@@ -152,7 +152,9 @@ class ProcessEngine:
 
         await (await self._probe(server)).warm_up(requests, deadline_s, prompts, log)
 
-    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+    async def answers(
+        self, server: Server, prompts: Sequence[str], deadline_s: float
+    ) -> tuple[GoldenAnswer, ...]:
         return await (await self._probe(server)).answers(prompts, deadline_s)
 
     async def _probe(self, server: Server) -> OpenAiProbe:
@@ -246,7 +248,7 @@ class ProcessEngine:
 
     # Starting and ending.
 
-    async def _unfenced(self) -> Mapping[str, Marked]:
+    async def _unfenced(self) -> Mapping[str, MarkedProcess]:
         site = self._bound
         running = await asyncio.to_thread(ownership_env.marked, site)
         newest = ownership_env.newest_epoch(site, running)
@@ -256,7 +258,7 @@ class ProcessEngine:
             )
         return running
 
-    def _start(self, server: Server) -> Marked:
+    def _start(self, server: Server) -> MarkedProcess:
         """Nothing awaits between choosing a port and starting: no other launch here can choose the same."""
         site = self._bound
         if "/" in server.name:
@@ -269,7 +271,7 @@ class ProcessEngine:
         log_from = log.stat().st_size if log.exists() else 0
         env = {**origin.env, **ownership_env.marks(site, server.name)}
         started = spawn(argv, env=env, cwd=origin.cwd, log=log)
-        note = Note(
+        note = OwnershipNote(
             pid=started.pid,
             started=started.started,
             argv=argv,
@@ -278,7 +280,7 @@ class ProcessEngine:
             log_from=log_from,
         )
         ownership_env.write_note(site, server.name, note)
-        return Marked(name=server.name, process=started, argv=argv, epoch=site.epoch)
+        return MarkedProcess(name=server.name, process=started, argv=argv, epoch=site.epoch)
 
     def _free_port(self) -> int:
         first, last = self.ports
@@ -292,7 +294,7 @@ class ProcessEngine:
                     return port
         raise ActError(f"ports: none of {first}..{last} is free: give a wider range")
 
-    async def _healthy(self, one: Marked, address: str) -> None:
+    async def _healthy(self, one: MarkedProcess, address: str) -> None:
         probe = OpenAiProbe(address=address)
         while True:
             health = await probe.health()
@@ -311,12 +313,12 @@ class ProcessEngine:
         one = ownership_env.marked(self._bound).get(server.name)
         return one.process if one else None
 
-    async def _end(self, name: str, one: Marked | None, grace_s: float) -> None:
+    async def _end(self, name: str, one: MarkedProcess | None, grace_s: float) -> None:
         site = self._bound
         await end(one.process if one else None, lambda: ownership_env.members(site, name), grace_s)
         ownership_env.drop_note(site, name)
 
-    async def _undo(self, name: str, one: Marked | None) -> None:
+    async def _undo(self, name: str, one: MarkedProcess | None) -> None:
         """Nothing is left of a launch, unless a newer daemon has found the server and goes on with it."""
         note = ownership_env.read_note(self._bound, name)
         if note is None or note.epoch <= self._bound.epoch:

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from agent.domain.answers import Answer
+from agent.domain.answers import GoldenAnswer
 from agent.io.bounded import body_of, json_in
 
 TOKENS = 48  # asked of each answer
@@ -21,12 +21,14 @@ _OK, _REFUSED = 200, 400
 Json = dict[str, Any]
 
 
-async def answers(session: aiohttp.ClientSession, model: str, prompts: Sequence[str]) -> tuple[Answer, ...]:
+async def answers(
+    session: aiohttp.ClientSession, model: str, prompts: Sequence[str]
+) -> tuple[GoldenAnswer, ...]:
     """In the order of the prompts; one that fails is an Answer that says so."""
     gate = asyncio.Semaphore(_AT_ONCE)
     salt = secrets.token_hex(8)  # nothing of an earlier round lies in a prefix cache
 
-    async def one(prompt: str) -> Answer:
+    async def one(prompt: str) -> GoldenAnswer:
         async with gate:
             return await _answer(session, {"model": model, "prompt": prompt}, salt)
 
@@ -35,7 +37,7 @@ async def answers(session: aiohttp.ClientSession, model: str, prompts: Sequence[
     return tuple(task.result() for task in asked)
 
 
-async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> Answer:
+async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> GoldenAnswer:
     """With log-probabilities, and uncached, where the server allows it."""
     plain = {**asked, "max_tokens": TOKENS, "temperature": 0, "seed": 0}
     body = {**plain, "logprobs": 0, "cache_salt": salt}
@@ -54,10 +56,10 @@ async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> Ans
         await asyncio.sleep(_RETRY_S)
 
 
-FAILED = Answer(finish_reason="failed")
+FAILED = GoldenAnswer(finish_reason="failed")
 
 
-def read(body: Any) -> Answer:  # noqa: ANN401 - whatever JSON came
+def read(body: Any) -> GoldenAnswer:  # noqa: ANN401 - whatever JSON came
     """The answer in the body of a completion; FAILED where there is none."""
     try:
         choice = body["choices"][0]
@@ -66,7 +68,7 @@ def read(body: Any) -> Answer:  # noqa: ANN401 - whatever JSON came
         counted = usage.get("completion_tokens")
         if not isinstance(counted, int) or not 0 <= counted <= MOST_TOKENS:
             counted = len(tokens or text.split())
-        return Answer(
+        return GoldenAnswer(
             text=text,
             finish_reason=str(choice.get("finish_reason") or ""),
             length=counted,

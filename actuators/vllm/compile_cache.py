@@ -4,33 +4,33 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from actuators.vllm.dry_run import Answer, Checked
+from actuators.vllm.dry_run import DryRunOutput, DryRunResult
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class CacheState:
     """`warm`: nothing has to be compiled. None: not known."""
 
     warm: bool | None
     notes: tuple[str, ...]  # for who decides
 
 
-def start_of(blue: Json, checked: Checked) -> Start:
+def start_of(blue: Json, checked: DryRunResult) -> CacheState:
     """Of one like `blue`; `checked` has answered for the command that runs, then for the candidate."""
     if checked.why:
-        return Start(warm=None, notes=(f"the flags are tried by the start itself: {checked.why}",))
+        return CacheState(warm=None, notes=(f"the flags are tried by the start itself: {checked.why}",))
     now, then = checked.answers
     if not then.ok:
         why = f"vLLM {checked.version} cannot judge this model without a network or weights: {then.error}"
-        return Start(warm=None, notes=(f"the flags are tried by the start itself: {why}",))
+        return CacheState(warm=None, notes=(f"the flags are tried by the start itself: {why}",))
     takes = f"vLLM {checked.version} takes these flags{_changes(now, then)}"
     warm, why = _warm(blue, checked.cache, now, then)
-    return Start(warm=warm, notes=(takes, why))
+    return CacheState(warm=warm, notes=(takes, why))
 
 
-def _warm(blue: Json, cache: str, now: Answer, then: Answer) -> tuple[bool | None, str]:
+def _warm(blue: Json, cache: str, now: DryRunOutput, then: DryRunOutput) -> tuple[bool | None, str]:
     if not then.compiles:
         return True, "nothing is compiled with these flags: every start is a warm one"
     if not then.hash:
@@ -49,7 +49,7 @@ def _kept(blue: Json, cache: str) -> bool:
     return bool(cache) and any(PurePosixPath(cache).is_relative_to(target) for target in targets)
 
 
-def _changes(now: Answer, then: Answer) -> str:
+def _changes(now: DryRunOutput, then: DryRunOutput) -> str:
     """What differs in the resolved configuration, defaults that follow other flags included."""
     if not now.ok:
         return ""

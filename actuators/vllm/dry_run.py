@@ -38,7 +38,7 @@ _OFFLINE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class DryRunOutput:
     """What vLLM says of one command. `kind` of an error: "usage", "value", "other"."""
 
     ok: bool
@@ -52,16 +52,18 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class DryRunResult:
     """`why`: nothing is known, and why. Else one answer for each command."""
 
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[DryRunOutput, ...] = ()
     version: str = ""
     cache: str = ""  # folder in the container that holds what was compiled
     why: str = ""
 
 
-async def dry_run(client: DockerClient, site: Site, blue: Json, commands: Sequence[Sequence[str]]) -> Checked:
+async def dry_run(
+    client: DockerClient, site: Site, blue: Json, commands: Sequence[Sequence[str]]
+) -> DryRunResult:
     """Asks about these whole commands (program and flags). Raises ActError when that cannot be done."""
     name = container_name(site, "check")
     labels = {TARGET: site.target, CHECK: site_digest(site)}  # not STATE_DIR: those are servers
@@ -76,7 +78,7 @@ async def dry_run(client: DockerClient, site: Site, blue: Json, commands: Sequen
                 continue
             raise
         return read(code, output)
-    return Checked(why=f"its image has none of {', '.join(pythons)} to ask vLLM with")
+    return DryRunResult(why=f"its image has none of {', '.join(pythons)} to ask vLLM with")
 
 
 async def tidy(client: DockerClient, site: Site) -> None:
@@ -171,7 +173,7 @@ def _without_serve(words: Sequence[str]) -> list[str]:
     return list(words[1:] if words[:1] in (["serve"], ("serve",)) else words)
 
 
-def read(code: int, output: str) -> Checked:
+def read(code: int, output: str) -> DryRunResult:
     """What the script printed, among all that vLLM prints."""
     lines = [line for line in output.splitlines() if line.strip()]
     for line in reversed(lines):
@@ -179,14 +181,14 @@ def read(code: int, output: str) -> Checked:
             with suppress(ValueError, TypeError, KeyError):
                 return _checked(json.loads(line.removeprefix(arg_check.MARK)))
     last = f": {mask(lines[-1])[:300]}" if lines else ""
-    return Checked(why=f"vLLM's own check ended with code {code} and no answer{last}")
+    return DryRunResult(why=f"vLLM's own check ended with code {code} and no answer{last}")
 
 
-def _checked(said: Json) -> Checked:
+def _checked(said: Json) -> DryRunResult:
     if said["vllm"] is None:
-        return Checked(why="its image has no vLLM that could be asked")
+        return DryRunResult(why="its image has no vLLM that could be asked")
     answers = tuple(
-        Answer(
+        DryRunOutput(
             ok=bool(one["ok"]),
             kind=str(one.get("kind", "")),
             error=mask(str(one.get("error", ""))),
@@ -196,4 +198,4 @@ def _checked(said: Json) -> Checked:
         )
         for one in said["answers"]
     )
-    return Checked(answers=answers, version=str(said["vllm"]), cache=str(said["cache"]))
+    return DryRunResult(answers=answers, version=str(said["vllm"]), cache=str(said["cache"]))

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from actuators.vllm import answers as golden_answers
-from actuators.vllm.warm_up import Log, Warming, no_log
-from agent.domain.answers import Answer
+from actuators.vllm.warm_up import Log, WarmUpRequests, no_log
+from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError
 from agent.io.bounded import body_of, json_in
 
@@ -69,11 +69,13 @@ class OpenAiProbe:
 
         Raises ActError when more than half fail, or the deadline passes.
         """
-        warming: Warming | None = None
+        warming: WarmUpRequests | None = None
         try:
             async with asyncio.timeout(deadline_s), self._session(None) as session:
                 model, context = await self._model(session)
-                warming = Warming(session=session, model=model, context=context, prompts=prompts, log=log)
+                warming = WarmUpRequests(
+                    session=session, model=model, context=context, prompts=prompts, log=log
+                )
                 await warming.run(requests)
         except TimeoutError as error:
             done, compiled = (len(warming.done), warming.compiled) if warming else (0, "")
@@ -87,7 +89,7 @@ class OpenAiProbe:
                 f"{self.address}: {len(failed)} of {len(warming.done)} warm-up requests failed: {failed[0]}"
             )
 
-    async def answers(self, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+    async def answers(self, prompts: Sequence[str], deadline_s: float) -> tuple[GoldenAnswer, ...]:
         """What it says to golden prompts. Raises ActError when it names no model, or the deadline passes."""
         try:
             async with asyncio.timeout(deadline_s), self._session(None) as session:

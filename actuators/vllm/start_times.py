@@ -11,9 +11,9 @@ from typing import Any, Literal
 from agent.io.bounded import json_in
 from vllm_facts.values import Setting
 
-Kind = Literal["warm", "cold", "unknown", "stop"]
+StartKind = Literal["warm", "cold", "unknown", "stop"]
 
-_STARTS: tuple[Kind, ...] = ("warm", "cold", "unknown")
+_STARTS: tuple[StartKind, ...] = ("warm", "cold", "unknown")
 _KEPT = 5  # of each kind: last month's disk must not outvote today's
 _MOST_KEYS = 50
 _SLOWEST_TIMES = 3.0
@@ -73,11 +73,11 @@ class StartTimes:
         warm = self._read("foreseen").get(key, {}).get(_name(setting))
         return warm if isinstance(warm, bool) else None
 
-    def _of(self, key: str, *kinds: Kind) -> list[float]:
+    def _of(self, key: str, *kinds: StartKind) -> list[float]:
         times = self._read("seconds").get(key, {})
         return [second for kind in kinds for second in _numbers(times.get(kind))]
 
-    def _add(self, key: str, kind: Kind, seconds: float) -> None:
+    def _add(self, key: str, kind: StartKind, seconds: float) -> None:
         if not 0 <= seconds <= _LONGEST_S:
             return
         known = self._read("seconds")
@@ -105,7 +105,7 @@ class StartTimes:
             fresh.replace(self.path)
 
 
-def _kinds(warm: bool | None) -> tuple[Kind, ...]:
+def _kinds(warm: bool | None) -> tuple[StartKind, ...]:
     return _STARTS if warm is None else ("warm",) if warm else ("cold",)
 
 

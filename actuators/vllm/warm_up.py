@@ -24,7 +24,7 @@ async def no_log() -> Sequence[str]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Warming:
+class WarmUpRequests:
     """One warm-up. `done`: of each request that has ended why it failed, empty where it did not."""
 
     session: aiohttp.ClientSession

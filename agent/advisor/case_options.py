@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.domain.errors import ConfigError
-from vllm_facts.command.serve_command import Command
-from vllm_facts.deployment import Card, Case, Model
+from vllm_facts.command.serve_command import ServeCommand
+from vllm_facts.deployment import Deployment, GpuModel, Model
 from vllm_facts.models import lookup
 from vllm_facts.sizing.gpus import card_of
 
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def case_of(args: argparse.Namespace, command: Command, *, version: str = "") -> Case:
+def case_of(args: argparse.Namespace, command: ServeCommand, *, version: str = "") -> Deployment:
     """ConfigError names the option, what was found and what to write. `version`: as the server tells it."""
     log = log_of(args.log) if args.log else ()
     setting = command.setting
@@ -46,7 +46,7 @@ def case_of(args: argparse.Namespace, command: Command, *, version: str = "") ->
         from agent.plugins.option_errors import meant  # noqa: PLC0415 - its patterns cost more than all of this file
 
         raise ConfigError(f"--profile {args.profile}: is not known{meant(args.profile, PROFILES)}")
-    return Case(
+    return Deployment(
         setting={**setting, **command.reach},
         env={**command.reaching, **_environment(args.env)},
         card=_card(args.gpu) if args.gpu else None,
@@ -60,7 +60,7 @@ def case_of(args: argparse.Namespace, command: Command, *, version: str = "") ->
     )
 
 
-def unknown(case: Case) -> list[str]:
+def unknown(case: Deployment) -> list[str]:
     """What would let the lints say more, each with the option that tells it."""
     name = str(case.setting.get("model", ""))
     model = f"the model {name} (--model-config FILE)" if name else "the model: none is named"
@@ -75,7 +75,7 @@ def unknown(case: Case) -> list[str]:
     return [what for lacks, what in lacking if lacks]
 
 
-def _card(name: str) -> Card:
+def _card(name: str) -> GpuModel:
     card = card_of(name)
     if card is None:
         raise ConfigError(

@@ -14,7 +14,7 @@ _SAME_DTYPE = {"fp8": "fp8_e4m3"}  # vLLM's own short form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubts:
+class FlagMismatches:
     """One sentence for each thing that does not fit. `beyond`: more ran than these flags let run."""
 
     said: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Doubts:
         return bool(self.said)
 
 
-def doubts(given: Setting, told: Setting, reading: Reading, model: str) -> Doubts:
+def doubts(given: Setting, told: Setting, reading: Reading, model: str) -> FlagMismatches:
     """`given`: by the person. `told`: by the server. `model`: the name that it serves under, or ""."""
     beyond = _beyond({**told, **given}, reading)
     said = [beyond] if beyond else []
@@ -39,7 +39,7 @@ def doubts(given: Setting, told: Setting, reading: Reading, model: str) -> Doubt
         for knob, present in known.items()
         if given.get(knob) is not None and not _alike(given[knob], present)
     ]
-    return Doubts(said=tuple(said), beyond=bool(beyond))
+    return FlagMismatches(said=tuple(said), beyond=bool(beyond))
 
 
 def _beyond(given: Setting, reading: Reading) -> str:

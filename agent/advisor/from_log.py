@@ -9,7 +9,7 @@ from agent.advisor.scrape import BEGIN, SERVER, Window
 from agent.domain.errors import ConfigError
 from agent.domain.model import Slo
 from agent.domain.reading import EngineSample
-from agent.observe.aggregator import Fold
+from agent.observe.aggregator import Aggregator
 
 EVERY_S = 10.0  # VLLM_LOG_STATS_INTERVAL, unless somebody changed it
 LATEST = 30  # of the moments that the log tells of
@@ -46,7 +46,7 @@ def logged(log: Sequence[str], slo: Slo) -> Window:
             "give the URL of the server, two saved scrapes, or a log of its busy time"
         )
     span_s = EVERY_S * len(moments)
-    fold = Fold(slo=slo, span_s=span_s, fresh_s=EVERY_S)
+    fold = Aggregator(slo=slo, span_s=span_s, fresh_s=EVERY_S)
     for place, moment in enumerate(moments, start=1):
         fold.add(
             EngineSample(

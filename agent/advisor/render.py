@@ -8,10 +8,10 @@ from typing import Any
 
 from agent.terminal.tables import safe, value
 from lint.advice import SEVERITIES, Advice, rows
-from vllm_facts.command.config_flags import Undone
-from vllm_facts.command.serve_command import Command
+from vllm_facts.command.config_flags import UnsupportedEdit
+from vllm_facts.command.serve_command import ServeCommand
 from vllm_facts.command.shell import quoted, tail
-from vllm_facts.deployment import Case, Finding
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flags import is_switch
 from vllm_facts.values import Knob, Value
 
@@ -25,8 +25,8 @@ NARROW, WIDE = 60, 110
 
 def as_json(
     advice: Advice,
-    case: Case,
-    command: Command,
+    case: Deployment,
+    command: ServeCommand,
     *,
     assumed: Mapping[Knob, Value],
     unknown: Iterable[str],
@@ -49,7 +49,9 @@ def as_json(
     return json.dumps(document, indent=2) + "\n"
 
 
-def as_text(advice: Advice, case: Case, *, assumed: Mapping[Knob, Value], width: int | None = None) -> str:
+def as_text(
+    advice: Advice, case: Deployment, *, assumed: Mapping[Knob, Value], width: int | None = None
+) -> str:
     """The findings by severity, each with what, why and who says so; empty without any."""
     width = width or _width()
     parts = []
@@ -65,7 +67,7 @@ def as_text(advice: Advice, case: Case, *, assumed: Mapping[Knob, Value], width:
     return "\n".join(parts)
 
 
-def improved(command: Command, still: Sequence[str], undone: Sequence[Undone]) -> str:
+def improved(command: ServeCommand, still: Sequence[str], undone: Sequence[UnsupportedEdit]) -> str:
     """The command to paste, and what it alone does not mend."""
     width = _width()
     head = "THE COMMAND WITH THESE CHANGES"
@@ -83,7 +85,7 @@ def improved(command: Command, still: Sequence[str], undone: Sequence[Undone]) -
     return text
 
 
-def paste(command: Command, width: int | None = None) -> str:
+def paste(command: ServeCommand, width: int | None = None) -> str:
     """The command for a shell, each flag with its value, broken where the terminal ends."""
     room = (width or _width()) - len(" \\")
     lines, line = [], ""
@@ -97,7 +99,7 @@ def paste(command: Command, width: int | None = None) -> str:
     return " \\\n".join([*lines, line]) + aside + "\n"
 
 
-def _chunks(command: Command) -> list[str]:
+def _chunks(command: ServeCommand) -> list[str]:
     """Words that belong together, quoted: `--max-num-seqs 64`."""
     chunks: list[str] = []
     for word in command.words:
@@ -110,7 +112,7 @@ def _chunks(command: Command) -> list[str]:
     return chunks
 
 
-def _finding(finding: Finding, case: Case, assumed: Mapping[Knob, Value], width: int) -> str:
+def _finding(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value], width: int) -> str:
     head = f"  {finding.rule:4}{_change(finding, case, assumed)}  [{finding.klass}]\n"
     lines = [
         ("why", finding.why),
@@ -122,7 +124,7 @@ def _finding(finding: Finding, case: Case, assumed: Mapping[Knob, Value], width:
     return head + "".join(_line(label, said, width, indent=6) for label, said in lines if said)
 
 
-def _change(finding: Finding, case: Case, assumed: Mapping[Knob, Value]) -> str:
+def _change(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> str:
     """`max_num_seqs 2 -> 16, VLLM_X 1 -> (unset)`"""
     changes = [
         f"{safe(knob)} {_present(knob, case.setting.get(knob, assumed.get(knob)))} -> {value(new)}"

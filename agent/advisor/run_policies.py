@@ -12,15 +12,15 @@ from agent.domain.model import Evidence, Proposal, Slo
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.plugins import loader
-from agent.plugins.third_party import Contained, where
+from agent.plugins.third_party import GuardedPolicy, where
 from lint.precedence import ranked
-from vllm_facts.deployment import Case, Finding
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flags import with_setting
 from vllm_facts.values import Knob, Setting, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class PolicyFindings:
     """`findings` in order of precedence. `assumed`: present values that no flag gives. `broken`: one sentence
     for each policy that could not be asked."""
 
@@ -29,18 +29,18 @@ class Said:
     broken: tuple[str, ...] = ()
 
 
-def said(reading: Reading, setting: Setting, slo: Slo, case: Case) -> Said:
+def said(reading: Reading, setting: Setting, slo: Slo, case: Deployment) -> PolicyFindings:
     context = Context(setting=setting, slo=slo, bounds=BOUNDS, case=case)
     policies, broken = _built()
     proposals: list[Proposal] = []
     for name, policy in policies.items():
         answer = policy.propose(reading, context)
-        if why := _unusable(answer) if isinstance(policy, Contained) else "":
+        if why := _unusable(answer) if isinstance(policy, GuardedPolicy) else "":
             broken.append(f"{name}: {why}")
         else:
             proposals += answer
     kept = ranked(proposals).kept
-    return Said(
+    return PolicyFindings(
         findings=tuple(finding_of(proposal) for proposal in kept),
         assumed={knob: now for proposal in reversed(kept) for knob, now in proposal.assumed.items()},
         broken=tuple(broken),

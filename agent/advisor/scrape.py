@@ -16,7 +16,7 @@ from agent.advisor.histograms import series
 from agent.domain.errors import ConfigError, SensorError
 from agent.domain.model import Slo
 from agent.domain.reading import EngineSample, Reading
-from agent.observe.aggregator import Fold
+from agent.observe.aggregator import Aggregator
 from vllm_facts.metrics import totals as scrapes
 from vllm_facts.values import Setting, Value
 
@@ -49,7 +49,7 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
     """Scrape the server for so long. ConfigError when it cannot be; a scrape that fails later is a gap."""
     base = _base(url)
     every_s = max(0.1, min(1.0, seconds / 10))
-    fold = Fold(slo=slo, span_s=seconds, fresh_s=3 * every_s)
+    fold = Aggregator(slo=slo, span_s=seconds, fresh_s=3 * every_s)
     try:
         body = last = _get(f"{base}/metrics")
         before = scrapes.totals(body)
@@ -110,7 +110,7 @@ def saved(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
     except SensorError as error:
         raise ConfigError(f"--scrape {second}: {error}; save the whole page") from error
     halves = _halves(then, whole, seconds)
-    fold = Fold(slo=slo, span_s=seconds, fresh_s=seconds)
+    fold = Aggregator(slo=slo, span_s=seconds, fresh_s=seconds)
     for half in halves:
         fold.add(half)
     reading = fold.reading(SERVER, end)

@@ -11,18 +11,18 @@ from http import HTTPStatus
 from aiohttp import HttpVersion11, web
 from pydantic import TypeAdapter
 
-from agent.api.daemon_view import Desk
-from agent.api.failed_auth import Strangers
-from agent.api.idempotency import Repeats
-from agent.api.middleware import HOLDER, Border, stamp
+from agent.api.daemon_view import DaemonView
+from agent.api.failed_auth import FailedAuthLog
+from agent.api.idempotency import IdempotencyKeys
+from agent.api.middleware import HOLDER, AccessControl, stamp
 from agent.api.openapi import document
-from agent.api.operations import Answer, Call, Operation
-from agent.api.peer_identity import Peers
-from agent.api.problems import Refusal
-from agent.api.rate_limits import Limits
+from agent.api.operations import Call, Operation, OperationResult
+from agent.api.peer_identity import PeerIdentities
+from agent.api.problems import RequestRefusedError
+from agent.api.rate_limits import RateLimits
 from agent.api.request_parsing import BODY_LIMIT, body_of, query_of
 from agent.api.routes import audit, console, daemon, log, rollouts, series, suggestions, targets
-from agent.api.target_scope import Scoped
+from agent.api.target_scope import ScopedView
 from agent.api.tokens import Tokens
 from agent.domain.state import State
 
@@ -36,18 +36,18 @@ OPERATIONS: tuple[Operation, ...] = (
     *log.OPERATIONS,
     *audit.OPERATIONS,
 )
-STRANGERS: web.AppKey[Strangers] = web.AppKey("strangers", Strangers)
-Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
+STRANGERS: web.AppKey[FailedAuthLog] = web.AppKey("strangers", FailedAuthLog)
+AppEndpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def build_app(
-    desk: Desk,
+    desk: DaemonView,
     tokens: Tokens,
     hosts: Collection[str] = (),
     pages: Sequence[web.RouteDef] = (),
     *,
-    peers: Peers | None = None,
-    limits: Limits | None = None,
+    peers: PeerIdentities | None = None,
+    limits: RateLimits | None = None,
     heartbeat_s: float = audit.HEARTBEAT_S,
 ) -> web.Application:
     """The whole API over one desk. `peers` None: over a unix socket, too, everybody needs a token.
@@ -55,10 +55,10 @@ def build_app(
     `hosts`: names, besides those of loopback, that clients may use in the Host header (no ports; IPv6 in
     brackets). `pages`: GET routes of the console's files, served without a token, so they hold no data.
     """
-    limits = limits or Limits(now=time.monotonic)
-    strangers = Strangers(desk.strangers)
-    border = Border(tokens, peers, limits, strangers, hosts=hosts, pages=[page.path for page in pages])
-    repeats = Repeats(desk.accepted)
+    limits = limits or RateLimits(now=time.monotonic)
+    strangers = FailedAuthLog(desk.strangers)
+    border = AccessControl(tokens, peers, limits, strangers, hosts=hosts, pages=[page.path for page in pages])
+    repeats = IdempotencyKeys(desk.accepted)
     app = web.Application(middlewares=[border.middleware], client_max_size=BODY_LIMIT)
     app[audit.BORDER] = border
     app[STRANGERS] = strangers
@@ -89,7 +89,7 @@ async def _close(app: web.Application) -> None:
     app[STRANGERS].close()
 
 
-def _endpoint(operation: Operation, desk: Desk, repeats: Repeats) -> Endpoint:
+def _endpoint(operation: Operation, desk: DaemonView, repeats: IdempotencyKeys) -> AppEndpoint:
     adapter = TypeAdapter[object](operation.gives)
 
     async def endpoint(request: web.Request) -> web.StreamResponse:
@@ -97,10 +97,10 @@ def _endpoint(operation: Operation, desk: Desk, repeats: Repeats) -> Endpoint:
         if operation.role is not None and (holder is None or not holder.allows(operation.role)):
             has = holder.role if holder else "none"
             detail = f"This needs the role {operation.role}; the token's role is {has}."
-            raise Refusal(403, detail, kind="role-too-low")
+            raise RequestRefusedError(403, detail, kind="role-too-low")
         query = query_of(request, operation.query)
         body = await body_of(request, operation.body) if operation.body else None
-        seen = desk if holder is None or holder.targets is None else Scoped(desk, holder)
+        seen = desk if holder is None or holder.targets is None else ScopedView(desk, holder)
         call = Call(request=request, desk=seen, holder=holder, query=query, body=body)
         if operation.method == "GET" or holder is None:
             return await answered(call)
@@ -110,7 +110,7 @@ def _endpoint(operation: Operation, desk: Desk, repeats: Repeats) -> Endpoint:
         given = await operation.answer(replace(call, request_name=name, accepted=accepted))
         if isinstance(given, web.StreamResponse):
             return given
-        answer = given if isinstance(given, Answer) else Answer(value=given)
+        answer = given if isinstance(given, OperationResult) else OperationResult(value=given)
         return web.Response(
             body=adapter.dump_json(answer.value, by_alias=True),
             status=operation.status,
@@ -127,7 +127,9 @@ async def _expect(request: web.Request) -> web.StreamResponse | None:
         return None
     if request.headers.get("Expect", "").lower() != "100-continue":
         status = HTTPStatus.EXPECTATION_FAILED
-        return Refusal(status, "Only `Expect: 100-continue` is understood; leave it out.").response()
+        return RequestRefusedError(
+            status, "Only `Expect: 100-continue` is understood; leave it out."
+        ).response()
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     request.writer.output_size = 0  # as aiohttp's own: this was not the response yet
     return None

@@ -47,7 +47,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ApiClient:
     url: str
     token: str | None = None
     patience_s: float = PATIENCE_S
@@ -124,24 +124,24 @@ def usual_url() -> str:
     return SOCKET
 
 
-def link(url: str | None, token_file: str | None) -> Link:
+def link(url: str | None, token_file: str | None) -> ApiClient:
     """What the options say, else the environment. Raises ConfigError for a token that cannot be read."""
     found_url = url or os.environ.get("TRIMTAB_URL") or usual_url()
     path = token_file
     if path is None:
         token = os.environ.get("TRIMTAB_TOKEN", "").strip()
         if token:
-            return Link(found_url, _plain(token, "TRIMTAB_TOKEN"))
+            return ApiClient(found_url, _plain(token, "TRIMTAB_TOKEN"))
         path = os.environ.get("TRIMTAB_TOKEN_FILE")
     if not path:
-        return Link(found_url)
+        return ApiClient(found_url)
     try:
         with Path(path).open(encoding="ascii") as file:
             text = file.read(LONGEST_TOKEN).strip()
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or "it holds more than text"
         raise ConfigError(f"the token file {path} cannot be read: {why}") from error
-    return Link(found_url, _plain(text, path))
+    return ApiClient(found_url, _plain(text, path))
 
 
 def _plain(token: str, where: str) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from agent.api.peer_identity import Peers
+from agent.api.peer_identity import PeerIdentities
 from agent.api.server import SOCKET_MODE
 from agent.api.tokens import Tokens
-from agent.config.listen import UNIX, Certificate, Door
+from agent.config.listen import UNIX, Certificate, ListenOptions
 from agent.domain.errors import ConfigError
 from agent.domain.ports import Now
 
@@ -17,14 +17,14 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    door: Door
+class ApiCredentials:
+    door: ListenOptions
     tokens: Tokens
-    peers: Peers
+    peers: PeerIdentities
     tls: ssl.SSLContext | None = field(default=None)
 
     @classmethod
-    def of(cls, door: Door, now: Now) -> "Entry":
+    def of(cls, door: ListenOptions, now: Now) -> "ApiCredentials":
         """Raises ConfigError, with the key, for what cannot be read or is not there."""
         tls = None
         if door.certificate is not None:
@@ -34,7 +34,7 @@ class Entry:
             tokens = Tokens(door.tokens_file, now)
         except ConfigError as error:
             raise ConfigError(f"[api] tokens_file: {error}") from error
-        return cls(door, tokens, Peers(door.users, door.groups, door.certificates), tls)
+        return cls(door, tokens, PeerIdentities(door.users, door.groups, door.certificates), tls)
 
     @property
     def hosts(self) -> set[str]:

@@ -9,12 +9,12 @@ from agent.domain.events import Event
 from agent.domain.model import Server, Slo
 from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
-from agent.notify.delivery import Tally
-from agent.observe.timeseries import Minute
-from agent.telemetry.self_metrics import Meters
+from agent.notify.delivery import DeliveryCounts
+from agent.observe.timeseries import MinuteRow
+from agent.telemetry.self_metrics import SelfMetrics
 
 
-class Desk(Protocol):
+class DaemonView(Protocol):
     """The daemon as the API sees it. All but `submit`, `log` and `follow` answer at once, from memory."""
 
     def states(self) -> Mapping[str, State]:
@@ -62,7 +62,7 @@ class Desk(Protocol):
         """How the evidence on a rollout grew, oldest first."""
         ...
 
-    def minutes(self, target: str) -> Sequence[Minute]:
+    def minutes(self, target: str) -> Sequence[MinuteRow]:
         """What its last 24 hours were like, oldest first."""
         ...
 
@@ -99,10 +99,10 @@ class Desk(Protocol):
         """The event loop's time, which the meters' times are of."""
         ...
 
-    def meters(self) -> Mapping[str, Meters]:
+    def meters(self) -> Mapping[str, SelfMetrics]:
         """What each target's loop counted, by target."""
         ...
 
-    def tallies(self) -> Mapping[str, Tally]:
+    def tallies(self) -> Mapping[str, DeliveryCounts]:
         """What became of the notices, by receiver."""
         ...

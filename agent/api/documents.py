@@ -7,20 +7,22 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from agent.api.daemon_view import Desk
+from agent.api.daemon_view import DaemonView
 from agent.audit.history import Point
-from agent.domain.answers import Quality
+from agent.domain.answers import AnswerComparison
 from agent.domain.error_budget import Burn
 from agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Server, Slo, Strategy
 from agent.domain.reading import Reading
-from agent.domain.request_counts import Arm, quantile
+from agent.domain.request_counts import RequestCounts, quantile
 from agent.domain.state import Phase, Rollout, State, Suggestion, SuggestionStatus
-from agent.judge.report import Account, accounts
+from agent.judge.report import EvidenceReport, accounts
 from vllm_facts.masking import mask, masked
 from vllm_facts.values import ChangeClass, Value
 
 P95 = 0.95
-Text = Annotated[str, AfterValidator(mask)]  # may quote a server's log or a command line, with what is in it
+DocumentText = Annotated[
+    str, AfterValidator(mask)
+]  # may quote a server's log or a command line, with what is in it
 Values = Annotated[Mapping[str, Value], AfterValidator(masked)]
 
 
@@ -41,7 +43,7 @@ class SourceDocument(Document):
     source: str
     available: bool
     at: datetime
-    why: Text
+    why: DocumentText
 
 
 class TargetDocument(Document):
@@ -49,7 +51,7 @@ class TargetDocument(Document):
     phase: Phase
     mode: Mode
     paused: bool
-    note: Text = Field(description="why it is as it is")
+    note: DocumentText = Field(description="why it is as it is")
     until: datetime | None = Field(description="end of a cool-down, or time of the next try")
     slo: Slo | None
     budget: list[Burn] = Field(
@@ -66,15 +68,15 @@ class TargetDocument(Document):
     outcomes: list[Outcome] = Field(description="what became of earlier changes, oldest first")
 
 
-class ProspectDocument(Document):
+class PreflightDocument(Document):
     strategy: Strategy = Field(
         description="surge: beside the others; replace: one server after the other gives its place; "
         "swap: the only server gives its place, a planned outage"
     )
-    why: Text = Field(description="why this strategy")
+    why: DocumentText = Field(description="why this strategy")
     start_s: float | None = Field(description="how long a start should take; null: nothing is known")
     outage_s: float = Field(description="nothing serves for so long, as planned; 0: no outage")
-    notes: list[Text] = Field(description="warm or cold start, what vLLM makes of the flags")
+    notes: list[DocumentText] = Field(description="warm or cold start, what vLLM makes of the flags")
 
 
 class SuggestionDocument(Document):
@@ -85,13 +87,13 @@ class SuggestionDocument(Document):
     klass: ChangeClass = Field(serialization_alias="class")
     before: Values = Field(serialization_alias="from")
     to: Values
-    why: Text
-    expects: Text
-    risks: Text
+    why: DocumentText
+    expects: DocumentText
+    risks: DocumentText
     source: str
     evidence: list[Evidence]
     mitigation: bool
-    notes: list[Text] = Field(
+    notes: list[DocumentText] = Field(
         description="what the guard changed about it, and how it will be done; the last one of a refused "
         "suggestion says why"
     )
@@ -99,7 +101,7 @@ class SuggestionDocument(Document):
     forecast: Forecast | None = Field(
         description="how long it will take to know, from the traffic of the last minutes; null: not known"
     )
-    prospect: ProspectDocument | None = Field(
+    prospect: PreflightDocument | None = Field(
         description="what the engine says will come of it; null until it has answered, or when it refused"
     )
     base: str = Field(description="digest of the whole setting in force")
@@ -113,7 +115,7 @@ class SuggestionDocument(Document):
     decided_by: str
 
 
-class ArmDocument(Document):
+class RequestCountsDocument(Document):
     """Counts of attempts; latencies in seconds."""
 
     total: int
@@ -131,7 +133,7 @@ class RolloutDocument(Document):
     suggestion: str
     outcome: Literal["running", "promoted", "rolled_back"]
     phase: Phase | None = Field(description="of the target until the rollout has ended, else null")
-    why: Text
+    why: DocumentText
     strategy: Strategy
     outage_s: float = Field(description="nothing serves for so long, as planned; 0: no outage")
     plan: Plan
@@ -140,27 +142,29 @@ class RolloutDocument(Document):
     phase_since: datetime
     step_since: datetime | None
     ended_at: datetime | None
-    green: ArmDocument = Field(description="this step")
-    blue: ArmDocument = Field(description="this step")
-    record: ArmDocument = Field(description="blue alone, before the canary")
-    exposed: ArmDocument = Field(description="green, all steps")
+    green: RequestCountsDocument = Field(description="this step")
+    blue: RequestCountsDocument = Field(description="this step")
+    record: RequestCountsDocument = Field(description="blue alone, before the canary")
+    exposed: RequestCountsDocument = Field(description="green, all steps")
     bad_exposed: int = Field(
         description="failed, later than promised or than blue, or refused beyond the share that blue refuses"
     )
-    judged: list[Account] = Field(description="the evidence of this step, for each stream of requests")
+    judged: list[EvidenceReport] = Field(description="the evidence of this step, for each stream of requests")
     over_time: list[Point] = Field(description="how the evidence grew; not in lists")
     valid_s: float = Field(description="seconds of this step that count; those that are held do not")
-    parked: Text = Field(description="why green waits without traffic; empty: it does not")
-    gain: Text = Field(description="what green was measurably better at; empty: at nothing, or not asked yet")
-    quality: Quality | None = Field(
+    parked: DocumentText = Field(description="why green waits without traffic; empty: it does not")
+    gain: DocumentText = Field(
+        description="what green was measurably better at; empty: at nothing, or not asked yet"
+    )
+    quality: AnswerComparison | None = Field(
         description="how green's answers to golden prompts compared with blue's; null: it had to give none"
     )
     restarts: int
     lost: int
-    log: list[Text] = Field(description="the lost server's own last lines")
+    log: list[DocumentText] = Field(description="the lost server's own last lines")
 
 
-def target_of(desk: Desk, state: State) -> TargetDocument:
+def target_of(desk: DaemonView, state: State) -> TargetDocument:
     reading = desk.readings().get(state.target)
     suggestion = state.suggestion
     ttft = reading.ttft if reading else None
@@ -211,11 +215,11 @@ def _servers(state: State) -> list[ServerDocument]:
     ]
 
 
-def _prospect(suggestion: Suggestion) -> ProspectDocument | None:
+def _prospect(suggestion: Suggestion) -> PreflightDocument | None:
     found = suggestion.prospect
     if not suggestion.digest:
         return None
-    return ProspectDocument(
+    return PreflightDocument(
         strategy=found.strategy,
         why=found.why,
         start_s=found.start_s,
@@ -293,8 +297,8 @@ def rollout_of(
     )
 
 
-def _arm(arm: Arm) -> ArmDocument:
-    return ArmDocument(
+def _arm(arm: RequestCounts) -> RequestCountsDocument:
+    return RequestCountsDocument(
         total=arm.total,
         errors=arm.errors,
         gave_up=arm.gave_up,

@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Strangers:
+class FailedAuthLog:
     note: Callable[[Mapping[str, int]], object]  # puts attempts by kind into the journal
     _attempts: Counter[str] = field(default_factory=Counter)
     _quiet: asyncio.TimerHandle | None = None  # until then nothing is told

@@ -12,7 +12,7 @@ from functools import partial
 
 from aiohttp import web
 
-from agent.api.problems import Refusal
+from agent.api.problems import RequestRefusedError
 from agent.audit.history import Accepted
 from agent.domain.state import State
 
@@ -21,7 +21,7 @@ FAILED = 500  # from here on it is the daemon's failure, and the next attempt ma
 KEPT = 256  # answers, of some kilobytes each
 SHAPE = re.compile(r"[\x21-\x7e]{1,128}")
 
-Work = Callable[[str, State | None], Awaitable[web.StreamResponse]]
+IdempotentCall = Callable[[str, State | None], Awaitable[web.StreamResponse]]
 """Of the name that the entry shall have, and of the state that the request led to before a restart."""
 
 
@@ -42,12 +42,12 @@ class _Kept:
 
 
 @dataclass(slots=True)
-class Repeats:
+class IdempotencyKeys:
     before: Callable[[str], Accepted | None]  # what was accepted before the daemon started
     _kept: dict[str, _Kept] = field(default_factory=dict)  # oldest first
 
     async def once(
-        self, request: web.Request, caller: str, work: Work, *, needed: bool = False
+        self, request: web.Request, caller: str, work: IdempotentCall, *, needed: bool = False
     ) -> web.StreamResponse:
         """The answer of `work`, or the one that the same request of the same caller got.
 
@@ -57,11 +57,13 @@ class Repeats:
         key = request.headers.get(HEADER)
         if key is None and needed:
             detail = f"Send {HEADER}: a new random one for each decision, the same when you send it again."
-            raise Refusal(400, detail, kind="key-missing")
+            raise RequestRefusedError(400, detail, kind="key-missing")
         if key is None:
             return await work("", None)
         if not SHAPE.fullmatch(key):
-            raise Refusal(422, f"{HEADER} must be 1 to 128 printable ASCII characters without spaces.")
+            raise RequestRefusedError(
+                422, f"{HEADER} must be 1 to 128 printable ASCII characters without spaces."
+            )
         name, asked = _hash(caller.encode(), key.encode()), _hash(request.path.encode(), await request.read())
         known = self._kept.get(name)
         if known is not None:
@@ -96,17 +98,17 @@ def _again(known: _Kept, asked: str) -> web.Response:
         raise _other()
     if known.answer is None:
         detail = "The first request with this key is still worked on; ask again."
-        raise Refusal(409, detail, kind="in-progress", headers={"Retry-After": "1"})
+        raise RequestRefusedError(409, detail, kind="in-progress", headers={"Retry-After": "1"})
     return known.answer.response()
 
 
-def _other() -> Refusal:
+def _other() -> RequestRefusedError:
     detail = f"This {HEADER} was sent with another request; take a new key for each."
-    return Refusal(409, detail, kind="key-of-another-request")
+    return RequestRefusedError(409, detail, kind="key-of-another-request")
 
 
 async def _answer(work: Callable[[], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
     try:
         return await work()
-    except Refusal as refusal:
+    except RequestRefusedError as refusal:
         return refusal.response()

@@ -5,41 +5,41 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 
-from agent.api.daemon_view import Desk
+from agent.api.daemon_view import DaemonView
 from agent.api.metric_names import BY_NAME, METRICS, Metric
 from agent.domain.errors import JournalError
 from agent.domain.state import Phase, Rollout, State
-from agent.telemetry.self_metrics import Histogram, Meters
+from agent.telemetry.self_metrics import DurationHistogram, SelfMetrics
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 PIN_EVERY = 100  # entries
 ENDINGS = ("promoted", "rolled_back")
 
-Value = float | Histogram
-Sample = tuple[str, tuple[str, ...], Value]
+MetricValue = float | DurationHistogram
+MetricSample = tuple[str, tuple[str, ...], MetricValue]
 """Name, values of its labels in their order, number."""
 
 
-def exposition(desk: Desk) -> str:
-    found: dict[str, list[tuple[tuple[str, ...], Value]]] = {name: [] for name in BY_NAME}
+def exposition(desk: DaemonView) -> str:
+    found: dict[str, list[tuple[tuple[str, ...], MetricValue]]] = {name: [] for name in BY_NAME}
     for name, labels, value in _samples(desk):
         found[name].append((labels, value))
     return "".join(f"{line}\n" for metric in METRICS for line in lines(metric, found[metric.name]))
 
 
-def lines(metric: Metric, samples: list[tuple[tuple[str, ...], Value]]) -> Iterator[str]:
+def lines(metric: Metric, samples: list[tuple[tuple[str, ...], MetricValue]]) -> Iterator[str]:
     name = f"trimtab_{metric.name}"
     yield f"# HELP {name} {metric.help.replace(chr(92), chr(92) * 2).replace(chr(10), chr(92) + 'n')}"
     yield f"# TYPE {name} {metric.type}"
     for values, value in samples:
         labels = tuple(zip(metric.labels, values, strict=True))
-        if isinstance(value, Histogram):
+        if isinstance(value, DurationHistogram):
             yield from _buckets(name, labels, value)
         else:
             yield f"{name}{_pairs(labels)} {_number(value)}"
 
 
-def _buckets(name: str, labels: tuple[tuple[str, str], ...], value: Histogram) -> Iterator[str]:
+def _buckets(name: str, labels: tuple[tuple[str, str], ...], value: DurationHistogram) -> Iterator[str]:
     total = 0
     for edge, count in zip((*value.edges, math.inf), value.counts, strict=True):
         total += count
@@ -65,7 +65,7 @@ def _number(value: float) -> str:
     return repr(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _samples(desk: Desk) -> Iterator[Sample]:
+def _samples(desk: DaemonView) -> Iterator[MetricSample]:
     at = desk.now()
     yield "build_info", (version("trimtab"),), 1
     yield "ready", (), desk.ready()
@@ -86,7 +86,7 @@ def _samples(desk: Desk) -> Iterator[Sample]:
     yield from _told(desk)
 
 
-def _of_target(name: str, state: State, at: datetime) -> Iterator[Sample]:
+def _of_target(name: str, state: State, at: datetime) -> Iterator[MetricSample]:
     for phase in Phase:
         yield "target_phase", (name, phase.value), state.phase is phase
     yield "target_paused", (name,), state.paused
@@ -101,7 +101,7 @@ def _of_target(name: str, state: State, at: datetime) -> Iterator[Sample]:
         yield "server_weight_ratio", (name, server), weight / 100
 
 
-def _of_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iterator[Sample]:
+def _of_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iterator[MetricSample]:
     weights = state.route.weights if state.route else {}
     newest = state.green.name if state.green else rollout.server
     yield "rollout_age_seconds", (name,), (at - rollout.started_at).total_seconds()
@@ -113,7 +113,7 @@ def _of_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iter
     yield "rollout_parked", (name,), bool(rollout.parked)
 
 
-def _measured(desk: Desk) -> Iterator[Sample]:
+def _measured(desk: DaemonView) -> Iterator[MetricSample]:
     for name, reading in sorted(desk.readings().items()):
         if reading is not None and reading.goodput_rps is not None:
             yield "target_goodput_rps", (name,), reading.goodput_rps
@@ -130,7 +130,7 @@ def _measured(desk: Desk) -> Iterator[Sample]:
         yield "rollouts_total", labels, count
 
 
-def _of_loop(name: str, meters: Meters, state: State, clock: float) -> Iterator[Sample]:
+def _of_loop(name: str, meters: SelfMetrics, state: State, clock: float) -> Iterator[MetricSample]:
     """`clock`: the event loop's time."""
     yield "loop_lag_seconds", (name,), meters.lag
     if meters.stepped_at is not None:
@@ -152,7 +152,7 @@ def _of_loop(name: str, meters: Meters, state: State, clock: float) -> Iterator[
         yield "sample_age_seconds", (name, sample, server), clock - heard_at
 
 
-def _told(desk: Desk) -> Iterator[Sample]:
+def _told(desk: DaemonView) -> Iterator[MetricSample]:
     for name, tally in sorted(desk.tallies().items()):
         yield "notifier_up", (name,), tally.up
         yield "notifier_reachable", (name,), tally.works
@@ -162,7 +162,7 @@ def _told(desk: Desk) -> Iterator[Sample]:
         yield "notification_retries_total", (name,), tally.retries
 
 
-def _pin(desk: Desk) -> Iterator[Sample]:
+def _pin(desk: DaemonView) -> Iterator[MetricSample]:
     """What `audit verify --pin` takes. Not the head itself: each entry would make another series."""
     seq = int(desk.counters().get("audit_head_seq", 0)) // PIN_EVERY * PIN_EVERY
     records: tuple[Mapping[str, object], ...] = ()

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Collection
 import structlog
 from aiohttp import web
 
-from agent.api.failed_auth import Strangers
-from agent.api.peer_identity import Peers
-from agent.api.problems import Refusal, of_exception
-from agent.api.rate_limits import Limits
+from agent.api.failed_auth import FailedAuthLog
+from agent.api.peer_identity import PeerIdentities
+from agent.api.problems import RequestRefusedError, of_exception
+from agent.api.rate_limits import RateLimits
 from agent.api.tokens import Holder, Tokens
 from agent.domain.errors import JournalError
 
@@ -35,19 +35,19 @@ SAFE_HEADERS = {
 HEALTH = "/healthz"
 SEND_TIMEOUT_S = 30.0
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = structlog.get_logger(__name__)
 
 
-class Border:
+class AccessControl:
     """The middleware of the whole application; what is not expressly open needs a known caller, 404s too."""
 
     def __init__(
         self,
         tokens: Tokens,
-        peers: Peers | None,
-        limits: Limits,
-        strangers: Strangers,
+        peers: PeerIdentities | None,
+        limits: RateLimits,
+        strangers: FailedAuthLog,
         *,
         hosts: Collection[str],
         pages: Collection[str],
@@ -60,27 +60,29 @@ class Border:
         self._pages = frozenset(pages)  # paths of the console's files: they hold no data and need no token
 
     @web.middleware
-    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def middleware(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         try:
             self._refuse_strange_host(request)
             self._refuse_other_sites(request)
             self._let_in(request)
             return await self._served(request, handler)
-        except Refusal as refusal:
+        except RequestRefusedError as refusal:
             return refusal.response()
         except web.HTTPException as error:
             return of_exception(error).response()
         except JournalError as error:
             if request.get(STARTED):
                 raise
-            return Refusal(
+            return RequestRefusedError(
                 503, f"The audit journal cannot be read: {error}", kind="audit-unreadable"
             ).response()
         except Exception:  # ends this request only; the log has it whole
             if request.get(STARTED):
                 raise  # too late for another answer: aiohttp logs it and closes the connection
             log.exception("api.failed", method=request.method, path=request.path)
-            return Refusal(500, "This is a bug in trimtab; the daemon's log has the details.").response()
+            return RequestRefusedError(
+                500, "This is a bug in trimtab; the daemon's log has the details."
+            ).response()
 
     def holder(self, request: web.Request) -> Holder | None:
         """Who asks: by the token, else by the unix socket. Asked again while a stream is open."""
@@ -92,7 +94,7 @@ class Border:
         """Of a stream: for how long to send nothing more after so many bytes, s."""
         return self._limits.charge(request[HOLDER].id, size)
 
-    async def _served(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _served(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         holder = request.get(HOLDER)
         if holder is None:
             return await _sent(request, await handler(request))
@@ -107,7 +109,7 @@ class Border:
         """A page that has pointed its own name at this address (DNS rebinding) is told apart by the name."""
         named = request.headers.getall("Host", [])
         if len(named) != 1 or host_of(named[0]) not in self._hosts:
-            raise Refusal(
+            raise RequestRefusedError(
                 421,
                 "The Host header names a host that this API does not answer for; use the address it listens"
                 " on, or list the name among the API's hosts in the configuration.",
@@ -121,7 +123,7 @@ class Border:
         host = request.headers.get("Host", "")
         if foreign or not all(is_own(origin, host) for origin in request.headers.getall("Origin", [])):
             detail = "A page of another site may not use this API; open trimtab's own console instead."
-            raise Refusal(403, detail, kind="cross-site")
+            raise RequestRefusedError(403, detail, kind="cross-site")
 
     def _let_in(self, request: web.Request) -> None:
         holder = self.holder(request)
@@ -141,7 +143,7 @@ class Border:
             " the unix socket accounts with a role in [api] users or groups need none."
         )
         challenge = 'Bearer realm="trimtab"' + (', error="invalid_token"' if sent else "")
-        raise Refusal(401, detail, headers={"WWW-Authenticate": challenge})
+        raise RequestRefusedError(401, detail, headers={"WWW-Authenticate": challenge})
 
 
 def _bearer(request: web.Request) -> str:

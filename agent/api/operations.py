@@ -7,15 +7,15 @@ from typing import Any, Literal, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
-from agent.api.daemon_view import Desk
-from agent.api.problems import Refusal
+from agent.api.daemon_view import DaemonView
+from agent.api.problems import RequestRefusedError
 from agent.api.tokens import Holder
 from agent.config.listen import Role
 from agent.domain.errors import JournalError
-from agent.domain.events import Said
+from agent.domain.events import PersonDecision
 from agent.domain.state import State
 
-Asked = TypeVar("Asked", bound=BaseModel)
+OperationRequest = TypeVar("OperationRequest", bound=BaseModel)
 
 
 class NoQuery(BaseModel):
@@ -29,14 +29,14 @@ class Call:
     """One request that was let in: its holder has the role, its query and body are valid."""
 
     request: web.Request
-    desk: Desk
+    desk: DaemonView
     holder: Holder | None  # None only where the operation needs no role
     query: BaseModel
     body: BaseModel | None
     request_name: str = ""  # by what a repeat of it is known again; empty: it has no key
     accepted: State | None = None  # what it led to, when it was accepted before the daemon started
 
-    def asked(self, kind: type[Asked]) -> Asked:
+    def asked(self, kind: type[OperationRequest]) -> OperationRequest:
         """The body or the query, whichever is of this kind."""
         for part in (self.body, self.query):
             if isinstance(part, kind):
@@ -53,7 +53,7 @@ class Call:
         """A variable part of the path."""
         return self.request.match_info[name]
 
-    async def submit(self, target: str, event: Said) -> State:
+    async def submit(self, target: str, event: PersonDecision) -> State:
         """Journalled when it returns; a refusal of status 503 when the audit cannot be written.
 
         A repeat of what was accepted before the daemon started changes nothing, and gives what it led to.
@@ -63,7 +63,7 @@ class Call:
         try:
             return await self.desk.submit(target, replace(event, request=self.request_name))
         except JournalError as error:
-            raise Refusal(
+            raise RequestRefusedError(
                 503,
                 f"Nothing was changed: the audit journal cannot be written ({error}). Free the disk or mend"
                 " its permissions, then ask again.",
@@ -73,7 +73,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class OperationResult:
     """A value of the operation's type, where headers go with it."""
 
     value: object
@@ -87,7 +87,7 @@ class Operation:
     path: str
     role: Role | None  # None: loopback needs no token
     summary: str
-    answer: Callable[[Call], Awaitable[BaseModel | Answer | web.StreamResponse]]
+    answer: Callable[[Call], Awaitable[BaseModel | OperationResult | web.StreamResponse]]
     gives: Any  # type of the JSON answer; str for text of the media type `media`
     media: str = "application/json"
     status: int = 200

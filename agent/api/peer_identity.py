@@ -27,7 +27,7 @@ CREDENTIALS = struct.Struct("iII")  # struct ucred of unix(7): pid, uid, gid
 NUMBERS_HERE = {"users": Path("/proc/self/uid_map"), "groups": Path("/proc/self/gid_map")}
 
 
-class Peers:
+class PeerIdentities:
     """The roles of users, groups and names in certificates.
 
     Root and the daemon's own user are admins: they can write the tokens file and stop the daemon, so asking

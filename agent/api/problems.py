@@ -32,7 +32,7 @@ class Problem(BaseModel):
     errors: list[Fault] | None = None
 
 
-class Refusal(Exception):  # noqa: N818 - not an error of ours: the answer to this request
+class RequestRefusedError(Exception):
     """Ends a request with a problem document. `kind`: the last word of the problem's type."""
 
     def __init__(
@@ -71,8 +71,8 @@ DETAILS: Mapping[int, str] = {
 }
 
 
-def of_exception(error: web.HTTPException) -> Refusal:
+def of_exception(error: web.HTTPException) -> RequestRefusedError:
     """The same refusal for what aiohttp raises by itself; `Allow` of a 405 is kept."""
     detail = DETAILS.get(error.status, error.text or error.reason or "The request was refused.")
     allow = error.headers.get("Allow")
-    return Refusal(error.status, detail, headers={"Allow": allow} if allow else None)
+    return RequestRefusedError(error.status, detail, headers={"Allow": allow} if allow else None)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from agent.api.problems import Refusal
+from agent.api.problems import RequestRefusedError
 
 PER_S = 50.0
 BURST = 250.0
@@ -14,7 +14,7 @@ CALLERS = 1024  # remembered at once; one that has not asked for BURST / PER_S s
 
 
 @dataclass(slots=True)
-class Limits:
+class RateLimits:
     """A token bucket for each caller (RFC 2697's idea), and a count of the requests that are open."""
 
     now: Callable[[], float]  # s, never going back
@@ -62,5 +62,7 @@ class Limits:
                 del self._open[caller]
 
 
-def _too_many(detail: str, wait_s: float) -> Refusal:
-    return Refusal(429, detail, kind="too-many-requests", headers={"Retry-After": str(int(wait_s) + 1)})
+def _too_many(detail: str, wait_s: float) -> RequestRefusedError:
+    return RequestRefusedError(
+        429, detail, kind="too-many-requests", headers={"Retry-After": str(int(wait_s) + 1)}
+    )

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from agent.api.problems import Fault, Refusal
+from agent.api.problems import Fault, RequestRefusedError
 
 BODY_LIMIT = 64 * 1024  # bytes
 BODY_TIMEOUT_S = 10.0  # a body is sent at once by every honest client
@@ -18,7 +18,7 @@ async def body_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:
     """Raises Refusal 400, 408, 413, 415 or 422."""
     coding = request.headers.get("Content-Encoding", "identity")
     if request.content_type != "application/json" or coding.lower() != "identity":
-        raise Refusal(
+        raise RequestRefusedError(
             415,
             "Send the body as `Content-Type: application/json`, not compressed.",
             headers={"Accept": "application/json"},
@@ -28,9 +28,9 @@ async def body_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:
             raw = await request.read()
     except TimeoutError as error:
         detail = f"The body did not arrive within {BODY_TIMEOUT_S:g} s; send it at once."
-        raise Refusal(408, detail, headers={"Connection": "close"}) from error
+        raise RequestRefusedError(408, detail, headers={"Connection": "close"}) from error
     except (web.RequestPayloadError, ConnectionError) as error:
-        raise Refusal(
+        raise RequestRefusedError(
             400, "The body ended early or is badly framed.", headers={"Connection": "close"}
         ) from error
     return _valid(kind, _json(raw), "body")
@@ -41,7 +41,9 @@ def query_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:
     repeated = sorted(name for name in set(request.query) if len(request.query.getall(name)) > 1)
     if repeated:
         faults = tuple(Fault(at=_clean(name), why="given more than once") for name in repeated)
-        raise Refusal(422, "A query parameter is given more than once; give it once.", faults=faults)
+        raise RequestRefusedError(
+            422, "A query parameter is given more than once; give it once.", faults=faults
+        )
     try:
         return kind.model_validate_strings(dict(request.query))
     except ValidationError as error:
@@ -57,10 +59,12 @@ def _json(raw: bytes) -> object:
             parse_float=_finite,
         )
     except RecursionError as error:
-        raise Refusal(400, "The body is nested too deeply to be a request of this API.") from error
+        raise RequestRefusedError(
+            400, "The body is nested too deeply to be a request of this API."
+        ) from error
     except ValueError as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else _clean(str(error))
-        raise Refusal(400, f"The body is not JSON in UTF-8: {reason}.") from error
+        raise RequestRefusedError(400, f"The body is not JSON in UTF-8: {reason}.") from error
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -88,14 +92,14 @@ def _valid(kind: type[BaseModel], value: object, part: str) -> BaseModel:
         raise _refusal(error, part) from error
 
 
-def _refusal(error: ValidationError, part: str) -> Refusal:
+def _refusal(error: ValidationError, part: str) -> RequestRefusedError:
     """Names every place that is wrong; never repeats what was sent there."""
     faults = tuple(
         Fault(at=_clean(".".join(str(step) for step in found["loc"])) or part, why=_clean(found["msg"]))
         for found in error.errors(include_input=False, include_url=False, include_context=False)
     )[:20]
     detail = f"The {part} is not what this operation takes: {faults[0].at}: {faults[0].why}."
-    return Refusal(422, detail, kind="invalid", faults=faults)
+    return RequestRefusedError(422, detail, kind="invalid", faults=faults)
 
 
 def _clean(text: Any) -> str:  # noqa: ANN401 - whatever a parser says about what was sent

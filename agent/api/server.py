@@ -23,8 +23,8 @@ HANDSHAKE_S = 10.0
 LINGERING_S = 2.0  # a refused body is read for so long, so that the refusal arrives
 MOST_HEADERS = 64  # of 8 KiB each at most, as aiohttp has it
 
-Server = asyncio.AbstractServer
-Listen = Callable[[Callable[[], asyncio.Protocol]], Awaitable[Server]]
+SiteServer = asyncio.AbstractServer
+ListenAddress = Callable[[Callable[[], asyncio.Protocol]], Awaitable[SiteServer]]
 
 
 async def serve(
@@ -72,7 +72,7 @@ class _Site(web.BaseSite):
 
     __slots__ = ("_bind", "_name", "_path")
 
-    def __init__(self, runner: web.AppRunner, name: str, bind: Listen, path: Path | None) -> None:
+    def __init__(self, runner: web.AppRunner, name: str, bind: ListenAddress, path: Path | None) -> None:
         super().__init__(runner)
         self._name = name
         self._bind = bind
@@ -103,7 +103,7 @@ class _Full(asyncio.Protocol):
         transport.close()
 
 
-def _tcp(address: str, tls: ssl.SSLContext | None) -> Listen:
+def _tcp(address: str, tls: ssl.SSLContext | None) -> ListenAddress:
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:  # noqa: PLR2004
@@ -129,7 +129,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _unix(path: Path, mode: int) -> Listen:
+def _unix(path: Path, mode: int) -> ListenAddress:
     _refuse_taken(path)
     if not path.parent.exists():
         path.parent.mkdir(DIRECTORY_MODE)

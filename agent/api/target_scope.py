@@ -5,26 +5,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from agent.api.daemon_view import Desk
+from agent.api.daemon_view import DaemonView
 from agent.api.tokens import Holder
 from agent.audit.history import Accepted, Point
 from agent.domain.events import Event
 from agent.domain.model import Server, Slo
 from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
-from agent.notify.delivery import Tally
-from agent.observe.timeseries import Minute
-from agent.telemetry.self_metrics import Meters
+from agent.notify.delivery import DeliveryCounts
+from agent.observe.timeseries import MinuteRow
+from agent.telemetry.self_metrics import SelfMetrics
 
 T = TypeVar("T")
-Record = Mapping[str, object]
+ScopedRecord = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Scoped:
+class ScopedView:
     """A desk. Each operation is handed one of these, so none can forget to look at the scope."""
 
-    whole: Desk
+    whole: DaemonView
     holder: Holder
 
     def states(self) -> Mapping[str, State]:
@@ -59,17 +59,17 @@ class Scoped:
         mine = any(one.id == rollout for _, one in self.rollouts())
         return self.whole.points(rollout) if mine else ()
 
-    def minutes(self, target: str) -> Sequence[Minute]:
+    def minutes(self, target: str) -> Sequence[MinuteRow]:
         return self.whole.minutes(target) if self.holder.sees(target) else ()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
         return [(target, one) for target, one in self.whole.rollouts() if self.holder.sees(target)]
 
-    def records(self, after: int, limit: int) -> Sequence[Record]:
+    def records(self, after: int, limit: int) -> Sequence[ScopedRecord]:
         """Of what is not its own only the number: the pages and the cursor stay those of the journal."""
         return [self._shown(record) for record in self.whole.records(after, limit)]
 
-    async def follow(self) -> AsyncIterator[Record]:
+    async def follow(self) -> AsyncIterator[ScopedRecord]:
         records = self.whole.follow()
         try:
             async for record in records:
@@ -94,13 +94,13 @@ class Scoped:
     def clock(self) -> float:
         return self.whole.clock()
 
-    def meters(self) -> Mapping[str, Meters]:
+    def meters(self) -> Mapping[str, SelfMetrics]:
         return self._mine(self.whole.meters())
 
-    def tallies(self) -> Mapping[str, Tally]:
+    def tallies(self) -> Mapping[str, DeliveryCounts]:
         return self.whole.tallies()
 
-    def _shown(self, record: Record) -> Record:
+    def _shown(self, record: ScopedRecord) -> ScopedRecord:
         mine = self.holder.sees(str(record.get("target") or ""))
         return record if mine else {"seq": record["seq"]}
 

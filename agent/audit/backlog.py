@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from agent.audit.records import Entry
+from agent.audit.records import JournalEntry
 from agent.domain.effects import Drain, Effect, KeepAlive, Launch, Retire, Route
 from agent.domain.state import Phase, State
 
@@ -47,19 +47,19 @@ def _share(weights: Mapping[str, int], old: set[str]) -> int:
 
 
 @dataclass(slots=True)
-class Late:
+class Backlog:
     """Entries of steps that were made and are still to be written, oldest first."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
     left_out: int = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JournalEntry) -> None:
         if len(self.entries) >= MOST:
             self.entries.pop()
             self.left_out += 1
         self.entries.append(entry)
 
-    def first(self, now: datetime) -> Entry | None:
+    def first(self, now: datetime) -> JournalEntry | None:
         """The next one to write, which says that it is late."""
         if not self.entries:
             return None

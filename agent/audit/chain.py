@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from agent.audit import checkpoints
-from agent.audit.records import FIELDS, GENESIS, LONGEST_LINE, VERSION, BrokenLineError, Record, parse
+from agent.audit.records import FIELDS, GENESIS, LONGEST_LINE, VERSION, BrokenLineError, JournalRecord, parse
 from agent.audit.segments import reading
 from agent.domain.errors import JournalError
 
@@ -91,7 +91,7 @@ class _Walk:
     def seq(self) -> int:
         return self.head.seq if self.head else 0
 
-    def take(self, record: Record) -> None:
+    def take(self, record: JournalRecord) -> None:
         """Raises BrokenLineError; then the record is not among the good ones."""
         if self.head is None:
             self.start = before(record)
@@ -139,12 +139,12 @@ class _Walk:
         )
 
 
-def before(record: Record) -> Head:
+def before(record: JournalRecord) -> Head:
     """What the first entry that is kept says of the one before it."""
     return Head(seq=record["seq"] - 1, hash=record["prev"])
 
 
-def cuts_in(record: Record) -> set[Head]:
+def cuts_in(record: JournalRecord) -> set[Head]:
     """The last entries of the files whose removal the record announces; any prefix of them may be gone."""
     if record["action"] != REMOVED:
         return set()
@@ -154,7 +154,9 @@ def cuts_in(record: Record) -> set[Head]:
         raise BrokenLineError("it does not say what was removed") from error
 
 
-def chain(file: io.BufferedReader, head: Head | None, *, last: bool = True) -> Iterator[tuple[Record, int]]:
+def chain(
+    file: io.BufferedReader, head: Head | None, *, last: bool = True
+) -> Iterator[tuple[JournalRecord, int]]:
     """Every finished entry of one file, which goes on after `head`, with the bytes of its line.
 
     `head`: None to take the first entry's word for what stood before it. Ends before a line that a crash
@@ -205,7 +207,7 @@ def _whole(line: bytes) -> bool:
     return True
 
 
-def read(line: bytes, head: Head | None) -> Record:
+def read(line: bytes, head: Head | None) -> JournalRecord:
     """The record of a line (without its newline) that must have been written after `head`; None: after any.
 
     Raises BrokenLineError.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.audit.records import Record
+from agent.audit.records import JournalRecord
 from agent.domain.errors import JournalError
 
 if TYPE_CHECKING:  # 30 ms that only those need who sign or check
@@ -60,7 +60,7 @@ def id_of(key: "Ed25519PublicKey") -> str:
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
 
 
-def problem_of(record: Record, trusted: "Mapping[str, Ed25519PublicKey]") -> str:
+def problem_of(record: JournalRecord, trusted: "Mapping[str, Ed25519PublicKey]") -> str:
     """What is wrong with a checkpoint; empty when it is good. Without keys only what it says is looked at."""
     said = record["after"]
     if (said.get("seq"), said.get("hash")) != (record["seq"] - 1, record["prev"]):

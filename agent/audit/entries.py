@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from agent.audit.records import DAEMON, Actor, Entry
+from agent.audit.records import DAEMON, Actor, JournalEntry
 from agent.domain import events as e
 from agent.domain.effects import Effect
 from agent.domain.model import Evidence
-from agent.domain.request_counts import Arm, quantile
+from agent.domain.request_counts import RequestCounts, quantile
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.judge.report import accounts
 from agent.machine.guard import PERSON
@@ -47,12 +47,12 @@ HAPPENED: dict[type[e.Event], str] = {
 }
 
 
-def entry_of(before: State, after: State, event: e.Event, effects: tuple[Effect, ...]) -> Entry:
+def entry_of(before: State, after: State, event: e.Event, effects: tuple[Effect, ...]) -> JournalEntry:
     """One entry for one transition; `state` is what recovery goes on from."""
     suggestion, rollout = after.suggestion, after.rollout
     running = rollout is not None and (after.green is not None or before.green is not None)
     changed = suggestion if suggestion and (running or suggestion != before.suggestion) else None
-    return Entry(
+    return JournalEntry(
         at=event.at,
         actor=actor_of(before, after, event),
         action=action_of(before, after, event),
@@ -138,7 +138,7 @@ def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple
     return (*shown, *_arm("green", rollout.green), *_arm("blue", rollout.blue), *judged)
 
 
-def _arm(side: str, arm: Arm) -> tuple[Evidence, ...]:
+def _arm(side: str, arm: RequestCounts) -> tuple[Evidence, ...]:
     """An Arm as a person reads it."""
     p95 = quantile(arm.ttft, 0.95)
     numbers = {"requests": (float(arm.total), ""), "errors": (float(arm.errors), "")}
@@ -172,7 +172,9 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
 
 def _said(event: e.Event) -> dict[str, Any]:
     comment = {"comment": event.comment} if isinstance(event, e.Approved) and event.comment else {}
-    return comment | ({"request": event.request} if isinstance(event, e.Said) and event.request else {})
+    return comment | (
+        {"request": event.request} if isinstance(event, e.PersonDecision) and event.request else {}
+    )
 
 
 def _error(event: e.Event, after: State) -> str:

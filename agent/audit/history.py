@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agent.audit.journal import Journal
-from agent.audit.records import Record, state_of
+from agent.audit.records import JournalRecord, state_of
 from agent.domain.state import Rollout, State, Suggestion
 from agent.judge.report import accounts
 
@@ -51,7 +51,7 @@ class History:
                 history.hear(state)
         return history
 
-    def recall(self, record: Record) -> None:
+    def recall(self, record: JournalRecord) -> None:
         """Take the number of an entry that says which request it came of: `name:hash`."""
         name, _, asked = str(record["after"].get("request", "")).partition(":")
         if asked:
@@ -104,7 +104,7 @@ class History:
         return list(reversed(self._rollouts.values()))
 
 
-def _pages(journal: Journal) -> Iterator[Record]:
+def _pages(journal: Journal) -> Iterator[JournalRecord]:
     seq = max(journal.head.seq - READ_BACK, 0)
     while records := journal.after(seq, PAGE):
         yield from records

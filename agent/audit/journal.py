@@ -21,17 +21,23 @@ import structlog
 from rfc8785 import CanonicalizationError
 
 from agent.audit import checkpoints, segments
-from agent.audit.chain import REMOVED, Head, Verification, verify
+from agent.audit.chain import REMOVED, Head
 from agent.audit.checkpoints import Signer
-from agent.audit.offsets import STRIDE, Pages
-from agent.audit.records import DAEMON, LONGEST_LINE, Actor, BrokenLineError, Entry, Record, line_of, parse
+from agent.audit.offsets import STRIDE, RecordOffsets
+from agent.audit.records import (
+    DAEMON,
+    LONGEST_LINE,
+    BrokenLineError,
+    JournalEntry,
+    JournalRecord,
+    line_of,
+    parse,
+)
 from agent.audit.recovery import reread
-from agent.audit.segments import Limits
+from agent.audit.segments import RetentionLimits
 from agent.domain.errors import JournalError
 from agent.domain.ports import Now
 from agent.domain.state import State
-
-__all__ = ["DAEMON", "Actor", "Entry", "Head", "Journal", "Limits", "Record", "Verification", "verify"]
 
 OPENED, TORN = "audit.segment_opened", "audit.truncated_tail"
 AT_ONCE = 2
@@ -43,7 +49,12 @@ class Journal:
     """An open journal. Made by `Journal.open`."""
 
     def __init__(
-        self, path: Path, now: Now, sync: Callable[[int], None], limits: Limits, signer: Signer | None
+        self,
+        path: Path,
+        now: Now,
+        sync: Callable[[int], None],
+        limits: RetentionLimits,
+        signer: Signer | None,
     ) -> None:
         self._path = path
         self._now = now
@@ -56,9 +67,9 @@ class Journal:
         self._head = Head()
         self._since: datetime | None = None  # time of that entry
         self._signed = 0  # number of the last checkpoint
-        self._pages = Pages(path)
+        self._pages = RecordOffsets(path)
         self._torn = b""  # what a crash left unfinished, until it is set aside
-        self._owed: Entry | None = None  # what says so
+        self._owed: JournalEntry | None = None  # what says so
         self._states: dict[str, State] = {}
         self._epoch = 0
         self._boot_id = _boot_id()
@@ -72,7 +83,7 @@ class Journal:
         *,
         now: Now,
         sync: Callable[[int], None] = os.fdatasync,
-        limits: Limits | None = None,
+        limits: RetentionLimits | None = None,
         signer: Signer | None = None,
     ) -> Self:
         """Open the journal, or create it, and read the file that grows; `audit verify` reads them all.
@@ -80,7 +91,7 @@ class Journal:
         A last line that a crash left unfinished is moved to `audit.torn-<n>` beside it, and an entry says so.
         Raises JournalError when anything else in that file is not as it was written.
         """
-        journal = cls(path, now, sync, limits or Limits(), signer)
+        journal = cls(path, now, sync, limits or RetentionLimits(), signer)
         try:
             journal._recover()
         except OSError as error:
@@ -103,7 +114,7 @@ class Journal:
         """The largest that any entry names; 0 if none does."""
         return self._epoch
 
-    def append(self, entry: Entry) -> Record:
+    def append(self, entry: JournalEntry) -> JournalRecord:
         """Write the entry; it is on disk when this returns.
 
         Raises JournalError, and leaves the file as it was, when that cannot be.
@@ -116,18 +127,18 @@ class Journal:
             log.warning("audit.housekeeping_failed", why=str(error))
         return record
 
-    def after(self, seq: int, limit: int) -> list[Record]:
+    def after(self, seq: int, limit: int) -> list[JournalRecord]:
         """The entries with a larger number than `seq`, in order, at most `limit`; read from disk."""
         return self._pages.after(seq, limit, self._head.seq)
 
-    def subscribe(self, after: int | None = None) -> AsyncIterator[Record]:
+    def subscribe(self, after: int | None = None) -> AsyncIterator[JournalRecord]:
         """Every entry after number `after` (None: from now on), until the iterator is closed.
 
         Entries are read from disk, so a slow reader costs no memory and misses nothing.
         """
         return self._follow(self._head.seq if after is None else after)
 
-    async def _follow(self, seen: int) -> AsyncIterator[Record]:
+    async def _follow(self, seen: int) -> AsyncIterator[JournalRecord]:
         heard = asyncio.Event()
         follower = (asyncio.get_running_loop(), heard)
         self._followers.add(follower)
@@ -154,7 +165,7 @@ class Journal:
             os.close(self._fd)
             self._fd = -1
 
-    def _put(self, entry: Entry) -> Record:
+    def _put(self, entry: JournalEntry) -> JournalRecord:
         if self._torn or self._owed:
             self._set_aside()
         line, record = self._line(entry, self._head)
@@ -170,7 +181,7 @@ class Journal:
             with suppress(RuntimeError):  # its loop was closed before the iterator was
                 loop.call_soon_threadsafe(heard.set)
 
-    def _line(self, entry: Entry, head: Head) -> tuple[bytes, Record]:
+    def _line(self, entry: JournalEntry, head: Head) -> tuple[bytes, JournalRecord]:
         """The line that stands for the entry after `head`."""
         try:
             line = line_of(entry, seq=head.seq + 1, prev=head.hash, boot_id=self._boot_id, host=self._host)
@@ -212,13 +223,15 @@ class Journal:
         mark = self._signer.mark(self._head.seq, self._head.hash)
         why = f"signs entry {self._head.seq} and with it all before it"
         self._put(
-            Entry(at=at, actor=DAEMON, action=checkpoints.ACTION, why=why, after=mark, epoch=self._epoch)
+            JournalEntry(
+                at=at, actor=DAEMON, action=checkpoints.ACTION, why=why, after=mark, epoch=self._epoch
+            )
         )
 
     def _go_on(self, at: datetime) -> None:
         """Close this file; the next one starts with the last state of each target."""
         name = segments.name_of(self._path, self._pages.first)
-        opening = Entry(
+        opening = JournalEntry(
             at=at,
             actor=DAEMON,
             action=OPENED,
@@ -260,7 +273,9 @@ class Journal:
         ]
         why = f"entries {going[0][0].first} to {going[-1][1]['seq']} are removed: their time is over"
         self._put(
-            Entry(at=at, actor=DAEMON, action=REMOVED, why=why, after={"cuts": cuts}, epoch=self._epoch)
+            JournalEntry(
+                at=at, actor=DAEMON, action=REMOVED, why=why, after={"cuts": cuts}, epoch=self._epoch
+            )
         )
         for segment, _ in going:  # the oldest first: what a crash leaves is the newer part
             segment.path.unlink()
@@ -299,7 +314,9 @@ class Journal:
             after = {"bytes": len(self._torn), "sha256": digest, "file": kept.name}
             self._torn, self._owed = (
                 b"",
-                Entry(at=self._now(), actor=DAEMON, action=TORN, why=why, after=after, epoch=self._epoch),
+                JournalEntry(
+                    at=self._now(), actor=DAEMON, action=TORN, why=why, after=after, epoch=self._epoch
+                ),
             )
         if (owed := self._owed) is not None:
             self._owed = None
@@ -309,7 +326,7 @@ class Journal:
                 self._owed = owed
                 raise
 
-    def _take(self, record: Record, length: int) -> None:
+    def _take(self, record: JournalRecord, length: int) -> None:
         if not self._size:
             self._since = datetime.fromisoformat(record["ts"])
         self._pages.note(record["seq"], self._size)

@@ -9,13 +9,13 @@ from typing import Any
 
 import rfc8785
 
-from agent.audit.records import Record
+from agent.audit.records import JournalRecord
 from agent.telemetry.journald import field
 
 _ERROR, _NOTICE = 3, 5  # syslog priorities
 
 
-def exported(record: Record) -> bytes:
+def exported(record: JournalRecord) -> bytes:
     at = datetime.fromisoformat(record["ts"])
     whole: Any = record
     told = [record["target"], record["action"], record["why"], record["error"]]

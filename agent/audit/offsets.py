@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from agent.audit.records import BrokenLineError, Record, parse
+from agent.audit.records import BrokenLineError, JournalRecord, parse
 from agent.audit.segments import Segment, name_of
 from agent.domain.errors import JournalError
 
@@ -14,7 +14,7 @@ STRIDE = 64
 
 
 @dataclass(slots=True)
-class Pages:
+class RecordOffsets:
     path: Path  # of the file that grows
     older: list[Segment] = field(default_factory=list)  # closed files, oldest first
     first: int = 1  # number of the first entry in the file that grows
@@ -37,12 +37,12 @@ class Pages:
         self.older.remove(segment)
         self._starts.pop(segment.path, None)
 
-    def after(self, seq: int, limit: int, last: int) -> list[Record]:
+    def after(self, seq: int, limit: int, last: int) -> list[JournalRecord]:
         """The entries with a larger number than `seq`, up to entry `last`, in order, at most `limit`.
 
         Raises JournalError.
         """
-        found: list[Record] = []
+        found: list[JournalRecord] = []
         files = [*self.older, Segment(first=self.first, path=self.path)]
         first = max(seq + 1, files[0].first)
         at = bisect_right(files, first, key=lambda file: file.first) - 1
@@ -57,7 +57,7 @@ class Pages:
             raise JournalError(f"{self.path}: entries after {seq} cannot be read: {error}") from error
         return found
 
-    def _read(self, file: Segment, first: int, count: int) -> list[Record]:
+    def _read(self, file: Segment, first: int, count: int) -> list[JournalRecord]:
         starts = self._starts.get(file.path) or self._index(file.path)
         block, skip = divmod(first - file.first, STRIDE)
         with file.path.open("rb") as lines:

@@ -39,7 +39,7 @@ DAEMON = Actor(kind="daemon", id="trimtab")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """What is to be written. `action` is a noun and what happened to it: "suggestion.approved"."""
 
     at: datetime
@@ -60,7 +60,7 @@ class Entry:
 
 
 @with_config(ConfigDict(strict=True, extra="ignore"))
-class Record(TypedDict):
+class JournalRecord(TypedDict):
     """One line of the journal, as JSON."""
 
     v: int
@@ -86,7 +86,7 @@ class Record(TypedDict):
     hash: str
 
 
-FIELDS = sorted(Record.__annotations__)
+FIELDS = sorted(JournalRecord.__annotations__)
 """The members of a line in the order in which they stand there."""
 
 
@@ -94,7 +94,7 @@ class BrokenLineError(ValueError):
     """A line that is not what was once written there; the message says in which way."""
 
 
-def line_of(entry: Entry, *, seq: int, prev: str, boot_id: str, host: str) -> bytes:
+def line_of(entry: JournalEntry, *, seq: int, prev: str, boot_id: str, host: str) -> bytes:
     """The line for `entry` with its newline: secrets masked, chained to `prev`.
 
     Raises rfc8785.CanonicalizationError, and BrokenLineError for a state that a restart could not read back.
@@ -117,7 +117,7 @@ def _object(members: Mapping[str, bytes]) -> bytes:
     return b"{" + b",".join(members[name] for name in sorted(members)) + b"}"
 
 
-def parse(line: bytes) -> Record:
+def parse(line: bytes) -> JournalRecord:
     """The record of a line, its chain unchecked. Raises BrokenLineError."""
     try:
         return _RECORD().validate_json(line)
@@ -127,7 +127,7 @@ def parse(line: bytes) -> Record:
         raise BrokenLineError(f"it is not an entry: {where}{first['msg']}") from error
 
 
-def state_of(record: Record) -> State | None:
+def state_of(record: JournalRecord) -> State | None:
     """The state that the record holds. Raises BrokenLineError if this trimtab cannot read it."""
     if record["state"] is None:
         return None
@@ -137,5 +137,5 @@ def state_of(record: Record) -> State | None:
         raise BrokenLineError(f"its state cannot be read by this trimtab: {error}") from error
 
 
-_RECORD = cache(lambda: TypeAdapter(Record))  # built when first used: it takes tens of milliseconds
+_RECORD = cache(lambda: TypeAdapter(JournalRecord))  # built when first used: it takes tens of milliseconds
 _STATE = cache(lambda: TypeAdapter(State))

@@ -10,20 +10,20 @@ from pathlib import Path
 from agent.audit import checkpoints
 from agent.audit.chain import Head, before, chain, cuts_in, read
 from agent.audit.checkpoints import Signer
-from agent.audit.records import LONGEST_LINE, BrokenLineError, Record, state_of
+from agent.audit.records import LONGEST_LINE, BrokenLineError, JournalRecord, state_of
 from agent.audit.segments import Segment, last_line
 from agent.domain.errors import JournalError
 from agent.domain.state import State
 
 
 def reread(
-    path: Path, older: Sequence[Segment], signer: Signer | None, take: Callable[[Record, int], None]
+    path: Path, older: Sequence[Segment], signer: Signer | None, take: Callable[[JournalRecord, int], None]
 ) -> tuple[list[State], bytes]:
     """The last state of each target, and what a crash left of a last line.
 
     `take` gets each record, and how many bytes it has. Raises JournalError when the file is not as written.
     """
-    last: dict[str, Record] = {}
+    last: dict[str, JournalRecord] = {}
     cuts: set[Head] = set()
     _refuse_gaps(path, older, signer)
     start, line, size = _end_of(path, older[-1], signer) if older else None, 0, 0
@@ -76,7 +76,7 @@ def _end_of(path: Path, segment: Segment, signer: Signer | None) -> Head:
     return Head(seq=record["seq"], hash=record["hash"])
 
 
-def _check(record: Record, signer: Signer | None) -> None:
+def _check(record: JournalRecord, signer: Signer | None) -> None:
     """Raises BrokenLineError for a checkpoint that bears our key's name and not its signature."""
     if signer and record["action"] == checkpoints.ACTION and record["after"].get("signer") == signer.id:
         problem = checkpoints.problem_of(record, signer.trusted)
@@ -84,7 +84,7 @@ def _check(record: Record, signer: Signer | None) -> None:
             raise BrokenLineError(problem)
 
 
-def _state(path: Path, record: Record) -> State:
+def _state(path: Path, record: JournalRecord) -> State:
     try:
         state = state_of(record)
     except BrokenLineError as error:

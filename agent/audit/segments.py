@@ -19,7 +19,7 @@ BLOCK = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RetentionLimits:
     """When a file is closed, and how long closed ones are kept: whichever comes first."""
 
     segment_bytes: int = 16 * 2**20

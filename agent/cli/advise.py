@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.advisor.case_options import add_options, case_of, log_of, unknown
-from agent.advisor.flag_consistency import Doubts, doubts
+from agent.advisor.flag_consistency import FlagMismatches, doubts
 from agent.advisor.render import as_json, as_text, not_known, paste
 from agent.cli.dispatch import Subparsers
 from agent.domain.errors import ConfigError
@@ -21,13 +21,13 @@ from agent.terminal.tables import safe
 from lint.advice import Advice, advise
 from lint.precedence import ranked
 from lint.rules import all_lints
-from vllm_facts.command.serve_command import Command, edited, read
-from vllm_facts.deployment import Case
+from vllm_facts.command.serve_command import ServeCommand, edited, read
+from vllm_facts.deployment import Deployment
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Knob, Setting, Value
 
 if TYPE_CHECKING:
-    from agent.advisor.run_policies import Said
+    from agent.advisor.run_policies import PolicyFindings
     from agent.advisor.scrape import Window
 
 NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
@@ -79,7 +79,7 @@ def _run(args: argparse.Namespace) -> int:
     told = scrape.setting_of(seen.reading.facts)
     if seen.engines > 1 and not (command and ENGINES in command.setting):
         told = {**told, ENGINES: seen.engines}
-    known = command or Command(argv=("vllm", "serve", seen.model or "MODEL"))
+    known = command or ServeCommand(argv=("vllm", "serve", seen.model or "MODEL"))
     try:
         case = case_of(args, known, version=seen.reading.facts.get("version", ""))
     except FlagError as error:
@@ -124,7 +124,9 @@ def _seen_of(args: argparse.Namespace, slo: Slo) -> "Window":
     )
 
 
-def _live(reading: Reading, case: Case, slo: Slo, believed: Setting, doubted: Doubts) -> "Said":
+def _live(
+    reading: Reading, case: Deployment, slo: Slo, believed: Setting, doubted: FlagMismatches
+) -> "PolicyFindings":
     """What the policies say. Of flags that cannot be the server's neither they nor the model are believed."""
     from agent.advisor import run_policies  # noqa: PLC0415 - the policies take a quarter of a second
 
@@ -135,7 +137,7 @@ def _live(reading: Reading, case: Case, slo: Slo, believed: Setting, doubted: Do
     return replace(heard, findings=tuple(kept))
 
 
-def _with_facts(reading: Reading, case: Case) -> Reading:
+def _with_facts(reading: Reading, case: Deployment) -> Reading:
     """The reading with what the options tell: no driver was asked."""
     facts = {**reading.facts, "version": case.version} if case.version else reading.facts
     card = case.card
@@ -149,7 +151,7 @@ def _with_facts(reading: Reading, case: Case) -> Reading:
     return replace(reading, facts=facts, gpus=reading.gpus or gpus)
 
 
-def _command(flags: str, model: str) -> Command:
+def _command(flags: str, model: str) -> ServeCommand:
     """`--flags`: a whole command, or only the flags of one, which serves what the server says."""
     try:
         words = shlex.split(flags)
@@ -210,9 +212,9 @@ def _numbers(reading: Reading) -> dict[str, Any]:
 
 def _text(
     advice: Advice,
-    case: Case,
+    case: Deployment,
     current: Mapping[Knob, Value],
-    better: Command,
+    better: ServeCommand,
     window: Mapping[str, Any],
     *,
     given: bool,
@@ -249,7 +251,7 @@ def _seen(window: Mapping[str, Any]) -> str:
     return f"seen over {window['seconds']:g} s: {', '.join(said)}, {window['requests']:.0f} requests ended\n"
 
 
-def _doubted(doubted: Doubts) -> str:
+def _doubted(doubted: FlagMismatches) -> str:
     if not doubted:
         return ""
     said = "".join(f"{one}: are these really its flags?\n" for one in doubted.said)
@@ -258,7 +260,7 @@ def _doubted(doubted: Doubts) -> str:
     return f"{said}what was measured is judged by what the server tells of itself\n"
 
 
-def _unknown(case: Case, command: Command | None) -> list[str]:
+def _unknown(case: Deployment, command: ServeCommand | None) -> list[str]:
     """As for lint; a promise of latency is asked for, too."""
     lacking = [] if command else ["how it was started (--flags '…')"]
     return [*lacking, *unknown(case)]

@@ -13,7 +13,7 @@ from typing import Any
 from agent.audit import checkpoints
 from agent.audit.chain import Head, Verification, verify
 from agent.audit.journald_export import exported
-from agent.audit.records import BrokenLineError, Record, parse
+from agent.audit.records import BrokenLineError, JournalRecord, parse
 from agent.audit.segments import reading
 from agent.cli.dispatch import Subparsers
 from agent.domain.errors import JournalError
@@ -120,7 +120,7 @@ def _show(args: argparse.Namespace) -> int:
     return TAMPERED if unreadable else OK
 
 
-def _wanted(record: Record, args: argparse.Namespace) -> bool:
+def _wanted(record: JournalRecord, args: argparse.Namespace) -> bool:
     return (
         _asked_for(record, args)
         and args.op in (None, record["op_id"])
@@ -128,7 +128,7 @@ def _wanted(record: Record, args: argparse.Namespace) -> bool:
     )
 
 
-def _asked_for(record: Record, args: argparse.Namespace) -> bool:
+def _asked_for(record: JournalRecord, args: argparse.Namespace) -> bool:
     return (
         record["seq"] > args.after
         and args.target in (None, record["target"])
@@ -137,7 +137,7 @@ def _asked_for(record: Record, args: argparse.Namespace) -> bool:
     )
 
 
-def _told(record: Record) -> str:
+def _told(record: JournalRecord) -> str:
     """One entry for a person: when, what, who; then why, the change, what went wrong."""
     who, error = record["actor"], record["error"]
     actor = f"by {who['id']}" if who["kind"] == "person" else f"by {who['kind']} {who['id']}"

@@ -7,7 +7,7 @@ import time
 from typing import get_args
 from urllib.parse import urlencode
 
-from agent.api.client import Json, Link, RefusedError
+from agent.api.client import ApiClient, Json, RefusedError
 from agent.cli.dispatch import Subparsers
 from agent.cli.exits import NO, USAGE
 from agent.cli.remote_command import add, path, show
@@ -110,17 +110,17 @@ def _knob(text: str) -> tuple[str, object]:
     return knob, flags.get(knob, given)
 
 
-def _status(args: argparse.Namespace, daemon: Link) -> int:
+def _status(args: argparse.Namespace, daemon: ApiClient) -> int:
     return looked(args, daemon, "targets", args.target, key="name", text=status_text, line=target_line)
 
 
-def _suggestions(args: argparse.Namespace, daemon: Link) -> int:
+def _suggestions(args: argparse.Namespace, daemon: ApiClient) -> int:
     chosen = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
     answer = daemon.get("/v1/suggestions" + (f"?{urlencode(chosen)}" if chosen else ""))
     return show(args, answer, suggestions_text(answer["suggestions"]))
 
 
-def _approve(args: argparse.Namespace, daemon: Link) -> int:
+def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
     digest = args.digest
     if digest is None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -147,7 +147,7 @@ def _approve(args: argparse.Namespace, daemon: Link) -> int:
     return show(args, answer, f"{safe(answer['id'])} is approved: {change(answer)}")
 
 
-def _rollout_of(daemon: Link, suggestion: Json) -> str:
+def _rollout_of(daemon: ApiClient, suggestion: Json) -> str:
     """The rollout that an approval began: it is there once the approval was answered."""
     answer = daemon.get(f"/v1/rollouts?{urlencode({'target': suggestion['target']})}")
     for rollout in answer["rollouts"]:
@@ -162,12 +162,12 @@ def _is_yes(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _deny(args: argparse.Namespace, daemon: Link) -> int:
+def _deny(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("suggestions", args.id, "deny"), {"reason": args.reason})
     return show(args, answer, f"{safe(answer['id'])} is denied")
 
 
-def _propose(args: argparse.Namespace, daemon: Link) -> int:
+def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
     to = dict(args.knobs)
     if len(to) < len(args.knobs):
         complain("a knob is named more than once; name it once")
@@ -184,7 +184,7 @@ def _propose(args: argparse.Namespace, daemon: Link) -> int:
     return NO
 
 
-def _checked(daemon: Link, suggestion: Json) -> Json:
+def _checked(daemon: ApiClient, suggestion: Json) -> Json:
     """The suggestion once the engine has said what would come of it: in a second, or a minute with vLLM."""
     if suggestion["status"] == "checking":
         sys.stderr.write(f"{safe(suggestion['id'])} is checked before anything is touched ...\n")
@@ -199,7 +199,7 @@ def _last_note(suggestion: Json) -> str:
     return str(notes[-1]) if notes else "no reason was given"
 
 
-def _abort(args: argparse.Namespace, daemon: Link) -> int:
+def _abort(args: argparse.Namespace, daemon: ApiClient) -> int:
     rollout = daemon.get(path("targets", args.target))["rollout"]
     if rollout is None:
         raise RefusedError({"status": 409, "detail": f"{args.target} has no rollout to abort"})
@@ -210,6 +210,6 @@ def _abort(args: argparse.Namespace, daemon: Link) -> int:
     return show(args, answer, f"{safe(answer['id'])} {'is' if is_over else 'is being'} taken back")
 
 
-def _pause_or_resume(args: argparse.Namespace, daemon: Link) -> int:
+def _pause_or_resume(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("targets", args.target, args.command))
     return show(args, answer, f"{safe(answer['name'])} is {'paused' if answer['paused'] else 'not paused'}")

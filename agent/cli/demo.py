@@ -16,7 +16,7 @@ from agent.demo.setups import scene
 from agent.terminal.tables import table
 
 if TYPE_CHECKING:
-    from agent.demo.scenario import Told
+    from agent.demo.scenario import DemoReport
 
 WANTED = ("promoted", "rolled_back")
 
@@ -40,7 +40,7 @@ def register(subparsers: Subparsers) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Exit 0 only if all of it happened and no request was lost."""
     from agent.demo.processes import stage  # noqa: PLC0415 - brings the daemon with it, which takes half a second
-    from agent.demo.scenario import Teller  # noqa: PLC0415
+    from agent.demo.scenario import DemoPrinter  # noqa: PLC0415
 
     began = time.monotonic()
 
@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
 
     home = Path(tempfile.mkdtemp(prefix="trimtab-demo-"))
     with stage(home, scene(args.engine)) as staged:
-        teller = Teller(stage=staged, measure_s=args.seconds, say=say)
+        teller = DemoPrinter(stage=staged, measure_s=args.seconds, say=say)
         traffic = teller.opening()
         try:
             told = [teller.improvement(traffic), teller.harm(traffic)]
@@ -72,7 +72,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0 if happened and not lost and chain.ok else 1
 
 
-def _text(report: dict[str, Any], told: "Sequence[Told]") -> str:
+def _text(report: dict[str, Any], told: "Sequence[DemoReport]") -> str:
     head = ("CHANGE", "OUTCOME", "EXPOSED", "BAD", "SECONDS", "TTFT P95 ms", "GOODPUT /s")
     rows = [
         (

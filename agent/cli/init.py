@@ -109,12 +109,12 @@ def _init(args: argparse.Namespace) -> int:
     return 0
 
 
-Found = tuple[str, Server, Mapping[str, object]]
+FoundEngines = tuple[str, Server, Mapping[str, object]]
 
 
-async def look() -> tuple[list[Found], list[str]]:
+async def look() -> tuple[list[FoundEngines], list[str]]:
     """What every engine finds, by its kind, and what could not be looked at. One address is found once."""
-    found: list[Found] = []
+    found: list[FoundEngines] = []
     blind: list[str] = []
     for kind in loader.names("actuators"):
         engine = loader.load("actuators", kind)
@@ -130,7 +130,7 @@ async def look() -> tuple[list[Found], list[str]]:
     return found, blind
 
 
-def text_of(path: Path, found: Sequence[Found]) -> str:
+def text_of(path: Path, found: Sequence[FoundEngines]) -> str:
     head = _SERVICE_HEAD if path.absolute().parent == SERVICE else _OWN_HEAD
     tokens = path.parent / "tokens"
     text = "# trimtab: what it watches and how far it may go. `trimtab check` says whether it would work.\n"

@@ -13,7 +13,7 @@ from lint.advice import Advice, advise
 from lint.precedence import ranked
 from lint.rules import all_lints
 from vllm_facts.command.serve_command import edited, read
-from vllm_facts.deployment import Case, Lint
+from vllm_facts.deployment import Deployment, LintRule
 from vllm_facts.errors import FlagError
 
 NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
@@ -63,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
     return FINDINGS if advice.findings else NOTHING
 
 
-def _still(advice: Advice, case: Case, lints: Sequence[Lint]) -> list[str]:
+def _still(advice: Advice, case: Deployment, lints: Sequence[LintRule]) -> list[str]:
     """The rules that say it does not start with all the changes either."""
     after = replace(advice.after(case), log=())
     left = [found for lint in lints for found in lint.check(after) if found.severity == "error"]

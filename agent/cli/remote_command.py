@@ -8,15 +8,15 @@ from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import quote
 
-from agent.api.client import LOOPBACK, SOCKET, Json, Link, RefusedError, UnreachableError, link
+from agent.api.client import LOOPBACK, SOCKET, ApiClient, Json, RefusedError, UnreachableError, link
 from agent.cli.dispatch import Subparsers
 from agent.cli.exits import AWAY, NO, OK
 from agent.terminal.tables import complain
 
-Command = Callable[[argparse.Namespace, Link], int]
+RemoteCall = Callable[[argparse.Namespace, ApiClient], int]
 
 
-def add(subparsers: Subparsers, name: str, command: Command, says: str) -> argparse.ArgumentParser:
+def add(subparsers: Subparsers, name: str, command: RemoteCall, says: str) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(name, help=says)
     parser.add_argument("--json", action="store_true", help="the daemon's own answer")
     parser.add_argument("--url", help=f"TRIMTAB_URL, else {SOCKET} where it is, else {LOOPBACK}")
@@ -41,7 +41,7 @@ def add(subparsers: Subparsers, name: str, command: Command, says: str) -> argpa
     return parser
 
 
-def _in_commands(refusal: RefusedError, daemon: Link) -> str:
+def _in_commands(refusal: RefusedError, daemon: ApiClient) -> str:
     """What the daemon says to programs, in words of the command line."""
     if refusal.problem["status"] == HTTPStatus.UNAUTHORIZED and daemon.token is None:
         return (

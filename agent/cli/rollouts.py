@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 
-from agent.api.client import Json, Link, UnreachableError
+from agent.api.client import ApiClient, Json, UnreachableError
 from agent.cli.dispatch import Subparsers
 from agent.cli.exits import NO, OK
 from agent.cli.remote_command import add, path, show
@@ -29,7 +29,7 @@ def register(subparsers: Subparsers) -> None:
     how.add_argument("--log", action="store_true", help="the last lines that its new server wrote")
 
 
-def _rollouts(args: argparse.Namespace, daemon: Link) -> int:
+def _rollouts(args: argparse.Namespace, daemon: ApiClient) -> int:
     if args.log:
         return _log(args, daemon)
     chosen = {name: getattr(args, name) for name in ("target", "outcome") if getattr(args, name)}
@@ -38,7 +38,7 @@ def _rollouts(args: argparse.Namespace, daemon: Link) -> int:
     )
 
 
-def _log(args: argparse.Namespace, daemon: Link) -> int:
+def _log(args: argparse.Namespace, daemon: ApiClient) -> int:
     """NO, with the reason on stderr, when there are no lines."""
     if args.id is None:
         raise ConfigError("--log: name the rollout whose log is wanted; `trimtab rollouts` lists them")
@@ -50,7 +50,7 @@ def _log(args: argparse.Namespace, daemon: Link) -> int:
     return OK if answer["lines"] else NO
 
 
-def waited(args: argparse.Namespace, daemon: Link, rollout: str, wanted: str) -> int:
+def waited(args: argparse.Namespace, daemon: ApiClient, rollout: str, wanted: str) -> int:
     """Until the rollout is over, with its progress on stderr. OK when its outcome is the wanted one.
 
     Raises UnreachableError when the daemon has not come back after AWAY_POLLS.
@@ -76,7 +76,7 @@ def waited(args: argparse.Namespace, daemon: Link, rollout: str, wanted: str) ->
     return OK if found["outcome"] == wanted else NO
 
 
-def _heard(daemon: Link, rollout: str) -> Json:
+def _heard(daemon: ApiClient, rollout: str) -> Json:
     """The rollout, also from a daemon that is just started again."""
     for _ in range(AWAY_POLLS):
         try:

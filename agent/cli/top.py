@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agent.api.client import Json, Link
+from agent.api.client import ApiClient, Json
 from agent.cli.dispatch import Subparsers
 from agent.cli.remote_command import add, show
 from agent.cli.watch import watched
@@ -29,7 +29,7 @@ def register(subparsers: Subparsers) -> None:
     add(subparsers, "top", _top, SAYS).description = MEANT
 
 
-def _top(args: argparse.Namespace, daemon: Link) -> int:
+def _top(args: argparse.Namespace, daemon: ApiClient) -> int:
     def screen() -> str:
         return top_text(daemon.get("/v1/targets")["targets"])
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from urllib.parse import urlencode
 
-from agent.api.client import Json, Link, RefusedError, UnreachableError
+from agent.api.client import ApiClient, Json, RefusedError, UnreachableError
 from agent.cli.exits import OK
 from agent.cli.remote_command import path, show
 from agent.terminal.capabilities import has_screen
@@ -19,7 +19,7 @@ EVERY_S = 1.0
 
 def looked(
     args: argparse.Namespace,
-    daemon: Link,
+    daemon: ApiClient,
     kind: str,
     one: str | None,
     *,

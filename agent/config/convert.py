@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from agent.audit.segments import Limits
+from agent.audit.segments import RetentionLimits
 from agent.config.tables import AuditTable, BoundTable, ObjectiveTable, RolloutTable, SloTable
 from agent.domain.model import Bound, Objective, Plan, Slo, Step
 from vllm_facts.values import Knob
@@ -30,8 +30,8 @@ def _objective(table: ObjectiveTable | None) -> Objective | None:
     return None if table is None else Objective(under_s=table.under, share=table.share)
 
 
-def limits(table: AuditTable) -> Limits:
-    return Limits(
+def limits(table: AuditTable) -> RetentionLimits:
+    return RetentionLimits(
         segment_bytes=table.segment_mb * 2**20,
         segment_s=table.segment_age,
         keep_s=table.keep,

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from agent.config.tables import QualityTable
 from agent.domain.errors import ConfigError
-from agent.quality.golden_prompts import LEAST, Exam
+from agent.quality.golden_prompts import LEAST, GoldenPromptOptions
 
 MOST = 1000  # prompts; each is asked three times
 LARGEST_FILE = 2**20
 
 
-def exam(table: QualityTable, prompts: Path | None) -> Exam:
+def exam(table: QualityTable, prompts: Path | None) -> GoldenPromptOptions:
     """Raises ConfigError, which says what is wrong with the file of prompts."""
-    wishes = Exam(command=table.command, always=table.always, at_most_s=table.at_most)
+    wishes = GoldenPromptOptions(command=table.command, always=table.always, at_most_s=table.at_most)
     return wishes if prompts is None else replace(wishes, prompts=read(prompts), own=True)
 
 

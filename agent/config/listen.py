@@ -22,7 +22,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class ListenOptions:
     """`listen`: `unix:/path` or `host:port` each; TCP beyond loopback only with a certificate."""
 
     listen: tuple[str, ...]

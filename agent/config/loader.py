@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from agent.audit.segments import Limits
+from agent.audit.segments import RetentionLimits
 from agent.config.convert import BOUNDS, bound, limits, plan, slo
 from agent.config.cross_checks import clashes, complaints, of_target, unknown_knobs
 from agent.config.golden import exam
-from agent.config.listen import Certificate, Door
+from agent.config.listen import Certificate, ListenOptions
 from agent.config.notify import Receiver, receivers
-from agent.config.plugin_tables import POLICIES, Build, Part, Workshop
+from agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
 from agent.config.tables import DEFAULT_LISTEN, ApiTable, FileTable, TargetTable
 from agent.domain.errors import ConfigError
 from agent.domain.model import Bound, Mode, Plan, Slo
 from agent.plugins import loader, third_party
-from agent.quality.golden_prompts import Exam
+from agent.quality.golden_prompts import GoldenPromptOptions
 from vllm_facts.knobs import FLAGS, KNOBS, tunable
 from vllm_facts.values import Knob
 
@@ -32,32 +32,32 @@ class Target:
     name: str
     profile: str
     slo: Slo
-    engine: Part
+    engine: ConfiguredPlugin
     strategy: Literal["auto", "surge", "replace", "swap"]
-    traffic: Part
+    traffic: ConfiguredPlugin
     listen: str  # where the traffic part takes the clients' requests
-    sensors: tuple[Part, ...]
+    sensors: tuple[ConfiguredPlugin, ...]
     bounds: Mapping[Knob, Bound]
     plan: Plan
     cooldown_s: float
     suggestion_ttl_s: float
     changes_per_day: int
-    exam: Exam
+    exam: GoldenPromptOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     state_dir: Path
     mode: Mode
-    door: Door
+    door: ListenOptions
     targets: tuple[Target, ...]
-    policies: tuple[Part, ...]  # in the order they are asked
-    audit: Limits = field(default_factory=Limits)
+    policies: tuple[ConfiguredPlugin, ...]  # in the order they are asked
+    audit: RetentionLimits = field(default_factory=RetentionLimits)
     notify: tuple[Receiver, ...] = ()
     public_url: str = ""  # of the console, for links in notices; empty: not known
 
 
-def load(path: Path, *, build: Build = loader.build) -> Config:
+def load(path: Path, *, build: BuildPlugin = loader.build) -> Config:
     """Read and check the file. ConfigError lists every problem, one a line."""
     try:
         with path.open("rb") as file:
@@ -74,7 +74,7 @@ def load(path: Path, *, build: Build = loader.build) -> Config:
         raise ConfigError(f"{path}:\n{error}") from None
 
 
-def parse(text: str, *, here: Path, build: Build = loader.build) -> Config:
+def parse(text: str, *, here: Path, build: BuildPlugin = loader.build) -> Config:
     """The config of a TOML text. `here`: what its relative paths are relative to."""
     try:
         document = loader.frozen(tomllib.loads(text))
@@ -94,7 +94,7 @@ def policies_dir_of(path: Path) -> Path | None:
     return _policies_dir(document, path.absolute().parent)
 
 
-def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
+def _checked(document: dict[str, Any], here: Path, build: BuildPlugin) -> Config:
     problems: list[str] = []
     tables = None
     try:
@@ -103,7 +103,7 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
         problems += complaints(error, document)
     problems += clashes(document)
     problems += unknown_knobs(document, KNOBS, FLAGS, tunable)
-    workshop = Workshop(build)
+    workshop = PluginBuilder(build)
     policies = _policies(document, here, workshop)
     raw_targets = document.get("targets")
     parts = [
@@ -136,7 +136,7 @@ def _checked(document: dict[str, Any], here: Path, build: Build) -> Config:
     )
 
 
-def _door(table: ApiTable, here: Path) -> Door:
+def _door(table: ApiTable, here: Path) -> ListenOptions:
     certificate = None
     if table.tls_cert is not None and table.tls_key is not None:
         certificate = Certificate(
@@ -144,7 +144,7 @@ def _door(table: ApiTable, here: Path) -> Door:
             key=_path(here, table.tls_key),
             client_ca=_path(here, table.tls_client_ca) if table.tls_client_ca else None,
         )
-    return Door(
+    return ListenOptions(
         listen=table.listen,
         hosts=table.hosts,
         tokens_file=_path(here, table.tokens_file) if table.tokens_file else None,
@@ -155,7 +155,9 @@ def _door(table: ApiTable, here: Path) -> Door:
     )
 
 
-def _policies(document: Mapping[str, Any], here: Path, workshop: Workshop) -> tuple[Part, ...]:
+def _policies(
+    document: Mapping[str, Any], here: Path, workshop: PluginBuilder
+) -> tuple[ConfiguredPlugin, ...]:
     """Ours and, after them, those of the operator's folder: a file that lies there is on as ours are."""
     folder = _policies_dir(document, here)
     dropped: tuple[str, ...] = ()
@@ -178,8 +180,8 @@ def _policies_dir(document: Mapping[str, Any], here: Path) -> Path | None:
 
 
 def _parts_of(
-    workshop: Workshop, target: dict[str, Any], of: str
-) -> tuple[Part | None, Part | None, tuple[Part, ...]]:
+    workshop: PluginBuilder, target: dict[str, Any], of: str
+) -> tuple[ConfiguredPlugin | None, ConfiguredPlugin | None, tuple[ConfiguredPlugin, ...]]:
     traffic = {"kind": "envoy", "listen": DEFAULT_LISTEN}
     engine = workshop.one(target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy"))
     return (
@@ -191,7 +193,7 @@ def _parts_of(
 
 def _exams(
     targets: tuple[TargetTable, ...], document: Mapping[str, Any], here: Path, problems: list[str]
-) -> Iterator[Exam]:
+) -> Iterator[GoldenPromptOptions]:
     for index, target in enumerate(targets):
         written = target.quality.prompts
         try:
@@ -201,7 +203,11 @@ def _exams(
 
 
 def _target(
-    table: TargetTable, wishes: Exam, engine: Part | None, traffic: Part | None, sensors: tuple[Part, ...]
+    table: TargetTable,
+    wishes: GoldenPromptOptions,
+    engine: ConfiguredPlugin | None,
+    traffic: ConfiguredPlugin | None,
+    sensors: tuple[ConfiguredPlugin, ...],
 ) -> Target:
     if engine is None or traffic is None:
         raise ConfigError(f"[[targets]] {table.name}: has no engine or no traffic part")

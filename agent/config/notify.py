@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.config.plugin_tables import Build
+from agent.config.plugin_tables import BuildPlugin
 from agent.config.tables import NotifyTable
 from agent.domain.errors import ConfigError
-from agent.notify.rules import Notifier, Severity
+from agent.notify.rules import NoticeSeverity, Notifier
 from agent.plugins import loader
 
 OWN = ("kind", "name", "severity")
@@ -19,12 +19,12 @@ OWN = ("kind", "name", "severity")
 class Receiver:
     name: str
     kind: str
-    severity: Severity
+    severity: NoticeSeverity
     plugin: Notifier
 
 
 def receivers(
-    tables: tuple[NotifyTable, ...], here: Path, build: Build = loader.build
+    tables: tuple[NotifyTable, ...], here: Path, build: BuildPlugin = loader.build
 ) -> tuple[Receiver, ...]:
     """ConfigError lists every problem, one a line."""
     made = []

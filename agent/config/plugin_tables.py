@@ -23,11 +23,11 @@ POLICIES = (
 )
 """On unless the file says `NAME = false`."""
 
-Build = Callable[..., object]
+BuildPlugin = Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ConfiguredPlugin:
     """A plugin as the config asks for it, built. What it can do is known to who asked for it by its kind."""
 
     name: str
@@ -36,13 +36,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class PluginBuilder:
     """Builds parts from raw tables and collects what the plugins complain about; skips what is no table."""
 
-    build: Build
+    build: BuildPlugin
     problems: list[str] = field(default_factory=list)
 
-    def one(self, table: object, name: str, default: Mapping[str, object], own: Iterable[str]) -> Part | None:
+    def one(
+        self, table: object, name: str, default: Mapping[str, object], own: Iterable[str]
+    ) -> ConfiguredPlugin | None:
         """The actuator that the table's `kind` names; `own`: the keys that are not its options."""
         asked = {**default, **table} if isinstance(table, dict) else dict(default)
         kind = asked.get("kind")
@@ -51,7 +53,9 @@ class Workshop:
         options = {key: value for key, value in asked.items() if key not in own}
         return self._part("actuators", kind, options, f"[{name}]")
 
-    def sensors(self, table: object, name: str, engine: Part | None) -> tuple[Part, ...]:
+    def sensors(
+        self, table: object, name: str, engine: ConfiguredPlugin | None
+    ) -> tuple[ConfiguredPlugin, ...]:
         """Those that are on by default, those that the engine brings along, and those that the file names."""
         asked = dict(table) if isinstance(table, dict) else {}
         brought: Mapping[str, Iterable[str]] = getattr(engine.plugin, "sensors", {}) if engine else {}
@@ -63,7 +67,9 @@ class Workshop:
                 asked[sensor] = {key: common[key] for key in shared if key in common} | given
         return self.many("sensors", asked, name, SENSORS)
 
-    def many(self, kind: str, table: object, name: str, default: tuple[str, ...]) -> tuple[Part, ...]:
+    def many(
+        self, kind: str, table: object, name: str, default: tuple[str, ...]
+    ) -> tuple[ConfiguredPlugin, ...]:
         """The defaults that the file does not name, then those that it does, in its order."""
         asked = table if isinstance(table, dict) else {}
         wanted = {**{plugin: True for plugin in default if plugin not in asked}, **asked}
@@ -75,9 +81,11 @@ class Workshop:
         )
         return tuple(part for part in parts if part is not None)
 
-    def _part(self, kind: str, name: str, options: dict[str, Any], table: str) -> Part | None:
+    def _part(self, kind: str, name: str, options: dict[str, Any], table: str) -> ConfiguredPlugin | None:
         try:
-            return Part(name=name, options=options, plugin=self.build(kind, name, options, table=table[1:-1]))
+            return ConfiguredPlugin(
+                name=name, options=options, plugin=self.build(kind, name, options, table=table[1:-1])
+            )
         except ConfigError as error:
             self.problems.extend(str(error).splitlines())
             return None

@@ -22,7 +22,7 @@ from agent.config.types import (
     loopback,
 )
 from agent.domain.model import Mode
-from agent.notify.rules import Severity
+from agent.notify.rules import NoticeSeverity
 from vllm_facts.values import Knob
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
@@ -33,7 +33,7 @@ LEASE_S = (5.0, 60.0)
 file in force and 1 s to spare that is 5 s. Above 60 s nobody wants an unwatched green to keep its share."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
+FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -42,7 +42,7 @@ def wrong(key: str, what: str) -> PydanticCustomError:
     return PydanticCustomError("wrong_key", "{what}", {"key": key, "what": what})
 
 
-class Table(BaseModel):
+class ConfigTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
@@ -52,7 +52,7 @@ class PluginTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
-class AuditTable(Table):
+class AuditTable(ConfigTable):
     """When a file of the journal is closed, and how long closed ones are kept: whichever comes first."""
 
     segment_mb: Annotated[int, Field(ge=1, le=1024)] = 16
@@ -61,14 +61,14 @@ class AuditTable(Table):
     keep: SomeSeconds = 366 * 86400.0
 
 
-class AgentTable(Table):
+class AgentTable(ConfigTable):
     state_dir: PathText = "/var/lib/trimtab"
     mode: Mode = "advise"
     policies_dir: PathText | None = None
     audit: AuditTable = AuditTable()
 
 
-class ApiTable(Table):
+class ApiTable(ConfigTable):
     listen: Listen = (SOCKET,)
     hosts: tuple[HostName, ...] = ()
     tokens_file: PathText | None = None
@@ -103,16 +103,16 @@ class ApiTable(Table):
         return self
 
 
-class ObjectiveTable(Table):
+class ObjectiveTable(ConfigTable):
     under: SomeSeconds
     share: Share = 0.95
 
 
-class ErrorsTable(Table):
+class ErrorsTable(ConfigTable):
     share: Share = 0.999
 
 
-class SloTable(Table):
+class SloTable(ConfigTable):
     ttft: ObjectiveTable | None = None
     itl: ObjectiveTable | None = None
     e2e: ObjectiveTable | None = None
@@ -129,9 +129,9 @@ class TrafficTable(PluginTable):
     listen: Address = DEFAULT_LISTEN
 
 
-class BoundTable(Table):
-    min: Number | None = None
-    max: Number | None = None
+class BoundTable(ConfigTable):
+    min: FiniteNumber | None = None
+    max: FiniteNumber | None = None
     step: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     allowed: tuple[KnobValue, ...] = ()
     octaves: Annotated[float, Field(gt=0, le=10)] | None = None
@@ -151,7 +151,7 @@ class BoundTable(Table):
         return self
 
 
-class StepTable(Table):
+class StepTable(ConfigTable):
     weight: Annotated[int, Field(ge=1, le=99)]
     requests: Count
     at_least: Seconds
@@ -189,7 +189,7 @@ def _renewable(lease_s: float) -> float:
     return lease_s
 
 
-class RolloutTable(Table):
+class RolloutTable(ConfigTable):
     steps: Annotated[tuple[StepTable, ...], AfterValidator(_growing)] = (SMOKE, PARITY)
     hold: Seconds = 1800.0
     hold_at_most: SomeSeconds | None = None  # None: four times `hold`, and an hour at least
@@ -212,7 +212,7 @@ class RolloutTable(Table):
         return self
 
 
-class QualityTable(Table):
+class QualityTable(ConfigTable):
     prompts: PathText | None = None
     command: tuple[str, ...] = ()
     always: bool = False
@@ -225,7 +225,7 @@ class QualityTable(Table):
         return self
 
 
-class TargetTable(Table):
+class TargetTable(ConfigTable):
     name: TargetName
     profile: Annotated[str, Field(min_length=1)] = "chat"
     slo: SloTable = SloTable()
@@ -248,10 +248,10 @@ class NotifyTable(PluginTable):
 
     kind: str
     name: TargetName | None = None
-    severity: Severity = "info"
+    severity: NoticeSeverity = "info"
 
 
-class FileTable(Table):
+class FileTable(ConfigTable):
     agent: AgentTable = AgentTable()
     api: ApiTable = ApiTable()
     targets: Annotated[tuple[TargetTable, ...], AfterValidator(_some)]

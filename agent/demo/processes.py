@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from agent.api.client import Link
+from agent.api.client import ApiClient
 from agent.config.loader import load
-from agent.demo.setups import Scene
+from agent.demo.setups import DemoSetup
 from agent.domain.errors import ActError
 from agent.runtime.wiring import actuators
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 @dataclass(slots=True)
-class Traffic:
+class DemoTraffic:
     """`python -m simulator.traffic` beside us; each request is heard of when it ends."""
 
     process: "subprocess.Popen[str]"
@@ -42,7 +42,7 @@ class Traffic:
     _reader: threading.Thread | None = None
 
     @classmethod
-    def start(cls, url: str, scene: Scene) -> "Traffic":
+    def start(cls, url: str, scene: DemoSetup) -> "DemoTraffic":
         command = [sys.executable, "-m", "simulator.traffic", url, "--model", "tiny", "--follow", "--json"]
         command += ["--streams", str(scene.streams), "--for", "86400"]
         command += ["--prompt", scene.prompt, "--output", scene.output, "--timeout", "600"]
@@ -89,10 +89,10 @@ class Traffic:
 
 
 @dataclass(slots=True, kw_only=True)
-class Stage:
+class DemoProcesses:
     home: Path
-    scene: Scene
-    link: Link
+    scene: DemoSetup
+    link: ApiClient
     url: str  # where clients ask
     daemon: "subprocess.Popen[bytes]"
 
@@ -114,7 +114,7 @@ class Stage:
 
 
 @contextmanager
-def stage(home: Path, scene: Scene) -> Iterator[Stage]:
+def stage(home: Path, scene: DemoSetup) -> Iterator[DemoProcesses]:
     """A daemon in approve mode over `scene`; at the end its servers and its proxy are stopped too."""
     api, listen = free_port(), free_port()
     token = _files(home, scene, api, listen)
@@ -124,8 +124,8 @@ def stage(home: Path, scene: Scene) -> Iterator[Stage]:
             stdout=log,
             stderr=log,
         )
-    link = Link(f"http://127.0.0.1:{api}", token)
-    staged = Stage(home=home, scene=scene, link=link, url=f"http://127.0.0.1:{listen}", daemon=daemon)
+    link = ApiClient(f"http://127.0.0.1:{api}", token)
+    staged = DemoProcesses(home=home, scene=scene, link=link, url=f"http://127.0.0.1:{listen}", daemon=daemon)
     try:
         yield staged
     finally:
@@ -133,7 +133,7 @@ def stage(home: Path, scene: Scene) -> Iterator[Stage]:
         asyncio.run(_strike(staged.config))
 
 
-def _files(home: Path, scene: Scene, api: int, listen: int) -> str:
+def _files(home: Path, scene: DemoSetup, api: int, listen: int) -> str:
     """The config and a token; returns the token."""
     flags = [part for knob, value in scene.start.items() for part in (_flag(knob), str(value))]
     env = "".join(f"{key} = {json.dumps(value)}\n" for key, value in scene.env.items())

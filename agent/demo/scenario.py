@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.demo.processes import Json, Stage, Traffic
+from agent.demo.processes import DemoProcesses, DemoTraffic, Json
 from agent.domain.errors import TrimtabError
 
 COMPARABLE = 16  # answered requests: a busy machine gives none in the time that a free one gives hundreds
@@ -17,7 +17,7 @@ class StoryError(TrimtabError):
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
+class DemoReport:
     """One rollout as the demo reports it."""
 
     id: str
@@ -32,21 +32,21 @@ class Told:
 
 
 @dataclass(slots=True, kw_only=True)
-class Teller:
-    stage: Stage
+class DemoPrinter:
+    stage: DemoProcesses
     measure_s: float
     say: Callable[[str], None]
     _note: str = ""
 
-    def opening(self) -> Traffic:
+    def opening(self) -> DemoTraffic:
         """The server runs with its bad setting, clients come."""
         scene = self.stage.scene
         self.say(f"starting one {scene.engine} server with {_words(scene.start)} behind Envoy")
         self._until("the server answers through the proxy", self.stage.serving)
         self.say(f"{scene.streams} streams at once")
-        return Traffic.start(self.stage.url, scene)
+        return DemoTraffic.start(self.stage.url, scene)
 
-    def improvement(self, traffic: Traffic) -> Told:
+    def improvement(self, traffic: DemoTraffic) -> DemoReport:
         """The daemon sees the queue and suggests, a person approves."""
         since = time.monotonic()
         self._until("a suggestion", lambda: self._target()["suggestion"])
@@ -58,7 +58,7 @@ class Teller:
         self.say(f"suggested by {suggestion['policy']}: {suggestion['why']}")
         return self._rollout(traffic, suggestion, since)
 
-    def harm(self, traffic: Traffic) -> Told:
+    def harm(self, traffic: DemoTraffic) -> DemoReport:
         """A person insists on a value that does not fit."""
         wanted = self.stage.scene.harm
         since = time.monotonic()
@@ -75,7 +75,7 @@ class Teller:
             raise StoryError(f"the change is {suggestion['status']}: {'; '.join(suggestion['notes'])}")
         return self._rollout(traffic, suggestion, since)
 
-    def _rollout(self, traffic: Traffic, suggestion: Json, since: float) -> Told:
+    def _rollout(self, traffic: DemoTraffic, suggestion: Json, since: float) -> DemoReport:
         ttft_s = self.stage.scene.ttft_s
         before = traffic.measure(since, ttft_s)
         path = f"/v1/suggestions/{suggestion['id']}/approve"
@@ -88,7 +88,7 @@ class Teller:
             lambda: time.monotonic() - ended > self.measure_s and traffic.answered(ended) >= COMPARABLE,
         )
         rollout = self._rollout_of(suggestion)
-        return Told(
+        return DemoReport(
             id=rollout["id"],
             knobs={k: (suggestion["from"].get(k), v) for k, v in suggestion["to"].items()},
             outcome=rollout["outcome"],

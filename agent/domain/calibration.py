@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil, sqrt
 
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 
 TICK_S = 15
 KEPT_TICKS = 4 * 3600 // TICK_S
@@ -35,7 +35,7 @@ LEAST_REQUESTS = 5  # of a server's tick that counts
 LEAST_FREEDOM = 5  # degrees of freedom, or pairs, below which a block length says nothing
 EDGE = 0.85
 
-STREAMS: Mapping[str, Callable[[Arm], tuple[int, int]]] = {
+STREAMS: Mapping[str, Callable[[RequestCounts], tuple[int, int]]] = {
     "errors": lambda arm: (arm.total, arm.errors),
     "gave_up": lambda arm: (arm.total + arm.gave_up, arm.gave_up),
     "refused": lambda arm: (arm.asked, arm.refused),
@@ -206,7 +206,7 @@ class Steadiness:
     _tick: int = -1
     _counts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)  # by stream and server
 
-    def add(self, at: datetime, arms: Mapping[str, Arm]) -> None:
+    def add(self, at: datetime, arms: Mapping[str, RequestCounts]) -> None:
         """A second's arms of equal servers. After a clock was set back the present tick goes on."""
         self._end(at)
         for name, counts_of in STREAMS.items():

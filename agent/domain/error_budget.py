@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from agent.domain.model import Slo
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 
 SLOT_S = 300
 HOUR = 3600 // SLOT_S
@@ -55,7 +55,7 @@ class Budget:
 
     slots: tuple[Slot, ...] = ()  # oldest first; without those in which nobody asked
 
-    def counted(self, at: datetime, arms: Iterable[Arm]) -> "Budget":
+    def counted(self, at: datetime, arms: Iterable[RequestCounts]) -> "Budget":
         """With what all servers did in a second. After a clock was set back the latest slot goes on."""
         total = errors = ttft = itl = e2e = 0
         for arm in arms:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from agent.domain.answers import Quality
+from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
-from agent.domain.model import Mode, Prospect, Server
+from agent.domain.model import Mode, PreflightResult, Server
 from agent.domain.reading import Pulse, Reading
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from vllm_facts.values import Knob, Value
 
 
@@ -29,7 +29,7 @@ class Observed:
 
     at: datetime
     reading: Reading | None = None
-    arms: Mapping[str, Arm] = field(default_factory=dict)  # by server, of those with any request
+    arms: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server, of those with any request
     pulses: Mapping[str, Pulse] = field(default_factory=dict)  # by server, of those that were scraped
     blind: str = ""  # why requests cannot be counted now; empty: they can, as far as is known
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
@@ -39,7 +39,7 @@ class Observed:
 class Preflighted:
     at: datetime
     number: int
-    prospect: Prospect
+    prospect: PreflightResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Warmed:
 class Examined:
     at: datetime
     number: int
-    quality: Quality
+    quality: AnswerComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Resumed:
     request: str = ""
 
 
-Said = ChangeAsked | Approved | Denied | Aborted | Paused | Resumed
+PersonDecision = ChangeAsked | Approved | Denied | Aborted | Paused | Resumed
 """By a person."""
 
 Event = (

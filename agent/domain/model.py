@@ -71,7 +71,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prospect:
+class PreflightResult:
     """What the engine says of a change before anything is touched."""
 
     problem: str = ""  # why it cannot be done, with the fix; empty: it can

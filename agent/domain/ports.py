@@ -10,15 +10,26 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
-from agent.domain.answers import Answer
+from agent.domain.answers import GoldenAnswer
 from agent.domain.calibration import Calibration
 from agent.domain.effects import Route
 from agent.domain.events import ServerLost
-from agent.domain.model import Bound, Forecast, Outcome, Plan, Proposal, Prospect, Server, Slo, Step, Strategy
+from agent.domain.model import (
+    Bound,
+    Forecast,
+    Outcome,
+    Plan,
+    PreflightResult,
+    Proposal,
+    Server,
+    Slo,
+    Step,
+    Strategy,
+)
 from agent.domain.reading import Reading, Sample
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Second, Trial
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 from vllm_facts.values import Setting
 
 Now = Callable[[], datetime]
@@ -32,7 +43,7 @@ class Context:
     slo: Slo
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     outcomes: Sequence[Outcome] = ()  # oldest first
-    case: Case | None = None  # card, model and environment, where they are known
+    case: Deployment | None = None  # card, model and environment, where they are known
 
 
 class Policy(Protocol):
@@ -55,7 +66,15 @@ class Judge(Protocol):
     """Compares green with blue. Pure: what it knows is in the trial, which the journal keeps."""
 
     def hear(
-        self, trial: Trial, *, step: Step, slo: Slo, second: Second, green: Arm, blue: Arm, record: Arm
+        self,
+        trial: Trial,
+        *,
+        step: Step,
+        slo: Slo,
+        second: Second,
+        green: RequestCounts,
+        blue: RequestCounts,
+        record: RequestCounts,
     ) -> tuple[Trial, Verdict]:
         """The trial with one more second of a step, and what it says now.
 
@@ -65,12 +84,26 @@ class Judge(Protocol):
         ...
 
     def forecast(
-        self, plan: Plan, *, slo: Slo, recent: Arm, recent_s: float, calibration: Mapping[str, Calibration]
+        self,
+        plan: Plan,
+        *,
+        slo: Slo,
+        recent: RequestCounts,
+        recent_s: float,
+        calibration: Mapping[str, Calibration],
     ) -> Forecast | None:
         """How long the plan will take at the traffic of the last `recent_s` seconds; None: not known."""
         ...
 
-    def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
+    def gain(
+        self,
+        trial: Trial,
+        *,
+        slo: Slo,
+        level: tuple[RequestCounts, RequestCounts],
+        green: RequestCounts,
+        record: RequestCounts,
+    ) -> str:
         """What green is measurably better at, in a sentence with its numbers; "" when at nothing.
 
         `level`: green and blue beside each other at equal load; `green`: the hold-back's counts.
@@ -126,7 +159,7 @@ class Engine(Protocol):
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
-    ) -> Prospect:
+    ) -> PreflightResult:
         """What would come of giving all `servers` this setting. Touches nothing of theirs.
 
         A value that vLLM does not take, or no room, is a Prospect with a problem. Raises ActError when the
@@ -153,7 +186,9 @@ class Engine(Protocol):
         """
         ...
 
-    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+    async def answers(
+        self, server: Server, prompts: Sequence[str], deadline_s: float
+    ) -> tuple[GoldenAnswer, ...]:
         """What the server itself, not the proxy, says to each prompt at temperature 0, in their order.
 
         One that fails is an Answer that says so. Raises ActError when the server cannot be asked at all.

@@ -16,7 +16,7 @@ NO_SLO = Slo()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class RequestCounts:
     """Counts of attempts at one server. The latency tuples count by EDGES_S, the last is above all edges."""
 
     total: int = 0  # answered or failed; without those refused or whose client gave up
@@ -37,8 +37,8 @@ class Arm:
         """All attempts, whatever became of them."""
         return self.total + self.refused + self.gave_up
 
-    def __add__(self, other: "Arm") -> "Arm":
-        return Arm(
+    def __add__(self, other: "RequestCounts") -> "RequestCounts":
+        return RequestCounts(
             total=self.total + other.total,
             errors=self.errors + other.errors,
             late=self.late + other.late,
@@ -79,7 +79,7 @@ def _above(objective: Objective | None, value_s: float | None) -> bool:
     return objective is not None and value_s is not None and value_s > objective.under_s
 
 
-def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> Arm:
+def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCounts:
     """Count requests of one server. A stalled one counts in `ttft` above its age so far."""
     total = errors = late = gave_up = refused = unreached = over_ttft = over_itl = over_e2e = 0
     ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
@@ -108,7 +108,7 @@ def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> Arm:
         over_itl += late_gaps
         over_e2e += late_end
         late += late_first or late_gaps or late_end
-    return Arm(
+    return RequestCounts(
         total=total,
         errors=errors,
         late=late,

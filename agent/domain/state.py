@@ -6,12 +6,12 @@ from datetime import datetime
 from enum import Enum
 from typing import Literal
 
-from agent.domain.answers import Quality
+from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
 from agent.domain.effects import Drain, Examine, Launch, Preflight, Retire, Route, Stop, WarmUp
 from agent.domain.error_budget import Budget
-from agent.domain.model import Forecast, Mode, Outcome, Plan, Proposal, Prospect, Server, Strategy
-from agent.domain.request_counts import Arm
+from agent.domain.model import Forecast, Mode, Outcome, Plan, PreflightResult, Proposal, Server, Strategy
+from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Trial
 from vllm_facts.values import Setting
 
@@ -52,7 +52,7 @@ class Suggestion:
     expires_at: datetime
     digest: str
     servers: tuple[str, ...] = ()  # those that serve: with others it is another change
-    prospect: Prospect = field(default_factory=Prospect)
+    prospect: PreflightResult = field(default_factory=PreflightResult)
     plan: Plan | None = None  # frozen when the engine has answered; None: it has not yet
     forecast: Forecast | None = None
     status: SuggestionStatus = "checking"
@@ -76,19 +76,24 @@ class Rollout:
     held: bool = False  # the hold-back passed: the last old server, which was its control, gives its place
     step: int = 0
     step_since: datetime | None = None  # when the step's split was in force
-    green: Arm = field(default_factory=Arm)  # this step
-    blue: Arm = field(default_factory=Arm)  # this step
-    record: Arm = field(default_factory=Arm)  # blue alone, before the canary
+    green: RequestCounts = field(default_factory=RequestCounts)  # this step
+    blue: RequestCounts = field(default_factory=RequestCounts)  # this step
+    record: RequestCounts = field(default_factory=RequestCounts)  # blue alone, before the canary
     trial: Trial = field(default_factory=Trial)  # the judge's evidence
     parked: str = ""  # why green waits without traffic: nothing can be seen of it
-    level: tuple[Arm, Arm] = (Arm(), Arm())  # green and blue at equal load, in the steps that ended
+    level: tuple[RequestCounts, RequestCounts] = (
+        RequestCounts(),
+        RequestCounts(),
+    )  # green and blue at equal load, in the steps that ended
     gain: str = ""  # what green was measurably better at
     heard_at: datetime | None = None  # the last second in which green answered a request
-    exposed: Arm = field(default_factory=Arm)  # green, all steps
+    exposed: RequestCounts = field(default_factory=RequestCounts)  # green, all steps
     bad: int = 0  # of the steps that ended, by the judge's own edges
     step_bad: int = 0  # of this step
     restarts: int = 0
-    quality: Quality | None = None  # of green's answers to the golden prompts, where it had to give them
+    quality: AnswerComparison | None = (
+        None  # of green's answers to the golden prompts, where it had to give them
+    )
     outcome: Literal["running", "promoted", "rolled_back"] = "running"
     why: str = ""
     log: tuple[str, ...] = ()  # the lost server's own last lines
@@ -128,7 +133,9 @@ class State:
     retry_at: datetime | None = None  # when the awaited effect, which failed, is asked for again
     tries: int = 0
     outcomes: tuple[Outcome, ...] = ()
-    recent: tuple[Arm, ...] = ()  # what the fleet's requests did in this minute, and in the one before
+    recent: tuple[
+        RequestCounts, ...
+    ] = ()  # what the fleet's requests did in this minute, and in the one before
     recent_since: datetime | None = None
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # of the fleet, the latest
     budget: Budget = field(default_factory=Budget)  # what all servers did with the SLO's, in all phases

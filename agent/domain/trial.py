@@ -6,7 +6,7 @@ from datetime import datetime
 
 from agent.domain.calibration import Calibration
 from agent.domain.reading import Pulse
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 
 Counts = tuple[int, int, int, int]
 """Control's requests, the bad of them, green's requests, the bad of them."""
@@ -29,7 +29,7 @@ class Lens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class EvidenceStream:
     """The evidence on one way to be bad: `errors`, `gave_up`, `refused`, `ttft`, `itl` or `e2e`."""
 
     name: str
@@ -52,7 +52,7 @@ class Trial:
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # frozen when the rollout starts
     at: datetime | None = None  # of the last second that was heard
     margin: float = 0.01  # a green that is worse by this share of requests or more must not pass
-    streams: tuple[Stream, ...] = ()
+    streams: tuple[EvidenceStream, ...] = ()
     tick_s: float = 0.0
     wide_s: float = 0.0
     valid_s: float = 0.0
@@ -87,7 +87,7 @@ class Trial:
         return replace(fresh, asked=(0.0, 0.0), asked_s=0.0)
 
 
-def _fresh(stream: Stream) -> Stream:
+def _fresh(stream: EvidenceStream) -> EvidenceStream:
     return replace(
         stream,
         requests=_without_good(stream.requests),
@@ -107,8 +107,8 @@ class Second:
     """What one second brought."""
 
     at: datetime
-    green: Arm = field(default_factory=Arm)
-    blue: Mapping[str, Arm] = field(default_factory=dict)  # by server
+    green: RequestCounts = field(default_factory=RequestCounts)
+    blue: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server
     green_pulse: Pulse | None = None
     blue_pulse: Pulse | None = None
     blind: str = ""  # why the records cannot be counted

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 from agent.domain.model import Step
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Second, Trial
 
 RECENT_S = 120.0  # half-life of who was asked how often
@@ -24,7 +24,7 @@ BUSIER = 1.15  # times the record's load: so much more than its share a server a
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Inadmissible:
     """`all`: no stream counts. `latency`: only errors and refusals count, and nothing passes.
 
     `busier`: latency counts for green, but not against it. Empty: nothing is held.
@@ -65,18 +65,20 @@ def _faded(old: tuple[float, ...], new: tuple[float, ...], half_life_s: float) -
     return tuple(round(keep * was + now, 3) for was, now in zip(old, new, strict=True))
 
 
-def held(trial: Trial, second: Second, *, step: Step, record: Arm, alone: bool) -> Held:
+def held(trial: Trial, second: Second, *, step: Step, record: RequestCounts, alone: bool) -> Inadmissible:
     """Why this second does not count. `alone`: green has all the traffic, so nothing is beside it."""
     if second.blind:
-        return Held(all=f"the proxy's records cannot be read: {second.blind}")
+        return Inadmissible(all=f"the proxy's records cannot be read: {second.blind}")
     if alone:
-        return Held(busier=_busier(trial, record))
+        return Inadmissible(busier=_busier(trial, record))
     if why := _incident(trial, record):
-        return Held(all=why)
-    return Held(latency=_cold(trial) or _astray(trial, step.weight / 100) or _worse_than_its_record(trial))
+        return Inadmissible(all=why)
+    return Inadmissible(
+        latency=_cold(trial) or _astray(trial, step.weight / 100) or _worse_than_its_record(trial)
+    )
 
 
-def _incident(trial: Trial, record: Arm) -> str:
+def _incident(trial: Trial, record: RequestCounts) -> str:
     failed, of = trial.blue_failed
     asked = record.total + record.gave_up
     usual = (record.errors + record.gave_up) / asked if asked else 0.0
@@ -97,7 +99,7 @@ def _worse_than_its_record(trial: Trial) -> str:
     return f"blue itself is worse than before: {failed / of:.1%} of its requests fail, {errors.usual:.1%} did"
 
 
-def _busier(trial: Trial, record: Arm) -> str:
+def _busier(trial: Trial, record: RequestCounts) -> str:
     """Alone, green's latency is held up to a record of another time, which may have been quieter.
 
     Then late requests prove no worse green; that they are few proves all the more that it is not worse.

@@ -16,9 +16,9 @@ from math import isfinite, log
 from agent.domain.calibration import Calibration
 from agent.domain.model import Forecast, Plan, Slo, Step
 from agent.domain.ports import Verdict
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Second, Trial
-from agent.judge.admissibility import Held, held, remembered
+from agent.judge.admissibility import Inadmissible, held, remembered
 from agent.judge.evidence import HOLD_BACK, heard, log_mean, log_worse
 from agent.judge.failure_modes import LEAST_CONTROL, counts, opened
 from agent.judge.forecast import forecast
@@ -54,9 +54,9 @@ class AnytimeJudge:
         step: Step,
         slo: Slo,
         second: Second,
-        green: Arm,
-        blue: Arm,
-        record: Arm,
+        green: RequestCounts,
+        blue: RequestCounts,
+        record: RequestCounts,
     ) -> tuple[Trial, Verdict]:
         """`green`, `blue`: counts of the step with this second; `record`: blue before the canary."""
         by_itself = step.weight >= HOLD_BACK and not any(arm.asked for arm in second.blue.values())
@@ -77,18 +77,40 @@ class AnytimeJudge:
         return trial, replace(self._verdict(trial, step, slo, green, blue, hold), bad=bad)
 
     def forecast(
-        self, plan: Plan, *, slo: Slo, recent: Arm, recent_s: float, calibration: Mapping[str, Calibration]
+        self,
+        plan: Plan,
+        *,
+        slo: Slo,
+        recent: RequestCounts,
+        recent_s: float,
+        calibration: Mapping[str, Calibration],
     ) -> Forecast | None:
         """See agent.judge.forecast."""
         return forecast(
             plan, slo=slo, recent=recent, recent_s=recent_s, calibration=calibration, beta=self.beta
         )
 
-    def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
+    def gain(
+        self,
+        trial: Trial,
+        *,
+        slo: Slo,
+        level: tuple[RequestCounts, RequestCounts],
+        green: RequestCounts,
+        record: RequestCounts,
+    ) -> str:
         """See agent.judge.gain."""
         return gain(trial, slo=slo, level=level, green=green, record=record)
 
-    def _verdict(self, trial: Trial, step: Step, slo: Slo, green: Arm, blue: Arm, hold: Held) -> Verdict:
+    def _verdict(
+        self,
+        trial: Trial,
+        step: Step,
+        slo: Slo,
+        green: RequestCounts,
+        blue: RequestCounts,
+        hold: Inadmissible,
+    ) -> Verdict:
         worst = max(trial.streams, key=log_worse)
         if log_mean(trial, slo) >= log(1 / self.alpha):
             says = f"{counted(worst)}; {chance(log_worse(worst), worst.margin)}"
@@ -100,7 +122,7 @@ class AnytimeJudge:
         why = f"green is not worse after {green.total} requests in {trial.valid_s:.0f} s: {said}"
         return Verdict(kind="pass", why=why)
 
-    def _missing(self, trial: Trial, step: Step, green: Arm, blue: Arm) -> str:
+    def _missing(self, trial: Trial, step: Step, green: RequestCounts, blue: RequestCounts) -> str:
         """What a pass still lacks. Silence is never a proof."""
         needed = max(1, step.requests)
         if green.total < needed:

@@ -4,9 +4,9 @@ from dataclasses import replace
 from math import log
 
 from agent.domain.model import Slo, Step
-from agent.domain.request_counts import Arm, quantile
-from agent.domain.trial import NONE, Counts, Lens, Second, Stream, Trial
-from agent.judge.admissibility import Held
+from agent.domain.request_counts import RequestCounts, quantile
+from agent.domain.trial import NONE, Counts, EvidenceStream, Lens, Second, Trial
+from agent.judge.admissibility import Inadmissible
 from agent.judge.eprocess import alone, beside, log_sum
 from agent.judge.failure_modes import ANSWERS, counts, learned, names, phi_of, tick_margin, tick_phi_of
 from agent.judge.wording import interval
@@ -18,7 +18,9 @@ WIDE_S, WIDE_REQUESTS = 15.0, 5  # a server's tick, as Steadiness counts them
 SETTLE_AT_MOST_S = 60.0
 
 
-def heard(trial: Trial, second: Second, *, step: Step, slo: Slo, record: Arm, hold: Held) -> Trial:
+def heard(
+    trial: Trial, second: Second, *, step: Step, slo: Slo, record: RequestCounts, hold: Inadmissible
+) -> Trial:
     """The trial with one more second that counts."""
     if trial.settled_s < settling_s(record):
         return replace(trial, settled_s=trial.settled_s + 1.0)
@@ -45,17 +47,17 @@ def heard(trial: Trial, second: Second, *, step: Step, slo: Slo, record: Arm, ho
     return replace(trial, streams=closed, tick_s=0.0)
 
 
-def _against(hold: Held, stream: Stream) -> bool:
+def _against(hold: Inadmissible, stream: EvidenceStream) -> bool:
     """Whether this stream's bad requests tell against green."""
     return not hold.busier or stream.name in ANSWERS
 
 
-def settling_s(record: Arm) -> float:
+def settling_s(record: RequestCounts) -> float:
     """As long as nine of ten requests take: before, those that end are the quick ones, and the failed."""
     return min(quantile(record.e2e, 0.9) or 0.0, SETTLE_AT_MOST_S)
 
 
-def log_worse(stream: Stream) -> float:
+def log_worse(stream: EvidenceStream) -> float:
     """The logarithm of the mean of both lenses' evidence that green is worse."""
     if stream.ticks is None:
         return stream.requests.log_worse
@@ -70,7 +72,7 @@ def log_mean(trial: Trial, slo: Slo) -> float:
     return log_sum([*logs, log(closed)] if closed > 0 else logs) - log(max(every, len(logs)))
 
 
-def pend(stream: Stream, second: Second, slo: Slo, *, against: bool) -> Stream:
+def pend(stream: EvidenceStream, second: Second, slo: Slo, *, against: bool) -> EvidenceStream:
     """The second's counts wait for the ticks they belong to. `against`: a guard may count them."""
     of, bad = counts(second.green, stream.name, stream.edge_s, slo)
     wide, blue_of, blue_bad = dict(stream.wide), 0, 0
@@ -103,7 +105,9 @@ def _due(trial: Trial) -> bool:
     return enough or trial.tick_s >= TICK_AT_MOST_S
 
 
-def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm, *, against: bool) -> Stream:
+def close(
+    stream: EvidenceStream, trial: Trial, step: Step, slo: Slo, record: RequestCounts, *, against: bool
+) -> EvidenceStream:
     """The tick's counts become evidence; without one of the sides they wait for the next tick.
 
     `against`: bad requests of a green that is alone count, too, not only that they are few.
@@ -129,7 +133,7 @@ def close(stream: Stream, trial: Trial, step: Step, slo: Slo, record: Arm, *, ag
     return stream
 
 
-def _by_itself(stream: Stream, trial: Trial, slo: Slo, record: Arm, phi: float) -> Lens:
+def _by_itself(stream: EvidenceStream, trial: Trial, slo: Slo, record: RequestCounts, phi: float) -> Lens:
     """Against blue's record, which is of another time: twice the margins, beyond what is not known of it."""
     of, bad = counts(record, stream.name, stream.edge_s, slo)
     low, high = interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
@@ -147,7 +151,7 @@ def _by_itself(stream: Stream, trial: Trial, slo: Slo, record: Arm, phi: float) 
     )
 
 
-def widen(stream: Stream, trial: Trial) -> Stream:
+def widen(stream: EvidenceStream, trial: Trial) -> EvidenceStream:
     """Each server's tick is one bad or good one: robust against failures that come in clumps."""
     spread = trial.calibration.get(stream.name)
     if stream.ticks is None or spread is None:

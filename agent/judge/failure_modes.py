@@ -22,8 +22,8 @@ from math import exp, floor, lgamma, log, sqrt
 
 from agent.domain.calibration import Calibration
 from agent.domain.model import Objective, Slo, Step
-from agent.domain.request_counts import Arm, over, quantile
-from agent.domain.trial import Lens, Stream, Trial
+from agent.domain.request_counts import RequestCounts, over, quantile
+from agent.domain.trial import EvidenceStream, Lens, Trial
 
 ANSWERS = ("errors", "gave_up", "refused")
 LATENCIES = ("ttft", "itl", "e2e")
@@ -45,7 +45,7 @@ def names(slo: Slo) -> tuple[str, ...]:
     return tuple(n for n in (*ANSWERS, *LATENCIES) if n != "itl" or slo.itl is not None)
 
 
-def counts(arm: Arm, name: str, edge_s: float | None, slo: Slo) -> tuple[int, int]:
+def counts(arm: RequestCounts, name: str, edge_s: float | None, slo: Slo) -> tuple[int, int]:
     """(requests, bad ones) of an arm by this stream's measure."""
     if name == "errors":
         return arm.total, arm.errors
@@ -64,7 +64,9 @@ def counts(arm: Arm, name: str, edge_s: float | None, slo: Slo) -> tuple[int, in
     return of, bad
 
 
-def opened(trial: Trial, *, step: Step, slo: Slo, control: Arm, margin: float) -> tuple[Stream, ...]:
+def opened(
+    trial: Trial, *, step: Step, slo: Slo, control: RequestCounts, margin: float
+) -> tuple[EvidenceStream, ...]:
     """The streams with those that can be judged from now on. `control`: all that is known of blue so far.
 
     `margin`: a green that is worse by this share of the requests or more does not pass, but see above.
@@ -78,7 +80,7 @@ def opened(trial: Trial, *, step: Step, slo: Slo, control: Arm, margin: float) -
     return (*trial.streams, *new)
 
 
-def _edges(step: Step, slo: Slo, control: Arm) -> Iterator[tuple[str, float | None]]:
+def _edges(step: Step, slo: Slo, control: RequestCounts) -> Iterator[tuple[str, float | None]]:
     yield from ((name, None) for name in ANSWERS)
     if step.weight < step.parity:
         return  # a green with less than its share of the load is quicker than it will be
@@ -97,10 +99,10 @@ def _stream(
     edge_s: float | None,
     *,
     slo: Slo,
-    control: Arm,
+    control: RequestCounts,
     margin: float,
     calibration: Mapping[str, Calibration],
-) -> Stream:
+) -> EvidenceStream:
     objective, spread = objective_of(slo, name), learned(calibration, name, slo)
     promised = 1 - objective.share if objective else 1 - slo.errors if name == "errors" else None
     of, bad = counts(control, name, edge_s, slo)
@@ -108,7 +110,7 @@ def _stream(
     prior = min(max(float(of), 2 * LEAST_CONTROL), PRIOR)
     ticks = Lens(bad=spread.tick_share * TICK_PRIOR, of=TICK_PRIOR) if spread else None
     least = max(margin / 2, usual / 4, DISASTER if name in LATENCIES and objective is None else 0.0)
-    return Stream(
+    return EvidenceStream(
         name=name,
         edge_s=edge_s,
         promised=promised,
@@ -142,7 +144,7 @@ def tick_phi_of(spread: Calibration) -> float:
     return 1.0 + (phi - 1.0) * (1.0 + sqrt(2.0 / clumps))
 
 
-def tick_margin(stream: Stream, spread: Calibration) -> float:
+def tick_margin(stream: EvidenceStream, spread: Calibration) -> float:
     """How much more often a server's tick lies above the edge when green is worse by the margin.
 
     At least 0.1; a fixed 0.1 takes back half of the greens at the margin where ticks have many requests.

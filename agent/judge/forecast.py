@@ -12,8 +12,8 @@ from math import inf, log
 
 from agent.domain.calibration import Calibration
 from agent.domain.model import Forecast, Plan, Slo, Step
-from agent.domain.request_counts import Arm
-from agent.domain.trial import Stream, Trial
+from agent.domain.request_counts import RequestCounts
+from agent.domain.trial import EvidenceStream, Trial
 from agent.judge.eprocess import LEAST, MOST, gained, gained_alone
 from agent.judge.evidence import HOLD_BACK, settling_s
 from agent.judge.failure_modes import counts, learned, opened, phi_of
@@ -27,7 +27,7 @@ class _Traffic:
     """What is known of blue, and how sure a pass must be."""
 
     slo: Slo
-    recent: Arm
+    recent: RequestCounts
     rate: float  # requests per second
     calibration: Mapping[str, Calibration]
     beta: float
@@ -37,7 +37,7 @@ def forecast(
     plan: Plan,
     *,
     slo: Slo,
-    recent: Arm,
+    recent: RequestCounts,
     recent_s: float,
     calibration: Mapping[str, Calibration],
     beta: float,
@@ -91,7 +91,7 @@ def _proofs(step: Step, margin: float, traffic: _Traffic) -> Iterator[float]:
             yield log(1 / traffic.beta) / max(_per_request(stream, step), 1e-9) * phi
 
 
-def _per_request(stream: Stream, step: Step) -> float:
+def _per_request(stream: EvidenceStream, step: Step) -> float:
     q, d = min(max(stream.usual, LEAST), MOST), stream.tolerance
     near = (q, q / 2, min(q + d / 2, 0.98))
     if step.weight >= HOLD_BACK:

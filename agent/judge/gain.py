@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from agent.domain.model import Slo
-from agent.domain.request_counts import Arm, over, quantile
+from agent.domain.request_counts import RequestCounts, over, quantile
 from agent.domain.trial import Trial
 from agent.judge.failure_modes import DISASTER, LATENCIES, learned, objective_of, phi_of
 from agent.judge.wording import BAD_ONES, duration
@@ -36,7 +36,7 @@ ANOTHER_TIME = 0.5  # of the record's share of bad ones, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Better:
+class Gain:
     what: str
     of: int
     bad: int
@@ -62,7 +62,14 @@ class Better:
         )
 
 
-def gain(trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
+def gain(
+    trial: Trial,
+    *,
+    slo: Slo,
+    level: tuple[RequestCounts, RequestCounts],
+    green: RequestCounts,
+    record: RequestCounts,
+) -> str:
     """What green is better at, the surest first; "" when at nothing that can be told from noise."""
     beside = bool(level[0].total and level[1].total)
     one, other = level if beside else (green, record)
@@ -85,15 +92,17 @@ def _least(trial: Trial, slo: Slo, name: str, *, beside: bool) -> float:
     return 2 * margin if not beside else margin if unknown else 0.0
 
 
-def _compared(trial: Trial, slo: Slo, green: Arm, blue: Arm, *, beside: bool) -> Iterator[Better]:
+def _compared(
+    trial: Trial, slo: Slo, green: RequestCounts, blue: RequestCounts, *, beside: bool
+) -> Iterator[Gain]:
     promised = [name for name in LATENCIES if objective_of(slo, name) is not None]
 
-    def better(what: str, streams: Iterable[str], mine: tuple[int, int], theirs: tuple[int, int]) -> Better:
+    def better(what: str, streams: Iterable[str], mine: tuple[int, int], theirs: tuple[int, int]) -> Gain:
         (bad, of), (blue_bad, blue_of) = mine, theirs
         names = tuple(streams)
         phi = max(phi_of(learned(trial.calibration, name, slo)) for name in names)
         least = max(_least(trial, slo, name, beside=beside) for name in names)
-        return Better(what=what, of=of, bad=bad, blue_of=blue_of, blue_bad=blue_bad, phi=phi, least=least)
+        return Gain(what=what, of=of, bad=bad, blue_of=blue_of, blue_bad=blue_bad, phi=phi, least=least)
 
     missed, blue_missed = green.errors + green.late, blue.errors + blue.late
     if promised:

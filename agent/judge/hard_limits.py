@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from agent.domain.model import Slo
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Second, Trial
 from agent.judge.failure_modes import LATENCIES, counts, learned, phi_of
 from agent.judge.wording import interval
@@ -26,7 +26,7 @@ def wedged_s(trial: Trial, second: Second) -> float:
     return trial.wedged_s + 1.0 if stands else 0.0
 
 
-def broken(trial: Trial, second: Second, *, slo: Slo, green: Arm, control: Arm) -> str:
+def broken(trial: Trial, second: Second, *, slo: Slo, green: RequestCounts, control: RequestCounts) -> str:
     """Why green goes back at once; "" when it need not. `green`, `control`: counts of this step."""
     if second.green_pulse is not None and second.green_pulse.restarted:
         return "its process is another one than before: it ended, and something started it again"
@@ -35,7 +35,7 @@ def broken(trial: Trial, second: Second, *, slo: Slo, green: Arm, control: Arm) 
     return next(_mostly_bad(trial, slo, green, control), "")
 
 
-def _mostly_bad(trial: Trial, slo: Slo, green: Arm, control: Arm) -> Iterator[str]:
+def _mostly_bad(trial: Trial, slo: Slo, green: RequestCounts, control: RequestCounts) -> Iterator[str]:
     """Late ones come in clumps, so that twenty of them may be one pause: as many as say what twenty would.
 
     Only those of seconds that count are asked, not of another load or a cold cache.

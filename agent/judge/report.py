@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import exp
 
-from agent.domain.trial import Stream, Trial
+from agent.domain.trial import EvidenceStream, Trial
 from agent.judge.evidence import log_worse
 from agent.judge.wording import counted, interval
 
@@ -11,7 +11,7 @@ MOST = 700.0  # the largest power of e that a float holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class EvidenceReport:
     """One stream of requests in numbers. Intervals: Wilson 95 %, of this step's counts, to look at only.
 
     `worse`, `not_worse`: e-values. A verdict needs 100 of the mean of `worse` over the streams, or 20 of each
@@ -34,15 +34,15 @@ class Account:
     says: str
 
 
-def accounts(trial: Trial) -> tuple[Account, ...]:
+def accounts(trial: Trial) -> tuple[EvidenceReport, ...]:
     """One for each stream that is judged so far."""
     return tuple(_account(stream) for stream in trial.streams)
 
 
-def _account(stream: Stream) -> Account:
+def _account(stream: EvidenceStream) -> EvidenceReport:
     blue_of, blue_bad, of, bad = stream.counted
     worse = log_worse(stream)
-    return Account(
+    return EvidenceReport(
         stream=stream.name,
         edge_s=stream.edge_s,
         green_bad=bad,

@@ -2,7 +2,7 @@
 
 from math import exp, sqrt
 
-from agent.domain.trial import Stream
+from agent.domain.trial import EvidenceStream
 
 BAD_ONES = {
     "errors": "failed, cut or stalled",
@@ -25,7 +25,7 @@ def interval(bad: int, of: int) -> tuple[float, float] | None:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def counted(stream: Stream) -> str:
+def counted(stream: EvidenceStream) -> str:
     """As in "green: 37 of 412 requests with a first token after 500 ms, blue: 9 of 1,230"."""
     blue_of, blue_bad, of, bad = stream.counted
     what = BAD_ONES[stream.name].format(edge=duration(stream.edge_s or 0.0))

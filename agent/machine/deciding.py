@@ -8,7 +8,7 @@ from agent.domain.events import Approved, ChangeAsked, Denied, Observed, Paused,
 from agent.domain.model import Proposal
 from agent.domain.state import Phase, State, Suggestion
 from agent.machine.checking import check
-from agent.machine.guard import PERSON, Refusal, base_digest
+from agent.machine.guard import PERSON, ProposalRefusal, base_digest
 from agent.machine.lease import keep_alive
 from agent.machine.restoring import missing, restore
 from agent.machine.starting import start_rollout
@@ -93,7 +93,7 @@ def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:
         klass="gated",
     )
     found = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at, slo=rules.slo)
-    if isinstance(found, Refusal):
+    if isinstance(found, ProposalRefusal):
         return stay(replace(state, note=found.why))
     return check(rules, replace(state, suggestion=close(state.suggestion, "superseded")), found, event.at)
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from math import ceil
 
-from agent.domain.model import Plan, Prospect, Step, Strategy
+from agent.domain.model import Plan, PreflightResult, Step, Strategy
 
 
-def plan_for(plan: Plan, prospect: Prospect, servers: int, rate_rps: float | None = None) -> Plan:
+def plan_for(plan: Plan, prospect: PreflightResult, servers: int, rate_rps: float | None = None) -> Plan:
     """The configured shares up to load parity, then the hold-back.
 
     Parity: green carries as much as each other server. Beside n servers that is 1/(n+1) of the traffic; in

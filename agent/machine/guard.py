@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from agent.domain.digest import digest
-from agent.domain.model import Bound, Forecast, Outcome, Plan, Proposal, Prospect, Slo
+from agent.domain.model import Bound, Forecast, Outcome, Plan, PreflightResult, Proposal, Slo
 from agent.domain.reading import Reading
 from agent.domain.request_counts import NO_SLO
 from agent.domain.state import State, Suggestion
@@ -20,7 +20,7 @@ MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ProposalRefusal:
     why: str
 
 
@@ -45,20 +45,20 @@ class Guard:
         at: datetime,
         reading: Reading | None,
         slo: Slo = NO_SLO,
-    ) -> Suggestion | Refusal:
+    ) -> Suggestion | ProposalRefusal:
         """Turn a policy's proposal into a suggestion, or say why not."""
         if why := self._not_now(state, at, reading):
-            return Refusal(why=why)
+            return ProposalRefusal(why=why)
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
-            return Refusal(why=f"{why}; only what relieves that is suggested meanwhile")
+            return ProposalRefusal(why=f"{why}; only what relieves that is suggested meanwhile")
         found = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
         if isinstance(found, Suggestion) and (why := _tried_before(state.outcomes, found.proposal.to, at)):
-            return Refusal(why=why)
+            return ProposalRefusal(why=why)
         return found
 
     def admit_asked(
         self, state: State, proposal: Proposal, *, actor: str, at: datetime, slo: Slo = NO_SLO
-    ) -> Suggestion | Refusal:
+    ) -> Suggestion | ProposalRefusal:
         """The same for a person's wish: the bounds hold, the pace (octaves, cool-down, memory) does not.
 
         Nor does a burning budget stop it: they are told.
@@ -84,15 +84,15 @@ class Guard:
 
     def _suggestion(
         self, state: State, proposal: Proposal, *, policy: str, at: datetime, stepwise: bool
-    ) -> Suggestion | Refusal:
+    ) -> Suggestion | ProposalRefusal:
         blue = state.blue
         if blue is None:
-            return Refusal(why="no server is known to run: nothing can be changed")
+            return ProposalRefusal(why="no server is known to run: nothing can be changed")
         if why := _unfit(state):
-            return Refusal(why=why)
+            return ProposalRefusal(why=why)
         barred = [why for knob, wanted in proposal.to.items() if (why := self._barred(knob, wanted))]
         if barred:
-            return Refusal(why="; ".join(barred))
+            return ProposalRefusal(why="; ".join(barred))
         to: dict[Knob, Value] = {}
         notes: list[str] = []
         for knob, wanted in proposal.to.items():
@@ -106,7 +106,7 @@ class Guard:
                 to[knob] = value
         if not to:
             asked = ", ".join(f"{k}={v}" for k, v in proposal.to.items())
-            return Refusal(why="; ".join(notes) or f"{asked} changes nothing: it is so already")
+            return ProposalRefusal(why="; ".join(notes) or f"{asked} changes nothing: it is so already")
         return Suggestion(
             id=f"{state.target}-s{state.suggestions + 1}",
             target=state.target,
@@ -124,7 +124,7 @@ class Guard:
     def seal(
         self,
         suggestion: Suggestion,
-        prospect: Prospect,
+        prospect: PreflightResult,
         *,
         at: datetime,
         plan: Plan,
@@ -271,7 +271,7 @@ def _unfit(state: State) -> str:
     return ""
 
 
-def _told(prospect: Prospect, plan: Plan, forecast: Forecast | None, servers: int) -> tuple[str, ...]:
+def _told(prospect: PreflightResult, plan: Plan, forecast: Forecast | None, servers: int) -> tuple[str, ...]:
     """How it will be done and how long that takes, in sentences."""
     start = "" if prospect.start_s is None else f"a start takes about {prospect.start_s:.0f} s; "
     said = [f"{prospect.strategy}: {prospect.why}"] if prospect.why else []

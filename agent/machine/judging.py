@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from agent.domain.effects import Route
 from agent.domain.events import Observed
 from agent.domain.ports import Verdict
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import State
 from agent.domain.trial import Second
 from agent.machine.guard import PERSON
@@ -80,14 +80,14 @@ def hold(state: State, at: datetime, why: str) -> Moved:
     return keep_alive(state if noted else replace(state, note=f"{HELD}: {why}"), at)
 
 
-def second_of(state: State, event: Observed, green: Arm) -> Second:
+def second_of(state: State, event: Observed, green: RequestCounts) -> Second:
     """What the judge hears of this second; the first old server's pulse stands for blue's."""
     newest = state.green.name if state.green else ""
     first = state.standing[0].name if state.standing else ""
     return Second(
         at=event.at,
         green=green,
-        blue={server.name: event.arms.get(server.name, Arm()) for server in state.standing},
+        blue={server.name: event.arms.get(server.name, RequestCounts()) for server in state.standing},
         green_pulse=event.pulses.get(newest),
         blue_pulse=event.pulses.get(first),
         blind=event.blind,

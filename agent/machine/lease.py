@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from agent.domain.effects import Drain, Effect, KeepAlive, Retire, Route, Stop
 from agent.domain.events import Drained, EffectFailed, Observed, Retired, Routed
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
 from agent.machine.routes import without
 from agent.machine.transitions import (
@@ -53,18 +53,18 @@ def remembering(state: State, event: Observed) -> State:
     }
     if better:
         state = replace(state, calibration={**state.calibration, **better})
-    new = sum((event.arms.get(server.name, Arm()) for server in state.standing), Arm())
+    new = sum((event.arms.get(server.name, RequestCounts()) for server in state.standing), RequestCounts())
     if state.recent_since is None or event.at - state.recent_since > RECENT:
         return replace(state, recent=(new, *state.recent[:1]), recent_since=event.at)
     return replace(state, recent=(state.recent[0] + new, *state.recent[1:])) if new.asked else state
 
 
-def lately(state: State, at: datetime) -> tuple[Arm, float]:
+def lately(state: State, at: datetime) -> tuple[RequestCounts, float]:
     """What the fleet's requests did in the last one to two minutes, and in how many seconds."""
     if state.recent_since is None:
-        return Arm(), 0.0
+        return RequestCounts(), 0.0
     earlier = RECENT * (len(state.recent) - 1)
-    return sum(state.recent, Arm()), (at - state.recent_since + earlier).total_seconds()
+    return sum(state.recent, RequestCounts()), (at - state.recent_since + earlier).total_seconds()
 
 
 def spare_the_gone(moved: Moved) -> Moved:

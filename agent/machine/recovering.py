@@ -19,7 +19,7 @@ RESUMES = 2  # a canary is resumed so often; a daemon that keeps dying takes it 
 UNDECIDED = {Phase.VACATING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.SPREADING}
 MOVING = {*UNDECIDED, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
 
-Found = Mapping[str, Server]
+FoundServers = Mapping[str, Server]
 
 
 def start(rules: Rules, state: State, event: AgentStarted) -> Moved:
@@ -42,7 +42,7 @@ def told_at_once(moved: Moved) -> Moved:
     return state, (KeepAlive(route=state.route), *effects)
 
 
-def advise_only(state: State, event: AgentStarted, found: Found) -> State:
+def advise_only(state: State, event: AgentStarted, found: FoundServers) -> State:
     """Nothing may be written: adopt what serves; a rollout of another mode waits as it is, which is said."""
     if state.phase in MOVING:
         why = f"a rollout is {state.phase.value} and this is advise mode: start in approve mode to end it"
@@ -51,7 +51,7 @@ def advise_only(state: State, event: AgentStarted, found: Found) -> State:
     return state if state.standing else replace(state, note="no server found: nothing to watch yet")
 
 
-def take_up(rules: Rules, state: State, event: AgentStarted, found: Found) -> Moved:
+def take_up(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
     before = {server.name: dict(server.setting) for server in state.fleet}
     state = led(as_found(state, event, found))
     if state.phase is Phase.RESTORING:
@@ -76,7 +76,7 @@ def take_up(rules: Rules, state: State, event: AgentStarted, found: Found) -> Mo
     return ask(state, over(state.standing))
 
 
-def as_found(state: State, event: AgentStarted, found: Found) -> State:
+def as_found(state: State, event: AgentStarted, found: FoundServers) -> State:
     """The facts of each server that is expected; those that are not found are gone, but for the stopped."""
     if state.blue is None:
         return first_seen(state, event)
@@ -135,7 +135,7 @@ def joining(state: State, event: AgentStarted) -> list[Server]:
     return [s for s in event.servers if not s.ours and s.name not in known and s.address not in known]
 
 
-def without_blue(rules: Rules, state: State, event: AgentStarted, found: Found) -> Moved:
+def without_blue(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
     """Blue is gone: green, if it is up; else a new server; somebody else's server is left to them."""
     blue, green = state.blue, state.green
     why = f"{blue.name} was gone when the daemon started" if blue else "no server was running"
@@ -172,7 +172,7 @@ def resume(state: State, event: AgentStarted) -> Moved:
     return ask_again(state)
 
 
-def without_orphans(moved: Moved, found: Found) -> Moved:
+def without_orphans(moved: Moved, found: FoundServers) -> Moved:
     """A server of ours that nobody owns is retired: a crash between naming it and writing it down.
 
     So is the last rollout's, running or not: the engine clears away what a crash left of its end.

@@ -6,7 +6,7 @@ from datetime import datetime
 from agent.domain.effects import Drain, Launch
 from agent.domain.events import EffectFailed, Observed, Routed, ServerLost, Stopped
 from agent.domain.model import OutcomeResult, Server
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
 from agent.machine.lease import keep_alive
 from agent.machine.restoring import restore
@@ -92,7 +92,7 @@ def counted(state: State, event: Observed) -> State:
     if rollout is None:
         return state
     names = {rollout.server, *(server.name for server in state.newcomers)}
-    new = sum((event.arms.get(name, Arm()) for name in names), Arm())
+    new = sum((event.arms.get(name, RequestCounts()) for name in names), RequestCounts())
     return replace(state, rollout=replace(rollout, exposed=rollout.exposed + new)) if new.asked else state
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from agent.domain.effects import Examine, KeepAlive, Launch, Route, WarmUp
 from agent.domain.events import Aborted, EffectFailed, Launched, Observed, Routed, ServerLost, Warmed
 from agent.domain.model import OutcomeResult, Server
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State
 from agent.machine.promoting import promote
 from agent.machine.replacing import counted, join, next_turn
@@ -83,8 +83,8 @@ def take_step(state: State, step: int) -> Moved:
         at_level(rollout),
         step=step,
         step_since=None,
-        green=Arm(),
-        blue=Arm(),
+        green=RequestCounts(),
+        blue=RequestCounts(),
         trial=rollout.trial.next_step(),
         parked="",
         bad=rollout.bad + rollout.step_bad,
@@ -139,8 +139,8 @@ def step_routed(_: Rules, state: State, event: Routed) -> Moved:
     return stay(replace(state, awaiting=None, rollout=rollout, note=note))
 
 
-def arm_of_all(servers: Sequence[Server], event: Observed) -> Arm:
-    return sum((event.arms.get(server.name, Arm()) for server in servers), Arm())
+def arm_of_all(servers: Sequence[Server], event: Observed) -> RequestCounts:
+    return sum((event.arms.get(server.name, RequestCounts()) for server in servers), RequestCounts())
 
 
 def failed(_: Rules, state: State, event: EffectFailed) -> Moved:

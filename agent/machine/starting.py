@@ -5,7 +5,7 @@ from datetime import datetime
 
 from agent.domain.effects import Launch
 from agent.domain.model import Server
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State
 from agent.domain.trial import Trial
 from agent.machine.examining import vacate_or_ask
@@ -25,7 +25,7 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         return stay(enter(gone, Phase.OBSERVING, at, why))
     state, name = name_next(state)
     old, prospect = standing[-1], suggestion.prospect
-    record, record_s = lately(state, at) if prospect.strategy == "swap" else (Arm(), 0.0)
+    record, record_s = lately(state, at) if prospect.strategy == "swap" else (RequestCounts(), 0.0)
     green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
     rollout = Rollout(
         id=f"{state.target}-{state.suggestions}",

@@ -9,7 +9,7 @@ _FEWEST_TO_REPLACE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Capacity:
     """Whether one more server like the others has room beside them. None: nobody knows."""
 
     free: bool | None
@@ -22,7 +22,7 @@ class Choice:
     why: str
 
 
-def choose(wanted: Strategy | Literal["auto"], servers: int, room: Room) -> Choice:
+def choose(wanted: Strategy | Literal["auto"], servers: int, room: Capacity) -> Choice:
     """`servers` serve now. Room that nobody knows of is no room, unless the operator asks for it."""
     if servers < 1:
         return Choice(strategy=None, why="no server runs that could be changed: start one first")
@@ -37,7 +37,7 @@ def choose(wanted: Strategy | Literal["auto"], servers: int, room: Room) -> Choi
             return _auto(servers, room)
 
 
-def _auto(servers: int, room: Room) -> Choice:
+def _auto(servers: int, room: Capacity) -> Choice:
     if room.free:
         return Choice(strategy="surge", why=f"there is room for a server beside the others: {room.why}")
     lacks = _lacks(room)
@@ -48,7 +48,7 @@ def _auto(servers: int, room: Room) -> Choice:
     return Choice(strategy="swap", why=why)
 
 
-def _surge(room: Room) -> Choice:
+def _surge(room: Capacity) -> Choice:
     if room.free is False:
         what = 'make room, or write strategy = "auto"'
         return Choice(strategy=None, why=f'strategy = "surge", but there is no room: {room.why}; {what}')
@@ -66,7 +66,7 @@ def _replace(servers: int) -> Choice:
     return Choice(strategy="replace", why=why)
 
 
-def _swap(servers: int, room: Room) -> Choice:
+def _swap(servers: int, room: Capacity) -> Choice:
     if servers >= _FEWEST_TO_REPLACE:
         why = f'strategy = "swap" is for one server, and there are {servers}; write "replace": some go on'
         return Choice(strategy=None, why=why)
@@ -74,7 +74,7 @@ def _swap(servers: int, room: Room) -> Choice:
     return Choice(strategy="swap", why=f"{why} (there is room beside it: {room.why})" if room.free else why)
 
 
-def _lacks(room: Room) -> str:
+def _lacks(room: Capacity) -> str:
     known = (
         "there is no room beside the others" if room.free is False else "nobody knows whether there is room"
     )

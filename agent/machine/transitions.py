@@ -11,9 +11,9 @@ from agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strate
 from agent.domain.ports import Context, Judge, Policy
 from agent.domain.state import Awaited, Phase, State, Suggestion
 from agent.machine.guard import DENIED_FOR, Guard
-from agent.quality.golden_prompts import Exam
+from agent.quality.golden_prompts import GoldenPromptOptions
 from lint.ordering import Precedence, as_said
-from vllm_facts.deployment import Case, Model
+from vllm_facts.deployment import Deployment, Model
 
 Moved = tuple[State, tuple[Effect, ...]]
 LONGEST_PAUSE = timedelta(seconds=30)
@@ -32,7 +32,7 @@ class Rules:
     precedence: Precedence = as_said  # of all that they say; the first that is admitted is heard
     model_of: Callable[[str], Model | None] = dict[str, Model]().get  # a well-known model by its name
     strategy: Strategy | Literal["auto"] = "auto"
-    exam: Exam = field(default_factory=Exam)
+    exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
 
     def context(self, state: State) -> Context | None:
         """What the policies may know; None while no server is known."""
@@ -45,7 +45,7 @@ class Rules:
             slo=self.slo,
             bounds=self.guard.bounds,
             outcomes=state.outcomes,
-            case=Case(setting=setting, model=model) if model else None,
+            case=Deployment(setting=setting, model=model) if model else None,
         )
 
 

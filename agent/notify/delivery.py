@@ -22,11 +22,20 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from agent.audit.records import BrokenLineError, Record, state_of
+from agent.audit.records import BrokenLineError, JournalRecord, state_of
 from agent.domain.errors import JournalError, NoticeError
 from agent.domain.ports import Now
 from agent.domain.state import State
-from agent.notify.rules import RECOVERIES, Notice, Notifier, Post, Severity, of_moment, of_record, wanted
+from agent.notify.rules import (
+    RECOVERIES,
+    Notice,
+    NoticeSeverity,
+    Notifier,
+    OutgoingNotice,
+    of_moment,
+    of_record,
+    wanted,
+)
 from vllm_facts.masking import mask
 
 LOOK_EVERY_S = 5.0
@@ -39,7 +48,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryLimits:
     timeout_s: float = 10.0  # for one answer
     first_s: float = 1.0  # before the second try; then twice as long each time, with jitter
     longest_s: float = 60.0
@@ -54,7 +63,7 @@ class Patience:
 
 
 @dataclass(slots=True)
-class Tally:
+class DeliveryCounts:
     """What became of the notices, for /metrics."""
 
     sent: int = 0
@@ -66,21 +75,21 @@ class Tally:
 
 
 @dataclass(slots=True, kw_only=True)
-class Courier:
+class NoticeDelivery:
     """One `[[notify]]` of the config. `file`: what it has told; `follow`: the records after a number."""
 
     name: str
     notifier: Notifier
-    least: Severity
+    least: NoticeSeverity
     file: Path
     console: str  # URL of the console; empty: notices have no link
     now: Now
-    follow: Callable[[int | None], AsyncIterator[Record]] | None  # None: there is no journal to follow
+    follow: Callable[[int | None], AsyncIterator[JournalRecord]] | None  # None: there is no journal to follow
     head: int  # number of the last record when the daemon started
     states: Callable[[], Mapping[str, State]]
     writable: Callable[[], bool]
-    patience: Patience = field(default_factory=Patience)
-    tally: Tally = field(default_factory=Tally)
+    patience: RetryLimits = field(default_factory=RetryLimits)
+    tally: DeliveryCounts = field(default_factory=DeliveryCounts)
     _seq: int = 0
     _told: dict[str, str] = field(default_factory=dict)  # id to key
     _one: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -232,7 +241,7 @@ def remembered(file: Path, head: int) -> tuple[int, dict[str, str]]:
     return head, {}
 
 
-def notices_of(record: Record) -> Iterator[Notice]:
+def notices_of(record: JournalRecord) -> Iterator[Notice]:
     try:
         state = state_of(record)
     except BrokenLineError:  # of another version: its time is over anyway
@@ -241,7 +250,7 @@ def notices_of(record: Record) -> Iterator[Notice]:
         yield from of_record(record["action"], state, datetime.fromisoformat(record["ts"]))
 
 
-async def deliver(session: aiohttp.ClientSession, post: Post) -> None:
+async def deliver(session: aiohttp.ClientSession, post: OutgoingNotice) -> None:
     """Raises NoticeError; it never repeats what the receiver wrote, nor the URL."""
     headers = {"User-Agent": "trimtab", "Content-Type": "application/json", **post.headers}
     try:

@@ -11,11 +11,11 @@ from typing import Literal, Protocol, get_args
 
 from agent.domain.state import Phase, Rollout, State, Suggestion
 
-Severity = Literal["info", "warning", "critical"]
+NoticeSeverity = Literal["info", "warning", "critical"]
 """`info`: to know, or to decide in one's own time. `warning`: today. `critical`: now."""
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+SEVERITIES: tuple[NoticeSeverity, ...] = get_args(NoticeSeverity)
 
-KINDS: Mapping[str, tuple[Severity, str]] = {
+KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
     "suggestion.waiting": ("info", "a suggestion waits for a person"),
     "suggestion.expiring": ("warning", "it still waits, and three quarters of its time are over"),
     "suggestion.decided": (
@@ -57,12 +57,12 @@ class Notice:
     ends: bool = False  # that trouble is over
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> NoticeSeverity:
         return KINDS[self.kind][0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class OutgoingNotice:
     """One HTTP POST. Its URL and headers may be secrets: they are never shown."""
 
     url: str = field(repr=False)
@@ -73,7 +73,7 @@ class Post:
 class Notifier(Protocol):
     """A module `notifiers/NAME.py`: how one kind of receiver wants to be told."""
 
-    def post(self, notice: Notice, at: datetime) -> Post | None:
+    def post(self, notice: Notice, at: datetime) -> OutgoingNotice | None:
         """None: it cannot use such a notice. Reads secrets from their files each time.
 
         Raises NoticeError, naming the file, when that cannot be.
@@ -122,7 +122,7 @@ def of_moment(states: Mapping[str, State], at: datetime, *, writable: bool) -> I
     )
 
 
-def wanted(notice: Notice, least: Severity, told: Mapping[str, str]) -> bool:
+def wanted(notice: Notice, least: NoticeSeverity, told: Mapping[str, str]) -> bool:
     """Whether to tell who wants `least` and above. `told`: ids told so far, and the keys of open trouble."""
     heard_of_it = bool(notice.key) and notice.key in told.values()
     if notice.id in told or (notice.kind in RECOVERIES and not heard_of_it):

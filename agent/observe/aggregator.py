@@ -24,7 +24,7 @@ from agent.domain.reading import (
     SourceState,
     Trend,
 )
-from agent.domain.request_counts import Arm, arm_of, gap_s, met
+from agent.domain.request_counts import RequestCounts, arm_of, gap_s, met
 from agent.observe.window import Spoken, gauge, latency_in, latency_of, rate, spoken
 
 PENDING = 2_000  # requests that wait for `arms` one by one; above, they are counted at once
@@ -47,13 +47,13 @@ class _Server:
     requests: deque[tuple[datetime, Request]]
     facts: dict[str, str] = field(default_factory=dict)  # by name of the fact, the latest
     pending: list[Request] = field(default_factory=list)
-    counted: Arm = field(default_factory=Arm)
+    counted: RequestCounts = field(default_factory=RequestCounts)
     unfelt: list[EngineSample] = field(default_factory=list)  # scrapes that `pulses` has not fetched yet
     restarted: bool = False  # since then
     tokens: float | None = None  # in the scrapes that it fetched last
 
-    def fetch(self, slo: Slo) -> Arm:
-        arm, self.counted = self.counted + arm_of(self.pending, slo), Arm()
+    def fetch(self, slo: Slo) -> RequestCounts:
+        arm, self.counted = self.counted + arm_of(self.pending, slo), RequestCounts()
         self.pending = []
         return arm
 
@@ -86,7 +86,7 @@ class _Server:
 
 
 @dataclass(slots=True, kw_only=True)
-class Fold:
+class Aggregator:
     """The last `span_s` seconds of one target, in bounded memory.
 
     Samples are taken as they come; the same samples and calls give the same answers. A sample with a number
@@ -139,13 +139,15 @@ class Fold:
         for source in [name for name in self._sources if name.split()[-1:] == [server]]:
             del self._sources[source]
 
-    def arms(self, at: datetime) -> dict[str, Arm]:
+    def arms(self, at: datetime) -> dict[str, RequestCounts]:
         """What each server's requests did since the last call; servers without any are left out."""
         silent_s = timedelta(seconds=FORGET_SPANS * self.span_s)
         for name in [name for name, server in self._servers.items() if at - server.last > silent_s]:
             del self._servers[name]
         waiting = [
-            name for name, server in self._servers.items() if server.pending or server.counted != Arm()
+            name
+            for name, server in self._servers.items()
+            if server.pending or server.counted != RequestCounts()
         ]
         return {name: self._servers[name].fetch(self.slo) for name in waiting}
 
@@ -160,7 +162,7 @@ class Fold:
         state = self._sources.get(REQUESTS)
         return f"{state.source}: {state.why}" if state is not None and not state.available else ""
 
-    def steady(self, at: datetime, arms: Mapping[str, Arm]) -> dict[str, Calibration]:
+    def steady(self, at: datetime, arms: Mapping[str, RequestCounts]) -> dict[str, Calibration]:
         """Take a second's arms of servers of one setting. Each stream is calibrated once a minute, one at a
         time; a latency that was not promised has no edge, so never."""
         self._steadiness.add(at, arms)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.domain.events import Observed
 from agent.domain.reading import Gpu, Latency, Reading
-from agent.domain.request_counts import EDGES_S, Arm
+from agent.domain.request_counts import EDGES_S, RequestCounts
 
 MINUTE_S = 60
 KEPT = 24 * 60  # minutes
@@ -21,7 +21,7 @@ log_ = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Minute:
+class MinuteRow:
     """None: not known. Requests are those of all servers; gauges those of the server with most traffic."""
 
     at: int  # Unix time of its begin, s
@@ -38,9 +38,9 @@ class Minute:
     gpu_memory: float | None = None  # 0..1, of the fullest GPU
 
 
-COLUMNS = tuple(column.name for column in fields(Minute) if column.name != "at")
+COLUMNS = tuple(column.name for column in fields(MinuteRow) if column.name != "at")
 WORST = frozenset({"ttft_p95_s", "itl_p95_s"})  # of several minutes the highest is told, of others the mean
-_LINE = TypeAdapter(Minute)
+_LINE = TypeAdapter(MinuteRow)
 
 
 @dataclass(slots=True)
@@ -49,23 +49,23 @@ class _Open:
 
     at: int
     seconds: int = 0
-    arm: Arm = field(default_factory=Arm)
+    arm: RequestCounts = field(default_factory=RequestCounts)
     readings: list[Reading] = field(default_factory=list)  # windows that do not overlap
 
 
 @dataclass(slots=True)
-class Series:
+class TimeSeries:
     """The last 24 hours of one target. With a `file` they outlive the daemon; a lost line is only a gap."""
 
     file: Path | None = None
-    _minutes: deque[Minute] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _minutes: deque[MinuteRow] = field(default_factory=lambda: deque(maxlen=KEPT))
     _open: _Open | None = None
     _last: Reading | None = None  # of those that were taken
     _lines: int = 0  # of the file
     _writable: bool = True
 
     @classmethod
-    def of(cls, file: Path) -> "Series":
+    def of(cls, file: Path) -> "TimeSeries":
         """With what the file holds; what cannot be read there is left out."""
         series = cls(file=file)
         try:
@@ -81,7 +81,7 @@ class Series:
                 series._minutes.append(minute)
         return series
 
-    def minutes(self) -> Sequence[Minute]:
+    def minutes(self) -> Sequence[MinuteRow]:
         """Those that are over, oldest first; without those in which nothing was seen."""
         return tuple(self._minutes)
 
@@ -110,7 +110,7 @@ class Series:
         if self.file is not None:
             self._keep(self.file, minute)
 
-    def _keep(self, file: Path, minute: Minute) -> None:
+    def _keep(self, file: Path, minute: MinuteRow) -> None:
         """Append; after two days' worth write anew. A full disk costs points, nothing else."""
         try:
             if self._lines >= 2 * KEPT:
@@ -130,9 +130,9 @@ class Series:
             self._writable = True
 
 
-def thinned(minutes: Iterable[Minute], every_s: int) -> list[Minute]:
+def thinned(minutes: Iterable[MinuteRow], every_s: int) -> list[MinuteRow]:
     """One for each `every_s` seconds (whole minutes) in which there was any, oldest first."""
-    groups: dict[int, list[Minute]] = {}
+    groups: dict[int, list[MinuteRow]] = {}
     for minute in minutes:
         groups.setdefault(minute.at // every_s * every_s, []).append(minute)
     if every_s == MINUTE_S:
@@ -140,7 +140,7 @@ def thinned(minutes: Iterable[Minute], every_s: int) -> list[Minute]:
     return [_merged(at, group) for at, group in groups.items()]
 
 
-def _merged(at: int, group: Sequence[Minute]) -> Minute:
+def _merged(at: int, group: Sequence[MinuteRow]) -> MinuteRow:
     merged: dict[str, float | None] = {}
     for name in COLUMNS:
         known = [value for one in group if (value := getattr(one, name)) is not None]
@@ -151,7 +151,7 @@ def _merged(at: int, group: Sequence[Minute]) -> Minute:
     if heavy:
         total = sum(rate for rate, _ in heavy)
         merged["attainment"] = _rounded(sum(rate * share for rate, share in heavy) / total)
-    return Minute(at=at, **merged)
+    return MinuteRow(at=at, **merged)
 
 
 def quantile(counts: tuple[int, ...], share: float) -> float | None:
@@ -171,17 +171,17 @@ def _follows(reading: Reading, last: Reading | None) -> bool:
     return last is None or abs((reading.at - last.at).total_seconds()) >= reading.span_s
 
 
-def _minute(ended: _Open) -> Minute:
+def _minute(ended: _Open) -> MinuteRow:
     numbers = _gauges(ended.readings)
     if ended.arm.asked:
         numbers |= _requests(ended.arm, max(1, ended.seconds))
     else:
         numbers |= _histograms(ended.readings)
     rounded = {name: None if value is None else _rounded(value) for name, value in numbers.items()}
-    return Minute(at=ended.at, **rounded)
+    return MinuteRow(at=ended.at, **rounded)
 
 
-def _requests(arm: Arm, seconds: int) -> dict[str, float | None]:
+def _requests(arm: RequestCounts, seconds: int) -> dict[str, float | None]:
     """As the proxy has recorded them, which knows of every single one."""
     good = arm.total - arm.errors - arm.late
     counted: dict[str, float | None] = {
@@ -245,11 +245,11 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _line(minute: Minute) -> bytes:
+def _line(minute: MinuteRow) -> bytes:
     return _LINE.dump_json(minute, exclude_none=True) + b"\n"
 
 
-def _read(lines: Iterable[bytes]) -> Iterable[Minute]:
+def _read(lines: Iterable[bytes]) -> Iterable[MinuteRow]:
     for line in lines:
         try:
             yield _LINE.validate_json(line)

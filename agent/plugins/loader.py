@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.domain.errors import ConfigError
 from agent.plugins.option_errors import meant, problem
-from agent.plugins.third_party import Contained, Outsider, clash, outsiders
+from agent.plugins.third_party import GuardedPolicy, ThirdPartyPolicy, clash, outsiders
 
 
 def names(kind: str, *, folder: Path | None = None) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def names(kind: str, *, folder: Path | None = None) -> tuple[str, ...]:
     return tuple(sorted((*own_plugins(kind), *strangers(kind, folder))))
 
 
-def strangers(kind: str, folder: Path | None = None) -> dict[str, Outsider]:
+def strangers(kind: str, folder: Path | None = None) -> dict[str, ThirdPartyPolicy]:
     """Those that are not ours, by name. ConfigError when one has a name of ours, or of another."""
     if kind != "policies":
         return {}
@@ -89,7 +89,7 @@ def build(
         built: object = plugin(**given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"[{table}]: {error}") from error
-    return Contained(name, built) if kind == "policies" and name not in own_plugins(kind) else built
+    return GuardedPolicy(name, built) if kind == "policies" and name not in own_plugins(kind) else built
 
 
 def options_of(plugin: type) -> dict[str, Field[Any]]:
@@ -97,7 +97,7 @@ def options_of(plugin: type) -> dict[str, Field[Any]]:
     return {field.name: field for field in fields(plugin) if field.init and not field.name.startswith("_")}
 
 
-def _theirs(stranger: Outsider, table: str) -> type:
+def _theirs(stranger: ThirdPartyPolicy, table: str) -> type:
     """Their class, held to the same form as ours."""
     try:
         plugin = stranger.load()

@@ -24,7 +24,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Outsider:
+class ThirdPartyPolicy:
     """One policy that is not ours. `origin`: the package and its version, or the file."""
 
     name: str
@@ -40,9 +40,9 @@ class Outsider:
         return found
 
 
-def outsiders(folder: Path | None = None) -> dict[str, Outsider]:
+def outsiders(folder: Path | None = None) -> dict[str, ThirdPartyPolicy]:
     """All there are, by name, without importing one. ConfigError: a name is no name, or taken twice."""
-    found: dict[str, Outsider] = {}
+    found: dict[str, ThirdPartyPolicy] = {}
     for outsider in (*_installed(), *dropped(folder).values()):
         if not NAME.fullmatch(outsider.name):
             raise ConfigError(
@@ -55,7 +55,7 @@ def outsiders(folder: Path | None = None) -> dict[str, Outsider]:
     return found
 
 
-def clash(outsider: Outsider, other: str) -> str:
+def clash(outsider: ThirdPartyPolicy, other: str) -> str:
     return (
         f"the policy {outsider.name} of {outsider.origin} has the name of one of {other}: "
         "rename it or take one of them away"
@@ -73,7 +73,7 @@ def where(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Contained:
+class GuardedPolicy:
     """A policy that may fail: then it proposes nothing, and its failure is the advice that is shown."""
 
     name: str
@@ -101,16 +101,16 @@ class Contained:
         )
 
 
-def _installed() -> list[Outsider]:
+def _installed() -> list[ThirdPartyPolicy]:
     return [
-        Outsider(
+        ThirdPartyPolicy(
             entry.name, f"the package {entry.dist.name} {entry.dist.version}" if entry.dist else "", entry
         )
         for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
     ]
 
 
-def dropped(folder: Path | None) -> dict[str, Outsider]:
+def dropped(folder: Path | None) -> dict[str, ThirdPartyPolicy]:
     """Each *.py of the folder, by name; one that starts with _ is a part of others."""
     if folder is None:
         return {}
@@ -127,7 +127,7 @@ def dropped(folder: Path | None) -> dict[str, Outsider]:
             raise ConfigError(
                 f"{path}: has no line `plugin = TheClass`; a file that is no policy starts with _"
             )
-    return {path.stem: Outsider(path.stem, str(path), path) for path in files}
+    return {path.stem: ThirdPartyPolicy(path.stem, str(path), path) for path in files}
 
 
 def _run(path: Path) -> object:

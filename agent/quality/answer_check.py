@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from agent.domain.answers import Answer, Quality
+from agent.domain.answers import AnswerComparison, GoldenAnswer
 from agent.domain.effects import Examine
 from agent.domain.errors import ActError
 from agent.domain.model import Server
 from agent.domain.ports import Engine
 from agent.quality.comparison import compare, flaw_of
-from agent.quality.golden_prompts import Exam
+from agent.quality.golden_prompts import GoldenPromptOptions
 
 LAST_LINES = 3  # of the command's, as its reason
 LONGEST = 500  # characters of each
 
-Twice = tuple[tuple[Answer, ...], tuple[Answer, ...]]
+Twice = tuple[tuple[GoldenAnswer, ...], tuple[GoldenAnswer, ...]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,17 +27,17 @@ class Examiner:
     """One target's. What was said stays in memory: prompts and answers may be private."""
 
     engine: Engine
-    exam: Exam
+    exam: GoldenPromptOptions
     _said: tuple[Server, Twice] | None = None  # by the server that gives its place
 
-    async def examine(self, effect: Examine) -> Quality:
+    async def examine(self, effect: Examine) -> AnswerComparison:
         """How green's answers compare with blue's two. TimeoutError, ActError: nothing is known of that."""
         async with asyncio.timeout(effect.deadline_s):
             blue, green, known = effect.blue, effect.green, self._said
             self._said = None
             if green is None:
                 self._said = blue, _usable(blue, (await self._ask(blue), await self._ask(blue)))
-                return Quality(ok=True, why=f"{blue.name} answered the golden prompts")
+                return AnswerComparison(ok=True, why=f"{blue.name} answered the golden prompts")
             if known is not None and known[0] == blue:
                 return await self._with_command(compare(*known[1], await self._ask(green)), blue, green)
             first = await self._ask(blue)
@@ -45,10 +45,10 @@ class Examiner:
             _usable(blue, (first, again := await self._ask(blue)))
             return await self._with_command(compare(first, again, said), blue, green)
 
-    async def _ask(self, server: Server) -> tuple[Answer, ...]:
+    async def _ask(self, server: Server) -> tuple[GoldenAnswer, ...]:
         return await self.engine.answers(server, self.exam.prompts, self.exam.at_most_s)
 
-    async def _with_command(self, found: Quality, blue: Server, green: Server) -> Quality:
+    async def _with_command(self, found: AnswerComparison, blue: Server, green: Server) -> AnswerComparison:
         """What our own comparison found wrong is enough; else the operator's command has the last word."""
         if not found.ok or not self.exam.command:
             return found

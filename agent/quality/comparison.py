@@ -21,7 +21,7 @@ from itertools import takewhile
 from math import comb, log, log10
 from statistics import fmean, median
 
-from agent.domain.answers import Answer, Quality
+from agent.domain.answers import AnswerComparison, GoldenAnswer
 
 ALPHA = 0.01  # a green that is another blue fails at most so often
 SURE = log(0.9)  # of a token: the next one lies log(9) = 2.2 nats below, and no rounding moves it so far
@@ -44,15 +44,17 @@ class _Measure:
     """`spread`: how far each of three answers stands apart; green's less blue's mean is the excess."""
 
     says: str
-    spread: Callable[[Answer, Answer, Answer], Triple]
+    spread: Callable[[GoldenAnswer, GoldenAnswer, GoldenAnswer], Triple]
     margin: float  # mean excess over blue with itself that is tolerated
 
 
-def compare(blue: Sequence[Answer], again: Sequence[Answer], green: Sequence[Answer]) -> Quality:
+def compare(
+    blue: Sequence[GoldenAnswer], again: Sequence[GoldenAnswer], green: Sequence[GoldenAnswer]
+) -> AnswerComparison:
     """Hold green's answers up to blue's two, prompt by prompt. ValueError when the numbers differ."""
     sets = list(zip(blue, again, green, strict=True))
     if not sets:
-        return Quality(ok=False, why="there was no golden prompt to ask")
+        return AnswerComparison(ok=False, why="there was no golden prompt to ask")
     counted = _counted(blue, again, green)
     for measure in MEASURES:
         spreads = [measure.spread(*three) for three in sets]
@@ -80,13 +82,15 @@ def _told(odds: float) -> str:
     return f"{10 ** min(int(log10(odds)), 6):,}"
 
 
-def _counted(blue: Sequence[Answer], again: Sequence[Answer], green: Sequence[Answer]) -> Quality:
+def _counted(
+    blue: Sequence[GoldenAnswer], again: Sequence[GoldenAnswer], green: Sequence[GoldenAnswer]
+) -> AnswerComparison:
     both = [*zip(blue, green, strict=True), *zip(again, green, strict=True)]
     own = list(zip(blue, again, strict=True))
     said, said_by_blue = sum(a.length for a in green), sum(a.length for a in (*blue, *again)) / 2
     apart = [_equal(*pair) for pair in both if _parted(*pair)]
     flaws = [flaw_of(answer) for answer in green]
-    counted = Quality(
+    counted = AnswerComparison(
         ok=True,
         why="",
         prompts=len(green),
@@ -107,7 +111,7 @@ def _counted(blue: Sequence[Answer], again: Sequence[Answer], green: Sequence[An
     return replace(counted, why=_in_short(counted))
 
 
-def _in_short(counted: Quality) -> str:
+def _in_short(counted: AnswerComparison) -> str:
     drift = ""
     if counted.drift is not None and counted.drift_blue is not None:
         drift = f", log-probabilities differ by {counted.drift:.3f} (blue's own by {counted.drift_blue:.3f})"
@@ -117,7 +121,7 @@ def _in_short(counted: Quality) -> str:
     )
 
 
-def _mean_drift(pairs: Sequence[tuple[Answer, Answer]]) -> float | None:
+def _mean_drift(pairs: Sequence[tuple[GoldenAnswer, GoldenAnswer]]) -> float | None:
     found = [drift for drift in (_drift_if_any(*pair) for pair in pairs) if drift is not None]
     return fmean(found) if found else None
 
@@ -131,39 +135,41 @@ def _odd(spread: Triple) -> int | None:
     return spread.index(most) if spread.count(most) == 1 else None
 
 
-def _apart(distance: Callable[[Answer, Answer], float]) -> Callable[[Answer, Answer, Answer], Triple]:
+def _apart(
+    distance: Callable[[GoldenAnswer, GoldenAnswer], float],
+) -> Callable[[GoldenAnswer, GoldenAnswer, GoldenAnswer], Triple]:
     """Each one's distances from the other two."""
 
-    def spread(blue: Answer, again: Answer, green: Answer) -> Triple:
+    def spread(blue: GoldenAnswer, again: GoldenAnswer, green: GoldenAnswer) -> Triple:
         near, far, wide = distance(blue, again), distance(blue, green), distance(again, green)
         return near + far, near + wide, far + wide
 
     return spread
 
 
-def _flawed(*answers: Answer) -> Triple:
+def _flawed(*answers: GoldenAnswer) -> Triple:
     blue, again, green = (float(bool(flaw_of(answer))) for answer in answers)
     return blue, again, green
 
 
-def _words(one: Answer, other: Answer) -> tuple[Sequence[str], Sequence[str]]:
+def _words(one: GoldenAnswer, other: GoldenAnswer) -> tuple[Sequence[str], Sequence[str]]:
     """Tokens where both have them, else words."""
     return (
         (one.tokens, other.tokens) if one.tokens and other.tokens else (one.text.split(), other.text.split())
     )
 
 
-def _equal(one: Answer, other: Answer) -> int:
+def _equal(one: GoldenAnswer, other: GoldenAnswer) -> int:
     """Tokens, or words, before they part."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*_words(one, other), strict=False)))
 
 
-def _parted(one: Answer, other: Answer) -> float:
+def _parted(one: GoldenAnswer, other: GoldenAnswer) -> float:
     longest = max(map(len, _words(one, other)))
     return 1 - _equal(one, other) / longest if longest else 0.0
 
 
-def _contradicted(one: Answer, other: Answer) -> float:
+def _contradicted(one: GoldenAnswer, other: GoldenAnswer) -> float:
     at = _equal(one, other)
     if at == max(map(len, _words(one, other))):
         return 0.0
@@ -172,12 +178,12 @@ def _contradicted(one: Answer, other: Answer) -> float:
     return float(any(answer.logprobs[at] >= SURE for answer in (one, other) if at < len(answer.logprobs)))
 
 
-def _drift(one: Answer, other: Answer) -> float:
+def _drift(one: GoldenAnswer, other: GoldenAnswer) -> float:
     """0 where nothing can be compared."""
     return _drift_if_any(one, other) or 0.0
 
 
-def _drift_if_any(one: Answer, other: Answer) -> float | None:
+def _drift_if_any(one: GoldenAnswer, other: GoldenAnswer) -> float | None:
     pairs = list(zip(one.logprobs, other.logprobs, strict=False))[: _equal(one, other)]
     if not (one.tokens and other.tokens and pairs):
         return None
@@ -188,12 +194,12 @@ def _bounded(logprob: float) -> float:
     return min(max(logprob, LEAST_LOGPROB), 0.0)
 
 
-def _lengths(one: Answer, other: Answer) -> float:
+def _lengths(one: GoldenAnswer, other: GoldenAnswer) -> float:
     longer = max(one.length, other.length)
     return 1 - min(one.length, other.length) / longer if longer else 0.0
 
 
-def flaw_of(answer: Answer) -> str:
+def flaw_of(answer: GoldenAnswer) -> str:
     """One of "failed", "empty", "looping", "refusing"; "" for a proper answer."""
     if answer.finish_reason in {"failed", "abort"}:
         return "failed"

@@ -50,7 +50,7 @@ PROMPTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exam:
+class GoldenPromptOptions:
     """The operator's wishes for it."""
 
     prompts: tuple[str, ...] = PROMPTS

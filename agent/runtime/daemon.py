@@ -11,18 +11,18 @@ from functools import partial
 import structlog
 
 from agent.audit.history import Accepted, History, Point
-from agent.audit.journal import DAEMON, Entry, Journal
-from agent.audit.records import state_of
+from agent.audit.journal import Journal
+from agent.audit.records import DAEMON, JournalEntry, state_of
 from agent.domain.events import Event
 from agent.domain.model import Server, Slo
 from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
-from agent.notify.delivery import Courier, Tally
-from agent.observe.timeseries import Minute, Series
+from agent.notify.delivery import DeliveryCounts, NoticeDelivery
+from agent.observe.timeseries import MinuteRow, TimeSeries
 from agent.runtime.loop import TargetLoop
-from agent.runtime.server_logs import Tails
-from agent.telemetry.sdnotify import Notifier, notifier, watchdog_s
-from agent.telemetry.self_metrics import Meters
+from agent.runtime.server_logs import ServerLogs
+from agent.telemetry.sdnotify import SystemdNotifier, notifier, watchdog_s
+from agent.telemetry.self_metrics import SelfMetrics
 
 STUCK_S = 10.0  # no step of a loop for so long, at one tick a second: the loop hangs
 log = structlog.get_logger()
@@ -40,11 +40,11 @@ class Daemon:
     loops: Mapping[str, TargetLoop]
     journal: Journal
     history: History
-    series: Mapping[str, Series] = field(default_factory=dict)  # by target
-    couriers: Sequence[Courier] = ()
-    systemd: Notifier = field(default_factory=notifier)
+    series: Mapping[str, TimeSeries] = field(default_factory=dict)  # by target
+    couriers: Sequence[NoticeDelivery] = ()
+    systemd: SystemdNotifier = field(default_factory=notifier)
     _started: set[str] = field(default_factory=set)
-    _tails: dict[str, Tails] = field(default_factory=dict)  # by target
+    _tails: dict[str, ServerLogs] = field(default_factory=dict)  # by target
 
     async def run(self, epoch: int, ready: Callable[[], None], reload: Callable[[], None]) -> None:
         """Run until SIGTERM or SIGINT; what is unfinished is in the journal."""
@@ -100,7 +100,7 @@ class Daemon:
         return await self.loops[target].submit(event)
 
     async def log(self, target: str, server: Server) -> tuple[str, ...]:
-        return await self._tails.setdefault(target, Tails(self.loops[target].engine)).of(server)
+        return await self._tails.setdefault(target, ServerLogs(self.loops[target].engine)).of(server)
 
     def suggestions(self) -> Sequence[Suggestion]:
         return self.history.suggestions()
@@ -116,7 +116,7 @@ class Daemon:
     def points(self, rollout: str) -> Sequence[Point]:
         return self.history.points(rollout)
 
-    def minutes(self, target: str) -> Sequence[Minute]:
+    def minutes(self, target: str) -> Sequence[MinuteRow]:
         return self.series[target].minutes()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
@@ -133,7 +133,7 @@ class Daemon:
     def strangers(self, attempts: Mapping[str, int]) -> None:
         why = f"{sum(attempts.values())} requests came from nobody who is known"
         self.journal.append(
-            Entry(
+            JournalEntry(
                 at=self.now(),
                 actor=DAEMON,
                 action="auth.failed",
@@ -155,10 +155,10 @@ class Daemon:
     def clock(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def meters(self) -> Mapping[str, Meters]:
+    def meters(self) -> Mapping[str, SelfMetrics]:
         return {name: loop.meters for name, loop in self.loops.items()}
 
-    def tallies(self) -> Mapping[str, Tally]:
+    def tallies(self) -> Mapping[str, DeliveryCounts]:
         return {courier.name: courier.tally for courier in self.couriers}
 
     def counters(self) -> Mapping[str, float]:

@@ -33,8 +33,8 @@ from agent.domain.events import (
 from agent.domain.model import Server
 from agent.domain.ports import Engine, Now, Traffic
 from agent.quality.answer_check import Examiner
-from agent.quality.golden_prompts import Exam
-from agent.telemetry.self_metrics import Meters
+from agent.quality.golden_prompts import GoldenPromptOptions
+from agent.telemetry.self_metrics import SelfMetrics
 
 POLL_S = 0.25  # of a drain
 QUIET_POLLS = 2  # in a row with nothing open: a request between the two counters is seen by one of them
@@ -42,7 +42,7 @@ ROUTE_S = 20.0  # a split that is not confirmed by then counts as failed
 
 
 @dataclass(slots=True)
-class Performer:
+class EffectRunner:
     """One target's effects. A Retire first stops a Launch, WarmUp or Examine of its server."""
 
     engine: Engine
@@ -50,8 +50,8 @@ class Performer:
     emit: Callable[[Event], None]
     now: Now
     epoch: int  # of this daemon
-    exam: Exam = field(default_factory=Exam)
-    meters: Meters = field(default_factory=Meters)
+    exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
+    meters: SelfMetrics = field(default_factory=SelfMetrics)
     _examiner: Examiner = field(init=False)
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)

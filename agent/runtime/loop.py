@@ -9,9 +9,10 @@ from pathlib import Path
 
 import structlog
 
-from agent.audit.backlog import Late, takes_back
+from agent.audit.backlog import Backlog, takes_back
 from agent.audit.entries import entry_of
-from agent.audit.journal import Entry, Journal
+from agent.audit.journal import Journal
+from agent.audit.records import JournalEntry
 from agent.domain.effects import Effect, KeepAlive
 from agent.domain.errors import ActError, JournalError
 from agent.domain.events import AgentStarted, EffectFailed, Event, Observed
@@ -20,9 +21,9 @@ from agent.domain.ports import Engine, Now, Sensor, Traffic
 from agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from agent.domain.state import State
 from agent.machine.step import Machine, material, numbered, unremembered
-from agent.observe.aggregator import Fold
-from agent.runtime.effect_runner import Performer
-from agent.telemetry.self_metrics import Meters
+from agent.observe.aggregator import Aggregator
+from agent.runtime.effect_runner import EffectRunner
+from agent.telemetry.self_metrics import SelfMetrics
 
 RETRY_S = 1.0  # for a journal that cannot be written at the start
 LOOK_EVERY_S = 5.0  # for an adopted server that went away and may come back, perhaps with other flags
@@ -46,16 +47,16 @@ class TargetLoop:
     now: Now
     heard: Callable[[State], None] = lambda _: None  # every state that was written down
     seen: Callable[[Observed], None] = lambda _: None  # once a second
-    fold: Fold = field(default_factory=Fold)
+    fold: Aggregator = field(default_factory=Aggregator)
     reading: Reading | None = None
-    meters: Meters = field(default_factory=Meters)
+    meters: SelfMetrics = field(default_factory=SelfMetrics)
     events: int = 0
     writable: bool = True  # whether the journal took what was last to be written
     _inbox: Inbox = field(default_factory=asyncio.Queue)
     _written: State | None = None
     _written_at: datetime | None = None
     _watched: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _late: Late = field(default_factory=Late)
+    _late: Backlog = field(default_factory=Backlog)
     _held: list[Event] = field(default_factory=list)  # outcomes that wait for the journal
 
     @property
@@ -84,7 +85,7 @@ class TargetLoop:
         """Run until cancelled. Any task that fails takes the others down with it."""
         structlog.contextvars.bind_contextvars(target=self.target)
         exam = self.machine.rules.exam
-        performer = Performer(
+        performer = EffectRunner(
             engine=self.engine,
             traffic=self.traffic,
             emit=self.emit,
@@ -232,7 +233,7 @@ class TargetLoop:
         if self._worth_writing(after, effects, event):
             self._write(after, event, effects)
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: JournalEntry) -> None:
         began = asyncio.get_running_loop().time()
         self.journal.append(entry)
         self.meters.append.observe(asyncio.get_running_loop().time() - began)

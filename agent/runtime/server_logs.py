@@ -14,7 +14,7 @@ Lines = tuple[str, ...]
 
 
 @dataclass(slots=True)
-class Tails:
+class ServerLogs:
     """Of one target's servers. A reading that hangs is left to itself, and no other of that log is begun."""
 
     engine: Engine

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from agent.api.app import build_app
-from agent.api.credentials import Entry
+from agent.api.credentials import ApiCredentials
 from agent.api.routes.console import pages
 from agent.api.server import serve
 from agent.audit import checkpoints
@@ -26,9 +26,9 @@ from agent.judge.anytime import AnytimeJudge
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules
-from agent.notify.delivery import Courier
-from agent.observe.aggregator import Fold
-from agent.observe.timeseries import Series
+from agent.notify.delivery import NoticeDelivery
+from agent.observe.aggregator import Aggregator
+from agent.observe.timeseries import TimeSeries
 from agent.runtime.daemon import Daemon, utc_now
 from agent.runtime.lock import held
 from agent.runtime.loop import TargetLoop
@@ -93,7 +93,7 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
             directory = config.state_dir / target.name
             directory.mkdir(mode=0o700, exist_ok=True)
             engine, traffic = actuators(config, target, epoch)
-            series[target.name] = Series.of(directory / "series.jsonl")
+            series[target.name] = TimeSeries.of(directory / "series.jsonl")
             loops[target.name] = TargetLoop(
                 state=replace(states.get(target.name, State(target=target.name)), mode=mode),
                 machine=Machine(rules_of(config, target)),
@@ -105,7 +105,7 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
                 now=utc_now,
                 heard=history.hear,
                 seen=series[target.name].take,
-                fold=Fold(slo=target.slo),
+                fold=Aggregator(slo=target.slo),
             )
         couriers = tuple(courier(config, receiver, journal, loops) for receiver in config.notify)
         daemon = Daemon(loops=loops, journal=journal, history=history, series=series, couriers=couriers)
@@ -117,7 +117,7 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
 
 async def run(config: Config, mode: Mode) -> None:
     """Be the daemon until a signal ends it. What must work before anything is decided is checked first."""
-    entry = Entry.of(config.door, utc_now)
+    entry = ApiCredentials.of(config.door, utc_now)
     if mode != "advise":
         await refuse_what_cannot_work(config)
     with assembled(config, mode, await newest_epoch(config)) as (daemon, epoch):
@@ -133,9 +133,9 @@ async def run(config: Config, mode: Mode) -> None:
 
 def courier(
     config: Config, receiver: Receiver, journal: Journal | None, loops: Mapping[str, TargetLoop]
-) -> Courier:
+) -> NoticeDelivery:
     """Who takes the daemon's notices to the receiver; without a journal only single ones can be sent."""
-    return Courier(
+    return NoticeDelivery(
         name=receiver.name,
         notifier=receiver.plugin,
         least=receiver.severity,
@@ -168,7 +168,7 @@ async def problems(config: Config) -> list[str]:
     """Why this config cannot work here, one line each with its key; empty when it can."""
     found = []
     try:
-        Entry.of(config.door, utc_now)
+        ApiCredentials.of(config.door, utc_now)
     except ConfigError as error:
         found.append(str(error))
     for target in config.targets:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Notifier:
+class SystemdNotifier:
     """`address` as in $NOTIFY_SOCKET: a path, or `@name` in the abstract namespace."""
 
     address: str = ""
@@ -45,8 +45,8 @@ class Notifier:
                 return  # systemd is gone or its queue is full: the next ping says the same
 
 
-def notifier(environ: Mapping[str, str] = os.environ) -> Notifier:
-    return Notifier(environ.get("NOTIFY_SOCKET", ""))
+def notifier(environ: Mapping[str, str] = os.environ) -> SystemdNotifier:
+    return SystemdNotifier(environ.get("NOTIFY_SOCKET", ""))
 
 
 def watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:

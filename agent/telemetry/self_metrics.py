@@ -8,7 +8,7 @@ SLOW = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1800.0)  # s, of wha
 
 
 @dataclass(slots=True)
-class Histogram:
+class DurationHistogram:
     """`counts[i]`: of those in (edges[i-1], edges[i]]; the last one: above all edges."""
 
     edges: tuple[float, ...] = QUICK
@@ -24,14 +24,14 @@ class Histogram:
 
 
 @dataclass(slots=True, kw_only=True)
-class Meters:
+class SelfMetrics:
     """Of one target. Times `..._at` are the event loop's, in seconds; None: not yet."""
 
-    tick: Histogram = field(default_factory=Histogram)
-    step: Histogram = field(default_factory=Histogram)
-    append: Histogram = field(default_factory=Histogram)
-    lag: Histogram = field(default_factory=lambda: Histogram(SLOW))  # how late ticks were
-    effects: dict[str, Histogram] = field(default_factory=dict)  # by kind
+    tick: DurationHistogram = field(default_factory=DurationHistogram)
+    step: DurationHistogram = field(default_factory=DurationHistogram)
+    append: DurationHistogram = field(default_factory=DurationHistogram)
+    lag: DurationHistogram = field(default_factory=lambda: DurationHistogram(SLOW))  # how late ticks were
+    effects: dict[str, DurationHistogram] = field(default_factory=dict)  # by kind
     failures: dict[str, int] = field(default_factory=dict)  # by kind of effect
     renewals: int = 0  # of leases
     unrenewed: int = 0  # renewals that failed
@@ -41,7 +41,7 @@ class Meters:
     lost: dict[str, int] = field(default_factory=dict)  # by source, how often it was lost
 
     def performed(self, kind: str, seconds: float, *, failed: bool) -> None:
-        self.effects.setdefault(kind, Histogram(SLOW)).observe(seconds)
+        self.effects.setdefault(kind, DurationHistogram(SLOW)).observe(seconds)
         self.failures[kind] = self.failures.get(kind, 0) + failed
 
     def renewed(self, at: float, *, failed: bool) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from time import thread_time_ns
 
 from agent.domain.model import Slo, Step
-from agent.domain.request_counts import EMPTY, Arm
+from agent.domain.request_counts import EMPTY, RequestCounts
 from agent.domain.trial import Second, Trial
 from agent.judge.anytime import AnytimeJudge
 from agent.judge.failure_modes import ANSWERS
@@ -27,7 +27,7 @@ def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
     random = seeded("cost")
     green, *blue = [rollouts.Server(random, None) for _ in range(4)]
     spread = dict.fromkeys((*ANSWERS, "ttft", "itl", "e2e"), independent())
-    trial, asked, beside = Trial(calibration=spread), Arm(), Arm()
+    trial, asked, beside = Trial(calibration=spread), RequestCounts(), RequestCounts()
     record, spent, second = _known(blue[0].arm(0.0, 2000.0), slo), list[float](), 0
     judge = AnytimeJudge()
     while len(spent) < ticks:
@@ -46,7 +46,7 @@ def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
     return len(trial.streams), spent
 
 
-def _known(arm: Arm, slo: Slo) -> Arm:
+def _known(arm: RequestCounts, slo: Slo) -> RequestCounts:
     return arm if slo.e2e else replace(arm, itl=EMPTY, e2e=EMPTY, over_itl=0, over_e2e=0)
 
 

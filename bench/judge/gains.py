@@ -15,7 +15,7 @@ from random import Random
 
 from agent.domain.calibration import Calibration, Steadiness
 from agent.domain.model import Slo
-from agent.domain.request_counts import EDGES_S, EMPTY, Arm
+from agent.domain.request_counts import EDGES_S, EMPTY, RequestCounts
 from agent.domain.trial import Trial
 from agent.judge.gain import gain
 from bench.judge.ours import NOON
@@ -58,7 +58,7 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def spent(random: Random, requests: float, *, errors: float, times: float, slo: Slo) -> Arm:
+def spent(random: Random, requests: float, *, errors: float, times: float, slo: Slo) -> RequestCounts:
     """A server's tick."""
     of = poisson(random, requests)
     failed = sum(random.random() < errors for _ in range(of))
@@ -75,7 +75,7 @@ def spent(random: Random, requests: float, *, errors: float, times: float, slo: 
                 over[name] += 1
                 missed = True
         late += missed
-    return Arm(
+    return RequestCounts(
         total=of,
         errors=failed,
         late=late,
@@ -88,7 +88,9 @@ def spent(random: Random, requests: float, *, errors: float, times: float, slo: 
     )
 
 
-def served(random: Random, case: Case, ticks: int, rates: Sequence[float], greens: int) -> list[list[Arm]]:
+def served(
+    random: Random, case: Case, ticks: int, rates: Sequence[float], greens: int
+) -> list[list[RequestCounts]]:
     """For each tick the arm of each server, of which the first `greens` are green."""
     states = [stalled(random, case.stalls) for _ in rates]
     loads = [random.lognormvariate(0.0, case.busy) for _ in range(ticks // MINUTE + 1)]
@@ -132,8 +134,8 @@ def said(name: str, run: int) -> str:
     return gain(trial, slo=case.slo, level=level, green=green, record=record)
 
 
-def _sum(rows: Sequence[Sequence[Arm]]) -> Arm:
-    return sum((arm for arms in rows for arm in arms), Arm())
+def _sum(rows: Sequence[Sequence[RequestCounts]]) -> RequestCounts:
+    return sum((arm for arms in rows for arm in arms), RequestCounts())
 
 
 def measure(pool: Pool, runs: int) -> dict[str, object]:

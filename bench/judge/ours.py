@@ -8,8 +8,8 @@ from math import log
 
 from agent.domain.calibration import Calibration, Steadiness
 from agent.domain.model import Slo, Step
-from agent.domain.request_counts import Arm
-from agent.domain.trial import Lens, Second, Stream, Trial
+from agent.domain.request_counts import RequestCounts
+from agent.domain.trial import EvidenceStream, Lens, Second, Trial
 from agent.judge.eprocess import log_sum
 from agent.judge.evidence import close, log_worse, pend, widen
 from agent.judge.failure_modes import opened
@@ -23,8 +23,8 @@ SURE = log(100.0)  # P(false take-back) <= 1 %
 
 
 @cache
-def arm(requests: int, bad: int) -> Arm:
-    return Arm(total=requests, errors=bad)
+def arm(requests: int, bad: int) -> RequestCounts:
+    return RequestCounts(total=requests, errors=bad)
 
 
 def calibrated(before: Iterable[Tick]) -> Calibration | None:
@@ -51,7 +51,7 @@ class Evidence:
         self.trial = Trial(calibration=known, tick_s=TICK_S)
         self.record = arm(RECORD, round(RECORD * usual))
         found = opened(self.trial, step=STEP, slo=SLO, control=self.record, margin=self.trial.margin)
-        self.stream: Stream = next(stream for stream in found if stream.name == "errors")
+        self.stream: EvidenceStream = next(stream for stream in found if stream.name == "errors")
         if margin is not None:
             self.stream = replace(self.stream, margin=margin, tolerance=2 * margin)
         if one_lens:

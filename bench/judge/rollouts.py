@@ -13,8 +13,8 @@ from math import inf
 from random import Random
 
 from agent.domain.calibration import Calibration, Steadiness
-from agent.domain.model import Objective, Plan, Prospect, Slo, Step
-from agent.domain.request_counts import EMPTY, Arm
+from agent.domain.model import Objective, Plan, PreflightResult, Slo, Step
+from agent.domain.request_counts import EMPTY, RequestCounts
 from agent.domain.trial import Second, Trial
 from agent.judge.anytime import AnytimeJudge
 from agent.machine.default_plan import plan_for
@@ -77,7 +77,7 @@ class Server:
     def __post_init__(self) -> None:
         self._states = stalled(self.random, self.stalls)
 
-    def arm(self, at_s: float, requests: float, errors: float = USUAL) -> Arm:
+    def arm(self, at_s: float, requests: float, errors: float = USUAL) -> RequestCounts:
         """`requests`: their expected number."""
         if at_s >= self._until_s:
             self.ill, self._until_s = next(self._states), at_s + TICK_S
@@ -96,10 +96,10 @@ class Server:
 
 
 @cache
-def arm(total: int, errors: int, gave_up: int, refused: int, *late: int) -> Arm:
+def arm(total: int, errors: int, gave_up: int, refused: int, *late: int) -> RequestCounts:
     ok = total - errors
     ttft, itl, e2e = late
-    return Arm(
+    return RequestCounts(
         total=total,
         errors=errors,
         late=min(ok, sum(late)),
@@ -145,20 +145,22 @@ class Rollout:
     passed_s: float = inf  # at parity
     _blue: list[Server] = field(init=False)
     _green: Server = field(init=False)
-    _record: Arm = field(init=False)
+    _record: RequestCounts = field(init=False)
 
     def __post_init__(self) -> None:
         random = seeded("rollout", self.case, self.run)
         self.trial = Trial(calibration=known(self.case.stalls, self.run // 4))
         *self._blue, self._green = [Server(random, self.case.stalls) for _ in range(SERVERS)]
         each = RPS / (SERVERS - 1)
-        self._record = sum((one.arm(second, each) for second in range(STARTS_S) for one in self._blue), Arm())
+        self._record = sum(
+            (one.arm(second, each) for second in range(STARTS_S) for one in self._blue), RequestCounts()
+        )
 
     def back_s(self) -> float:
         """The second at which green goes back; inf: it does not."""
-        plan = plan_for(PLAN, Prospect(strategy="replace"), SERVERS, RPS)
+        plan = plan_for(PLAN, PreflightResult(strategy="replace"), SERVERS, RPS)
         steps = iter(plan.steps[:-1])
-        step, at_s, begun = next(steps), STARTS_S, Arm()
+        step, at_s, begun = next(steps), STARTS_S, RequestCounts()
         green = blue = begun
         for second in range(self.case.minutes * 60):
             at_s += 1
@@ -182,7 +184,7 @@ class Rollout:
                 self.passed_s = min(self.passed_s, second + 1)
         return inf
 
-    def _second(self, at_s: int, weight: float, now: bool) -> tuple[Arm, dict[str, Arm]]:
+    def _second(self, at_s: int, weight: float, now: bool) -> tuple[RequestCounts, dict[str, RequestCounts]]:
         errors = self.case.errors if now else USUAL
         green = self._green.arm(at_s, RPS * weight, errors)
         self.asked += green.asked

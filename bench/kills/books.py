@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.audit import segments
-from simulator.tally import Record
+from simulator.tally import RequestRecord
 
 MAY_COST = ("proxy", "blue", "green")
 """The faults that end connections by themselves; all others may cost no request."""
@@ -27,7 +27,7 @@ class Fault:
     cpu_s: float | None = None  # of its own until then
     note: str = ""
 
-    def cost(self, record: Record) -> bool:
+    def cost(self, record: RequestRecord) -> bool:
         """Whether the request was in its way: on what died, or sent while nobody could answer."""
         ends_s = self.at_s if self.kind == "green" else self.healed_s
         return record.at <= ends_s + NEAR_S and record.ended >= self.at_s - NEAR_S
@@ -48,9 +48,9 @@ class Books:
     wrong: list[str] = field(default_factory=list)
     green_ended_s: list[float] = field(default_factory=list)  # after the daemon was stopped in a canary
 
-    def lost(self, records: Iterable[Record]) -> dict[str, list[Record]]:
+    def lost(self, records: Iterable[RequestRecord]) -> dict[str, list[RequestRecord]]:
         """What did not end well, by the kind of fault that it was in the way of; "other": of none."""
-        found: dict[str, list[Record]] = {kind: [] for kind in (*MAY_COST, "other")}
+        found: dict[str, list[RequestRecord]] = {kind: [] for kind in (*MAY_COST, "other")}
         for record in records:
             if record.outcome != "ok":
                 costly = [f.kind for f in self.faults if f.kind in MAY_COST and f.cost(record)]

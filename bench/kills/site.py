@@ -13,7 +13,7 @@ from typing import Any
 
 from actuators.host.procfs import processes, words
 from bench.kills.books import Books, Fault
-from simulator.traffic import Traffic
+from simulator.traffic import TrafficGenerator
 from tests.e2e.rig import TRIMTAB, Rig, at_rest, until
 from tests.support.prometheus_server import RealPrometheus
 
@@ -31,7 +31,7 @@ class Site:
     rig: Rig
     random: Random
     prometheus: RealPrometheus
-    traffic: Traffic
+    traffic: TrafficGenerator
     small: bool
     pause_s: float
     books: Books = field(default_factory=Books)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import pi, sin
 from random import Random
 
-from simulator.scheduler import Request
+from simulator.scheduler import SimulatedRequest
 from simulator.workload import Lengths
 
 BLOCK = 16  # tokens
@@ -29,7 +29,7 @@ class _Session:
 class Coming:
     """One request and where it goes: green's share is that of the places below its weight, of 100."""
 
-    request: Request
+    request: SimulatedRequest
     place: float  # 0 to 100: of a session always the same
 
 
@@ -67,7 +67,9 @@ class Clients:
         hashes = [(-1 - i if i < shared else session.name << 20 | i) for i in range(prompt // BLOCK)]
         session.tokens, session.turns = prompt + wanted, session.turns + 1
         place = Random(session.name).uniform(0, 100)  # noqa: S311 - a hash, as the proxy makes one
-        request = Request(name=f"{self._count}", prompt=prompt, wanted=wanted, hashes=hashes, arrived_at=at_s)
+        request = SimulatedRequest(
+            name=f"{self._count}", prompt=prompt, wanted=wanted, hashes=hashes, arrived_at=at_s
+        )
         return Coming(request, place)
 
     def _session(self) -> _Session:

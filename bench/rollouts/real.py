@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from agent.audit.records import Record
+from agent.audit.records import JournalRecord
 from simulator.traffic import Load
 from tests.e2e.config_builder import SERVERS, Wishes
 from tests.e2e.rig import Document, Rig, lost, until
@@ -158,7 +158,7 @@ def _told(
     case: Case,
     one: Document,
     target: Document,
-    audit: Sequence[Record],
+    audit: Sequence[JournalRecord],
     seconds: float,
     clients: dict[str, int],
 ) -> Told:
@@ -185,7 +185,7 @@ def _told(
     )
 
 
-def _between(one: Record | None, other: Record | None) -> float | None:
+def _between(one: JournalRecord | None, other: JournalRecord | None) -> float | None:
     if one is None or other is None:
         return None
     since, at = (datetime.fromisoformat(entry["ts"]) for entry in (one, other))

@@ -11,7 +11,7 @@ from simulator import scheduler as sim
 from simulator.faults import Faults
 from simulator.hardware import Hardware
 from simulator.kv_cache import KvCache
-from simulator.scheduler import Limits, Scheduler, Step
+from simulator.scheduler import ScheduledStep, Scheduler, SchedulerLimits
 from simulator.step_time import StepTime
 
 BLOCKS = 4000  # of 16 tokens
@@ -65,23 +65,23 @@ class SimServer:
     harmed_s: float | None = None  # when a request first met a fault of its own
     _scheduler: Scheduler = field(init=False)
     _law: StepTime = field(init=False)
-    _step: Step | None = field(default=None, init=False)
+    _step: ScheduledStep | None = field(default=None, init=False)
     _ends_s: float = field(default=0.0, init=False)
     _pause: tuple[float, float] = field(default=(0.0, 0.0), init=False)
-    _open: dict[sim.Request, _Open] = field(default_factory=dict, init=False)
+    _open: dict[sim.SimulatedRequest, _Open] = field(default_factory=dict, init=False)
     _ended: list[Request] = field(default_factory=list, init=False)
     _now: _Counters = field(default_factory=_Counters, init=False)
     _told: _Counters | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._scheduler = Scheduler(Limits(max_num_seqs=64), KvCache(BLOCKS))
+        self._scheduler = Scheduler(SchedulerLimits(max_num_seqs=64), KvCache(BLOCKS))
         self._law = StepTime(hardware=self.hardware)
 
     @property
     def open(self) -> int:
         return len(self._open)
 
-    def ask(self, request: sim.Request, *, errors: float = 0.0) -> None:
+    def ask(self, request: sim.SimulatedRequest, *, errors: float = 0.0) -> None:
         """`errors`: the share that fails at this moment, whoever serves."""
         self.advance(request.arrived_at)
         self.used_s = request.arrived_at if self.used_s is None else self.used_s
@@ -149,7 +149,7 @@ class SimServer:
             prefix_hits=now.hits - new.hits,
         )
 
-    def _end_of(self, step: Step) -> float:
+    def _end_of(self, step: ScheduledStep) -> float:
         began_s = self.now_s if self.used_s is None else self.used_s
         noise = self.random.lognormvariate(0.0, JITTER)
         pace = self.faults.pace(step.work, self.now_s - began_s)
@@ -166,7 +166,7 @@ class SimServer:
     def _harm(self, at_s: float) -> None:
         self.harmed_s = at_s if self.harmed_s is None else self.harmed_s
 
-    def _deliver(self, step: Step) -> None:
+    def _deliver(self, step: ScheduledStep) -> None:
         for request in self._scheduler.finish(step):
             known = self._open.get(request)
             if known is None:
@@ -183,11 +183,13 @@ class SimServer:
                 if not known.counted:
                     self._end(request, "ok", at_s=self.now_s)
 
-    def _leave(self, request: sim.Request) -> None:
+    def _leave(self, request: sim.SimulatedRequest) -> None:
         del self._open[request]
         self._scheduler.abort(request)
 
-    def _end(self, request: sim.Request, outcome: RequestOutcome, *, at_s: float, status: int = 200) -> None:
+    def _end(
+        self, request: sim.SimulatedRequest, outcome: RequestOutcome, *, at_s: float, status: int = 200
+    ) -> None:
         first_s = None if request.first_at is None else request.first_at - request.arrived_at
         self._ended.append(
             Request(

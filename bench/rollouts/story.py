@@ -18,7 +18,7 @@ from agent.judge.anytime import AnytimeJudge
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules
-from agent.observe.aggregator import Fold
+from agent.observe.aggregator import Aggregator
 from agent.runtime.loop import TargetLoop
 from bench.rollouts.cases import SERVICES, Green, Profile
 from bench.rollouts.clients import Clients
@@ -124,7 +124,7 @@ class Story:
             state_dir=self.home,
             now=loop_now,
             heard=self._heard,
-            fold=Fold(slo=slo),
+            fold=Aggregator(slo=slo),
         )
         self._journal = journal
         self._daemon = asyncio.create_task(self.loop.run(self._epoch, lambda: None))

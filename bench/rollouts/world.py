@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from agent.domain.calibration import Calibration, Steadiness
 from agent.domain.ports import Now, View
 from agent.domain.reading import Request, RequestSample, Sample, SourceState
-from agent.domain.request_counts import Arm, arm_of
+from agent.domain.request_counts import RequestCounts, arm_of
 from bench.rollouts.cases import Green, Profile, Service
 from bench.rollouts.clients import Clients
 from bench.rollouts.servers import SimServer
@@ -63,7 +63,9 @@ class World:
         steadiness = Steadiness()
         for second in range(seconds):
             arm = arm_of(self.second({BLUE: 100}, self.at_s + 1.0), self.service.slo)
-            steadiness.add(at + timedelta(seconds=second - seconds), {BLUE: arm} if arm != Arm() else {})
+            steadiness.add(
+                at + timedelta(seconds=second - seconds), {BLUE: arm} if arm != RequestCounts() else {}
+            )
         return steadiness.calibrations(at)
 
     async def live(self, now: Now) -> None:

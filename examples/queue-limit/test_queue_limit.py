@@ -3,12 +3,12 @@
 import pytest
 from queue_limit import QueueLimit
 
-from policies.conformance import CHECKS, Check
+from policies.conformance import CHECKS, ConformanceCheck
 from policies.conformance.readings import a_context, a_reading, steady
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_it_is_a_good_policy(check: Check) -> None:
+def test_it_is_a_good_policy(check: ConformanceCheck) -> None:
     check(QueueLimit)
 
 

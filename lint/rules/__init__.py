@@ -3,10 +3,10 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from vllm_facts.deployment import Lint
+from vllm_facts.deployment import LintRule
 
 
-def all_lints() -> tuple[Lint, ...]:
+def all_lints() -> tuple[LintRule, ...]:
     """`LINTS` of every module of this package, in the order of the modules' names."""
     names = sorted(module.name for module in iter_modules(__path__))
     modules = [import_module(f"{__name__}.{name}") for name in names]

@@ -3,8 +3,8 @@
 import ipaddress
 from collections.abc import Iterable
 
-from vllm_facts.deployment import Case, Finding
-from vllm_facts.sizing.effective_flags import Check, layout, patch, since, sparse, text
+from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.sizing.effective_flags import DeploymentCheck, layout, patch, since, sparse, text
 from vllm_facts.values import ChangeClass
 
 TUNING = "vLLM performance-tuning reference"
@@ -36,7 +36,7 @@ HARMLESS = {"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", CUMEM: "1"}
 """Values that say what holds anyway."""
 
 
-def _deep_gemm(case: Case) -> Iterable[Finding]:
+def _deep_gemm(case: Deployment) -> Iterable[Finding]:
     on = case.env.get(DEEP_GEMM) == "1"
     known, card = patch(case), case.card
     few = case.concurrency is None or case.concurrency <= FEW
@@ -62,7 +62,7 @@ def _deep_gemm(case: Case) -> Iterable[Finding]:
     )
 
 
-def _nccl(case: Case) -> Iterable[Finding]:
+def _nccl(case: Deployment) -> Iterable[Finding]:
     tuned = {name: case.env[name] for name in sorted(HAND_TUNED & case.env.keys())}
     tuned = {name: value for name, value in tuned.items() if HARMLESS.get(name) != value}
     card = case.card.name if case.card else ""
@@ -95,7 +95,7 @@ def _nccl(case: Case) -> Iterable[Finding]:
     )
 
 
-def _compile_cache(case: Case) -> Iterable[Finding]:
+def _compile_cache(case: Deployment) -> Iterable[Finding]:
     model = case.model
     named = f"{model.architecture} {model.name}" if model else text(case, "model")
     llama4 = "llama4" in named.lower().replace("-", "").replace("_", "")
@@ -120,7 +120,7 @@ def _compile_cache(case: Case) -> Iterable[Finding]:
     )
 
 
-def _doors(case: Case) -> Iterable[Finding]:
+def _doors(case: Deployment) -> Iterable[Finding]:
     host, code = text(case, "host"), case.setting.get("trust_remote_code") is True
     guarded = bool(case.setting.get("api_key")) or bool(case.env.get("VLLM_API_KEY"))
     if code:
@@ -160,8 +160,8 @@ def _public(host: str) -> bool:
 
 
 LINTS = (
-    Check(rules=("U1",), check=_deep_gemm),
-    Check(rules=("U2",), check=_nccl),
-    Check(rules=("U3",), check=_compile_cache),
-    Check(rules=("R1",), check=_doors),
+    DeploymentCheck(rules=("U1",), check=_deep_gemm),
+    DeploymentCheck(rules=("U2",), check=_nccl),
+    DeploymentCheck(rules=("U3",), check=_compile_cache),
+    DeploymentCheck(rules=("R1",), check=_doors),
 )

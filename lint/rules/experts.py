@@ -3,8 +3,15 @@
 from collections.abc import Iterable
 
 from vllm_facts.defaults import whole
-from vllm_facts.deployment import Case, Finding, Model
-from vllm_facts.sizing.effective_flags import Check, active_share, expert_parallel, layout, sparse, too_sparse
+from vllm_facts.deployment import Deployment, Finding, Model
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    active_share,
+    expert_parallel,
+    layout,
+    sparse,
+    too_sparse,
+)
 from vllm_facts.sizing.kv_cache import fit
 from vllm_facts.sizing.parallel_layouts import FEW, LATENT, change, crowded, padded, planned
 
@@ -13,7 +20,7 @@ WIDE = 8
 MANY = 512  # S3: requests at once
 
 
-def _density(case: Case) -> Iterable[Finding]:
+def _density(case: Deployment) -> Iterable[Finding]:
     model = case.model
     given = expert_parallel(case)
     if model is None or not too_sparse(case) or layout(case).tp * layout(case).dp == 1:
@@ -37,7 +44,7 @@ def _density(case: Case) -> Iterable[Finding]:
     )
 
 
-def _latent(case: Case) -> Iterable[Finding]:
+def _latent(case: Deployment) -> Iterable[Finding]:
     model, now, plan = case.model, layout(case), planned(case)
     if model is None or plan is None or now.tp == 1 or crowded(case) or not model.mla:
         return
@@ -65,7 +72,7 @@ def _latent(case: Case) -> Iterable[Finding]:
     )
 
 
-def _shared_out(case: Case, model: Model) -> Iterable[Finding]:
+def _shared_out(case: Deployment, model: Model) -> Iterable[Finding]:
     """Where data parallel would not hold the weights: the KV cache can be shared out within TP."""
     now, took = layout(case), fit(case)
     few = case.concurrency is not None and case.concurrency <= FEW
@@ -91,7 +98,7 @@ def _shared_out(case: Case, model: Model) -> Iterable[Finding]:
     )
 
 
-def _crossover(case: Case) -> Iterable[Finding]:
+def _crossover(case: Deployment) -> Iterable[Finding]:
     now, at_once = layout(case), case.concurrency
     if at_once is None:
         return
@@ -116,7 +123,7 @@ def _crossover(case: Case) -> Iterable[Finding]:
 
 
 LINTS = (
-    Check(rules=("D6",), check=_density),
-    Check(rules=("D7",), check=_latent),
-    Check(rules=("D8",), check=_crossover),
+    DeploymentCheck(rules=("D6",), check=_density),
+    DeploymentCheck(rules=("D7",), check=_latent),
+    DeploymentCheck(rules=("D8",), check=_crossover),
 )

@@ -11,13 +11,13 @@ from difflib import get_close_matches
 from lint.rules.hardware import VARIABLE
 from vllm_facts.catalogue.parser import FLAGS, RELEASE
 from vllm_facts.defaults import whole
-from vllm_facts.deployment import Case, Finding
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
 from vllm_facts.flags import is_switch
 from vllm_facts.json_flags import as_json
 from vllm_facts.knobs import KNOBS, KnobFacts
 from vllm_facts.models.context_limit import ALLOWED, allowed, too_long
-from vllm_facts.sizing.effective_flags import Check, entries, not_taken, release, text
+from vllm_facts.sizing.effective_flags import DeploymentCheck, entries, not_taken, release, text
 from vllm_facts.validity import problems
 from vllm_facts.values import Knob, Value
 
@@ -31,7 +31,7 @@ def _flag(knob: Knob) -> str:
     return "--" + knob.replace("_", "-")
 
 
-def _gone(case: Case) -> Iterable[Finding]:
+def _gone(case: Deployment) -> Iterable[Finding]:
     """Where the version is not known, what no version of today takes is told as a warning."""
     drafts = _drafts(case)
     for knob, value in case.setting.items():
@@ -49,7 +49,7 @@ def _gone(case: Case) -> Iterable[Finding]:
         )
 
 
-def _drafts(case: Case) -> dict[Knob, Value]:
+def _drafts(case: Deployment) -> dict[Knob, Value]:
     """What the two old flags of a draft model say as one, where both are given and nothing else."""
     model, tokens = text(case, DRAFT), whole(case.setting, DRAFT_TOKENS)
     if not model or tokens is None or "speculative_config" in case.setting or model.startswith("["):
@@ -58,7 +58,7 @@ def _drafts(case: Case) -> dict[Knob, Value]:
     return {DRAFT: None, DRAFT_TOKENS: None, "speculative_config": said}
 
 
-def _whole(case: Case, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
+def _whole(case: Deployment, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
     """The same, with what belongs into JSON that is given written into it."""
     written = dict(to)
     for knob, value in to.items():
@@ -69,7 +69,7 @@ def _whole(case: Case, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
     return written
 
 
-def _not_yet(case: Case) -> Iterable[Finding]:
+def _not_yet(case: Deployment) -> Iterable[Finding]:
     for knob in case.setting:
         facts = KNOBS.get(knob.partition(".")[0])
         if facts is None or facts.removed is not None or facts.in_version(case.version) is not False:
@@ -82,7 +82,7 @@ def _not_yet(case: Case) -> Iterable[Finding]:
         )
 
 
-def _unknown(case: Case) -> Iterable[Finding]:
+def _unknown(case: Deployment) -> Iterable[Finding]:
     """Typing errors. Other releases than that of the list may know more: there it is a warning."""
     for knob in case.setting:
         name = knob.partition(".")[0]
@@ -99,7 +99,7 @@ def _unknown(case: Case) -> Iterable[Finding]:
         )
 
 
-def _carried(case: Case, knob: str, name: str) -> dict[str, Value]:
+def _carried(case: Deployment, knob: str, name: str) -> dict[str, Value]:
     """The value under the right name, where no more than a letter or two was mistyped and it can take it."""
     typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
     if not typo or typo[0] in case.setting or typo[0] not in KNOBS:
@@ -113,7 +113,7 @@ def _short_for(name: str) -> bool:
     return len([flag for flag in FLAGS if flag.startswith(name)]) == 1
 
 
-def _misfits(case: Case) -> Iterable[Finding]:
+def _misfits(case: Deployment) -> Iterable[Finding]:
     for knob, value in case.setting.items():
         facts = KNOBS.get(knob)
         if value is True and knob in FLAGS and not is_switch(knob):
@@ -148,7 +148,7 @@ def _not_filled_in(knob: Knob, value: str) -> Finding:
     )
 
 
-def _beyond(case: Case) -> Iterable[Finding]:
+def _beyond(case: Deployment) -> Iterable[Finding]:
     found = too_long(case)
     if found is None or not allowed(case):
         return
@@ -166,13 +166,13 @@ def _beyond(case: Case) -> Iterable[Finding]:
     )
 
 
-def _together(case: Case) -> Iterable[Finding]:
+def _together(case: Deployment) -> Iterable[Finding]:
     for problem in problems(case):
         by_hand = "" if problem.to else "vLLM takes the command line once that is given"
         yield not_taken(problem.why, problem.source, problem.to, expects=by_hand)
 
 
-def _environment(case: Case) -> Iterable[Finding]:
+def _environment(case: Deployment) -> Iterable[Finding]:
     for name in sorted(ENVIRONMENT.keys() & case.env.keys()):
         replaced = ENVIRONMENT[name]
         if replaced.gone(case.version) is not True or name == VARIABLE:  # H1 and H3 say it of that one
@@ -189,7 +189,7 @@ def _environment(case: Case) -> Iterable[Finding]:
         )
 
 
-def _unseen(case: Case) -> Iterable[Finding]:
+def _unseen(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("disable_log_stats") is not True:
         return
     yield Finding(
@@ -204,12 +204,12 @@ def _unseen(case: Case) -> Iterable[Finding]:
 
 
 LINTS = (
-    Check(rules=("V1",), check=_gone),
-    Check(rules=("V1",), check=_not_yet),
-    Check(rules=("V1",), check=_unknown),
-    Check(rules=("V1",), check=_misfits),
-    Check(rules=("V1",), check=_together),
-    Check(rules=("V1",), check=_beyond),
-    Check(rules=("V1",), check=_environment),
-    Check(rules=("V1",), check=_unseen),
+    DeploymentCheck(rules=("V1",), check=_gone),
+    DeploymentCheck(rules=("V1",), check=_not_yet),
+    DeploymentCheck(rules=("V1",), check=_unknown),
+    DeploymentCheck(rules=("V1",), check=_misfits),
+    DeploymentCheck(rules=("V1",), check=_together),
+    DeploymentCheck(rules=("V1",), check=_beyond),
+    DeploymentCheck(rules=("V1",), check=_environment),
+    DeploymentCheck(rules=("V1",), check=_unseen),
 )

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 
 from vllm_facts.catalogue.parser import RELEASE
-from vllm_facts.deployment import Case, Finding
-from vllm_facts.sizing.effective_flags import Check, not_taken, release, since, text
+from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.sizing.effective_flags import DeploymentCheck, not_taken, release, since, text
 from vllm_facts.weight_formats import SIXTEEN_BIT
 
 METHODS = frozenset(
@@ -54,7 +54,7 @@ _CHECKPOINTS = FAMILIES[0] | FAMILIES[1]
 _GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
 
 
-def _format(case: Case) -> str:
+def _format(case: Deployment) -> str:
     """`gguf` or `bitsandbytes` where a flag or the model's name says so."""
     for knob in ("quantization", "load_format"):
         if text(case, knob).lower() in PLUGINS:
@@ -63,7 +63,7 @@ def _format(case: Case) -> str:
     return "gguf" if _GGUF.search(name) else "bitsandbytes" if _BNB.search(name) else ""
 
 
-def _plugged(case: Case) -> Iterable[Finding]:
+def _plugged(case: Deployment) -> Iterable[Finding]:
     found = _format(case)
     if not found or not since(case, PLUGINS[found][0]):
         return
@@ -78,7 +78,7 @@ def _plugged(case: Case) -> Iterable[Finding]:
     )
 
 
-def _unknown(case: Case) -> Iterable[Finding]:
+def _unknown(case: Deployment) -> Iterable[Finding]:
     given = text(case, "quantization")
     if not given or given in METHODS or given.lower() in PLUGINS or release(case) != RELEASE or "$" in given:
         return
@@ -90,7 +90,7 @@ def _unknown(case: Case) -> Iterable[Finding]:
     )
 
 
-def _unlike(case: Case) -> Iterable[Finding]:
+def _unlike(case: Deployment) -> Iterable[Finding]:
     """Another method than the checkpoint's is refused."""
     given, model = text(case, "quantization"), case.model
     family = next((one for one in FAMILIES if given in one), None)
@@ -106,7 +106,7 @@ def _unlike(case: Case) -> Iterable[Finding]:
     )
 
 
-def _plain(case: Case) -> Iterable[Finding]:
+def _plain(case: Deployment) -> Iterable[Finding]:
     """A checkpoint of 16 bit, as far as its name tells: nothing in it says how it is quantized."""
     given, model = text(case, "quantization"), case.model
     if model is None or model.quantization or model.weight_bytes != SIXTEEN_BIT or given not in _CHECKPOINTS:
@@ -124,8 +124,8 @@ def _plain(case: Case) -> Iterable[Finding]:
 
 
 LINTS = (
-    Check(rules=("V1",), check=_plugged),
-    Check(rules=("V1",), check=_unknown),
-    Check(rules=("V1",), check=_unlike),
-    Check(rules=("V1",), check=_plain),
+    DeploymentCheck(rules=("V1",), check=_plugged),
+    DeploymentCheck(rules=("V1",), check=_unknown),
+    DeploymentCheck(rules=("V1",), check=_unlike),
+    DeploymentCheck(rules=("V1",), check=_plain),
 )

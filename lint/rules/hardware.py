@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vllm_facts.deployment import Case, Finding
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.deprecated_flags import ENVIRONMENT
-from vllm_facts.sizing.effective_flags import Check, before, inner, release, since, text, without
+from vllm_facts.sizing.effective_flags import DeploymentCheck, before, inner, release, since, text, without
 from vllm_facts.values import Knob, Value
 
 AMPERE, ADA = (8, 0), (8, 9)
@@ -34,7 +34,7 @@ class _Forced:
     env: Mapping[str, str | None]
 
 
-def _forced(case: Case) -> _Forced | None:
+def _forced(case: Deployment) -> _Forced | None:
     if (name := text(case, "attention_backend")) and name.lower() != "auto":
         shown = f"--attention-backend {name}"
         return _Forced(name=name.upper(), where=shown, to={"attention_backend": None}, env={})
@@ -46,7 +46,7 @@ def _forced(case: Case) -> _Forced | None:
     return None
 
 
-def _attention(case: Case) -> Iterable[Finding]:
+def _attention(case: Deployment) -> Iterable[Finding]:
     forced = _forced(case)
     if forced is None:
         return
@@ -73,18 +73,18 @@ def _attention(case: Case) -> Iterable[Finding]:
     )
 
 
-def _dead(case: Case, forced: _Forced) -> bool:
+def _dead(case: Deployment, forced: _Forced) -> bool:
     """Whether it is only wished for: later versions ignore the variable."""
     return bool(forced.env) and ENVIRONMENT[VARIABLE].gone(case.version) is True
 
 
-def _fails(case: Case, name: str) -> bool:
+def _fails(case: Deployment, name: str) -> bool:
     if name == "FLASHINFER":
         return since(case, READ)
     return name in SINCE_AMPERE or name.startswith("FLASH_ATTN")
 
 
-def _turing(case: Case, forced: _Forced, card: str) -> Finding:
+def _turing(case: Deployment, forced: _Forced, card: str) -> Finding:
     dead, doubtful = _dead(case, forced), forced.name in GONE and not since(case, READ)
     forces = f"is ignored by vLLM {case.version} (it reads --attention-backend)" if dead else "is forced"
     if dead:
@@ -113,7 +113,7 @@ def _turing(case: Case, forced: _Forced, card: str) -> Finding:
     )
 
 
-def _dtype(case: Case) -> Iterable[Finding]:
+def _dtype(case: Deployment) -> Iterable[Finding]:
     capability = case.card.capability if case.card else None
     if case.card is None or capability is None or capability >= AMPERE:
         return
@@ -135,7 +135,7 @@ def _dtype(case: Case) -> Iterable[Finding]:
     )
 
 
-def _volta(case: Case) -> Iterable[Finding]:
+def _volta(case: Deployment) -> Iterable[Finding]:
     capability = case.card.capability if case.card else None
     if (
         case.card is None
@@ -159,7 +159,7 @@ def _volta(case: Case) -> Iterable[Finding]:
     )
 
 
-def _cache(case: Case) -> Iterable[Finding]:
+def _cache(case: Deployment) -> Iterable[Finding]:
     """Turing has TRITON_ATTN alone in that release; it reads fp8 from 8.9 on, and bfloat16 from 8.0."""
     capability, kind = case.card.capability if case.card else None, text(case, "kv_cache_dtype")
     if case.card is None or capability is None or not since(case, READ):
@@ -186,7 +186,7 @@ def _cache(case: Case) -> Iterable[Finding]:
     )
 
 
-def _engine(case: Case) -> Iterable[Finding]:
+def _engine(case: Deployment) -> Iterable[Finding]:
     vendor = next((name for name in sorted(case.env) if name.startswith("NIM_")), "")
     nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in case.log)
     known = release(case)
@@ -217,7 +217,7 @@ _EXLLAMA = re.compile(r"Using (Exllama\w*)\b")
 _NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
 
 
-def _kernel(case: Case) -> Iterable[Finding]:
+def _kernel(case: Deployment) -> Iterable[Finding]:
     told = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
     given = text(case, "quantization").lower()
     by_name = given == "awq" and before(case, AWQ_FORCED_UP_TO)
@@ -252,10 +252,10 @@ def _kernel(case: Case) -> Iterable[Finding]:
 
 
 LINTS = (
-    Check(rules=("H1", "H3"), check=_attention),
-    Check(rules=("H2",), check=_dtype),
-    Check(rules=("H2",), check=_cache),
-    Check(rules=("E1",), check=_volta),
-    Check(rules=("E1",), check=_engine),
-    Check(rules=("E2",), check=_kernel),
+    DeploymentCheck(rules=("H1", "H3"), check=_attention),
+    DeploymentCheck(rules=("H2",), check=_dtype),
+    DeploymentCheck(rules=("H2",), check=_cache),
+    DeploymentCheck(rules=("E1",), check=_volta),
+    DeploymentCheck(rules=("E1",), check=_engine),
+    DeploymentCheck(rules=("E2",), check=_kernel),
 )

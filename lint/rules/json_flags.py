@@ -6,13 +6,13 @@ from difflib import get_close_matches
 
 from vllm_facts.catalogue.json_keys import PARTS, RENAMED_PARTS
 from vllm_facts.catalogue.parser import RELEASE
-from vllm_facts.deployment import Case, Finding
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.json_flags import broken, mended
-from vllm_facts.sizing.effective_flags import Check, entries, not_taken, release
+from vllm_facts.sizing.effective_flags import DeploymentCheck, entries, not_taken, release
 from vllm_facts.values import Knob, Value
 
 
-def _unreadable(case: Case) -> Iterable[Finding]:
+def _unreadable(case: Deployment) -> Iterable[Finding]:
     for knob, value in case.setting.items():
         if not (why := broken(knob, value)):
             continue
@@ -25,7 +25,7 @@ def _unreadable(case: Case) -> Iterable[Finding]:
         )
 
 
-def _unknown_keys(case: Case) -> Iterable[Finding]:
+def _unknown_keys(case: Deployment) -> Iterable[Finding]:
     """Only of the release whose keys are listed: others have some more, and some less."""
     if release(case) != RELEASE:
         return
@@ -50,7 +50,7 @@ def _meant(flag: str, key: str, told: Iterable[str]) -> str:
     return "" if meant in told else meant
 
 
-def _without(case: Case, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
+def _without(case: Deployment, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
     given = entries(case, flag)
     if key not in given:
         dotted = f"{flag}.{key}"
@@ -62,6 +62,6 @@ def _without(case: Case, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
 
 
 LINTS = (
-    Check(rules=("V1",), check=_unreadable),
-    Check(rules=("V1",), check=_unknown_keys),
+    DeploymentCheck(rules=("V1",), check=_unreadable),
+    DeploymentCheck(rules=("V1",), check=_unknown_keys),
 )

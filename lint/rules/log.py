@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import floor
 
-from vllm_facts.deployment import Case, Finding, Lint
+from vllm_facts.deployment import Deployment, Finding, LintRule
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Knob, Value
 
@@ -18,7 +18,7 @@ _LOWER = (0.85, 0.8)  # M2: where to go after an OOM
 _RAISED_DEFAULT_SINCE = (0, 20)
 _LONGEST_LINE = 4000
 
-Says = Callable[[re.Match[str], Case], Finding | None]
+Says = Callable[[re.Match[str], Deployment], Finding | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Recogniser:
     def rules(self) -> tuple[str, ...]:
         return (self.rule,)
 
-    def check(self, case: Case) -> Iterable[Finding]:
+    def check(self, case: Deployment) -> Iterable[Finding]:
         for line in reversed(case.log):
             match = re.search(self.pattern, line[:_LONGEST_LINE])
             if match and (found := self.says(match, case)):
@@ -41,7 +41,7 @@ class Recogniser:
         return ()
 
 
-def _moe(match: re.Match[str], case: Case) -> Finding:
+def _moe(match: re.Match[str], case: Deployment) -> Finding:
     folder = case.env.get("VLLM_TUNED_CONFIG_FOLDER", "")
     there = f" although VLLM_TUNED_CONFIG_FOLDER is {folder}" if folder else ""
     return Finding(
@@ -59,7 +59,7 @@ def _moe(match: re.Match[str], case: Case) -> Finding:
     )
 
 
-def _eager(match: re.Match[str], case: Case) -> Finding:
+def _eager(match: re.Match[str], case: Deployment) -> Finding:
     level = case.setting.get("optimization_level")
     by_level = level == 0 and not case.setting.get("enforce_eager")
     to: dict[Knob, Value] = {"optimization_level": None} if by_level else {"enforce_eager": False}
@@ -76,7 +76,7 @@ def _eager(match: re.Match[str], case: Case) -> Finding:
     )
 
 
-def _all_reduce(match: re.Match[str], case: Case) -> Finding | None:
+def _all_reduce(match: re.Match[str], case: Deployment) -> Finding | None:
     tensor = case.setting.get("tensor_parallel_size")
     if "more than two PCIe-only" not in match[0] and tensor == 1:
         return None
@@ -92,7 +92,7 @@ def _all_reduce(match: re.Match[str], case: Case) -> Finding | None:
     )
 
 
-def _no_blocks(match: re.Match[str], case: Case) -> Finding:
+def _no_blocks(match: re.Match[str], case: Deployment) -> Finding:
     present, ceiling = _utilization(case), _MOE if case.model and case.model.experts else _DENSE
     to: dict[Knob, Value] = {_UTILIZATION: ceiling} if present < ceiling else {}
     more = (
@@ -113,7 +113,7 @@ def _no_blocks(match: re.Match[str], case: Case) -> Finding:
     )
 
 
-def _too_long(match: re.Match[str], case: Case) -> Finding | None:
+def _too_long(match: re.Match[str], case: Deployment) -> Finding | None:
     wanted, fits = int(match["wanted"].replace(",", "")), int(match["fits"].replace(",", ""))
     present = case.setting.get(_LEN)
     if fits < 1 or (isinstance(present, int) and present <= fits):
@@ -131,7 +131,7 @@ def _too_long(match: re.Match[str], case: Case) -> Finding | None:
     )
 
 
-def _not_free(match: re.Match[str], case: Case) -> Finding | None:
+def _not_free(match: re.Match[str], case: Deployment) -> Finding | None:
     free, total = float(match["free"]), float(match["total"])
     fits = floor(free / total * 100 - 1) / 100 if total else 0.0
     if fits >= _utilization(case):
@@ -150,7 +150,7 @@ def _not_free(match: re.Match[str], case: Case) -> Finding | None:
     )
 
 
-def _warm_up(match: re.Match[str], case: Case) -> Finding | None:
+def _warm_up(match: re.Match[str], case: Deployment) -> Finding | None:
     dummies, seqs = int(match["dummies"]), case.setting.get(_SEQS)
     if isinstance(seqs, int) and seqs < dummies:
         return None  # lowered since: the log is of another start
@@ -170,7 +170,7 @@ def _warm_up(match: re.Match[str], case: Case) -> Finding | None:
     )
 
 
-def _mamba(match: re.Match[str], case: Case) -> Finding | None:
+def _mamba(match: re.Match[str], case: Deployment) -> Finding | None:
     seqs, blocks = int(match["seqs"]), int(match["blocks"])
     present = case.setting.get(_SEQS)
     if blocks < 1 or (isinstance(present, int) and present <= blocks):
@@ -188,7 +188,7 @@ def _mamba(match: re.Match[str], case: Case) -> Finding | None:
     )
 
 
-def _oom(match: re.Match[str], case: Case) -> Finding | None:
+def _oom(match: re.Match[str], case: Deployment) -> Finding | None:
     if any("dummy requests" in line for line in case.log):
         return None  # F5 knows more
     lower = next((step for step in _LOWER if step < _utilization(case)), None)
@@ -211,7 +211,7 @@ def _oom(match: re.Match[str], case: Case) -> Finding | None:
     )
 
 
-def _periodic(match: re.Match[str], case: Case) -> Finding | None:
+def _periodic(match: re.Match[str], case: Deployment) -> Finding | None:
     running, waiting, usage = (float(match[name]) for name in ("running", "waiting", "usage"))
     still = running > 0 and not float(match["prompts"]) and not float(match["answers"])
     if not waiting:
@@ -237,7 +237,7 @@ def _periodic(match: re.Match[str], case: Case) -> Finding | None:
     )
 
 
-def _utilization(case: Case) -> float:
+def _utilization(case: Deployment) -> float:
     """As given, else vLLM's own."""
     given = case.setting.get(_UTILIZATION)
     if isinstance(given, (int, float)) and not isinstance(given, bool):
@@ -282,4 +282,4 @@ _ROWS: tuple[tuple[str, str, Says], ...] = (
     ("F8", _COUNTS, _periodic),
 )
 
-LINTS: tuple[Lint, ...] = (*(Recogniser(rule, pattern, says) for rule, pattern, says in _ROWS),)
+LINTS: tuple[LintRule, ...] = (*(Recogniser(rule, pattern, says) for rule, pattern, says in _ROWS),)

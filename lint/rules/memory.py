@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from lint.rules.profile import PROFILES
 from vllm_facts.defaults import whole
-from vllm_facts.deployment import Case, Finding, Severity
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from vllm_facts.sizing.capacity import fits, kv_tokens_at, seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
-    Check,
+    DeploymentCheck,
     expert_parallel,
     layout,
     number,
@@ -32,7 +32,7 @@ SMALL_CARD_GIB = 16
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 
-def _moe(case: Case) -> Iterable[Finding]:
+def _moe(case: Deployment) -> Iterable[Finding]:
     now, present = layout(settled(case)), share(case)
     if not sparse(case) or present <= MOE_SHARE or case.setting.get("kv_cache_memory_bytes"):
         return
@@ -58,7 +58,7 @@ def _moe(case: Case) -> Iterable[Finding]:
     )
 
 
-def _most(case: Case) -> Iterable[Finding]:
+def _most(case: Deployment) -> Iterable[Finding]:
     """What M4 is for a mixture of experts, for all others: no source goes beyond 0.95."""
     given = number(case, SHARE)
     if given is None or given <= MOST_SHARE or sparse(case) or case.setting.get("kv_cache_memory_bytes"):
@@ -81,7 +81,7 @@ def _most(case: Case) -> Iterable[Finding]:
     )
 
 
-def _low(case: Case) -> Iterable[Finding]:
+def _low(case: Deployment) -> Iterable[Finding]:
     given = number(case, SHARE)
     to = raised(replace(case, setting={**settled(case).setting, SHARE: given}))
     if given is None or to is None:
@@ -99,14 +99,14 @@ def _low(case: Case) -> Iterable[Finding]:
     )
 
 
-def _kv_change(case: Case, to: float) -> str:
+def _kv_change(case: Deployment, to: float) -> str:
     present, then = kv_tokens_at(case, share(case)), kv_tokens_at(case, to)
     return (
         f" ({present:,.0f} tokens now, {then:,.0f} then)" if present is not None and then is not None else ""
     )
 
 
-def _few(case: Case) -> Iterable[Finding]:
+def _few(case: Deployment) -> Iterable[Finding]:
     seqs, took, most = whole(case.setting, SEQS), fit(settled(case)), longest(settled(case))
     if seqs is None or seqs > FEW_SEQS or not transformer(case) or took is None or most is None:
         return
@@ -136,7 +136,7 @@ def _few(case: Case) -> Iterable[Finding]:
     )
 
 
-def _least(case: Case) -> tuple[int, int]:
+def _least(case: Deployment) -> tuple[int, int]:
     """Tokens and sequences that B3 and B1 ask for: no fewer than W1 would, where a profile is declared."""
     profile = PROFILES.get(case.profile)
     if profile is None:
@@ -144,7 +144,7 @@ def _least(case: Case) -> tuple[int, int]:
     return max(TOKENS_TO, profile.tokens[0]), max(SEQS_TO, profile.seqs[0])
 
 
-def _hybrid(case: Case) -> Iterable[Finding]:
+def _hybrid(case: Deployment) -> Iterable[Finding]:
     model, card = case.model, case.card
     if model is None or not model.hybrid or card is None or card.memory_gib is None:
         return
@@ -188,13 +188,13 @@ def _hybrid(case: Case) -> Iterable[Finding]:
     )
 
 
-def _small_steps(case: Case) -> Iterable[Finding]:
+def _small_steps(case: Deployment) -> Iterable[Finding]:
     tokens = whole(case.setting, TOKENS)
     hybrid = case.model is not None and case.model.hybrid
     seqs = whole(case.setting, SEQS)
     if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
         return  # the last is an error of its own
-    severity: Severity = "warning" if transformer(case) else "info"
+    severity: FindingSeverity = "warning" if transformer(case) else "info"
     yield Finding(
         rule="B3",
         klass="auto",
@@ -208,7 +208,7 @@ def _small_steps(case: Case) -> Iterable[Finding]:
     )
 
 
-def _length(case: Case) -> Iterable[Finding]:
+def _length(case: Deployment) -> Iterable[Finding]:
     """L1, before a start: vLLM refuses a context of which not one request fits."""
     took, most, plan = fit(case), longest(case), planned(case)
     if took is None or most is None or took.fits is not False:
@@ -231,7 +231,7 @@ def _length(case: Case) -> Iterable[Finding]:
     )
 
 
-def _offloading(case: Case) -> Iterable[Finding]:
+def _offloading(case: Deployment) -> Iterable[Finding]:
     size = number(case, "kv_offloading_size")
     if not size:
         return
@@ -259,12 +259,12 @@ def _offloading(case: Case) -> Iterable[Finding]:
 
 
 LINTS = (
-    Check(rules=("M4",), check=_moe),
-    Check(rules=("M4",), check=_most),
-    Check(rules=("M5",), check=_low),
-    Check(rules=("B1",), check=_few),
-    Check(rules=("B2",), check=_hybrid),
-    Check(rules=("B3",), check=_small_steps),
-    Check(rules=("L1",), check=_length),
-    Check(rules=("O1",), check=_offloading),
+    DeploymentCheck(rules=("M4",), check=_moe),
+    DeploymentCheck(rules=("M4",), check=_most),
+    DeploymentCheck(rules=("M5",), check=_low),
+    DeploymentCheck(rules=("B1",), check=_few),
+    DeploymentCheck(rules=("B2",), check=_hybrid),
+    DeploymentCheck(rules=("B3",), check=_small_steps),
+    DeploymentCheck(rules=("L1",), check=_length),
+    DeploymentCheck(rules=("O1",), check=_offloading),
 )

@@ -6,9 +6,9 @@ wants besides (D6 to D8) is in lint_experts.py.
 
 from collections.abc import Iterable, Mapping
 
-from vllm_facts.deployment import Case, Finding, Model, Severity
-from vllm_facts.sizing.effective_flags import Check, Layout, billions, layout
-from vllm_facts.sizing.kv_cache import Fit, fit, longest
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model
+from vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, billions, layout
+from vllm_facts.sizing.kv_cache import KvCacheFit, fit, longest
 from vllm_facts.sizing.parallel_layouts import (
     LADDER,
     NVLINK_LOST,
@@ -30,7 +30,7 @@ DOCS = "vLLM docs serving/parallelism_scaling.md"
 MANY = 512  # requests at once: data parallel wins (S3)
 
 
-def _validity(case: Case) -> Iterable[Finding]:
+def _validity(case: Deployment) -> Iterable[Finding]:
     now, model = layout(case), case.model
     reason = divides(model, now.tp)
     if reason:
@@ -66,7 +66,7 @@ def _refused(to: Mapping[Knob, Value]) -> str:
     return "longer requests than max_model_len are refused" if "max_model_len" in to else ""
 
 
-def _size(case: Case) -> Iterable[Finding]:
+def _size(case: Deployment) -> Iterable[Finding]:
     """D1 and D2: the fewest GPUs that hold weights and KV cache, the rest as replicas."""
     model, now = case.model, layout(case)
     if model is None or divides(model, now.tp) or crowded(case):
@@ -83,7 +83,7 @@ def _size(case: Case) -> Iterable[Finding]:
             yield _narrower(case, model, now, wanted)
 
 
-def _too_large(case: Case, model: Model, now: Layout, took: Fit) -> Finding:
+def _too_large(case: Deployment, model: Model, now: Layout, took: KvCacheFit) -> Finding:
     to, plan = change(case), planned(case)
     expects = "quantised weights, or larger or more GPUs, fit"
     if to and plan:
@@ -104,7 +104,7 @@ def _too_large(case: Case, model: Model, now: Layout, took: Fit) -> Finding:
     )
 
 
-def _narrower(case: Case, model: Model, now: Layout, wanted: Layout) -> Finding:
+def _narrower(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
     size, took = wanted.tp * wanted.pp, fit(case, shape=wanted)
     ladder = next((gpus for bound, gpus in LADDER if (model.parameters or 0) < bound), WIDEST)
     far = took is None and now.tp > 2 * ladder
@@ -125,14 +125,14 @@ def _narrower(case: Case, model: Model, now: Layout, wanted: Layout) -> Finding:
     )
 
 
-def _slow(case: Case, now: Layout) -> bool:
+def _slow(case: Deployment, now: Layout) -> bool:
     return over_pcie(case) and now.tp > PAIR
 
 
-def _replicas(case: Case, model: Model, now: Layout, wanted: Layout) -> Finding:
+def _replicas(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
     to, alone = change(case), fit(case, shape=wanted)
     many = (case.concurrency or 0) >= MANY
-    severity: Severity = "warning" if small(model) or over_pcie(case) or many else "info"
+    severity: FindingSeverity = "warning" if small(model) or over_pcie(case) or many else "info"
     size = billions(model.parameters) if model.parameters else "its weights"
     room = f": {_needs(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
     over = " over PCIe" if over_pcie(case) else ""
@@ -156,7 +156,7 @@ def _replicas(case: Case, model: Model, now: Layout, wanted: Layout) -> Finding:
     )
 
 
-def _pipeline(case: Case) -> Iterable[Finding]:
+def _pipeline(case: Deployment) -> Iterable[Finding]:
     now, plan = layout(case), planned(case)
     if now.pp == 1 or plan is None or plan.layout.pp > 1 or not one_node(case) or crowded(case):
         return
@@ -178,7 +178,7 @@ def _pipeline(case: Case) -> Iterable[Finding]:
     )
 
 
-def _links(case: Case) -> Iterable[Finding]:
+def _links(case: Deployment) -> Iterable[Finding]:
     now, plan = layout(case), planned(case)
     if not _slow(case, now) or divides(case.model, now.tp) or crowded(case):
         return
@@ -209,22 +209,22 @@ def _links(case: Case) -> Iterable[Finding]:
     )
 
 
-def _needs(took: Fit) -> str:
+def _needs(took: KvCacheFit) -> str:
     return f"{took.weights_gib:.1f} GiB of weights for each GPU"
 
 
-def _gpus(case: Case, now: Layout) -> str:
+def _gpus(case: Deployment, now: Layout) -> str:
     card = case.card.name if case.card else "GPU"
     return f"{now.tp * now.pp} x {card}"
 
 
-def _shown(took: Fit | None) -> dict[str, Value]:
+def _shown(took: KvCacheFit | None) -> dict[str, Value]:
     return {"weights_gib": round(took.weights_gib, 1), "kv_tokens": round(took.kv_tokens)} if took else {}
 
 
 LINTS = (
-    Check(rules=("D3",), check=_validity),
-    Check(rules=("D1", "D2"), check=_size),
-    Check(rules=("D4",), check=_pipeline),
-    Check(rules=("D5",), check=_links),
+    DeploymentCheck(rules=("D3",), check=_validity),
+    DeploymentCheck(rules=("D1", "D2"), check=_size),
+    DeploymentCheck(rules=("D4",), check=_pipeline),
+    DeploymentCheck(rules=("D5",), check=_links),
 )

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vllm_facts.defaults import whole
-from vllm_facts.deployment import Case, Finding
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.sizing.capacity import seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
-    Check,
+    DeploymentCheck,
     expert_parallel,
     layout,
     seqs_in_force,
@@ -51,7 +51,7 @@ PROFILES = {
 """Where the sources differ (chat to 2048 or 4096 tokens, rag to 64 or 256 requests) both are left alone."""
 
 
-def _first_pass(case: Case) -> Iterable[Finding]:
+def _first_pass(case: Deployment) -> Iterable[Finding]:
     profile = PROFILES.get(case.profile)
     if profile is None:
         return
@@ -78,7 +78,7 @@ def _dense(name: str) -> Finding:
 
 
 def _one(
-    case: Case, profile: Profile, knob: Knob, current: int | None, within: tuple[int, int], first: int
+    case: Deployment, profile: Profile, knob: Knob, current: int | None, within: tuple[int, int], first: int
 ) -> Finding | None:
     least, most = within
     if current is not None and least <= current <= most:
@@ -106,7 +106,7 @@ def _nearest(current: int, within: tuple[int, int]) -> int:
     return min(max(current, within[0]), within[1])
 
 
-def _wanted(case: Case, knob: Knob, current: int | None, to: int) -> int | None:
+def _wanted(case: Deployment, knob: Knob, current: int | None, to: int) -> int | None:
     """`to`, or as many sequences towards it as have KV cache; None where that is no change for the better."""
     if knob != SEQS or (current is not None and to < current):
         return to
@@ -114,7 +114,7 @@ def _wanted(case: Case, knob: Knob, current: int | None, to: int) -> int | None:
     return fitting if fitting is not None and (current is None or fitting > current) else None
 
 
-def _that_fits(case: Case, wanted: int) -> int | None:
+def _that_fits(case: Deployment, wanted: int) -> int | None:
     """The greatest halving of `wanted` for which there is KV cache; `wanted` where nothing is known of it."""
     room = seqs_that_fit(case)
     if room is None:
@@ -124,7 +124,7 @@ def _that_fits(case: Case, wanted: int) -> int | None:
     return wanted if wanted <= room else None
 
 
-def _experts(case: Case) -> Iterable[Finding]:
+def _experts(case: Deployment) -> Iterable[Finding]:
     if not sparse(case) or layout(case).tp * layout(case).dp == 1:
         return
     knobs = {"enable_expert_parallel": expert_parallel(case), "enable_eplb": case.setting.get("enable_eplb")}
@@ -142,4 +142,4 @@ def _experts(case: Case) -> Iterable[Finding]:
         )
 
 
-LINTS = (Check(rules=("W1",), check=_first_pass),)
+LINTS = (DeploymentCheck(rules=("W1",), check=_first_pass),)

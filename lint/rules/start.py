@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vllm_facts.deployment import Case, Finding, Lint
+from vllm_facts.deployment import Deployment, Finding, LintRule
 from vllm_facts.values import Value
 
 _SEQS, _LEN = "max_num_seqs", "max_model_len"
@@ -12,12 +12,12 @@ _LONGEST_LINE = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class StartTimes:
+class SlowStart:
     """F6: the times of a start lie in several lines."""
 
     rules: tuple[str, ...] = ("F6",)
 
-    def check(self, case: Case) -> Iterable[Finding]:
+    def check(self, case: Deployment) -> Iterable[Finding]:
         times = {name: _seconds(pattern, case.log) for name, pattern in _TIMES.items()}
         known: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
         if not known:
@@ -42,12 +42,12 @@ class StartTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class LogCapacity:
     """F7: one line of vLLM 0.32, two lines of older ones."""
 
     rules: tuple[str, ...] = ("F7",)
 
-    def check(self, case: Case) -> Iterable[Finding]:
+    def check(self, case: Deployment) -> Iterable[Finding]:
         size, most = _last(_KV_SIZE, case.log), _last(_AT_ONCE, case.log)
         if size is None or most is None:
             return ()
@@ -85,4 +85,4 @@ _TIMES = {
 _KV_SIZE = r"KV cache size: ([\d,]*\d) tokens"
 _AT_ONCE = r"Maximum concurrency for ([\d,]*\d) tokens per request: ([\d,]*\d\.?\d*)x"
 
-LINTS: tuple[Lint, ...] = (StartTimes(), Capacity())
+LINTS: tuple[LintRule, ...] = (SlowStart(), LogCapacity())

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 
 from vllm_facts.defaults import whole
-from vllm_facts.deployment import Case, Finding, Severity
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from vllm_facts.sizing.effective_flags import (
-    Check,
+    DeploymentCheck,
     before,
     inner,
     layout,
@@ -21,7 +21,7 @@ TUNING = "vLLM performance-tuning reference"
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 
 
-def _eager(case: Case) -> Iterable[Finding]:
+def _eager(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("enforce_eager") is not True or pooling(case):
         return
     yield Finding(
@@ -39,7 +39,7 @@ def _eager(case: Case) -> Iterable[Finding]:
     )
 
 
-def _graphs(case: Case) -> Iterable[Finding]:
+def _graphs(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("enforce_eager") is True:
         return
     level = case.setting.get("optimization_level")
@@ -56,7 +56,7 @@ def _graphs(case: Case) -> Iterable[Finding]:
         yield _below(why, to, "info")
 
 
-def _below(why: str, to: Mapping[Knob, Value], severity: Severity) -> Finding:
+def _below(why: str, to: Mapping[Knob, Value], severity: FindingSeverity) -> Finding:
     return Finding(
         rule="G3",
         klass="auto" if set(to) == {"optimization_level"} else "gated",  # the rest of it may hang on that
@@ -69,7 +69,7 @@ def _below(why: str, to: Mapping[Knob, Value], severity: Severity) -> Finding:
     )
 
 
-def _capture(case: Case) -> Iterable[Finding]:
+def _capture(case: Deployment) -> Iterable[Finding]:
     seqs = whole(case.setting, "max_num_seqs")
     largest = whole(case.setting, "max_cudagraph_capture_size")
     knob = "max_cudagraph_capture_size"
@@ -92,7 +92,7 @@ def _capture(case: Case) -> Iterable[Finding]:
     )
 
 
-def _async(case: Case) -> Iterable[Finding]:
+def _async(case: Deployment) -> Iterable[Finding]:
     method, given = speculation(case), case.setting.get("async_scheduling")
     known_bad = bool(method) and not method.startswith(ASYNC_METHODS) and not method.endswith("_mtp")
     if given is False and not known_bad and layout(case).pp == 1 and not pooling(case):
@@ -110,7 +110,7 @@ def _async(case: Case) -> Iterable[Finding]:
         )
 
 
-def _prefix(case: Case) -> Iterable[Finding]:
+def _prefix(case: Deployment) -> Iterable[Finding]:
     off = case.setting.get("enable_prefix_caching") is False
     hybrid = case.model is not None and case.model.hybrid
     if not off or hybrid or pooling(case):
@@ -127,7 +127,7 @@ def _prefix(case: Case) -> Iterable[Finding]:
     )
 
 
-def _chunked(case: Case) -> Iterable[Finding]:
+def _chunked(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("enable_chunked_prefill") is not False or pooling(case):
         return
     yield Finding(
@@ -143,10 +143,10 @@ def _chunked(case: Case) -> Iterable[Finding]:
 
 
 LINTS = (
-    Check(rules=("G1",), check=_eager),
-    Check(rules=("G3",), check=_graphs),
-    Check(rules=("G2",), check=_capture),
-    Check(rules=("A1",), check=_async),
-    Check(rules=("X1",), check=_prefix),
-    Check(rules=("P3",), check=_chunked),
+    DeploymentCheck(rules=("G1",), check=_eager),
+    DeploymentCheck(rules=("G3",), check=_graphs),
+    DeploymentCheck(rules=("G2",), check=_capture),
+    DeploymentCheck(rules=("A1",), check=_async),
+    DeploymentCheck(rules=("X1",), check=_prefix),
+    DeploymentCheck(rules=("P3",), check=_chunked),
 )

@@ -2,22 +2,22 @@
 
 from collections.abc import Iterable
 
-from vllm_facts.deployment import Case, Finding
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.regressions import REGRESSIONS
-from vllm_facts.sizing.effective_flags import Check, patch, release, since, text
+from vllm_facts.sizing.effective_flags import DeploymentCheck, patch, release, since, text
 
 HMA_ERROR_SINCE, HMA_SINCE = (0, 14), (0, 21)
 DISABLE = "disable_hybrid_kv_cache_manager"
 
 
-def _offloads(case: Case) -> bool:
+def _offloads(case: Deployment) -> bool:
     return bool(case.setting.get("kv_offloading_size")) and case.setting.get("kv_offloading_backend") in {
         None,
         "native",
     }
 
 
-def _offloading(case: Case) -> Iterable[Finding]:
+def _offloading(case: Deployment) -> Iterable[Finding]:
     """V2. Native offloading learned the hybrid KV cache manager in 0.21 (#41445); 0.14 to 0.20 fail."""
     if not _offloads(case) or release(case) is None:
         return
@@ -30,7 +30,7 @@ def _offloading(case: Case) -> Iterable[Finding]:
         yield _needed(case, hybrid=hybrid)
 
 
-def _needed(case: Case, *, hybrid: bool) -> Finding:
+def _needed(case: Deployment, *, hybrid: bool) -> Finding:
     why = (
         f"KV offloading ({case.setting.get('kv_offloading_size')} GiB) with vLLM {case.version}: "
         "'OffloadingConnector does not support HMA but HMA is enabled', the server does not start"
@@ -49,7 +49,7 @@ def _needed(case: Case, *, hybrid: bool) -> Finding:
     )
 
 
-def _not_needed(case: Case, *, hybrid: bool) -> Finding:
+def _not_needed(case: Deployment, *, hybrid: bool) -> Finding:
     lost = "a hybrid model does not start without it" if hybrid else "sliding-window models lose KV cache"
     return Finding(
         rule="V2",
@@ -66,7 +66,7 @@ def _not_needed(case: Case, *, hybrid: bool) -> Finding:
     )
 
 
-def _regressions(case: Case) -> Iterable[Finding]:
+def _regressions(case: Deployment) -> Iterable[Finding]:
     known = release(case)
     if known is None:
         return
@@ -90,6 +90,6 @@ def _regressions(case: Case) -> Iterable[Finding]:
 
 
 LINTS = (
-    Check(rules=("V2",), check=_offloading),
-    Check(rules=("V3",), check=_regressions),
+    DeploymentCheck(rules=("V2",), check=_offloading),
+    DeploymentCheck(rules=("V3",), check=_regressions),
 )

@@ -35,7 +35,7 @@ PLAIN = (bool, int, float, str, tuple, dict)
 RULE = re.compile(r"[A-Z]{1,8}-?\d{1,3}")  # "Q1", "ACME-12"
 ANYTHING = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 
-Check = Callable[[type], None]
+ConformanceCheck = Callable[[type], None]
 
 
 def it_says_what_it_is_for(plugin: type) -> None:
@@ -130,7 +130,7 @@ def it_does_no_harm(plugin: type) -> None:
     any_case()
 
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[ConformanceCheck, ...] = (
     it_says_what_it_is_for,
     it_is_a_frozen_dataclass_of_plain_options,
     it_refuses_options_that_make_no_sense,

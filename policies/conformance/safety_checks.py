@@ -17,7 +17,7 @@ MEMORY_MOST = 0.95  # more only within a bound that the operator wrote
 COVERAGE_LEAST = 0.8
 STRICTNESS = {"auto": 0, "gated": 1, "note": 2, "never": 2}
 
-Harm = Callable[[Reading, Context, Proposal], str]
+SafetyCheck = Callable[[Reading, Context, Proposal], str]
 """What is wrong with the proposal, or empty."""
 
 
@@ -202,7 +202,7 @@ def _incoherent(_: Reading, context: Context, proposal: Proposal) -> str:
     return ""
 
 
-HARMS: tuple[Harm, ...] = (
+HARMS: tuple[SafetyCheck, ...] = (
     _unknown,
     _out_of_domain,
     _out_of_bounds,

@@ -10,7 +10,7 @@ from agent.domain.ports import Context
 from agent.domain.reading import Latency, Reading
 from vllm_facts.values import ChangeClass, Knob, Value
 
-Number = tuple[str, float | None, str]
+Measured = tuple[str, float | None, str]
 """Metric, value and unit. A value that is None was not seen and is left out."""
 
 
@@ -92,7 +92,7 @@ def environment(context: Context) -> Mapping[str, str]:
     return context.case.env if context.case else {}
 
 
-def seen(reading: Reading, *numbers: Number) -> tuple[Evidence, ...]:
+def seen(reading: Reading, *numbers: Measured) -> tuple[Evidence, ...]:
     """Evidence over the reading's window: what made the rule speak, then the load; nothing twice."""
     return tuple(
         Evidence(metric=metric, value=value, unit=unit, window_s=reading.span_s)
@@ -101,11 +101,11 @@ def seen(reading: Reading, *numbers: Number) -> tuple[Evidence, ...]:
     )
 
 
-def load(reading: Reading) -> tuple[Number, Number]:
+def load(reading: Reading) -> tuple[Measured, Measured]:
     return ("waiting", reading.waiting.mean, "requests"), ("running", reading.running.mean, "requests")
 
 
-def note(rule: str, reading: Reading, why: str, advice: str, source: str, *numbers: Number) -> Proposal:
+def note(rule: str, reading: Reading, why: str, advice: str, source: str, *numbers: Measured) -> Proposal:
     """Advice that no flag can follow."""
     return Proposal(
         rule=rule,
@@ -124,7 +124,7 @@ def optimisation(
     reading: Reading,
     to: Mapping[Knob, Value],
     why: str,
-    *numbers: Number,
+    *numbers: Measured,
     expects: str,
     risks: str,
     source: str,

@@ -8,9 +8,9 @@ from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
 from agent.domain.reading import Incident, Sample, SourceState
 from agent.plugins.option_checks import check_periods
-from docker_engine.event_stream import EventStream, Listed
-from docker_engine.parse import Event
-from sensors.docker_events.registry import Roster
+from docker_engine.event_stream import ContainerEventStream, ContainerListing
+from docker_engine.parse import ContainerEvent
+from sensors.docker_events.registry import ContainerRegistry
 
 SOURCE = "docker_events"
 _FIRST_RETRY_S = 0.5
@@ -39,12 +39,12 @@ class DockerEvents:
         check_periods(self, "timeout_s", "silence_s", "retry_at_most_s")
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
-        source = _Source(Roster(view, self.containers), emit, now)
+        source = _Source(ContainerRegistry(view, self.containers), emit, now)
         retry_s = _FIRST_RETRY_S
         while True:
             source.opened = False
             try:
-                async with EventStream(self.host, self.timeout_s, self.silence_s) as stream:
+                async with ContainerEventStream(self.host, self.timeout_s, self.silence_s) as stream:
                     await source.follow(stream)
                 continue
             except SensorError as error:
@@ -58,13 +58,13 @@ class DockerEvents:
 class _Source:
     """Says once that the Engine is lost, and once that it is back."""
 
-    roster: Roster
+    roster: ContainerRegistry
     emit: Callable[[Sample], None]
     now: Now
     opened: bool = False
     lost: bool = False
 
-    async def follow(self, stream: EventStream) -> None:
+    async def follow(self, stream: ContainerEventStream) -> None:
         """Until the stream ends for want of news. Raises SensorError when it is lost."""
         while True:
             try:
@@ -78,8 +78,8 @@ class _Source:
                 self._take(item)
             self._say(self.roster.settled(self.now(), asyncio.get_running_loop().time()))
 
-    def _take(self, item: Event | Listed) -> None:
-        if not isinstance(item, Listed):
+    def _take(self, item: ContainerEvent | ContainerListing) -> None:
+        if not isinstance(item, ContainerListing):
             clock_s = asyncio.get_running_loop().time()
             self._say(self.roster.happened(item, self.now(), clock_s))
         elif self.opened:

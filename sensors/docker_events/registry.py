@@ -8,7 +8,7 @@ from agent.domain.digest import digest
 from agent.domain.errors import SensorError
 from agent.domain.ports import View
 from agent.domain.reading import Incident, IncidentKind
-from docker_engine.parse import Event, Summary
+from docker_engine.parse import ContainerEvent, ContainerSummary
 
 TARGET = "trimtab.target"
 SERVER = "trimtab.server"
@@ -42,14 +42,14 @@ class _Container:
 
 
 @dataclass(slots=True)
-class Roster:
+class ContainerRegistry:
     """The host's containers by id. `adopted`: names of those that belong to the target without a label."""
 
     view: View
     adopted: Sequence[str] = ()
     _known: dict[str, _Container] = field(default_factory=dict)
 
-    def resync(self, summaries: Iterable[Summary], at: datetime) -> list[Incident]:
+    def resync(self, summaries: Iterable[ContainerSummary], at: datetime) -> list[Incident]:
         """What has happened while nobody listened, to containers that ran before. The first time nothing."""
         listed = {summary.id: summary for summary in summaries}
         said = []
@@ -64,7 +64,7 @@ class Roster:
             self._known[key].was_healthy |= "(healthy)" in summary.status
         return said
 
-    def learn(self, summaries: Iterable[Summary]) -> None:
+    def learn(self, summaries: Iterable[ContainerSummary]) -> None:
         """Names, labels and addresses. One that does not run has no address: the last one known stays."""
         for summary in summaries:
             name = _name(summary)
@@ -74,7 +74,7 @@ class Roster:
             container.reached = _reached(summary) or container.reached
             container.endpoints = _endpoints(summary) or container.endpoints
 
-    def happened(self, event: Event, at: datetime, clock_s: float) -> list[Incident]:
+    def happened(self, event: ContainerEvent, at: datetime, clock_s: float) -> list[Incident]:
         """What one event of the Engine means to the target's servers; mostly nothing. Raises SensorError."""
         if event.kind == "network":
             self._moved(event.action, event.told, clock_s)
@@ -159,7 +159,7 @@ def _changed(container: _Container, action: str, told: Mapping[str, str]) -> tup
     return None
 
 
-def _missed(container: _Container, summary: Summary | None) -> tuple[IncidentKind, str] | None:
+def _missed(container: _Container, summary: ContainerSummary | None) -> tuple[IncidentKind, str] | None:
     """What became of a container that ran when the Engine was heard last."""
     if summary is None or not _runs(summary):
         container.ended = summary.status if summary else "it was removed"
@@ -195,17 +195,17 @@ def _died(container: _Container, code: str) -> tuple[IncidentKind, str] | None:
     return "died", how
 
 
-def _runs(summary: Summary) -> bool:
+def _runs(summary: ContainerSummary) -> bool:
     return summary.state in {"running", "paused"}
 
 
-def _name(summary: Summary) -> str:
+def _name(summary: ContainerSummary) -> str:
     """Its own; names with a second slash are those that links gave it."""
     names = [name.removeprefix("/") for name in summary.names]
     return next((name for name in names if "/" not in name), "")
 
 
-def _reached(summary: Summary) -> frozenset[tuple[str, str]]:
+def _reached(summary: ContainerSummary) -> frozenset[tuple[str, str]]:
     found = set()
     for port in summary.ports:
         if port.public:
@@ -215,5 +215,5 @@ def _reached(summary: Summary) -> frozenset[tuple[str, str]]:
     return frozenset(found)
 
 
-def _endpoints(summary: Summary) -> frozenset[str]:
+def _endpoints(summary: ContainerSummary) -> frozenset[str]:
     return frozenset(one.id for one in summary.networks.values() if one and one.id)

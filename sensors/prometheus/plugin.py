@@ -11,7 +11,7 @@ from agent.domain.reading import Sample, SeriesSample, SourceState
 from agent.plugins.option_checks import check_periods
 
 if TYPE_CHECKING:
-    from sensors.prometheus.promql import Answer, Connection
+    from sensors.prometheus.promql import Connection, QueryResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Prometheus:
 
         return Connection(self.url.rstrip("/"), self.timeout_s)
 
-    async def _answers(self, connection: "Connection", sources: "_Sources") -> Mapping[str, "Answer"]:
+    async def _answers(self, connection: "Connection", sources: "_Sources") -> Mapping[str, "QueryResult"]:
         """By query; empty when the server is lost. Only one thread at a time, however long it takes."""
         asked = asyncio.create_task(asyncio.to_thread(connection.ask, self.queries, self.stale_after_s))
         patience_s = self.timeout_s * 4 * len(self.queries)  # two requests each, to connect and to read

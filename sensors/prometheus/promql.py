@@ -35,7 +35,7 @@ class QueryError(SensorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """`why` is empty when there is a value, or when there is rightly none: no series, no traffic."""
 
     value: float | None
@@ -54,23 +54,23 @@ class Connection:
     def close(self) -> None:
         self._connect.close()
 
-    def ask(self, queries: Mapping[str, str], stale_after_s: float) -> dict[str, Answer]:
+    def ask(self, queries: Mapping[str, str], stale_after_s: float) -> dict[str, QueryResult]:
         """Raises SensorError when the server does not answer, or not as a Prometheus does."""
         return {name: self._answer(promql, stale_after_s) for name, promql in queries.items()}
 
-    def _answer(self, promql: str, stale_after_s: float) -> Answer:
+    def _answer(self, promql: str, stale_after_s: float) -> QueryResult:
         try:
             value = number(self._result(promql))
             ages = age_query(promql)
             if value is None or ages is None:
-                return Answer(value)
+                return QueryResult(value)
             age_s = number(self._result(ages), finite=False)
         except QueryError as error:
-            return Answer(None, str(error))
+            return QueryResult(None, str(error))
         if age_s is not None and age_s > stale_after_s:
             old = f"{age_s:.1f} s old" if isfinite(age_s) else "of series that have ended"
-            return Answer(None, f"reads samples that are {old}; stale_after_s is {stale_after_s:g}")
-        return Answer(value)
+            return QueryResult(None, f"reads samples that are {old}; stale_after_s is {stale_after_s:g}")
+        return QueryResult(value)
 
     def _result(self, promql: str) -> Any:  # noqa: ANN401  JSON from elsewhere
         try:

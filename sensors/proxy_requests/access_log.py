@@ -29,7 +29,7 @@ STREAMS_END_IN_DONE = ("/completions", "/transcriptions", "/translations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class AccessRecord:
     """`attempt`: which one it is (us), or how many there were so far (ds)."""
 
     of_attempt: bool
@@ -58,13 +58,13 @@ class Record:
         return bool(self.flags - CLIENT_LEFT)
 
 
-def record_of(tag: str, fields: Mapping[str, Any]) -> Record:
+def record_of(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
     """Raises SensorError on what is not a record of ours."""
     try:
         ttft_us, tokens = fields.get("ttft_us"), fields.get("tokens")
         duration_s = _seconds(fields["duration_ms"] or 0, 1e3)
         of_attempt = {"us": True, "ds": False}[tag]
-        return Record(
+        return AccessRecord(
             of_attempt=of_attempt,
             id=str(fields["id"]),
             server=str(fields["server"] or ""),
@@ -93,7 +93,7 @@ def _seconds(value: Any, per_s: float) -> float:  # noqa: ANN401  whatever the s
     return seconds
 
 
-def outcome_of(attempt: Record, end: Record | None) -> RequestOutcome:
+def outcome_of(attempt: AccessRecord, end: AccessRecord | None) -> RequestOutcome:
     """How an attempt went. `end`: the request's own record, when this attempt was its last."""
     left = attempt.client_left or (end is not None and end.client_left)
     if attempt.code >= SERVER_ERROR:
@@ -114,7 +114,7 @@ def outcome_of(attempt: Record, end: Record | None) -> RequestOutcome:
     return "truncated" if cut else "ok"
 
 
-def _request(record: Record, outcome: RequestOutcome, tokens: int | None = None) -> Request:
+def _request(record: AccessRecord, outcome: RequestOutcome, tokens: int | None = None) -> Request:
     return Request(
         server=record.server,
         outcome=outcome,
@@ -130,14 +130,14 @@ class _Open:
     """A request of which not everything is known yet."""
 
     heard_s: float
-    attempts: dict[int, Record] = field(default_factory=dict)  # ended, not counted yet
+    attempts: dict[int, AccessRecord] = field(default_factory=dict)  # ended, not counted yet
     counted: set[int] = field(default_factory=set)
-    end: Record | None = None
+    end: AccessRecord | None = None
     decided: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
-class Ledger:
+class OpenRequests:
     """Times are of any clock that never goes back, in seconds."""
 
     stalled_after_s: float
@@ -145,7 +145,7 @@ class Ledger:
     _open: dict[str, _Open] = field(default_factory=dict)
     _out: list[Request] = field(default_factory=list)
 
-    def take(self, record: Record, now_s: float) -> None:
+    def take(self, record: AccessRecord, now_s: float) -> None:
         found = self._open.setdefault(record.id, _Open(now_s))
         found.heard_s = now_s
         if found.decided:
@@ -161,7 +161,7 @@ class Ledger:
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
 
-    def _attempt(self, found: _Open, record: Record) -> None:
+    def _attempt(self, found: _Open, record: AccessRecord) -> None:
         if record.attempt in found.counted:
             return
         if record.code >= SERVER_ERROR or record.server_broke:  # said now: its retry may run for minutes
@@ -170,7 +170,7 @@ class Ledger:
         else:
             found.attempts[record.attempt] = record
 
-    def _still_runs(self, found: _Open, record: Record) -> None:
+    def _still_runs(self, found: _Open, record: AccessRecord) -> None:
         limit_s = self.stalled_after_s if record.stream else self.unstreamed_stalled_after_s
         waits = record.ttft_s is None and record.server and record.attempt not in found.counted
         if waits and record.duration_s >= limit_s:

@@ -13,7 +13,7 @@ from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
 from agent.domain.reading import RequestSample, Sample, SourceState
 from agent.plugins.option_checks import check_periods
-from sensors.proxy_requests.access_log import Ledger, record_of
+from sensors.proxy_requests.access_log import OpenRequests, record_of
 
 SOURCE = "proxy_requests"
 UNREADABLE = "proxy_requests records"
@@ -110,7 +110,7 @@ class _Inbox:
 
     def __init__(self, options: ProxyRequests) -> None:
         self.paths = options.paths
-        self.ledger = Ledger(
+        self.ledger = OpenRequests(
             stalled_after_s=options.stalled_after_s,
             unstreamed_stalled_after_s=options.unstreamed_stalled_after_s,
         )

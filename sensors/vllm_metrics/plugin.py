@@ -13,7 +13,7 @@ from agent.domain.ports import Now, View
 from agent.domain.reading import Sample, SourceState
 from agent.io.bounded import MOST_BYTES, body_of, json_in
 from agent.plugins.option_checks import check_periods
-from vllm_facts.metrics.totals import Totals, restarted, sample, totals
+from vllm_facts.metrics.totals import PageTotals, restarted, sample, totals
 
 _MAX_VERSION_BYTES = 4096
 _VERSION_TRIES = 3  # of a process that does not answer; one that answers is asked once
@@ -74,7 +74,7 @@ class _Source:
         self._emit = emit
         self._now = now
         self._lost = False
-        self._before: Totals | None = None
+        self._before: PageTotals | None = None
         self._before_s = 0.0  # loop time
         self._version: str | None = None
         self._version_tries = _VERSION_TRIES

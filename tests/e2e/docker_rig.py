@@ -14,7 +14,7 @@ from actuators.docker.client import Json
 from actuators.docker.labels import SERVER, ours
 from agent.audit import chain
 from agent.domain.ports import Site
-from simulator.traffic import Load, Traffic
+from simulator.traffic import Load, TrafficGenerator
 from tests.e2e.config_builder import TARGET, Wishes
 from tests.e2e.rig import Document, Rig, lost, until
 from tests.support.docker_site import Bench, Container
@@ -113,7 +113,7 @@ class DockerRig(Rig):
     # Those who use it.
 
     @asynccontextmanager
-    async def users(self, load: Load = STREAMS) -> AsyncIterator[Traffic]:
+    async def users(self, load: Load = STREAMS) -> AsyncIterator[TrafficGenerator]:
         async with self.clients(load=load, timeout_s=90.0) as traffic:
             yield traffic
 
@@ -187,5 +187,5 @@ async def all_is_well(rig: DockerRig) -> None:
     assert lost(traffic) == []
 
 
-async def _ok(traffic: Traffic) -> int:
+async def _ok(traffic: TrafficGenerator) -> int:
     return traffic.tally.outcomes["ok"]

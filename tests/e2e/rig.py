@@ -24,8 +24,8 @@ from actuators.host import procfs
 from actuators.host.procfs import Process
 from agent.api.tokens import mint, store
 from agent.audit import chain, records
-from simulator.tally import Record
-from simulator.traffic import Load, Traffic
+from simulator.tally import RequestRecord
+from simulator.traffic import Load, TrafficGenerator
 from simulator.workload import Shape, lengths
 from tests.e2e.config_builder import TARGET, Wishes, free_port
 
@@ -251,7 +251,7 @@ class Rig:
         stats = await Admin(self.envoy.home / "admin.sock").stats(f"^{name}$".replace(".", r"\."))
         return int((stats or {}).get(name, 0))
 
-    def audit(self) -> list[records.Record]:
+    def audit(self) -> list[records.JournalRecord]:
         return [records.parse(line) for line in self.journal.read_bytes().splitlines(keepends=True)]
 
     def named_in_audit(self, text: str) -> bool:
@@ -277,10 +277,10 @@ class Rig:
     @asynccontextmanager
     async def clients(
         self, rate: float = 20.0, *, load: Load | None = None, timeout_s: float = 40.0
-    ) -> AsyncIterator[Traffic]:
+    ) -> AsyncIterator[TrafficGenerator]:
         """Streaming clients, some of whom always have a request open; the last has ended at the end."""
         load = load or Load(rate=rate)
-        traffic = Traffic(self.url, "tiny", load, shape=SHAPE, seed=1, timeout_s=timeout_s)
+        traffic = TrafficGenerator(self.url, "tiny", load, shape=SHAPE, seed=1, timeout_s=timeout_s)
         await traffic.start()
         try:
             yield traffic
@@ -340,7 +340,7 @@ def is_checked(suggestion: Document) -> bool:
     return bool(suggestion) and suggestion["status"] != "checking"
 
 
-def lost(traffic: Traffic) -> list[Record]:
+def lost(traffic: TrafficGenerator) -> list[RequestRecord]:
     """The requests that did not end well; all that were sent are in the books."""
     assert traffic.tally.sent == len(traffic.tally.records), traffic.tally.counts()
     assert traffic.tally.outcomes["ok"] > 0, "nobody asked anything"

@@ -7,7 +7,7 @@ import pytest
 
 from actuators.envoy.admin import Admin
 from actuators.envoy.split import carried_by
-from simulator.tally import Record
+from simulator.tally import RequestRecord
 from tests.e2e.config_builder import Wishes
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Rig, trimtab, until
@@ -29,7 +29,7 @@ async def bad_green(rig: Rig) -> None:
     await rig.in_phase("canary")
 
 
-def bad_since(records: list[Record], since_s: float) -> list[float]:
+def bad_since(records: list[RequestRecord], since_s: float) -> list[float]:
     """Seconds after the daemon's death at which requests were sent that did not end well."""
     return [record.at - since_s for record in records if record.outcome != "ok" and record.at > since_s]
 

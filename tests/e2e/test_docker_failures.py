@@ -12,7 +12,7 @@ from typing import Any
 import docker
 import pytest
 
-from simulator.traffic import Load, Traffic
+from simulator.traffic import Load, TrafficGenerator
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerWishes, all_is_well
 from tests.e2e.rig import Document, lost, trimtab, until
@@ -127,7 +127,7 @@ async def test_a_green_that_something_befalls_is_taken_back(
 
 
 @asynccontextmanager
-async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[Traffic, str]]:
+async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[TrafficGenerator, str]]:
     """Some clients, and a green that has answered some of them; and the id of the suggestion."""
     await rig.serving()
     async with rig.users(SOME) as traffic:
@@ -150,7 +150,7 @@ async def taken_back(rig: DockerRig, blue: Container, one: Document, *, said: st
     await all_is_well(rig)
 
 
-async def _in_flight(traffic: Traffic) -> int:
+async def _in_flight(traffic: TrafficGenerator) -> int:
     return traffic.tally.in_flight
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from actuators.docker.client import Json
-from simulator.traffic import Traffic
+from simulator.traffic import TrafficGenerator
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerWishes
 from tests.e2e.rig import lost, until
@@ -232,7 +232,7 @@ async def three_pinned(bench: Bench, *more: str) -> list[Container]:
     ]
 
 
-async def until_ok(traffic: Traffic, count: int) -> None:
+async def until_ok(traffic: TrafficGenerator, count: int) -> None:
     async def ended_well() -> int:
         return traffic.tally.outcomes["ok"]
 

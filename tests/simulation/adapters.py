@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
-from agent.domain.answers import Answer
+from agent.domain.answers import GoldenAnswer
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.events import ServerLost
-from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Engine, Now, Site
-from agent.machine.strategy import Room, choose
+from agent.machine.strategy import Capacity, choose
 from tests.simulation.script import Act
 from tests.simulation.world import Process, World
 from vllm_facts.values import Setting
@@ -158,18 +158,18 @@ class SimEngine:
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
-    ) -> Prospect:
+    ) -> PreflightResult:
         del setting, wanted
         choice = choose(
-            self.strategy, len(servers), Room(free=self.strategy == "surge", why="so it was set up")
+            self.strategy, len(servers), Capacity(free=self.strategy == "surge", why="so it was set up")
         )
         if choice.strategy is None:
-            return Prospect(problem=choice.why)
+            return PreflightResult(problem=choice.why)
         wrong = await call(self.host, "preflight", servers[0].name, lambda: None, (0.2, 1.0))
         if wrong:
-            return Prospect(problem="max_num_seqs: a number was expected", lasting=True)
+            return PreflightResult(problem="max_num_seqs: a number was expected", lasting=True)
         outage_s = OUTAGE_S if self.strategy == "swap" else 0.0
-        return Prospect(strategy=self.strategy, outage_s=outage_s, why="so it was set up")
+        return PreflightResult(strategy=self.strategy, outage_s=outage_s, why="so it was set up")
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         host, world = self.host, self.host.world
@@ -231,7 +231,9 @@ class SimEngine:
         if wrong or not self.host.world.answers(server.name):
             raise ActError(f"{server.name}: its warm-up requests failed")
 
-    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+    async def answers(
+        self, server: Server, prompts: Sequence[str], deadline_s: float
+    ) -> tuple[GoldenAnswer, ...]:
         del deadline_s
         wrong = await call(self.host, "examine", server.name, lambda: None, (0.1, 0.3))
         process = self.host.world.servers.get(server.name)
@@ -239,7 +241,7 @@ class SimEngine:
             raise ActError(f"{server.name}: it does not answer")
         says = "nonsense of nonsense" if wrong or self.host.world.boot_of(process).nonsense else "all about"
         return tuple(
-            Answer(text=f"{says} {prompt}", finish_reason="stop", length=len(prompt.split()) + 2)
+            GoldenAnswer(text=f"{says} {prompt}", finish_reason="stop", length=len(prompt.split()) + 2)
             for prompt in prompts
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 from agent.audit import journal as real
 from agent.audit.chain import Head
 from agent.audit.journal import Journal
-from agent.audit.records import GENESIS, Entry, line_of, parse, state_of
+from agent.audit.records import GENESIS, JournalEntry, line_of, parse, state_of
 from agent.domain.errors import JournalError
 from agent.domain.ports import Now
 from agent.domain.state import State
@@ -61,14 +61,14 @@ class Disk:
 class Memory:
     """A journal that only remembers; the first restart reads its state out of a line of the real one."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
     quick: bool = False
 
     @property
     def head(self) -> Head:
         return Head(seq=len(self.entries))
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         self.entries.append(entry)
 
     def states(self) -> dict[str, State]:
@@ -97,10 +97,10 @@ class Book:
     inner: Journal | Memory
     host: Host
     disk: Disk
-    read: Callable[[Entry, int], None]
+    read: Callable[[JournalEntry, int], None]
     trouble: Callable[[str, float], None]
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         if self.host.dead:
             raise Killed
         fault = self.host.fault("journal")

@@ -18,8 +18,8 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from agent.api.app import build_app
-from agent.api.daemon_view import Desk
-from agent.api.rate_limits import Limits
+from agent.api.daemon_view import DaemonView
+from agent.api.rate_limits import RateLimits
 from agent.api.tokens import Token, Tokens, mint, store
 from agent.config.listen import Role
 from agent.domain.errors import ConfigError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PERSONS: dict[str, Role] = {"alice": "operator", "bob": "operator", "victor": "viewer"}
 NO_ANSWER_S = 12.0  # then a client hangs up
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
-DESK: ContextVar[Desk] = ContextVar("desk")
+DESK: ContextVar[DaemonView] = ContextVar("desk")
 Told = Callable[[int], None]
 
 
@@ -86,8 +86,8 @@ def entrance() -> Entrance:
         name: mint(role=role, principal=name, made_at=EPOCH, expires=None) for name, role in PERSONS.items()
     }
     tokens = Tokens(None, lambda: EPOCH)
-    limits = Limits(now=lambda: 0.0, burst=1e9, at_once=1000)
-    app = build_app(cast("Desk", _Whose()), tokens, limits=limits)
+    limits = RateLimits(now=lambda: 0.0, burst=1e9, at_once=1000)
+    app = build_app(cast("DaemonView", _Whose()), tokens, limits=limits)
     app.freeze()
     found = Entrance(
         app=app,

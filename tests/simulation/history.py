@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from agent.audit.records import Entry
+from agent.audit.records import JournalEntry
 from agent.domain.effects import Route
 from agent.domain.errors import FencedError, JournalError
 from agent.domain.model import Mode
@@ -128,7 +128,7 @@ class History:
             self.told = told
             self.say(f"   split {number} by {epoch}: {told[2]}")
 
-    def wrote(self, entry: Entry, epoch: int) -> None:
+    def wrote(self, entry: JournalEntry, epoch: int) -> None:
         self.entries += 1
         self.say(f"{epoch}: {entry.action} [{entry.after.get('phase', '')}] {entry.why[:90]}")
         self.observer.wrote(entry, epoch)

@@ -7,19 +7,19 @@ from math import nan
 
 from agent.domain.ports import Now, View
 from agent.domain.reading import EngineSample, Reading, Request, RequestSample, Sample, SourceState
-from agent.observe.aggregator import Fold
+from agent.observe.aggregator import Aggregator
 from tests.simulation.adapters import Host, wait
 from tests.simulation.world import Client
 
 
 @dataclass(slots=True, kw_only=True)
-class SimFold(Fold):
+class SimFold(Aggregator):
     """Sums a window up only where the machine reads it: to do so each second takes a tenth of a history."""
 
     wanted: Callable[[], bool]
 
     def reading(self, server: str, at: datetime) -> Reading | None:
-        return Fold.reading(self, server, at) if self.wanted() else None
+        return Aggregator.reading(self, server, at) if self.wanted() else None
 
 
 @dataclass(repr=False, slots=True)

@@ -18,7 +18,7 @@ from agent.machine.starting import start_rollout
 from agent.machine.step import HANDLERS
 from agent.machine.transitions import Moved, Rules, ask, enter, stay
 from agent.runtime import loop as loop_module
-from agent.runtime.effect_runner import Performer
+from agent.runtime.effect_runner import EffectRunner
 from tests.simulation.adapters import SimEngine
 from tests.simulation.proxying import SimTraffic
 from tests.simulation.script import Act, Script
@@ -113,12 +113,12 @@ def _written(write: Callable[[Any], None], entry: Any) -> None:  # noqa: ANN401
 
 
 def lease_not_renewed(put: Put) -> None:
-    plain = Performer._act
+    plain = EffectRunner._act
 
-    async def act(self: Performer, effect: Any) -> Any:  # noqa: ANN401
+    async def act(self: EffectRunner, effect: Any) -> Any:  # noqa: ANN401
         return None if isinstance(effect, KeepAlive) else await plain(self, effect)
 
-    put(Performer, "_act", act)
+    put(EffectRunner, "_act", act)
 
 
 def lease_without_end(put: Put) -> None:
@@ -132,12 +132,12 @@ def lease_without_end(put: Put) -> None:
 
 
 def epoch_not_checked(put: Put) -> None:
-    async def nothing(_: Performer) -> None:
+    async def nothing(_: EffectRunner) -> None:
         return
 
     put(SimEngine, "_fence", lambda _: None)
     put(SimTraffic, "_fence", lambda _: None)
-    put(Performer, "_refuse_under_newer", nothing)
+    put(EffectRunner, "_refuse_under_newer", nothing)
 
 
 def approval_not_checked(put: Put) -> None:
@@ -167,14 +167,14 @@ def recovery_forgets_green(put: Put) -> None:
 
 
 def drain_skipped(put: Put) -> None:
-    plain = Performer._act
+    plain = EffectRunner._act
 
-    async def act(self: Performer, effect: Any) -> Any:  # noqa: ANN401
+    async def act(self: EffectRunner, effect: Any) -> Any:  # noqa: ANN401
         if isinstance(effect, Drain):
             return Drained(at=self.now(), number=effect.number, lost=0)
         return await plain(self, effect)
 
-    put(Performer, "_act", act)
+    put(EffectRunner, "_act", act)
 
 
 def retired_before_routed_away(put: Put) -> None:

@@ -8,7 +8,7 @@ from agent.domain.reading import Reading
 from agent.judge.anytime import AnytimeJudge
 from agent.machine.guard import Guard
 from agent.machine.transitions import Rules
-from agent.quality.golden_prompts import Exam
+from agent.quality.golden_prompts import GoldenPromptOptions
 from tests.simulation.script import Script
 from tests.simulation.world import Boot, Process
 from vllm_facts.knobs import misfit, tunable
@@ -48,7 +48,7 @@ class MoreSeqs:
 
 def rules_of(script: Script, *, other: bool = False) -> Rules:
     """`other`: as after a restart with another configuration."""
-    exam = Exam(prompts=("one", "two of them"), at_most_s=5.0, always=script.exam)
+    exam = GoldenPromptOptions(prompts=("one", "two of them"), at_most_s=5.0, always=script.exam)
     guard = Guard(
         bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2, tunable=tunable, misfit=misfit
     )

@@ -13,7 +13,7 @@ from actuators.docker import snapshots
 from actuators.docker.clone import spec_of
 from actuators.docker.labels import ours
 from actuators.docker.plugin import DockerEngine
-from actuators.docker.snapshots import Kept
+from actuators.docker.snapshots import Snapshots
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
 from agent.domain.ports import Site
@@ -57,7 +57,9 @@ class Place:
         inspect = await self.bench.client.inspect(made)
         await self.bench.client.remove(made)
         assert inspect
-        kept = Kept(server=self.adopted, id=made, ours=False, epoch=1, spec=spec_of(inspect, None), gone=True)
+        kept = Snapshots(
+            server=self.adopted, id=made, ours=False, epoch=1, spec=spec_of(inspect, None), gone=True
+        )
         snapshots.write(self.site, kept)
 
     async def left(self) -> dict[str, str]:

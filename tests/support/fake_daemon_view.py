@@ -9,12 +9,12 @@ from agent.audit.history import Accepted, Point
 from agent.domain.digest import digest
 from agent.domain.errors import ActError, TrimtabError
 from agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
-from agent.domain.model import Evidence, Objective, Plan, Proposal, Prospect, Server, Slo, Step
+from agent.domain.model import Evidence, Objective, Plan, PreflightResult, Proposal, Server, Slo, Step
 from agent.domain.reading import Latency, Reading, SourceState, Trend
 from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.notify.delivery import Tally
-from agent.observe.timeseries import Minute
-from agent.telemetry.self_metrics import Meters
+from agent.notify.delivery import DeliveryCounts
+from agent.observe.timeseries import MinuteRow
+from agent.telemetry.self_metrics import SelfMetrics
 from vllm_facts.values import Value
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -33,7 +33,7 @@ def steady(value: float) -> Trend:
 
 
 @dataclass
-class FakeDesk:
+class FakeDaemonView:
     """One target `chat` that serves with 64 sequences; `suggest` and `settle` do what a machine would."""
 
     target: str = "chat"
@@ -44,8 +44,8 @@ class FakeDesk:
     logs: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)  # by target and server
     unreadable: str = ""  # why no log can be read
     at: datetime = NOON
-    counted: Meters = field(default_factory=lambda: Meters(stepped_at=99.5))
-    hours: dict[str, Sequence[Minute]] = field(default_factory=dict)
+    counted: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
+    hours: dict[str, Sequence[MinuteRow]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         blue = Server(name="chat-r0", address="127.0.0.1:8101", setting={"max_num_seqs": 64})
@@ -95,7 +95,7 @@ class FakeDesk:
     def suggestions(self) -> Sequence[Suggestion]:
         return list(reversed(self._suggestions.values()))
 
-    def minutes(self, target: str) -> Sequence[Minute]:
+    def minutes(self, target: str) -> Sequence[MinuteRow]:
         return self.hours.get(target, ())
 
     def points(self, rollout: str) -> Sequence[Point]:
@@ -135,11 +135,11 @@ class FakeDesk:
     def clock(self) -> float:
         return 100.0
 
-    def meters(self) -> Mapping[str, Meters]:
+    def meters(self) -> Mapping[str, SelfMetrics]:
         return {self.target: self.counted}
 
-    def tallies(self) -> Mapping[str, Tally]:
-        return {"ops": Tally(sent=3, failed=1)}
+    def tallies(self) -> Mapping[str, DeliveryCounts]:
+        return {"ops": DeliveryCounts(sent=3, failed=1)}
 
     async def submit(self, target: str, event: Event) -> State:
         await asyncio.sleep(0)
@@ -214,9 +214,9 @@ class FakeDesk:
             digest="",
         )
         self.set(replace(state, phase=Phase.CHECKING, suggestion=suggestion))
-        return suggestion if self.checks else self.answer(Prospect(why="two GPUs are free"))
+        return suggestion if self.checks else self.answer(PreflightResult(why="two GPUs are free"))
 
-    def answer(self, prospect: Prospect) -> Suggestion:
+    def answer(self, prospect: PreflightResult) -> Suggestion:
         """End the check of the suggestion, as an engine's answer does."""
         state = self._states[self.target]
         found = state.suggestion

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from agent.domain.answers import Answer
+from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
-from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
 from vllm_facts.values import Setting
 
@@ -38,7 +38,7 @@ class FakeEngine:
         self.site: Site | None = None
         self.target = target
         self.wrong: list[str] = []  # what `problems` says
-        self.prospect = Prospect(why="memory has room for everything")
+        self.prospect = PreflightResult(why="memory has room for everything")
         self.wrong_answers: dict[str, str] = {}  # to every prompt, by server name
         self.warmed_with: tuple[str, ...] = ()  # prompts
         self.stopped: dict[str, Server] = {}
@@ -73,7 +73,7 @@ class FakeEngine:
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
-    ) -> Prospect:
+    ) -> PreflightResult:
         del setting
         self.calls.append(("preflight", servers[0].name))
         return self.prospect if wanted == "auto" else replace(self.prospect, strategy=wanted)
@@ -102,12 +102,14 @@ class FakeEngine:
         if not self._answers(server):
             raise ActError(f"{server.name}: {requests} of {requests} warm-up requests failed")
 
-    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+    async def answers(
+        self, server: Server, prompts: Sequence[str], deadline_s: float
+    ) -> tuple[GoldenAnswer, ...]:
         await self._act("answers", server, deadline_s)
         if not self._answers(server):
             raise ActError(f"{server.name}: /v1/models names no model")
         said = [self.wrong_answers.get(server.name) or f"all about {prompt}" for prompt in prompts]
-        return tuple(Answer(text=text, finish_reason="stop", length=len(text.split())) for text in said)
+        return tuple(GoldenAnswer(text=text, finish_reason="stop", length=len(text.split())) for text in said)
 
     async def log(self, server: Server) -> tuple[str, ...]:
         self.logs_read += 1

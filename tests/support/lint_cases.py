@@ -4,19 +4,19 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from vllm_facts.deployment import Card, Case, Finding, Lint, Model
+from vllm_facts.deployment import Deployment, Finding, GpuModel, LintRule, Model
 from vllm_facts.flags import place_of, setting_of, with_setting
 
-T4 = Card(name="T4", capability=(7, 5), memory_gib=15.0, link="pcie")
-RTX_5070 = Card(name="RTX 5070", capability=(12, 0), memory_gib=11.94, link="pcie")
-A10 = Card(name="A10", capability=(8, 6), memory_gib=22.49, link="pcie")
-L40S = Card(name="L40S", capability=(8, 9), memory_gib=44.99, link="pcie")
-A100_40 = Card(name="A100 40GB", capability=(8, 0), memory_gib=40.0, link="nvlink")
-A100 = Card(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="nvlink")
-H100 = Card(name="H100", capability=(9, 0), memory_gib=79.65, link="nvlink")
-H200 = Card(name="H200", capability=(9, 0), memory_gib=140.4, link="nvlink")
-GB200 = Card(name="GB200", capability=(10, 0), memory_gib=185.03, link="nvlink")
-MI300X = Card(name="MI300X", memory_gib=191.98)
+T4 = GpuModel(name="T4", capability=(7, 5), memory_gib=15.0, link="pcie")
+RTX_5070 = GpuModel(name="RTX 5070", capability=(12, 0), memory_gib=11.94, link="pcie")
+A10 = GpuModel(name="A10", capability=(8, 6), memory_gib=22.49, link="pcie")
+L40S = GpuModel(name="L40S", capability=(8, 9), memory_gib=44.99, link="pcie")
+A100_40 = GpuModel(name="A100 40GB", capability=(8, 0), memory_gib=40.0, link="nvlink")
+A100 = GpuModel(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="nvlink")
+H100 = GpuModel(name="H100", capability=(9, 0), memory_gib=79.65, link="nvlink")
+H200 = GpuModel(name="H200", capability=(9, 0), memory_gib=140.4, link="nvlink")
+GB200 = GpuModel(name="GB200", capability=(10, 0), memory_gib=185.03, link="nvlink")
+MI300X = GpuModel(name="MI300X", memory_gib=191.98)
 
 
 def dense(name: str, billions: float, *, layers: int = 32, **facts: Any) -> Model:  # noqa: ANN401 - the fields of Model
@@ -105,7 +105,7 @@ QWEN_235B = dense(
 )
 
 
-def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) -> Case:  # noqa: ANN401 - its fields
+def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) -> Deployment:  # noqa: ANN401 - its fields
     """The case of a command line as a shell reads it; `env` as "NAME=value NAME=value"."""
     argv = shlex.split(command)
     setting = setting_of(argv)
@@ -114,10 +114,10 @@ def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) 
     if "--api-key" in command:
         setting["api_key"] = "***"
     pairs = dict(word.split("=", 1) for word in env.split())
-    return Case(setting=setting, env=pairs, version=version, **facts)
+    return Deployment(setting=setting, env=pairs, version=version, **facts)
 
 
-def findings(lints: Iterable[Lint], asked: Case) -> tuple[Finding, ...]:
+def findings(lints: Iterable[LintRule], asked: Deployment) -> tuple[Finding, ...]:
     """All that the lints say, each held to what a finding must be."""
     said: list[Finding] = []
     for lint in lints:

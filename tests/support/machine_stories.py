@@ -7,12 +7,12 @@ from typing import Any
 
 from agent.domain import effects as fx
 from agent.domain import events as e
-from agent.domain.answers import Quality
+from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
-from agent.domain.model import Bound, Mode, Plan, Proposal, Prospect, Server, Slo, Step, Strategy
+from agent.domain.model import Bound, Mode, Plan, PreflightResult, Proposal, Server, Slo, Step, Strategy
 from agent.domain.ports import Context, Verdict
 from agent.domain.reading import Reading, Request, Trend
-from agent.domain.request_counts import Arm, arm_of
+from agent.domain.request_counts import RequestCounts, arm_of
 from agent.domain.state import State
 from agent.domain.trial import Second, Trial
 from agent.machine.guard import Guard
@@ -65,7 +65,15 @@ class CountingJudge:
     better: str = "better: quicker"
 
     def hear(
-        self, trial: Trial, *, step: Step, slo: Slo, second: Second, green: Arm, blue: Arm, record: Arm
+        self,
+        trial: Trial,
+        *,
+        step: Step,
+        slo: Slo,
+        second: Second,
+        green: RequestCounts,
+        blue: RequestCounts,
+        record: RequestCounts,
     ) -> tuple[Trial, Verdict]:
         del slo, blue, record
         if second.blind:
@@ -78,11 +86,25 @@ class CountingJudge:
         return trial, Verdict(kind="wait", why=f"{green.total} of {step.requests} requests")
 
     def forecast(
-        self, plan: Plan, *, slo: Slo, recent: Arm, recent_s: float, calibration: Mapping[str, Calibration]
+        self,
+        plan: Plan,
+        *,
+        slo: Slo,
+        recent: RequestCounts,
+        recent_s: float,
+        calibration: Mapping[str, Calibration],
     ) -> None:
         del plan, slo, recent, recent_s, calibration
 
-    def gain(self, trial: Trial, *, slo: Slo, level: tuple[Arm, Arm], green: Arm, record: Arm) -> str:
+    def gain(
+        self,
+        trial: Trial,
+        *,
+        slo: Slo,
+        level: tuple[RequestCounts, RequestCounts],
+        green: RequestCounts,
+        record: RequestCounts,
+    ) -> str:
         del trial, slo, level, green, record
         return self.better
 
@@ -107,7 +129,7 @@ def reading(at: datetime, *, waiting: float = 12, coverage: float = 1.0, running
     )
 
 
-def arm(server: str, *, ok: int = 0, failed: int = 0) -> Arm:
+def arm(server: str, *, ok: int = 0, failed: int = 0) -> RequestCounts:
     good = [Request(server=server, outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)] * ok
     bad = [Request(server=server, outcome="failed", status=500, duration_s=0.1)] * failed
     return arm_of([*good, *bad])
@@ -138,7 +160,7 @@ class World:
     silent: bool = False  # no requests come
     blind: str = ""  # why the requests that come cannot be counted
     refuses: set[str] = field(default_factory=set)  # kinds of effects that fail
-    prospect: Prospect = field(default_factory=Prospect)
+    prospect: PreflightResult = field(default_factory=PreflightResult)
     wrong: bool = False  # green answers golden prompts wrongly
     stopped: dict[str, Server] = field(default_factory=dict)
 
@@ -148,7 +170,7 @@ class World:
         fleet = [
             replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}", ours=ours) for n in range(count)
         ]
-        prospect = Prospect(strategy=strategy, outage_s=40.0 if strategy == "swap" else 0.0)
+        prospect = PreflightResult(strategy=strategy, outage_s=40.0 if strategy == "swap" else 0.0)
         running = {server.name: server for server in fleet}
         return cls(running=running, old=frozenset(running), prospect=prospect, **more)
 
@@ -216,7 +238,7 @@ class World:
             case fx.Examine(green=green):
                 if green is not None:
                     assert not self.weights.get(green.name), "examined before it has traffic"
-                quality = Quality(ok=green is None or not self.wrong, why="as golden as ever")
+                quality = AnswerComparison(ok=green is None or not self.wrong, why="as golden as ever")
                 return (e.Examined(at=self.at, number=effect.number, quality=quality),)
             case fx.Route(weights=weights):
                 self.weights = dict(weights)

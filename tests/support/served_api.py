@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from math import inf
 
 from agent.api.app import build_app
-from agent.api.daemon_view import Desk
-from agent.api.peer_identity import Peers
-from agent.api.rate_limits import Limits
+from agent.api.daemon_view import DaemonView
+from agent.api.peer_identity import PeerIdentities
+from agent.api.rate_limits import RateLimits
 from agent.api.server import serve
 from agent.api.tokens import Tokens
 
 
 @contextmanager
 def served(
-    desk: Desk, tokens: Tokens, listen: str = "127.0.0.1:0", peers: Peers | None = None
+    desk: DaemonView, tokens: Tokens, listen: str = "127.0.0.1:0", peers: PeerIdentities | None = None
 ) -> Iterator[int]:
     """Yields the port; 0 for a unix socket. One caller may ask as much as it likes."""
-    unlimited = Limits(now=lambda: 0.0, burst=inf)
+    unlimited = RateLimits(now=lambda: 0.0, burst=inf)
     app = build_app(desk, tokens, peers=peers, limits=unlimited, heartbeat_s=0.05)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="api")

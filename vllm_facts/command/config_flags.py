@@ -17,7 +17,7 @@ _KINDS = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
+class UnsupportedEdit:
     """A line of the file that has to go."""
 
     file: str
@@ -45,11 +45,11 @@ def words_of(path: str) -> list[str]:
     return config_entries.words_of(content)
 
 
-def undone(to: Mapping[str, Value], file: Sequence[str], argv: Sequence[str]) -> list[Undone]:
+def undone(to: Mapping[str, Value], file: Sequence[str], argv: Sequence[str]) -> list[UnsupportedEdit]:
     """What is in the file alone and is to be taken out: no flag of the command line does that."""
     told, own = setting_of(["vllm", "serve", *file]), setting_of(argv)
     return [
-        Undone(file=str(own.get("config", "")), key=knob.replace("_", "-"), value=told[knob])
+        UnsupportedEdit(file=str(own.get("config", "")), key=knob.replace("_", "-"), value=told[knob])
         for knob, value in to.items()
         if knob in told and knob not in own and (value is None or (value is False and knob in ONE_WAY))
     ]

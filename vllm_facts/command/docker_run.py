@@ -34,7 +34,7 @@ _OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contained:
+class DockerRunCommand:
     """`before`: the words up to and with the image; `implied`: how many of `argv` the image says itself."""
 
     before: tuple[str, ...]
@@ -43,7 +43,7 @@ class Contained:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def contained(words: list[str], outside: Mapping[str, str]) -> Contained:
+def contained(words: list[str], outside: Mapping[str, str]) -> DockerRunCommand:
     """The images of vLLM say `vllm serve` themselves. Raises ConfigError.
 
     `outside`: the variables of the shell, of which `-e NAME` takes one along.
@@ -60,7 +60,7 @@ def contained(words: list[str], outside: Mapping[str, str]) -> Contained:
     entry = next((value for name, value in options if name == "--entrypoint"), "")
     own = words[at + 1 :]
     argv, implied = _server(words[at], entry, own)
-    return Contained(before=tuple(words[: at + 1]), argv=argv, implied=implied, env=env)
+    return DockerRunCommand(before=tuple(words[: at + 1]), argv=argv, implied=implied, env=env)
 
 
 def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:

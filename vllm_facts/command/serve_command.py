@@ -7,7 +7,7 @@ from functools import partial
 
 from agent.domain.errors import ConfigError
 from vllm_facts.command import shell
-from vllm_facts.command.config_flags import Undone, undone, whole, words_of
+from vllm_facts.command.config_flags import UnsupportedEdit, undone, whole, words_of
 from vllm_facts.command.docker_run import CONTAINERS, HOW, contained, in_shell, with_env
 from vllm_facts.command.shell import ASSIGNMENT, quoted
 from vllm_facts.errors import FlagError
@@ -18,7 +18,7 @@ from vllm_facts.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ServeCommand:
     """`before`: the words up to the server's own (`docker run … IMAGE`). `front`: `nohup`, `numactl -N 0`."""
 
     argv: tuple[str, ...]  # the server's own words, beginning with what starts it
@@ -76,7 +76,7 @@ class Command:
         given = [f"{name}={value}" for name, value in self.env.items() if inside.get(name) != value]
         return [*(["env"] if unset else []), *unset, *map(partial(quoted, live=self.live), given)]
 
-    def undone(self, to: Mapping[str, Value]) -> list[Undone]:
+    def undone(self, to: Mapping[str, Value]) -> list[UnsupportedEdit]:
         """The lines of its --config file that must go, because no flag takes them back."""
         return undone(to, self.file, self.argv) if self.file else []
 
@@ -93,7 +93,7 @@ def _one_dash(argv: Sequence[str]) -> str:
     return ""
 
 
-def read(words: Sequence[str]) -> Command:
+def read(words: Sequence[str]) -> ServeCommand:
     """The command of these words. ConfigError says what is missing and how it is written."""
     given, aside = list(words), list[str]()
     if given[:1] == ["--"]:
@@ -125,15 +125,15 @@ def read(words: Sequence[str]) -> Command:
     return _with_file(command, setting.get("config"))
 
 
-def _started(given: list[str], env: dict[str, str]) -> Command:
+def _started(given: list[str], env: dict[str, str]) -> ServeCommand:
     """What is behind the variables: wrappers, and then a container or the server itself."""
     at = _start(given)
     front, own = given[:at], given[at:]
     if own[0] not in CONTAINERS:
-        return Command(argv=tuple(own), front=tuple(front), env=env)
+        return ServeCommand(argv=tuple(own), front=tuple(front), env=env)
     inside = contained(own, {**env, **_assigned(front)})
     leading = [f"{name}={value}" for name, value in env.items()]
-    return Command(
+    return ServeCommand(
         argv=inside.argv,
         implied=inside.implied,
         before=(*leading, *front, *inside.before),
@@ -166,7 +166,7 @@ def _assigned(words: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in given}
 
 
-def _with_file(command: Command, path: Value) -> Command:
+def _with_file(command: ServeCommand, path: Value) -> ServeCommand:
     """The same with the flags of its --config file, where that can be read."""
     if not isinstance(path, str):
         return command
@@ -186,7 +186,7 @@ def _with_file(command: Command, path: Value) -> Command:
     return command
 
 
-def edited(command: Command, to: Mapping[str, Value], env: Mapping[str, str | None]) -> Command:
+def edited(command: ServeCommand, to: Mapping[str, Value], env: Mapping[str, str | None]) -> ServeCommand:
     """The same with these changes and no others. Raises FlagError."""
     argv = tuple(with_setting(command.argv, whole(to, command.file, command.argv) if command.file else to))
     inside = _assigned(command.front)

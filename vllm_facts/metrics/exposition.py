@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from agent.domain.errors import SensorError
 
-Row = tuple[str, float]
+SampleRow = tuple[str, float]
 """The text between the braces, not parsed yet, and the value, which may be NaN or infinite."""
 
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"')
@@ -34,9 +34,9 @@ def page_text(body: bytes) -> str:
     return text
 
 
-def pick(text: str, wanted: Container[str]) -> dict[str, list[Row]]:
+def pick(text: str, wanted: Container[str]) -> dict[str, list[SampleRow]]:
     """The samples of the wanted names, in the order of the page. Raises SensorError on a malformed one."""
-    picked: dict[str, list[Row]] = {}
+    picked: dict[str, list[SampleRow]] = {}
     for line in text.split("\n"):
         brace = line.find("{")
         name = line[:brace] if brace > 0 else line.partition(" ")[0]

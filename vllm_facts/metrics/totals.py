@@ -10,7 +10,7 @@ from math import inf, isinf
 
 from agent.domain.errors import SensorError
 from agent.domain.reading import Buckets, EngineSample
-from vllm_facts.metrics.exposition import Row, bucket, labels, page_text, pick
+from vllm_facts.metrics.exposition import SampleRow, bucket, labels, page_text, pick
 
 GAUGES: dict[str, tuple[str, ...]] = {
     "running": ("vllm:num_requests_running",),
@@ -49,7 +49,7 @@ _PLAIN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class HistogramTotals:
     """`counts` are cumulative, as on the page; the last edge is infinite."""
 
     edges: tuple[float, ...]
@@ -58,20 +58,20 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class PageTotals:
     """One page, all engines (data-parallel ranks) and model names of the server together."""
 
     born: Mapping[str, tuple[float, ...]]  # by name of BORN
     gauges: Mapping[str, float]
     counters: Mapping[str, float]  # by field of EngineSample, without `finished`
     finished: Mapping[str, float]
-    histograms: Mapping[str, Histogram]
+    histograms: Mapping[str, HistogramTotals]
     facts: Mapping[str, str]
     missing: frozenset[str]  # newest names, plain: "num_preemptions"
     series: int  # how many the totals are made of
 
 
-def totals(body: bytes) -> Totals:
+def totals(body: bytes) -> PageTotals:
     """Read a /metrics page. Raises SensorError when it is cut, or is not that of a vLLM server.
 
     A metric with a value that is NaN, infinite, beyond all counting or negative counts as missing.
@@ -95,7 +95,7 @@ def totals(body: bytes) -> Totals:
     counters = _numbers(COUNTERS, rows, lambda _: sum)
     histograms = {field: read for field, names in HISTOGRAMS.items() if (read := _histogram(names, rows))}
     config = rows.get(CONFIG)
-    return Totals(
+    return PageTotals(
         born={name: tuple(value for _, value in rows[name] if value < inf) for name in BORN if name in rows},
         gauges=gauges,
         counters={field: value for field, value in counters.items() if field != "finished"},
@@ -113,7 +113,13 @@ def totals(body: bytes) -> Totals:
 
 
 def sample(
-    before: Totals | None, after: Totals, *, at: datetime, server: str, interval_s: float, version: str | None
+    before: PageTotals | None,
+    after: PageTotals,
+    *,
+    at: datetime,
+    server: str,
+    interval_s: float,
+    version: str | None,
 ) -> EngineSample:
     """The increase from `before`; all 0 over 0 s when `after` is the first page of its process.
 
@@ -148,7 +154,7 @@ def sample(
     )
 
 
-def restarted(before: Totals, after: Totals) -> bool:
+def restarted(before: PageTotals, after: PageTotals) -> bool:
     """Whether the counts began anew in between."""
     births = [
         (then, now)
@@ -176,7 +182,7 @@ def _fell(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
 
 def _numbers(
     fields: Mapping[str, tuple[str, ...]],
-    rows: Mapping[str, list[Row]],
+    rows: Mapping[str, list[SampleRow]],
     joined: Callable[[str], Callable[[Iterable[float]], float]],
 ) -> dict[str, float]:
     read = {}
@@ -196,7 +202,7 @@ def _facts(inside: str) -> Mapping[str, str]:
     return {name: value for name, value in labels(inside).items() if name != "engine"}
 
 
-def _by_reason(found: list[Row]) -> Mapping[str, float]:
+def _by_reason(found: list[SampleRow]) -> Mapping[str, float]:
     finished: dict[str, float] = {}
     for inside, value in found:
         reason = labels(inside).get("finished_reason", "")
@@ -204,7 +210,7 @@ def _by_reason(found: list[Row]) -> Mapping[str, float]:
     return finished
 
 
-def _histogram(names: tuple[str, ...], rows: Mapping[str, list[Row]]) -> Histogram | None:
+def _histogram(names: tuple[str, ...], rows: Mapping[str, list[SampleRow]]) -> HistogramTotals | None:
     """None: the server has none, or one that cannot be used. Raises SensorError when a part of it is gone."""
     name = next((name for name in names if f"{name}_bucket" in rows or f"{name}_sum" in rows), None)
     if name is None:
@@ -222,10 +228,10 @@ def _histogram(names: tuple[str, ...], rows: Mapping[str, list[Row]]) -> Histogr
     counts = [tuple(count for _, count in buckets) for buckets in series.values()]
     if not all(_countable(of) and list(of) == sorted(of) for of in counts):
         return None
-    return Histogram(edges.pop(), tuple(map(sum, zip(*counts, strict=True))), sum(sums))
+    return HistogramTotals(edges.pop(), tuple(map(sum, zip(*counts, strict=True))), sum(sums))
 
 
-def _increase(before: Histogram | None, after: Histogram) -> Buckets | None:
+def _increase(before: HistogramTotals | None, after: HistogramTotals) -> Buckets | None:
     """None: the edges are not those of the page before."""
     if before is None or before.edges != after.edges:
         return None

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 
 from vllm_facts.defaults import whole
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 from vllm_facts.json_flags import as_json
 from vllm_facts.sizing.effective_flags import entries, since
 from vllm_facts.values import Knob, Value
@@ -22,7 +22,7 @@ _ROPE = ("rope_scaling", "rope_parameters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TooLong:
+class ContextExceeded:
     """`asked` tokens of context where the model has `own`."""
 
     asked: int
@@ -31,12 +31,12 @@ class TooLong:
     yarn: bool = False  # it was to be stretched, yet vLLM is not told to where
 
 
-def allowed(case: Case) -> bool:
+def allowed(case: Deployment) -> bool:
     """Whether vLLM only warns, as it was told to."""
     return case.env.get(ALLOWED, "").strip().lower() in {"1", "true"}
 
 
-def too_long(case: Case) -> TooLong | None:
+def too_long(case: Deployment) -> ContextExceeded | None:
     """None where it fits, or where one of the two is not known."""
     asked, own = whole(case.setting, LENGTH), case.model.max_len if case.model else None
     over = _overrides(case)
@@ -55,11 +55,11 @@ def too_long(case: Case) -> TooLong | None:
         to: dict[Knob, Value] = {f"{OVERRIDES}.{POSITIONS}": reach}
         if OVERRIDES in case.setting:
             to = {OVERRIDES: json.dumps({**over, POSITIONS: reach})}
-        return TooLong(asked=asked, own=own, to=to, yarn=True)
-    return TooLong(asked=asked, own=own, to={LENGTH: own})
+        return ContextExceeded(asked=asked, own=own, to=to, yarn=True)
+    return ContextExceeded(asked=asked, own=own, to={LENGTH: own})
 
 
-def _overrides(case: Case) -> dict[str, object]:
+def _overrides(case: Deployment) -> dict[str, object]:
     """What --hf-overrides puts into the model's config, given as JSON or dotted; --rope-scaling once did."""
     over = entries(case, OVERRIDES)
     if _ROPE[0] in case.setting:

@@ -7,8 +7,8 @@ from typing import Any
 
 from vllm_facts.deployment import Model
 from vllm_facts.models.config_json import read_config
-from vllm_facts.models.table import LENGTHS, LOADED, ROWS, Row
-from vllm_facts.weight_formats import NONE, Format, stored_size, told_by
+from vllm_facts.models.table import LENGTHS, LOADED, ROWS, ModelRow
+from vllm_facts.weight_formats import NONE, WeightFormat, stored_size, told_by
 
 _HOUSES = frozenset({"meta", "nvidia", "ibm", "microsoft", "google", "openai", "unsloth", "neuralmagic"})
 """Makers that stand before a model's name and are no part of it: "Meta-Llama-3-8B"."""
@@ -62,7 +62,7 @@ def canonical(name: str) -> str:
     return re.sub(r"-{2,}", "-", last.split(":")[0])
 
 
-def _found(name: str) -> tuple[Row, str] | None:
+def _found(name: str) -> tuple[ModelRow, str] | None:
     """The row, and what of the name begins with its key."""
     plain = canonical(name)
     house, _, rest = plain.partition("-")
@@ -73,7 +73,7 @@ def _found(name: str) -> tuple[Row, str] | None:
     return (row, plain) if row else None
 
 
-def _row_of(words: list[str]) -> Row | None:
+def _row_of(words: list[str]) -> ModelRow | None:
     """The row with the longest key that the words begin with; None where another model follows it."""
     for length in range(len(words), 0, -1):
         row = ROWS.get("-".join(words[:length]))
@@ -83,7 +83,7 @@ def _row_of(words: list[str]) -> Row | None:
     return None
 
 
-def _max_len(row: Row, plain: str) -> int | None:
+def _max_len(row: ModelRow, plain: str) -> int | None:
     if plain in LENGTHS:
         return LENGTHS[plain]
     for key, length in LENGTHS.items():
@@ -94,11 +94,11 @@ def _max_len(row: Row, plain: str) -> int | None:
     return row.max_len
 
 
-def _published(row: Row) -> Format:
+def _published(row: ModelRow) -> WeightFormat:
     return told_by(frozenset({row.stored})) or NONE
 
 
-def _model(row: Row, plain: str, name: str) -> Model:
+def _model(row: ModelRow, plain: str, name: str) -> Model:
     published = _published(row)
     known = told_by(frozenset(re.split(r"[^a-z0-9]+", plain.removeprefix(row.key)))) or published
     size = stored_size(known, row.parameters, row.apart)

@@ -169,7 +169,7 @@ LOADED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ModelRow:
     """One model as published; the columns of the table."""
 
     key: str
@@ -196,8 +196,8 @@ class Row:
         return self.vocab * self.hidden * (1 if self.tied else 2)
 
 
-def _rows() -> dict[str, Row]:
-    found: dict[str, Row] = {}
+def _rows() -> dict[str, ModelRow]:
+    found: dict[str, ModelRow] = {}
     architecture, latent = "", None
     for line in _TABLE.strip().splitlines():
         if line.startswith("="):
@@ -209,11 +209,11 @@ def _rows() -> dict[str, Row]:
     return found
 
 
-def _row(key: str, columns: list[str], architecture: str, latent: int | None) -> Row:
+def _row(key: str, columns: list[str], architecture: str, latent: int | None) -> ModelRow:
     billions, active, layers, hidden, heads, kv, dim, vocab, experts, max_len, stored = columns
     all_layers, _, attention = layers.partition("/")
     top, _, routed = experts.partition("/")
-    return Row(
+    return ModelRow(
         key=key,
         parameters=round(float(billions) * 1e3) * 1e6,
         active=None if active == "-" else round(float(active) * 1e3) * 1e6,

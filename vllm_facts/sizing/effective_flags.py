@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from vllm_facts.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, whole
-from vllm_facts.deployment import Case, Finding, Model, Severity
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Knob, Value
 
@@ -16,15 +16,15 @@ SPARSE_ENOUGH = 0.02  # S3 #5: above this share of active experts expert paralle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class DeploymentCheck:
     """A lint: the rules that it may give, and the function that looks."""
 
     rules: tuple[str, ...]
-    check: Callable[[Case], Iterable[Finding]]
+    check: Callable[[Deployment], Iterable[Finding]]
 
 
 def not_taken(
-    why: str, source: str, to: Mapping[Knob, Value], *, severity: Severity = "error", expects: str = ""
+    why: str, source: str, to: Mapping[Knob, Value], *, severity: FindingSeverity = "error", expects: str = ""
 ) -> Finding:
     """V1: what vLLM refuses, or takes for something else, and the change that ends it."""
     return Finding(
@@ -52,49 +52,49 @@ class Layout:
         return self.tp * self.pp * self.dp
 
 
-def layout(case: Case) -> Layout:
+def layout(case: Deployment) -> Layout:
     """As the flags give it; what is not given is 1."""
     sizes = (whole(case.setting, f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "data"))
     tp, pp, dp = sizes
     return Layout(tp=tp, pp=pp, dp=dp)
 
 
-def release(case: Case) -> tuple[int, int] | None:
+def release(case: Deployment) -> tuple[int, int] | None:
     """(0, 32) of "0.32.0"; None when it is not known."""
     return release_of(case.version)
 
 
-def patch(case: Case) -> tuple[int, int, int] | None:
+def patch(case: Deployment) -> tuple[int, int, int] | None:
     """(0, 19, 1) of "v0.19.1rc2"; None when it is not known."""
     found = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", case.version)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
-def before(case: Case, bound: tuple[int, int]) -> bool:
+def before(case: Deployment, bound: tuple[int, int]) -> bool:
     """Whether the version is known and older than `bound`."""
     known = release(case)
     return known is not None and known < bound
 
 
-def since(case: Case, bound: tuple[int, int]) -> bool:
+def since(case: Deployment, bound: tuple[int, int]) -> bool:
     """Whether the version is known and not older than `bound`."""
     known = release(case)
     return known is not None and known >= bound
 
 
-def number(case: Case, knob: Knob) -> float | None:
+def number(case: Deployment, knob: Knob) -> float | None:
     """The knob's value where it is given as a number."""
     value = case.setting.get(knob)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def text(case: Case, knob: Knob) -> str:
+def text(case: Deployment, knob: Knob) -> str:
     """The knob's value where it is given as words, else ""."""
     value = case.setting.get(knob)
     return value if isinstance(value, str) else ""
 
 
-def inner(case: Case, knob: Knob, key: str) -> Value:
+def inner(case: Deployment, knob: Knob, key: str) -> Value:
     """One entry of a flag that takes JSON, given dotted (`-cc.mode=3`) or inside the JSON."""
     dotted = case.setting.get(f"{knob}.{key}")
     if dotted is not None:
@@ -103,7 +103,7 @@ def inner(case: Case, knob: Knob, key: str) -> Value:
     return value if value is None or isinstance(value, (bool, int, float, str)) else None
 
 
-def entries(case: Case, knob: Knob) -> dict[str, object]:
+def entries(case: Deployment, knob: Knob) -> dict[str, object]:
     """The JSON of such a flag; empty when it is not given or is no JSON object."""
     try:
         found = json.loads(text(case, knob) or "{}")
@@ -112,7 +112,7 @@ def entries(case: Case, knob: Knob) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def without(case: Case, knob: Knob, key: str) -> Mapping[Knob, Value]:
+def without(case: Deployment, knob: Knob, key: str) -> Mapping[Knob, Value]:
     """The change that takes one entry out of a flag that takes JSON, wherever it is given."""
     left = {name: value for name, value in entries(case, knob).items() if name != key}
     if left != entries(case, knob):
@@ -120,19 +120,19 @@ def without(case: Case, knob: Knob, key: str) -> Mapping[Knob, Value]:
     return {f"{knob}.{key}": None}
 
 
-def share(case: Case) -> float:
+def share(case: Deployment) -> float:
     """gpu_memory_utilization in force: given, or vLLM's default of that version."""
     given = number(case, "gpu_memory_utilization")
     return given if given is not None else SHARE_BEFORE if before(case, SHARE_SINCE) else SHARE
 
 
-def pooling(case: Case) -> bool:
+def pooling(case: Deployment) -> bool:
     """Whether the server embeds, scores or classifies rather than generates."""
     runner = text(case, "runner") or text(case, "task")
     return runner in {"pooling", "embed", "embedding", "classify", "score", "reward"}
 
 
-def moves_kv(case: Case) -> bool:
+def moves_kv(case: Deployment) -> bool:
     """Whether KV cache goes to other servers or out of the GPU."""
     knobs = ("kv_transfer_config", "kv_offloading_size")
     return any(case.setting.get(knob) for knob in knobs) or any(
@@ -140,22 +140,22 @@ def moves_kv(case: Case) -> bool:
     )
 
 
-def speculation(case: Case) -> str:
+def speculation(case: Deployment) -> str:
     """The method of speculative decoding in lower case; "" when there is none or it is not told."""
     method = case.setting.get("spec_method") or inner(case, "speculative_config", "method")
     return str(method).lower() if method else ""
 
 
-def expert_parallel(case: Case) -> bool:
+def expert_parallel(case: Deployment) -> bool:
     return case.setting.get("enable_expert_parallel") is True
 
 
-def sparse(case: Case) -> bool:
+def sparse(case: Deployment) -> bool:
     """Whether the model is known to be a mixture of experts."""
     return bool(case.model and case.model.experts and case.model.experts > 1)
 
 
-def too_sparse(case: Case) -> bool:
+def too_sparse(case: Deployment) -> bool:
     """D6: whether so few experts work on a token that sharing them out costs more than it saves."""
     known = case.model and case.model.experts and case.model.active_experts
     return bool(known and case.model and active_share(case.model) <= SPARSE_ENOUGH)
@@ -166,7 +166,7 @@ def active_share(model: Model) -> float:
     return (model.active_experts or 0) / model.experts if model.experts else 1.0
 
 
-def transformer(case: Case) -> bool:
+def transformer(case: Deployment) -> bool:
     """Whether the model is known and has no state-space layers."""
     return case.model is not None and not case.model.hybrid
 
@@ -175,7 +175,7 @@ def billions(parameters: float) -> str:
     return f"{parameters / 1e9:.1f}B"
 
 
-def tokens_in_force(case: Case) -> int | None:
+def tokens_in_force(case: Deployment) -> int | None:
     """max_num_batched_tokens: given, or what vLLM chooses on the card; None where that is not known.
 
     As vLLM 0.32 engine/arg_utils.py: get_batch_defaults, for a server.
@@ -189,7 +189,7 @@ def tokens_in_force(case: Case) -> int | None:
     return 8192 if _big(case.card.name, memory_gib) else 2048
 
 
-def seqs_in_force(case: Case) -> int | None:
+def seqs_in_force(case: Deployment) -> int | None:
     """max_num_seqs: given, or what vLLM chooses on the card; None where that is not known."""
     given = whole(case.setting, "max_num_seqs")
     memory_gib = case.card.memory_gib if case.card else None

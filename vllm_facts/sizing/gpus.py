@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vllm_facts.deployment import Card, Link
+from vllm_facts.deployment import GpuLink, GpuModel
 
-_LINKS: dict[str, Link] = {
+_LINKS: dict[str, GpuLink] = {
     "sxm": "nvlink",
     "hgx": "nvlink",
     "nvlink": "nvlink",
@@ -28,7 +28,7 @@ class _Kind:
     name: str
     capability: tuple[int, int] | None
     gib: Mapping[str, float | None] = field(default_factory=dict)
-    link: Link | None = None  # where no word of the name says it; None: both kinds are sold
+    link: GpuLink | None = None  # where no word of the name says it; None: both kinds are sold
 
 
 _KINDS = (
@@ -108,7 +108,7 @@ _PART = re.compile(r"\b(mig|laptop|mobile|max q|vgpu|grid)\b|\b\dg \d+gb\b")
 """A slice or a smaller sibling: of the same architecture, with another memory."""
 
 
-def card_of(name: str) -> Card | None:
+def card_of(name: str) -> GpuModel | None:
     """The card of a name as `nvidia-smi`, a cloud or a person writes it; None for one that is not known.
 
     "NVIDIA H100 80GB HBM3", "Tesla T4", "a100-80gb" and "rtx5070" are all understood. What the name leaves
@@ -121,11 +121,11 @@ def card_of(name: str) -> Card | None:
     # "rtx 4070 ti super" is also an "rtx 4070": the longest says most
     _, kind = max(found, key=lambda hit: hit[0][1] - hit[0][0])
     if _PART.search(words):
-        return Card(name=kind.name, capability=kind.capability)
+        return GpuModel(name=kind.name, capability=kind.capability)
     size = re.search(r"\b(\d{1,3}) ?gi?b\b", words)
     told = size[1] if size else ""
     gib = kind.gib.get(told, kind.gib.get(""))
-    return Card(
+    return GpuModel(
         name=f"{kind.name} {told}GB" if told and told in kind.gib else kind.name,
         capability=kind.capability,
         memory_gib=gib,
@@ -142,7 +142,7 @@ def _words(name: str) -> str:
     return f" {plain.strip()} "
 
 
-def _link(words: str, kind: _Kind) -> Link | None:
+def _link(words: str, kind: _Kind) -> GpuLink | None:
     for word in words.split():
         if word in _LINKS:
             return _LINKS[word]

@@ -10,7 +10,7 @@ from math import ceil
 from typing import Literal
 
 from vllm_facts.defaults import whole
-from vllm_facts.deployment import Case, Model
+from vllm_facts.deployment import Deployment, Model
 from vllm_facts.sizing.effective_flags import Layout, before, layout, number, seqs_in_force, tokens_in_force
 from vllm_facts.sizing.effective_flags import share as share_of
 
@@ -65,7 +65,7 @@ _ONLINE = {"fp8": 1.03, "experts_int8": 1.03, "bitsandbytes": 0.6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class KvCacheFit:
     """How one GPU's memory is shared out, and what one engine can hold. Sizes are of one GPU."""
 
     fits: bool | None  # the start, with one request of full length; None: too close to tell
@@ -80,7 +80,7 @@ class Fit:
     why: str
 
 
-def fit(case: Case, *, shape: Layout | None = None, share: float | None = None) -> Fit | None:
+def fit(case: Deployment, *, shape: Layout | None = None, share: float | None = None) -> KvCacheFit | None:
     """How `case` lies in memory; `shape`, `share`: with these instead of its own. None: facts are missing.
 
     Not counted: a draft model, LoRA adapters, the image encoder's profile, other processes on the GPU.
@@ -100,7 +100,7 @@ def fit(case: Case, *, shape: Layout | None = None, share: float | None = None) 
     most, bound = longest(case), _bound(case, model)
     error = budget * ERROR * (2 if model.architecture.endswith("ForConditionalGeneration") else 1)
     tokens = max(0, int(kv * GIB / each))
-    return Fit(
+    return KvCacheFit(
         fits=_fits(kv - (most or 0) * each / GIB, kv, error, bound, known=most is not None),
         budget_gib=budget,
         weights_gib=weights,
@@ -114,7 +114,7 @@ def fit(case: Case, *, shape: Layout | None = None, share: float | None = None) 
     )
 
 
-def weights_gib(case: Case, shape: Layout) -> float | None:
+def weights_gib(case: Deployment, shape: Layout) -> float | None:
     """Of one GPU. Tensor and pipeline parallel share them out; data parallel only the experts."""
     model, size = case.model, _weight_bytes(case)
     if model is None or not model.parameters or size is None:
@@ -130,7 +130,7 @@ def weights_gib(case: Case, shape: Layout) -> float | None:
     return max(0.0, gib - max(0.0, number(case, "cpu_offload_gb") or 0.0))
 
 
-def kv_bytes_per_token(case: Case, shape: Layout) -> float | None:
+def kv_bytes_per_token(case: Deployment, shape: Layout) -> float | None:
     """Of one GPU. Heads are shared out, at least one to each; a latent (MLA) is whole on every GPU."""
     model, width = case.model, _width(case)
     if model is None or width is None:
@@ -148,7 +148,7 @@ def kv_bytes_per_token(case: Case, shape: Layout) -> float | None:
     return numbers * width * ceil(layers / shape.pp) / context
 
 
-def overhead_gib(case: Case, shape: Layout) -> float | None:
+def overhead_gib(case: Deployment, shape: Layout) -> float | None:
     """Of one GPU: activations of the largest step or of sampling, the runtime, CUDA graphs."""
     tokens, seqs = tokens_in_force(case), seqs_in_force(case)
     if case.model is None or not case.model.hidden_size or tokens is None or seqs is None:
@@ -171,7 +171,7 @@ def activation_bytes(model: Model, tp: int) -> float:
     return 2.0 * hidden * (4 + 10.5 / tp + chosen * (1 + 1.5 / tp))
 
 
-def longest(case: Case) -> int | None:
+def longest(case: Deployment) -> int | None:
     """max_model_len in force; None where it is not known, or vLLM is left to find it."""
     given = case.setting.get("max_model_len")
     if given is not None:
@@ -194,7 +194,7 @@ def _of_stage(layers: int | None, pp: int) -> float:
     return ceil(layers / pp) / layers if layers else 1 / pp
 
 
-def _weight_bytes(case: Case) -> float | None:
+def _weight_bytes(case: Deployment) -> float | None:
     stored = case.model.weight_bytes if case.model else None
     if stored is None or (case.model and case.model.quantization):
         return stored
@@ -204,14 +204,14 @@ def _weight_bytes(case: Case) -> float | None:
     return 4.0 if case.setting.get("dtype") in ("float32", "float") else stored
 
 
-def _width(case: Case) -> float | None:
+def _width(case: Deployment) -> float | None:
     kind = str(case.setting.get("kv_cache_dtype") or "auto")
     if kind == "auto" and case.setting.get("dtype") in ("float32", "float"):
         return 4.0
     return _WIDTHS.get(kind)
 
 
-def _bound(case: Case, model: Model) -> Literal["about", "at least", "at most"]:
+def _bound(case: Deployment, model: Model) -> Literal["about", "at least", "at most"]:
     if model.hybrid:  # the recurrent states take some of it
         return "at most"
     windows = model.architecture.startswith(_SLIDING)

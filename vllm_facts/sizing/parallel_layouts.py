@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from vllm_facts.defaults import whole
-from vllm_facts.deployment import Case, Model
+from vllm_facts.deployment import Deployment, Model
 from vllm_facts.sizing.effective_flags import Layout, expert_parallel, layout, number, share, sparse, text
-from vllm_facts.sizing.kv_cache import Fit, fit, longest
+from vllm_facts.sizing.kv_cache import KvCacheFit, fit, longest
 from vllm_facts.sizing.typical_requests import MOE_SHARE, SHARE, lifted, raised
 from vllm_facts.values import Knob, Value
 
@@ -37,7 +37,7 @@ ELSEWHERE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ParallelPlan:
     """`length`: the max_model_len that is left where the longest does not fit. `experts`: in parallel."""
 
     layout: Layout
@@ -45,7 +45,7 @@ class Plan:
     experts: bool = False
 
 
-def planned(case: Case) -> Plan | None:
+def planned(case: Deployment) -> ParallelPlan | None:
     """The layout in force where nothing is wrong with it; None where no layout is known to hold the model."""
     share = lifted(case)  # M5 sets it at the same time, where it is wanted
     if share is not None:
@@ -55,12 +55,12 @@ def planned(case: Case) -> Plan | None:
     if took is None or took.fits is not False:
         shared = (whole(case.setting, "decode_context_parallel_size") or 1) > 1  # chosen for its KV cache
         plan = None if shared else _latent(case, start) or _narrowed(case, start)
-        return plan or Plan(layout=start)
+        return plan or ParallelPlan(layout=start)
     plan = _alone(case, start) or _grown(case, start, took)
     return plan if plan is None or plan.length else _latent(case, plan.layout) or plan
 
 
-def change(case: Case) -> Mapping[Knob, Value]:
+def change(case: Deployment) -> Mapping[Knob, Value]:
     """What to set for the plan; empty where there is none, or another launcher shares out the engines."""
     now, plan = layout(case), planned(case)
     if plan is None or (plan.layout.dp != now.dp and _given(case, ALONE)):
@@ -83,7 +83,7 @@ def change(case: Case) -> Mapping[Knob, Value]:
     return to
 
 
-def settled(case: Case) -> Case:
+def settled(case: Deployment) -> Deployment:
     """The case in the layout that is proposed: what else is said shall hold there."""
     to = change(case)
     after = _with(case, to) if to else case
@@ -91,7 +91,7 @@ def settled(case: Case) -> Case:
     return case if unsure else after
 
 
-def idle(case: Case, wanted: Layout) -> str:
+def idle(case: Deployment, wanted: Layout) -> str:
     """What the GPUs of the host that stay free are good for; "" when none does, or they are not known."""
     left = (case.gpus or 0) - wanted.gpus
     if left <= 0 or not one_node(case):
@@ -118,19 +118,19 @@ def divides(model: Model | None, tp: int) -> str:
     return ""
 
 
-def crowded(case: Case) -> bool:
+def crowded(case: Deployment) -> bool:
     """Whether the layout takes more GPUs than there are."""
     return case.gpus is not None and layout(case).gpus > case.gpus and one_node(case)
 
 
-def one_node(case: Case) -> bool:
+def one_node(case: Deployment) -> bool:
     """Whether nothing says that other hosts take part."""
     several = (whole(case.setting, "nnodes") or 1) > 1
     launcher = text(case, "distributed_executor_backend") in {"ray", "external_launcher"}
     return not several and not launcher and not _given(case, ELSEWHERE)
 
 
-def over_pcie(case: Case) -> bool:
+def over_pcie(case: Deployment) -> bool:
     """By the card, or by the log."""
     told = any(NVLINK_LOST in line for line in case.log)
     return told or (case.card is not None and case.card.link == "pcie")
@@ -140,20 +140,20 @@ def small(model: Model) -> bool:
     return model.parameters is not None and model.parameters < SMALL
 
 
-def padded(case: Case) -> bool:
+def padded(case: Deployment) -> bool:
     """Whether the attention kernel pads the heads of a GPU: then it is never split (S3 #4)."""
     return case.model is not None and any(mark in case.model.name.lower() for mark in SPARSE_MLA)
 
 
-def _with(case: Case, to: Mapping[Knob, Value]) -> Case:
+def _with(case: Deployment, to: Mapping[Knob, Value]) -> Deployment:
     return replace(case, setting={**case.setting, **to})
 
 
-def _given(case: Case, knobs: tuple[Knob, ...]) -> bool:
+def _given(case: Deployment, knobs: tuple[Knob, ...]) -> bool:
     return any(case.setting.get(knob) is not None and case.setting[knob] is not False for knob in knobs)
 
 
-def _possible(case: Case) -> Layout:
+def _possible(case: Deployment) -> Layout:
     """The layout itself where vLLM takes it, else the nearest; on a host with NVLink without a pipeline."""
     now, most = layout(case), _host(case)
     if not divides(case.model, now.tp) and not crowded(case):
@@ -168,7 +168,7 @@ def _possible(case: Case) -> Layout:
     return _merged(case, Layout(tp=tp, pp=pp, dp=engines))
 
 
-def _merged(case: Case, now: Layout) -> Layout:
+def _merged(case: Deployment, now: Layout) -> Layout:
     """D4: pipelines are for between hosts, and for GPUs without NVLink."""
     wide = Layout(tp=now.tp * now.pp, dp=now.dp)
     if now.pp == 1 or not one_node(case) or over_pcie(case) or divides(case.model, wide.tp):
@@ -176,25 +176,25 @@ def _merged(case: Case, now: Layout) -> Layout:
     return now if _refused(case, wide) else wide
 
 
-def _grown(case: Case, start: Layout, took: Fit) -> Plan | None:
+def _grown(case: Deployment, start: Layout, took: KvCacheFit) -> ParallelPlan | None:
     """The fewest GPUs that hold it. Engines are given up only where a shorter context would not do."""
     keeps = took.kv_tokens >= SHORT
     shapes = [] if keeps and _host(case) is None else list(_wider(case, start, keep=keeps))
     fits = [(shape, fit(case, shape=shape)) for shape in shapes]
     held = next((shape for shape, found in fits if found and found.fits), None)
     if held is not None:
-        return Plan(layout=held)
+        return ParallelPlan(layout=held)
     some = [(shape, found) for shape, found in ((start, took), *fits) if found and found.kv_tokens >= SHORT]
     some = some if keeps else some[::-1]
     for shape, found in sorted(some, key=lambda one: over_pcie(case) and one[0].tp > PAIR):
         if found.fits is not False:
-            return Plan(layout=shape)
+            return ParallelPlan(layout=shape)
         if (length := _shorter(case, found)) is not None:
-            return Plan(layout=shape, length=length)
+            return ParallelPlan(layout=shape, length=length)
     return None
 
 
-def _wider(case: Case, start: Layout, *, keep: bool) -> Iterator[Layout]:
+def _wider(case: Deployment, start: Layout, *, keep: bool) -> Iterator[Layout]:
     """Engines of more GPUs, the smaller first; `keep`: as many engines as now."""
     most, engine = _host(case) or max(WIDEST, start.gpus), start.tp * start.pp
     sizes = {engine * 2**power for power in range(5)} | ({_host(case) or 0} if not keep else set())
@@ -205,7 +205,7 @@ def _wider(case: Case, start: Layout, *, keep: bool) -> Iterator[Layout]:
                 yield replace(shape, dp=max(1, min(start.dp, most // size)))
 
 
-def _shaped(case: Case, start: Layout, size: int) -> Layout | None:
+def _shaped(case: Deployment, start: Layout, size: int) -> Layout | None:
     """An engine of so many GPUs; over PCIe a pipeline of them, for it exchanges least (vLLM's documents)."""
     layers = case.model.layers if case.model else None
     pp = start.pp if not one_node(case) and size % start.pp == 0 else 1
@@ -219,7 +219,7 @@ def _shaped(case: Case, start: Layout, size: int) -> Layout | None:
     return Layout(tp=size // pp, pp=pp)
 
 
-def _latent(case: Case, start: Layout) -> Plan | None:
+def _latent(case: Deployment, start: Layout) -> ParallelPlan | None:
     """D7: with latent attention every GPU of tensor parallel keeps all of the KV cache."""
     model = case.model
     if model is None or not model.mla or not sparse(case) or start.tp < LATENT or start.pp > 1:
@@ -230,10 +230,10 @@ def _latent(case: Case, start: Layout) -> Plan | None:
     took = fit(case, shape=copied, share=min(share(case), MOE_SHARE))
     if took is not None and took.fits is False:
         return None
-    return Plan(layout=copied, experts=True)
+    return ParallelPlan(layout=copied, experts=True)
 
 
-def _too_high(case: Case, wanted: Layout) -> bool:
+def _too_high(case: Deployment, wanted: Layout) -> bool:
     """M4, for a layout whose GPUs exchange experts."""
     if share(case) <= MOE_SHARE or number(case, "kv_cache_memory_bytes"):
         return False
@@ -241,7 +241,7 @@ def _too_high(case: Case, wanted: Layout) -> bool:
     return took is None or took.fits is not False
 
 
-def _narrowed(case: Case, start: Layout) -> Plan | None:
+def _narrowed(case: Deployment, start: Layout) -> ParallelPlan | None:
     """D1, D2 and D5: engines of fewer GPUs, or a pipeline where the GPUs are linked by PCIe alone."""
     engine, model = start.tp * start.pp, case.model
     if engine == 1 or model is None or (start.pp > 1 and not one_node(case)):
@@ -252,7 +252,7 @@ def _narrowed(case: Case, start: Layout) -> Plan | None:
     for size in (1, 2, 4, 8):
         if size < engine and (shape := _engines(case, start, size)) is not None:
             if _enough(case, start, shape):
-                return Plan(layout=shape)
+                return ParallelPlan(layout=shape)
             if size == 1 and (shorter := _alone(case, start)):
                 return shorter
     shape = _engines(case, start, 1)
@@ -260,16 +260,16 @@ def _narrowed(case: Case, start: Layout) -> Plan | None:
         return shorter
     pipeline = replace(start, tp=1, pp=engine)
     if slow and start.tp > PAIR and one_node(case) and not _hurried(case, engine) and _holds(case, pipeline):
-        return Plan(layout=pipeline)
+        return ParallelPlan(layout=pipeline)
     return None
 
 
-def _hurried(case: Case, stages: int) -> bool:
+def _hurried(case: Deployment, stages: int) -> bool:
     """Whether single answers matter more than throughput, or too few run at once to keep all stages busy."""
     return case.profile == "chat" or (case.concurrency is not None and case.concurrency <= stages)
 
 
-def _alone(case: Case, start: Layout) -> Plan | None:
+def _alone(case: Deployment, start: Layout) -> ParallelPlan | None:
     """A small model on GPUs of its own, if need be with a shorter context."""
     if case.model is None or not small(case.model) or sparse(case):
         return None
@@ -277,7 +277,7 @@ def _alone(case: Case, start: Layout) -> Plan | None:
     return _cut(case, shape) if shape is not None else None
 
 
-def _engines(case: Case, start: Layout, size: int) -> Layout | None:
+def _engines(case: Deployment, start: Layout, size: int) -> Layout | None:
     """All the GPUs in engines of so many; None where that would leave more of them idle than now."""
     shape = _shaped(case, replace(start, pp=1), size)
     if shape is None or sparse(case):
@@ -286,7 +286,7 @@ def _engines(case: Case, start: Layout, size: int) -> Layout | None:
     return replace(shape, dp=count) if count * size >= start.gpus else None
 
 
-def _enough(case: Case, start: Layout, shape: Layout) -> bool:
+def _enough(case: Deployment, start: Layout, shape: Layout) -> bool:
     """Whether so few GPUs are enough: by arithmetic where the card is known, else by the size ladder."""
     size, engine, model = shape.tp * shape.pp, start.tp * start.pp, case.model
     parameters = model.parameters if model else None
@@ -302,23 +302,23 @@ def _enough(case: Case, start: Layout, shape: Layout) -> bool:
     return slow and size <= PAIR and took.kv_tokens >= 2 * ENOUGH
 
 
-def _cut(case: Case, shape: Layout) -> Plan | None:
+def _cut(case: Deployment, shape: Layout) -> ParallelPlan | None:
     """The same with a context that one GPU holds, where there is room for some requests."""
     took = fit(case, shape=shape)
     if took is None or took.kv_tokens < ENOUGH:
         return None
     if took.fits or longest(case) is None:
-        return Plan(layout=shape)
+        return ParallelPlan(layout=shape)
     length = _shorter(case, took)
-    return None if length is None and took.fits is False else Plan(layout=shape, length=length)
+    return None if length is None and took.fits is False else ParallelPlan(layout=shape, length=length)
 
 
-def _holds(case: Case, shape: Layout) -> bool:
+def _holds(case: Deployment, shape: Layout) -> bool:
     layers, took = case.model.layers if case.model else None, fit(case, shape=shape)
     return bool(layers and layers >= shape.pp and took and took.fits)
 
 
-def _shorter(case: Case, took: Fit) -> int | None:
+def _shorter(case: Deployment, took: KvCacheFit) -> int | None:
     """The max_model_len that this KV cache holds; None where that is too little, or no less."""
     most = longest(case)
     if most is None:
@@ -328,10 +328,10 @@ def _shorter(case: Case, took: Fit) -> int | None:
     return to if SHORT <= to < most else None
 
 
-def _refused(case: Case, shape: Layout) -> bool:
+def _refused(case: Deployment, shape: Layout) -> bool:
     took = fit(case, shape=shape)
     return took is not None and took.fits is False
 
 
-def _host(case: Case) -> int | None:
+def _host(case: Deployment) -> int | None:
     return case.gpus if one_node(case) else None

@@ -1,6 +1,6 @@
 """How long a usual request is, and whether memory is left unused that such requests want. Pure."""
 
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 from vllm_facts.sizing.effective_flags import number, pooling, seqs_in_force, sparse, transformer
 from vllm_facts.sizing.kv_cache import fit, longest
 
@@ -15,14 +15,14 @@ TYPICAL_ELSE = 2048
 an API 3,072, chat 2,048 (serving guide, templates 1, 3 and 5)."""
 
 
-def usual(case: Case, *, part: int = PART) -> int | None:
+def usual(case: Deployment, *, part: int = PART) -> int | None:
     """Tokens of a usual request: a `part`-th of the longest, within bounds; None where that is not known."""
     most = longest(case)
     bound = TYPICAL.get(case.profile, TYPICAL_ELSE)
     return None if most is None else max(SHORTEST, min(most // part, bound))
 
 
-def lifted(case: Case) -> float | None:
+def lifted(case: Deployment) -> float | None:
     """M5: to what a given share of the GPU below 0.8 can be raised; None where it is high enough."""
     given = number(case, SHARE)
     if given is None or given >= LOW_SHARE or case.setting.get("kv_cache_memory_bytes") or pooling(case):
@@ -31,7 +31,7 @@ def lifted(case: Case) -> float | None:
     return MOE_SHARE if sparse(case) or hybrid else DENSE_SHARE
 
 
-def raised(case: Case) -> float | None:
+def raised(case: Deployment) -> float | None:
     """The same where more KV cache is wanted; None where all that may run have theirs.
 
     Each half as long as the longest, but no longer than usual.

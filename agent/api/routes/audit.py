@@ -9,10 +9,10 @@ import structlog
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.api.daemon_view import Desk
-from agent.api.middleware import Border
+from agent.api.daemon_view import DaemonView
+from agent.api.middleware import AccessControl
 from agent.api.operations import Call, Operation
-from agent.api.problems import Refusal
+from agent.api.problems import RequestRefusedError
 from agent.api.rate_limits import PIECE
 from agent.domain.errors import JournalError
 
@@ -27,7 +27,7 @@ Following = asyncio.Future[Mapping[str, object]]
 Closing = asyncio.Task[Literal[True]]
 log = structlog.get_logger(__name__)
 
-BORDER: web.AppKey[Border] = web.AppKey("border", Border)
+BORDER: web.AppKey[AccessControl] = web.AppKey("border", AccessControl)
 CLOSING: web.AppKey[asyncio.Event] = web.AppKey("closing", asyncio.Event)
 HEARTBEAT: web.AppKey[float] = web.AppKey("heartbeat_s", float)
 OPEN: web.AppKey[set[object]] = web.AppKey("open", set)
@@ -56,7 +56,7 @@ async def _list(call: Call) -> AuditDocument:
     return AuditDocument(records=records, next=_seq(records[-1]) if records else query.after)
 
 
-async def _read(desk: Desk, after: int, limit: int) -> AsyncIterator[Mapping[str, object]]:
+async def _read(desk: DaemonView, after: int, limit: int) -> AsyncIterator[Mapping[str, object]]:
     """The records after `after`; others have their turn between slices."""
     left = limit
     while records := desk.records(after, min(left, SLICE)):
@@ -73,7 +73,7 @@ async def _events(call: Call) -> web.StreamResponse:
     app = call.request.app
     if len(app[OPEN]) >= STREAMS:
         detail = f"{STREAMS} streams are open, no more are kept; close one, or read /v1/audit instead."
-        raise Refusal(503, detail, kind="too-many-streams", headers={"Retry-After": "30"})
+        raise RequestRefusedError(503, detail, kind="too-many-streams", headers={"Retry-After": "30"})
     stream = _Stream(call, last)
     app[OPEN].add(stream)
     try:
@@ -87,7 +87,9 @@ def _last_seen(request: web.Request) -> int | None:
     if sent is None or not sent:
         return None
     if not (sent.isascii() and sent.isdigit() and int(sent[:20]) <= 2**53):
-        raise Refusal(422, "Last-Event-ID must be the `id` of an event of this stream: a whole number.")
+        raise RequestRefusedError(
+            422, "Last-Event-ID must be the `id` of an event of this stream: a whole number."
+        )
     return int(sent[:20])
 
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from agent.api.metrics import MEDIA, exposition
 from agent.api.operations import Call, Operation
-from agent.api.problems import Refusal
+from agent.api.problems import RequestRefusedError
 
 DESCRIPTION: web.AppKey[bytes] = web.AppKey("description", bytes)
 
@@ -29,7 +29,7 @@ async def _ready(call: Call) -> ReadyDocument:
         detail = (
             "The daemon is not ready: it has not recovered yet, or its loop makes no progress; see its log."
         )
-        raise Refusal(503, detail, kind="not-ready", headers={"Retry-After": "5"})
+        raise RequestRefusedError(503, detail, kind="not-ready", headers={"Retry-After": "5"})
     return ReadyDocument()
 
 

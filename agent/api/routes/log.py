@@ -6,8 +6,8 @@ from itertools import accumulate, takewhile
 
 from pydantic import Field
 
-from agent.api.daemon_view import Desk
-from agent.api.documents import Document, Text
+from agent.api.daemon_view import DaemonView
+from agent.api.documents import Document, DocumentText
 from agent.api.operations import Call, Operation
 from agent.api.routes.rollouts import UNKNOWN, asked_for
 from agent.domain.errors import ActError
@@ -27,10 +27,10 @@ class LogDocument(Document):
         description="read now; false: the rollout is over, and these are the lines that it kept"
     )
     at: datetime = Field(description="the daemon's clock")
-    lines: list[Text] = Field(
+    lines: list[DocumentText] = Field(
         description=f"oldest first, without control characters and secrets; at most {LINES}, of {BYTES} bytes"
     )
-    why: Text = Field(description="why there are no lines; empty when there are")
+    why: DocumentText = Field(description="why there are no lines; empty when there are")
 
 
 async def _log(call: Call) -> LogDocument:
@@ -55,7 +55,7 @@ async def _log(call: Call) -> LogDocument:
     )
 
 
-async def _read(desk: Desk, target: str, server: Server) -> tuple[tuple[str, ...], str]:
+async def _read(desk: DaemonView, target: str, server: Server) -> tuple[tuple[str, ...], str]:
     """The lines, and what is to be said where there are none."""
     try:
         return await desk.log(target, server), f"{server.name} has written nothing."

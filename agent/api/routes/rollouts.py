@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.documents import RolloutDocument, rollout_of
 from agent.api.operations import Call, Operation
-from agent.api.problems import Refusal
+from agent.api.problems import RequestRefusedError
 from agent.api.routes.targets import Reason, state_of
 from agent.domain.events import Aborted
 from agent.domain.state import Phase, Rollout
@@ -45,7 +45,7 @@ def asked_for(call: Call) -> tuple[str, Rollout]:
     for target, rollout in call.desk.rollouts():
         if rollout.id == name:
             return target, rollout
-    raise Refusal(
+    raise RequestRefusedError(
         404, f"There is no rollout {name[:100]!r}; GET /v1/rollouts lists them.", kind="no-such-rollout"
     )
 
@@ -70,7 +70,7 @@ async def _abort(call: Call) -> RolloutDocument:
     target, rollout = asked_for(call)
     if rollout.outcome == "promoted":
         detail = "The rollout was promoted and is over; ask for the change back (`trimtab propose`) instead."
-        raise Refusal(409, detail, kind="promoted")
+        raise RequestRefusedError(409, detail, kind="promoted")
     state = state_of(call, target)
     if rollout.outcome == "rolled_back" or state.phase is Phase.ROLLING_BACK:
         return rollout_of(state, target, rollout)
@@ -81,7 +81,7 @@ async def _abort(call: Call) -> RolloutDocument:
         detail = (
             f"The rollout is {state.phase.value} and was not taken back: {state.note or 'it is too late'}"
         )
-        raise Refusal(409, detail, kind="not-taken")
+        raise RequestRefusedError(409, detail, kind="not-taken")
     return rollout_of(state, target, now)
 
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.operations import Call, Operation
 from agent.api.routes.targets import state_of
-from agent.observe.timeseries import COLUMNS, MINUTE_S, Minute, thinned
+from agent.observe.timeseries import COLUMNS, MINUTE_S, MinuteRow, thinned
 
 Column = list[float | None]
 
@@ -62,7 +62,7 @@ async def _series(call: Call) -> SeriesDocument:
     )
 
 
-def _columns(rows: list[Minute], start: int, every_s: int) -> dict[str, Column]:
+def _columns(rows: list[MinuteRow], start: int, every_s: int) -> dict[str, Column]:
     """Where there is no row, null: a line in a chart must not go on over it."""
     length = (rows[-1].at - start) // every_s + 1 if rows else 0
     columns: dict[str, Column] = {name: [None] * length for name in COLUMNS}

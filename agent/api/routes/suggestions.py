@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from agent.api.documents import SuggestionDocument, suggestion_of, tag_of
-from agent.api.operations import Answer, Call, Operation
-from agent.api.problems import Refusal
+from agent.api.operations import Call, Operation, OperationResult
+from agent.api.problems import RequestRefusedError
 from agent.api.routes.targets import PLAIN, Reason, state_of
 from agent.domain.events import Approved, Denied
 from agent.domain.state import Suggestion, SuggestionStatus
@@ -47,15 +47,15 @@ def _suggestion(call: Call) -> Suggestion:
     for suggestion in call.desk.suggestions():
         if suggestion.id == name:
             return suggestion
-    raise Refusal(
+    raise RequestRefusedError(
         404,
         f"There is no suggestion {name[:100]!r}; GET /v1/suggestions lists them.",
         kind="no-such-suggestion",
     )
 
 
-def _shown(suggestion: Suggestion) -> Answer:
-    return Answer(value=suggestion_of(suggestion), headers=tag_of(suggestion))
+def _shown(suggestion: Suggestion) -> OperationResult:
+    return OperationResult(value=suggestion_of(suggestion), headers=tag_of(suggestion))
 
 
 async def _list(call: Call) -> SuggestionsDocument:
@@ -68,14 +68,14 @@ async def _list(call: Call) -> SuggestionsDocument:
     return SuggestionsDocument(suggestions=chosen[: query.limit])
 
 
-async def _show(call: Call) -> Answer:
+async def _show(call: Call) -> OperationResult:
     return _shown(_suggestion(call))
 
 
 def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
     over = suggestion.status == "open" and call.desk.now() >= suggestion.expires_at
     if over or suggestion.status == "expired":
-        raise Refusal(
+        raise RequestRefusedError(
             410,
             f"The suggestion expired at {suggestion.expires_at.isoformat()}; what is still worth doing is"
             " suggested again with fresh numbers.",
@@ -83,10 +83,12 @@ def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
         )
     if suggestion.status not in {"open", "checking"}:
         by = f" by {suggestion.decided_by}" if suggestion.decided_by else ""
-        raise Refusal(409, f"The suggestion is not open: it is {suggestion.status}{by}.", kind="not-open")
+        raise RequestRefusedError(
+            409, f"The suggestion is not open: it is {suggestion.status}{by}.", kind="not-open"
+        )
 
 
-async def _approve(call: Call) -> Answer:
+async def _approve(call: Call) -> OperationResult:
     """Approve what was seen. A refusal never names the digest that would have been right: a client would
     just send it back, and nobody would have looked."""
     body, suggestion = call.asked(ApprovalBody), _suggestion(call)
@@ -95,14 +97,14 @@ async def _approve(call: Call) -> Answer:
         return _shown(suggestion)
     _refuse_ended(call, suggestion)
     if suggestion.status == "checking":
-        raise Refusal(
+        raise RequestRefusedError(
             409,
             "The engine is still asked what would come of it, and nobody has seen the answer. Look at it when"
             " its status is open, then approve what you see.",
             kind="checking",
         )
     if not same:
-        raise Refusal(
+        raise RequestRefusedError(
             409,
             "The digest is not that of the suggestion as it is now: it has changed since it was shown."
             " Look at it again, then approve what you see.",
@@ -111,10 +113,10 @@ async def _approve(call: Call) -> Answer:
     state = state_of(call, suggestion.target)
     if state.mode == "advise":
         detail = 'The mode is advise, so nothing is changed; set [agent] mode = "approve" and restart.'
-        raise Refusal(409, detail, kind="mode-is-advise")
+        raise RequestRefusedError(409, detail, kind="mode-is-advise")
     if state.paused:
         detail = f"The target is paused; `trimtab resume {suggestion.target}` first."
-        raise Refusal(409, detail, kind="paused")
+        raise RequestRefusedError(409, detail, kind="paused")
     event = Approved(
         at=call.desk.now(),
         actor=call.actor,
@@ -125,11 +127,13 @@ async def _approve(call: Call) -> Answer:
     state = await call.submit(suggestion.target, event)
     now = _suggestion(call) if state.suggestion is None else state.suggestion
     if now.id != suggestion.id or now.status != "approved" or now.digest != body.digest:
-        raise Refusal(409, f"The approval was not taken: {state.note or now.status}", kind="not-taken")
+        raise RequestRefusedError(
+            409, f"The approval was not taken: {state.note or now.status}", kind="not-taken"
+        )
     return _shown(now)
 
 
-async def _deny(call: Call) -> Answer:
+async def _deny(call: Call) -> OperationResult:
     body, suggestion = call.asked(DenialBody), _suggestion(call)
     if suggestion.status == "denied":
         return _shown(suggestion)
@@ -138,7 +142,9 @@ async def _deny(call: Call) -> Answer:
     state = await call.submit(suggestion.target, event)
     now = state.suggestion if state.suggestion and state.suggestion.id == suggestion.id else _suggestion(call)
     if now.status != "denied":
-        raise Refusal(409, f"The denial was not taken: {state.note or now.status}", kind="not-taken")
+        raise RequestRefusedError(
+            409, f"The denial was not taken: {state.note or now.status}", kind="not-taken"
+        )
     return _shown(now)
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
-from agent.api.operations import Answer, Call, Operation
-from agent.api.problems import Refusal
+from agent.api.operations import Call, Operation, OperationResult
+from agent.api.problems import RequestRefusedError
 from agent.domain.events import ChangeAsked, Paused, Resumed
 from agent.domain.state import State
 from vllm_facts.values import Value
@@ -37,7 +37,7 @@ def _value(value: object) -> object:
     return value
 
 
-KnobValue = Annotated[
+RequestedValue = Annotated[
     bool | int | float | str | None,
     BeforeValidator(_value),
     Field(description="at most 200 printable characters, below 2**53; null: vLLM's own default"),
@@ -56,7 +56,7 @@ KnobValue = Annotated[
 class ChangeBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    to: dict[KnobName, KnobValue] = Field(
+    to: dict[KnobName, RequestedValue] = Field(
         min_length=1,
         max_length=16,
         description="by canonical flag name",
@@ -74,7 +74,9 @@ def state_of(call: Call, name: str) -> State:
     states = call.desk.states()
     if name not in states:
         known = ", ".join(sorted(states)) or "none"
-        raise Refusal(404, f"There is no target {name[:100]!r}; there are: {known}.", kind="no-such-target")
+        raise RequestRefusedError(
+            404, f"There is no target {name[:100]!r}; there are: {known}.", kind="no-such-target"
+        )
     return states[name]
 
 
@@ -101,7 +103,7 @@ async def _resume(call: Call) -> TargetDocument:
     return target_of(call.desk, state)
 
 
-async def _ask(call: Call) -> Answer:
+async def _ask(call: Call) -> OperationResult:
     body = call.asked(ChangeBody)
     before = state_of(call, call.part("name"))
     wanted: dict[str, Value] = dict(body.to)
@@ -116,11 +118,11 @@ async def _ask(call: Call) -> Answer:
     if not is_new and dict(made.proposal.to) != wanted:  # an older one still waits; this one was not taken
         raise _refused(state)
     headers = {"Location": f"/v1/suggestions/{made.id}", **tag_of(made)}
-    return Answer(value=suggestion_of(made), headers=headers)
+    return OperationResult(value=suggestion_of(made), headers=headers)
 
 
-def _refused(state: State) -> Refusal:
-    return Refusal(
+def _refused(state: State) -> RequestRefusedError:
+    return RequestRefusedError(
         409,
         f"The guard did not take the change: {state.note or 'it gave no reason'}",
         kind="refused-by-guard",

@@ -8,16 +8,26 @@ from datetime import datetime, timedelta
 from random import Random
 
 from agent.audit.history import Point
-from agent.audit.records import GENESIS, Actor, Entry, line_of
-from agent.domain.answers import Quality
+from agent.audit.records import GENESIS, Actor, JournalEntry, line_of
+from agent.domain.answers import AnswerComparison
 from agent.domain.effects import Route
-from agent.domain.model import Evidence, Forecast, Objective, Outcome, Plan, Prospect, Server, Slo, Step
+from agent.domain.model import (
+    Evidence,
+    Forecast,
+    Objective,
+    Outcome,
+    Plan,
+    PreflightResult,
+    Server,
+    Slo,
+    Step,
+)
 from agent.domain.reading import Gpu, Latency, Reading, Request, RequestOutcome, SourceState, Trend
-from agent.domain.request_counts import Arm, arm_of
+from agent.domain.request_counts import RequestCounts, arm_of
 from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.domain.trial import Lens, Stream, Trial
-from agent.observe.timeseries import Minute
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from agent.domain.trial import EvidenceStream, Lens, Trial
+from agent.observe.timeseries import MinuteRow
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from vllm_facts.values import Value
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), itl=Objective(under_s=0.06, share=0.95))
@@ -56,7 +66,7 @@ NAMES = (
 
 
 @dataclass
-class Scene(FakeDesk):
+class Scene(FakeDaemonView):
     """Its audit is a real chain."""
 
     curves: dict[str, Sequence[Point]] = field(default_factory=dict)
@@ -78,10 +88,12 @@ class Scene(FakeDesk):
         who = Actor(kind="person", id=actor, role="operator") if actor else Actor(kind="daemon", id="trimtab")
         state = self.states()[self.target]
         self.write(
-            Entry(at=self.at, actor=who, action=f"desk.{event.lower()}", target=self.target, why=state.note)
+            JournalEntry(
+                at=self.at, actor=who, action=f"desk.{event.lower()}", target=self.target, why=state.note
+            )
         )
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: JournalEntry) -> None:
         prev = str(self._records[-1]["hash"]) if self._records else GENESIS
         line = line_of(entry, seq=len(self._records) + 1, prev=prev, boot_id="boot", host="gpu-1")
         record = json.loads(line)
@@ -131,7 +143,7 @@ def suggest(desk: Scene) -> Suggestion:
             Evidence(metric="ttft_p95", value=1.94, unit="s", window_s=30),
         ),
     )
-    prospect = Prospect(
+    prospect = PreflightResult(
         why="two GPUs are free", start_s=95.0, notes=("warm start: weights and graphs are in the cache",)
     )
     forecast = Forecast(rate_rps=7.4, usual_s=260, likely_s=540, hold_s=1800)
@@ -166,7 +178,7 @@ def roll(desk: Scene, name: str) -> Rollout:
         trial=Trial(streams=streams, valid_s=231.0, at=at),
         exposed=arm(random, 702, 0.28),
         bad=24,
-        quality=Quality(
+        quality=AnswerComparison(
             ok=True,
             why="green answers like blue: 38 of 40 prompts word for word",
             prompts=40,
@@ -219,7 +231,7 @@ def roll(desk: Scene, name: str) -> Rollout:
     return rollout
 
 
-def arm(random: Random, total: int, ttft_s: float) -> Arm:
+def arm(random: Random, total: int, ttft_s: float) -> RequestCounts:
     def one(number: int) -> Request:
         outcome: RequestOutcome = "failed" if number % 640 == 7 else "ok"
         first_s = ttft_s * random.lognormvariate(-0.8, 0.6)
@@ -230,7 +242,7 @@ def arm(random: Random, total: int, ttft_s: float) -> Arm:
     return arm_of([one(number) for number in range(total)], SLO)
 
 
-def day(*, hours: float, at: datetime, seed: int) -> list[Minute]:
+def day(*, hours: float, at: datetime, seed: int) -> list[MinuteRow]:
     """A working day's load, with an afternoon in which there is too much of it."""
     end = int(at.timestamp()) // 60 * 60
     random = Random(seed)  # noqa: S311
@@ -244,7 +256,7 @@ def day(*, hours: float, at: datetime, seed: int) -> list[Minute]:
         short = max(0.0, asked - 8.5 + noise / 2)
         good = max(0.0, asked - short * 1.6)
         minutes.append(
-            Minute(
+            MinuteRow(
                 at=when,
                 requests_rps=round(asked, 3),
                 goodput_rps=round(good, 3),
@@ -312,9 +324,9 @@ def _outcomes(at: datetime) -> tuple[Outcome, ...]:
 
 def _stream(
     name: str, edge_s: float | None, counted: tuple[int, int, int, int], *, good: float, worse: float
-) -> Stream:
+) -> EvidenceStream:
     lens = Lens(log_worse=worse, most_good=good)
-    return Stream(name=name, edge_s=edge_s, margin=0.01, requests=lens, counted=counted)
+    return EvidenceStream(name=name, edge_s=edge_s, margin=0.01, requests=lens, counted=counted)
 
 
 def _told(desk: Scene) -> None:
@@ -338,7 +350,7 @@ def _told(desk: Scene) -> None:
         name = NAMES[number // 9 % 2]
         state = desk.states().get(name)
         desk.write(
-            Entry(
+            JournalEntry(
                 at=when,
                 actor=actor,
                 action=action,

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from agent.api.app import build_app
-from agent.api.rate_limits import Limits
+from agent.api.rate_limits import RateLimits
 from agent.api.routes.console import pages
 from agent.api.server import serve
 from agent.api.tokens import Tokens, mint, store
 from agent.config.listen import Role
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 Found = TypeVar("Found")
@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 class Site:
     """Can be stopped and started again at the same address."""
 
-    desk: FakeDesk
+    desk: FakeDaemonView
     tokens: Tokens
     token: Mapping[Role, str]
     file: Path  # of the tokens
@@ -40,7 +40,7 @@ class Site:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        limits = Limits(now=lambda: 0.0, burst=inf)
+        limits = RateLimits(now=lambda: 0.0, burst=inf)
         app = build_app(self.desk, self.tokens, (), pages(), limits=limits, heartbeat_s=0.2)
         self._runner = self._wait(serve(app, f"127.0.0.1:{self.port}"))
         self.port = self._runner.addresses[0][1]
@@ -63,7 +63,7 @@ class Site:
 
 
 @contextmanager
-def site(desk: FakeDesk, folder: Path) -> Iterator[Site]:
+def site(desk: FakeDaemonView, folder: Path) -> Iterator[Site]:
     made = {role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES}
     file = folder / "tokens"
     store(file, [token for _, token in made.values()])

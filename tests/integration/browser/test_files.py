@@ -9,14 +9,14 @@ from aiohttp.test_utils import TestClient, TestServer
 from agent.api.app import build_app
 from agent.api.routes.console import pages
 from agent.api.tokens import Tokens
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client, bearers, desk, tokens
 
 __all__ = ["bearers", "desk", "tokens"]  # fixtures
 
 
 @pytest.fixture
-async def visitor(desk: FakeDesk, tokens: Tokens) -> AsyncIterator[Client]:
+async def visitor(desk: FakeDaemonView, tokens: Tokens) -> AsyncIterator[Client]:
     """Somebody without a token."""
     app = build_app(desk, tokens, pages=pages(), heartbeat_s=0.05)
     async with TestClient(TestServer(app), auto_decompress=False) as client:
@@ -66,7 +66,7 @@ async def test_who_asks_is_told_who_they_are(visitor: Client, bearers: dict[str,
 
 
 async def test_a_brief_audit_leaves_out_the_bulk(
-    visitor: Client, desk: FakeDesk, bearers: dict[str, dict[str, str]]
+    visitor: Client, desk: FakeDaemonView, bearers: dict[str, dict[str, str]]
 ) -> None:
     desk._records.append({"seq": 1, "action": "a", "state": {"large": "x"}, "effects": [1]})
     async with visitor.get("/v1/audit?brief=true", headers=bearers["viewer"]) as response:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from simulator.traffic import Traffic
+from simulator.traffic import TrafficGenerator
 from tests.e2e.config_builder import Wishes
 from tests.e2e.rig import PATIENCE_S, Rig, lost
 from tests.integration.browser.conftest import PATIENCE_MS
@@ -59,7 +59,7 @@ def rig(aside: Aside, tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def traffic(aside: Aside, rig: Rig) -> Iterator[Traffic]:
+def traffic(aside: Aside, rig: Rig) -> Iterator[TrafficGenerator]:
     clients = rig.clients(rate=10.0)
     yield aside.run(clients.__aenter__())
     aside.run(clients.__aexit__(None, None, None))
@@ -80,7 +80,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.mark.timeout(400)
 def test_a_suggestion_is_approved_watched_and_taken_back(
-    aside: Aside, rig: Rig, traffic: Traffic, page: Page
+    aside: Aside, rig: Rig, traffic: TrafficGenerator, page: Page
 ) -> None:
     made = aside.run(rig.propose(max_num_seqs=16))
 

@@ -9,10 +9,10 @@ import pytest
 from agent.domain.events import Observed
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Gpu, Latency, Reading, Request
-from agent.domain.request_counts import Arm, arm_of
+from agent.domain.request_counts import RequestCounts, arm_of
 from agent.domain.state import Rollout
-from agent.observe.timeseries import KEPT, Minute, Series, quantile, thinned
-from tests.support.fake_daemon_view import NOON, PLAN, FakeDesk, steady
+from agent.observe.timeseries import KEPT, MinuteRow, TimeSeries, quantile, thinned
+from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView, steady
 from tests.unit.api.conftest import Client, bearers, client, desk, tokens
 
 __all__ = ["bearers", "client", "desk", "tokens"]  # fixtures
@@ -20,7 +20,7 @@ __all__ = ["bearers", "client", "desk", "tokens"]  # fixtures
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))
 
 
-def answered(*firsts_s: float) -> Arm:
+def answered(*firsts_s: float) -> RequestCounts:
     requests = [
         Request(server="chat-r0", outcome="ok", status=200, duration_s=2.0, ttft_s=first_s)
         for first_s in firsts_s
@@ -40,13 +40,13 @@ def reading(at: datetime, **more: object) -> Reading:
     )
 
 
-def watch(series: Series, begin: datetime, seconds: int, **what: object) -> None:
+def watch(series: TimeSeries, begin: datetime, seconds: int, **what: object) -> None:
     for second in range(seconds):
         series.take(Observed(at=begin + timedelta(seconds=second), **what))  # type: ignore[arg-type]
 
 
 def test_a_minute_counts_the_requests_of_all_servers() -> None:
-    series = Series()
+    series = TimeSeries()
     watch(series, NOON, 60, arms={"chat-r0": answered(0.1, 0.2), "chat-r1": answered(0.3, 0.9)})
     watch(series, NOON + timedelta(seconds=60), 1)
 
@@ -58,7 +58,7 @@ def test_a_minute_counts_the_requests_of_all_servers() -> None:
 
 
 def test_without_the_proxy_vllms_histograms_say_what_was_asked() -> None:
-    series = Series()
+    series = TimeSeries()
     ttft = Latency(count=60, p50=0.1, p95=0.6, p99=0.9, over_slo=0.1)
     gpu = Gpu(index=0, uuid="GPU-0", utilization=0.8, memory_used_mib=60, memory_total_mib=80)
     for second in range(61):
@@ -73,14 +73,14 @@ def test_without_the_proxy_vllms_histograms_say_what_was_asked() -> None:
 
 
 def test_a_minute_in_which_nothing_was_seen_is_a_gap() -> None:
-    series = Series()
+    series = TimeSeries()
     watch(series, NOON, 200)
 
     assert series.minutes() == ()
 
 
 def test_after_a_clock_was_set_back_no_minute_comes_twice() -> None:
-    series = Series()
+    series = TimeSeries()
     watch(series, NOON, 130, arms={"chat-r0": answered(0.1)})
     watch(series, NOON - timedelta(minutes=30), 130, arms={"chat-r0": answered(0.1)})
     watch(series, NOON + timedelta(seconds=130), 60, arms={"chat-r0": answered(0.1)})
@@ -92,12 +92,12 @@ def test_after_a_clock_was_set_back_no_minute_comes_twice() -> None:
 
 def test_the_day_outlives_the_daemon(tmp_path: Path) -> None:
     file = tmp_path / "series.jsonl"
-    series = Series.of(file)
+    series = TimeSeries.of(file)
     watch(series, NOON, 121, arms={"chat-r0": answered(0.1)})
     with file.open("ab") as lines:
         lines.write(b'{"at":17')  # torn by a crash
 
-    assert Series.of(file).minutes() == series.minutes() != ()
+    assert TimeSeries.of(file).minutes() == series.minutes() != ()
 
 
 def test_the_file_stays_small(tmp_path: Path) -> None:
@@ -105,45 +105,45 @@ def test_the_file_stays_small(tmp_path: Path) -> None:
     begin = int(NOON.timestamp()) - 60 * 3 * KEPT
     lines = [f'{{"at":{begin + 60 * number},"running":1.0}}\n' for number in range(3 * KEPT)]
     file.write_text("".join(lines))
-    series = Series.of(file)
+    series = TimeSeries.of(file)
     watch(series, NOON, 61, arms={"chat-r0": answered(0.1)})
 
     assert len(file.read_text().splitlines()) == len(series.minutes()) == KEPT
 
 
 def test_a_full_disk_costs_only_what_a_restart_would_have_known(tmp_path: Path) -> None:
-    series = Series.of(tmp_path / "missing" / "series.jsonl")
+    series = TimeSeries.of(tmp_path / "missing" / "series.jsonl")
     watch(series, NOON, 121, arms={"chat-r0": answered(0.1)})
 
     assert len(series.minutes()) == 2
 
 
 def test_put_together_latencies_are_the_worst_and_shares_weighed() -> None:
-    busy = Minute(at=0, requests_rps=9.0, attainment=1.0, ttft_p95_s=0.1, running=4.0)
-    idle = Minute(at=60, requests_rps=1.0, attainment=0.0, ttft_p95_s=0.4)
+    busy = MinuteRow(at=0, requests_rps=9.0, attainment=1.0, ttft_p95_s=0.1, running=4.0)
+    idle = MinuteRow(at=60, requests_rps=1.0, attainment=0.0, ttft_p95_s=0.4)
 
     (both,) = thinned((busy, idle), 120)
 
-    assert both == Minute(at=0, requests_rps=5.0, attainment=0.9, ttft_p95_s=0.4, running=4.0)
+    assert both == MinuteRow(at=0, requests_rps=5.0, attainment=0.9, ttft_p95_s=0.4, running=4.0)
 
 
 def test_a_quantile_lies_inside_its_bucket() -> None:
     arm = answered(*[0.1] * 50, *[0.2] * 50)
 
     assert quantile(arm.ttft, 0.99) == pytest.approx(0.2, rel=0.1)
-    assert quantile(Arm().ttft, 0.95) is None
+    assert quantile(RequestCounts().ttft, 0.95) is None
 
 
-def hours(*, minutes: int, without: Sequence[int] = ()) -> list[Minute]:
+def hours(*, minutes: int, without: Sequence[int] = ()) -> list[MinuteRow]:
     begin = int(NOON.timestamp()) - minutes * 60
     return [
-        Minute(at=begin + 60 * number, running=float(number))
+        MinuteRow(at=begin + 60 * number, running=float(number))
         for number in range(minutes)
         if number not in without
     ]
 
 
-async def test_the_columns_are_of_one_length_and_gaps_are_null(client: Client, desk: FakeDesk) -> None:
+async def test_the_columns_are_of_one_length_and_gaps_are_null(client: Client, desk: FakeDaemonView) -> None:
     desk.hours["chat"] = hours(minutes=10, without=(4, 5))
     async with client.get("/v1/targets/chat/series?hours=1") as response:
         series = await response.json()
@@ -154,7 +154,7 @@ async def test_the_columns_are_of_one_length_and_gaps_are_null(client: Client, d
     assert {len(column) for column in series.values() if isinstance(column, list) and column} == {10}
 
 
-async def test_a_day_can_be_had_in_fewer_points(client: Client, desk: FakeDesk) -> None:
+async def test_a_day_can_be_had_in_fewer_points(client: Client, desk: FakeDaemonView) -> None:
     desk.hours["chat"] = hours(minutes=1440)
     async with client.get("/v1/targets/chat/series?hours=24&points=144") as response:
         series = await response.json()
@@ -162,7 +162,7 @@ async def test_a_day_can_be_had_in_fewer_points(client: Client, desk: FakeDesk) 
     assert (series["every_s"], len(series["running"])) == (600, 144)
 
 
-async def test_what_is_older_than_was_asked_for_is_left_out(client: Client, desk: FakeDesk) -> None:
+async def test_what_is_older_than_was_asked_for_is_left_out(client: Client, desk: FakeDaemonView) -> None:
     desk.hours["chat"] = hours(minutes=1440)
     async with client.get("/v1/targets/chat/series?hours=2") as response:
         series = await response.json()
@@ -170,7 +170,7 @@ async def test_what_is_older_than_was_asked_for_is_left_out(client: Client, desk
     assert len(series["running"]) == 120
 
 
-async def test_rollouts_are_marked(client: Client, desk: FakeDesk) -> None:
+async def test_rollouts_are_marked(client: Client, desk: FakeDaemonView) -> None:
     began = NOON - timedelta(minutes=30)
     rollout = Rollout(
         id="chat-o1",

@@ -19,7 +19,7 @@ from actuators.host import ownership_env
 from actuators.process.plugin import ProcessEngine
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
-from agent.domain.model import Prospect, Server
+from agent.domain.model import PreflightResult, Server
 from agent.domain.ports import Engine, Site
 from agent.quality.comparison import compare, flaw_of
 from tests.support.docker_engine_rig import Place, place
@@ -287,7 +287,7 @@ async def test_it_says_what_would_come_of_a_change(rig: Rig) -> None:
 
     prospect = await rig.engine.preflight([server], {**SETTING, "max_num_seqs": 9}, "auto")
 
-    assert isinstance(prospect, Prospect)
+    assert isinstance(prospect, PreflightResult)
     assert prospect.problem or prospect.why
     assert list(await rig.engine.observe()) == [server]
 

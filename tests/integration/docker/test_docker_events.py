@@ -19,10 +19,10 @@ from docker.errors import NotFound
 from actuators.docker import labels as docker_labels
 from agent.domain.ports import Site
 from agent.domain.reading import Incident
-from docker_engine.parse import Event, Summary, event_of, summaries_of
+from docker_engine.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
 from sensors.docker_events import registry
 from sensors.docker_events.plugin import DockerEvents
-from sensors.docker_events.registry import HELD_S, Roster, site_digest
+from sensors.docker_events.registry import HELD_S, ContainerRegistry, site_digest
 from tests.unit.sensors.listening import NOON, Fleet, Heard, listening
 
 SOCKET = Path("/var/run/docker.sock")
@@ -32,7 +32,7 @@ HOST_PARTS = ("/usr", "/lib", "/lib64", "/bin")
 # Which container is which server, and what an event means
 
 
-def summary(**parts: object) -> Summary:
+def summary(**parts: object) -> ContainerSummary:
     """As the Engine sums a container up: one that publishes 8000 as 127.0.0.1:8101."""
     network = {"IPAddress": "172.17.0.5", "EndpointID": "e1"}
     whole = {
@@ -48,26 +48,26 @@ def summary(**parts: object) -> Summary:
     return one
 
 
-def event(action: str, key: str = "c1", **told: str) -> Event:
+def event(action: str, key: str = "c1", **told: str) -> ContainerEvent:
     return event_of(
         json.dumps({"Type": "container", "Action": action, "Actor": {"ID": key, "Attributes": told}}).encode()
     )
 
 
-def network(action: str, key: str = "c1") -> Event:
+def network(action: str, key: str = "c1") -> ContainerEvent:
     told = {"container": key, "name": "lab"}
     return event_of(
         json.dumps({"Type": "network", "Action": action, "Actor": {"ID": "n1", "Attributes": told}}).encode()
     )
 
 
-def known(*summaries: Summary, address: str = "127.0.0.1:8101") -> Roster:
-    roster = Roster(Fleet({"chat-r0": address}))
+def known(*summaries: ContainerSummary, address: str = "127.0.0.1:8101") -> ContainerRegistry:
+    roster = ContainerRegistry(Fleet({"chat-r0": address}))
     assert roster.resync(summaries or (summary(),), NOON) == []
     return roster
 
 
-def told(roster: Roster, *events: Event) -> list[tuple[str, str]]:
+def told(roster: ContainerRegistry, *events: ContainerEvent) -> list[tuple[str, str]]:
     heard = [incident for one in events for incident in roster.happened(one, NOON, 0.0)]
     return [(incident.what, incident.why) for incident in heard]
 
@@ -115,7 +115,7 @@ def test_a_container_of_ours_is_known_by_its_labels_from_its_first_event_on(
 
 
 def test_a_container_is_known_by_its_name_where_its_address_does_not_tell() -> None:
-    roster = Roster(Fleet({"chat-r0": "127.0.0.1:8101"}), adopted=("vllm",))
+    roster = ContainerRegistry(Fleet({"chat-r0": "127.0.0.1:8101"}), adopted=("vllm",))
     roster.resync([summary(Ports=[])], NOON)
 
     roster.happened(event("rename", oldName="/vllm", name="mine"), NOON, 0.0)
@@ -173,9 +173,9 @@ def test_the_labels_are_those_that_the_engine_writes(tmp_path: Path) -> None:
             [],
         ),
     ],
-    ids=lambda value: " ".join(one.action for one in value if isinstance(one, Event)),
+    ids=lambda value: " ".join(one.action for one in value if isinstance(one, ContainerEvent)),
 )
-def test_an_event_is_told_with_its_cause(events: list[Event], said: list[tuple[str, str]]) -> None:
+def test_an_event_is_told_with_its_cause(events: list[ContainerEvent], said: list[tuple[str, str]]) -> None:
     assert told(known(), *events) == said
 
 
@@ -207,7 +207,7 @@ def test_a_network_that_was_left_counts_when_the_container_goes_on_without_it() 
     ],
     ids=["after its end", "before its end", "for a moment", "another's"],
 )
-def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[Event]) -> None:
+def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[ContainerEvent]) -> None:
     roster = known()
     told(roster, *events)
 
@@ -232,7 +232,7 @@ def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[E
     ids=["nothing", "exited", "removed", "restarted", "paused"],
 )
 def test_what_happened_while_nobody_listened_is_seen_from_what_is_left(
-    found: list[Summary], said: list[tuple[str, str]]
+    found: list[ContainerSummary], said: list[tuple[str, str]]
 ) -> None:
     roster = known()
 

@@ -11,8 +11,8 @@ from actuators.docker.labels import container_name
 from actuators.vllm.arg_check import MARK
 from actuators.vllm.compile_cache import start_of
 from actuators.vllm.dry_run import (
-    Answer,
-    Checked,
+    DryRunOutput,
+    DryRunResult,
     body_of,
     dry_run,
     flags_of,
@@ -102,7 +102,7 @@ def test_the_answers_are_found_among_all_that_vllm_prints() -> None:
     assert (checked.version, checked.cache) == ("0.32.0", "/root/.cache/vllm")
     assert checked.answers[0].resolved["max_num_batched_tokens"] == 2048
     assert checked.answers[0].hash == "163b4d85fe"
-    assert checked.answers[1] == Answer(
+    assert checked.answers[1] == DryRunOutput(
         ok=False,
         kind="value",
         error="max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64).",
@@ -193,12 +193,12 @@ def test_the_check_sees_what_the_server_sees_and_can_touch_none_of_it() -> None:
     assert not {"Privileged", "PidMode", "PortBindings", "CpusetCpus", "Binds"} & body["HostConfig"].keys()
 
 
-def answer(compiled: str = "a", **other: Any) -> Answer:  # noqa: ANN401
-    return Answer(ok=True, hash=compiled, **other)
+def answer(compiled: str = "a", **other: Any) -> DryRunOutput:  # noqa: ANN401
+    return DryRunOutput(ok=True, hash=compiled, **other)
 
 
-def checked_with(*answers: Answer, cache: str = "/root/.cache/vllm") -> Checked:
-    return Checked(answers=answers, version="0.32.0", cache=cache)
+def checked_with(*answers: DryRunOutput, cache: str = "/root/.cache/vllm") -> DryRunResult:
+    return DryRunResult(answers=answers, version="0.32.0", cache=cache)
 
 
 KEPT = [{"Type": "volume", "Name": "cache", "Destination": "/root/.cache", "RW": True}]
@@ -213,18 +213,23 @@ KEPT = [{"Type": "volume", "Name": "cache", "Destination": "/root/.cache", "RW":
         (checked_with(answer(), answer()), [{**KEPT[0], "RW": False}], False, "mount a volume"),
         (checked_with(answer(), answer(compiles=False)), [], True, "nothing is compiled"),
         (checked_with(answer(""), answer("")), KEPT, None, "does not tell"),
-        (checked_with(Answer(ok=False), answer()), KEPT, False, "compiles anew"),
+        (checked_with(DryRunOutput(ok=False), answer()), KEPT, False, "compiles anew"),
         (
-            Checked(why="its image has no vLLM"),
+            DryRunResult(why="its image has no vLLM"),
             KEPT,
             None,
             "tried by the start itself: its image has no vLLM",
         ),
-        (checked_with(answer(), Answer(ok=False, error="no config.json")), KEPT, None, "no config.json"),
+        (
+            checked_with(answer(), DryRunOutput(ok=False, error="no config.json")),
+            KEPT,
+            None,
+            "no config.json",
+        ),
     ],
 )
 def test_a_start_is_warm_when_its_graphs_are_known_to_be_there(
-    checked: Checked, mounts: list[Json], warm: bool | None, why: str
+    checked: DryRunResult, mounts: list[Json], warm: bool | None, why: str
 ) -> None:
     start = start_of(container(mounts=mounts), checked)
 
@@ -334,7 +339,7 @@ async def test_what_a_killed_daemon_left_of_a_check_is_removed(bench: Bench, sit
 # With real vLLM.
 
 
-def asked(vllm: RealVllm, *lines: Sequence[str]) -> Checked:
+def asked(vllm: RealVllm, *lines: Sequence[str]) -> DryRunResult:
     ended = subprocess.run(
         [vllm.python, "-c", text(), json.dumps([[str(vllm.model), *line] for line in lines])],
         env={**os.environ, **ENVIRONMENT},

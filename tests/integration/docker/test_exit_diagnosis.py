@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from actuators.docker import snapshots
-from actuators.docker.exit_diagnosis import Heard, fate, refusal
+from actuators.docker.exit_diagnosis import ObservedEvents, fate, refusal
 from actuators.docker.labels import container_name
 from actuators.docker.plugin import DockerEngine
 from agent.domain.errors import ActError
@@ -343,20 +343,28 @@ async def test_one_gone_before_it_is_watched_is_said_so(here: Place) -> None:
 @pytest.mark.parametrize(
     ("state", "heard", "why"),
     [
-        ({"Status": "created", "Error": "no such device"}, Heard(), "could not be started: no such device"),
-        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, Heard(), "was killed by the kernel"),
-        ({"Status": "exited", "ExitCode": 0}, Heard(), "exited with code 0"),
-        ({"Status": "exited", "ExitCode": 1}, Heard(exit_code=1), "exited with code 1"),
-        ({"Status": "exited", "ExitCode": 139}, Heard(), "was killed by SIGSEGV"),
+        (
+            {"Status": "created", "Error": "no such device"},
+            ObservedEvents(),
+            "could not be started: no such device",
+        ),
+        (
+            {"Status": "exited", "ExitCode": 137, "OOMKilled": True},
+            ObservedEvents(),
+            "was killed by the kernel",
+        ),
+        ({"Status": "exited", "ExitCode": 0}, ObservedEvents(), "exited with code 0"),
+        ({"Status": "exited", "ExitCode": 1}, ObservedEvents(exit_code=1), "exited with code 1"),
+        ({"Status": "exited", "ExitCode": 139}, ObservedEvents(), "was killed by SIGSEGV"),
     ],
 )
-def test_the_end_is_put_in_words(state: dict[str, Any], heard: Heard, why: str) -> None:
+def test_the_end_is_put_in_words(state: dict[str, Any], heard: ObservedEvents, why: str) -> None:
     assert fate({"State": state, "HostConfig": {}, "Config": {}}, heard).startswith(why)
 
 
 def test_one_that_removed_itself_says_how_it_ended() -> None:
-    assert fate(None, Heard(exit_code=1)).startswith("exited with code 1")
-    assert fate(None, Heard(exit_code=137, signals=[9])) == "was removed by hand (docker rm)"
+    assert fate(None, ObservedEvents(exit_code=1)).startswith("exited with code 1")
+    assert fate(None, ObservedEvents(exit_code=137, signals=[9])) == "was removed by hand (docker rm)"
 
 
 def test_a_refusal_says_what_to_do() -> None:

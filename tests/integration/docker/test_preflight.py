@@ -9,7 +9,7 @@ from actuators.docker.labels import container_name
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.start_history import start_of, when
 from actuators.vllm.start_times import StartTimes
-from agent.domain.model import Prospect, Server, Strategy
+from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
 from tests.integration.docker.test_dry_run import package
 from tests.support.docker_documents import container
@@ -36,7 +36,7 @@ class Desk:
         *containers: Container,
         wanted: Strategy | Literal["auto"] = "auto",
         over: Json | None = None,
-    ) -> Prospect:
+    ) -> PreflightResult:
         """`over`: HostConfig that goes over what the Engine says."""
         blues = [await self.bench.inspect(one) for one in containers]
         for blue in blues:
@@ -45,7 +45,7 @@ class Desk:
 
     async def prospect(
         self, to: Setting, blues: Sequence[Json], wanted: Strategy | Literal["auto"] = "auto"
-    ) -> Prospect:
+    ) -> PreflightResult:
         servers = [Server(name=blue["Name"][1:], setting=setting_in(blue)) for blue in blues]
         setting = {**servers[-1].setting, **to}
         return await preflight(self.bench.client, self.site, blues, servers, setting, wanted, self.times)

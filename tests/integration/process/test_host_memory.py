@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from actuators.host import memory
-from actuators.host.memory import GpuRoom, gpus
+from actuators.host.memory import GpuMemory, gpus
 from agent.domain.errors import ActError
 
 H200 = "0, GPU-0a, 32362, 614, 143771, Disabled"
@@ -26,8 +26,8 @@ async def test_free_is_what_is_neither_used_nor_reserved(tmp_path: Path) -> None
     second = H200.replace("0, GPU-0a, 32362", "1, GPU-1b, 0")
 
     assert await gpus(stub(tmp_path, says(H200, second))) == (
-        GpuRoom(index=0, uuid="GPU-0a", free_mib=110795.0, total_mib=143771.0),
-        GpuRoom(index=1, uuid="GPU-1b", free_mib=143157.0, total_mib=143771.0),
+        GpuMemory(index=0, uuid="GPU-0a", free_mib=110795.0, total_mib=143771.0),
+        GpuMemory(index=1, uuid="GPU-1b", free_mib=143157.0, total_mib=143771.0),
     )
 
 
@@ -48,7 +48,7 @@ async def test_an_older_driver_is_asked_for_less(tmp_path: Path) -> None:
     refusal = 'echo "Field \\"memory.reserved\\" is not a valid field to query."; exit 2'
     command = stub(tmp_path, f'case "$1" in *reserved*) {refusal};; esac\n{says("0, GPU-0a, 100, 1000")}')
 
-    assert await gpus(command) == (GpuRoom(index=0, uuid="GPU-0a", free_mib=900.0, total_mib=1000.0),)
+    assert await gpus(command) == (GpuMemory(index=0, uuid="GPU-0a", free_mib=900.0, total_mib=1000.0),)
     assert len((tmp_path / "asked").read_text().splitlines()) == 2
 
 

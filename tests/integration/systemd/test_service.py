@@ -8,7 +8,7 @@ import pytest
 
 from agent.api.tokens import load, store
 from agent.audit import chain
-from simulator.traffic import Traffic
+from simulator.traffic import TrafficGenerator
 from tests.e2e.config_builder import Wishes
 from tests.e2e.rig import lost, until
 from tests.e2e.test_adopting import stranger
@@ -27,7 +27,7 @@ async def in_thread(rig: Service, *words: str) -> str:
     return await asyncio.to_thread(rig.machine.run, *words)
 
 
-async def changed_under_load(rig: Service, traffic: Traffic) -> str:
+async def changed_under_load(rig: Service, traffic: TrafficGenerator) -> str:
     """Blue's record, which green is held up to, is one of the whole load."""
     await until(lambda: _ok(traffic), lambda count: count > 100, "the load")
     return await rig.change(max_num_seqs=16)
@@ -154,7 +154,7 @@ async def _new_ones(rig: Service, server: str) -> int:
     return await rig.answered(server) - before
 
 
-async def _ok(traffic: Traffic) -> int:
+async def _ok(traffic: TrafficGenerator) -> int:
     return traffic.tally.outcomes["ok"]
 
 

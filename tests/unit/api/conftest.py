@@ -11,7 +11,7 @@ from agent.api.app import build_app
 from agent.api.idempotency import HEADER
 from agent.api.tokens import Tokens, mint, store
 from agent.config.listen import Role
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 Client = TestClient[Request, Application]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
@@ -25,8 +25,8 @@ async def with_key(request: ClientRequest, handler: ClientHandlerType) -> Client
 
 
 @pytest.fixture
-def desk() -> FakeDesk:
-    return FakeDesk()
+def desk() -> FakeDaemonView:
+    return FakeDaemonView()
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def bearers(tmp_path: Path) -> dict[Role, dict[str, str]]:
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, bearers: dict[Role, dict[str, str]], desk: FakeDesk) -> Tokens:
+def tokens(tmp_path: Path, bearers: dict[Role, dict[str, str]], desk: FakeDaemonView) -> Tokens:
     assert set(bearers) == set(ROLES)
     return Tokens(tmp_path / "tokens", desk.now)
 
 
 @pytest.fixture
 async def client(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> AsyncIterator[Client]:
     """An operator."""
     server = TestServer(build_app(desk, tokens, heartbeat_s=0.05))

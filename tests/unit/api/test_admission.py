@@ -7,7 +7,7 @@ import pytest
 from agent.domain.events import Event
 from agent.domain.state import State
 from agent.machine.step import Machine
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.machine_stories import rules
 from tests.unit.api.conftest import Client
 from vllm_facts.values import Value
@@ -16,7 +16,7 @@ PATH = "/v1/targets/chat/suggestions"
 
 
 @dataclass
-class GuardedDesk(FakeDesk):
+class GuardedDesk(FakeDaemonView):
     """The machine of the product decides what follows of an event."""
 
     def _after(self, state: State, event: Event) -> State:

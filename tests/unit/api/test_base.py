@@ -12,13 +12,13 @@ from agent.config.listen import Role
 from agent.domain.events import Event
 from agent.domain.state import Phase, State
 from agent.machine.step import Machine
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.machine_stories import NOON, World, rules
 from tests.unit.api.conftest import Client, with_key
 
 
 @dataclass
-class MachineDesk(FakeDesk):
+class MachineDesk(FakeDaemonView):
     """Decides as the daemon does."""
 
     def _after(self, state: State, event: Event) -> State:
@@ -26,7 +26,7 @@ class MachineDesk(FakeDesk):
 
 
 @pytest.fixture
-def desk() -> FakeDesk:
+def desk() -> FakeDaemonView:
     """A suggestion waits for its approval."""
     desk = MachineDesk(at=NOON)
     desk.set(World().start().until("proposed").state)
@@ -35,28 +35,28 @@ def desk() -> FakeDesk:
 
 @pytest.fixture
 async def client(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> AsyncIterator[Client]:
     server = TestServer(build_app(desk, tokens))
     async with TestClient(server, headers=bearers["operator"], middlewares=[with_key]) as client:
         yield client
 
 
-async def approve(client: Client, desk: FakeDesk) -> tuple[int, str]:
+async def approve(client: Client, desk: FakeDaemonView) -> tuple[int, str]:
     (made,) = desk.suggestions()
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
         return response.status, await response.text()
 
 
 async def test_what_was_shown_is_started_while_the_setting_is_the_same(
-    client: Client, desk: FakeDesk
+    client: Client, desk: FakeDaemonView
 ) -> None:
     assert (await approve(client, desk))[0] == 200
     assert desk.states()["chat"].phase is Phase.LAUNCHING
 
 
 async def test_what_was_shown_is_refused_when_the_setting_has_changed_since(
-    client: Client, desk: FakeDesk
+    client: Client, desk: FakeDaemonView
 ) -> None:
     state = desk.states()["chat"]
     assert state.blue is not None

@@ -21,7 +21,7 @@ from agent.api.app import OPERATIONS
 from agent.api.openapi import document
 from agent.api.tokens import Tokens, mint, store
 from agent.config.listen import Role
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.served_api import served
 
 EXAMPLES = 8  # of good and of bad requests each, for each operation and role: some 1,000 requests
@@ -35,7 +35,7 @@ THERE = {"name": ["chat"], "id": ["chat-s1", "chat-s2", "chat-o1"]}
 @dataclass(frozen=True)
 class Site:
     url: str
-    desk: FakeDesk
+    desk: FakeDaemonView
     bearers: dict[Role | None, str]
     secrets: tuple[str, ...]  # that no answer may hold
 
@@ -47,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES if role
     }
     store(path, [token for _, token in made.values()])
-    desk = FakeDesk()
+    desk = FakeDaemonView()
     begin(desk)
     secrets = [part for text, token in made.values() for part in (text, text[-43:], token.sha256)]
     assert {one.id for one in desk.suggestions()} < set(THERE["id"])
@@ -60,7 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )
 
 
-def begin(desk: FakeDesk) -> None:
+def begin(desk: FakeDaemonView) -> None:
     """As on its first day, with a secret wherever a command line, a log or a person may have left one."""
     desk.__post_init__()
     state = desk.states()[desk.target]

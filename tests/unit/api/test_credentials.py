@@ -17,11 +17,11 @@ from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from agent.api.app import build_app
-from agent.api.credentials import Entry
+from agent.api.credentials import ApiCredentials
 from agent.api.server import serve
-from agent.config.listen import Certificate, Door, Role
+from agent.config.listen import Certificate, ListenOptions, Role
 from agent.domain.errors import ConfigError
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 
 DAY = timedelta(days=1)
 
@@ -59,8 +59,8 @@ def certify(
     return Certificate(chain=chain, key=secret, client_ca=None)
 
 
-def door(certificate: Certificate | None, tokens_file: Path | None = None) -> Door:
-    return Door(
+def door(certificate: Certificate | None, tokens_file: Path | None = None) -> ListenOptions:
+    return ListenOptions(
         listen=("unix:/run/x.sock", "127.0.0.1:0", "[::1]:0"),
         hosts=("tuner.example",),
         tokens_file=tokens_file,
@@ -72,8 +72,8 @@ def door(certificate: Certificate | None, tokens_file: Path | None = None) -> Do
 
 
 @asynccontextmanager
-async def listening(entry: Entry) -> AsyncIterator[str]:
-    desk = FakeDesk()
+async def listening(entry: ApiCredentials) -> AsyncIterator[str]:
+    desk = FakeDaemonView()
     app = build_app(desk, entry.tokens, entry.hosts, peers=entry.peers)
     runner = await serve(app, "127.0.0.1:0", tls=entry.tls)
     yield f"https://127.0.0.1:{runner.addresses[0][1]}/healthz"
@@ -94,7 +94,7 @@ async def status_of(url: str, context: ssl.SSLContext) -> int:
 
 async def test_it_speaks_tls_and_no_plain_http(tmp_path: Path) -> None:
     server = certify(tmp_path, "server")
-    async with listening(Entry.of(door(server), FakeDesk().now)) as url:
+    async with listening(ApiCredentials.of(door(server), FakeDaemonView().now)) as url:
         assert await status_of(url, trusting(server)) == 200
         async with ClientSession() as session:
             with pytest.raises(ClientError):
@@ -104,7 +104,7 @@ async def test_it_speaks_tls_and_no_plain_http(tmp_path: Path) -> None:
 async def test_with_a_client_ca_nobody_comes_in_without_its_certificate(tmp_path: Path) -> None:
     server, friend, stranger = (certify(tmp_path, name) for name in ("server", "friend", "stranger"))
     mutual = replace(server, client_ca=friend.chain)
-    async with listening(Entry.of(door(mutual), FakeDesk().now)) as url:
+    async with listening(ApiCredentials.of(door(mutual), FakeDaemonView().now)) as url:
         assert await status_of(url, trusting(server, friend)) == 200
         for own in (None, stranger):
             with pytest.raises((ClientError, OSError)):
@@ -130,8 +130,8 @@ async def test_a_certificate_says_who_somebody_is_when_its_name_has_a_role(
         "spiffe://x/viewer": "viewer",
         "friend": "viewer",
     }
-    entry = Entry.of(
-        replace(door(replace(server, client_ca=friend.chain)), certificates=known), FakeDesk().now
+    entry = ApiCredentials.of(
+        replace(door(replace(server, client_ca=friend.chain)), certificates=known), FakeDaemonView().now
     )
     async with listening(entry) as url, ClientSession() as session:
         base, context = url.removesuffix("/healthz"), trusting(server, friend)
@@ -150,7 +150,7 @@ async def test_a_certificate_says_who_somebody_is_when_its_name_has_a_role(
 async def test_a_renewed_certificate_is_used_after_the_reload(tmp_path: Path) -> None:
     server = certify(tmp_path, "server")
     old = trusting(server)
-    entry = Entry.of(door(server), FakeDesk().now)
+    entry = ApiCredentials.of(door(server), FakeDaemonView().now)
     async with listening(entry) as url:
         renewed = certify(tmp_path, "server")
         entry.reload()
@@ -165,7 +165,7 @@ def test_what_cannot_be_read_again_is_logged_and_what_was_in_force_stays(tmp_pat
     tokens = tmp_path / "tokens"
     tokens.write_text("")
     tokens.chmod(0o600)
-    entry = Entry.of(door(server, tokens), FakeDesk().now)
+    entry = ApiCredentials.of(door(server, tokens), FakeDaemonView().now)
     tokens.write_text('{"sha256": "s3cret"}\n')
     server.chain.write_text("s3cret")
 
@@ -186,16 +186,20 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, broken: str)
     path.write_text("nothing of that kind")
 
     with pytest.raises(ConfigError, match=r"\[api\] tls_.* cannot be used") as caught:
-        Entry.of(door(server), FakeDesk().now)
+        ApiCredentials.of(door(server), FakeDaemonView().now)
     assert str(path) in str(caught.value)
 
 
 def test_it_answers_to_its_configured_names_and_to_the_addresses_it_listens_on() -> None:
-    assert Entry.of(door(None), FakeDesk().now).hosts == {"tuner.example", "127.0.0.1", "[::1]"}
+    assert ApiCredentials.of(door(None), FakeDaemonView().now).hosts == {
+        "tuner.example",
+        "127.0.0.1",
+        "[::1]",
+    }
 
 
 def test_the_socket_is_for_the_daemons_group_until_accounts_have_roles() -> None:
-    alone = Entry.of(door(None), FakeDesk().now)
-    shared = Entry.of(replace(door(None), users={"0": "admin"}), FakeDesk().now)
+    alone = ApiCredentials.of(door(None), FakeDaemonView().now)
+    shared = ApiCredentials.of(replace(door(None), users={"0": "admin"}), FakeDaemonView().now)
 
     assert (alone.socket_mode, shared.socket_mode) == (0o660, 0o666)

@@ -9,10 +9,10 @@ import pytest
 from agent.api.problems import MEDIA
 from agent.domain.error_budget import Budget
 from agent.domain.errors import JournalError
-from agent.domain.model import Prospect
-from agent.domain.request_counts import Arm
+from agent.domain.model import PreflightResult
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
 ZEROS = "sha256:" + "0" * 64
@@ -25,7 +25,9 @@ async def post(client: Client, path: str, body: object = None) -> tuple[int, dic
         return response.status, answer
 
 
-async def test_an_approval_names_the_digest_and_starts_the_rollout(client: Client, desk: FakeDesk) -> None:
+async def test_an_approval_names_the_digest_and_starts_the_rollout(
+    client: Client, desk: FakeDaemonView
+) -> None:
     made = desk.suggest({"max_num_seqs": 128})
 
     async with client.get(f"/v1/suggestions/{made.id}") as response:
@@ -43,7 +45,9 @@ async def test_an_approval_names_the_digest_and_starts_the_rollout(client: Clien
     assert desk.states()["chat"].phase is Phase.LAUNCHING
 
 
-async def test_an_approval_may_be_repeated_but_is_submitted_once(client: Client, desk: FakeDesk) -> None:
+async def test_an_approval_may_be_repeated_but_is_submitted_once(
+    client: Client, desk: FakeDaemonView
+) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     path, body = f"/v1/suggestions/{made.id}/approve", {"digest": made.digest}
 
@@ -54,7 +58,9 @@ async def test_an_approval_may_be_repeated_but_is_submitted_once(client: Client,
     assert len(desk.records(0, 10)) == 1
 
 
-async def test_another_digest_is_refused_without_naming_the_right_one(client: Client, desk: FakeDesk) -> None:
+async def test_another_digest_is_refused_without_naming_the_right_one(
+    client: Client, desk: FakeDaemonView
+) -> None:
     made = desk.suggest({"max_num_seqs": 128})
 
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": ZEROS}) as response:
@@ -67,7 +73,7 @@ async def test_another_digest_is_refused_without_naming_the_right_one(client: Cl
     assert desk.states()["chat"].phase is Phase.PROPOSED
 
 
-async def test_an_expired_suggestion_is_gone(client: Client, desk: FakeDesk) -> None:
+async def test_an_expired_suggestion_is_gone(client: Client, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     desk.at += timedelta(hours=1)
 
@@ -75,7 +81,7 @@ async def test_an_expired_suggestion_is_gone(client: Client, desk: FakeDesk) -> 
     assert (await post(client, f"/v1/suggestions/{made.id}/deny", {"reason": "late"}))[0] == 410
 
 
-async def test_nobody_approves_what_is_still_checked(client: Client, desk: FakeDesk) -> None:
+async def test_nobody_approves_what_is_still_checked(client: Client, desk: FakeDaemonView) -> None:
     desk.checks = True
     made = desk.suggest({"max_num_seqs": 128})
 
@@ -89,7 +95,7 @@ async def test_nobody_approves_what_is_still_checked(client: Client, desk: FakeD
     assert desk.states()["chat"].phase is Phase.CHECKING
 
 
-async def test_what_is_still_checked_may_be_denied(client: Client, desk: FakeDesk) -> None:
+async def test_what_is_still_checked_may_be_denied(client: Client, desk: FakeDaemonView) -> None:
     desk.checks = True
     made = desk.suggest({"max_num_seqs": 128})
 
@@ -98,11 +104,13 @@ async def test_what_is_still_checked_may_be_denied(client: Client, desk: FakeDes
     assert (status, answer["status"]) == (200, "denied")
 
 
-async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, desk: FakeDesk) -> None:
+async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, desk: FakeDaemonView) -> None:
     desk.checks = True
     made = desk.suggest({"max_num_seqs": 128})
     no_room = "one GPU, and vllm holds it"
-    desk.answer(Prospect(strategy="swap", why=no_room, start_s=40, outage_s=52, notes=("a warm start",)))
+    desk.answer(
+        PreflightResult(strategy="swap", why=no_room, start_s=40, outage_s=52, notes=("a warm start",))
+    )
 
     async with client.get(f"/v1/suggestions/{made.id}") as response:
         shown = await response.json()
@@ -121,10 +129,12 @@ async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, des
     assert (rollout["strategy"], rollout["outage_s"]) == ("swap", 52)
 
 
-async def test_a_refused_suggestion_says_why_and_cannot_be_approved(client: Client, desk: FakeDesk) -> None:
+async def test_a_refused_suggestion_says_why_and_cannot_be_approved(
+    client: Client, desk: FakeDaemonView
+) -> None:
     desk.checks = True
     made = desk.suggest({"max_num_seqs": 128})
-    desk.answer(Prospect(problem="vLLM does not take max_num_seqs 128", lasting=True))
+    desk.answer(PreflightResult(problem="vLLM does not take max_num_seqs 128", lasting=True))
 
     async with client.get("/v1/suggestions?status=refused") as response:
         (shown,) = (await response.json())["suggestions"]
@@ -135,7 +145,7 @@ async def test_a_refused_suggestion_says_why_and_cannot_be_approved(client: Clie
     assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-open")
 
 
-async def test_a_change_that_a_person_asks_for_is_checked_first(client: Client, desk: FakeDesk) -> None:
+async def test_a_change_that_a_person_asks_for_is_checked_first(client: Client, desk: FakeDaemonView) -> None:
     desk.checks = True
     body = {"to": {"max_num_seqs": 128}, "reason": "a test"}
 
@@ -147,7 +157,7 @@ async def test_a_change_that_a_person_asks_for_is_checked_first(client: Client, 
     assert "ETag" not in response.headers
 
 
-async def test_a_superseded_suggestion_is_not_open(client: Client, desk: FakeDesk) -> None:
+async def test_a_superseded_suggestion_is_not_open(client: Client, desk: FakeDaemonView) -> None:
     old = desk.suggest({"max_num_seqs": 128})
     desk.suggest({"max_num_seqs": 96})
 
@@ -156,7 +166,7 @@ async def test_a_superseded_suggestion_is_not_open(client: Client, desk: FakeDes
     assert (status, problem["detail"]) == (409, "The suggestion is not open: it is superseded.")
 
 
-async def test_nothing_is_approved_in_advise_mode(client: Client, desk: FakeDesk) -> None:
+async def test_nothing_is_approved_in_advise_mode(client: Client, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     desk.set(replace(desk.states()["chat"], mode="advise"))
 
@@ -166,7 +176,7 @@ async def test_nothing_is_approved_in_advise_mode(client: Client, desk: FakeDesk
     assert "mode is advise" in problem["detail"]
 
 
-async def test_nothing_is_approved_while_paused(client: Client, desk: FakeDesk) -> None:
+async def test_nothing_is_approved_while_paused(client: Client, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     await post(client, "/v1/targets/chat/pause")
 
@@ -176,7 +186,9 @@ async def test_nothing_is_approved_while_paused(client: Client, desk: FakeDesk) 
     assert "trimtab resume chat" in problem["detail"]
 
 
-async def test_an_approval_that_the_machine_does_not_take_is_refused(client: Client, desk: FakeDesk) -> None:
+async def test_an_approval_that_the_machine_does_not_take_is_refused(
+    client: Client, desk: FakeDaemonView
+) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     desk._suggestions[made.id] = made
     desk._states["chat"] = replace(desk.states()["chat"], suggestion=None)  # the machine has dropped it
@@ -186,7 +198,7 @@ async def test_an_approval_that_the_machine_does_not_take_is_refused(client: Cli
     assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-taken")
 
 
-async def test_nothing_changes_when_the_audit_cannot_be_written(client: Client, desk: FakeDesk) -> None:
+async def test_nothing_changes_when_the_audit_cannot_be_written(client: Client, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     desk.next_error = JournalError("No space left on device")
 
@@ -199,7 +211,7 @@ async def test_nothing_changes_when_the_audit_cannot_be_written(client: Client, 
     assert desk.suggestions()[0].status == "open"
 
 
-async def test_a_denial_is_final_and_may_be_repeated(client: Client, desk: FakeDesk) -> None:
+async def test_a_denial_is_final_and_may_be_repeated(client: Client, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     path = f"/v1/suggestions/{made.id}"
 
@@ -215,7 +227,9 @@ async def test_a_denial_is_final_and_may_be_repeated(client: Client, desk: FakeD
     )
 
 
-async def test_a_change_that_a_person_asks_for_becomes_a_suggestion(client: Client, desk: FakeDesk) -> None:
+async def test_a_change_that_a_person_asks_for_becomes_a_suggestion(
+    client: Client, desk: FakeDaemonView
+) -> None:
     body = {"to": {"max_num_seqs": 128}, "reason": "a test"}
 
     async with client.post("/v1/targets/chat/suggestions", json=body) as response:
@@ -238,7 +252,7 @@ async def test_the_guard_says_why_it_does_not_take_a_change(client: Client) -> N
 
 
 async def test_a_refused_change_is_not_mistaken_for_the_suggestion_that_waits(
-    client: Client, desk: FakeDesk
+    client: Client, desk: FakeDaemonView
 ) -> None:
     desk.suggest({"max_num_seqs": 128})
 
@@ -249,7 +263,9 @@ async def test_a_refused_change_is_not_mistaken_for_the_suggestion_that_waits(
     assert status == 409
 
 
-async def test_an_abort_takes_the_rollout_back_and_may_be_repeated(client: Client, desk: FakeDesk) -> None:
+async def test_an_abort_takes_the_rollout_back_and_may_be_repeated(
+    client: Client, desk: FakeDaemonView
+) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
     path = f"/v1/rollouts/{desk.rollouts()[0][1].id}/abort"
@@ -267,7 +283,7 @@ async def test_an_abort_takes_the_rollout_back_and_may_be_repeated(client: Clien
 
 @pytest.mark.parametrize("is_over", [True, False], ids=["promoted", "promoting"])
 async def test_what_is_past_the_point_of_no_return_is_not_aborted(
-    client: Client, desk: FakeDesk, is_over: bool
+    client: Client, desk: FakeDaemonView, is_over: bool
 ) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
@@ -280,7 +296,7 @@ async def test_what_is_past_the_point_of_no_return_is_not_aborted(
     assert status == 409
 
 
-async def test_a_pause_and_its_end_may_be_repeated(client: Client, desk: FakeDesk) -> None:
+async def test_a_pause_and_its_end_may_be_repeated(client: Client, desk: FakeDaemonView) -> None:
     answers = [
         await post(client, f"/v1/targets/chat/{verb}") for verb in ("pause", "pause", "resume", "resume")
     ]
@@ -291,9 +307,9 @@ async def test_a_pause_and_its_end_may_be_repeated(client: Client, desk: FakeDes
     assert [record["event"] for record in desk.records(0, 10)] == ["Paused", "Resumed"]
 
 
-async def test_a_target_tells_what_runs_and_how_it_does(client: Client, desk: FakeDesk) -> None:
+async def test_a_target_tells_what_runs_and_how_it_does(client: Client, desk: FakeDaemonView) -> None:
     desk.suggest({"max_num_seqs": 128})
-    budget = Budget().counted(desk.at, [Arm(total=100, over_ttft=30)])
+    budget = Budget().counted(desk.at, [RequestCounts(total=100, over_ttft=30)])
     desk.set(replace(desk.states()["chat"], budget=budget))
 
     async with client.get("/v1/targets/chat") as response:
@@ -309,7 +325,7 @@ async def test_a_target_tells_what_runs_and_how_it_does(client: Client, desk: Fa
     assert target["reading"]["running"]["mean"] == 12
 
 
-async def test_lists_are_narrowed_by_their_query(client: Client, desk: FakeDesk) -> None:
+async def test_lists_are_narrowed_by_their_query(client: Client, desk: FakeDaemonView) -> None:
     for seqs in (96, 128):
         desk.suggest({"max_num_seqs": seqs})
 

@@ -9,19 +9,20 @@ from structlog.testing import capture_logs
 
 from agent.api import failed_auth
 from agent.api.app import build_app
-from agent.api.failed_auth import MOST, OTHERS, Strangers
+from agent.api.failed_auth import MOST, OTHERS, FailedAuthLog
 from agent.api.tokens import Tokens, mint, store
+from agent.audit.chain import verify
 from agent.audit.history import History
-from agent.audit.journal import Journal, verify
+from agent.audit.journal import Journal
 from agent.domain.errors import JournalError
 from agent.runtime.daemon import Daemon
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 HERE = "from 127.0.0.1"
 
 
 async def test_attempts_are_told_by_address_and_reason_and_no_token_is(
-    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     late, line = mint(role="viewer", principal="ann", made_at=NOON, expires=NOON)
     store(tmp_path / "tokens", [line])
@@ -55,7 +56,7 @@ async def test_attempts_are_told_by_address_and_reason_and_no_token_is(
 async def test_so_many_attempts_are_told_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failed_auth, "EVERY_S", 0.05)
     told: list[dict[str, int]] = []
-    door = Strangers(lambda attempts: told.append(dict(attempts)))
+    door = FailedAuthLog(lambda attempts: told.append(dict(attempts)))
     for number in range(1000):
         door.came(f"10.0.{number // 250}.{number % 250}", "no token")
     async with asyncio.timeout(20):
@@ -69,7 +70,7 @@ async def test_so_many_attempts_are_told_once_in_a_while(monkeypatch: pytest.Mon
     assert told[1][OTHERS] == 999 - MOST
 
 
-async def test_a_journal_that_cannot_be_written_lets_nobody_in(desk: FakeDesk, tokens: Tokens) -> None:
+async def test_a_journal_that_cannot_be_written_lets_nobody_in(desk: FakeDaemonView, tokens: Tokens) -> None:
     desk.next_error = JournalError("No space left on device")
 
     with capture_logs() as logged:

@@ -21,7 +21,7 @@ from agent.domain.errors import JournalError
 from agent.domain.events import ChangeAsked, Paused
 from agent.domain.state import State
 from agent.runtime.daemon import Daemon
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.unit.api.conftest import Client
 from tests.unit.api.test_roles import BODIES
 
@@ -36,7 +36,9 @@ async def post(
         return response.status, await response.json(content_type=None)
 
 
-async def test_a_repeat_gets_the_same_answer_and_asks_for_nothing(client: Client, desk: FakeDesk) -> None:
+async def test_a_repeat_gets_the_same_answer_and_asks_for_nothing(
+    client: Client, desk: FakeDaemonView
+) -> None:
     first = await post(client, "a")
     desk.suggest({"max_num_seqs": 96})
     again = await post(client, "a")
@@ -46,7 +48,7 @@ async def test_a_repeat_gets_the_same_answer_and_asks_for_nothing(client: Client
     assert len(desk.suggestions()) == 2
 
 
-async def test_without_the_same_key_it_is_another_request(client: Client, desk: FakeDesk) -> None:
+async def test_without_the_same_key_it_is_another_request(client: Client, desk: FakeDaemonView) -> None:
     await post(client, "a")
     await post(client, "b")
 
@@ -54,7 +56,7 @@ async def test_without_the_same_key_it_is_another_request(client: Client, desk: 
 
 
 async def test_a_key_belongs_to_one_request_of_one_caller(
-    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]]
+    client: Client, desk: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
     await post(client, "a")
 
@@ -67,7 +69,7 @@ async def test_a_key_belongs_to_one_request_of_one_caller(
     assert not desk.states()["chat"].paused
 
 
-async def test_a_refusal_is_repeated_as_well(client: Client, desk: FakeDesk) -> None:
+async def test_a_refusal_is_repeated_as_well(client: Client, desk: FakeDaemonView) -> None:
     beyond = {"to": {"max_num_seqs": 4096}, "reason": "more"}
     first = await post(client, "a", beyond)
     desk.bounds = {}
@@ -76,13 +78,15 @@ async def test_a_refusal_is_repeated_as_well(client: Client, desk: FakeDesk) -> 
     assert await post(client, "a", beyond) == first
 
 
-async def test_what_failed_may_be_tried_again(client: Client, desk: FakeDesk) -> None:
+async def test_what_failed_may_be_tried_again(client: Client, desk: FakeDaemonView) -> None:
     desk.next_error = JournalError("No space left on device")
 
     assert [(await post(client, "a"))[0], (await post(client, "a"))[0]] == [503, 201]
 
 
-async def test_a_repeat_while_the_first_is_worked_on_is_told_to_wait(client: Client, desk: FakeDesk) -> None:
+async def test_a_repeat_while_the_first_is_worked_on_is_told_to_wait(
+    client: Client, desk: FakeDaemonView
+) -> None:
     answers = await asyncio.gather(*(post(client, "a") for _ in range(8)))
 
     assert sorted({status for status, _ in answers} - {409}) == [201]
@@ -90,7 +94,7 @@ async def test_a_repeat_while_the_first_is_worked_on_is_told_to_wait(client: Cli
 
 
 async def test_answers_are_not_kept_without_end(
-    client: Client, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch
+    client: Client, desk: FakeDaemonView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency, "KEPT", 2)
     for key in ("a", "b", "c"):
@@ -104,7 +108,7 @@ async def test_answers_are_not_kept_without_end(
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 129, "\u00e9"])
-async def test_a_strange_key_is_refused(client: Client, desk: FakeDesk, key: str) -> None:
+async def test_a_strange_key_is_refused(client: Client, desk: FakeDaemonView, key: str) -> None:
     assert (await post(client, key))[0] == 422
     assert desk.suggestions() == []
 
@@ -113,7 +117,12 @@ async def test_a_strange_key_is_refused(client: Client, desk: FakeDesk, key: str
     ("operation", "expected"), [(one.name, one.needs_key) for one in OPERATIONS if one.method == "POST"]
 )
 async def test_a_decision_without_a_key_is_refused(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]], operation: str, *, expected: bool
+    desk: FakeDaemonView,
+    tokens: Tokens,
+    bearers: dict[Role, dict[str, str]],
+    operation: str,
+    *,
+    expected: bool,
 ) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     asked = next(one for one in OPERATIONS if one.name == operation)
@@ -139,7 +148,7 @@ STEPS = (
 
 
 async def test_after_a_restart_a_repeat_is_known_by_its_entry_and_changes_nothing(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     desk.suggest({"max_num_seqs": 96})
     first, bodies = {}, {}
@@ -166,7 +175,7 @@ async def test_after_a_restart_a_repeat_is_known_by_its_entry_and_changes_nothin
 
 
 async def test_after_a_restart_a_key_still_belongs_to_one_request(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     for _ in range(2):
         async with TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client:

@@ -10,14 +10,14 @@ from agent.api.routes.log import BYTES, LINES
 from agent.config.listen import Role
 from agent.domain.model import Server
 from agent.domain.state import Phase
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
 GREEN = Server(name="chat-r1", setting={"max_num_seqs": 128})
 
 
 @pytest.fixture
-async def rollout(client: Client, desk: FakeDesk) -> str:
+async def rollout(client: Client, desk: FakeDaemonView) -> str:
     """Its id; it has just begun, and its new server is being started."""
     made = desk.suggest({"max_num_seqs": 128})
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
@@ -33,12 +33,12 @@ async def told(client: Client, rollout: str, headers: Mapping[str, str] | None =
         return answer
 
 
-def written(desk: FakeDesk, *lines: str) -> None:
+def written(desk: FakeDaemonView, *lines: str) -> None:
     desk.logs["chat", "chat-r1"] = lines
 
 
 async def test_a_viewer_reads_what_green_wrote(
-    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]], rollout: str
+    client: Client, desk: FakeDaemonView, bearers: dict[Role, dict[str, str]], rollout: str
 ) -> None:
     written(desk, "loading weights", "capturing graphs")
 
@@ -54,7 +54,9 @@ async def test_a_viewer_reads_what_green_wrote(
     }
 
 
-async def test_of_a_long_log_the_last_lines_are_told(client: Client, desk: FakeDesk, rollout: str) -> None:
+async def test_of_a_long_log_the_last_lines_are_told(
+    client: Client, desk: FakeDaemonView, rollout: str
+) -> None:
     written(desk, *(f"line {number}" for number in range(1000)))
     by_count = (await told(client, rollout))["lines"]
     written(desk, *(f"{number:04}" + "漢" * 496 for number in range(LINES)))
@@ -66,7 +68,7 @@ async def test_of_a_long_log_the_last_lines_are_told(client: Client, desk: FakeD
     assert sum(len(line.encode()) + 1 for line in by_size) <= BYTES
 
 
-async def test_secrets_are_masked(client: Client, desk: FakeDesk, rollout: str) -> None:
+async def test_secrets_are_masked(client: Client, desk: FakeDaemonView, rollout: str) -> None:
     written(
         desk, "args: ['--api-key', 'PLANTED-1']", "HF_TOKEN=PLANTED-2 was refused", "http://ann:PLANTED-3@x/"
     )
@@ -78,7 +80,7 @@ async def test_secrets_are_masked(client: Client, desk: FakeDesk, rollout: str) 
 
 
 async def test_a_log_that_cannot_be_read_is_an_answer_that_says_why(
-    client: Client, desk: FakeDesk, rollout: str
+    client: Client, desk: FakeDaemonView, rollout: str
 ) -> None:
     desk.unreadable = "docker: the log of 1f2e: no Engine at unix:///run/docker.sock"
 
@@ -89,7 +91,7 @@ async def test_a_log_that_cannot_be_read_is_an_answer_that_says_why(
 
 
 async def test_a_server_that_is_silent_or_not_there_is_said_to_be(
-    client: Client, desk: FakeDesk, rollout: str
+    client: Client, desk: FakeDaemonView, rollout: str
 ) -> None:
     silent = await told(client, rollout)
     desk.set(replace(desk.states()["chat"], green=None))
@@ -100,7 +102,7 @@ async def test_a_server_that_is_silent_or_not_there_is_said_to_be(
 
 
 async def test_of_several_new_servers_the_newest_is_read(
-    client: Client, desk: FakeDesk, rollout: str
+    client: Client, desk: FakeDaemonView, rollout: str
 ) -> None:
     second = replace(GREEN, name="chat-r2")
     desk.set(replace(desk.states()["chat"], phase=Phase.LAUNCHING, crew=(GREEN,), green=second))
@@ -112,7 +114,7 @@ async def test_of_several_new_servers_the_newest_is_read(
 
 
 async def test_a_promoted_server_is_read_until_the_rollout_is_over(
-    client: Client, desk: FakeDesk, rollout: str
+    client: Client, desk: FakeDaemonView, rollout: str
 ) -> None:
     desk.set(replace(desk.states()["chat"], phase=Phase.PROMOTING, blue=GREEN, green=None))
     written(desk, "serving")
@@ -121,7 +123,7 @@ async def test_a_promoted_server_is_read_until_the_rollout_is_over(
 
 
 async def test_of_a_rollout_that_is_over_the_kept_lines_are_told(
-    client: Client, desk: FakeDesk, rollout: str
+    client: Client, desk: FakeDaemonView, rollout: str
 ) -> None:
     written(desk, "somebody else's by now")
     state = desk.states()["chat"]

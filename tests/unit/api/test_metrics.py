@@ -14,10 +14,10 @@ from agent.domain.effects import Route
 from agent.domain.error_budget import Budget
 from agent.domain.errors import JournalError
 from agent.domain.model import Server
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout
-from agent.telemetry.self_metrics import Histogram
-from tests.support.fake_daemon_view import PLAN, FakeDesk
+from agent.telemetry.self_metrics import DurationHistogram
+from tests.support.fake_daemon_view import PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -42,10 +42,10 @@ def samples(text: str) -> Mapping[str, float]:
 
 
 def test_the_target_is_told_in_base_units() -> None:
-    desk = FakeDesk()
+    desk = FakeDaemonView()
     server = Server(name="chat-r0", setting={})
     route = Route(number=1, servers=(server,), weights={"chat-r0": 100}, fallback="chat-r0")
-    budget = Budget().counted(desk.at, [Arm(total=100, over_ttft=30)])
+    budget = Budget().counted(desk.at, [RequestCounts(total=100, over_ttft=30)])
     desk.set(replace(desk.states()["chat"], route=route, budget=budget))
 
     found = samples(exposition(desk))
@@ -66,7 +66,7 @@ def test_the_target_is_told_in_base_units() -> None:
     assert found["trimtab_ready"] == 1
 
 
-async def test_ended_rollouts_are_counted_by_outcome(client: Client, desk: FakeDesk) -> None:
+async def test_ended_rollouts_are_counted_by_outcome(client: Client, desk: FakeDaemonView) -> None:
     for promoted in (True, False, False):
         made = desk.suggest({"max_num_seqs": 128})
         async with client.post(
@@ -94,7 +94,7 @@ def test_labels_are_escaped() -> None:
 
 
 def test_a_histogram_is_cumulative() -> None:
-    seconds = Histogram(edges=(0.1, 1.0))
+    seconds = DurationHistogram(edges=(0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7):
         seconds.observe(value)
 
@@ -109,9 +109,9 @@ def test_a_histogram_is_cumulative() -> None:
     ]
 
 
-def busy() -> FakeDesk:
+def busy() -> FakeDaemonView:
     """Everything happens at once: each metric has a sample."""
-    desk = FakeDesk()
+    desk = FakeDaemonView()
     made = desk.suggest({"max_num_seqs": 128})
     state = desk.states()["chat"]
     green = Server(name="chat-r1", setting={})
@@ -130,9 +130,9 @@ def busy() -> FakeDesk:
         plan=PLAN,
         started_at=desk.at,
         phase_since=desk.at,
-        exposed=Arm(total=40, errors=2),
+        exposed=RequestCounts(total=40, errors=2),
     )
-    budget = Budget().counted(desk.at, [Arm(total=100, over_ttft=30)])
+    budget = Budget().counted(desk.at, [RequestCounts(total=100, over_ttft=30)])
     desk.set(replace(state, phase=Phase.CANARY, green=green, route=route, rollout=rollout, budget=budget))
     for seq in range(1, 101):
         desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
@@ -185,7 +185,7 @@ def test_the_documentation_of_the_metrics_is_that_which_the_code_makes() -> None
 
 
 def test_a_pin_of_the_audit_is_told_that_changes_once_in_a_hundred_entries() -> None:
-    desk = FakeDesk()
+    desk = FakeDaemonView()
     for seq in range(1, 251):
         desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
 
@@ -196,7 +196,7 @@ def test_a_pin_of_the_audit_is_told_that_changes_once_in_a_hundred_entries() -> 
 
 
 def test_the_other_numbers_are_told_though_the_audit_cannot_be_read() -> None:
-    desk = FakeDesk()
+    desk = FakeDaemonView()
     for seq in range(1, 251):
         desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
     desk.next_error = JournalError("audit.jsonl: Input/output error")

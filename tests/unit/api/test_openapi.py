@@ -11,7 +11,7 @@ from agent.api.app import OPERATIONS, build_app
 from agent.api.openapi import document
 from agent.api.operations import Operation
 from agent.api.tokens import Tokens
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
 DOCUMENT = document(OPERATIONS)
@@ -22,7 +22,7 @@ def described() -> set[tuple[str, str]]:
 
 
 def routed() -> set[tuple[str, str]]:
-    app = build_app(FakeDesk(), Tokens(None, FakeDesk().now))
+    app = build_app(FakeDaemonView(), Tokens(None, FakeDaemonView().now))
     return {
         (route.method, route.resource.canonical)
         for route in app.router.routes()
@@ -76,7 +76,7 @@ async def test_it_is_served_as_it_is_made(client: Client) -> None:
     assert served["openapi"] == "3.1.0"
 
 
-async def test_the_answers_have_the_fields_that_are_described(client: Client, desk: FakeDesk) -> None:
+async def test_the_answers_have_the_fields_that_are_described(client: Client, desk: FakeDaemonView) -> None:
     desk.suggest({"max_num_seqs": 128})
     for path, schema in (
         ("/v1/targets/chat", "TargetDocument"),
@@ -89,7 +89,7 @@ async def test_the_answers_have_the_fields_that_are_described(client: Client, de
 
 
 async def test_pages_of_the_console_need_no_token_and_are_no_part_of_it(
-    desk: FakeDesk, tokens: Tokens
+    desk: FakeDaemonView, tokens: Tokens
 ) -> None:
     async def console(_: web.Request) -> web.Response:
         return web.Response(text="console")

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.api.app import build_app
-from agent.api.peer_identity import Peers, mapped
+from agent.api.peer_identity import PeerIdentities, mapped
 from agent.api.server import serve
 from agent.api.tokens import RANKS, Tokens
 from agent.config.listen import Role
 from agent.domain.errors import ConfigError
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 
 NOBODY = 65534
@@ -28,19 +28,19 @@ IDS = st.integers(1_000_000, 1_000_005)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 
 
-def role_of(peers: Peers, uid: int, gids: set[int]) -> Role | None:
+def role_of(peers: PeerIdentities, uid: int, gids: set[int]) -> Role | None:
     holder = peers.known(uid, gids)
     return holder.role if holder else None
 
 
 def test_root_and_the_daemons_own_user_are_admins_whatever_is_written() -> None:
-    peers = Peers({"0": "viewer", str(os.geteuid()): "viewer"}, {})
+    peers = PeerIdentities({"0": "viewer", str(os.geteuid()): "viewer"}, {})
 
     assert role_of(peers, 0, set()) == role_of(peers, os.geteuid(), set()) == "admin"
 
 
 def test_nobody_else_comes_in_by_themselves() -> None:
-    assert role_of(Peers({}, {}), 1_000_000, {0, 1_000_000}) is None
+    assert role_of(PeerIdentities({}, {}), 1_000_000, {0, 1_000_000}) is None
 
 
 @given(
@@ -52,7 +52,7 @@ def test_nobody_else_comes_in_by_themselves() -> None:
 def test_the_highest_of_the_roles_counts_and_no_other(
     users: dict[int, Role], groups: dict[int, Role], uid: int, gids: set[int]
 ) -> None:
-    peers = Peers({str(k): v for k, v in users.items()}, {str(k): v for k, v in groups.items()})
+    peers = PeerIdentities({str(k): v for k, v in users.items()}, {str(k): v for k, v in groups.items()})
     found = [role for role in (users.get(uid), *map(groups.get, gids)) if role is not None]
 
     assert role_of(peers, uid, gids) == max(found, key=lambda role: RANKS[role], default=None)
@@ -70,7 +70,7 @@ def test_an_account_that_is_not_there_is_named(
     users: dict[str, Role], groups: dict[str, Role], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        Peers(users, groups)
+        PeerIdentities(users, groups)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_a_daemon_to_which_its_users_are_nobody_does_not_start(key: str, tmp_pat
 
 
 async def test_the_daemons_own_user_needs_no_token_and_is_named_in_the_audit(
-    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
-    runner = await serve(build_app(desk, tokens, peers=Peers({}, {})), f"unix:{path}")
+    runner = await serve(build_app(desk, tokens, peers=PeerIdentities({}, {})), f"unix:{path}")
     async with ClientSession(connector=UnixConnector(str(path))) as session:
         async with session.post("http://localhost/v1/targets/chat/pause") as response:
             assert response.status == 200
@@ -135,8 +135,8 @@ async def test_the_daemons_own_user_needs_no_token_and_is_named_in_the_audit(
     await runner.cleanup()
 
 
-async def test_over_tcp_nobody_is_known_by_their_account(desk: FakeDesk, tokens: Tokens) -> None:
-    runner = await serve(build_app(desk, tokens, peers=Peers({}, {})), "127.0.0.1:0")
+async def test_over_tcp_nobody_is_known_by_their_account(desk: FakeDaemonView, tokens: Tokens) -> None:
+    runner = await serve(build_app(desk, tokens, peers=PeerIdentities({}, {})), "127.0.0.1:0")
     port = runner.addresses[0][1]
     async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/v1/targets") as response:
         assert response.status == 401
@@ -180,7 +180,7 @@ def as_nobody(groups: Sequence[int]) -> Iterator[None]:
     ],
 )
 def test_another_user_may_what_the_groups_say(
-    desk: FakeDesk,
+    desk: FakeDaemonView,
     tokens: Tokens,
     open_folder: Path,
     groups: dict[str, Role],
@@ -188,7 +188,7 @@ def test_another_user_may_what_the_groups_say(
     status: str,
 ) -> None:
     path = open_folder / "api.sock"
-    with served(desk, tokens, f"unix:{path}", Peers({}, groups)):
+    with served(desk, tokens, f"unix:{path}", PeerIdentities({}, groups)):
         path.chmod(0o666)  # the modes are the first lock; here it is the second that is asked
         with socket.socket(socket.AF_UNIX) as connection:
             with as_nobody(extra):

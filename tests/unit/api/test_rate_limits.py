@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.api.app import build_app
-from agent.api.problems import Refusal
-from agent.api.rate_limits import AT_ONCE, CALLERS, PIECE, Limits
+from agent.api.problems import RequestRefusedError
+from agent.api.rate_limits import AT_ONCE, CALLERS, PIECE, RateLimits
 from agent.api.tokens import Tokens
 from agent.config.listen import Role
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 
 
 @dataclass
@@ -23,17 +23,17 @@ class Watch:
         return self.at
 
 
-def passes(limits: Limits, caller: str = "ann") -> bool:
+def passes(limits: RateLimits, caller: str = "ann") -> bool:
     try:
         limits.spend(caller)
-    except Refusal:
+    except RequestRefusedError:
         return False
     return True
 
 
 def test_a_burst_passes_and_then_so_many_a_second() -> None:
     watch = Watch()
-    limits = Limits(watch, per_s=2.0, burst=5.0)
+    limits = RateLimits(watch, per_s=2.0, burst=5.0)
 
     assert [passes(limits) for _ in range(7)] == [True] * 5 + [False] * 2
     watch.at += 1.0
@@ -45,7 +45,7 @@ def test_a_burst_passes_and_then_so_many_a_second() -> None:
 @given(st.lists(st.floats(0, 3) | st.just(0.0), max_size=60))
 def test_no_more_pass_than_the_burst_and_the_rate_allow(pauses: list[float]) -> None:
     watch = Watch()
-    limits, passed = Limits(watch, per_s=2.0, burst=5.0), 0
+    limits, passed = RateLimits(watch, per_s=2.0, burst=5.0), 0
     for pause in pauses:
         watch.at += pause
         passed += passes(limits)
@@ -55,7 +55,7 @@ def test_no_more_pass_than_the_burst_and_the_rate_allow(pauses: list[float]) -> 
 
 def test_a_large_answer_counts_as_many_requests() -> None:
     watch = Watch()
-    limits = Limits(watch, per_s=2.0, burst=5.0)
+    limits = RateLimits(watch, per_s=2.0, burst=5.0)
     limits.spend("ann")
     limits.charge("ann", 10 * PIECE)
 
@@ -66,7 +66,7 @@ def test_a_large_answer_counts_as_many_requests() -> None:
 
 
 def test_callers_are_not_remembered_without_end() -> None:
-    limits = Limits(Watch())
+    limits = RateLimits(Watch())
     for number in range(2 * CALLERS):
         limits.spend(f"from 10.0.{number // 256}.{number % 256}")
 
@@ -74,11 +74,11 @@ def test_callers_are_not_remembered_without_end() -> None:
 
 
 def test_so_many_requests_are_open_at_once() -> None:
-    limits = Limits(Watch(), at_once=1)
+    limits = RateLimits(Watch(), at_once=1)
     with limits.turn("ann"):
         with limits.turn("bob"):
             pass
-        with pytest.raises(Refusal), limits.turn("ann"):
+        with pytest.raises(RequestRefusedError), limits.turn("ann"):
             pass
     with limits.turn("ann"):
         pass
@@ -87,9 +87,9 @@ def test_so_many_requests_are_open_at_once() -> None:
 
 
 async def test_who_asks_too_often_is_told_when_to_come_back(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
-    app = build_app(desk, tokens, limits=Limits(Watch(), per_s=0.1, burst=1.0, at_once=AT_ONCE))
+    app = build_app(desk, tokens, limits=RateLimits(Watch(), per_s=0.1, burst=1.0, at_once=AT_ONCE))
     async with TestClient(TestServer(app)) as client:
         statuses = []
         for role in ("viewer", "viewer", "operator"):
@@ -100,11 +100,11 @@ async def test_who_asks_too_often_is_told_when_to_come_back(
 
 
 async def test_who_reads_the_whole_audit_again_and_again_has_to_wait(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     for _ in range(1000):
         desk.record("x" * 700)
-    app = build_app(desk, tokens, limits=Limits(Watch(), burst=20.0))
+    app = build_app(desk, tokens, limits=RateLimits(Watch(), burst=20.0))
     async with TestClient(TestServer(app), headers=bearers["viewer"]) as client:
         statuses = []
         for _ in range(3):
@@ -115,9 +115,9 @@ async def test_who_reads_the_whole_audit_again_and_again_has_to_wait(
 
 
 async def test_guessing_tokens_is_slowed_and_locks_nobody_out(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
-    app = build_app(desk, tokens, limits=Limits(Watch(), per_s=0.1, burst=2.0))
+    app = build_app(desk, tokens, limits=RateLimits(Watch(), per_s=0.1, burst=2.0))
     async with TestClient(TestServer(app)) as client:
         statuses = []
         for number in range(4):

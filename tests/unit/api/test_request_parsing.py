@@ -19,7 +19,7 @@ from agent.api.app import OPERATIONS
 from agent.api.idempotency import HEADER
 from agent.api.problems import MEDIA, Problem
 from agent.api.tokens import Tokens, mint, store
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.served_api import served
 
 CHANGE = "/v1/targets/chat/suggestions"
@@ -32,7 +32,7 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]
     path: Path = tmp_path_factory.mktemp("api") / "tokens"
     text, token = mint(role="admin", principal="ann", made_at=NOON, expires=None)
     store(path, [token])
-    desk = FakeDesk()
+    desk = FakeDaemonView()
     desk.suggest({"max_num_seqs": 128})
     with served(desk, Tokens(path, desk.now)) as port:
         yield port, f"Bearer {text}"

@@ -11,7 +11,7 @@ from agent.api.operations import Operation
 from agent.api.problems import MEDIA
 from agent.api.tokens import Tokens
 from agent.config.listen import Role
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
 NONE = {"Authorization": ""}
@@ -106,7 +106,7 @@ async def test_a_revoked_token_is_refused_after_the_reload(
 
 
 async def test_the_detail_says_which_role_is_needed(
-    client: Client, bearers: dict[Role, dict[str, str]], desk: FakeDesk
+    client: Client, bearers: dict[Role, dict[str, str]], desk: FakeDaemonView
 ) -> None:
     async with client.post("/v1/targets/chat/pause", headers=bearers["viewer"]) as response:
         problem = await response.json(content_type=MEDIA)
@@ -139,14 +139,14 @@ async def test_a_rebound_name_is_refused(client: Client, host: str) -> None:
     ids=str,
 )
 async def test_a_page_of_another_site_is_refused(
-    client: Client, desk: FakeDesk, headers: dict[str, str]
+    client: Client, desk: FakeDaemonView, headers: dict[str, str]
 ) -> None:
     async with client.post("/v1/targets/chat/pause", headers=headers) as response:
         assert response.status == 403
     assert not desk.states()["chat"].paused
 
 
-async def test_our_own_page_may_act(client: Client, desk: FakeDesk) -> None:
+async def test_our_own_page_may_act(client: Client, desk: FakeDaemonView) -> None:
     origin = f"http://{client.host}:{client.port}"
     async with client.post(
         "/v1/targets/chat/pause", headers={"Origin": origin, "Sec-Fetch-Site": "same-origin"}

@@ -11,7 +11,7 @@ from agent.api.app import OPERATIONS
 from agent.api.tokens import Tokens, mint
 from agent.config.listen import Role
 from agent.telemetry import logging as logs
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.unit.api.conftest import Client
 from tests.unit.api.test_roles import BODIES
 from vllm_facts.masking import mask
@@ -32,7 +32,7 @@ def written() -> Iterator[io.StringIO]:
 
 async def test_no_token_is_written_or_told(
     client: Client,
-    desk: FakeDesk,
+    desk: FakeDaemonView,
     tokens: Tokens,
     bearers: dict[Role, dict[str, str]],
     written: io.StringIO,

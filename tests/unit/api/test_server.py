@@ -17,12 +17,12 @@ from agent.api.tokens import Tokens
 from agent.config.listen import Role
 from agent.domain.errors import ConfigError
 from agent.runtime.wiring import unwritable
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
 
 async def test_it_listens_on_a_unix_socket_for_its_group(
-    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
     runner = await serve(build_app(desk, tokens), f"unix:{path}")
@@ -40,7 +40,7 @@ async def test_it_listens_on_a_unix_socket_for_its_group(
 
 
 async def test_it_takes_the_place_of_a_socket_that_nobody_answers(
-    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
     with closing(socket.socket(socket.AF_UNIX)) as left:
@@ -54,7 +54,9 @@ async def test_it_takes_the_place_of_a_socket_that_nobody_answers(
     await runner.cleanup()
 
 
-async def test_it_makes_the_folder_of_its_socket(desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+async def test_it_makes_the_folder_of_its_socket(
+    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+) -> None:
     path = tmp_path / "trimtab" / "api.sock"
 
     runner = await serve(build_app(desk, tokens), f"unix:{path}")
@@ -70,7 +72,7 @@ def test_a_place_for_the_socket_that_cannot_be_written_is_told_beforehand(tmp_pa
     assert unwritable("[api] listen", tmp_path / "trimtab") == ""
 
 
-async def test_it_listens_in_several_places(desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+async def test_it_listens_in_several_places(desk: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> None:
     runner = await serve(build_app(desk, tokens), f"unix:{tmp_path}/api.sock", "127.0.0.1:0", "[::1]:0")
 
     assert len(runner.addresses) == 3
@@ -78,7 +80,7 @@ async def test_it_listens_in_several_places(desk: FakeDesk, tokens: Tokens, tmp_
 
 
 async def test_nothing_is_left_open_when_one_of_several_is_taken(
-    desk: FakeDesk, tokens: Tokens, client: Client, tmp_path: Path
+    desk: FakeDaemonView, tokens: Tokens, client: Client, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="already in use"):
         await serve(build_app(desk, tokens), f"unix:{tmp_path}/api.sock", f"127.0.0.1:{client.port}")
@@ -86,7 +88,7 @@ async def test_nothing_is_left_open_when_one_of_several_is_taken(
     assert not (tmp_path / "api.sock").exists()
 
 
-async def test_a_taken_port_is_named(desk: FakeDesk, tokens: Tokens, client: Client) -> None:
+async def test_a_taken_port_is_named(desk: FakeDaemonView, tokens: Tokens, client: Client) -> None:
     with pytest.raises(ConfigError, match="already in use"):
         await serve(build_app(desk, tokens), f"127.0.0.1:{client.port}")
 
@@ -94,12 +96,16 @@ async def test_a_taken_port_is_named(desk: FakeDesk, tokens: Tokens, client: Cli
 @pytest.mark.parametrize(
     "listen", ["", "8090", ":8090", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "unix:a.sock"]
 )
-async def test_an_address_that_cannot_be_read_is_refused(desk: FakeDesk, tokens: Tokens, listen: str) -> None:
+async def test_an_address_that_cannot_be_read_is_refused(
+    desk: FakeDaemonView, tokens: Tokens, listen: str
+) -> None:
     with pytest.raises(ConfigError, match=r"\[api\] listen"):
         await serve(build_app(desk, tokens), listen)
 
 
-async def test_a_file_is_not_overwritten_by_a_socket(desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+async def test_a_file_is_not_overwritten_by_a_socket(
+    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+) -> None:
     (tmp_path / "notes").write_text("mine")
 
     with pytest.raises(ConfigError, match="no socket"):
@@ -108,7 +114,7 @@ async def test_a_file_is_not_overwritten_by_a_socket(desk: FakeDesk, tokens: Tok
     assert (tmp_path / "notes").read_text() == "mine"
 
 
-async def test_a_bug_answers_a_problem_and_tells_nothing(desk: FakeDesk, client: Client) -> None:
+async def test_a_bug_answers_a_problem_and_tells_nothing(desk: FakeDaemonView, client: Client) -> None:
     del desk._states
 
     async with client.get("/v1/targets") as response:
@@ -119,7 +125,7 @@ async def test_a_bug_answers_a_problem_and_tells_nothing(desk: FakeDesk, client:
     assert response.content_type == "application/problem+json"
 
 
-async def test_what_is_not_ready_says_so(desk: FakeDesk, client: Client) -> None:
+async def test_what_is_not_ready_says_so(desk: FakeDaemonView, client: Client) -> None:
     desk.is_ready = False
 
     async with client.get("/readyz") as response:
@@ -130,14 +136,14 @@ async def test_what_is_not_ready_says_so(desk: FakeDesk, client: Client) -> None
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "192.0.2.1:1", "[::]:0", "example.org:1"])
 async def test_beyond_loopback_nothing_is_served_without_tls(
-    desk: FakeDesk, tokens: Tokens, listen: str
+    desk: FakeDaemonView, tokens: Tokens, listen: str
 ) -> None:
     with pytest.raises(ConfigError, match="TLS"):
         await serve(build_app(desk, tokens), listen)
 
 
 async def test_more_connections_than_are_served_are_hung_up(
-    desk: FakeDesk, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+    desk: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "CONNECTIONS", 2)
     runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
@@ -158,7 +164,7 @@ async def test_more_connections_than_are_served_are_hung_up(
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc", b"\r\n\r\n"], ids=repr)
 async def test_a_client_that_never_finishes_its_request_is_cut_off(
-    desk: FakeDesk, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, sent: bytes
+    desk: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(listening, "IDLE_S", 0.2)
     runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
@@ -173,7 +179,7 @@ async def test_a_client_that_never_finishes_its_request_is_cut_off(
 
 
 async def test_a_client_that_leaves_before_its_answer_is_nothing_for_the_log(
-    desk: FakeDesk,
+    desk: FakeDaemonView,
     tokens: Tokens,
     bearers: dict[Role, dict[str, str]],
     caplog: pytest.LogCaptureFixture,
@@ -201,7 +207,7 @@ async def test_a_client_that_leaves_before_its_answer_is_nothing_for_the_log(
 
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(middleware, "SEND_TIMEOUT_S", 0.2)
     for _ in range(1000):

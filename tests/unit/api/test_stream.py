@@ -14,7 +14,7 @@ from agent.api.routes import audit
 from agent.api.tokens import Tokens
 from agent.config.listen import Role
 from agent.domain.errors import JournalError
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
 
@@ -30,13 +30,13 @@ async def events(response: ClientResponse, count: int) -> list[tuple[int, str]]:
     return found
 
 
-async def until_followed(desk: FakeDesk, followers: int = 1) -> None:
+async def until_followed(desk: FakeDaemonView, followers: int = 1) -> None:
     async with asyncio.timeout(20):
         while desk.followers != followers:
             await asyncio.sleep(0.01)
 
 
-async def test_pages_follow_each_other(client: Client, desk: FakeDesk) -> None:
+async def test_pages_follow_each_other(client: Client, desk: FakeDaemonView) -> None:
     for number in range(5):
         desk.record(f"e{number}")
 
@@ -49,7 +49,7 @@ async def test_pages_follow_each_other(client: Client, desk: FakeDesk) -> None:
     assert [record["seq"] for record in rest["records"]] == [4, 5]
 
 
-async def test_a_new_reader_sees_what_happens_from_now_on(client: Client, desk: FakeDesk) -> None:
+async def test_a_new_reader_sees_what_happens_from_now_on(client: Client, desk: FakeDaemonView) -> None:
     desk.record("old")
     async with client.get("/v1/events") as response:
         await until_followed(desk)
@@ -59,7 +59,9 @@ async def test_a_new_reader_sees_what_happens_from_now_on(client: Client, desk: 
         assert await events(response, 1) == [(2, "new")]
 
 
-async def test_a_reader_that_comes_back_gets_what_it_missed_once(client: Client, desk: FakeDesk) -> None:
+async def test_a_reader_that_comes_back_gets_what_it_missed_once(
+    client: Client, desk: FakeDaemonView
+) -> None:
     for number in range(1, 4):
         desk.record(f"e{number}")
     async with client.get("/v1/events", headers={"Last-Event-ID": "1"}) as response:
@@ -70,7 +72,7 @@ async def test_a_reader_that_comes_back_gets_what_it_missed_once(client: Client,
         assert await events(response, 4) == [(2, "e2"), (3, "e3"), (4, "e4"), (5, "e5")]
 
 
-async def test_many_slices_can_be_missed(client: Client, desk: FakeDesk) -> None:
+async def test_many_slices_can_be_missed(client: Client, desk: FakeDaemonView) -> None:
     count = audit.MOST_MISSED
     for number in range(count):
         desk.record(f"e{number}")
@@ -81,7 +83,7 @@ async def test_many_slices_can_be_missed(client: Client, desk: FakeDesk) -> None
 
 @pytest.mark.parametrize("last", [0, 7], ids=["too far back", "of another journal"])
 async def test_who_cannot_be_told_all_is_told_to_begin_anew(
-    client: Client, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch, last: int
+    client: Client, desk: FakeDaemonView, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     monkeypatch.setattr(audit, "MOST_MISSED", 4)
     for number in range(1, 6):
@@ -98,7 +100,7 @@ async def test_who_cannot_be_told_all_is_told_to_begin_anew(
 
 
 async def test_what_was_missed_is_read_in_slices_and_others_have_their_turn(
-    client: Client, desk: FakeDesk
+    client: Client, desk: FakeDaemonView
 ) -> None:
     for number in range(200):
         desk.record(f"e{number}")
@@ -113,12 +115,12 @@ async def test_what_was_missed_is_read_in_slices_and_others_have_their_turn(
 
 
 async def test_a_stream_is_paid_for_as_other_answers_are(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     for _ in range(40):
         desk.record("x" * rate_limits.PIECE)
     watch = [0.0]
-    bounded = rate_limits.Limits(lambda: watch[0], per_s=50.0, burst=10.0)
+    bounded = rate_limits.RateLimits(lambda: watch[0], per_s=50.0, burst=10.0)
     app = build_app(desk, tokens, limits=bounded, heartbeat_s=0.05)
     async with (
         TestClient(TestServer(app), headers=bearers["viewer"]) as client,
@@ -133,11 +135,11 @@ async def test_a_stream_is_paid_for_as_other_answers_are(
 
 
 async def test_a_long_catching_up_ends_when_its_token_is_revoked(
-    desk: FakeDesk, tokens: Tokens, bearers: dict[Role, dict[str, str]], tmp_path: Path
+    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]], tmp_path: Path
 ) -> None:
     for _ in range(500):
         desk.record("x" * rate_limits.PIECE)
-    bounded = rate_limits.Limits(lambda: 0.0, per_s=10_000.0, burst=2.0)
+    bounded = rate_limits.RateLimits(lambda: 0.0, per_s=10_000.0, burst=2.0)
     async with (
         TestClient(TestServer(build_app(desk, tokens, limits=bounded)), headers=bearers["viewer"]) as client,
         client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response,
@@ -157,7 +159,7 @@ async def test_a_silent_stream_beats(client: Client) -> None:
             pass
 
 
-async def test_a_reader_that_goes_away_is_forgotten(client: Client, desk: FakeDesk) -> None:
+async def test_a_reader_that_goes_away_is_forgotten(client: Client, desk: FakeDaemonView) -> None:
     async with client.get("/v1/events"):
         await until_followed(desk)
 
@@ -174,7 +176,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(
         assert (await response.content.read()).endswith(b"\n\n")
 
 
-async def test_streams_end_when_the_daemon_stops(client: Client, desk: FakeDesk) -> None:
+async def test_streams_end_when_the_daemon_stops(client: Client, desk: FakeDaemonView) -> None:
     async with client.get("/v1/events") as response, asyncio.timeout(20):
         await until_followed(desk)
         closing = asyncio.create_task(client.server.close())
@@ -184,7 +186,7 @@ async def test_streams_end_when_the_daemon_stops(client: Client, desk: FakeDesk)
     assert desk.followers == 0
 
 
-async def test_a_journal_that_cannot_be_read_is_told(client: Client, desk: FakeDesk) -> None:
+async def test_a_journal_that_cannot_be_read_is_told(client: Client, desk: FakeDaemonView) -> None:
     desk.record("e1")
     desk.next_error = JournalError("audit.jsonl: Input/output error")
     async with client.get("/v1/audit") as response:
@@ -196,7 +198,7 @@ async def test_a_journal_that_cannot_be_read_is_told(client: Client, desk: FakeD
         assert (response.status, await response.content.read()) == (200, b"retry: 2000\n\n")
 
 
-async def test_a_bug_in_a_stream_closes_it(client: Client, desk: FakeDesk) -> None:
+async def test_a_bug_in_a_stream_closes_it(client: Client, desk: FakeDaemonView) -> None:
     async with client.get("/v1/events") as response, asyncio.timeout(20):
         await until_followed(desk)
         for queue in desk._followers:
@@ -207,7 +209,7 @@ async def test_a_bug_in_a_stream_closes_it(client: Client, desk: FakeDesk) -> No
 
 
 async def test_no_more_streams_are_kept_than_can_be_served(
-    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]]
+    client: Client, desk: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
     opened = [
         await client.get("/v1/events", headers=bearers[role])
@@ -223,7 +225,7 @@ async def test_no_more_streams_are_kept_than_can_be_served(
 
 
 async def test_one_token_does_not_take_every_stream(
-    client: Client, desk: FakeDesk, bearers: dict[Role, dict[str, str]]
+    client: Client, desk: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
     opened = [await client.get("/v1/events", headers=bearers["viewer"]) for _ in range(rate_limits.AT_ONCE)]
     await until_followed(desk, rate_limits.AT_ONCE)

@@ -12,7 +12,7 @@ from agent.api.app import OPERATIONS, build_app
 from agent.api.operations import Operation
 from agent.api.tokens import Tokens, mint, store
 from agent.domain.state import Rollout, State
-from tests.support.fake_daemon_view import NOON, PLAN, FakeDesk
+from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client, with_key
 from tests.unit.api.test_roles import BODIES
 
@@ -20,13 +20,13 @@ HIDDEN = "merger"  # a name that somebody who may see `chat` only must not read 
 
 
 @pytest.fixture
-def desk() -> FakeDesk:
+def desk() -> FakeDaemonView:
     """Has two targets, with a suggestion and a rollout each."""
-    desk = FakeDesk(target=HIDDEN)
+    desk = FakeDaemonView(target=HIDDEN)
     made = desk.suggest({"max_num_seqs": 128}, why=HIDDEN)
     state = desk.states()[HIDDEN]
     desk.record(HIDDEN)
-    other = FakeDesk()
+    other = FakeDaemonView()
     shown = other.suggest({"max_num_seqs": 96})
     assert (made.id, shown.id) == ("merger-s1", "chat-s1")
     desk.set(other.states()["chat"])
@@ -42,7 +42,7 @@ def rollout(name: str, suggestion: str) -> Rollout:
 
 
 @pytest.fixture
-async def scoped(desk: FakeDesk, tmp_path: Path) -> AsyncIterator[Client]:
+async def scoped(desk: FakeDaemonView, tmp_path: Path) -> AsyncIterator[Client]:
     text, token = mint(
         role="operator", principal="ann", made_at=NOON, expires=None, targets=("chat", "no-more")
     )
@@ -55,7 +55,7 @@ async def scoped(desk: FakeDesk, tmp_path: Path) -> AsyncIterator[Client]:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 async def test_no_operation_tells_or_touches_what_is_out_of_scope(
-    scoped: Client, desk: FakeDesk, operation: Operation
+    scoped: Client, desk: FakeDaemonView, operation: Operation
 ) -> None:
     before: State = desk.states()[HIDDEN]
     kind = "o1" if "rollouts" in operation.path else "s1"
@@ -76,7 +76,7 @@ async def test_no_operation_tells_or_touches_what_is_out_of_scope(
     assert desk.states()[HIDDEN] is before
 
 
-async def test_its_own_target_is_all_there(scoped: Client, desk: FakeDesk) -> None:
+async def test_its_own_target_is_all_there(scoped: Client, desk: FakeDaemonView) -> None:
     async with scoped.get("/v1/targets") as response:
         assert [one["name"] for one in (await response.json())["targets"]] == ["chat"]
     async with scoped.get("/v1/suggestions") as response:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent.api.tokens import LARGEST_FILE, SHAPE, Token, Tokens, load, mint, store
 from agent.domain.errors import ConfigError
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 
 def test_the_file_holds_no_token_and_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_the_file_holds_no_token_and_is_for_its_owner_only(tmp_path: Path) -> No
 def test_a_token_is_known_by_all_of_its_text(tmp_path: Path) -> None:
     text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=None)
     store(tmp_path / "tokens", [token])
-    tokens = Tokens(tmp_path / "tokens", FakeDesk().now)
+    tokens = Tokens(tmp_path / "tokens", FakeDaemonView().now)
 
     assert tokens.holder(text) == token
     assert tokens.holder(text[:-1] + ("A" if text[-1] != "A" else "B")) is None
@@ -41,7 +41,7 @@ def test_a_token_is_known_by_all_of_its_text(tmp_path: Path) -> None:
 
 
 def test_a_token_ends_when_it_expires(tmp_path: Path) -> None:
-    desk = FakeDesk()
+    desk = FakeDaemonView()
     text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=NOON + timedelta(days=1))
     store(tmp_path / "tokens", [token])
     tokens = Tokens(tmp_path / "tokens", desk.now)
@@ -55,7 +55,7 @@ def test_a_file_that_became_bad_leaves_the_tokens_in_force(tmp_path: Path) -> No
     text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=None)
     path = tmp_path / "tokens"
     store(path, [token])
-    tokens = Tokens(path, FakeDesk().now)
+    tokens = Tokens(path, FakeDaemonView().now)
     path.write_text("not json\n")
 
     with pytest.raises(ConfigError, match="line 1"):
@@ -143,7 +143,7 @@ def test_no_file_is_more_than_a_complaint(tmp_path: Path, content: bytes) -> Non
 
 @given(st.text(max_size=80) | st.from_regex(SHAPE, fullmatch=True))
 def test_no_text_is_a_token_but_the_token(text: str) -> None:
-    assert Tokens(None, FakeDesk().now).holder(text) is None
+    assert Tokens(None, FakeDaemonView().now).holder(text) is None
 
 
 def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:

@@ -19,14 +19,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.audit.journal import Actor, Entry, Head, Journal, Verification, verify
+from agent.audit.chain import Head, Verification, verify
+from agent.audit.journal import Journal
 from agent.audit.offsets import STRIDE
-from agent.audit.records import state_of
+from agent.audit.records import Actor, JournalEntry, state_of
 from agent.domain.effects import Retire, Route
 from agent.domain.errors import JournalError
 from agent.domain.model import Evidence, Outcome, Plan, Proposal, Server, Step
 from agent.domain.reading import Request
-from agent.domain.request_counts import Arm, arm_of
+from agent.domain.request_counts import RequestCounts, arm_of
 from agent.domain.state import Phase, Rollout, State, Suggestion
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)
@@ -90,13 +91,13 @@ CANARY = State(
         phase_since=NOON,
         green=ARM,
         exposed=ARM + ARM,
-        record=Arm(),
+        record=RequestCounts(),
         log=("INFO ok", "ERROR out of memory"),
     ),
     until=NOON,
     outcomes=(Outcome(at=NOON, result="rolled_back", to={"max_num_seqs": 16}, why="slower"),),
 )
-ENTRY = Entry(
+ENTRY = JournalEntry(
     at=NOON,
     actor=ANN,
     action="rollout.step",
@@ -190,7 +191,7 @@ def test_any_state_comes_back_equal(
     path: Path, setting: dict[str, Any], note: str, counts: list[int], phase: Phase, at: datetime
 ) -> None:
     assert CANARY.rollout is not None
-    rollout = replace(CANARY.rollout, green=Arm(total=1, refused=counts[0], ttft=tuple(counts)))
+    rollout = replace(CANARY.rollout, green=RequestCounts(total=1, refused=counts[0], ttft=tuple(counts)))
     blue = replace(BLUE, setting=setting)
     state = replace(CANARY, phase=phase, note=note, until=at, rollout=rollout, blue=blue)
     path.unlink(missing_ok=True)
@@ -391,11 +392,12 @@ WRITER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from agent.audit.journal import DAEMON, Entry, Journal
+from agent.audit.journal import Journal
+from agent.audit.records import DAEMON, JournalEntry
 noon = datetime(2026, 3, 4, tzinfo=UTC)
 journal = Journal.open(Path(sys.argv[1]), now=lambda: noon)
 while True:
-    record = journal.append(Entry(at=noon, actor=DAEMON, action="daemon.ticked", why="x" * 20000))
+    record = journal.append(JournalEntry(at=noon, actor=DAEMON, action="daemon.ticked", why="x" * 20000))
     print(record["seq"], flush=True)
 """
 

@@ -14,9 +14,9 @@ import pytest
 from agent.audit import checkpoints
 from agent.audit.chain import Head, verify
 from agent.audit.checkpoints import Signer
-from agent.audit.journal import DAEMON, Entry, Journal, Limits
-from agent.audit.records import GENESIS, Record, line_of, parse
-from agent.audit.segments import closed, draft_of, name_of, reading
+from agent.audit.journal import Journal
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, JournalRecord, line_of, parse
+from agent.audit.segments import RetentionLimits, closed, draft_of, name_of, reading
 from agent.config.convert import limits
 from agent.config.loader import parse as parse_config
 from agent.config.tables import AuditTable
@@ -24,16 +24,16 @@ from agent.domain.errors import ConfigError, JournalError
 from agent.domain.state import Phase, State
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
-ENTRY = Entry(at=NOON, actor=DAEMON, action="rollout.step", target="chat", why="x" * 200)
-SMALL = Limits(segment_bytes=4000)  # some ten entries
+ENTRY = JournalEntry(at=NOON, actor=DAEMON, action="rollout.step", target="chat", why="x" * 200)
+SMALL = RetentionLimits(segment_bytes=4000)  # some ten entries
 CHAT, BATCH = State(target="chat", phase=Phase.CANARY, epoch=7), State(target="batch", note="rests")
 
 
-def opened(path: Path, limits: Limits = SMALL, signer: Signer | None = None) -> Journal:
+def opened(path: Path, limits: RetentionLimits = SMALL, signer: Signer | None = None) -> Journal:
     return Journal.open(path, now=lambda: NOON, sync=lambda _: None, limits=limits, signer=signer)
 
 
-def written(path: Path, count: int, limits: Limits = SMALL, signer: Signer | None = None) -> Journal:
+def written(path: Path, count: int, limits: RetentionLimits = SMALL, signer: Signer | None = None) -> Journal:
     journal = opened(path, limits, signer)
     journal.append(replace(ENTRY, state=CHAT, epoch=7))
     journal.append(replace(ENTRY, target="batch", state=BATCH))
@@ -46,7 +46,7 @@ def every_file(path: Path) -> list[Path]:
     return [*(segment.path for segment in closed(path)), path]
 
 
-def every_record(path: Path) -> list[Record]:
+def every_record(path: Path) -> list[JournalRecord]:
     return [parse(line) for file in every_file(path) for line in file.read_bytes().splitlines()]
 
 
@@ -114,7 +114,7 @@ def test_pages_run_over_the_ends_of_files(path: Path, *, reopened: bool) -> None
 
 async def test_a_follower_hears_what_stands_at_the_start_of_a_new_file(path: Path) -> None:
     journal = written(path, 2)
-    heard: list[Record] = []
+    heard: list[JournalRecord] = []
     records = journal.subscribe(0)
 
     while len(heard) < 30:
@@ -127,7 +127,7 @@ async def test_a_follower_hears_what_stands_at_the_start_of_a_new_file(path: Pat
 
 
 def test_a_day_old_file_is_closed_though_it_is_small(path: Path) -> None:
-    journal = opened(path, Limits(segment_s=86400))
+    journal = opened(path, RetentionLimits(segment_s=86400))
     for hours in (0, 12, 23, 25, 26):
         journal.append(replace(ENTRY, at=NOON + timedelta(hours=hours)))
 
@@ -136,7 +136,7 @@ def test_a_day_old_file_is_closed_though_it_is_small(path: Path) -> None:
 
 
 def test_states_larger_than_a_file_do_not_close_one_after_the_other(path: Path) -> None:
-    journal = opened(path, Limits(segment_bytes=1000))
+    journal = opened(path, RetentionLimits(segment_bytes=1000))
     journal.append(replace(ENTRY, state=State(target="chat", note="n" * 5000)))
     for _ in range(4):
         journal.append(ENTRY)
@@ -146,7 +146,7 @@ def test_states_larger_than_a_file_do_not_close_one_after_the_other(path: Path) 
 
 @pytest.mark.parametrize("crash", ["draft", "linked"])
 def test_a_crash_while_a_file_is_closed_loses_nothing(path: Path, crash: str) -> None:
-    journal = written(path, 5, Limits())
+    journal = written(path, 5, RetentionLimits())
     head = journal.head
     journal.close()
     draft_of(path).write_bytes(path.read_bytes())
@@ -154,7 +154,7 @@ def test_a_crash_while_a_file_is_closed_loses_nothing(path: Path, crash: str) ->
         os.link(path, path.with_name("audit-000000000001.jsonl"))
 
     found = verify(path)
-    again = opened(path, Limits())
+    again = opened(path, RetentionLimits())
 
     assert (found.ok, found.entries) == (True, 5)
     assert again.head == head
@@ -196,13 +196,16 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from agent.audit import checkpoints
-from agent.audit.journal import DAEMON, Entry, Journal, Limits
+from agent.audit.journal import Journal
+from agent.audit.records import DAEMON, JournalEntry
+from agent.audit.segments import RetentionLimits
 from agent.domain.state import State
 noon, path = datetime(2026, 3, 4, tzinfo=UTC), Path(sys.argv[1])
-limits, signer = Limits(segment_bytes=1500, keep_bytes=30_000), checkpoints.find(path.parent)
+limits, signer = RetentionLimits(segment_bytes=1500, keep_bytes=30_000), checkpoints.find(path.parent)
 journal = Journal.open(path, now=lambda: noon, limits=limits, signer=signer)
 while True:
-    record = journal.append(Entry(at=noon, actor=DAEMON, action="daemon.ticked", state=State(target="chat")))
+    entry = JournalEntry(at=noon, actor=DAEMON, action="daemon.ticked", state=State(target="chat"))
+    record = journal.append(entry)
     print(record["seq"], flush=True)
 """
 
@@ -225,7 +228,7 @@ def test_what_was_acknowledged_survives_a_kill_while_files_come_and_go(
         assert found.ok, found
         assert found.head.seq >= acknowledged
 
-    journal = opened(path, Limits(), signer)
+    journal = opened(path, RetentionLimits(), signer)
     assert journal.states().keys() == {"chat"}
     journal.close()
 
@@ -267,7 +270,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_runs_full_costs_no_entry_that_was_acknowledged(small_disk: Path) -> None:
     path, ballast = small_disk / "audit.jsonl", small_disk / "ballast"
     ballast.write_bytes(b"b" * 50_000)
-    journal = Journal.open(path, now=lambda: NOON, limits=Limits(segment_bytes=20_000))
+    journal = Journal.open(path, now=lambda: NOON, limits=RetentionLimits(segment_bytes=20_000))
     written, refused = [], 0
     while refused < 5:
         try:
@@ -288,15 +291,15 @@ def test_a_disk_that_runs_full_costs_no_entry_that_was_acknowledged(small_disk: 
 
 def test_a_torn_line_waits_for_room_to_be_set_aside(small_disk: Path) -> None:
     path, ballast = small_disk / "audit.jsonl", small_disk / "ballast"
-    opened(path, Limits()).append(ENTRY)
-    opened(path, Limits()).append(replace(ENTRY, why="w" * 60_000))
+    opened(path, RetentionLimits()).append(ENTRY)
+    opened(path, RetentionLimits()).append(replace(ENTRY, why="w" * 60_000))
     torn = path.read_bytes()[:-30]
     path.write_bytes(torn)
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(b"b" * 1000):
             pass
 
-    journal = opened(path, Limits())
+    journal = opened(path, RetentionLimits())
     with pytest.raises(JournalError, match="cannot be set aside"):
         journal.append(ENTRY)
     assert path.read_bytes() == torn
@@ -312,7 +315,7 @@ def test_a_torn_line_waits_for_room_to_be_set_aside(small_disk: Path) -> None:
 
 
 def test_old_files_go_and_an_entry_says_so(path: Path) -> None:
-    journal = opened(path, Limits(segment_s=86400, keep_s=3 * 86400))
+    journal = opened(path, RetentionLimits(segment_s=86400, keep_s=3 * 86400))
     for day in range(8):
         journal.append(replace(ENTRY, at=NOON + timedelta(days=day, minutes=1)))
         journal.append(replace(ENTRY, at=NOON + timedelta(days=day, hours=1)))
@@ -536,7 +539,7 @@ def test_a_closed_file_cannot_end_in_a_torn_line(path: Path) -> None:
     ],
 )
 def test_an_end_that_no_crash_leaves_is_tampering(path: Path, end: Callable[[bytes], bytes]) -> None:
-    written(path, 5, Limits()).close()
+    written(path, 5, RetentionLimits()).close()
     *lines, last = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines, end(last)]))
 
@@ -551,7 +554,7 @@ def test_an_end_that_no_crash_leaves_is_tampering(path: Path, end: Callable[[byt
 
 
 def test_every_so_many_entries_and_at_each_stop_all_before_is_signed(path: Path, signer: Signer) -> None:
-    journal = written(path, 250, Limits(), signer)
+    journal = written(path, 250, RetentionLimits(), signer)
     journal.close()
 
     signed = [record for record in every_record(path) if record["action"] == "audit.checkpoint"]
@@ -570,14 +573,14 @@ def test_each_file_ends_and_begins_signed(path: Path, signer: Signer) -> None:
 
 
 def test_a_stop_right_after_a_start_signs_nothing_twice(path: Path, signer: Signer) -> None:
-    written(path, 5, Limits(), signer).close()
-    opened(path, Limits(), signer).close()
+    written(path, 5, RetentionLimits(), signer).close()
+    opened(path, RetentionLimits(), signer).close()
 
     assert len(every_record(path)) == 6
 
 
 def test_what_was_chained_anew_lacks_the_signature(path: Path, signer: Signer) -> None:
-    written(path, 250, Limits(), signer).close()
+    written(path, 250, RetentionLimits(), signer).close()
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(rechain(lines, 120)))
 
@@ -585,12 +588,12 @@ def test_what_was_chained_anew_lacks_the_signature(path: Path, signer: Signer) -
     found = verify(path, keys=signer.trusted)
     assert (found.ok, found.first_bad, found.signed) == (False, 202, 101)
     with pytest.raises(JournalError, match="entry 202"):
-        opened(path, Limits(), signer)
+        opened(path, RetentionLimits(), signer)
 
 
 @pytest.mark.parametrize("at", [120, 0])
 def test_checkpoints_that_were_taken_away_are_missed(path: Path, signer: Signer, at: int) -> None:
-    written(path, 450, Limits(), signer).close()
+    written(path, 450, RetentionLimits(), signer).close()
     lines = path.read_bytes().splitlines(keepends=True)
     kept = [line for n, line in enumerate(lines) if n < at or b'"audit.checkpoint"' not in line]
     path.write_bytes(b"".join(rechain(kept, at)))
@@ -604,7 +607,7 @@ def test_checkpoints_that_were_taken_away_are_missed(path: Path, signer: Signer,
 def test_what_was_chained_anew_after_the_last_checkpoint_shows_against_a_pin_alone(
     path: Path, signer: Signer
 ) -> None:
-    journal = written(path, 150, Limits(), signer)
+    journal = written(path, 150, RetentionLimits(), signer)
     pin = journal.head
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(rechain(lines, 130)))
@@ -614,7 +617,7 @@ def test_what_was_chained_anew_after_the_last_checkpoint_shows_against_a_pin_alo
 
 
 def test_a_signature_of_another_key_is_not_taken(path: Path, signer: Signer, tmp_path: Path) -> None:
-    written(path, 5, Limits(), checkpoints.make(tmp_path / "other.key")).close()
+    written(path, 5, RetentionLimits(), checkpoints.make(tmp_path / "other.key")).close()
 
     found = verify(path, keys=signer.trusted)
 
@@ -624,8 +627,8 @@ def test_a_signature_of_another_key_is_not_taken(path: Path, signer: Signer, tmp
 
 def test_a_new_key_goes_on_where_the_old_one_stopped(path: Path, signer: Signer, tmp_path: Path) -> None:
     other = checkpoints.make(tmp_path / "other.key")
-    written(path, 5, Limits(), signer).close()
-    journal = opened(path, Limits(), other)
+    written(path, 5, RetentionLimits(), signer).close()
+    journal = opened(path, RetentionLimits(), other)
     journal.append(ENTRY)
     journal.close()
 
@@ -633,8 +636,8 @@ def test_a_new_key_goes_on_where_the_old_one_stopped(path: Path, signer: Signer,
 
 
 def test_a_journal_older_than_its_key_is_signed_from_the_start(path: Path, signer: Signer) -> None:
-    written(path, 300, Limits()).close()
-    journal = opened(path, Limits(), signer)
+    written(path, 300, RetentionLimits()).close()
+    journal = opened(path, RetentionLimits(), signer)
     journal.append(ENTRY)
     journal.close()
 
@@ -691,8 +694,8 @@ def test_a_pin_older_than_what_is_kept_is_said(path: Path) -> None:
 def test_the_config_says_when_files_are_closed_and_how_long_they_stay() -> None:
     table = AuditTable.model_validate({"segment_mb": 1, "segment_age": "1h", "keep_mb": 10, "keep": "30d"})
 
-    assert limits(AuditTable()) == Limits()
-    assert limits(table) == Limits(
+    assert limits(AuditTable()) == RetentionLimits()
+    assert limits(table) == RetentionLimits(
         segment_bytes=2**20, segment_s=3600, keep_bytes=10 * 2**20, keep_s=30 * 86400
     )
 

@@ -8,7 +8,7 @@ import pytest
 from agent.api.tokens import Tokens, mint, store
 from agent.cli.dispatch import main
 from agent.config.listen import Role
-from tests.support.fake_daemon_view import NOON, FakeDesk
+from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.advising import Advise
 
@@ -52,12 +52,12 @@ def scrapes(tmp_path: Path) -> Callable[[bytes, bytes], tuple[str, ...]]:
 
 
 @pytest.fixture
-def desk() -> FakeDesk:
-    return FakeDesk()
+def desk() -> FakeDaemonView:
+    return FakeDaemonView()
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, desk: FakeDesk) -> Tokens:
+def tokens(tmp_path: Path, desk: FakeDaemonView) -> Tokens:
     """In tmp_path: `tokens`, and one file with the token of each of two roles."""
     kept = []
     roles: tuple[Role, ...] = ("viewer", "operator")
@@ -71,7 +71,7 @@ def tokens(tmp_path: Path, desk: FakeDesk) -> Tokens:
 
 @pytest.fixture
 def run(
-    desk: FakeDesk,
+    desk: FakeDaemonView,
     tokens: Tokens,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

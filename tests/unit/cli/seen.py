@@ -8,7 +8,7 @@ from agent.domain.error_budget import SLOT_S, Budget
 from agent.domain.model import Objective, Server, Slo
 from agent.domain.reading import Latency, Reading, SourceState
 from agent.domain.state import Phase, State
-from tests.support.fake_daemon_view import NOON, FakeDesk, steady
+from tests.support.fake_daemon_view import NOON, FakeDaemonView, steady
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), errors=0.99)
 NOW = int(NOON.timestamp()) // SLOT_S
@@ -32,7 +32,7 @@ def reading(name: str, *, kv: float, queue: float, preempted: float, ttft_s: flo
     )
 
 
-class Fleet(FakeDesk):
+class Fleet(FakeDaemonView):
     """`chat` in a canary; `embeddings-eu` in trouble, paused; `idle`, of which nothing is known."""
 
     def __post_init__(self) -> None:

@@ -12,15 +12,16 @@ import pytest
 
 from agent.audit import checkpoints
 from agent.audit.chain import verify
-from agent.audit.journal import DAEMON, Actor, Entry, Journal, Limits
+from agent.audit.journal import Journal
 from agent.audit.journald_export import exported
-from agent.audit.records import parse
+from agent.audit.records import DAEMON, Actor, JournalEntry, parse
+from agent.audit.segments import RetentionLimits
 from agent.cli.dispatch import main
 from agent.domain.model import Evidence
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANN = Actor(kind="person", id="ann")
-APPROVED = Entry(
+APPROVED = JournalEntry(
     at=NOON,
     actor=ANN,
     action="suggestion.approved",
@@ -284,7 +285,9 @@ def test_a_missing_public_key_is_bad_usage(run: Run, tmp_path: Path) -> None:
 
 
 def test_all_files_are_shown_verified_and_exported(run: Run, journal: Path) -> None:
-    written = Journal.open(journal, now=lambda: NOON, sync=lambda _: None, limits=Limits(segment_bytes=2000))
+    written = Journal.open(
+        journal, now=lambda: NOON, sync=lambda _: None, limits=RetentionLimits(segment_bytes=2000)
+    )
     for _ in range(20):
         written.append(APPROVED)
     written.close()

@@ -19,18 +19,18 @@ import pytest
 
 import agent.api.client
 from agent.api.client import LOOPBACK, usual_url
-from agent.api.peer_identity import Peers
+from agent.api.peer_identity import PeerIdentities
 from agent.api.tokens import Tokens
-from agent.domain.model import Prospect
+from agent.domain.model import PreflightResult
 from agent.domain.state import Phase, SuggestionStatus
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.conftest import Run
 
 ZEROS = "sha256:" + "0" * 64
 
 
-def test_status_tells_how_the_targets_are_and_what_waits(run: Run, desk: FakeDesk) -> None:
+def test_status_tells_how_the_targets_are_and_what_waits(run: Run, desk: FakeDaemonView) -> None:
     desk.suggest({"max_num_seqs": 128})
 
     status, out, err = run("status")
@@ -44,7 +44,7 @@ def test_status_tells_how_the_targets_are_and_what_waits(run: Run, desk: FakeDes
     assert "chat: nvidia_smi is lost: no such command" in out
 
 
-def test_json_is_the_answer_of_the_api(run: Run, desk: FakeDesk) -> None:
+def test_json_is_the_answer_of_the_api(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
 
     assert json.loads(run("status", "--json")[1])["targets"][0]["name"] == "chat"
@@ -54,7 +54,7 @@ def test_json_is_the_answer_of_the_api(run: Run, desk: FakeDesk) -> None:
     assert json.loads(run("approve", "chat-s1", "--digest", ZEROS, "--json")[1])["status"] == 409
 
 
-def test_suggestions_are_listed_with_their_change(run: Run, desk: FakeDesk) -> None:
+def test_suggestions_are_listed_with_their_change(run: Run, desk: FakeDaemonView) -> None:
     desk.suggest({"max_num_seqs": 128, "enforce_eager": None})
     desk.suggest({"max_num_seqs": 96})
 
@@ -69,7 +69,7 @@ def test_suggestions_are_listed_with_their_change(run: Run, desk: FakeDesk) -> N
     assert run("suggestions", "--status", "open", "--target", "other")[1] == "no suggestions\n"
 
 
-def test_an_approval_with_the_digest_starts_the_rollout(run: Run, desk: FakeDesk) -> None:
+def test_an_approval_with_the_digest_starts_the_rollout(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
 
     status, out, _ = run("approve", made.id, "--digest", made.digest, "--comment", "go")
@@ -78,7 +78,7 @@ def test_an_approval_with_the_digest_starts_the_rollout(run: Run, desk: FakeDesk
     assert desk.states()["chat"].phase is Phase.LAUNCHING
 
 
-def test_without_a_terminal_the_digest_must_be_named(run: Run, desk: FakeDesk) -> None:
+def test_without_a_terminal_the_digest_must_be_named(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
 
     status, out, err = run("approve", made.id)
@@ -92,7 +92,7 @@ def test_without_a_terminal_the_digest_must_be_named(run: Run, desk: FakeDesk) -
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(("typed", "expected"), [("y\n", 0), ("\n", 1), ("no\n", 1), ("\x04", 1)])
 def test_at_a_terminal_the_suggestion_is_shown_and_asked_about(
-    desk: FakeDesk, typed: str, expected: int
+    desk: FakeDaemonView, typed: str, expected: int
 ) -> None:
     made = desk.suggest({"max_num_seqs": 128}, why="3 requests wait \x1b[2J")
     ours, theirs = pty.openpty()
@@ -117,7 +117,7 @@ def test_at_a_terminal_the_suggestion_is_shown_and_asked_about(
     assert desk.suggestions()[0].status == ("approved" if expected == 0 else "open")
 
 
-def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, desk: FakeDesk) -> None:
+def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, desk: FakeDaemonView) -> None:
     desk.suggest({"max_num_seqs": 128})
 
     status, out, err = run("approve", "chat-s1", "--digest", ZEROS)
@@ -126,7 +126,7 @@ def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, desk: Fa
     assert "it has changed since it was shown" in err
 
 
-def test_an_expired_suggestion_is_refused(run: Run, desk: FakeDesk) -> None:
+def test_an_expired_suggestion_is_refused(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     desk.at += timedelta(hours=2)
 
@@ -134,7 +134,7 @@ def test_an_expired_suggestion_is_refused(run: Run, desk: FakeDesk) -> None:
     assert "expired" in run("deny", made.id, "--reason", "late")[2]
 
 
-def test_a_denial_needs_a_reason(run: Run, desk: FakeDesk) -> None:
+def test_a_denial_needs_a_reason(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
 
     assert run("deny", made.id)[0] == 2
@@ -157,7 +157,7 @@ def test_a_denial_needs_a_reason(run: Run, desk: FakeDesk) -> None:
     ],
 )
 def test_knobs_are_written_as_people_write_them(
-    run: Run, desk: FakeDesk, written: str, knob: str, value: object
+    run: Run, desk: FakeDaemonView, written: str, knob: str, value: object
 ) -> None:
     status, out, _ = run("propose", "chat", "--reason", "a test", "--", written)
 
@@ -174,7 +174,7 @@ def test_a_change_that_the_guard_does_not_take_is_refused(run: Run) -> None:
 
 
 @contextmanager
-def answering(desk: FakeDesk, prospect: Prospect) -> Iterator[None]:
+def answering(desk: FakeDaemonView, prospect: PreflightResult) -> Iterator[None]:
     """What is asked for is checked first; the answer comes when it has been asked."""
     desk.checks = True
 
@@ -189,8 +189,8 @@ def answering(desk: FakeDesk, prospect: Prospect) -> Iterator[None]:
     thread.join(timeout=60)
 
 
-def test_a_proposal_is_shown_once_it_was_checked(run: Run, desk: FakeDesk) -> None:
-    prospect = Prospect(strategy="swap", why="there is one GPU", start_s=40, outage_s=52.4)
+def test_a_proposal_is_shown_once_it_was_checked(run: Run, desk: FakeDaemonView) -> None:
+    prospect = PreflightResult(strategy="swap", why="there is one GPU", start_s=40, outage_s=52.4)
     with answering(desk, prospect):
         status, out, err = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
 
@@ -201,8 +201,8 @@ def test_a_proposal_is_shown_once_it_was_checked(run: Run, desk: FakeDesk) -> No
     assert "chat-s1 is checked before anything is touched" in err
 
 
-def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, desk: FakeDesk) -> None:
-    with answering(desk, Prospect(problem="vLLM does not take max_num_seqs 0", lasting=True)):
+def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, desk: FakeDaemonView) -> None:
+    with answering(desk, PreflightResult(problem="vLLM does not take max_num_seqs 0", lasting=True)):
         status, out, err = run("propose", "chat", "max_num_seqs=0", "--reason", "less")
 
     assert status == 1
@@ -211,8 +211,8 @@ def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, desk: Fak
     assert "trimtab approve" not in out
 
 
-def test_the_json_of_a_proposal_is_that_of_the_checked_one(run: Run, desk: FakeDesk) -> None:
-    with answering(desk, Prospect(problem="no room")):
+def test_the_json_of_a_proposal_is_that_of_the_checked_one(run: Run, desk: FakeDaemonView) -> None:
+    with answering(desk, PreflightResult(problem="no room")):
         status, out, _ = run("propose", "chat", "max_num_seqs=128", "--reason", "more", "--json")
 
     answer = json.loads(out)
@@ -229,7 +229,7 @@ def test_what_is_no_change_is_bad_usage(run: Run, knobs: tuple[str, ...]) -> Non
     assert run("propose", "chat", *knobs, "--reason", "r")[0] == 2
 
 
-def test_an_abort_finds_the_rollout_of_the_target(run: Run, desk: FakeDesk) -> None:
+def test_an_abort_finds_the_rollout_of_the_target(run: Run, desk: FakeDaemonView) -> None:
     assert run("abort", "chat")[0] == 1
 
     made = desk.suggest({"max_num_seqs": 128})
@@ -240,7 +240,7 @@ def test_an_abort_finds_the_rollout_of_the_target(run: Run, desk: FakeDesk) -> N
     assert run("abort", "chat") == (0, "chat-o1 is taken back\n", "")
 
 
-def test_a_promoted_rollout_is_not_aborted(run: Run, desk: FakeDesk) -> None:
+def test_a_promoted_rollout_is_not_aborted(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
     desk.settle(promoted=True)
@@ -251,7 +251,7 @@ def test_a_promoted_rollout_is_not_aborted(run: Run, desk: FakeDesk) -> None:
     assert "promoted" in err
 
 
-def test_pause_and_resume(run: Run, desk: FakeDesk) -> None:
+def test_pause_and_resume(run: Run, desk: FakeDaemonView) -> None:
     assert run("pause", "chat") == (0, "chat is paused\n", "")
     assert desk.states()["chat"].paused
     assert run("resume", "chat") == (0, "chat is not paused\n", "")
@@ -285,7 +285,7 @@ def test_the_token_can_stand_in_the_environment(
     assert run("status")[0] == 0
 
 
-def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run, desk: FakeDesk) -> None:
+def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run, desk: FakeDaemonView) -> None:
     desk.set(replace(desk.states()["chat"], note="\x1b]0;owned\x07\x9b2J\u202e"))
 
     _, out, _ = run("status")
@@ -294,7 +294,9 @@ def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run, desk: FakeDesk)
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(out)
 
 
-def test_a_unix_socket_is_an_address_too(run: Run, desk: FakeDesk, tokens: Tokens, tmp_path: Path) -> None:
+def test_a_unix_socket_is_an_address_too(
+    run: Run, desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+) -> None:
     listen = f"unix:{tmp_path / 'api.sock'}"
     with served(desk, tokens, listen):
         status, out, _ = run("status", "--url", listen)
@@ -304,7 +306,7 @@ def test_a_unix_socket_is_an_address_too(run: Run, desk: FakeDesk, tokens: Token
 
 
 def test_the_daemons_own_socket_is_asked_first(
-    desk: FakeDesk, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     where = f"unix:{tmp_path / 'api.sock'}"
     monkeypatch.setattr(agent.api.client, "SOCKET", where)
@@ -312,7 +314,7 @@ def test_the_daemons_own_socket_is_asked_first(
     monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
 
     assert usual_url() == LOOPBACK
-    with served(desk, tokens, where, Peers({}, {})):
+    with served(desk, tokens, where, PeerIdentities({}, {})):
         assert usual_url() == where
         status, out, _ = run("pause", "chat")  # the daemon's own user needs no token
 

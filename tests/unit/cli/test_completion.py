@@ -12,7 +12,7 @@ import pytest
 
 from agent.api import client
 from agent.config import listen
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run, runs
 
 ASK = """
@@ -92,7 +92,7 @@ def completed(script: Path, *words: str, env: Mapping[str, str] | None = None) -
     ],
 )
 def test_bash_completes_the_names_that_the_daemon_knows(
-    run: Run, desk: FakeDesk, script: Path, typed: tuple[str, ...], expected: set[str]
+    run: Run, desk: FakeDaemonView, script: Path, typed: tuple[str, ...], expected: set[str]
 ) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.terminals import CODE, plain, terminal
 from tests.unit.cli.test_watch import line_of, piped
@@ -15,7 +15,7 @@ from tests.unit.cli.test_watch import line_of, piped
 WHY = "100 % passed: green is not worse after 82 requests in 10 s, and better at requests that miss the SLO"
 
 
-def rolled_out(run: Run, desk: FakeDesk) -> None:
+def rolled_out(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 64 + len(desk.suggestions())}, why="3 requests wait")
     assert run("approve", made.id, "--digest", made.digest)[0] == 0
     desk.settle(promoted=True)
@@ -126,7 +126,9 @@ def test_a_full_disk_is_told() -> None:
     assert done.stderr == "trimtab: the answer cannot be written: No space left on device\n"
 
 
-def test_a_list_of_rollouts_shows_why_in_a_line_and_one_of_them_all_of_it(run: Run, desk: FakeDesk) -> None:
+def test_a_list_of_rollouts_shows_why_in_a_line_and_one_of_them_all_of_it(
+    run: Run, desk: FakeDaemonView
+) -> None:
     for _ in range(2):
         rolled_out(run, desk)
 
@@ -139,7 +141,7 @@ def test_a_list_of_rollouts_shows_why_in_a_line_and_one_of_them_all_of_it(run: R
     assert " ".join(" ".join(one).split()).endswith(f" chat-o1: {WHY}")
 
 
-def test_who_leaves_a_wait_is_told_that_the_rollout_goes_on(run: Run, desk: FakeDesk) -> None:
+def test_who_leaves_a_wait_is_told_that_the_rollout_goes_on(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
 

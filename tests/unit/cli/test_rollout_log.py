@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from agent.domain.model import Server
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run
 
 
 @pytest.fixture
-def rollout(run: Run, desk: FakeDesk) -> str:
+def rollout(run: Run, desk: FakeDaemonView) -> str:
     """Its id; it has just begun."""
     made = desk.suggest({"max_num_seqs": 128})
     assert run("approve", made.id, "--digest", made.digest)[0] == 0
@@ -19,7 +19,7 @@ def rollout(run: Run, desk: FakeDesk) -> str:
     return "chat-o1"
 
 
-def test_the_last_lines_are_printed(run: Run, desk: FakeDesk, rollout: str) -> None:
+def test_the_last_lines_are_printed(run: Run, desk: FakeDaemonView, rollout: str) -> None:
     desk.logs["chat", "chat-r1"] = ("loading weights", "\tcapturing graphs")
 
     assert run("rollouts", rollout, "--log") == (0, "loading weights\n        capturing graphs\n", "")
@@ -27,7 +27,7 @@ def test_the_last_lines_are_printed(run: Run, desk: FakeDesk, rollout: str) -> N
     assert (answer["server"], answer["lines"][0]) == ("chat-r1", "loading weights")
 
 
-def test_nothing_in_it_steers_the_terminal(run: Run, desk: FakeDesk, rollout: str) -> None:
+def test_nothing_in_it_steers_the_terminal(run: Run, desk: FakeDaemonView, rollout: str) -> None:
     desk.logs["chat", "chat-r1"] = ("\x1b]0;owned\x07\x9b2J\u202e",)
 
     _, out, _ = run("rollouts", rollout, "--log")
@@ -35,7 +35,7 @@ def test_nothing_in_it_steers_the_terminal(run: Run, desk: FakeDesk, rollout: st
     assert out == "\\x1b]0;owned\\x07\\x9b2J\\u202e\n"
 
 
-def test_without_a_line_the_reason_is_said(run: Run, desk: FakeDesk, rollout: str) -> None:
+def test_without_a_line_the_reason_is_said(run: Run, desk: FakeDaemonView, rollout: str) -> None:
     silent = run("rollouts", rollout, "--log")
     desk.unreadable = "docker: no Engine"
     unreadable = run("rollouts", rollout, "--log")

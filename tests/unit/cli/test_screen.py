@@ -11,7 +11,7 @@ import pytest
 
 from agent.api.tokens import Tokens
 from agent.domain.state import State
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.terminals import Terminal, plain, terminal
 
@@ -107,7 +107,7 @@ def test_a_terminal_that_is_closed_ends_it_also_where_that_is_no_signal() -> Non
 
 
 def test_a_daemon_that_is_away_is_told_below_what_was_seen(
-    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     listen = f"unix:{tmp_path / 'api.sock'}"
     token = ("--token-file", str(tmp_path / "operator"))
@@ -129,7 +129,7 @@ def test_a_terminal_that_cannot_be_drawn_anew_is_shown_lines() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_terminal_that_becomes_narrow_is_drawn_anew(desk: FakeDesk) -> None:
+def test_a_terminal_that_becomes_narrow_is_drawn_anew(desk: FakeDaemonView) -> None:
     desk.set(replace(desk.states()["chat"], note="nothing is suggested: 12 requests run and none waits"))
     with terminal("top", columns=120) as window:
         window.until("q ends this")
@@ -143,7 +143,7 @@ def test_a_terminal_that_becomes_narrow_is_drawn_anew(desk: FakeDesk) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_what_has_no_room_below_is_counted(desk: FakeDesk) -> None:
+def test_what_has_no_room_below_is_counted(desk: FakeDaemonView) -> None:
     for number in range(40):
         desk.set(State(target=f"target-{number:02}"))
 

@@ -15,7 +15,9 @@ import pytest
 import rfc8785
 
 from agent.audit import checkpoints
-from agent.audit.journal import DAEMON, Entry, Journal, Limits
+from agent.audit.journal import Journal
+from agent.audit.records import DAEMON, JournalEntry
+from agent.audit.segments import RetentionLimits
 from agent.cli.dispatch import main
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -151,11 +153,11 @@ FOUND: tuple[tuple[Tamper, int, int | None, int | None, int | None], ...] = (
 def folder(tmp_path: Path) -> Path:
     signer = checkpoints.make(tmp_path / "audit.key")
     (tmp_path / "audit.pub").write_text(signer.public())
-    path, limits = tmp_path / "audit.jsonl", Limits(segment_bytes=60_000)
+    path, limits = tmp_path / "audit.jsonl", RetentionLimits(segment_bytes=60_000)
     journal = Journal.open(path, now=lambda: NOON, sync=lambda _: None, limits=limits, signer=signer)
     while journal.head.seq < COUNT:
         why = f"number {journal.head.seq}"
-        journal.append(Entry(at=NOON, actor=DAEMON, action="rollout.advanced", target="chat", why=why))
+        journal.append(JournalEntry(at=NOON, actor=DAEMON, action="rollout.advanced", target="chat", why=why))
     journal.close()
     assert len(list(tmp_path.glob("audit-*.jsonl"))) == 2
     return tmp_path

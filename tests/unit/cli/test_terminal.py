@@ -8,7 +8,7 @@ import pytest
 from agent.cli.dispatch import parser
 from agent.cli.exits import EXITS
 from agent.terminal.tables import table
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.terminals import plain, terminal
 
@@ -51,7 +51,7 @@ def test_the_help_tells_the_exit_statuses() -> None:
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("columns", [60, 80, 132])
-def test_a_table_fits_the_terminal_and_nothing_of_it_is_lost(desk: FakeDesk, columns: int) -> None:
+def test_a_table_fits_the_terminal_and_nothing_of_it_is_lost(desk: FakeDaemonView, columns: int) -> None:
     why = "the queue grows: 3 requests wait and the KV cache is at 22 percent only"
     desk.suggest({"max_num_seqs": 128, "max_num_batched_tokens": 8192}, why=why)
 
@@ -65,7 +65,7 @@ def test_a_table_fits_the_terminal_and_nothing_of_it_is_lost(desk: FakeDesk, col
 
 
 def test_where_nobody_looks_a_row_is_one_line(
-    run: Run, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch
+    run: Run, desk: FakeDaemonView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     desk.suggest({"max_num_seqs": 128}, why="wait " * 50)
@@ -91,7 +91,7 @@ def test_no_colours_are_written_to_a_pipe(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_ctrl_c_ends_a_command_without_a_traceback(desk: FakeDesk) -> None:
+def test_ctrl_c_ends_a_command_without_a_traceback(desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
 
     with terminal("approve", made.id) as window:

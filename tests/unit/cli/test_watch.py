@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.api.tokens import Tokens
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.terminals import CODE, plain, terminal
@@ -44,7 +44,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.usefixtures("run")
 @IN_TERMINAL
-def test_a_watched_status_is_drawn_anew_and_ends_cleanly(desk: FakeDesk, key: str) -> None:
+def test_a_watched_status_is_drawn_anew_and_ends_cleanly(desk: FakeDaemonView, key: str) -> None:
     with terminal("status", "--watch", columns=100) as window:
         window.until("observing")
         desk.set(replace(desk.states()["chat"], note="looked at by ann"))
@@ -59,7 +59,7 @@ def test_a_watched_status_is_drawn_anew_and_ends_cleanly(desk: FakeDesk, key: st
 
 
 @pytest.mark.usefixtures("run")
-def test_where_nobody_looks_each_change_is_a_line(desk: FakeDesk) -> None:
+def test_where_nobody_looks_each_change_is_a_line(desk: FakeDaemonView) -> None:
     with piped("status", "--watch") as process:
         assert line_of(process) == "chat: observing, chat-r0 blue\n"
         desk.suggest({"max_num_seqs": 128})
@@ -69,14 +69,14 @@ def test_where_nobody_looks_each_change_is_a_line(desk: FakeDesk) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_watched_json_is_a_document_for_each_change(desk: FakeDesk) -> None:
+def test_watched_json_is_a_document_for_each_change(desk: FakeDaemonView) -> None:
     with piped("status", "--watch", "--json") as process:
         assert json.loads(line_of(process))["phase"] == "observing"
         desk.suggest({"max_num_seqs": 128})
         assert json.loads(line_of(process))["phase"] == "proposed"
 
 
-def test_rollouts_are_listed(run: Run, desk: FakeDesk) -> None:
+def test_rollouts_are_listed(run: Run, desk: FakeDaemonView) -> None:
     assert run("rollouts") == (0, "no rollouts\n", "")
 
     made = desk.suggest({"max_num_seqs": 128})
@@ -91,7 +91,7 @@ def test_rollouts_are_listed(run: Run, desk: FakeDesk) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_watched_rollout_is_told_to_its_end(run: Run, desk: FakeDesk) -> None:
+def test_a_watched_rollout_is_told_to_its_end(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
 
@@ -102,7 +102,9 @@ def test_a_watched_rollout_is_told_to_its_end(run: Run, desk: FakeDesk) -> None:
 
 
 @pytest.mark.parametrize(("promoted", "expected"), [(True, 0), (False, 1)])
-def test_an_approval_waits_for_the_verdict(run: Run, desk: FakeDesk, promoted: bool, expected: int) -> None:
+def test_an_approval_waits_for_the_verdict(
+    run: Run, desk: FakeDaemonView, promoted: bool, expected: int
+) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     timer = threading.Timer(0.5, lambda: settle_begun(desk, promoted=promoted))
     timer.start()
@@ -115,13 +117,13 @@ def test_an_approval_waits_for_the_verdict(run: Run, desk: FakeDesk, promoted: b
     assert err.startswith("chat-o1 running: launching, step 1 of ")
 
 
-def settle_begun(desk: FakeDesk, *, promoted: bool) -> None:
+def settle_begun(desk: FakeDaemonView, *, promoted: bool) -> None:
     while not desk.rollouts():
         threading.Event().wait(0.05)
     desk.settle(promoted=promoted)
 
 
-def test_an_abort_waits_until_all_is_back(run: Run, desk: FakeDesk) -> None:
+def test_an_abort_waits_until_all_is_back(run: Run, desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
     timer = threading.Timer(0.5, lambda: desk.settle(promoted=False))
@@ -134,7 +136,7 @@ def test_an_abort_waits_until_all_is_back(run: Run, desk: FakeDesk) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_terminal_shows_the_progress_on_one_line(desk: FakeDesk) -> None:
+def test_a_terminal_shows_the_progress_on_one_line(desk: FakeDaemonView) -> None:
     made = desk.suggest({"max_num_seqs": 128})
 
     with terminal("approve", made.id, "--wait", columns=60) as window:
@@ -150,7 +152,7 @@ def test_a_terminal_shows_the_progress_on_one_line(desk: FakeDesk) -> None:
 
 @pytest.mark.usefixtures("run")
 @IN_TERMINAL
-def test_top_shows_every_target_live(desk: FakeDesk, key: str) -> None:
+def test_top_shows_every_target_live(desk: FakeDaemonView, key: str) -> None:
     with terminal("top", columns=140) as window:
         first = plain(window.until("q ends this"))
         desk.suggest({"max_num_seqs": 128})
@@ -178,7 +180,7 @@ def test_a_daemon_that_is_away_ends_a_watch_only_at_its_begin() -> None:
 
 @pytest.mark.usefixtures("run")
 def test_a_watch_outlives_a_daemon_that_is_started_again(
-    desk: FakeDesk, tokens: Tokens, tmp_path: Path
+    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     listen = f"unix:{tmp_path / 'api.sock'}"
     with ExitStack() as first:
@@ -196,7 +198,7 @@ def test_a_watch_outlives_a_daemon_that_is_started_again(
 
 
 @pytest.mark.usefixtures("run")
-def test_a_closed_pipe_ends_a_watch(desk: FakeDesk) -> None:
+def test_a_closed_pipe_ends_a_watch(desk: FakeDaemonView) -> None:
     with piped("status", "--watch") as process:
         line_of(process)
         assert process.stdout is not None

@@ -7,7 +7,7 @@ import pytest
 from agent.config import loader
 from agent.config.loader import Target
 from agent.domain.errors import ConfigError
-from agent.quality.golden_prompts import LEAST, PROMPTS, Exam
+from agent.quality.golden_prompts import LEAST, PROMPTS, GoldenPromptOptions
 from tests.unit.config.test_config import SMALLEST, built
 
 LINES = [f"prompt number {number}" for number in range(10)]
@@ -19,7 +19,7 @@ def target(text: str, here: Path = Path("/etc/trimtab")) -> Target:
 
 
 def test_our_own_prompts_are_asked_where_nothing_is_said() -> None:
-    assert target("").exam == Exam()
+    assert target("").exam == GoldenPromptOptions()
     assert len(set(PROMPTS)) == len(PROMPTS) >= LEAST
 
 
@@ -33,7 +33,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
         at_most = "30m"
     """
 
-    assert target(text, tmp_path).exam == Exam(
+    assert target(text, tmp_path).exam == GoldenPromptOptions(
         prompts=(*LINES, "of\ntwo lines"),
         own=True,
         command=("lm_eval", "--url", "{green}/v1"),

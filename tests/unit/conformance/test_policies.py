@@ -8,7 +8,7 @@ from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.plugins import loader
-from policies.conformance import CHECKS, Check
+from policies.conformance import CHECKS, ConformanceCheck
 
 FOUND = loader.names("policies")
 
@@ -21,7 +21,7 @@ def test_policies_are_found() -> None:
 
 @each_check
 @pytest.mark.parametrize("name", FOUND)
-def test_each_policy_conforms(name: str, check: Check) -> None:
+def test_each_policy_conforms(name: str, check: ConformanceCheck) -> None:
     check(loader.load("policies", name))
 
 
@@ -45,7 +45,7 @@ class Bad:
 
 
 @each_check
-def test_each_check_can_fail(check: Check) -> None:
+def test_each_check_can_fail(check: ConformanceCheck) -> None:
     """One that does all else wrong still says what it is for, and is calm."""
     calm = check.__name__ in {"it_says_what_it_is_for", "it_tolerates_a_reading_in_which_nothing_is_known"}
     if calm:

@@ -5,7 +5,7 @@ import pytest
 from actuators.docker.capacity import Holding, Host, gpus_needed, here, holding, look, room, too_few
 from actuators.docker.client import DockerClient
 from actuators.docker.gpus import Gpus, gpus_of
-from actuators.host.memory import GpuRoom
+from actuators.host.memory import GpuMemory
 from tests.support.docker_documents import container
 from vllm_facts.values import Setting
 
@@ -24,9 +24,9 @@ def gpus_in(host: Json, *env: str) -> Gpus:
     return gpus_of(container(host=host, config={"Env": list(env)}))
 
 
-def gpu(index: int, free_gib: float, total_gib: float = 80.0, *, sliced: bool = False) -> GpuRoom:
+def gpu(index: int, free_gib: float, total_gib: float = 80.0, *, sliced: bool = False) -> GpuMemory:
     free, total = free_gib * 1024, total_gib * 1024
-    return GpuRoom(index=index, uuid=f"GPU-{index}abc", free_mib=free, total_mib=total, sliced=sliced)
+    return GpuMemory(index=index, uuid=f"GPU-{index}abc", free_mib=free, total_mib=total, sliced=sliced)
 
 
 def held(gpus: Gpus = NOTHING, **other: Any) -> Holding:  # noqa: ANN401
@@ -34,7 +34,7 @@ def held(gpus: Gpus = NOTHING, **other: Any) -> Holding:  # noqa: ANN401
     return Holding(gpus=gpus, **{**known, **other})
 
 
-def host(*gpus: GpuRoom, memory: int | None = 64 * GIB) -> Host:
+def host(*gpus: GpuMemory, memory: int | None = 64 * GIB) -> Host:
     return Host(memory=memory, memory_total=100 * GIB, gpus=gpus)
 
 
@@ -156,7 +156,7 @@ def test_a_gpu_is_known_by_its_uuid_too() -> None:
     [
         (ON_FIRST, Host(memory=64 * GIB, why="nvidia-smi hangs"), "nvidia-smi hangs"),
         (ON_FIRST, host(gpu(1, 40)), "GPU 0, which nvidia-smi does not show"),
-        (ON_FIRST, host(GpuRoom(index=0, uuid="GPU-0", free_mib=None, total_mib=1.0)), "does not say"),
+        (ON_FIRST, host(GpuMemory(index=0, uuid="GPU-0", free_mib=None, total_mib=1.0)), "does not say"),
         (ON_FIRST, host(gpu(0, 80, sliced=True)), "sliced"),
         (Gpus(all=True), host(), "which nvidia-smi does not show"),
     ],

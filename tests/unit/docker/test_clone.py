@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from actuators.docker.clone import Spec, clone, obstacles, spec_of
+from actuators.docker.clone import CreateRequest, clone, obstacles, spec_of
 from actuators.docker.command import Json
 from actuators.docker.networks import networks_in
 from agent.domain.errors import ActError
@@ -27,7 +27,7 @@ KEPT_CONFIG = (
 REPLACED_HOST = ("AutoRemove", "Binds", "Links", "Mounts", "PortBindings", "PublishAllPorts", "RestartPolicy")
 
 
-def green(blue: Json, **asked: Any) -> Spec:  # noqa: ANN401
+def green(blue: Json, **asked: Any) -> CreateRequest:  # noqa: ANN401
     return clone(blue, **{"name": "green", "labels": LABELS, "setting": {}, **asked})
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.docker.exit_diagnosis import Heard
+from actuators.docker.exit_diagnosis import ObservedEvents
 from docker_engine.events import RESYNC, _just_after, event_of
 
 LEAVES = st.sampled_from(
@@ -35,7 +35,7 @@ LINES = (
 
 @given(st.lists(LINES, max_size=6))
 def test_any_line_is_an_event_or_a_reason_to_look(lines: list[bytes]) -> None:
-    heard = Heard()
+    heard = ObservedEvents()
     for line in lines:
         event = event_of(line)
         heard.take(event)

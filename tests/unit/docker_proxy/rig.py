@@ -11,7 +11,7 @@ from aiohttp import ClientSession, UnixConnector
 from yarl import URL
 
 from docker_proxy.main import listening
-from docker_proxy.policy import Policy
+from docker_proxy.policy import ProxyPolicy
 from docker_proxy.proxy import serving
 from tests.unit.docker_proxy.fake_docker import FakeDocker, fake_docker
 from tests.unit.docker_proxy.specimens import policy
@@ -26,7 +26,7 @@ class Rig:
     engine: FakeDocker
     client: ClientSession
     socket: Path
-    policy: Policy
+    policy: ProxyPolicy
 
     async def ask(self, method: str, target: str, **request: Any) -> tuple[int, Any]:  # noqa: ANN401
         async with self.client.request(method, URL(f"http://x{target}", encoded=True), **request) as reply:

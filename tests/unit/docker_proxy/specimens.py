@@ -5,8 +5,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from docker_proxy.fields import Context
-from docker_proxy.policy import Policy, read
+from docker_proxy.fields import FieldContext
+from docker_proxy.policy import ProxyPolicy, read
 
 LABEL = "trimtab.target"
 TABLES: dict[str, Any] = {
@@ -52,13 +52,13 @@ def files(path: str) -> tuple[str, bool]:
     return FILES[path]
 
 
-def policy(**tables: dict[str, Any]) -> Policy:
+def policy(**tables: dict[str, Any]) -> ProxyPolicy:
     """TABLES with the keys of `tables` laid over them, table by table."""
     return read({**TABLES, **{name: {**TABLES.get(name, {}), **more} for name, more in tables.items()}})
 
 
-def context(**tables: dict[str, Any]) -> Context:
-    return Context(policy=policy(**tables), files=files)
+def context(**tables: dict[str, Any]) -> FieldContext:
+    return FieldContext(policy=policy(**tables), files=files)
 
 
 def body(host_config: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -4,7 +4,7 @@ import pytest
 
 from docker_proxy.create import create_reasons, update_reasons
 from docker_proxy.endpoints import connect_reasons, disconnect_reasons, networks_named
-from docker_proxy.fields import Context
+from docker_proxy.fields import FieldContext
 from docker_proxy.mounts import volumes_named
 from tests.unit.docker_proxy.specimens import (
     ESCALATIONS,
@@ -106,6 +106,6 @@ def test_a_listed_directory_that_is_a_link_is_followed_as_well() -> None:
     def linked(path: str) -> tuple[str, bool]:
         return ("/srv/models", True) if path == "/models" else files(path)
 
-    moved = Context(policy=policy(mounts={"read": ["/models"]}), files=linked)
+    moved = FieldContext(policy=policy(mounts={"read": ["/models"]}), files=linked)
 
     assert list(create_reasons(body({"Binds": ["/srv/models/llama:/m:ro", "/models:/n:ro"]}), moved)) == []

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.audit.records import DAEMON, GENESIS, Entry, line_of, parse, state_of
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, line_of, parse, state_of
 from agent.domain.calibration import (
     KEPT_TICKS,
     LEAST_TICKS,
@@ -25,10 +25,10 @@ from agent.domain.calibration import (
 from agent.domain.events import Observed
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Request, RequestSample
-from agent.domain.request_counts import EMPTY, Arm
+from agent.domain.request_counts import EMPTY, RequestCounts
 from agent.machine.lease import STEADY_TICKS
 from agent.machine.step import material, unremembered
-from agent.observe.aggregator import Fold
+from agent.observe.aggregator import Aggregator
 from tests.support.machine_stories import World
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -39,8 +39,8 @@ def at(second: float) -> datetime:
     return NOON + timedelta(seconds=second)
 
 
-def arm(requests: int, bad: int) -> Arm:
-    return Arm(total=requests, errors=bad)
+def arm(requests: int, bad: int) -> RequestCounts:
+    return RequestCounts(total=requests, errors=bad)
 
 
 def told(counted: Iterable[Counted]) -> Steadiness:
@@ -179,7 +179,7 @@ def test_a_tick_that_has_not_ended_is_not_counted() -> None:
 def test_seconds_of_a_tick_add_up() -> None:
     steadiness = Steadiness()
     for second in range(20 * TICK_S):
-        steadiness.add(at(second), {"r0": arm(1, int(second % TICK_S == 0)), "r1": Arm()})
+        steadiness.add(at(second), {"r0": arm(1, int(second % TICK_S == 0)), "r1": RequestCounts()})
 
     found = steadiness.calibrations(at(20 * TICK_S))["errors"]
 
@@ -203,7 +203,7 @@ def test_four_hours_are_remembered() -> None:
 
 def test_each_stream_is_counted_by_its_own_measure() -> None:
     seven = (7, *EMPTY[1:])
-    each = Arm(
+    each = RequestCounts(
         total=10,
         errors=1,
         gave_up=2,
@@ -264,7 +264,7 @@ def test_the_machine_keeps_the_latest_of_each_stream() -> None:
 def test_a_new_calibration_alone_is_not_written_down_and_one_that_is_can_be_read() -> None:
     before = World().start().tick(1).state
     after = replace(before, calibration={"ttft": OLD})
-    entry = Entry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
+    entry = JournalEntry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
 
     line = line_of(entry, seq=1, prev=GENESIS, boot_id="", host="")
 
@@ -272,7 +272,7 @@ def test_a_new_calibration_alone_is_not_written_down_and_one_that_is_can_be_read
     assert state_of(parse(line)) == after
 
 
-def folded(fold: Fold, *, minutes: int) -> Iterator[dict[str, Calibration]]:
+def folded(fold: Aggregator, *, minutes: int) -> Iterator[dict[str, Calibration]]:
     """What the fold gives out each second of some minutes with a request a second."""
     one = Request(server="r0", outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)
     for second in range(minutes * 60):
@@ -281,7 +281,7 @@ def folded(fold: Fold, *, minutes: int) -> Iterator[dict[str, Calibration]]:
 
 
 def test_the_fold_says_each_stream_once_a_minute_and_none_that_was_not_promised() -> None:
-    fold = Fold(slo=Slo(ttft=Objective(under_s=0.5, share=0.95)))
+    fold = Aggregator(slo=Slo(ttft=Objective(under_s=0.5, share=0.95)))
 
     said = [found for found in list(folded(fold, minutes=7))[6 * 60 :] if found]
 
@@ -290,7 +290,7 @@ def test_the_fold_says_each_stream_once_a_minute_and_none_that_was_not_promised(
 
 
 def test_the_fold_says_nothing_of_the_first_minutes() -> None:
-    assert not any(folded(Fold(), minutes=5))
+    assert not any(folded(Aggregator(), minutes=5))
 
 
 def test_the_calibration_of_a_stream_is_rounded_where_that_does_no_harm() -> None:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.audit.records import DAEMON, GENESIS, Entry, line_of, parse, state_of
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, line_of, parse, state_of
 from agent.domain.error_budget import SLOT_S, WINDOWS, Budget, Burn
 from agent.domain.model import Objective, Proposal, Slo
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
 from agent.machine.step import Machine, material, unremembered
 from tests.support.machine_stories import RaiseSeqs, World, rules
@@ -26,14 +26,14 @@ def at(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
-def spent(*minutes: tuple[float, Arm], budget: Budget | None = None) -> Budget:
+def spent(*minutes: tuple[float, RequestCounts], budget: Budget | None = None) -> Budget:
     budget = budget or Budget()
     for minute, arm in minutes:
         budget = budget.counted(at(minute), [arm])
     return budget
 
 
-def steady(arm: Arm, *, since: int, until: int) -> Budget:
+def steady(arm: RequestCounts, *, since: int, until: int) -> Budget:
     return spent(*((minute, arm) for minute in range(since, until)))
 
 
@@ -42,20 +42,20 @@ def by_window(budget: Budget, minute: float, slo: Slo = SLO) -> Mapping[str, Bur
 
 
 def test_a_burn_rate_is_the_bad_share_over_the_allowed_one_of_the_worst_objective() -> None:
-    budget = spent((0, Arm(total=1000, errors=20, over_ttft=200, over_itl=900, over_e2e=100)))
+    budget = spent((0, RequestCounts(total=1000, errors=20, over_ttft=200, over_itl=900, over_e2e=100)))
 
     assert budget.burns(SLO, at(1))[0] == Burn(window="5m", objective="ttft", rate=4.0, bad=200, of=1000)
 
 
 def test_every_second_of_all_servers_adds_up() -> None:
-    one, other = Arm(total=30, errors=1), Arm(total=70, gave_up=50, refused=50)
+    one, other = RequestCounts(total=30, errors=1), RequestCounts(total=70, gave_up=50, refused=50)
     budget = Budget().counted(at(0), [one, other]).counted(at(1), [one]).counted(at(2), [])
 
     assert by_window(budget, 2)["5m"] == Burn(window="5m", objective="errors", rate=1.538, bad=2, of=130)
 
 
 def test_what_is_older_than_a_window_is_not_in_it() -> None:
-    bad, good = Arm(total=100, errors=100), Arm(total=100)
+    bad, good = RequestCounts(total=100, errors=100), RequestCounts(total=100)
     budget = spent((0, bad), (20, good), (50, good), (58, good))
 
     burns = by_window(budget, 60)
@@ -69,21 +69,21 @@ def test_what_is_older_than_a_window_is_not_in_it() -> None:
 
 
 def test_too_few_requests_are_no_share() -> None:
-    budget = spent((0, Arm(total=19, errors=19)))
+    budget = spent((0, RequestCounts(total=19, errors=19)))
 
     assert budget.burns(SLO, at(0)) == ()
-    assert spent((1, Arm(total=1)), budget=budget).burns(SLO, at(1))
+    assert spent((1, RequestCounts(total=1)), budget=budget).burns(SLO, at(1))
 
 
 def test_an_objective_that_allows_nothing_has_no_budget() -> None:
-    budget = spent((0, Arm(total=100, errors=100)))
+    budget = spent((0, RequestCounts(total=100, errors=100)))
 
     assert budget.burns(Slo(errors=1.0), at(0)) == ()
     assert budget.alarm(Slo(errors=1.0), at(20)) == ""
 
 
 def test_six_hours_are_remembered_in_few_numbers() -> None:
-    budget = steady(Arm(total=1_000, errors=10), since=0, until=3 * 24 * 60)
+    budget = steady(RequestCounts(total=1_000, errors=10), since=0, until=3 * 24 * 60)
 
     burns = by_window(budget, 3 * 24 * 60)
 
@@ -96,7 +96,7 @@ def test_six_hours_are_remembered_in_few_numbers() -> None:
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 50)), max_size=60), st.integers(0, 60))
 def test_windows_hold_what_was_counted_in_their_time(asked: list[tuple[int, int]], later: int) -> None:
     asked = sorted(asked)
-    budget = spent(*((minute, Arm(total=count)) for minute, count in asked))
+    budget = spent(*((minute, RequestCounts(total=count)) for minute, count in asked))
     now = max((minute for minute, _ in asked), default=0) + later
 
     for name, slots in WINDOWS.items():
@@ -111,18 +111,18 @@ def test_windows_hold_what_was_counted_in_their_time(asked: list[tuple[int, int]
 
 
 def test_a_clock_that_was_set_back_goes_on_in_the_latest_slot() -> None:
-    budget = spent((60, Arm(total=20)), (0, Arm(total=20)))
+    budget = spent((60, RequestCounts(total=20)), (0, RequestCounts(total=20)))
 
     assert [slot[1] for slot in budget.slots] == [40]
 
 
-def alarm(*minutes: tuple[int, int, Arm], now: float, slo: Slo = SLO) -> str:
+def alarm(*minutes: tuple[int, int, RequestCounts], now: float, slo: Slo = SLO) -> str:
     """`minutes`: (since, until, what each of them counts)."""
     every = [(minute, arm) for since, until, arm in minutes for minute in range(since, until)]
     return spent(*every).alarm(slo, at(now))
 
 
-GOOD, LATE = Arm(total=30), Arm(total=30, over_ttft=29)
+GOOD, LATE = RequestCounts(total=30), RequestCounts(total=30, over_ttft=29)
 
 
 def test_a_fast_burn_over_both_windows_is_told_with_its_numbers() -> None:
@@ -133,7 +133,7 @@ def test_a_fast_burn_over_both_windows_is_told_with_its_numbers() -> None:
 
 
 def test_a_slower_burn_takes_six_hours() -> None:
-    said = alarm((0, 360, Arm(total=30, errors=3)), now=360)
+    said = alarm((0, 360, RequestCounts(total=30, errors=3)), now=360)
 
     assert "burns 6 times too fast or more: at least 6 % of the requests of the last 6 h" in said
     assert said.endswith("of the last 30 min failed, 1 % may")
@@ -150,7 +150,7 @@ def test_a_slower_burn_takes_six_hours() -> None:
         pytest.param([], 60, id="nobody has asked"),
     ],
 )
-def test_no_alarm(minutes: list[tuple[int, int, Arm]], now: int) -> None:
+def test_no_alarm(minutes: list[tuple[int, int, RequestCounts]], now: int) -> None:
     assert alarm(*minutes, now=now) == ""
 
 
@@ -159,7 +159,7 @@ def test_a_young_history_that_is_longer_than_the_short_window_is_enough() -> Non
 
 
 def test_both_windows_must_suffer_from_the_same() -> None:
-    failing = Arm(total=300, errors=90)
+    failing = RequestCounts(total=300, errors=90)
 
     assert alarm((0, 55, LATE), (55, 66, failing), now=66, slo=Slo(ttft=SLO.ttft, errors=0.9)) == ""
 
@@ -184,7 +184,7 @@ def test_the_machine_counts_all_servers_in_all_phases() -> None:
 def test_counts_alone_are_not_written_down_and_can_be_read_where_they_are() -> None:
     before = World().start().tick(1).state
     after = replace(before, budget=spent((0, LATE), (70, LATE)))
-    entry = Entry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
+    entry = JournalEntry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
 
     line = line_of(entry, seq=1, prev=GENESIS, boot_id="", host="")
 

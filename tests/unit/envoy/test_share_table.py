@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy.share_table import Part, first_tries, second_tries, without_lease
+from actuators.envoy.share_table import ShareRange, first_tries, second_tries, without_lease
 from actuators.envoy.split import check
 from agent.domain.effects import Route
 from agent.domain.model import Server
@@ -35,7 +35,7 @@ def splits(draw: st.DrawFn, *, may_lease: bool = True) -> Route:
     return route
 
 
-def places(parts: tuple[Part, ...]) -> list[str]:
+def places(parts: tuple[ShareRange, ...]) -> list[str]:
     """Whose each of the hundred is."""
     assert all(part > 0 for _, part in parts)  # Envoy refuses a 0
     return [name for name, part in parts for _ in range(part)]

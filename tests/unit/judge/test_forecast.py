@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.domain.calibration import Calibration
-from agent.domain.model import Forecast, Plan, Prospect, Step
+from agent.domain.model import Forecast, Plan, PreflightResult, Step
 from agent.judge.anytime import AnytimeJudge
 from agent.machine.default_plan import plan_for
 from tests.support.machine_stories import PLAN as SHORT
@@ -72,13 +72,13 @@ def test_without_traffic_nothing_is_foretold() -> None:
     [(None, [5, 50, 100]), (8.0, [5, 50, 100]), (0.5, [14, 50, 100]), (0.1, [50, 100])],
 )
 def test_a_first_share_is_large_enough_for_the_traffic(rate: float | None, weights: list[int]) -> None:
-    plan = plan_for(PLAN, Prospect(strategy="surge"), 1, rate)
+    plan = plan_for(PLAN, PreflightResult(strategy="surge"), 1, rate)
     assert [step.weight for step in plan.steps] == weights
 
 
 def test_at_parity_each_server_carries_as_much_as_the_others() -> None:
     for strategy, servers, parity in (("surge", 3, 25), ("replace", 4, 25), ("replace", 2, 50)):
-        plan = plan_for(PLAN, Prospect(strategy=strategy), servers)  # type: ignore[arg-type]
+        plan = plan_for(PLAN, PreflightResult(strategy=strategy), servers)  # type: ignore[arg-type]
         assert [step.weight for step in plan.steps] == [5, parity, 100 - parity]
         assert [step.parity for step in plan.steps] == [parity, parity, 100 - parity]
 

@@ -11,7 +11,7 @@ from agent.domain.calibration import Calibration
 from agent.domain.model import Objective, Slo, Step
 from agent.domain.ports import Verdict
 from agent.domain.reading import Pulse, Request, RequestOutcome
-from agent.domain.request_counts import Arm, arm_of
+from agent.domain.request_counts import RequestCounts, arm_of
 from agent.domain.trial import Second, Trial
 from agent.judge.anytime import AnytimeJudge
 
@@ -37,7 +37,7 @@ def served(
     ttft_s: float = 0.1,
     slow_s: float = 1.0,
     slo: Slo = SLO,
-) -> Arm:
+) -> RequestCounts:
     """An arm of `total` answered or failed requests, of which some are bad."""
 
     def of(outcome: RequestOutcome, first_s: float | None, status: int = 200) -> Request:
@@ -59,16 +59,23 @@ def served(
 class Canary:
     """One step, second by second."""
 
-    def __init__(self, step: Step, *, record: Arm | None = None, slo: Slo = SLO, **trial: object) -> None:
+    def __init__(
+        self, step: Step, *, record: RequestCounts | None = None, slo: Slo = SLO, **trial: object
+    ) -> None:
         self.step, self.slo = step, slo
         self.record = served(600, errors=2) if record is None else record
         self.trial = replace(Trial(calibration=CALM), **trial)  # type: ignore[arg-type]
-        self.green, self.blue, self.at = Arm(), Arm(), NOON
+        self.green, self.blue, self.at = RequestCounts(), RequestCounts(), NOON
         self.verdict = Verdict(kind="wait", why="")
 
-    def hear(self, green: Arm, blue: Arm | Mapping[str, Arm] | None = None, **more: object) -> Verdict:
+    def hear(
+        self,
+        green: RequestCounts,
+        blue: RequestCounts | Mapping[str, RequestCounts] | None = None,
+        **more: object,
+    ) -> Verdict:
         self.at += timedelta(seconds=1)
-        beside = {"b": blue} if isinstance(blue, Arm) else dict(blue or {})
+        beside = {"b": blue} if isinstance(blue, RequestCounts) else dict(blue or {})
         second = Second(at=self.at, green=green, blue=beside, **more)  # type: ignore[arg-type]
         self.green, self.blue = self.green + green, sum(beside.values(), self.blue)
         self.trial, self.verdict = AnytimeJudge().hear(
@@ -82,7 +89,7 @@ class Canary:
         )
         return self.verdict
 
-    def run(self, green: Arm, blue: Arm | None = None, *, seconds: int) -> Verdict:
+    def run(self, green: RequestCounts, blue: RequestCounts | None = None, *, seconds: int) -> Verdict:
         """The same every second, until there is a verdict."""
         for _ in range(seconds):
             if self.hear(green, blue).kind in {"pass", "fail"}:
@@ -156,9 +163,9 @@ def test_an_incident_that_begins_with_the_step_is_no_disaster_of_green_alone() -
 
 
 def test_silence_never_passes() -> None:
-    assert Canary(PARITY).run(Arm(), served(5), seconds=900).kind == "wait"
-    assert Canary(PARITY).run(served(5), Arm(), seconds=900).kind == "wait"
-    assert Canary(HOLD).run(Arm(), None, seconds=900).kind == "wait"
+    assert Canary(PARITY).run(RequestCounts(), served(5), seconds=900).kind == "wait"
+    assert Canary(PARITY).run(served(5), RequestCounts(), seconds=900).kind == "wait"
+    assert Canary(HOLD).run(RequestCounts(), None, seconds=900).kind == "wait"
 
 
 def test_what_cannot_be_seen_is_held_and_its_time_does_not_count() -> None:
@@ -272,8 +279,8 @@ def test_a_green_that_runs_requests_for_a_minute_without_a_token_goes_back() -> 
     canary = Canary(PARITY)
     stuck = Pulse(age_s=0.5, running=3, waiting=0, tokens=0.0)
     for _ in range(59):
-        assert canary.hear(Arm(), served(5), green_pulse=stuck).kind == "wait"
-    assert canary.hear(Arm(), served(5), green_pulse=stuck).kind == "fail"
+        assert canary.hear(RequestCounts(), served(5), green_pulse=stuck).kind == "wait"
+    assert canary.hear(RequestCounts(), served(5), green_pulse=stuck).kind == "fail"
     assert "not one token" in canary.verdict.why
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent.domain.calibration import Calibration
 from agent.domain.model import Objective
-from agent.domain.request_counts import EMPTY, Arm
+from agent.domain.request_counts import EMPTY, RequestCounts
 from agent.domain.trial import Lens, Trial
 from agent.judge.eprocess import RESTART_S, beside, gained, grid, nearest
 from agent.judge.failure_modes import learned as learned_of
@@ -181,7 +181,7 @@ def test_an_equal_green_is_seldom_called_better_and_a_quicker_one_is() -> None:
 def test_only_a_green_that_was_never_beside_blue_is_compared_with_a_record_of_another_time() -> None:
     trial = Trial(calibration={"errors": independent()})
     ill, well, usual = (rollouts.arm(2000, bad, 0, 0, 0, 0, 0) for bad in (200, 2, 20))
-    alone, level = (Arm(), Arm()), (usual, usual)
+    alone, level = (RequestCounts(), RequestCounts()), (usual, usual)
     assert "requests failed, cut or stalled" in gain(trial, slo=SLO, level=alone, green=well, record=ill)
     assert gain(trial, slo=SLO, level=level, green=well, record=ill) == ""
     assert gain(trial, slo=SLO, level=(well, ill), green=usual, record=usual) != ""
@@ -189,11 +189,11 @@ def test_only_a_green_that_was_never_beside_blue_is_compared_with_a_record_of_an
 
 def test_what_nobody_promised_must_get_better_by_more_than_is_no_harm() -> None:
     trial = Trial(calibration={"ttft": independent(), "e2e": independent()})
-    blue, green = (Arm(total=4000, ttft=spread(slow)) for slow in (1800, 1600))
+    blue, green = (RequestCounts(total=4000, ttft=spread(slow)) for slow in (1800, 1600))
     assert "first token after" in gain(
-        trial, slo=rollouts.SLO, level=(green, blue), green=Arm(), record=Arm()
+        trial, slo=rollouts.SLO, level=(green, blue), green=RequestCounts(), record=RequestCounts()
     )
-    assert gain(trial, slo=SLO, level=(green, blue), green=Arm(), record=Arm()) == ""
+    assert gain(trial, slo=SLO, level=(green, blue), green=RequestCounts(), record=RequestCounts()) == ""
 
 
 def spread(slow: int) -> tuple[int, ...]:

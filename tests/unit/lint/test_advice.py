@@ -7,10 +7,10 @@ from agent.advisor.run_policies import finding_of
 from agent.domain.model import Evidence, Proposal
 from lint.advice import advise, rows
 from lint.ordering import Ordered, Outranked, S, as_said
-from vllm_facts.deployment import Case, Finding, Severity
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from vllm_facts.values import Value
 
-CASE = Case(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
+CASE = Deployment(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
 
 
 @dataclass(frozen=True)
@@ -18,17 +18,17 @@ class Says:
     """A lint that says what it is told to, where it applies."""
 
     finding: Finding
-    when: Callable[[Case], bool] = lambda _: True
+    when: Callable[[Deployment], bool] = lambda _: True
 
     @property
     def rules(self) -> tuple[str, ...]:
         return (self.finding.rule,)
 
-    def check(self, case: Case) -> Iterable[Finding]:
+    def check(self, case: Deployment) -> Iterable[Finding]:
         return (self.finding,) if self.when(case) else ()
 
 
-def finding(rule: str, severity: Severity = "warning", **to: Value) -> Finding:
+def finding(rule: str, severity: FindingSeverity = "warning", **to: Value) -> Finding:
     return Finding(rule=rule, klass="auto", severity=severity, why="because", source="a test", to=to)
 
 
@@ -62,7 +62,7 @@ def test_of_two_that_contradict_each_other_the_first_is_heard() -> None:
 
 
 def test_what_would_bring_an_error_is_left_out() -> None:
-    def many(case: Case) -> bool:
+    def many(case: Deployment) -> bool:
         return case.setting.get("max_num_seqs") == 8
 
     lints = [Says(finding("A", max_num_seqs=8)), Says(finding("E", "error"), when=many)]
@@ -74,7 +74,7 @@ def test_what_would_bring_an_error_is_left_out() -> None:
 
 
 def test_an_error_that_the_change_before_it_ends_asks_for_nothing_more() -> None:
-    def many(case: Case) -> bool:
+    def many(case: Deployment) -> bool:
         return case.setting.get("max_num_seqs") == 4
 
     lints = [
@@ -89,7 +89,7 @@ def test_an_error_that_the_change_before_it_ends_asks_for_nothing_more() -> None
 
 
 def test_more_sequences_than_tokens_of_a_step_are_never_asked_for() -> None:
-    case = Case(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
+    case = Deployment(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
 
     advice = advise(case, [Says(finding("A", max_num_seqs=1024))], as_said)
 
@@ -100,7 +100,7 @@ def test_a_rule_that_goes_step_by_step_is_followed_to_its_end() -> None:
     class Doubles:
         rules = ("D",)
 
-        def check(self, case: Case) -> Iterable[Finding]:
+        def check(self, case: Deployment) -> Iterable[Finding]:
             seqs = case.setting["max_num_seqs"]
             if isinstance(seqs, int) and seqs < 30:
                 yield finding("D", max_num_seqs=2 * seqs)
@@ -112,7 +112,7 @@ def test_a_rule_that_goes_in_circles_is_taken_at_its_first_word() -> None:
     class Turns:
         rules = ("T",)
 
-        def check(self, case: Case) -> Iterable[Finding]:
+        def check(self, case: Deployment) -> Iterable[Finding]:
             yield finding("T", max_num_seqs=8 if case.setting["max_num_seqs"] == 4 else 4)
 
     assert advise(CASE, [Turns()], as_said).to == {"max_num_seqs": 8}

@@ -4,7 +4,7 @@ import pytest
 
 from lint.rules.hardware import LINTS
 from tests.support.lint_cases import A10, A100, H100, L40S, LLAMA_8B_AWQ, T4, case, findings, rules
-from vllm_facts.deployment import Card
+from vllm_facts.deployment import GpuModel
 
 SERVE = "vllm serve casperhansen/llama-3-8b-instruct-awq"
 
@@ -113,7 +113,7 @@ def test_a_forced_triton_has_no_fp8_kv_cache_before_ada() -> None:
 
 
 def test_volta_is_not_in_the_builds_of_today() -> None:
-    v100 = Card(name="V100", capability=(7, 0), memory_gib=15.8)
+    v100 = GpuModel(name="V100", capability=(7, 0), memory_gib=15.8)
     (found,) = findings(LINTS, case(SERVE, card=v100))
     assert (found.rule, dict(found.to)) == ("E1", {})
     assert not findings(LINTS, case(SERVE, card=v100, version="0.19.1"))

@@ -6,7 +6,7 @@ import pytest
 
 from lint.rules import log as lint_log
 from lint.rules import start
-from vllm_facts.deployment import Case, Finding, Model
+from vllm_facts.deployment import Deployment, Finding, Model
 from vllm_facts.values import Value
 
 LINTS = (*lint_log.LINTS, *start.LINTS)
@@ -60,10 +60,10 @@ WAITING = (
 
 
 def found(*log: str, **setting: Value) -> list[Finding]:
-    return told(Case(setting={"model": "m", **setting}, log=log))
+    return told(Deployment(setting={"model": "m", **setting}, log=log))
 
 
-def told(case: Case) -> list[Finding]:
+def told(case: Deployment) -> list[Finding]:
     return [finding for lint in LINTS for finding in lint.check(case)]
 
 
@@ -212,7 +212,7 @@ def test_the_periodic_line_names_the_cap_only_where_it_is_one(line: str, advice:
 def test_a_mixture_of_experts_gets_the_lower_ceiling() -> None:
     setting = {"gpu_memory_utilization": 0.7}
 
-    (finding,) = told(Case(setting=setting, log=(NO_BLOCKS,), model=Model(name="m", experts=64)))
+    (finding,) = told(Deployment(setting=setting, log=(NO_BLOCKS,), model=Model(name="m", experts=64)))
 
     assert finding.to == {"gpu_memory_utilization": 0.85}
 

@@ -20,7 +20,7 @@ from tests.support.lint_cases import (
     dense,
     findings,
 )
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 
 NO_BLOCKS = (
     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when"
@@ -56,7 +56,9 @@ SHORT = "vllm serve x --max-model-len 2048"
         (case(f"{SHORT} --max-num-seqs 512", profile="chat", card=H100, log=(WARM_UP,)), "F5", "W1"),
     ],
 )
-def test_the_finding_that_matters_more_silences_the_other(asked: Case, first: str, outranked: str) -> None:
+def test_the_finding_that_matters_more_silences_the_other(
+    asked: Deployment, first: str, outranked: str
+) -> None:
     said = findings(all_lints(), asked)
     assert {first, outranked} <= {one.rule for one in said}
     order = ranked(said)
@@ -78,7 +80,7 @@ def test_the_finding_that_matters_more_silences_the_other(asked: Case, first: st
         ),
     ],
 )
-def test_what_is_kept_never_wants_two_values_of_one_knob(asked: Case) -> None:
+def test_what_is_kept_never_wants_two_values_of_one_knob(asked: Deployment) -> None:
     wanted: dict[str, object] = {}
     for one in ranked(findings(all_lints(), asked)).kept:
         for knob, value in one.to.items():

@@ -21,12 +21,12 @@ from tests.support.lint_cases import (
     findings,
     rules,
 )
-from vllm_facts.deployment import Card, Model
+from vllm_facts.deployment import GpuModel, Model
 from vllm_facts.sizing.effective_flags import Layout, layout
 from vllm_facts.sizing.parallel_layouts import divides
 
-L4 = Card(name="L4", capability=(8, 9), memory_gib=22.49, link="pcie")
-A100_PCIE = Card(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="pcie")
+L4 = GpuModel(name="L4", capability=(8, 9), memory_gib=22.49, link="pcie")
+A100_PCIE = GpuModel(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="pcie")
 QWEN_14B = dense("Qwen/Qwen2.5-14B-Instruct", 14.8, layers=48, hidden_size=5120, heads=40)
 PCIE_ONLY = ("Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.",)
 
@@ -192,7 +192,7 @@ QWEN_7B = dense("Qwen/Qwen2.5-7B-Instruct", 7.6, layers=28, hidden_size=3584, he
     ],
 )
 def test_one_change_brings_the_fewest_gpus_that_hold_it_and_the_rest_as_engines(
-    model: Model, card: Card, flags: str, gpus: int, said: list[str], tp: int, pp: int, dp: int
+    model: Model, card: GpuModel, flags: str, gpus: int, said: list[str], tp: int, pp: int, dp: int
 ) -> None:
     asked = case(serve(flags), model=model, card=card, gpus=gpus)
     found = findings(LINTS, asked)

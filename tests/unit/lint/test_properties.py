@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lint.rules import environment, experts, hardware, memory, parallel, profile, switches, version
 from tests.support import lint_cases
 from vllm_facts.catalogue.parser import FLAGS
-from vllm_facts.deployment import Case, Finding
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.knobs import KNOBS
 from vllm_facts.sizing.kv_cache import fit
 from vllm_facts.sizing.parallel_layouts import divides, settled
@@ -88,7 +88,7 @@ ENV = {
 }
 SETTINGS = st.fixed_dictionaries({}, optional={knob: st.sampled_from(of) for knob, of in VALUES.items()})
 CASES = st.builds(
-    Case,
+    Deployment,
     setting=SETTINGS,
     env=st.fixed_dictionaries({}, optional={name: st.sampled_from(of) for name, of in ENV.items()}),
     card=st.sampled_from(CARDS),
@@ -102,7 +102,7 @@ CASES = st.builds(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CASES)
-def test_every_finding_is_sound(asked: Case) -> None:
+def test_every_finding_is_sound(asked: Deployment) -> None:
     for finding in lint_cases.findings(LINTS, asked):
         assert {knob.partition(".")[0] for knob in finding.to} <= FLAGS
         classes = {KNOBS[knob.partition(".")[0]].klass for knob in finding.to} - {"note"}
@@ -115,12 +115,12 @@ def test_every_finding_is_sound(asked: Case) -> None:
         assert length is None or (isinstance(length, int) and length >= 1024)
 
 
-def _divides(asked: Case, finding: Finding) -> None:
+def _divides(asked: Deployment, finding: Finding) -> None:
     tp = finding.to.get("tensor_parallel_size")
     assert tp is None or (isinstance(tp, int) and not divides(asked.model, tp)), finding
 
 
-def _has_cache(asked: Case, finding: Finding) -> None:
+def _has_cache(asked: Deployment, finding: Finding) -> None:
     """More sequences are asked for only where the cache is not known, or holds something for each."""
     seqs, present = finding.to.get("max_num_seqs"), asked.setting.get("max_num_seqs")
     if not isinstance(seqs, int) or (isinstance(present, int) and seqs <= present) or present is None:

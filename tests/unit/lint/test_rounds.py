@@ -11,7 +11,7 @@ from lint.advice import Advice, advise
 from lint.precedence import ranked
 from lint.rules import all_lints
 from tests.support.lint_cases import case
-from vllm_facts.deployment import Case, Finding
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.models.lookup import model_of
 from vllm_facts.sizing.effective_flags import layout
 from vllm_facts.sizing.gpus import card_of
@@ -67,7 +67,7 @@ FLAGS = (
 PROFILES = ("chat", "api", "batch", "rag", "wide-ep")
 
 
-def of(name: str) -> Iterator[Case]:
+def of(name: str) -> Iterator[Deployment]:
     """Each card and host; layouts, flags and profiles in turn."""
     model = model_of(name)
     start = MODELS.index(name)
@@ -81,7 +81,7 @@ def of(name: str) -> Iterator[Case]:
 
 
 @cache
-def rounds(name: str) -> tuple[tuple[Case, Advice, Case, Advice, Advice], ...]:
+def rounds(name: str) -> tuple[tuple[Deployment, Advice, Deployment, Advice, Advice], ...]:
     """Of each case: what is said, the case with that, what is said then, and after that."""
     made = []
     for asked in of(name):
@@ -92,7 +92,7 @@ def rounds(name: str) -> tuple[tuple[Case, Advice, Case, Advice, Advice], ...]:
     return tuple(made)
 
 
-def advised(asked: Case) -> Advice:
+def advised(asked: Deployment) -> Advice:
     return advise(asked, all_lints(), ranked)
 
 

@@ -12,7 +12,7 @@ from lint.advice import Advice, advise
 from lint.precedence import ranked
 from lint.rules import all_lints
 from tests.support.lint_cases import case
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 from vllm_facts.flags import setting_of, with_setting
 from vllm_facts.models.lookup import model_of
 from vllm_facts.sizing.effective_flags import Layout, layout
@@ -55,7 +55,7 @@ def known(
     profile: str = "",
     log: tuple[str, ...] = (),
     concurrency: float | None = None,
-) -> Case:
+) -> Deployment:
     """The case as the command line tool makes it: card and model by their names."""
     model = model_of(shlex.split(command)[2])
     assert model is not None, command
@@ -65,7 +65,7 @@ def known(
     return replace(asked, card=found, profile=profile, log=log, concurrency=concurrency)
 
 
-def advised(asked: Case) -> Advice:
+def advised(asked: Deployment) -> Advice:
     return advise(asked, all_lints(), ranked)
 
 
@@ -209,7 +209,7 @@ MAVERICK = "vllm serve meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8 -tp 8"
     ],
     ids=["1", "2", "3", "4", "5", "6", "7", "8", "10"],
 )
-def test_the_mistakes_with_mixtures_of_experts(asked: Case, rules: list[str]) -> None:
+def test_the_mistakes_with_mixtures_of_experts(asked: Deployment, rules: list[str]) -> None:
     assert said(advised(asked)) == rules
 
 
@@ -380,7 +380,7 @@ LLAMA_70 = "vllm serve meta-llama/Llama-3.3-70B-Instruct"
         ("F5", known(OFFLOADING, card="RTX 5070", version="0.14.0", log=(WARM_UP,))),
     ],
 )
-def test_each_rule_of_flags_and_hardware_is_heard(rule: str, asked: Case) -> None:
+def test_each_rule_of_flags_and_hardware_is_heard(rule: str, asked: Deployment) -> None:
     assert rule in said(advised(asked), above_info=False)
 
 

@@ -10,7 +10,7 @@ from agent.domain.model import Bound, Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.domain.state import State
-from agent.machine.guard import Guard, Refusal
+from agent.machine.guard import Guard, ProposalRefusal
 from agent.plugins import loader
 from policies.conformance import ANYTHING
 from policies.conformance.readings import CASES, a_context, a_reading
@@ -65,7 +65,7 @@ def test_every_knob_that_a_shipped_policy_proposes_is_admitted(name: str) -> Non
             if proposal.klass == "note":
                 continue
             found = GUARD.admit_asked(state, proposal, actor="ann", at=NOON)
-            assert not isinstance(found, Refusal), (proposal, found)
+            assert not isinstance(found, ProposalRefusal), (proposal, found)
 
     any_case()
 

@@ -7,7 +7,7 @@ import pytest
 from agent.config.convert import BOUNDS
 from agent.domain.model import Bound, Proposal
 from agent.domain.state import State, Suggestion
-from agent.machine.guard import Guard, Refusal
+from agent.machine.guard import Guard, ProposalRefusal
 from tests.support.machine_stories import BLUE, NOON, reading
 from vllm_facts.knobs import misfit, tunable
 from vllm_facts.values import Knob, Value
@@ -93,7 +93,7 @@ MISTYPED: tuple[tuple[Knob, Value, str], ...] = (
 )
 
 
-def both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion | Refusal]:
+def both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion | ProposalRefusal]:
     """What becomes of it when a policy proposes it and when a person asks for it."""
     proposal = Proposal(rule="X1", to=to, why="1 waits", expects="less", risks="none", source="test")
     return [
@@ -105,7 +105,7 @@ def both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion | Refus
 @pytest.mark.parametrize(("knob", "value"), HOSTILE, ids=[knob for knob, _ in HOSTILE])
 def test_a_knob_that_is_not_tunable_is_refused_with_what_to_do(knob: Knob, value: Value) -> None:
     for found in (*both({knob: value}), *both({knob: None}), *both({"max_num_seqs": 8, knob: value})):
-        assert isinstance(found, Refusal)
+        assert isinstance(found, ProposalRefusal)
         assert f"a change of {knob} was asked for" in found.why
         assert "[targets.bounds." in found.why
         assert "with `allowed`" in found.why
@@ -114,7 +114,7 @@ def test_a_knob_that_is_not_tunable_is_refused_with_what_to_do(knob: Knob, value
 @pytest.mark.parametrize(("knob", "value", "why"), MISTYPED)
 def test_a_value_of_the_wrong_type_is_refused_and_not_clamped(knob: Knob, value: Value, why: str) -> None:
     for found in (*both({knob: value}), *both({"stream_interval": 2, knob: value})):
-        assert isinstance(found, Refusal)
+        assert isinstance(found, ProposalRefusal)
         assert f"{knob}=" in found.why
         assert why in found.why
 
@@ -170,21 +170,21 @@ def test_the_operators_table_admits_exactly_the_values_that_it_names(
     assert isinstance(taken, Suggestion)
     assert taken.proposal.to == {knob: admitted}
     for found in not_taken:
-        assert isinstance(found, Refusal)
+        assert isinstance(found, ProposalRefusal)
         assert "does not admit the value" in found.why
 
 
 def test_a_table_without_limits_admits_nothing() -> None:
     for found in both({"model": "evil/model"}, replace(GUARD, bounds={"model": Bound(octaves=2)})):
-        assert isinstance(found, Refusal)
+        assert isinstance(found, ProposalRefusal)
 
 
 def test_a_guard_without_a_catalogue_admits_nothing() -> None:
     for found in both({"max_num_seqs": 8}, Guard()):
-        assert isinstance(found, Refusal)
+        assert isinstance(found, ProposalRefusal)
 
 
 def test_the_refusal_does_not_repeat_a_secret() -> None:
     for found in both({"api_key": "s3cret"}):
-        assert isinstance(found, Refusal)
+        assert isinstance(found, ProposalRefusal)
         assert "s3cret" not in found.why

@@ -10,7 +10,7 @@ from agent.domain.model import Bound, Strategy
 from agent.domain.state import Phase
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
-from agent.quality.golden_prompts import Exam
+from agent.quality.golden_prompts import GoldenPromptOptions
 from tests.support.machine_stories import World, rules
 
 ALTERING = Machine(
@@ -79,7 +79,7 @@ def test_an_examination_that_cannot_be_held_says_nothing_about_the_value() -> No
 
 
 def test_an_examination_without_an_answer_is_given_up() -> None:
-    world = World(machine=Machine(replace(ALTERING.rules, exam=Exam(at_most_s=90)))).start()
+    world = World(machine=Machine(replace(ALTERING.rules, exam=GoldenPromptOptions(at_most_s=90)))).start()
     world.until("proposed").approve().until("warming").tick()
     world.pending = []
 
@@ -92,7 +92,12 @@ def test_an_examination_without_an_answer_is_given_up() -> None:
 
 
 def test_every_change_is_examined_where_that_is_wished() -> None:
-    world = World(machine=Machine(rules(exam=Exam(always=True)))).start().until("proposed").approve()
+    world = (
+        World(machine=Machine(rules(exam=GoldenPromptOptions(always=True))))
+        .start()
+        .until("proposed")
+        .approve()
+    )
 
     assert len(asked(world.until("canary"))) == 1
 

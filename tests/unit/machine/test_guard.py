@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.domain.error_budget import Budget
-from agent.domain.model import Bound, Forecast, Objective, Outcome, Plan, Proposal, Prospect, Slo
+from agent.domain.model import Bound, Forecast, Objective, Outcome, Plan, PreflightResult, Proposal, Slo
 from agent.domain.reading import Reading
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import State, Suggestion
 from agent.machine.default_plan import plan_for
-from agent.machine.guard import Guard, Refusal
+from agent.machine.guard import Guard, ProposalRefusal
 from tests.support.machine_stories import BLUE, NOON, PLAN, reading
 from vllm_facts.knobs import misfit, tunable
 from vllm_facts.values import Value
@@ -35,7 +35,7 @@ def proposal(value: Value = 8, knob: str = "max_num_seqs") -> Proposal:
 
 def admit(
     to: Proposal, state: State = STATE, guard: Guard = GUARD, seen: Reading | None = SEEN
-) -> Suggestion | Refusal:
+) -> Suggestion | ProposalRefusal:
     return guard.admit(state, to, policy="admission", at=NOON, reading=seen)
 
 
@@ -68,7 +68,7 @@ def test_a_value_is_clamped_and_that_is_said(wanted: int, bound: Bound, value: i
 def test_a_bound_on_the_other_side_never_turns_a_raise_into_a_cut() -> None:
     found = admit(proposal(8), guard=replace(GUARD, bounds={"max_num_seqs": Bound(min=1, max=2)}))
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ProposalRefusal)
     assert "out of reach" in found.why
 
 
@@ -79,7 +79,7 @@ def burning(*, late: int = 30) -> State:
     """Twenty minutes of thirty requests each."""
     budget = Budget()
     for minute in range(20, 0, -1):
-        budget = budget.counted(NOON - timedelta(minutes=minute), [Arm(total=30, over_ttft=late)])
+        budget = budget.counted(NOON - timedelta(minutes=minute), [RequestCounts(total=30, over_ttft=late)])
     return replace(STATE, budget=budget)
 
 
@@ -89,7 +89,7 @@ def test_while_the_error_budget_burns_only_a_mitigation_is_suggested() -> None:
     refused = GUARD.admit(state, proposal(8), policy="graphs", at=NOON, reading=SEEN, slo=SLO)
     admitted = GUARD.admit(state, relief, policy="admission", at=NOON, reading=SEEN, slo=SLO)
 
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, ProposalRefusal)
     assert refused.why.startswith("the error budget burns 14.4 times too fast or more: at least 72 %")
     assert isinstance(admitted, Suggestion)
     assert admitted.notes == ()
@@ -118,7 +118,7 @@ def test_a_value_outside_the_allowed_ones_is_refused() -> None:
 
     found = admit(proposal("bfloat16", knob="kv_cache_dtype"), guard=guard)
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ProposalRefusal)
     assert "not one of the allowed" in found.why
 
 
@@ -149,7 +149,7 @@ def test_of_allowed_numbers_the_nearest_on_the_way_is_taken(wanted: int, value: 
 def test_nothing_is_suggested_on_stale_missing_or_idle_metrics(seen: Reading | None, said: str) -> None:
     found = admit(proposal(), seen=seen)
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ProposalRefusal)
     assert said in found.why
 
 
@@ -170,7 +170,11 @@ def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str)
 
     found = admit(proposal(8), replace(STATE, outcomes=(past,)))
 
-    assert isinstance(found, Suggestion) if not said else isinstance(found, Refusal) and said in found.why
+    assert (
+        isinstance(found, Suggestion)
+        if not said
+        else isinstance(found, ProposalRefusal) and said in found.why
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str)
 def test_what_is_no_number_does_not_slip_past_numeric_bounds(value: Value, why: str) -> None:
     found = GUARD.admit_asked(STATE, proposal(value), actor="alice", at=NOON)
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ProposalRefusal)
     assert why in found.why
 
 
@@ -199,7 +203,7 @@ def test_a_step_from_a_value_that_nobody_knows_is_refused_and_from_an_assumed_on
         admit(replace(proposal(64), assumed={"max_num_seqs": 16}), unset),
     )
 
-    assert isinstance(blind, Refusal)
+    assert isinstance(blind, ProposalRefusal)
     assert "its present value is not known" in blind.why
     assert isinstance(measured, Suggestion)
     assert measured.proposal.to == {"max_num_seqs": 32}
@@ -210,7 +214,7 @@ def test_a_failed_value_does_not_come_back_through_a_clamp() -> None:
 
     found = admit(proposal(16), replace(STATE, outcomes=(past,)))
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ProposalRefusal)
     assert "was tried and failed: OOM" in found.why
 
 
@@ -228,7 +232,7 @@ def test_the_days_changes_are_counted() -> None:
 
     found = admit(proposal(8), replace(STATE, outcomes=tuple(past)))
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ProposalRefusal)
     assert found.why == "2 changes in the last 24 h, 2 are allowed"
 
 
@@ -236,7 +240,7 @@ def test_the_digest_covers_everything_that_is_shown() -> None:
     one, other = admit(proposal(8)), admit(replace(proposal(8), why="13 wait"))
     assert isinstance(one, Suggestion)
     assert isinstance(other, Suggestion)
-    quick, slow = Prospect(why="room"), Prospect(why="room", start_s=300)
+    quick, slow = PreflightResult(why="room"), PreflightResult(why="room", start_s=300)
 
     digests = {seal(s, prospect).digest for s in (one, other) for prospect in (quick, slow)}
 
@@ -244,7 +248,7 @@ def test_the_digest_covers_everything_that_is_shown() -> None:
 
 
 def seal(
-    suggestion: Suggestion, prospect: Prospect, plan: Plan = PLAN, forecast: Forecast | None = None
+    suggestion: Suggestion, prospect: PreflightResult, plan: Plan = PLAN, forecast: Forecast | None = None
 ) -> Suggestion:
     return GUARD.seal(suggestion, prospect, at=NOON, plan=plan, forecast=forecast)
 
@@ -253,7 +257,7 @@ def seal(
     ("servers", "held"), [(1, "all traffic for"), (3, "75 % of the traffic, one old server the rest, for")]
 )
 def test_what_green_holds_in_the_end_is_foretold_as_the_plan_has_it(servers: int, held: str) -> None:
-    found, prospect = admit(proposal(8)), Prospect(why="room")
+    found, prospect = admit(proposal(8)), PreflightResult(why="room")
     assert isinstance(found, Suggestion)
     forecast = Forecast(rate_rps=8.0, usual_s=100.0, likely_s=200.0, hold_s=60.0)
 
@@ -266,7 +270,7 @@ def test_a_planned_outage_is_told_and_never_auto() -> None:
     found = admit(proposal(8))
     assert isinstance(found, Suggestion)
 
-    sealed = seal(found, Prospect(strategy="swap", why="one GPU", outage_s=90))
+    sealed = seal(found, PreflightResult(strategy="swap", why="one GPU", outage_s=90))
 
     assert sealed.proposal.klass == "gated"
     assert "a planned outage of about 90 s" in " ".join(sealed.notes)
@@ -277,7 +281,7 @@ def test_what_vllm_does_not_take_is_not_suggested_again() -> None:
 
     found = admit(proposal(8), replace(STATE, outcomes=(refused,)))
 
-    assert found == Refusal(why="max_num_seqs=8 is not taken by vLLM: too few")
+    assert found == ProposalRefusal(why="max_num_seqs=8 is not taken by vLLM: too few")
 
 
 @given(

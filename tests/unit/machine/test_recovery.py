@@ -11,13 +11,13 @@ from agent.domain import events as e
 from agent.domain.model import Strategy
 from agent.domain.state import Phase, State
 from agent.machine.step import Machine, numbered
-from agent.quality.golden_prompts import Exam
+from agent.quality.golden_prompts import GoldenPromptOptions
 from tests.support.machine_stories import BLUE, World, rules
 
 
 def examined(strategy: Strategy = "surge", count: int = 1, *, wrong: bool = False) -> World:
     """What changes may alter the answers: golden prompts come before the canary."""
-    machine = Machine(rules(exam=Exam(always=True)))
+    machine = Machine(rules(exam=GoldenPromptOptions(always=True)))
     return World.servers(count, strategy, machine=machine, wrong=wrong)
 
 

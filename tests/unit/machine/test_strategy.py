@@ -1,11 +1,11 @@
 import pytest
 
 from agent.domain.model import Strategy
-from agent.machine.strategy import Room, choose
+from agent.machine.strategy import Capacity, choose
 
-FREE = Room(free=True, why="GPU 0 has 40 of 80 GiB free")
-FULL = Room(free=False, why="GPU 0 has 3 of 80 GiB free")
-UNKNOWN = Room(free=None, why="nvidia-smi hangs")
+FREE = Capacity(free=True, why="GPU 0 has 40 of 80 GiB free")
+FULL = Capacity(free=False, why="GPU 0 has 3 of 80 GiB free")
+UNKNOWN = Capacity(free=None, why="nvidia-smi hangs")
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ UNKNOWN = Room(free=None, why="nvidia-smi hangs")
     ],
 )
 def test_the_safest_strategy_that_fits_is_chosen_and_its_reason_has_the_facts(
-    servers: int, room: Room, strategy: Strategy
+    servers: int, room: Capacity, strategy: Strategy
 ) -> None:
     choice = choose("auto", servers, room)
 
@@ -48,7 +48,7 @@ def test_room_that_nobody_knows_of_is_used_only_when_it_is_asked_for(wanted: Str
     ],
 )
 def test_a_wish_that_cannot_be_fulfilled_is_refused_with_the_fix(
-    wanted: Strategy, servers: int, room: Room, fix: str
+    wanted: Strategy, servers: int, room: Capacity, fix: str
 ) -> None:
     choice = choose(wanted, servers, room)
 

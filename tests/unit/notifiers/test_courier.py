@@ -13,17 +13,17 @@ import pytest
 import structlog
 
 from agent.audit.journal import Journal
-from agent.audit.records import DAEMON, Entry
+from agent.audit.records import DAEMON, JournalEntry
 from agent.domain.state import State
-from agent.notify.delivery import Courier, Patience
-from agent.notify.rules import Notice, Post, Severity
+from agent.notify.delivery import NoticeDelivery, RetryLimits
+from agent.notify.rules import Notice, NoticeSeverity, OutgoingNotice
 from notifiers.slack import Slack
 from tests.unit.notifiers.receiver import receiving
 from tests.unit.notify.test_rules import SERVING, SUGGESTION
 
 AT = datetime(2030, 1, 1, 12, tzinfo=UTC)
 NOWHERE = "http://127.0.0.1:1/PLANTED"
-QUICK = Patience(timeout_s=0.3, first_s=0.01, longest_s=0.05)
+QUICK = RetryLimits(timeout_s=0.3, first_s=0.01, longest_s=0.05)
 OPEN = replace(SERVING, suggestion=SUGGESTION)
 
 
@@ -41,15 +41,17 @@ class Site:
 
     def write(self, action: str, state: State) -> None:
         self.state = state
-        self.journal.append(Entry(at=self.at, actor=DAEMON, action=action, target="chat", state=state))
+        self.journal.append(JournalEntry(at=self.at, actor=DAEMON, action=action, target="chat", state=state))
 
     def noted(self, notice: str) -> bool:
         """Whether it is on disk that this was told."""
         file = self.home / "notify" / "ops.json"
         return file.exists() and notice in file.read_text()
 
-    def courier(self, url: str, least: Severity = "info", patience: Patience = QUICK) -> Courier:
-        return Courier(
+    def courier(
+        self, url: str, least: NoticeSeverity = "info", patience: RetryLimits = QUICK
+    ) -> NoticeDelivery:
+        return NoticeDelivery(
             name="ops",
             notifier=Slack(url=url),
             least=least,
@@ -72,7 +74,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @asynccontextmanager
-async def working(courier: Courier) -> AsyncIterator[None]:
+async def working(courier: NoticeDelivery) -> AsyncIterator[None]:
     task = asyncio.create_task(courier.run())
     try:
         yield
@@ -284,11 +286,11 @@ async def test_the_log_names_the_receiver_but_no_secret(site: Site) -> None:
     (said,) = logs
     assert (said["notifier"], said["why"]) == ("ops", "answered 403")
     assert "PLANTED" not in json.dumps(logs, default=str)
-    assert "PLANTED" not in repr(Post(url=receiver.url, body=b""))
+    assert "PLANTED" not in repr(OutgoingNotice(url=receiver.url, body=b""))
 
 
 class Broken:
-    def post(self, notice: Notice, at: datetime) -> Post:
+    def post(self, notice: Notice, at: datetime) -> OutgoingNotice:
         raise RuntimeError(f"{notice.id} at {at}")
 
 

@@ -10,7 +10,7 @@ import pytest
 from agent.audit.entries import entry_of
 from agent.domain import events as e
 from agent.domain.model import Proposal, Server
-from agent.domain.request_counts import Arm
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.machine.step import Machine
 from agent.notify.rules import KINDS, SEVERITIES, Notice, of_moment, of_record, wanted
@@ -42,7 +42,9 @@ ROLLOUT = Rollout(
     id="chat-o1", suggestion="chat-s1", server="chat-r1", plan=PLAN, started_at=NOON, phase_since=NOON
 )
 SERVING = State(target="chat", mode="approve", epoch=3, blue=BLUE)
-ENDED = replace(ROLLOUT, outcome="rolled_back", why="12 of 40 failed", exposed=Arm(total=40, errors=12))
+ENDED = replace(
+    ROLLOUT, outcome="rolled_back", why="12 of 40 failed", exposed=RequestCounts(total=40, errors=12)
+)
 
 
 def kinds(action: str, state: State) -> list[str]:

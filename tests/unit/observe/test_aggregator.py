@@ -24,8 +24,8 @@ from agent.domain.reading import (
     SeriesSample,
     SourceState,
 )
-from agent.domain.request_counts import Arm, arm_of, met
-from agent.observe.aggregator import PENDING, REQUESTS, SOURCES, UNFELT, Fold
+from agent.domain.request_counts import RequestCounts, arm_of, met
+from agent.observe.aggregator import PENDING, REQUESTS, SOURCES, UNFELT, Aggregator
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), e2e=Objective(under_s=2.0, share=0.95))
@@ -57,15 +57,15 @@ def request(
     )
 
 
-def read(fold: Fold, at_s: float = 30, slo: Slo = SLO) -> Reading:
+def read(fold: Aggregator, at_s: float = 30, slo: Slo = SLO) -> Reading:
     fold.slo = slo
     reading = fold.reading("r0", second(at_s))
     assert reading is not None
     return reading
 
 
-def folded(*samples: EngineSample) -> Fold:
-    fold = Fold()
+def folded(*samples: EngineSample) -> Aggregator:
+    fold = Aggregator()
     for sample in samples:
         fold.add(sample)
     return fold
@@ -339,7 +339,7 @@ def test_goodput_of_a_young_server_is_over_its_own_age() -> None:
 
 
 def test_a_window_that_holds_the_most_requests_counts_over_the_time_of_these() -> None:
-    fold = Fold(most=50)
+    fold = Aggregator(most=50)
     fold.add(scrape(30))
     for number in range(1, 31):
         fold.add(RequestSample(at=second(number), requests=(request(),) * 10))
@@ -367,7 +367,7 @@ def test_facts_said_once_stay_known() -> None:
 
 
 def test_arms_are_what_came_since_the_last_call() -> None:
-    fold = Fold()
+    fold = Aggregator()
     fold.add(RequestSample(at=second(1), requests=(request(), request("failed"), request(server="r1"))))
     first = fold.arms(second(1))
     fold.add(RequestSample(at=second(2), requests=(request(),)))
@@ -420,7 +420,7 @@ def test_pulses_that_nobody_fetches_do_not_pile_up() -> None:
 
 
 def test_blind_is_what_the_source_of_requests_has_said() -> None:
-    fold, seen = Fold(), []
+    fold, seen = Aggregator(), []
     for source, available in [
         ("nvidia_smi", False),
         (REQUESTS, False),
@@ -434,7 +434,7 @@ def test_blind_is_what_the_source_of_requests_has_said() -> None:
 
 
 def test_arms_that_nobody_fetches_do_not_pile_up() -> None:
-    fold = Fold(most=10)
+    fold = Aggregator(most=10)
     fold.add(RequestSample(at=second(1), requests=(request(),) * (PENDING * 2 + 1)))
 
     assert len(fold._servers["r0"].pending) == 1
@@ -442,7 +442,7 @@ def test_arms_that_nobody_fetches_do_not_pile_up() -> None:
 
 
 def test_the_window_forgets() -> None:
-    fold = Fold()
+    fold = Aggregator()
     for number in range(1000):
         fold.add(scrape(number))
         fold.add(RequestSample(at=second(number), requests=(request(),)))
@@ -466,7 +466,7 @@ def test_a_server_that_fell_silent_or_was_retired_is_forgotten() -> None:
 
 
 def test_sources_are_as_last_said_and_bounded() -> None:
-    fold = Fold()
+    fold = Aggregator()
     for number in range(SOURCES + 1):
         fold.add(SourceState(at=second(number), source=f"source {number}", available=True))
     lost = SourceState(at=second(5000), source="source 1", available=False, why="connection refused")
@@ -501,7 +501,7 @@ def test_a_number_that_is_none_changes_nothing(broken: dict[str, float]) -> None
 @pytest.mark.parametrize("options", [{"span_s": 0.0}, {"fresh_s": -1.0}, {"most": 0}])
 def test_a_window_of_nothing_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="above 0"):
-        Fold(**options)  # type: ignore[arg-type]
+        Aggregator(**options)  # type: ignore[arg-type]
 
 
 scrapes = st.builds(
@@ -529,13 +529,13 @@ def test_any_scrapes_make_a_reading_that_holds_together(samples: list[EngineSamp
 
 @given(st.lists(st.integers(0, 5), max_size=20))
 def test_arms_lose_and_double_nothing(batches: list[int]) -> None:
-    fold, total = Fold(), Arm()
+    fold, total = Aggregator(), RequestCounts()
     for number, size in enumerate(batches):
         fold.add(RequestSample(at=second(number), requests=(request(),) * size))
         if size % 2:
-            total += fold.arms(second(number)).get("r0", Arm())
+            total += fold.arms(second(number)).get("r0", RequestCounts())
 
-    total += fold.arms(second(99)).get("r0", Arm())
+    total += fold.arms(second(99)).get("r0", RequestCounts())
 
     assert total == arm_of([request()] * sum(batches))
 

@@ -11,17 +11,17 @@ from random import Random
 from agent.domain.model import Bound, Proposal, Slo
 from agent.domain.ports import Context, Policy
 from agent.domain.reading import Gpu, GpuSample, Reading
-from agent.observe.aggregator import Fold
+from agent.observe.aggregator import Aggregator
 from agent.plugins import loader
 from lint.precedence import ranked
 from policies.conformance.safety_checks import harms
-from simulator.engine import Engine
+from simulator.engine import SimulatedEngine
 from simulator.flags import parse
 from simulator.hardware import PRESETS
 from simulator.server import build
 from tests.support.fast_time import NOON, in_no_time
 from vllm_facts.flags import setting_of
-from vllm_facts.metrics.totals import Totals, sample, totals
+from vllm_facts.metrics.totals import PageTotals, sample, totals
 
 SERVER = "chat-r0"
 MIB = 1 << 20
@@ -104,8 +104,8 @@ def reading_of(
     pages: Sequence[bytes], *, every_s: float, slo: Slo, version: str, gpus: tuple[Gpu, ...] = ()
 ) -> Reading:
     """What the daemon makes of pages that were scraped one after the other."""
-    fold = Fold(slo=slo, span_s=every_s * (len(pages) - 1), fresh_s=every_s)
-    before: Totals | None = None
+    fold = Aggregator(slo=slo, span_s=every_s * (len(pages) - 1), fresh_s=every_s)
+    before: PageTotals | None = None
     at = NOON
     for page in pages:
         after = totals(page)
@@ -156,18 +156,18 @@ def _gpu(situation: Situation, used: float) -> Gpu:
     )
 
 
-async def _stream(engine: Engine, load: Load, random: Random) -> None:
+async def _stream(engine: SimulatedEngine, load: Load, random: Random) -> None:
     while True:
         await _request(engine, load, random)
 
 
-async def _arrivals(engine: Engine, load: Load, random: Random, tasks: asyncio.TaskGroup) -> None:
+async def _arrivals(engine: SimulatedEngine, load: Load, random: Random, tasks: asyncio.TaskGroup) -> None:
     while True:
         await asyncio.sleep(random.expovariate(load.rate))
         tasks.create_task(_request(engine, load, random), name="request")
 
 
-async def _request(engine: Engine, load: Load, random: Random) -> None:
+async def _request(engine: SimulatedEngine, load: Load, random: Random) -> None:
     prompt = f"{random.getrandbits(32):08x}" * (load.prompt // 2)  # 4 characters a token
     output = max(1, round(load.output * random.uniform(0.5, 1.5)))
     stream = engine.submit(engine.read(prompt), output, ignore_eos=True)

@@ -15,7 +15,7 @@ from policies.conformance.safety_checks import takes
 from tests.support.readings import PROMISE
 from tests.unit.policies.live import asked, reading_of
 from vllm_facts import flag_table
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 from vllm_facts.errors import FlagError
 from vllm_facts.flags import setting_of, with_setting
 from vllm_facts.knobs import KNOBS
@@ -71,9 +71,9 @@ def command_line(random: Random) -> list[str]:
     return argv
 
 
-def a_case(random: Random, argv: list[str]) -> Case:
+def a_case(random: Random, argv: list[str]) -> Deployment:
     setting = setting_of(argv)
-    return Case(
+    return Deployment(
         setting=setting,
         card=card_of(random.choice(CARDS)),
         gpus=random.choice((None, 1, 2, 8)),

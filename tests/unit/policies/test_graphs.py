@@ -13,7 +13,7 @@ from lint.precedence import ranked
 from policies.admission import Admission
 from policies.graphs import Graphs
 from tests.support.readings import NOON, a_context, a_reading, late, steady
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 from vllm_facts.values import Value
 
 EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
@@ -50,7 +50,7 @@ def test_eager_mode_is_taken_back_and_the_gain_only_reported() -> None:
         ),
         pytest.param(
             a_reading(),
-            replace(a_context({EAGER: True}), case=Case(setting={}, env={"CUDA_LAUNCH_BLOCKING": "1"})),
+            replace(a_context({EAGER: True}), case=Deployment(setting={}, env={"CUDA_LAUNCH_BLOCKING": "1"})),
             id="somebody is debugging",
         ),
     ],

@@ -12,7 +12,7 @@ from lint.precedence import ranked
 from policies.admission import Admission
 from policies.host_bound import HostBound
 from tests.support.readings import a_context, a_reading, steady
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 from vllm_facts.values import Value
 
 SERVERS, TOKENIZER, ASYNC = "api_server_count", "tokenizer_mode", "async_scheduling"
@@ -59,7 +59,7 @@ def test_a_slow_tokenizer_goes_first_and_a_person_decides() -> None:
         pytest.param(HOST, a_context(bounds={SERVERS: Bound(max=1)}), id="at the bound"),
         pytest.param(
             HOST,
-            replace(a_context(), case=Case(setting={}, env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})),
+            replace(a_context(), case=Deployment(setting={}, env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})),
             id="adapters are loaded at run time",
         ),
     ],

@@ -14,7 +14,7 @@ from policies.admission import Admission
 from policies.memory_share import MemoryShare
 from policies.thermal import Thermal
 from tests.support.readings import NOON, a_context, a_reading, promoted, steady
-from vllm_facts.deployment import Case, Model
+from vllm_facts.deployment import Deployment, Model
 from vllm_facts.values import Value
 
 SHARE, SEQS, LENGTH = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
@@ -88,7 +88,7 @@ def test_a_short_cache_beside_free_memory_takes_a_small_step() -> None:
             a_context(AT, outcomes=(remembered({SHARE: 0.92}, "CUDA out of memory"),)),
             id="memory ran out once",
         ),
-        pytest.param(SHORT, replace(a_context(AT), case=Case(setting=AT, model=MOE)), id="a MoE model"),
+        pytest.param(SHORT, replace(a_context(AT), case=Deployment(setting=AT, model=MOE)), id="a MoE model"),
         pytest.param(
             replace(SHORT, facts={}), a_context({SEQS: 64}), id="neither the value nor the version is known"
         ),

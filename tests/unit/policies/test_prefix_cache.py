@@ -11,7 +11,7 @@ from lint.precedence import ranked
 from policies.prefix_cache import PrefixCache
 from policies.thermal import Thermal
 from tests.support.readings import a_context, a_reading, steady
-from vllm_facts.deployment import Case, Model
+from vllm_facts.deployment import Deployment, Model
 
 CACHING = "enable_prefix_caching"
 BUSY = a_reading(prompt_tokens=steady(2000))
@@ -46,7 +46,7 @@ def test_a_bound_that_names_only_on_is_kept() -> None:
         pytest.param(BUSY, a_context({CACHING: True}), id="it is on"),
         pytest.param(
             BUSY,
-            replace(OFF, case=Case(setting=OFF.setting, model=Model(name="jamba", hybrid=True))),
+            replace(OFF, case=Deployment(setting=OFF.setting, model=Model(name="jamba", hybrid=True))),
             id="a hybrid model",
         ),
         pytest.param(a_reading(prompt_tokens=None), OFF, id="prompts are not known"),

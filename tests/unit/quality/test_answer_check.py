@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain.answers import Answer
+from agent.domain.answers import GoldenAnswer
 from agent.domain.effects import Examine, Retire, WarmUp
 from agent.domain.errors import ActError
 from agent.domain.events import Event, Retired, Warmed
 from agent.domain.model import Server
 from agent.quality.answer_check import Examiner, run
-from agent.quality.golden_prompts import PROMPTS, Exam
-from agent.runtime.effect_runner import Performer
+from agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
+from agent.runtime.effect_runner import EffectRunner
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import loop_now
@@ -31,7 +31,7 @@ def python(text: str) -> tuple[str, ...]:
 async def test_blue_is_asked_before_green_and_after_it() -> None:
     engine = FakeEngine(BLUE, GREEN)
 
-    found = await Examiner(engine=engine, exam=Exam()).examine(BOTH)
+    found = await Examiner(engine=engine, exam=GoldenPromptOptions()).examine(BOTH)
 
     assert found.ok
     assert (found.prompts, found.same) == (len(PROMPTS), 1.0)
@@ -42,7 +42,9 @@ async def test_wrong_answers_are_found() -> None:
     engine = FakeEngine(BLUE, GREEN)
     engine.wrong_answers["chat-r1"] = "what else"
 
-    found = await Examiner(engine=engine, exam=Exam(command=python("print('fine')"))).examine(BOTH)
+    found = await Examiner(engine=engine, exam=GoldenPromptOptions(command=python("print('fine')"))).examine(
+        BOTH
+    )
 
     assert not found.ok
     assert "of 40 golden prompts" in found.why
@@ -50,7 +52,7 @@ async def test_wrong_answers_are_found() -> None:
 
 async def test_a_blue_that_stops_is_asked_before_and_remembered() -> None:
     engine = FakeEngine(BLUE, GREEN)
-    examiner = Examiner(engine=engine, exam=Exam())
+    examiner = Examiner(engine=engine, exam=GoldenPromptOptions())
 
     first = await examiner.examine(replace(BOTH, green=None))
     engine.die("chat-r0")
@@ -61,24 +63,26 @@ async def test_a_blue_that_stops_is_asked_before_and_remembered() -> None:
 
 async def test_after_a_restart_the_answers_of_a_stopped_blue_are_lost_and_nothing_is_concluded() -> None:
     engine = FakeEngine(BLUE, GREEN)
-    await Examiner(engine=engine, exam=Exam()).examine(replace(BOTH, green=None))
+    await Examiner(engine=engine, exam=GoldenPromptOptions()).examine(replace(BOTH, green=None))
     engine.die("chat-r0")
 
     with pytest.raises(ActError):
-        await Examiner(engine=engine, exam=Exam()).examine(BOTH)
+        await Examiner(engine=engine, exam=GoldenPromptOptions()).examine(BOTH)
 
 
 class Failing(FakeEngine):
     """Blue refuses every prompt."""
 
-    async def answers(self, server: Server, prompts: Sequence[str], deadline_s: float) -> tuple[Answer, ...]:
+    async def answers(
+        self, server: Server, prompts: Sequence[str], deadline_s: float
+    ) -> tuple[GoldenAnswer, ...]:
         said = await super().answers(server, prompts, deadline_s)
-        return said if server == GREEN else tuple(Answer(finish_reason="failed") for _ in said)
+        return said if server == GREEN else tuple(GoldenAnswer(finish_reason="failed") for _ in said)
 
 
 async def test_a_blue_that_fails_itself_is_no_yardstick() -> None:
     with pytest.raises(ActError, match="chat-r0 failed 40 of 40 golden prompts itself"):
-        await Examiner(engine=Failing(BLUE, GREEN), exam=Exam()).examine(BOTH)
+        await Examiner(engine=Failing(BLUE, GREEN), exam=GoldenPromptOptions()).examine(BOTH)
 
 
 async def test_the_operators_command_gets_both_urls_and_its_last_lines_are_told() -> None:
@@ -88,7 +92,9 @@ async def test_the_operators_command_gets_both_urls_and_its_last_lines_are_told(
         "{blue}",
     )
 
-    found = await Examiner(engine=FakeEngine(BLUE, GREEN), exam=Exam(command=command)).examine(BOTH)
+    found = await Examiner(engine=FakeEngine(BLUE, GREEN), exam=GoldenPromptOptions(command=command)).examine(
+        BOTH
+    )
 
     assert found.ok
     assert found.why.endswith("http://127.0.0.1:8101/v1 http://127.0.0.1:8000")
@@ -97,14 +103,16 @@ async def test_the_operators_command_gets_both_urls_and_its_last_lines_are_told(
 async def test_the_operators_command_may_say_no() -> None:
     command = python("import sys; print('gsm8k 0.31, was 0.62'); sys.exit(3)")
 
-    found = await Examiner(engine=FakeEngine(BLUE, GREEN), exam=Exam(command=command)).examine(BOTH)
+    found = await Examiner(engine=FakeEngine(BLUE, GREEN), exam=GoldenPromptOptions(command=command)).examine(
+        BOTH
+    )
 
     assert not found.ok
     assert found.why == f"{sys.executable} ended with status 3: gsm8k 0.31, was 0.62"
 
 
 async def test_a_command_that_hangs_ends_with_the_examination() -> None:
-    exam = Exam(command=python("import time; time.sleep(3600)"))
+    exam = GoldenPromptOptions(command=python("import time; time.sleep(3600)"))
 
     with pytest.raises(TimeoutError):
         await Examiner(engine=FakeEngine(BLUE, GREEN), exam=exam).examine(replace(BOTH, deadline_s=0.5))
@@ -123,7 +131,7 @@ async def test_of_much_that_a_command_says_the_end_is_kept() -> None:
 
 async def test_a_green_that_goes_is_asked_nothing_more() -> None:
     engine, heard = FakeEngine(BLUE, GREEN, takes_s=3600), list[Event]()
-    performer = Performer(engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, epoch=1)
+    performer = EffectRunner(engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, epoch=1)
     examination = asyncio.create_task(performer.perform(BOTH))
     await asyncio.sleep(0)
 
@@ -137,8 +145,8 @@ async def test_a_green_that_goes_is_asked_nothing_more() -> None:
 
 async def test_the_operators_prompts_warm_a_new_server_up() -> None:
     engine, heard = FakeEngine(GREEN), list[Event]()
-    own = Exam(prompts=("as our clients ask",), own=True)
-    performer = Performer(
+    own = GoldenPromptOptions(prompts=("as our clients ask",), own=True)
+    performer = EffectRunner(
         engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, epoch=1, exam=own
     )
 

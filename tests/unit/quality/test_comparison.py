@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from agent.domain.answers import Answer
+from agent.domain.answers import GoldenAnswer
 from agent.quality.comparison import ALPHA, MEASURES, chance, compare, flaw_of
 
 PROMPTS = 40
@@ -21,30 +21,30 @@ def drawing(seed: int | str) -> Random:
 
 
 @cache
-def answer(about: int, *, logprobs: bool = True, length: int = LENGTH) -> Answer:
+def answer(about: int, *, logprobs: bool = True, length: int = LENGTH) -> GoldenAnswer:
     """The answer to prompt number `about`: always the same."""
     draw = drawing(about)
     tokens = tuple(f" {draw.choice(WORDS)}" for _ in range(length))
     return of(tokens, tuple(-0.02 - 0.1 * draw.random() for _ in tokens) if logprobs else ())
 
 
-def of(tokens: tuple[str, ...], logprobs: tuple[float, ...] = ()) -> Answer:
+def of(tokens: tuple[str, ...], logprobs: tuple[float, ...] = ()) -> GoldenAnswer:
     said = tokens if logprobs else ()
-    return Answer(
+    return GoldenAnswer(
         text="".join(tokens), finish_reason="length", length=len(tokens), tokens=said, logprobs=logprobs
     )
 
 
-def answers(*, logprobs: bool = True) -> list[Answer]:
+def answers(*, logprobs: bool = True) -> list[GoldenAnswer]:
     return [answer(about, logprobs=logprobs) for about in range(PROMPTS)]
 
 
-def drawn(draw: Random, *, flips: float, drift: float = 0.005) -> list[Answer]:
+def drawn(draw: Random, *, flips: float, drift: float = 0.005) -> list[GoldenAnswer]:
     """What rounding does: log-probabilities move a little, and some texts part at two tokens as likely."""
     return [rounded(draw, one, flips, drift) for one in answers()]
 
 
-def rounded(draw: Random, one: Answer, flips: float, drift: float) -> Answer:
+def rounded(draw: Random, one: GoldenAnswer, flips: float, drift: float) -> GoldenAnswer:
     tie = LENGTH // 4  # where two tokens are as likely
     near = [logprob - drift * draw.random() for logprob in one.logprobs]
     near[tie] = -0.7 - drift * draw.random()
@@ -126,11 +126,11 @@ def test_answers_that_go_wrong_late_at_a_sure_token_fail() -> None:
     assert found.parted_at == 40
 
 
-SPOILT: dict[str, Callable[[Answer], Answer]] = {
-    "empty": lambda _: Answer(finish_reason="stop"),
+SPOILT: dict[str, Callable[[GoldenAnswer], GoldenAnswer]] = {
+    "empty": lambda _: GoldenAnswer(finish_reason="stop"),
     "looping": lambda one: of((*one.tokens[:8], *(" and", " so") * 20), one.logprobs),
     "refusing": lambda one: replace(one, text="I’m sorry, but I can’t help with that."),  # noqa: RUF001
-    "failed": lambda _: Answer(finish_reason="failed"),
+    "failed": lambda _: GoldenAnswer(finish_reason="failed"),
 }
 
 
@@ -168,9 +168,9 @@ def test_answers_cut_short_fail() -> None:
 
 
 def test_a_plain_text_is_no_loop() -> None:
-    assert flaw_of(Answer(text="one two three one two three four five", finish_reason="stop")) == ""
-    assert flaw_of(Answer(text="no " * 30, finish_reason="length")) == "looping"
-    assert flaw_of(Answer(text="Yes.", finish_reason="stop")) == ""
+    assert flaw_of(GoldenAnswer(text="one two three one two three four five", finish_reason="stop")) == ""
+    assert flaw_of(GoldenAnswer(text="no " * 30, finish_reason="length")) == "looping"
+    assert flaw_of(GoldenAnswer(text="Yes.", finish_reason="stop")) == ""
 
 
 def test_nothing_asked_is_nothing_proved() -> None:
@@ -189,7 +189,7 @@ def test_the_chance_is_the_tail_of_a_binomial(odd: int, green: int) -> None:
     assert chance(odd, green) == pytest.approx(plain)
 
 
-def wild(draw: Random) -> list[Answer]:
+def wild(draw: Random) -> list[GoldenAnswer]:
     """A server so noisy that every margin is passed by chance alone now and then."""
     said = []
     for one in answers():
@@ -198,7 +198,7 @@ def wild(draw: Random) -> list[Answer]:
             answer(draw.randrange(PROMPTS, 1000), length=draw.choice((12, LENGTH))) if kind < 0.5 else one
         )
         drifted = tuple(logprob - draw.expovariate(3) for logprob in tokens.logprobs)
-        said.append(Answer(finish_reason="stop") if kind > 0.85 else replace(tokens, logprobs=drifted))
+        said.append(GoldenAnswer(finish_reason="stop") if kind > 0.85 else replace(tokens, logprobs=drifted))
     return said
 
 

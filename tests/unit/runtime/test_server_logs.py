@@ -6,7 +6,7 @@ import pytest
 
 from agent.domain.errors import ActError
 from agent.domain.model import Server
-from agent.runtime.server_logs import FRESH_S, LONGEST_S, Tails
+from agent.runtime.server_logs import FRESH_S, LONGEST_S, ServerLogs
 from tests.support.fake_engine import FakeEngine
 from tests.support.fast_time import in_no_time
 
@@ -24,7 +24,7 @@ def test_all_who_ask_at_once_are_told_by_one_reading(engine: FakeEngine) -> None
     engine.log_takes_s = 0.2
 
     async def story() -> None:
-        tails = Tails(engine)
+        tails = ServerLogs(engine)
 
         told = await asyncio.gather(*(tails.of(GREEN) for _ in range(20)))
 
@@ -36,7 +36,7 @@ def test_all_who_ask_at_once_are_told_by_one_reading(engine: FakeEngine) -> None
 
 def test_it_is_read_again_after_a_moment(engine: FakeEngine) -> None:
     async def story() -> None:
-        tails = Tails(engine)
+        tails = ServerLogs(engine)
         await tails.of(GREEN)
         engine.logs[GREEN.name] = ("serving",)
 
@@ -53,7 +53,7 @@ def test_a_reading_that_hangs_keeps_nobody_waiting_and_is_not_begun_again(engine
     engine.log_takes_s = 3600
 
     async def story() -> None:
-        tails, began = Tails(engine), asyncio.get_running_loop().time()
+        tails, began = ServerLogs(engine), asyncio.get_running_loop().time()
 
         for _ in range(3):
             with pytest.raises(ActError, match=f"not there within {LONGEST_S:g} s"):
@@ -69,7 +69,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(engine: FakeEngine) -> None:
     engine.unreadable = "docker: the log of chat-r1: no Engine"
 
     async def story() -> None:
-        tails = Tails(engine)
+        tails = ServerLogs(engine)
         with pytest.raises(ActError, match="no Engine"):
             await tails.of(GREEN)
 
@@ -85,7 +85,7 @@ def test_each_server_has_its_own(engine: FakeEngine) -> None:
     engine.logs["chat-r2"] = ("another",)
 
     async def story() -> None:
-        tails = Tails(engine)
+        tails = ServerLogs(engine)
 
         assert await tails.of(GREEN) == ("loading", "loaded")
         assert await tails.of(Server(name="chat-r2", setting={})) == ("another",)

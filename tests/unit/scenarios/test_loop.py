@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit.journal import Journal, verify
+from agent.audit.chain import verify
+from agent.audit.journal import Journal
 from agent.domain import events as e
 from agent.domain.effects import Launch, Retire
 from agent.domain.errors import ActError, FencedError, JournalError
-from agent.domain.model import Prospect, Server
+from agent.domain.model import PreflightResult, Server
 from agent.domain.ports import Now, Site, View
 from agent.domain.reading import EngineSample, Request, RequestSample, Sample
 from agent.domain.state import Phase, State
 from agent.machine.step import Machine
-from agent.quality.golden_prompts import PROMPTS, Exam
-from agent.runtime.effect_runner import Performer
+from agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
+from agent.runtime.effect_runner import EffectRunner
 from agent.runtime.loop import TargetLoop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
@@ -59,14 +60,14 @@ async def running(
     *,
     green_fails: bool = False,
     epoch: int = 1,
-    exam: Exam | None = None,
+    exam: GoldenPromptOptions | None = None,
 ) -> AsyncIterator[TargetLoop]:
     journal = Journal.open(home / "audit.jsonl", now=loop_now)
     state = replace(journal.states().get("chat", State(target="chat")), mode="approve")
     site = traffic.bind(_site(home, epoch))
     loop = TargetLoop(
         state=state,
-        machine=Machine(rules(exam=exam or Exam())),
+        machine=Machine(rules(exam=exam or GoldenPromptOptions())),
         journal=journal,
         engine=engine.bind(_site(home, epoch)),
         traffic=site,
@@ -138,7 +139,7 @@ def test_a_suggestion_is_promoted_and_every_step_is_in_the_journal(tmp_path: Pat
 def test_three_servers_give_their_places_one_after_the_other(tmp_path: Path) -> None:
     fleet = [replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}") for n in range(3)]
     engine, traffic = FakeEngine(*fleet, takes_s=3), FakeTraffic()
-    engine.prospect = Prospect(strategy="replace", why="no room")
+    engine.prospect = PreflightResult(strategy="replace", why="no room")
 
     async def story() -> None:
         async with running(tmp_path, engine, traffic) as loop:
@@ -158,7 +159,7 @@ def test_three_servers_give_their_places_one_after_the_other(tmp_path: Path) -> 
 
 def test_a_swap_that_fails_starts_blue_again_and_nobody_is_sent_to_a_stopped_server(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
-    engine.prospect = Prospect(strategy="swap", why="one GPU", outage_s=40.0)
+    engine.prospect = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
     async def story() -> None:
         async with running(tmp_path, engine, traffic, green_fails=True) as loop:
@@ -185,7 +186,7 @@ def test_a_green_that_answers_wrongly_goes_and_its_answers_stay_out_of_the_journ
     engine.wrong_answers["chat-r1"] = "a private matter"
 
     async def story() -> State:
-        async with running(tmp_path, engine, traffic, exam=Exam(always=True)) as loop:
+        async with running(tmp_path, engine, traffic, exam=GoldenPromptOptions(always=True)) as loop:
             await approve(loop)
             await reach(loop, Phase.COOLDOWN)
             return loop.state
@@ -202,10 +203,10 @@ def test_a_green_that_answers_wrongly_goes_and_its_answers_stay_out_of_the_journ
 
 def test_the_only_server_answers_before_it_stops_and_green_is_held_up_to_that(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
-    engine.prospect = Prospect(strategy="swap", why="one GPU", outage_s=40.0)
+    engine.prospect = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
     async def story() -> State:
-        async with running(tmp_path, engine, traffic, exam=Exam(always=True)) as loop:
+        async with running(tmp_path, engine, traffic, exam=GoldenPromptOptions(always=True)) as loop:
             await approve(loop)
             await reach(loop, Phase.CANARY)
             return loop.state
@@ -386,7 +387,7 @@ def test_of_two_daemons_that_took_the_same_epoch_the_second_to_speak_ends(tmp_pa
         async with running(tmp_path, engine, traffic) as loop:
             await reach(loop, Phase.PROPOSED)
             assert loop.state.route is not None
-            other = Performer(
+            other = EffectRunner(
                 engine=engine,
                 traffic=traffic.bind(_site(tmp_path, 1)),
                 emit=list[e.Event]().append,
@@ -405,7 +406,7 @@ def test_a_server_that_is_still_being_retired_is_started_again_only_when_it_is_g
     engine, traffic, heard = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
 
     async def story() -> None:
-        performer = Performer(
+        performer = EffectRunner(
             engine=engine,
             traffic=traffic.bind(_site(tmp_path, 1)),
             emit=heard.append,

@@ -12,16 +12,16 @@ import pytest
 import structlog
 
 from agent.api.documents import rollout_of, suggestion_of, target_of
-from agent.api.problems import Refusal
+from agent.api.problems import RequestRefusedError
 from agent.audit.history import History
 from agent.audit.journald_export import exported
-from agent.audit.records import Record
+from agent.audit.records import JournalRecord
 from agent.config.loader import parse
 from agent.domain import events as e
 from agent.domain.errors import ActError, ConfigError
 from agent.domain.state import Phase
 from agent.telemetry import logging
-from tests.support.fake_daemon_view import FakeDesk
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.fake_engine import FakeEngine
 from tests.support.fast_time import in_no_time, loop_now
 from tests.support.machine_stories import BLUE
@@ -76,7 +76,7 @@ def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, lin
             await approve(loop)
             place.engine.next_error = ActError(f"chat-r1 exited with 1: {line}", LOG)
             await reach(loop, Phase.COOLDOWN)
-            desk = FakeDesk()
+            desk = FakeDaemonView()
             desk.set(loop.state)
             history = History.of(loop.journal)
             shown.append(target_of(desk, loop.state).model_dump_json())
@@ -116,7 +116,7 @@ def test_each_logged_transition_pins_the_head_of_the_audit(tmp_path: Path) -> No
 def test_what_people_write_is_kept_but_for_secrets(tmp_path: Path) -> None:
     place = Place(tmp_path)
 
-    async def story() -> list[Record]:
+    async def story() -> list[JournalRecord]:
         async with place.running() as loop:
             await reach(loop, Phase.PROPOSED)
             suggestion = loop.state.suggestion
@@ -152,7 +152,7 @@ def test_what_people_write_is_kept_but_for_secrets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", LOG)
 def test_a_refusal_quotes_no_secret(line: str) -> None:
-    assert leaks(Refusal(409, f"The target is halted: {line}").problem.model_dump_json()) == []
+    assert leaks(RequestRefusedError(409, f"The target is halted: {line}").problem.model_dump_json()) == []
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.audit.backlog import MOST, Late, takes_back
-from agent.audit.journal import DAEMON, Entry, Journal, verify
-from agent.audit.records import Record
+from agent.audit.backlog import MOST, Backlog, takes_back
+from agent.audit.chain import verify
+from agent.audit.journal import Journal
+from agent.audit.records import DAEMON, JournalEntry, JournalRecord
 from agent.domain import events as e
 from agent.domain.effects import Drain, Launch, Preflight, Retire, Route
 from agent.domain.errors import JournalError
@@ -69,7 +70,7 @@ class Place:
     def site(self, epoch: int) -> Site:
         return Site(target="chat", state_dir=self.home, epoch=epoch)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[JournalRecord]:
         return Journal.open(self.path, now=loop_now).after(0, 10_000)
 
     @asynccontextmanager
@@ -97,7 +98,7 @@ class Place:
             journal.close()
 
 
-def told(record: Record) -> str:
+def told(record: JournalRecord) -> str:
     return f"{record['action']}{' late' if 'recorded_late' in record['after'] else ''}"
 
 
@@ -254,7 +255,7 @@ def test_a_start_on_a_full_disk_waits_and_refuses_who_asks(place: Place) -> None
     assert place.records()[0]["action"] == "daemon.started"
 
 
-def forward(record: Record) -> set[str]:
+def forward(record: JournalRecord) -> set[str]:
     """What a record allows: `launch chat-r1`, `weight chat-r1 5`, `retire chat-r0`."""
     allowed = set()
     for effect in record["effects"]:
@@ -347,9 +348,9 @@ def test_only_what_goes_back_goes_unwritten() -> None:
 
 
 def test_late_entries_are_bounded_and_the_newest_state_is_kept() -> None:
-    late, at = Late(), NOON
+    late, at = Backlog(), NOON
     for number in range(MOST + 10):
-        late.add(Entry(at=at, actor=DAEMON, action="effect.failed", why=str(number)))
+        late.add(JournalEntry(at=at, actor=DAEMON, action="effect.failed", why=str(number)))
     whys = []
     while (first := late.first(at)) is not None:
         whys.append((first.why, first.after.get("steps_left_out")))

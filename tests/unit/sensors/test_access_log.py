@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.domain.errors import SensorError
-from sensors.proxy_requests.access_log import Ledger, Record, record_of
+from sensors.proxy_requests.access_log import AccessRecord, OpenRequests, record_of
 
 BASE: dict[str, object] = {
     "id": "1",
@@ -22,30 +22,30 @@ BASE: dict[str, object] = {
 }
 
 
-def attempt(number: int = 1, **changed: object) -> Record:
+def attempt(number: int = 1, **changed: object) -> AccessRecord:
     return record_of("us", {**BASE, "attempt": str(number), **changed})
 
 
-def end(attempts: int = 1, **changed: object) -> Record:
+def end(attempts: int = 1, **changed: object) -> AccessRecord:
     said = {"attempts": attempts, "type": "DownstreamEnd", "events": True, "done": True, "tokens": 7}
     return record_of("ds", {**BASE, **said, **changed})
 
 
-def running(age_ms: float, **changed: object) -> Record:
+def running(age_ms: float, **changed: object) -> AccessRecord:
     said = {"attempts": 1, "type": "DownstreamPeriodic", "duration_ms": age_ms, "ttft_us": None, "code": 0}
     return record_of("ds", {**BASE, **said, "stream": True, **changed})
 
 
 @pytest.fixture
-def ledger() -> Ledger:
-    return Ledger(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
+def ledger() -> OpenRequests:
+    return OpenRequests(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
 
 
-def counts(ledger: Ledger, now_s: float = 0.0) -> Counter[tuple[str, str]]:
+def counts(ledger: OpenRequests, now_s: float = 0.0) -> Counter[tuple[str, str]]:
     return Counter((request.server, request.outcome) for request in ledger.fetch(now_s))
 
 
-def test_the_attempt_brings_the_times_and_the_request_the_tokens(ledger: Ledger) -> None:
+def test_the_attempt_brings_the_times_and_the_request_the_tokens(ledger: OpenRequests) -> None:
     ledger.take(attempt(), 0.0)
     ledger.take(end(duration_ms=1600), 0.1)
 
@@ -56,7 +56,7 @@ def test_the_attempt_brings_the_times_and_the_request_the_tokens(ledger: Ledger)
     assert ledger.fetch(9.0) == ()
 
 
-def test_a_failure_is_said_before_its_retry_ends(ledger: Ledger) -> None:
+def test_a_failure_is_said_before_its_retry_ends(ledger: OpenRequests) -> None:
     ledger.take(attempt(1, server="green", code=503), 0.0)
 
     assert counts(ledger) == {("green", "failed"): 1}
@@ -93,7 +93,7 @@ STORIES = {
 
 @pytest.mark.parametrize(("records", "outcomes"), list(STORIES.values()), ids=list(STORIES))
 def test_each_way_a_request_can_go_has_its_outcome(
-    ledger: Ledger, records: list[Record], outcomes: set[str]
+    ledger: OpenRequests, records: list[AccessRecord], outcomes: set[str]
 ) -> None:
     for record in records:
         ledger.take(record, 0.0)
@@ -107,7 +107,9 @@ def test_the_order_in_which_the_two_logs_arrive_does_not_matter(seed: int, picke
     stories = [
         [replace(record, id=str(number)) for record in STORIES[kind][0]] for number, kind in enumerate(kinds)
     ]
-    ordered, shuffled = (Ledger(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0) for _ in range(2))
+    ordered, shuffled = (
+        OpenRequests(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0) for _ in range(2)
+    )
     records = [record for story in stories for record in story]
     for record in records:
         ordered.take(record, 0.0)
@@ -144,7 +146,7 @@ NAMES = (
     )
 )
 def test_whatever_the_fields_hold_is_counted_or_refused(said: list[tuple[str, dict[str, object]]]) -> None:
-    ledger = Ledger(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
+    ledger = OpenRequests(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
     for tag, fields in said:
         with suppress(SensorError):
             ledger.take(record_of(tag, fields), 0.0)
@@ -154,7 +156,7 @@ def test_whatever_the_fields_hold_is_counted_or_refused(said: list[tuple[str, di
         assert 0 <= (request.ttft_s or 0.0) < inf
 
 
-def test_a_lost_end_costs_the_tokens_only_and_a_late_one_is_not_counted(ledger: Ledger) -> None:
+def test_a_lost_end_costs_the_tokens_only_and_a_late_one_is_not_counted(ledger: OpenRequests) -> None:
     ledger.take(attempt(), 0.0)
     early, late = counts(ledger, 5.0), counts(ledger, 20.0)
     ledger.take(end(), 30.0)
@@ -163,7 +165,7 @@ def test_a_lost_end_costs_the_tokens_only_and_a_late_one_is_not_counted(ledger: 
     assert counts(ledger, 40.0) == Counter()
 
 
-def test_a_lost_attempt_is_made_good_by_the_end(ledger: Ledger) -> None:
+def test_a_lost_attempt_is_made_good_by_the_end(ledger: OpenRequests) -> None:
     ledger.take(end(2, server="blue", code=503, done=False), 0.0)
     early, late = counts(ledger, 1.0), counts(ledger, 5.0)
     ledger.take(attempt(2, code=503), 6.0)
@@ -172,13 +174,13 @@ def test_a_lost_attempt_is_made_good_by_the_end(ledger: Ledger) -> None:
     assert counts(ledger, 20.0) == Counter()
 
 
-def test_a_request_that_met_no_server_counts_for_none(ledger: Ledger) -> None:
+def test_a_request_that_met_no_server_counts_for_none(ledger: OpenRequests) -> None:
     ledger.take(end(0, server=None, code=404, flags="NR", done=False), 0.0)
 
     assert counts(ledger, 60.0) == Counter()
 
 
-def test_what_is_remembered_is_forgotten_in_time(ledger: Ledger) -> None:
+def test_what_is_remembered_is_forgotten_in_time(ledger: OpenRequests) -> None:
     for number in range(100):
         ledger.take(attempt(id=str(number)), 0.0)
     ledger.fetch(20.0)

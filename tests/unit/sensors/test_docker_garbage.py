@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from agent.domain.errors import SensorError
 from docker_engine.event_stream import ACTIONS as HEARD
-from docker_engine.event_stream import EventStream, Listed
-from docker_engine.parse import Event, event_of, summaries_of
-from sensors.docker_events.registry import Roster
+from docker_engine.event_stream import ContainerEventStream, ContainerListing
+from docker_engine.parse import ContainerEvent, event_of, summaries_of
+from sensors.docker_events.registry import ContainerRegistry
 from tests.unit.sensors.listening import NOON, Fleet
 
 TEXTS = st.text(max_size=8) | st.sampled_from(
@@ -64,7 +64,7 @@ SAID = (
 
 @given(st.lists(SAID, max_size=8))
 def test_any_bytes_are_news_of_containers_or_an_error_of_the_source(said: list[bytes]) -> None:
-    roster = Roster(Fleet({"chat-r0": "127.0.0.1:8101"}))
+    roster = ContainerRegistry(Fleet({"chat-r0": "127.0.0.1:8101"}))
     for clock_s, text in enumerate(said):
         with suppress(SensorError):
             heard = roster.happened(event_of(text), NOON, clock_s)
@@ -87,7 +87,7 @@ def test_an_error_of_the_source_is_short(said: bytes) -> None:
 
 
 def test_an_engine_that_forgets_no_container_is_not_followed_for_ever() -> None:
-    roster = Roster(Fleet())
+    roster = ContainerRegistry(Fleet())
 
     for number in range(10_000):
         roster.happened(event_of(b'{"Actor": {"ID": "c%d"}}' % number), NOON, 0.0)
@@ -144,7 +144,7 @@ def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liar]:
 async def heard_of(host: str) -> list[object]:
     """All that comes until the stream ends, which it does."""
     heard: list[object] = []
-    async with asyncio.timeout(60), EventStream(host, 5.0, 5.0) as stream:
+    async with asyncio.timeout(60), ContainerEventStream(host, 5.0, 5.0) as stream:
         with suppress(SensorError):
             while item := await stream.next():
                 heard.append(item)
@@ -162,7 +162,7 @@ def test_whatever_an_engine_answers_the_stream_ends(
     liar.answers = {"version": version, "events": events, "json": containers}
 
     for item in asyncio.run(heard_of(liar.host)):
-        assert isinstance(item, Event | Listed)
+        assert isinstance(item, ContainerEvent | ContainerListing)
 
 
 @pytest.mark.parametrize(

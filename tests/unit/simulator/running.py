@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import ClientSession, web
 
-from simulator.engine import Engine
+from simulator.engine import SimulatedEngine
 from simulator.flags import parse
 from simulator.server import build
 
@@ -19,7 +19,7 @@ from simulator.server import build
 @dataclass(slots=True, kw_only=True)
 class Running:
     url: str
-    engine: Engine
+    engine: SimulatedEngine
 
 
 @asynccontextmanager

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import ClientConnectorError, ClientSession
 
 from simulator.faults import Faults, faults_for
-from simulator.step_time import Work
-from simulator.traffic import Load, Traffic
+from simulator.step_time import StepWork
+from simulator.traffic import Load, TrafficGenerator
 from simulator.workload import Shape, lengths
 from tests.unit.simulator.running import free_port, process, running, until
 
@@ -18,7 +18,7 @@ SHORT = Shape(prompt=lengths("8"), output=lengths("6"))
 
 async def outcomes(*argv: str, requests: int = 30) -> dict[str, int]:
     async with running(*argv) as server:
-        traffic = Traffic(server.url, "tiny", Load(rate=200), shape=SHORT, seed=3)
+        traffic = TrafficGenerator(server.url, "tiny", Load(rate=200), shape=SHORT, seed=3)
         await traffic.start()
         await until(lambda: traffic.tally.sent >= requests)
         await traffic.stop()
@@ -52,7 +52,7 @@ async def test_slow_multiplies_step_times() -> None:
     assert await seconds("--sim-fault", "*:slow=10") > 10 * 30 * 0.0238 / 20
 
 
-PREFILL, DECODE = Work(tokens=100, sequences=9, prefills=1), Work(tokens=8, sequences=8)
+PREFILL, DECODE = StepWork(tokens=100, sequences=9, prefills=1), StepWork(tokens=8, sequences=8)
 
 
 @pytest.mark.parametrize(

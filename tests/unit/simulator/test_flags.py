@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.faults import Faults, faults_for
-from simulator.flags import FlagError, Flags, parse
+from simulator.flags import Flags, InvalidFlagError, parse
 
 
 def flags(text: str) -> Flags:
@@ -76,7 +76,7 @@ def test_what_argparse_refuses_ends_with_2(text: str) -> None:
     ],
 )
 def test_what_vllm_refuses_is_a_validation_error(text: str, words: str) -> None:
-    with pytest.raises(FlagError, match=f"(?s)ValidationError.*{words}"):
+    with pytest.raises(InvalidFlagError, match=f"(?s)ValidationError.*{words}"):
         flags(text)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from simulator.hardware import PRESETS
 from simulator.kv_cache import KvCache
 from simulator.replay import Run, replay
-from simulator.scheduler import Limits, Request, Scheduler
+from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
 from simulator.step_time import StepTime
 from simulator.text import draws
 
@@ -16,13 +16,13 @@ LAW = StepTime(hardware=PRESETS["4090-8b"])
 
 def requests(
     seed: int, count: int, *, prompt: int = 200, wanted: int = 60, gap_s: float = 0.02
-) -> list[Request]:
+) -> list[SimulatedRequest]:
     random = draws(seed, "requests")
     at, made = 0.0, []
     for number in range(count):
         at += random.expovariate(1 / gap_s)
         made.append(
-            Request(
+            SimulatedRequest(
                 name=str(number),
                 prompt=random.randint(1, prompt),
                 wanted=random.randint(1, wanted),
@@ -33,13 +33,15 @@ def requests(
     return made
 
 
-def run(limits: Limits, blocks: int, coming: list[Request], *, caching: bool = True) -> tuple[Run, Scheduler]:
+def run(
+    limits: SchedulerLimits, blocks: int, coming: list[SimulatedRequest], *, caching: bool = True
+) -> tuple[Run, Scheduler]:
     scheduler = Scheduler(limits, KvCache(blocks, caching=caching))
     return replay(coming, scheduler, LAW.seconds), scheduler
 
 
 LIMITS = st.builds(
-    Limits,
+    SchedulerLimits,
     max_num_seqs=st.integers(1, 12),
     max_num_batched_tokens=st.integers(16, 300),
     max_num_active_seqs=st.none() | st.integers(1, 12),
@@ -53,7 +55,9 @@ LIMITS = st.builds(
 
 @given(limits=LIMITS, blocks=st.integers(18, 60), seed=st.integers(0, 10_000), caching=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_everybody_is_served_within_the_limits(limits: Limits, blocks: int, seed: int, caching: bool) -> None:
+def test_everybody_is_served_within_the_limits(
+    limits: SchedulerLimits, blocks: int, seed: int, caching: bool
+) -> None:
     cache = KvCache(blocks, caching=caching)
     scheduler = Scheduler(limits, cache)
     coming = requests(seed, 15)
@@ -81,7 +85,7 @@ def test_everybody_is_served_within_the_limits(limits: Limits, blocks: int, seed
 
 @given(limits=LIMITS, seed=st.integers(0, 1000))
 @settings(max_examples=15, deadline=None)
-def test_the_same_requests_meet_the_same_fate(limits: Limits, seed: int) -> None:
+def test_the_same_requests_meet_the_same_fate(limits: SchedulerLimits, seed: int) -> None:
     first, _ = run(limits, 40, requests(seed, 12))
     again, _ = run(limits, 40, requests(seed, 12))
 
@@ -93,7 +97,7 @@ def test_the_same_requests_meet_the_same_fate(limits: Limits, seed: int) -> None
 @settings(max_examples=25, deadline=None)
 def test_aborting_at_any_moment_gives_the_blocks_back(seed: int, every: int) -> None:
     cache = KvCache(30)
-    scheduler = Scheduler(Limits(max_num_seqs=5, max_num_batched_tokens=64), cache)
+    scheduler = Scheduler(SchedulerLimits(max_num_seqs=5, max_num_batched_tokens=64), cache)
     coming = requests(seed, 12)
     for request in coming:
         scheduler.add(request)
@@ -110,7 +114,7 @@ def test_aborting_at_any_moment_gives_the_blocks_back(seed: int, every: int) -> 
 
 
 def test_a_small_cache_preempts_and_still_serves_everybody() -> None:
-    limits = Limits(max_num_seqs=16, scheduler_reserve_full_isl=False)
+    limits = SchedulerLimits(max_num_seqs=16, scheduler_reserve_full_isl=False)
     short, scheduler = run(limits, 40, requests(1, 30, wanted=200, gap_s=0.001), caching=False)
     _, roomy = run(limits, 4000, requests(1, 30, wanted=200, gap_s=0.001), caching=False)
 
@@ -121,8 +125,8 @@ def test_a_small_cache_preempts_and_still_serves_everybody() -> None:
 
 
 def test_the_preempted_go_to_the_front_of_the_queue() -> None:
-    scheduler = Scheduler(Limits(max_num_batched_tokens=2048), KvCache(8, caching=False))
-    first, second, third = (Request(name=name, prompt=48, wanted=40) for name in ("a", "b", "c"))
+    scheduler = Scheduler(SchedulerLimits(max_num_batched_tokens=2048), KvCache(8, caching=False))
+    first, second, third = (SimulatedRequest(name=name, prompt=48, wanted=40) for name in ("a", "b", "c"))
     for request in (first, second, third):
         scheduler.add(request)
     while not scheduler.preemptions:
@@ -137,16 +141,16 @@ def test_the_preempted_go_to_the_front_of_the_queue() -> None:
 
 def test_a_watermark_leaves_room_and_spares_preemptions() -> None:
     def preemptions(watermark: float) -> int:
-        limits = Limits(max_num_seqs=16, watermark=watermark)
+        limits = SchedulerLimits(max_num_seqs=16, watermark=watermark)
         return run(limits, 60, requests(5, 60, wanted=200, gap_s=0.001), caching=False)[1].preemptions
 
     assert preemptions(0.3) < preemptions(0.0)
 
 
 def test_a_request_too_big_for_what_is_free_holds_up_the_small_ones_behind_it() -> None:
-    scheduler = Scheduler(Limits(), KvCache(10, caching=False))
+    scheduler = Scheduler(SchedulerLimits(), KvCache(10, caching=False))
     for name, prompt in (("running", 80), ("big", 120), ("small", 10)):
-        scheduler.add(Request(name=name, prompt=prompt, wanted=5))
+        scheduler.add(SimulatedRequest(name=name, prompt=prompt, wanted=5))
     scheduler.plan()
 
     assert [request.name for request in scheduler.running] == ["running"]
@@ -154,23 +158,23 @@ def test_a_request_too_big_for_what_is_free_holds_up_the_small_ones_behind_it() 
 
 
 def test_without_reserving_the_whole_prompt_the_first_chunk_is_enough() -> None:
-    limits = Limits(max_num_batched_tokens=96, scheduler_reserve_full_isl=False)
+    limits = SchedulerLimits(max_num_batched_tokens=96, scheduler_reserve_full_isl=False)
     scheduler = Scheduler(limits, KvCache(10, caching=False))
     for name, prompt in (("running", 80), ("big", 120)):
-        scheduler.add(Request(name=name, prompt=prompt, wanted=5))
+        scheduler.add(SimulatedRequest(name=name, prompt=prompt, wanted=5))
     scheduler.plan()
 
     assert [request.name for request in scheduler.running] == ["running", "big"]
 
 
 def test_a_long_prompt_alone_may_use_the_whole_budget() -> None:
-    limits = Limits(max_num_batched_tokens=512, long_prefill_token_threshold=64)
+    limits = SchedulerLimits(max_num_batched_tokens=512, long_prefill_token_threshold=64)
     scheduler = Scheduler(limits, KvCache(200))
-    scheduler.add(Request(name="long", prompt=1000, wanted=1))
+    scheduler.add(SimulatedRequest(name="long", prompt=1000, wanted=1))
     alone = scheduler.plan()
     assert alone is not None
     scheduler.finish(alone)
-    scheduler.add(Request(name="other", prompt=10, wanted=1))
+    scheduler.add(SimulatedRequest(name="other", prompt=10, wanted=1))
     together = scheduler.plan()
     assert together is not None
 
@@ -179,11 +183,11 @@ def test_a_long_prompt_alone_may_use_the_whole_budget() -> None:
 
 
 def test_a_shared_prefix_is_computed_once() -> None:
-    scheduler = Scheduler(Limits(), KvCache(100))
+    scheduler = Scheduler(SchedulerLimits(), KvCache(100))
     shared = [11, 12, 13, 14]
-    first = Request(name="first", prompt=70, wanted=1, hashes=[*shared])
-    second = Request(name="second", prompt=64, wanted=1, hashes=[*shared])
-    other = Request(name="other", prompt=64, wanted=1, hashes=[21, 22, 23, 24])
+    first = SimulatedRequest(name="first", prompt=70, wanted=1, hashes=[*shared])
+    second = SimulatedRequest(name="second", prompt=64, wanted=1, hashes=[*shared])
+    other = SimulatedRequest(name="other", prompt=64, wanted=1, hashes=[21, 22, 23, 24])
     work = []
     for request in (first, second, other):
         scheduler.add(request)
@@ -198,29 +202,31 @@ def test_a_shared_prefix_is_computed_once() -> None:
 
 def test_a_low_cap_makes_requests_queue() -> None:
     def worst_ttft(cap: int) -> float:
-        served, _ = run(Limits(max_num_seqs=cap), 2588, requests(3, 80, wanted=80, gap_s=0.15))
+        served, _ = run(SchedulerLimits(max_num_seqs=cap), 2588, requests(3, 80, wanted=80, gap_s=0.15))
         return max((request.first_at or 0) - request.arrived_at for request in served.requests)
 
     assert worst_ttft(4) > 4 * worst_ttft(16)
 
 
 def test_max_num_active_seqs_caps_like_max_num_seqs() -> None:
-    active, _ = run(Limits(max_num_seqs=64, max_num_active_seqs=4), 2588, requests(3, 40, gap_s=0.01))
-    plain, _ = run(Limits(max_num_seqs=4), 2588, requests(3, 40, gap_s=0.01))
+    active, _ = run(
+        SchedulerLimits(max_num_seqs=64, max_num_active_seqs=4), 2588, requests(3, 40, gap_s=0.01)
+    )
+    plain, _ = run(SchedulerLimits(max_num_seqs=4), 2588, requests(3, 40, gap_s=0.01))
 
     assert active.peak_running == plain.peak_running == 4
     assert active.seconds == plain.seconds
 
 
 def test_a_request_that_can_never_fit_is_refused() -> None:
-    scheduler = Scheduler(Limits(), KvCache(4))
+    scheduler = Scheduler(SchedulerLimits(), KvCache(4))
 
     with pytest.raises(ValueError, match="80 tokens of KV cache, there are 64"):
-        scheduler.add(Request(name="huge", prompt=70, wanted=10))
+        scheduler.add(SimulatedRequest(name="huge", prompt=70, wanted=10))
 
 
 def test_a_queue_that_can_never_move_is_told() -> None:
-    limits = Limits(max_num_batched_tokens=32, enable_chunked_prefill=False)
+    limits = SchedulerLimits(max_num_batched_tokens=32, enable_chunked_prefill=False)
 
     with pytest.raises(RuntimeError, match="1 requests wait"):
-        run(limits, 100, [Request(name="long", prompt=100, wanted=1)])
+        run(limits, 100, [SimulatedRequest(name="long", prompt=100, wanted=1)])

@@ -5,16 +5,16 @@ import pytest
 from simulator.hardware import PRESETS
 from simulator.kv_cache import KvCache
 from simulator.replay import replay
-from simulator.scheduler import Limits, Request, Scheduler
-from simulator.step_time import StepTime, Work, capture_sizes
+from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
+from simulator.step_time import StepTime, StepWork, capture_sizes
 
 RTX_4090 = PRESETS["4090-8b"]
 
 
 @pytest.mark.parametrize(("batch", "context"), [(1, 500), (32, 1000), (100, 300)])
 def test_time_per_token_of_a_4090_is_the_law_by_hand(batch: int, context: int) -> None:
-    made = [Request(name=str(n), prompt=context, wanted=101) for n in range(batch)]
-    scheduler = Scheduler(Limits(max_num_batched_tokens=100_000), KvCache(20_000, caching=False))
+    made = [SimulatedRequest(name=str(n), prompt=context, wanted=101) for n in range(batch)]
+    scheduler = Scheduler(SchedulerLimits(max_num_batched_tokens=100_000), KvCache(20_000, caching=False))
     served = replay(made, scheduler, StepTime(hardware=RTX_4090).seconds)
     tpot_ms = (served.seconds - (made[0].first_at or 0)) * 1000 / 100
     # weights 15.7 + head 1.19 + attention 0.37 + host 0.8 + 0.04 a sequence + 0.1415 us a token of context
@@ -26,17 +26,17 @@ def test_time_per_token_of_a_4090_is_the_law_by_hand(batch: int, context: int) -
 def test_below_the_ridge_prompt_tokens_are_free() -> None:
     law = StepTime(hardware=RTX_4090)
     few, some = (
-        law.seconds(Work(tokens=1, sequences=1)),
-        law.seconds(Work(tokens=100, sequences=1, prefills=1)),
+        law.seconds(StepWork(tokens=1, sequences=1)),
+        law.seconds(StepWork(tokens=100, sequences=1, prefills=1)),
     )
-    many = law.seconds(Work(tokens=2048, sequences=1, prefills=1))
+    many = law.seconds(StepWork(tokens=2048, sequences=1, prefills=1))
 
     assert some == few
     assert many == pytest.approx((5940 + 87.6 * 2048 + 1556 + 840) / 1e6)
 
 
 def test_eager_mode_costs_only_what_the_gpu_does_not_hide() -> None:
-    step = Work(tokens=1, sequences=1)
+    step = StepWork(tokens=1, sequences=1)
     h100, t4 = PRESETS["h100-8b"], PRESETS["t4-8b-awq"]
 
     assert StepTime(hardware=h100, eager=True).seconds(step) > StepTime(hardware=h100).seconds(step)
@@ -46,9 +46,11 @@ def test_eager_mode_costs_only_what_the_gpu_does_not_hide() -> None:
 def test_a_batch_beyond_the_largest_graph_is_launched_kernel_by_kernel() -> None:
     law = StepTime(hardware=PRESETS["h100-8b"], largest_graph=16)
 
-    assert law.graph_size(Work(tokens=9, sequences=9)) == 16
-    assert law.graph_size(Work(tokens=17, sequences=17)) is None
-    assert law.seconds(Work(tokens=17, sequences=17)) > law.seconds(Work(tokens=16, sequences=16)) * 1.1
+    assert law.graph_size(StepWork(tokens=9, sequences=9)) == 16
+    assert law.graph_size(StepWork(tokens=17, sequences=17)) is None
+    assert (
+        law.seconds(StepWork(tokens=17, sequences=17)) > law.seconds(StepWork(tokens=16, sequences=16)) * 1.1
+    )
 
 
 def test_graphs_are_captured_at_the_sizes_of_vllm() -> None:
@@ -59,6 +61,6 @@ def test_graphs_are_captured_at_the_sizes_of_vllm() -> None:
 
 def test_a_t4_serves_as_fast_as_was_measured() -> None:
     law = StepTime(hardware=PRESETS["t4-8b-awq"])
-    tokens_per_s = {n: n / law.seconds(Work(tokens=n, sequences=n, kv_read=n * 100)) for n in (1, 4, 16)}
+    tokens_per_s = {n: n / law.seconds(StepWork(tokens=n, sequences=n, kv_read=n * 100)) for n in (1, 4, 16)}
 
     assert tokens_per_s == pytest.approx({1: 42, 4: 158, 16: 476}, rel=0.05)

@@ -7,9 +7,9 @@ import sys
 import pytest
 from aiohttp import web
 
-from simulator.tally import Record, Slo, Tally, quantile
+from simulator.tally import LoadSlo, RequestRecord, TrafficSummary, quantile
 from simulator.text import draws
-from simulator.traffic import Load, Traffic
+from simulator.traffic import Load, TrafficGenerator
 from simulator.workload import Shape, conversations, gap_s, lengths
 from tests.unit.simulator.running import process, running, until
 
@@ -18,7 +18,7 @@ SHORT = Shape(prompt=lengths("uniform:4:40"), output=lengths("uniform:2:20"))
 
 async def test_an_open_loop_accounts_for_every_request() -> None:
     async with running("--max-num-seqs", "4") as server:
-        traffic = Traffic(server.url, "tiny", Load(rate=40, cv=3), shape=SHORT, seed=1)
+        traffic = TrafficGenerator(server.url, "tiny", Load(rate=40, cv=3), shape=SHORT, seed=1)
         await traffic.start()
         await until(lambda: traffic.tally.sent > 30)
         await traffic.stop()
@@ -32,7 +32,7 @@ async def test_an_open_loop_accounts_for_every_request() -> None:
 
 async def test_a_closed_loop_keeps_so_many_streams_and_follows_a_change() -> None:
     async with running() as server:
-        traffic = Traffic(server.url, "tiny", Load(streams=3), shape=SHORT)
+        traffic = TrafficGenerator(server.url, "tiny", Load(streams=3), shape=SHORT)
         await traffic.start()
         await until(lambda: traffic.tally.outcomes["ok"] > 10)
         assert traffic.tally.in_flight <= 3
@@ -46,7 +46,7 @@ async def test_a_closed_loop_keeps_so_many_streams_and_follows_a_change() -> Non
 async def test_what_is_in_flight_when_traffic_stops_is_awaited() -> None:
     shape = Shape(prompt=lengths("4"), output=lengths("200"))
     async with running() as server:
-        traffic = Traffic(server.url, "tiny", Load(streams=5), shape=shape)
+        traffic = TrafficGenerator(server.url, "tiny", Load(streams=5), shape=shape)
         await traffic.start()
         await until(lambda: traffic.tally.in_flight == 5)
         await traffic.stop()
@@ -57,7 +57,7 @@ async def test_what_is_in_flight_when_traffic_stops_is_awaited() -> None:
 async def test_a_server_killed_under_traffic_leaves_no_request_uncounted() -> None:
     shape = Shape(prompt=lengths("4"), output=lengths("300"))
     async with process() as server:
-        traffic = Traffic(server.url, "tiny", Load(streams=6), shape=shape)
+        traffic = TrafficGenerator(server.url, "tiny", Load(streams=6), shape=shape)
         await traffic.start()
         await until(lambda: any(traffic.tally.records) or traffic.tally.in_flight == 6)
         await asyncio.sleep(1.0)
@@ -98,7 +98,7 @@ async def test_an_answer_is_judged_by_how_it_ends(lines: list[str], outcome: str
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     host, port = runner.addresses[0][:2]
-    traffic = Traffic(f"http://{host}:{port}", "tiny", Load(rate=50))
+    traffic = TrafficGenerator(f"http://{host}:{port}", "tiny", Load(rate=50))
     await traffic.start()
     await until(lambda: traffic.tally.sent >= 2)
     await traffic.stop()
@@ -110,7 +110,7 @@ async def test_an_answer_is_judged_by_how_it_ends(lines: list[str], outcome: str
 async def test_turns_of_a_conversation_share_a_session_and_grow() -> None:
     shape = Shape(prompt=lengths("20"), output=lengths("8"), turns=lengths("3"), system_tokens=200)
     async with running() as server:
-        traffic = Traffic(server.url, "tiny", Load(streams=2), shape=shape)
+        traffic = TrafficGenerator(server.url, "tiny", Load(streams=2), shape=shape)
         await traffic.start()
         await until(lambda: traffic.tally.outcomes["ok"] >= 12)
         await traffic.stop()
@@ -126,7 +126,7 @@ async def test_a_cap_of_4_queues_where_16_does_not() -> None:
 
     async def ttft_s(cap: int) -> float:
         async with running("--max-num-seqs", str(cap), "--sim-speed", "4") as server:
-            traffic = Traffic(server.url, "tiny", Load(streams=12), shape=shape)
+            traffic = TrafficGenerator(server.url, "tiny", Load(streams=12), shape=shape)
             await traffic.start()
             await until(lambda: traffic.tally.outcomes["ok"] >= 36)
             await traffic.stop()
@@ -163,16 +163,16 @@ def test_lengths_that_are_none_are_refused(text: str) -> None:
 
 
 def test_a_tally_answers_for_a_span_of_time() -> None:
-    books = Tally()
+    books = TrafficSummary()
     for end, ttft_s in ((1.0, 0.1), (2.0, 0.2), (3.0, 0.9), (4.0, 0.3)):
         books.opened()
-        books.closed(Record(at=end - 1, ended=end, outcome="ok", ttft_s=ttft_s))
+        books.closed(RequestRecord(at=end - 1, ended=end, outcome="ok", ttft_s=ttft_s))
     books.opened()
-    books.closed(Record(at=3.5, ended=4.5, outcome="failed"))
+    books.closed(RequestRecord(at=3.5, ended=4.5, outcome="failed"))
 
     assert books.quantile("ttft_s", 1.0, 0, 2.5) == 0.2
-    assert books.goodput(Slo(ttft_s=0.5), 0, 5) == 3 / 5
-    assert books.goodput(Slo(ttft_s=0.5), 2, 4) == 1 / 2
+    assert books.goodput(LoadSlo(ttft_s=0.5), 0, 5) == 3 / 5
+    assert books.goodput(LoadSlo(ttft_s=0.5), 2, 4) == 1 / 2
     assert books.counts() == {"sent": 5, "ok": 4, "failed": 1, "truncated": 0, "aborted": 0}
 
 

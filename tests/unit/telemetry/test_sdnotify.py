@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.telemetry.sdnotify import Notifier, notifier, watchdog_s
+from agent.telemetry.sdnotify import SystemdNotifier, notifier, watchdog_s
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -44,12 +44,12 @@ def test_without_systemd_nothing_is_said() -> None:
     daemon.ready("fine")
     daemon.watchdog()
 
-    assert daemon == Notifier("")
+    assert daemon == SystemdNotifier("")
 
 
 def test_a_systemd_that_went_away_disturbs_nobody(tmp_path: Path) -> None:
-    Notifier(str(tmp_path / "gone")).watchdog()
-    Notifier("x" * 500).watchdog()
+    SystemdNotifier(str(tmp_path / "gone")).watchdog()
+    SystemdNotifier("x" * 500).watchdog()
 
 
 @pytest.mark.parametrize(

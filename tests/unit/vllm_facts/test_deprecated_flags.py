@@ -3,7 +3,7 @@
 import pytest
 
 from vllm_facts.catalogue.parser import FLAGS
-from vllm_facts.deprecated_flags import CHANGED, ENVIRONMENT, RENAMED, Replaced
+from vllm_facts.deprecated_flags import CHANGED, ENVIRONMENT, RENAMED, DeprecatedFlag
 from vllm_facts.flags import setting_of, with_setting
 from vllm_facts.knobs import KNOBS
 from vllm_facts.values import Value
@@ -66,7 +66,9 @@ def test_whether_it_is_gone_depends_on_the_version(version: str | None, *, gone:
 
 
 def test_a_value_is_carried_only_where_it_means_the_same() -> None:
-    carried = Replaced(by="new", since="0.12", how="Write --new.", carries=True)
+    carried = DeprecatedFlag(by="new", since="0.12", how="Write --new.", carries=True)
 
     assert carried.changes("old", 3) == {"old": None, "new": 3}
-    assert Replaced(by="new", since="0.12", how="It is not the same.").changes("old", 3) == {"old": None}
+    assert DeprecatedFlag(by="new", since="0.12", how="It is not the same.").changes("old", 3) == {
+        "old": None
+    }

@@ -5,22 +5,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.model_configs import llama
-from vllm_facts.deployment import Card, Case, Model
+from vllm_facts.deployment import Deployment, GpuModel, Model
 from vllm_facts.models.lookup import from_config, model_of
 from vllm_facts.models.table import ROWS
 from vllm_facts.sizing.effective_flags import Layout, layout
 from vllm_facts.sizing.gpus import card_of
-from vllm_facts.sizing.kv_cache import GIB, Fit, fit, kv_bytes_per_token, overhead_gib, weights_gib
+from vllm_facts.sizing.kv_cache import GIB, KvCacheFit, fit, kv_bytes_per_token, overhead_gib, weights_gib
 from vllm_facts.values import Setting
 
 
-def case(name: str, card: str = "", version: str = "0.32.0", **setting: bool | float | str | None) -> Case:
+def case(
+    name: str, card: str = "", version: str = "0.32.0", **setting: bool | float | str | None
+) -> Deployment:
     model = model_of(name)
     assert model is not None
-    return Case(setting=setting, card=card_of(card), model=model, version=version)
+    return Deployment(setting=setting, card=card_of(card), model=model, version=version)
 
 
-def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | float | str | None) -> Fit:
+def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | float | str | None) -> KvCacheFit:
     found = fit(case(name, card, version, **setting))
     assert found is not None
     return found
@@ -41,7 +43,7 @@ def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | floa
     ],
 )
 def test_weights_are_as_logged(name: str, setting: Setting, gib: float, error: float) -> None:
-    asked = Case(setting=setting, model=model_of(name))
+    asked = Deployment(setting=setting, model=model_of(name))
     assert weights_gib(asked, layout(asked)) == pytest.approx(gib, rel=error)
 
 
@@ -80,14 +82,14 @@ def test_weights_are_as_logged(name: str, setting: Setting, gib: float, error: f
 def test_a_token_takes_what_was_logged(
     name: str, setting: Setting, gib: float, tokens: int, error: float
 ) -> None:
-    asked = Case(setting=setting, model=model_of(name))
+    asked = Deployment(setting=setting, model=model_of(name))
     assert kv_bytes_per_token(asked, layout(asked)) == pytest.approx(gib * GIB / tokens, rel=error)
 
 
 def test_a_token_takes_exactly_what_real_vllm_gave_a_small_model() -> None:
     """Of tests/sensors/scrapes/vllm-0.32.txt: kv_cache_memory_bytes and kv_cache_size_tokens."""
     model = from_config(llama(4, 256, 512, 4, 2, vocab=2048), "tiny")
-    assert kv_bytes_per_token(Case(setting={}, model=model), Layout()) == 1_073_741_824 / 524_288
+    assert kv_bytes_per_token(Deployment(setting={}, model=model), Layout()) == 1_073_741_824 / 524_288
 
 
 @pytest.mark.parametrize(
@@ -319,15 +321,17 @@ def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        Case(setting={}),
-        Case(setting={}, card=card_of("H100")),
-        Case(setting={}, card=card_of("A100"), model=model_of("Qwen/Qwen3-8B")),  # 40 or 80 GB?
-        Case(setting={}, card=card_of("H100"), model=Model(name="x", parameters=8e9, weight_bytes=2.0)),
-        Case(setting={"data_parallel_size": 2}, card=card_of("H100"), model=Model(name="x", experts=8)),
-        Case(setting={"kv_cache_dtype": "turbo9"}, card=card_of("H100"), model=model_of("Qwen/Qwen3-8B")),
+        Deployment(setting={}),
+        Deployment(setting={}, card=card_of("H100")),
+        Deployment(setting={}, card=card_of("A100"), model=model_of("Qwen/Qwen3-8B")),  # 40 or 80 GB?
+        Deployment(setting={}, card=card_of("H100"), model=Model(name="x", parameters=8e9, weight_bytes=2.0)),
+        Deployment(setting={"data_parallel_size": 2}, card=card_of("H100"), model=Model(name="x", experts=8)),
+        Deployment(
+            setting={"kv_cache_dtype": "turbo9"}, card=card_of("H100"), model=model_of("Qwen/Qwen3-8B")
+        ),
     ],
 )
-def test_nothing_is_concluded_from_what_is_not_known(asked: Case) -> None:
+def test_nothing_is_concluded_from_what_is_not_known(asked: Deployment) -> None:
     assert fit(asked) is None
 
 
@@ -359,5 +363,5 @@ SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sam
     ),
 )
 def test_no_setting_breaks_it(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
-    found = fit(Case(setting=setting, card=Card(name="X", memory_gib=gib), model=model_of(key)))
+    found = fit(Deployment(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=model_of(key)))
     assert found is None or (found.kv_tokens >= 0 and found.why)

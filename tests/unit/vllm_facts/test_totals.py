@@ -17,7 +17,7 @@ from tests.unit.sensors.pages import (
     with_values,
     without,
 )
-from vllm_facts.metrics.totals import Totals, sample, totals
+from vllm_facts.metrics.totals import PageTotals, sample, totals
 
 
 def between(before: bytes | None, after: bytes) -> EngineSample:
@@ -236,7 +236,7 @@ def test_series_that_are_new_are_a_new_start() -> None:
     assert between(PAGE, two_engines(LATER, LATER)).interval_s == 0.0
 
 
-def read(page: bytes) -> Totals | None:
+def read(page: bytes) -> PageTotals | None:
     try:
         return totals(page)
     except SensorError:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.lint_cases import DEEPSEEK_R1, H100, LLAMA_8B, MIXTRAL, case
-from vllm_facts.deployment import Case
+from vllm_facts.deployment import Deployment
 from vllm_facts.knobs import KNOBS
 from vllm_facts.validity import NOT_ABOVE, WITHOUT, problems
 from vllm_facts.values import Value
@@ -67,7 +67,7 @@ def test_what_does_not_go_together_is_told_with_its_mending(
     assert why in found.why
     assert found.to == to
     mended = {knob: value for knob, value in case(f"vllm serve m {quoted}").setting.items() if knob not in to}
-    assert not list(problems(Case(setting={**mended, **to}, version="0.32.0")))
+    assert not list(problems(Deployment(setting={**mended, **to}, version="0.32.0")))
 
 
 @pytest.mark.parametrize(
