@@ -39,9 +39,7 @@ class ProcessEngine:
     """The fields without an underscore are the options of `[targets.engine]`."""
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    command: tuple[str, ...] = field(
-        default=(), repr=False
-    )  # how a server is started; empty: as the adopted one was
+    command: tuple[str, ...] = field(default=(), repr=False)  # empty: the command of the adopted server
     serving: str = ""  # "http://127.0.0.1:8000": a server that runs already and is to be adopted
     ports: tuple[int, int] = (8101, 8199)  # where new servers listen: first and last
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # on top of the daemon's own

@@ -1,0 +1,44 @@
+"""docs/architecture.md lists every package, and modules stay small."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs" / "architecture.md"
+PRODUCT = (
+    "vllm_facts", "lint", "agent", "policies", "notifiers", "docker_engine", "sensors", "actuators",
+    "docker_proxy", "simulator",
+)  # fmt: skip
+LONGEST_MODULE = 350
+
+
+def packages() -> Iterator[str]:
+    """Every package of the product, the benchmarks and the tests; tests/unit stands for its folders."""
+    for root in (*PRODUCT, "bench", "tests"):
+        for module in (REPOSITORY / root).rglob("__init__.py"):
+            package = module.parent.relative_to(REPOSITORY).as_posix()
+            if not package.startswith("tests/unit/"):
+                yield package
+
+
+def listed() -> list[str]:
+    section = PAGE.read_text().split("\n## Packages\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `([\w/]+)` \| ", section, re.MULTILINE)
+
+
+def test_each_package_has_one_line_in_the_architecture_page() -> None:
+    assert sorted(listed()) == sorted(packages())
+
+
+def test_each_file_that_the_architecture_page_names_exists() -> None:
+    lines = re.findall(r"^\| `([\w/]+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    named = [(folder, name) for folder, text in lines for name in re.findall(r"`(\w+\.py)`", text)]
+    assert named
+    assert [pair for pair in named if not REPOSITORY.joinpath(*pair).is_file()] == []
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    modules = [module for root in PRODUCT for module in (REPOSITORY / root).rglob("*.py")]
+    lengths = {str(module): len(module.read_text().splitlines()) for module in modules}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
