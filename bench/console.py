@@ -52,10 +52,10 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=20)
     parser.add_argument("--times", type=int, default=5)
     wanted = parser.parse_args()
-    desk = scenery(targets=wanted.targets, hours=24)
+    daemon = scenery(targets=wanted.targets, hours=24)
     with (
         tempfile.TemporaryDirectory() as folder,
-        site(desk, Path(folder)) as place,
+        site(daemon, Path(folder)) as place,
         sync_playwright() as playwright,
     ):
         args = ["--no-sandbox"] if os.geteuid() == 0 else []

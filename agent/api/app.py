@@ -36,12 +36,12 @@ OPERATIONS: tuple[Operation, ...] = (
     *log.OPERATIONS,
     *audit.OPERATIONS,
 )
-STRANGERS: web.AppKey[FailedAuthLog] = web.AppKey("strangers", FailedAuthLog)
+FAILED_AUTH: web.AppKey[FailedAuthLog] = web.AppKey("failed_auth", FailedAuthLog)
 AppEndpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def build_app(
-    desk: DaemonView,
+    daemon_view: DaemonView,
     tokens: Tokens,
     hosts: Collection[str] = (),
     pages: Sequence[web.RouteDef] = (),
@@ -50,18 +50,20 @@ def build_app(
     limits: RateLimits | None = None,
     heartbeat_s: float = audit.HEARTBEAT_S,
 ) -> web.Application:
-    """The whole API over one desk. `peers` None: over a unix socket, too, everybody needs a token.
+    """The whole API over one daemon. `peers` None: over a unix socket, too, everybody needs a token.
 
     `hosts`: names, besides those of loopback, that clients may use in the Host header (no ports; IPv6 in
     brackets). `pages`: GET routes of the console's files, served without a token, so they hold no data.
     """
     limits = limits or RateLimits(now=time.monotonic)
-    strangers = FailedAuthLog(desk.strangers)
-    border = AccessControl(tokens, peers, limits, strangers, hosts=hosts, pages=[page.path for page in pages])
-    repeats = IdempotencyKeys(desk.accepted)
-    app = web.Application(middlewares=[border.middleware], client_max_size=BODY_LIMIT)
-    app[audit.BORDER] = border
-    app[STRANGERS] = strangers
+    failed_auth = FailedAuthLog(daemon_view.report_failed_auth)
+    access_control = AccessControl(
+        tokens, peers, limits, failed_auth, hosts=hosts, pages=[page.path for page in pages]
+    )
+    idempotency = IdempotencyKeys(daemon_view.accepted)
+    app = web.Application(middlewares=[access_control.middleware], client_max_size=BODY_LIMIT)
+    app[audit.ACCESS_CONTROL] = access_control
+    app[FAILED_AUTH] = failed_auth
     app[audit.HEARTBEAT] = heartbeat_s
     app[audit.OPEN] = set()
     app[daemon.DESCRIPTION] = json.dumps(document(OPERATIONS)).encode()
@@ -72,7 +74,7 @@ def build_app(
         app.router.add_route(
             operation.method,
             operation.path,
-            _endpoint(operation, desk, repeats),
+            _endpoint(operation, daemon_view, idempotency),
             name=operation.name,
             expect_handler=_expect,
         )
@@ -86,10 +88,10 @@ async def _open(app: web.Application) -> None:
 
 async def _close(app: web.Application) -> None:
     app[audit.CLOSING].set()
-    app[STRANGERS].close()
+    app[FAILED_AUTH].close()
 
 
-def _endpoint(operation: Operation, desk: DaemonView, repeats: IdempotencyKeys) -> AppEndpoint:
+def _endpoint(operation: Operation, daemon_view: DaemonView, idempotency: IdempotencyKeys) -> AppEndpoint:
     adapter = TypeAdapter[object](operation.gives)
 
     async def endpoint(request: web.Request) -> web.StreamResponse:
@@ -100,11 +102,11 @@ def _endpoint(operation: Operation, desk: DaemonView, repeats: IdempotencyKeys) 
             raise RequestRefusedError(403, detail, kind="role-too-low")
         query = query_of(request, operation.query)
         body = await body_of(request, operation.body) if operation.body else None
-        seen = desk if holder is None or holder.targets is None else ScopedView(desk, holder)
-        call = Call(request=request, desk=seen, holder=holder, query=query, body=body)
+        seen = daemon_view if holder is None or holder.targets is None else ScopedView(daemon_view, holder)
+        call = Call(request=request, daemon=seen, holder=holder, query=query, body=body)
         if operation.method == "GET" or holder is None:
             return await answered(call)
-        return await repeats.once(request, holder.id, partial(answered, call), needed=operation.needs_key)
+        return await idempotency.once(request, holder.id, partial(answered, call), needed=operation.needs_key)
 
     async def answered(call: Call, name: str = "", accepted: State | None = None) -> web.StreamResponse:
         given = await operation.answer(replace(call, request_name=name, accepted=accepted))

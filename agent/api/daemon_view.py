@@ -81,7 +81,7 @@ class DaemonView(Protocol):
         """New audit records until the iterator is closed; subscribed at the latest by the first `anext`."""
         ...
 
-    def strangers(self, attempts: Mapping[str, int]) -> None:
+    def report_failed_auth(self, attempts: Mapping[str, int]) -> None:
         """Put into the journal who could not come in, and how often. Raises JournalError."""
         ...
 

@@ -164,11 +164,11 @@ class RolloutDocument(Document):
     log: list[DocumentText] = Field(description="the lost server's own last lines")
 
 
-def target_of(desk: DaemonView, state: State) -> TargetDocument:
-    reading = desk.readings().get(state.target)
+def target_of(daemon: DaemonView, state: State) -> TargetDocument:
+    reading = daemon.readings().get(state.target)
     suggestion = state.suggestion
     ttft = reading.ttft if reading else None
-    slo = desk.slos().get(state.target)
+    slo = daemon.slos().get(state.target)
     return TargetDocument(
         name=state.target,
         phase=state.phase,
@@ -177,14 +177,14 @@ def target_of(desk: DaemonView, state: State) -> TargetDocument:
         note=state.note,
         until=state.until,
         slo=slo,
-        budget=list(state.budget.burns(slo, desk.now())) if slo else [],
+        budget=list(state.budget.burns(slo, daemon.now())) if slo else [],
         servers=_servers(state),
         goodput_rps=reading.goodput_rps if reading else None,
         ttft_p95_s=ttft.p95 if ttft else None,
         reading=reading,
         sources=[
             SourceDocument(source=name, available=source.available, at=source.at, why=source.why)
-            for name, source in sorted(desk.sources().get(state.target, {}).items())
+            for name, source in sorted(daemon.sources().get(state.target, {}).items())
         ],
         suggestion=suggestion.id if suggestion and suggestion.status == "open" else None,
         rollout=state.rollout.id if state.rollout else None,

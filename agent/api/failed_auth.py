@@ -1,4 +1,4 @@
-"""Who could not come in: told in the log and in the audit, in bulk, so that nobody can flood either."""
+"""Failed authentication attempts, logged and audited in aggregate so that a client cannot flood either."""
 
 import asyncio
 from collections import Counter
@@ -9,41 +9,41 @@ import structlog
 
 from agent.domain.errors import JournalError
 
-EVERY_S = 600.0  # the first attempt is told at once, what follows after this long
-MOST = 20  # kinds of attempts that are told apart
-OTHERS = "others"
+REPORT_EVERY_S = 600.0  # the first attempt is reported at once, later ones in reports this far apart
+MAX_KINDS = 20  # kinds of attempts that a report counts separately
+OTHER = "others"
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class FailedAuthLog:
-    note: Callable[[Mapping[str, int]], object]  # puts attempts by kind into the journal
+    journal: Callable[[Mapping[str, int]], object]  # writes the attempts by kind; raises JournalError
     _attempts: Counter[str] = field(default_factory=Counter)
-    _quiet: asyncio.TimerHandle | None = None  # until then nothing is told
+    _next_report: asyncio.TimerHandle | None = None
 
-    def came(self, address: str, why: str) -> None:
-        """`why`: in words of ours; what was sent is never repeated."""
+    def record(self, address: str, why: str) -> None:
+        """Count an attempt. `why` is our own text: what the client sent is never repeated."""
         kind = f"{address}, {why}"
-        self._attempts[kind if kind in self._attempts or len(self._attempts) < MOST else OTHERS] += 1
-        if self._quiet is None:
-            self._tell()
+        self._attempts[kind if kind in self._attempts or len(self._attempts) < MAX_KINDS else OTHER] += 1
+        if self._next_report is None:
+            self._report()
 
     def close(self) -> None:
-        """Tell what was not told yet."""
+        """Report the attempts counted since the last report."""
         for _ in range(2):
-            if self._quiet is not None:
-                self._quiet.cancel()
-                self._tell()
+            if self._next_report is not None:
+                self._next_report.cancel()
+                self._report()
 
-    def _tell(self) -> None:
-        self._quiet = None
+    def _report(self) -> None:
+        self._next_report = None
         if not self._attempts:
             return
         attempts, self._attempts = dict(self._attempts), Counter()
-        self._quiet = asyncio.get_running_loop().call_later(EVERY_S, self._tell)
+        self._next_report = asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
         log.warning("auth.failed", attempts=attempts)
         try:
-            self.note(attempts)
+            self.journal(attempts)
         except JournalError as error:
             log.warning("auth.failed_unrecorded", why=str(error))

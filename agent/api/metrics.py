@@ -20,9 +20,9 @@ MetricSample = tuple[str, tuple[str, ...], MetricValue]
 """Name, values of its labels in their order, number."""
 
 
-def exposition(desk: DaemonView) -> str:
+def exposition(daemon: DaemonView) -> str:
     found: dict[str, list[tuple[tuple[str, ...], MetricValue]]] = {name: [] for name in BY_NAME}
-    for name, labels, value in _samples(desk):
+    for name, labels, value in _samples(daemon):
         found[name].append((labels, value))
     return "".join(f"{line}\n" for metric in METRICS for line in lines(metric, found[metric.name]))
 
@@ -65,25 +65,25 @@ def _number(value: float) -> str:
     return repr(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _samples(desk: DaemonView) -> Iterator[MetricSample]:
-    at = desk.now()
+def _samples(daemon: DaemonView) -> Iterator[MetricSample]:
+    at = daemon.now()
     yield "build_info", (version("trimtab"),), 1
-    yield "ready", (), desk.ready()
-    for name, value in desk.counters().items():
+    yield "ready", (), daemon.ready()
+    for name, value in daemon.counters().items():
         yield name, (), value
-    yield from _pin(desk)
-    for name, state in sorted(desk.states().items()):
+    yield from _pin(daemon)
+    for name, state in sorted(daemon.states().items()):
         yield from _of_target(name, state, at)
         if state.rollout is not None and state.rollout.outcome == "running":
             yield from _of_rollout(name, state, state.rollout, at)
-        if name in desk.slos():
-            for burn in state.budget.burns(desk.slos()[name], at):
+        if name in daemon.slos():
+            for burn in state.budget.burns(daemon.slos()[name], at):
                 yield "error_budget_burn", (name, burn.window), burn.rate
                 yield "slo_attainment_ratio", (name, burn.window), 1 - burn.bad / burn.of
-    yield from _measured(desk)
-    for name, meters in sorted(desk.meters().items()):
-        yield from _of_loop(name, meters, desk.states()[name], desk.clock())
-    yield from _told(desk)
+    yield from _measured(daemon)
+    for name, meters in sorted(daemon.meters().items()):
+        yield from _of_loop(name, meters, daemon.states()[name], daemon.clock())
+    yield from _told(daemon)
 
 
 def _of_target(name: str, state: State, at: datetime) -> Iterator[MetricSample]:
@@ -113,17 +113,17 @@ def _of_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iter
     yield "rollout_parked", (name,), bool(rollout.parked)
 
 
-def _measured(desk: DaemonView) -> Iterator[MetricSample]:
-    for name, reading in sorted(desk.readings().items()):
+def _measured(daemon: DaemonView) -> Iterator[MetricSample]:
+    for name, reading in sorted(daemon.readings().items()):
         if reading is not None and reading.goodput_rps is not None:
             yield "target_goodput_rps", (name,), reading.goodput_rps
         if reading is not None and reading.ttft is not None:
             yield "target_ttft_p95_seconds", (name,), reading.ttft.p95
-    for name, sources in sorted(desk.sources().items()):
+    for name, sources in sorted(daemon.sources().items()):
         for source, said in sorted(sources.items()):
             yield "source_up", (name, source), said.available
-    ended = {(name, ending): 0 for name in sorted(desk.states()) for ending in ENDINGS}
-    for name, rollout in desk.rollouts():
+    ended = {(name, ending): 0 for name in sorted(daemon.states()) for ending in ENDINGS}
+    for name, rollout in daemon.rollouts():
         if rollout.outcome in ENDINGS:
             ended[name, rollout.outcome] = ended.get((name, rollout.outcome), 0) + 1
     for labels, count in ended.items():
@@ -152,8 +152,8 @@ def _of_loop(name: str, meters: SelfMetrics, state: State, clock: float) -> Iter
         yield "sample_age_seconds", (name, sample, server), clock - heard_at
 
 
-def _told(desk: DaemonView) -> Iterator[MetricSample]:
-    for name, tally in sorted(desk.tallies().items()):
+def _told(daemon: DaemonView) -> Iterator[MetricSample]:
+    for name, tally in sorted(daemon.tallies().items()):
         yield "notifier_up", (name,), tally.up
         yield "notifier_reachable", (name,), tally.works
         yield "notifications_total", (name, "sent"), tally.sent
@@ -162,13 +162,13 @@ def _told(desk: DaemonView) -> Iterator[MetricSample]:
         yield "notification_retries_total", (name,), tally.retries
 
 
-def _pin(desk: DaemonView) -> Iterator[MetricSample]:
+def _pin(daemon: DaemonView) -> Iterator[MetricSample]:
     """What `audit verify --pin` takes. Not the head itself: each entry would make another series."""
-    seq = int(desk.counters().get("audit_head_seq", 0)) // PIN_EVERY * PIN_EVERY
+    seq = int(daemon.counters().get("audit_head_seq", 0)) // PIN_EVERY * PIN_EVERY
     records: tuple[Mapping[str, object], ...] = ()
     if seq:
         try:
-            records = tuple(desk.records(seq - 1, 1))
+            records = tuple(daemon.records(seq - 1, 1))
         except JournalError:  # it shows elsewhere; the other numbers are needed all the more
             return
     for record in records:

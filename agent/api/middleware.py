@@ -47,7 +47,7 @@ class AccessControl:
         tokens: Tokens,
         peers: PeerIdentities | None,
         limits: RateLimits,
-        strangers: FailedAuthLog,
+        failed_auth: FailedAuthLog,
         *,
         hosts: Collection[str],
         pages: Collection[str],
@@ -55,7 +55,7 @@ class AccessControl:
         self._tokens = tokens
         self._peers = peers
         self._limits = limits
-        self._strangers = strangers
+        self._failed_auth = failed_auth
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
         self._pages = frozenset(pages)  # paths of the console's files: they hold no data and need no token
 
@@ -134,7 +134,7 @@ class AccessControl:
             return
         address = f"from {request.remote or 'the unix socket'}"
         sent = "Authorization" in request.headers
-        self._strangers.came(address, self._tokens.fault(_bearer(request)) if sent else "no token")
+        self._failed_auth.record(address, self._tokens.fault(_bearer(request)) if sent else "no token")
         self._limits.spend(address)
         detail = (
             "The token is unknown, revoked or expired; ask an admin for a new one (`trimtab token new`)."

@@ -29,7 +29,7 @@ class Call:
     """One request that was let in: its holder has the role, its query and body are valid."""
 
     request: web.Request
-    desk: DaemonView
+    daemon: DaemonView
     holder: Holder | None  # None only where the operation needs no role
     query: BaseModel
     body: BaseModel | None
@@ -61,7 +61,7 @@ class Call:
         if self.accepted is not None:
             return self.accepted
         try:
-            return await self.desk.submit(target, replace(event, request=self.request_name))
+            return await self.daemon.submit(target, replace(event, request=self.request_name))
         except JournalError as error:
             raise RequestRefusedError(
                 503,

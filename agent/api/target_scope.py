@@ -22,7 +22,7 @@ ScopedRecord = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class ScopedView:
-    """A desk. Each operation is handed one of these, so none can forget to look at the scope."""
+    """A daemon. Each operation is handed one of these, so none can forget to look at the scope."""
 
     whole: DaemonView
     holder: Holder
@@ -79,8 +79,8 @@ class ScopedView:
             if close is not None:
                 await close()
 
-    def strangers(self, attempts: Mapping[str, int]) -> None:
-        self.whole.strangers(attempts)
+    def report_failed_auth(self, attempts: Mapping[str, int]) -> None:
+        self.whole.report_failed_auth(attempts)
 
     def ready(self) -> bool:
         return self.whole.ready()

@@ -130,8 +130,8 @@ class Daemon:
     def follow(self) -> AsyncIterator[Mapping[str, object]]:
         return self.journal.subscribe()
 
-    def strangers(self, attempts: Mapping[str, int]) -> None:
-        why = f"{sum(attempts.values())} requests came from nobody who is known"
+    def report_failed_auth(self, attempts: Mapping[str, int]) -> None:
+        why = f"{sum(attempts.values())} requests failed authentication"
         self.journal.append(
             JournalEntry(
                 at=self.now(),

@@ -119,7 +119,7 @@ class FakeDaemonView:
         finally:
             self._followers.discard(queue)
 
-    def strangers(self, attempts: Mapping[str, int]) -> None:
+    def report_failed_auth(self, attempts: Mapping[str, int]) -> None:
         self._fail_once()
         self.attempts.append(attempts)
 

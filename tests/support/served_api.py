@@ -16,11 +16,11 @@ from agent.api.tokens import Tokens
 
 @contextmanager
 def served(
-    desk: DaemonView, tokens: Tokens, listen: str = "127.0.0.1:0", peers: PeerIdentities | None = None
+    daemon: DaemonView, tokens: Tokens, listen: str = "127.0.0.1:0", peers: PeerIdentities | None = None
 ) -> Iterator[int]:
     """Yields the port; 0 for a unix socket. One caller may ask as much as it likes."""
     unlimited = RateLimits(now=lambda: 0.0, burst=inf)
-    app = build_app(desk, tokens, peers=peers, limits=unlimited, heartbeat_s=0.05)
+    app = build_app(daemon, tokens, peers=peers, limits=unlimited, heartbeat_s=0.05)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="api")
     thread.start()

@@ -27,7 +27,7 @@ Following = asyncio.Future[Mapping[str, object]]
 Closing = asyncio.Task[Literal[True]]
 log = structlog.get_logger(__name__)
 
-BORDER: web.AppKey[AccessControl] = web.AppKey("border", AccessControl)
+ACCESS_CONTROL: web.AppKey[AccessControl] = web.AppKey("access_control", AccessControl)
 CLOSING: web.AppKey[asyncio.Event] = web.AppKey("closing", asyncio.Event)
 HEARTBEAT: web.AppKey[float] = web.AppKey("heartbeat_s", float)
 OPEN: web.AppKey[set[object]] = web.AppKey("open", set)
@@ -51,15 +51,15 @@ async def _list(call: Call) -> AuditDocument:
     bulk = BULK if query.brief else frozenset()
     records = [
         {name: value for name, value in record.items() if name not in bulk}
-        async for record in _read(call.desk, query.after, query.limit)
+        async for record in _read(call.daemon, query.after, query.limit)
     ]
     return AuditDocument(records=records, next=_seq(records[-1]) if records else query.after)
 
 
-async def _read(desk: DaemonView, after: int, limit: int) -> AsyncIterator[Mapping[str, object]]:
+async def _read(daemon: DaemonView, after: int, limit: int) -> AsyncIterator[Mapping[str, object]]:
     """The records after `after`; others have their turn between slices."""
     left = limit
-    while records := desk.records(after, min(left, SLICE)):
+    while records := daemon.records(after, min(left, SLICE)):
         for record in records:
             yield record
         after, left = _seq(records[-1]), left - len(records)
@@ -110,7 +110,7 @@ class _Stream:
 
     def __init__(self, call: Call, last: int | None) -> None:
         self._call = call
-        self._border = call.request.app[BORDER]
+        self._access_control = call.request.app[ACCESS_CONTROL]
         self._last = last  # None: from now on
         self._behind = last is not None  # there may be entries between the last event and the newest
         self._unpaid = 0  # bytes
@@ -119,14 +119,14 @@ class _Stream:
         )
 
     async def run(self) -> web.StreamResponse:
-        records = self._call.desk.follow()
+        records = self._call.daemon.follow()
         following = asyncio.ensure_future(anext(records))
         closing = asyncio.ensure_future(self._call.request.app[CLOSING].wait())
         try:
             await self._response.prepare(self._call.request)
             await asyncio.sleep(0)  # one turn of the loop: we are subscribed before we look back
             await self._send("retry: 2000\n\n")
-            while not closing.done() and self._border.holder(self._call.request) is not None:
+            while not closing.done() and self._access_control.holder(self._call.request) is not None:
                 if self._behind:
                     await self._catch_up()
                 elif await self._heard(following, closing):
@@ -159,11 +159,11 @@ class _Stream:
 
     async def _catch_up(self) -> None:
         """Send a slice of what was missed."""
-        last, head = self._last or 0, int(self._call.desk.counters()["audit_head_seq"])
+        last, head = self._last or 0, int(self._call.daemon.counters()["audit_head_seq"])
         if not 0 <= head - last <= MOST_MISSED:
             self._last = last = head
             await self._send(f'event: reset\nid: {head}\ndata: {{"head":{head}}}\n\n')
-        records = self._call.desk.records(last, SLICE)
+        records = self._call.daemon.records(last, SLICE)
         for record in records:
             await self._event(record)
         self._behind = bool(records)
@@ -183,7 +183,7 @@ class _Stream:
         """Leave the loop to others, and wait until the reader may be sent more."""
         wait_s = 0.0
         if self._unpaid >= PIECE:
-            wait_s, self._unpaid = self._border.charge(self._call.request, self._unpaid), 0
+            wait_s, self._unpaid = self._access_control.charge(self._call.request, self._unpaid), 0
         await asyncio.sleep(0)
         if wait_s:
             await asyncio.wait({closing}, timeout=wait_s)

@@ -42,9 +42,9 @@ async def _me(call: Call) -> MeDocument:
         principal=holder.principal,
         role=holder.role,
         targets=None if holder.targets is None else sorted(holder.targets),
-        now=call.desk.now(),
+        now=call.daemon.now(),
         version=version("trimtab"),
-        head=int(call.desk.counters().get("audit_head_seq", 0)),
+        head=int(call.daemon.counters().get("audit_head_seq", 0)),
     )
 
 

@@ -25,7 +25,7 @@ async def _health(_: Call) -> HealthDocument:
 
 
 async def _ready(call: Call) -> ReadyDocument:
-    if not call.desk.ready():
+    if not call.daemon.ready():
         detail = (
             "The daemon is not ready: it has not recovered yet, or its loop makes no progress; see its log."
         )
@@ -34,7 +34,7 @@ async def _ready(call: Call) -> ReadyDocument:
 
 
 async def _metrics(call: Call) -> web.Response:
-    return web.Response(body=exposition(call.desk).encode(), headers={"Content-Type": MEDIA})
+    return web.Response(body=exposition(call.daemon).encode(), headers={"Content-Type": MEDIA})
 
 
 async def _description(call: Call) -> web.Response:

@@ -36,10 +36,10 @@ class LogDocument(Document):
 async def _log(call: Call) -> LogDocument:
     target, rollout = asked_for(call)
     live = rollout.ended_at is None
-    state = call.desk.states().get(target)
+    state = call.daemon.states().get(target)
     server = newest(state, rollout) if live and state is not None else None
     if server is not None:
-        lines, why = await _read(call.desk, target, server)
+        lines, why = await _read(call.daemon, target, server)
     elif live:
         lines, why = (), "The new server is not there now."
     else:
@@ -49,16 +49,16 @@ async def _log(call: Call) -> LogDocument:
         rollout=rollout.id,
         server=server.name if server else None,
         live=live,
-        at=call.desk.now(),
+        at=call.daemon.now(),
         lines=shown,
         why="" if shown else why,
     )
 
 
-async def _read(desk: DaemonView, target: str, server: Server) -> tuple[tuple[str, ...], str]:
+async def _read(daemon: DaemonView, target: str, server: Server) -> tuple[tuple[str, ...], str]:
     """The lines, and what is to be said where there are none."""
     try:
-        return await desk.log(target, server), f"{server.name} has written nothing."
+        return await daemon.log(target, server), f"{server.name} has written nothing."
     except ActError as error:
         return (), f"It cannot be read: {error.why}"
 

@@ -42,7 +42,7 @@ class RolloutsDocument(BaseModel):
 def asked_for(call: Call) -> tuple[str, Rollout]:
     """Its target, and the rollout that the path names. Raises Refusal 404."""
     name = call.part("id")
-    for target, rollout in call.desk.rollouts():
+    for target, rollout in call.daemon.rollouts():
         if rollout.id == name:
             return target, rollout
     raise RequestRefusedError(
@@ -51,10 +51,10 @@ def asked_for(call: Call) -> tuple[str, Rollout]:
 
 
 async def _list(call: Call) -> RolloutsDocument:
-    query, states = call.asked(RolloutsQuery), call.desk.states()
+    query, states = call.asked(RolloutsQuery), call.daemon.states()
     chosen = [
         rollout_of(states.get(target), target, rollout)
-        for target, rollout in call.desk.rollouts()
+        for target, rollout in call.daemon.rollouts()
         if query.target in {None, target} and query.outcome in {None, rollout.outcome}
     ]
     return RolloutsDocument(rollouts=chosen[: query.limit])
@@ -62,8 +62,8 @@ async def _list(call: Call) -> RolloutsDocument:
 
 async def _show(call: Call) -> RolloutDocument:
     target, rollout = asked_for(call)
-    points = call.desk.points(rollout.id)
-    return rollout_of(call.desk.states().get(target), target, rollout, points)
+    points = call.daemon.points(rollout.id)
+    return rollout_of(call.daemon.states().get(target), target, rollout, points)
 
 
 async def _abort(call: Call) -> RolloutDocument:
@@ -74,7 +74,7 @@ async def _abort(call: Call) -> RolloutDocument:
     state = state_of(call, target)
     if rollout.outcome == "rolled_back" or state.phase is Phase.ROLLING_BACK:
         return rollout_of(state, target, rollout)
-    event = Aborted(at=call.desk.now(), actor=call.actor, reason=call.asked(AbortBody).reason)
+    event = Aborted(at=call.daemon.now(), actor=call.actor, reason=call.asked(AbortBody).reason)
     state = await call.submit(target, event)
     now = state.rollout if state.rollout and state.rollout.id == rollout.id else rollout
     if now.outcome == "promoted" or (now.outcome == "running" and state.phase in FORWARD):

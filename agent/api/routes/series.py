@@ -48,10 +48,10 @@ class SeriesDocument(BaseModel):
 async def _series(call: Call) -> SeriesDocument:
     query = call.asked(SeriesQuery)
     target = state_of(call, call.part("name")).target
-    now = int(call.desk.now().timestamp())
+    now = int(call.daemon.now().timestamp())
     every_s = -(-query.hours * 60 // query.points) * MINUTE_S
     since = now - query.hours * 3600
-    rows = thinned((one for one in call.desk.minutes(target) if since <= one.at <= now), every_s)
+    rows = thinned((one for one in call.daemon.minutes(target) if since <= one.at <= now), every_s)
     start = rows[0].at if rows else now // every_s * every_s
     return SeriesDocument(
         target=target,
@@ -74,7 +74,7 @@ def _columns(rows: list[MinuteRow], start: int, every_s: int) -> dict[str, Colum
 
 def _marks(call: Call, target: str, since: int) -> list[MarkDocument]:
     found = []
-    for name, rollout in call.desk.rollouts():
+    for name, rollout in call.daemon.rollouts():
         if name != target:
             continue
         found.append(MarkDocument(at=rollout.started_at, what="started", rollout=rollout.id))

@@ -44,7 +44,7 @@ class SuggestionsDocument(BaseModel):
 def _suggestion(call: Call) -> Suggestion:
     """Raises Refusal 404."""
     name = call.part("id")
-    for suggestion in call.desk.suggestions():
+    for suggestion in call.daemon.suggestions():
         if suggestion.id == name:
             return suggestion
     raise RequestRefusedError(
@@ -62,7 +62,7 @@ async def _list(call: Call) -> SuggestionsDocument:
     query = call.asked(SuggestionsQuery)
     chosen = [
         suggestion_of(suggestion)
-        for suggestion in call.desk.suggestions()
+        for suggestion in call.daemon.suggestions()
         if query.target in {None, suggestion.target} and query.status in {None, suggestion.status}
     ]
     return SuggestionsDocument(suggestions=chosen[: query.limit])
@@ -73,7 +73,7 @@ async def _show(call: Call) -> OperationResult:
 
 
 def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
-    over = suggestion.status == "open" and call.desk.now() >= suggestion.expires_at
+    over = suggestion.status == "open" and call.daemon.now() >= suggestion.expires_at
     if over or suggestion.status == "expired":
         raise RequestRefusedError(
             410,
@@ -118,7 +118,7 @@ async def _approve(call: Call) -> OperationResult:
         detail = f"The target is paused; `trimtab resume {suggestion.target}` first."
         raise RequestRefusedError(409, detail, kind="paused")
     event = Approved(
-        at=call.desk.now(),
+        at=call.daemon.now(),
         actor=call.actor,
         suggestion=suggestion.id,
         digest=body.digest,
@@ -138,7 +138,7 @@ async def _deny(call: Call) -> OperationResult:
     if suggestion.status == "denied":
         return _shown(suggestion)
     _refuse_ended(call, suggestion)
-    event = Denied(at=call.desk.now(), actor=call.actor, suggestion=suggestion.id, reason=body.reason)
+    event = Denied(at=call.daemon.now(), actor=call.actor, suggestion=suggestion.id, reason=body.reason)
     state = await call.submit(suggestion.target, event)
     now = state.suggestion if state.suggestion and state.suggestion.id == suggestion.id else _suggestion(call)
     if now.status != "denied":

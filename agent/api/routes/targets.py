@@ -71,7 +71,7 @@ class TargetsDocument(BaseModel):
 
 def state_of(call: Call, name: str) -> State:
     """Raises Refusal 404."""
-    states = call.desk.states()
+    states = call.daemon.states()
     if name not in states:
         known = ", ".join(sorted(states)) or "none"
         raise RequestRefusedError(
@@ -81,33 +81,33 @@ def state_of(call: Call, name: str) -> State:
 
 
 async def _list(call: Call) -> TargetsDocument:
-    states = call.desk.states()
-    return TargetsDocument(targets=[target_of(call.desk, states[name]) for name in sorted(states)])
+    states = call.daemon.states()
+    return TargetsDocument(targets=[target_of(call.daemon, states[name]) for name in sorted(states)])
 
 
 async def _show(call: Call) -> TargetDocument:
-    return target_of(call.desk, state_of(call, call.part("name")))
+    return target_of(call.daemon, state_of(call, call.part("name")))
 
 
 async def _pause(call: Call) -> TargetDocument:
     state = state_of(call, call.part("name"))
     if not state.paused:
-        state = await call.submit(state.target, Paused(at=call.desk.now(), actor=call.actor))
-    return target_of(call.desk, state)
+        state = await call.submit(state.target, Paused(at=call.daemon.now(), actor=call.actor))
+    return target_of(call.daemon, state)
 
 
 async def _resume(call: Call) -> TargetDocument:
     state = state_of(call, call.part("name"))
     if state.paused:
-        state = await call.submit(state.target, Resumed(at=call.desk.now(), actor=call.actor))
-    return target_of(call.desk, state)
+        state = await call.submit(state.target, Resumed(at=call.daemon.now(), actor=call.actor))
+    return target_of(call.daemon, state)
 
 
 async def _ask(call: Call) -> OperationResult:
     body = call.asked(ChangeBody)
     before = state_of(call, call.part("name"))
     wanted: dict[str, Value] = dict(body.to)
-    event = ChangeAsked(at=call.desk.now(), actor=call.actor, to=wanted, reason=body.reason)
+    event = ChangeAsked(at=call.daemon.now(), actor=call.actor, to=wanted, reason=body.reason)
     state = await call.submit(before.target, event)
     made = state.suggestion
     waits = made is not None and made.status in {"checking", "open"}

@@ -1,4 +1,4 @@
-"""A desk with much to see: many targets with a day behind them, a suggestion, a rollout, a chained audit."""
+"""A daemon with many targets and a day of history, a suggestion, a rollout and a chained audit."""
 
 import json
 import math
@@ -89,7 +89,7 @@ class Scene(FakeDaemonView):
         state = self.states()[self.target]
         self.write(
             JournalEntry(
-                at=self.at, actor=who, action=f"desk.{event.lower()}", target=self.target, why=state.note
+                at=self.at, actor=who, action=f"daemon.{event.lower()}", target=self.target, why=state.note
             )
         )
 
@@ -104,30 +104,30 @@ class Scene(FakeDaemonView):
 
 def scenery(*, targets: int = 1, hours: float = 24, at: datetime = NOON) -> Scene:
     """The first target has an open suggestion; the second, where there is one, runs a rollout."""
-    desk = Scene(at=at)
+    daemon = Scene(at=at)
     for number in range(targets):
         name = NAMES[number] if number < len(NAMES) else f"{NAMES[number % 10]}-{number // 10}"
         blue = Server(name=f"{name}-r0", address=f"127.0.0.1:{8101 + number}", setting=FLAGS, ours=number > 2)
         state = State(target=name, mode="approve", blue=blue, outcomes=_outcomes(at))
-        desk.set(state)
-        desk._readings[name] = _reading(name, at, number)
-        desk.hours[name] = day(hours=hours, at=at, seed=number)
-    _told(desk)
-    suggest(desk)
+        daemon.set(state)
+        daemon._readings[name] = _reading(name, at, number)
+        daemon.hours[name] = day(hours=hours, at=at, seed=number)
+    _told(daemon)
+    suggest(daemon)
     if targets > 1:
-        roll(desk, "code")
+        roll(daemon, "code")
     if targets > 3:
-        halted = desk.states()["summarise"]
+        halted = daemon.states()["summarise"]
         why = "an operator must look: blue was lost and could not be restored within 15 min"
-        desk.set(replace(halted, phase=Phase.HALTED, note=why))
-    return desk
+        daemon.set(replace(halted, phase=Phase.HALTED, note=why))
+    return daemon
 
 
-def suggest(desk: Scene) -> Suggestion:
+def suggest(daemon: Scene) -> Suggestion:
     """As the admission policy would."""
     why = "11.2 requests wait on average while only 38 % of the KV cache is used: sequences are what is short"
-    desk.suggest({"max_num_seqs": 128}, why=why, policy="admission")
-    state = desk.states()["chat"]
+    daemon.suggest({"max_num_seqs": 128}, why=why, policy="admission")
+    state = daemon.states()["chat"]
     made = state.suggestion
     assert made is not None
     proposal = replace(
@@ -149,16 +149,16 @@ def suggest(desk: Scene) -> Suggestion:
     forecast = Forecast(rate_rps=7.4, usual_s=260, likely_s=540, hold_s=1800)
     notes = ("asked for 256; the bound's step allows one doubling at a time",)
     made = replace(made, proposal=proposal, prospect=prospect, plan=PLAN, forecast=forecast, notes=notes)
-    desk.set(replace(state, suggestion=made, note="waits for an approval"))
+    daemon.set(replace(state, suggestion=made, note="waits for an approval"))
     return made
 
 
-def roll(desk: Scene, name: str) -> Rollout:
+def roll(daemon: Scene, name: str) -> Rollout:
     """A rollout at load parity, some minutes on."""
-    state, at = desk.states()[name], desk.at
+    state, at = daemon.states()[name], daemon.at
     assert state.blue is not None
     green = Server(name=f"{name}-r1", address="127.0.0.1:8190", setting={**FLAGS, "max_num_seqs": 128})
-    other = desk._suggestions["chat-s1"]
+    other = daemon._suggestions["chat-s1"]
     made = replace(other, id=f"{name}-s4", target=name, status="approved", decided_by="alice")
     random = Random(5)  # noqa: S311 - the same numbers each time
     streams = (
@@ -199,9 +199,9 @@ def roll(desk: Scene, name: str) -> Rollout:
         weights={state.blue.name: 50, green.name: 50},
         fallback=state.blue.name,
     )
-    desk.logs[name, green.name] = tuple(f"INFO 11-20 11:52:{s:02} [core.py:127] {s}" for s in range(30))
-    desk._suggestions[made.id] = made
-    desk.set(
+    daemon.logs[name, green.name] = tuple(f"INFO 11-20 11:52:{s:02} [core.py:127] {s}" for s in range(30))
+    daemon._suggestions[made.id] = made
+    daemon.set(
         replace(
             state,
             phase=Phase.CANARY,
@@ -212,7 +212,7 @@ def roll(desk: Scene, name: str) -> Rollout:
             note="not proved yet that itl is not worse: 19 of 640 bad on green, 22 of 1210 on blue",
         )
     )
-    desk.curves[rollout.id] = [
+    daemon.curves[rollout.id] = [
         Point(
             at=at - timedelta(seconds=480 - 2 * tick),
             weight=5 if tick < 100 else 50,
@@ -227,7 +227,7 @@ def roll(desk: Scene, name: str) -> Rollout:
     ended = replace(rollout, id=f"{name}-o2", outcome="rolled_back", ended_at=at - timedelta(hours=7))
     why = "green is worse: ttft: 61 of 400 bad on green, 29 of 410 on blue"
     ended = replace(ended, started_at=at - timedelta(hours=7, minutes=12), why=why, bad=61)
-    desk._rollouts = {ended.id: (name, ended), **desk._rollouts}
+    daemon._rollouts = {ended.id: (name, ended), **daemon._rollouts}
     return rollout
 
 
@@ -329,7 +329,7 @@ def _stream(
     return EvidenceStream(name=name, edge_s=edge_s, margin=0.01, requests=lens, counted=counted)
 
 
-def _told(desk: Scene) -> None:
+def _told(daemon: Scene) -> None:
     """A day's entries."""
     story = (
         ("daemon", "trimtab", "daemon.started", "epoch 12"),
@@ -345,11 +345,11 @@ def _told(desk: Scene) -> None:
     for number in range(63):
         kind, who, action, why = story[number % len(story)]
         actor = Actor(kind=kind, id=who)  # type: ignore[arg-type]
-        when = desk.at - timedelta(minutes=7 * (63 - number))
+        when = daemon.at - timedelta(minutes=7 * (63 - number))
         seen = (Evidence(metric="waiting", value=9.8, unit="requests", window_s=30),)
         name = NAMES[number // 9 % 2]
-        state = desk.states().get(name)
-        desk.write(
+        state = daemon.states().get(name)
+        daemon.write(
             JournalEntry(
                 at=when,
                 actor=actor,

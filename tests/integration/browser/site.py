@@ -1,4 +1,4 @@
-"""The console over a desk, on a real port."""
+"""The console over a daemon, on a real port."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 class Site:
     """Can be stopped and started again at the same address."""
 
-    desk: FakeDaemonView
+    daemon: FakeDaemonView
     tokens: Tokens
     token: Mapping[Role, str]
     file: Path  # of the tokens
@@ -41,7 +41,7 @@ class Site:
 
     def start(self) -> None:
         limits = RateLimits(now=lambda: 0.0, burst=inf)
-        app = build_app(self.desk, self.tokens, (), pages(), limits=limits, heartbeat_s=0.2)
+        app = build_app(self.daemon, self.tokens, (), pages(), limits=limits, heartbeat_s=0.2)
         self._runner = self._wait(serve(app, f"127.0.0.1:{self.port}"))
         self.port = self._runner.addresses[0][1]
 
@@ -51,7 +51,7 @@ class Site:
             self._runner = None
 
     def change(self, how: Callable[[], Found]) -> Found:
-        """Change the desk, where its followers are."""
+        """Change the daemon, where its followers are."""
 
         async def changed() -> Found:
             return how()
@@ -63,12 +63,12 @@ class Site:
 
 
 @contextmanager
-def site(desk: FakeDaemonView, folder: Path) -> Iterator[Site]:
+def site(daemon: FakeDaemonView, folder: Path) -> Iterator[Site]:
     made = {role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES}
     file = folder / "tokens"
     store(file, [token for _, token in made.values()])
     token = {role: text for role, (text, _) in made.items()}
-    place = Site(desk=desk, tokens=Tokens(file, desk.now), token=token, file=file)
+    place = Site(daemon=daemon, tokens=Tokens(file, daemon.now), token=token, file=file)
     thread = threading.Thread(target=place._loop.run_forever, name="console")
     thread.start()
     try:

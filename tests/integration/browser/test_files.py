@@ -10,15 +10,15 @@ from agent.api.app import build_app
 from agent.api.routes.console import pages
 from agent.api.tokens import Tokens
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.unit.api.conftest import Client, bearers, desk, tokens
+from tests.unit.api.conftest import Client, bearers, daemon, tokens
 
-__all__ = ["bearers", "desk", "tokens"]  # fixtures
+__all__ = ["bearers", "daemon", "tokens"]  # fixtures
 
 
 @pytest.fixture
-async def visitor(desk: FakeDaemonView, tokens: Tokens) -> AsyncIterator[Client]:
+async def visitor(daemon: FakeDaemonView, tokens: Tokens) -> AsyncIterator[Client]:
     """Somebody without a token."""
-    app = build_app(desk, tokens, pages=pages(), heartbeat_s=0.05)
+    app = build_app(daemon, tokens, pages=pages(), heartbeat_s=0.05)
     async with TestClient(TestServer(app), auto_decompress=False) as client:
         yield client
 
@@ -66,9 +66,9 @@ async def test_who_asks_is_told_who_they_are(visitor: Client, bearers: dict[str,
 
 
 async def test_a_brief_audit_leaves_out_the_bulk(
-    visitor: Client, desk: FakeDaemonView, bearers: dict[str, dict[str, str]]
+    visitor: Client, daemon: FakeDaemonView, bearers: dict[str, dict[str, str]]
 ) -> None:
-    desk._records.append({"seq": 1, "action": "a", "state": {"large": "x"}, "effects": [1]})
+    daemon._records.append({"seq": 1, "action": "a", "state": {"large": "x"}, "effects": [1]})
     async with visitor.get("/v1/audit?brief=true", headers=bearers["viewer"]) as response:
         brief = await response.json()
     async with visitor.get("/v1/audit", headers=bearers["viewer"]) as response:

@@ -13,9 +13,9 @@ from agent.domain.request_counts import RequestCounts, arm_of
 from agent.domain.state import Rollout
 from agent.observe.timeseries import KEPT, MinuteRow, TimeSeries, quantile, thinned
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView, steady
-from tests.unit.api.conftest import Client, bearers, client, desk, tokens
+from tests.unit.api.conftest import Client, bearers, client, daemon, tokens
 
-__all__ = ["bearers", "client", "desk", "tokens"]  # fixtures
+__all__ = ["bearers", "client", "daemon", "tokens"]  # fixtures
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))
 
@@ -143,8 +143,10 @@ def hours(*, minutes: int, without: Sequence[int] = ()) -> list[MinuteRow]:
     ]
 
 
-async def test_the_columns_are_of_one_length_and_gaps_are_null(client: Client, desk: FakeDaemonView) -> None:
-    desk.hours["chat"] = hours(minutes=10, without=(4, 5))
+async def test_the_columns_are_of_one_length_and_gaps_are_null(
+    client: Client, daemon: FakeDaemonView
+) -> None:
+    daemon.hours["chat"] = hours(minutes=10, without=(4, 5))
     async with client.get("/v1/targets/chat/series?hours=1") as response:
         series = await response.json()
 
@@ -154,23 +156,23 @@ async def test_the_columns_are_of_one_length_and_gaps_are_null(client: Client, d
     assert {len(column) for column in series.values() if isinstance(column, list) and column} == {10}
 
 
-async def test_a_day_can_be_had_in_fewer_points(client: Client, desk: FakeDaemonView) -> None:
-    desk.hours["chat"] = hours(minutes=1440)
+async def test_a_day_can_be_had_in_fewer_points(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.hours["chat"] = hours(minutes=1440)
     async with client.get("/v1/targets/chat/series?hours=24&points=144") as response:
         series = await response.json()
 
     assert (series["every_s"], len(series["running"])) == (600, 144)
 
 
-async def test_what_is_older_than_was_asked_for_is_left_out(client: Client, desk: FakeDaemonView) -> None:
-    desk.hours["chat"] = hours(minutes=1440)
+async def test_what_is_older_than_was_asked_for_is_left_out(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.hours["chat"] = hours(minutes=1440)
     async with client.get("/v1/targets/chat/series?hours=2") as response:
         series = await response.json()
 
     assert len(series["running"]) == 120
 
 
-async def test_rollouts_are_marked(client: Client, desk: FakeDaemonView) -> None:
+async def test_rollouts_are_marked(client: Client, daemon: FakeDaemonView) -> None:
     began = NOON - timedelta(minutes=30)
     rollout = Rollout(
         id="chat-o1",
@@ -182,7 +184,7 @@ async def test_rollouts_are_marked(client: Client, desk: FakeDaemonView) -> None
         outcome="promoted",
         ended_at=NOON,
     )
-    desk._rollouts = {"chat-o1": ("chat", rollout), "other-o1": ("other", rollout)}
+    daemon._rollouts = {"chat-o1": ("chat", rollout), "other-o1": ("other", rollout)}
     async with client.get("/v1/targets/chat/series?hours=1") as response:
         series = await response.json()
 

@@ -25,7 +25,7 @@ async def with_key(request: ClientRequest, handler: ClientHandlerType) -> Client
 
 
 @pytest.fixture
-def desk() -> FakeDaemonView:
+def daemon() -> FakeDaemonView:
     return FakeDaemonView()
 
 
@@ -38,16 +38,16 @@ def bearers(tmp_path: Path) -> dict[Role, dict[str, str]]:
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, bearers: dict[Role, dict[str, str]], desk: FakeDaemonView) -> Tokens:
+def tokens(tmp_path: Path, bearers: dict[Role, dict[str, str]], daemon: FakeDaemonView) -> Tokens:
     assert set(bearers) == set(ROLES)
-    return Tokens(tmp_path / "tokens", desk.now)
+    return Tokens(tmp_path / "tokens", daemon.now)
 
 
 @pytest.fixture
 async def client(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> AsyncIterator[Client]:
     """An operator."""
-    server = TestServer(build_app(desk, tokens, heartbeat_s=0.05))
+    server = TestServer(build_app(daemon, tokens, heartbeat_s=0.05))
     async with TestClient(server, headers=bearers["operator"], middlewares=[with_key]) as client:
         yield client

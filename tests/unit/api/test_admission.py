@@ -24,7 +24,7 @@ class GuardedDesk(FakeDaemonView):
 
 
 @pytest.fixture
-def desk() -> GuardedDesk:
+def daemon() -> GuardedDesk:
     return GuardedDesk()
 
 
@@ -44,25 +44,25 @@ def desk() -> GuardedDesk:
     ],
 )
 async def test_what_is_not_admissible_is_a_conflict_that_changes_nothing(
-    client: Client, desk: GuardedDesk, to: dict[str, Value], said: str
+    client: Client, daemon: GuardedDesk, to: dict[str, Value], said: str
 ) -> None:
-    before = desk.states()["chat"]
+    before = daemon.states()["chat"]
 
     async with client.post(PATH, json={"to": to, "reason": "because"}) as response:
         problem = await response.json()
 
-    after = desk.states()["chat"]
+    after = daemon.states()["chat"]
     assert response.status == 409
     assert problem["type"].endswith("refused-by-guard")
     assert said in problem["detail"]
     assert (after.phase, after.suggestion, after.blue) == (before.phase, None, before.blue)
-    assert desk.suggestions() == []
+    assert daemon.suggestions() == []
 
 
-async def test_a_tunable_knob_is_checked(client: Client, desk: GuardedDesk) -> None:
+async def test_a_tunable_knob_is_checked(client: Client, daemon: GuardedDesk) -> None:
     async with client.post(PATH, json={"to": {"max_num_seqs": 32}, "reason": "less"}) as response:
         answer = await response.json()
 
     assert response.ok
     assert answer["to"] == {"max_num_seqs": 32}
-    assert [dict(found.proposal.to) for found in desk.suggestions()] == [{"max_num_seqs": 32}]
+    assert [dict(found.proposal.to) for found in daemon.suggestions()] == [{"max_num_seqs": 32}]

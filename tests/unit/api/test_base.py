@@ -26,45 +26,47 @@ class MachineDesk(FakeDaemonView):
 
 
 @pytest.fixture
-def desk() -> FakeDaemonView:
+def daemon() -> FakeDaemonView:
     """A suggestion waits for its approval."""
-    desk = MachineDesk(at=NOON)
-    desk.set(World().start().until("proposed").state)
-    return desk
+    daemon = MachineDesk(at=NOON)
+    daemon.set(World().start().until("proposed").state)
+    return daemon
 
 
 @pytest.fixture
 async def client(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> AsyncIterator[Client]:
-    server = TestServer(build_app(desk, tokens))
+    server = TestServer(build_app(daemon, tokens))
     async with TestClient(server, headers=bearers["operator"], middlewares=[with_key]) as client:
         yield client
 
 
-async def approve(client: Client, desk: FakeDaemonView) -> tuple[int, str]:
-    (made,) = desk.suggestions()
+async def approve(client: Client, daemon: FakeDaemonView) -> tuple[int, str]:
+    (made,) = daemon.suggestions()
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
         return response.status, await response.text()
 
 
 async def test_what_was_shown_is_started_while_the_setting_is_the_same(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
-    assert (await approve(client, desk))[0] == 200
-    assert desk.states()["chat"].phase is Phase.LAUNCHING
+    assert (await approve(client, daemon))[0] == 200
+    assert daemon.states()["chat"].phase is Phase.LAUNCHING
 
 
 async def test_what_was_shown_is_refused_when_the_setting_has_changed_since(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
-    state = desk.states()["chat"]
+    state = daemon.states()["chat"]
     assert state.blue is not None
-    desk.set(replace(state, blue=replace(state.blue, setting={**state.blue.setting, "max_model_len": 4096})))
+    daemon.set(
+        replace(state, blue=replace(state.blue, setting={**state.blue.setting, "max_model_len": 4096}))
+    )
 
-    status, said = await approve(client, desk)
+    status, said = await approve(client, daemon)
 
     assert status == 409
     assert "made for another setting than the one in force now" in said
-    assert desk.states()["chat"].rollout is None
-    assert (await approve(client, desk))[0] == 409  # and it stays refused: it is superseded
+    assert daemon.states()["chat"].rollout is None
+    assert (await approve(client, daemon))[0] == 409  # and it stays refused: it is superseded

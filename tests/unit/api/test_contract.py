@@ -35,7 +35,7 @@ THERE = {"name": ["chat"], "id": ["chat-s1", "chat-s2", "chat-o1"]}
 @dataclass(frozen=True)
 class Site:
     url: str
-    desk: FakeDaemonView
+    daemon: FakeDaemonView
     bearers: dict[Role | None, str]
     secrets: tuple[str, ...]  # that no answer may hold
 
@@ -47,28 +47,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES if role
     }
     store(path, [token for _, token in made.values()])
-    desk = FakeDaemonView()
-    begin(desk)
+    daemon = FakeDaemonView()
+    begin(daemon)
     secrets = [part for text, token in made.values() for part in (text, text[-43:], token.sha256)]
-    assert {one.id for one in desk.suggestions()} < set(THERE["id"])
-    with served(desk, Tokens(path, desk.now)) as port:
+    assert {one.id for one in daemon.suggestions()} < set(THERE["id"])
+    with served(daemon, Tokens(path, daemon.now)) as port:
         yield Site(
             url=f"http://127.0.0.1:{port}",
-            desk=desk,
+            daemon=daemon,
             bearers={role: text for role, (text, _) in made.items()},
             secrets=(*secrets, PLANTED),
         )
 
 
-def begin(desk: FakeDaemonView) -> None:
+def begin(daemon: FakeDaemonView) -> None:
     """As on its first day, with a secret wherever a command line, a log or a person may have left one."""
-    desk.__post_init__()
-    state = desk.states()[desk.target]
+    daemon.__post_init__()
+    state = daemon.states()[daemon.target]
     assert state.blue is not None
     blue = replace(state.blue, setting={**state.blue.setting, "api_key": PLANTED})
-    desk.set(replace(state, blue=blue, note=f"vllm serve m --api-key={PLANTED} exited"))
-    desk.suggest({"max_num_seqs": 128}, why=f"HF_TOKEN={PLANTED} was refused")
-    desk.suggest({"max_num_seqs": 96}, why=f"http://ann:{PLANTED}@mirror.example did not answer")
+    daemon.set(replace(state, blue=blue, note=f"vllm serve m --api-key={PLANTED} exited"))
+    daemon.suggest({"max_num_seqs": 128}, why=f"HF_TOKEN={PLANTED} was refused")
+    daemon.suggest({"max_num_seqs": 96}, why=f"http://ann:{PLANTED}@mirror.example did not answer")
 
 
 @st.composite
@@ -130,7 +130,7 @@ def test_every_answer_in_a_row_of_requests_is_described_and_tells_no_secret(
 
     class Row(machine):  # type: ignore[misc,valid-type]
         def setup(self) -> None:
-            begin(site.desk)
+            begin(site.daemon)
 
         def get_call_kwargs(self, _: Case[Any]) -> dict[str, Any]:
             headers = {"Authorization": f"Bearer {site.bearers[role]}"} if role else {}
@@ -140,7 +140,7 @@ def test_every_answer_in_a_row_of_requests_is_described_and_tells_no_secret(
             if case.method == "POST":
                 case.headers["Idempotency-Key"] = uuid4().hex
             if case.operation.label.endswith("/approve") and isinstance(case.body, dict):
-                known = {one.id: one.digest for one in site.desk.suggestions()}
+                known = {one.id: one.digest for one in site.daemon.suggestions()}
                 case.body["digest"] = known.get(case.path_parameters["id"], case.body.get("digest"))
 
         def validate_response(self, response: Response, case: Case[Any], *_: object, **__: object) -> None:

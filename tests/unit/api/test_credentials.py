@@ -73,8 +73,8 @@ def door(certificate: Certificate | None, tokens_file: Path | None = None) -> Li
 
 @asynccontextmanager
 async def listening(entry: ApiCredentials) -> AsyncIterator[str]:
-    desk = FakeDaemonView()
-    app = build_app(desk, entry.tokens, entry.hosts, peers=entry.peers)
+    daemon = FakeDaemonView()
+    app = build_app(daemon, entry.tokens, entry.hosts, peers=entry.peers)
     runner = await serve(app, "127.0.0.1:0", tls=entry.tls)
     yield f"https://127.0.0.1:{runner.addresses[0][1]}/healthz"
     await runner.cleanup()

@@ -26,9 +26,9 @@ async def post(client: Client, path: str, body: object = None) -> tuple[int, dic
 
 
 async def test_an_approval_names_the_digest_and_starts_the_rollout(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
 
     async with client.get(f"/v1/suggestions/{made.id}") as response:
         shown = await response.json()
@@ -42,26 +42,26 @@ async def test_an_approval_names_the_digest_and_starts_the_rollout(
         "auto",
     )
     assert (status, answer["status"], answer["decided_by"]) == (200, "approved", "operator ann")
-    assert desk.states()["chat"].phase is Phase.LAUNCHING
+    assert daemon.states()["chat"].phase is Phase.LAUNCHING
 
 
 async def test_an_approval_may_be_repeated_but_is_submitted_once(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
     path, body = f"/v1/suggestions/{made.id}/approve", {"digest": made.digest}
 
     first, second = await post(client, path, body), await post(client, path, body)
 
     assert first == second
     assert first[0] == 200
-    assert len(desk.records(0, 10)) == 1
+    assert len(daemon.records(0, 10)) == 1
 
 
 async def test_another_digest_is_refused_without_naming_the_right_one(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
 
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": ZEROS}) as response:
         text = await response.text()
@@ -70,20 +70,20 @@ async def test_another_digest_is_refused_without_naming_the_right_one(
     assert "digest-differs" in text
     assert made.digest not in text
     assert made.digest not in str(response.headers)
-    assert desk.states()["chat"].phase is Phase.PROPOSED
+    assert daemon.states()["chat"].phase is Phase.PROPOSED
 
 
-async def test_an_expired_suggestion_is_gone(client: Client, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
-    desk.at += timedelta(hours=1)
+async def test_an_expired_suggestion_is_gone(client: Client, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+    daemon.at += timedelta(hours=1)
 
     assert (await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest}))[0] == 410
     assert (await post(client, f"/v1/suggestions/{made.id}/deny", {"reason": "late"}))[0] == 410
 
 
-async def test_nobody_approves_what_is_still_checked(client: Client, desk: FakeDaemonView) -> None:
-    desk.checks = True
-    made = desk.suggest({"max_num_seqs": 128})
+async def test_nobody_approves_what_is_still_checked(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.checks = True
+    made = daemon.suggest({"max_num_seqs": 128})
 
     async with client.get(f"/v1/suggestions/{made.id}") as response:
         shown = await response.json()
@@ -92,23 +92,23 @@ async def test_nobody_approves_what_is_still_checked(client: Client, desk: FakeD
 
     assert (shown["status"], shown["digest"], shown["prospect"]) == ("checking", "", None)
     assert (status, problem["type"]) == (409, "urn:trimtab:problem:checking")
-    assert desk.states()["chat"].phase is Phase.CHECKING
+    assert daemon.states()["chat"].phase is Phase.CHECKING
 
 
-async def test_what_is_still_checked_may_be_denied(client: Client, desk: FakeDaemonView) -> None:
-    desk.checks = True
-    made = desk.suggest({"max_num_seqs": 128})
+async def test_what_is_still_checked_may_be_denied(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.checks = True
+    made = daemon.suggest({"max_num_seqs": 128})
 
     status, answer = await post(client, f"/v1/suggestions/{made.id}/deny", {"reason": "no"})
 
     assert (status, answer["status"]) == (200, "denied")
 
 
-async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, desk: FakeDaemonView) -> None:
-    desk.checks = True
-    made = desk.suggest({"max_num_seqs": 128})
+async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.checks = True
+    made = daemon.suggest({"max_num_seqs": 128})
     no_room = "one GPU, and vllm holds it"
-    desk.answer(
+    daemon.answer(
         PreflightResult(strategy="swap", why=no_room, start_s=40, outage_s=52, notes=("a warm start",))
     )
 
@@ -130,11 +130,11 @@ async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, des
 
 
 async def test_a_refused_suggestion_says_why_and_cannot_be_approved(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
-    desk.checks = True
-    made = desk.suggest({"max_num_seqs": 128})
-    desk.answer(PreflightResult(problem="vLLM does not take max_num_seqs 128", lasting=True))
+    daemon.checks = True
+    made = daemon.suggest({"max_num_seqs": 128})
+    daemon.answer(PreflightResult(problem="vLLM does not take max_num_seqs 128", lasting=True))
 
     async with client.get("/v1/suggestions?status=refused") as response:
         (shown,) = (await response.json())["suggestions"]
@@ -145,8 +145,10 @@ async def test_a_refused_suggestion_says_why_and_cannot_be_approved(
     assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-open")
 
 
-async def test_a_change_that_a_person_asks_for_is_checked_first(client: Client, desk: FakeDaemonView) -> None:
-    desk.checks = True
+async def test_a_change_that_a_person_asks_for_is_checked_first(
+    client: Client, daemon: FakeDaemonView
+) -> None:
+    daemon.checks = True
     body = {"to": {"max_num_seqs": 128}, "reason": "a test"}
 
     async with client.post("/v1/targets/chat/suggestions", json=body) as response:
@@ -157,18 +159,18 @@ async def test_a_change_that_a_person_asks_for_is_checked_first(client: Client, 
     assert "ETag" not in response.headers
 
 
-async def test_a_superseded_suggestion_is_not_open(client: Client, desk: FakeDaemonView) -> None:
-    old = desk.suggest({"max_num_seqs": 128})
-    desk.suggest({"max_num_seqs": 96})
+async def test_a_superseded_suggestion_is_not_open(client: Client, daemon: FakeDaemonView) -> None:
+    old = daemon.suggest({"max_num_seqs": 128})
+    daemon.suggest({"max_num_seqs": 96})
 
     status, problem = await post(client, f"/v1/suggestions/{old.id}/approve", {"digest": old.digest})
 
     assert (status, problem["detail"]) == (409, "The suggestion is not open: it is superseded.")
 
 
-async def test_nothing_is_approved_in_advise_mode(client: Client, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
-    desk.set(replace(desk.states()["chat"], mode="advise"))
+async def test_nothing_is_approved_in_advise_mode(client: Client, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+    daemon.set(replace(daemon.states()["chat"], mode="advise"))
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 
@@ -176,8 +178,8 @@ async def test_nothing_is_approved_in_advise_mode(client: Client, desk: FakeDaem
     assert "mode is advise" in problem["detail"]
 
 
-async def test_nothing_is_approved_while_paused(client: Client, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+async def test_nothing_is_approved_while_paused(client: Client, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
     await post(client, "/v1/targets/chat/pause")
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
@@ -187,20 +189,22 @@ async def test_nothing_is_approved_while_paused(client: Client, desk: FakeDaemon
 
 
 async def test_an_approval_that_the_machine_does_not_take_is_refused(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
-    desk._suggestions[made.id] = made
-    desk._states["chat"] = replace(desk.states()["chat"], suggestion=None)  # the machine has dropped it
+    made = daemon.suggest({"max_num_seqs": 128})
+    daemon._suggestions[made.id] = made
+    daemon._states["chat"] = replace(daemon.states()["chat"], suggestion=None)  # the machine has dropped it
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 
     assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-taken")
 
 
-async def test_nothing_changes_when_the_audit_cannot_be_written(client: Client, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
-    desk.next_error = JournalError("No space left on device")
+async def test_nothing_changes_when_the_audit_cannot_be_written(
+    client: Client, daemon: FakeDaemonView
+) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+    daemon.next_error = JournalError("No space left on device")
 
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
         problem = await response.json(content_type=MEDIA)
@@ -208,11 +212,11 @@ async def test_nothing_changes_when_the_audit_cannot_be_written(client: Client, 
     assert response.status == 503
     assert "No space left on device" in problem["detail"]
     assert response.headers["Retry-After"] == "10"
-    assert desk.suggestions()[0].status == "open"
+    assert daemon.suggestions()[0].status == "open"
 
 
-async def test_a_denial_is_final_and_may_be_repeated(client: Client, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+async def test_a_denial_is_final_and_may_be_repeated(client: Client, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
     path = f"/v1/suggestions/{made.id}"
 
     first = await post(client, f"{path}/deny", {"reason": "not today"})
@@ -228,7 +232,7 @@ async def test_a_denial_is_final_and_may_be_repeated(client: Client, desk: FakeD
 
 
 async def test_a_change_that_a_person_asks_for_becomes_a_suggestion(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
     body = {"to": {"max_num_seqs": 128}, "reason": "a test"}
 
@@ -239,7 +243,7 @@ async def test_a_change_that_a_person_asks_for_becomes_a_suggestion(
     assert response.headers["Location"] == f"/v1/suggestions/{answer['id']}"
     assert response.headers["ETag"] == f'"{answer["digest"]}"'
     assert (answer["to"], answer["why"], answer["status"]) == ({"max_num_seqs": 128}, "a test", "open")
-    assert desk.suggestions()[0].id == answer["id"]
+    assert daemon.suggestions()[0].id == answer["id"]
 
 
 async def test_the_guard_says_why_it_does_not_take_a_change(client: Client) -> None:
@@ -252,9 +256,9 @@ async def test_the_guard_says_why_it_does_not_take_a_change(client: Client) -> N
 
 
 async def test_a_refused_change_is_not_mistaken_for_the_suggestion_that_waits(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
-    desk.suggest({"max_num_seqs": 128})
+    daemon.suggest({"max_num_seqs": 128})
 
     status, _ = await post(
         client, "/v1/targets/chat/suggestions", {"to": {"max_num_seqs": 4096}, "reason": "more"}
@@ -264,39 +268,39 @@ async def test_a_refused_change_is_not_mistaken_for_the_suggestion_that_waits(
 
 
 async def test_an_abort_takes_the_rollout_back_and_may_be_repeated(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
     await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
-    path = f"/v1/rollouts/{desk.rollouts()[0][1].id}/abort"
+    path = f"/v1/rollouts/{daemon.rollouts()[0][1].id}/abort"
 
     first = await post(client, path, {"reason": "an incident"})
     again = await post(client, path, {"reason": "an incident"})
-    desk.settle(promoted=False)
+    daemon.settle(promoted=False)
     after = await post(client, path, {"reason": "an incident"})
 
     assert (first[0], first[1]["phase"]) == (200, "rolling_back")
     assert again == first
     assert (after[0], after[1]["outcome"]) == (200, "rolled_back")
-    assert [record["event"] for record in desk.records(0, 10)] == ["Approved", "Aborted"]
+    assert [record["event"] for record in daemon.records(0, 10)] == ["Approved", "Aborted"]
 
 
 @pytest.mark.parametrize("is_over", [True, False], ids=["promoted", "promoting"])
 async def test_what_is_past_the_point_of_no_return_is_not_aborted(
-    client: Client, desk: FakeDaemonView, is_over: bool
+    client: Client, daemon: FakeDaemonView, is_over: bool
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
     await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
-    desk.set(replace(desk.states()["chat"], phase=Phase.PROMOTING))
+    daemon.set(replace(daemon.states()["chat"], phase=Phase.PROMOTING))
     if is_over:
-        desk.settle(promoted=True)
+        daemon.settle(promoted=True)
 
-    status, _ = await post(client, f"/v1/rollouts/{desk.rollouts()[0][1].id}/abort", {"reason": "late"})
+    status, _ = await post(client, f"/v1/rollouts/{daemon.rollouts()[0][1].id}/abort", {"reason": "late"})
 
     assert status == 409
 
 
-async def test_a_pause_and_its_end_may_be_repeated(client: Client, desk: FakeDaemonView) -> None:
+async def test_a_pause_and_its_end_may_be_repeated(client: Client, daemon: FakeDaemonView) -> None:
     answers = [
         await post(client, f"/v1/targets/chat/{verb}") for verb in ("pause", "pause", "resume", "resume")
     ]
@@ -304,13 +308,13 @@ async def test_a_pause_and_its_end_may_be_repeated(client: Client, desk: FakeDae
     assert [(status, answer["paused"]) for status, answer in answers] == [
         (200, True), (200, True), (200, False), (200, False),
     ]  # fmt: skip
-    assert [record["event"] for record in desk.records(0, 10)] == ["Paused", "Resumed"]
+    assert [record["event"] for record in daemon.records(0, 10)] == ["Paused", "Resumed"]
 
 
-async def test_a_target_tells_what_runs_and_how_it_does(client: Client, desk: FakeDaemonView) -> None:
-    desk.suggest({"max_num_seqs": 128})
-    budget = Budget().counted(desk.at, [RequestCounts(total=100, over_ttft=30)])
-    desk.set(replace(desk.states()["chat"], budget=budget))
+async def test_a_target_tells_what_runs_and_how_it_does(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.suggest({"max_num_seqs": 128})
+    budget = Budget().counted(daemon.at, [RequestCounts(total=100, over_ttft=30)])
+    daemon.set(replace(daemon.states()["chat"], budget=budget))
 
     async with client.get("/v1/targets/chat") as response:
         target = await response.json()
@@ -325,9 +329,9 @@ async def test_a_target_tells_what_runs_and_how_it_does(client: Client, desk: Fa
     assert target["reading"]["running"]["mean"] == 12
 
 
-async def test_lists_are_narrowed_by_their_query(client: Client, desk: FakeDaemonView) -> None:
+async def test_lists_are_narrowed_by_their_query(client: Client, daemon: FakeDaemonView) -> None:
     for seqs in (96, 128):
-        desk.suggest({"max_num_seqs": seqs})
+        daemon.suggest({"max_num_seqs": seqs})
 
     async def ids(query: str) -> list[str]:
         async with client.get(f"/v1/suggestions?{query}") as response:

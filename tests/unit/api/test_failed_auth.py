@@ -1,4 +1,4 @@
-"""Who could not come in is told: the first at once, the rest in bulk, and never with what was sent."""
+"""Failed authentication is reported at once, then in aggregate, and never with the credentials."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from agent.api import failed_auth
 from agent.api.app import build_app
-from agent.api.failed_auth import MOST, OTHERS, FailedAuthLog
+from agent.api.failed_auth import MAX_KINDS, OTHER, FailedAuthLog
 from agent.api.tokens import Tokens, mint, store
 from agent.audit.chain import verify
 from agent.audit.history import History
@@ -21,8 +21,8 @@ from tests.support.fake_daemon_view import NOON, FakeDaemonView
 HERE = "from 127.0.0.1"
 
 
-async def test_attempts_are_told_by_address_and_reason_and_no_token_is(
-    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+async def test_reports_attempts_by_address_and_reason_but_never_the_token(
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     late, line = mint(role="viewer", principal="ann", made_at=NOON, expires=NOON)
     store(tmp_path / "tokens", [line])
@@ -37,45 +37,45 @@ async def test_attempts_are_told_by_address_and_reason_and_no_token_is(
     ]
 
     with capture_logs() as logged:
-        async with TestClient(TestServer(build_app(desk, tokens))) as client:
+        async with TestClient(TestServer(build_app(daemon, tokens))) as client:
             for one in sent:
                 headers = {"Authorization": one} if one else {}
                 async with client.get("/v1/targets", headers=headers) as response:
                     assert response.status == 401
-            assert desk.attempts == [{f"{HERE}, no token": 1}]
+            assert daemon.attempts == [{f"{HERE}, no token": 1}]
 
-    assert desk.attempts[1:] == [
+    assert daemon.attempts[1:] == [
         {f"{HERE}, an unknown token": 3, f"{HERE}, token {line.id}, which has expired": 1}
     ]
-    told = [entry["attempts"] for entry in logged if entry["event"] == "auth.failed"]
-    assert told == desk.attempts
+    reported = [entry["attempts"] for entry in logged if entry["event"] == "auth.failed"]
+    assert reported == daemon.attempts
     assert late[-43:] not in str(logged)
     assert "dXNlcjpwYXNz" not in str(logged)
 
 
-async def test_so_many_attempts_are_told_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failed_auth, "EVERY_S", 0.05)
-    told: list[dict[str, int]] = []
-    door = FailedAuthLog(lambda attempts: told.append(dict(attempts)))
+async def test_aggregates_a_flood_of_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed_auth, "REPORT_EVERY_S", 0.05)
+    reported: list[dict[str, int]] = []
+    failures = FailedAuthLog(lambda attempts: reported.append(dict(attempts)))
     for number in range(1000):
-        door.came(f"10.0.{number // 250}.{number % 250}", "no token")
+        failures.record(f"10.0.{number // 250}.{number % 250}", "no token")
     async with asyncio.timeout(20):
-        while len(told) < 2:
+        while len(reported) < 2:
             await asyncio.sleep(0.01)
-        while door._quiet is not None:
+        while failures._next_report is not None:
             await asyncio.sleep(0.01)
 
-    assert [sum(attempts.values()) for attempts in told] == [1, 999]
-    assert len(told[1]) == MOST + 1
-    assert told[1][OTHERS] == 999 - MOST
+    assert [sum(attempts.values()) for attempts in reported] == [1, 999]
+    assert len(reported[1]) == MAX_KINDS + 1
+    assert reported[1][OTHER] == 999 - MAX_KINDS
 
 
-async def test_a_journal_that_cannot_be_written_lets_nobody_in(desk: FakeDaemonView, tokens: Tokens) -> None:
-    desk.next_error = JournalError("No space left on device")
+async def test_an_unwritable_journal_grants_no_access(daemon: FakeDaemonView, tokens: Tokens) -> None:
+    daemon.next_error = JournalError("No space left on device")
 
     with capture_logs() as logged:
         async with (
-            TestClient(TestServer(build_app(desk, tokens))) as client,
+            TestClient(TestServer(build_app(daemon, tokens))) as client,
             client.get("/v1/targets") as response,
         ):
             assert response.status == 401
@@ -83,11 +83,11 @@ async def test_a_journal_that_cannot_be_written_lets_nobody_in(desk: FakeDaemonV
     assert [entry["event"] for entry in logged] == ["auth.failed", "auth.failed_unrecorded"]
 
 
-def test_the_daemon_writes_them_down(tmp_path: Path) -> None:
+def test_the_daemon_journals_the_attempts(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
-    daemon = Daemon(loops={}, journal=journal, history=History())
+    live = Daemon(loops={}, journal=journal, history=History())
 
-    daemon.strangers({f"{HERE}, no token": 2})
+    live.report_failed_auth({f"{HERE}, no token": 2})
     journal.close()
 
     (record,) = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON).after(0, 9)

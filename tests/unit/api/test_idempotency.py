@@ -37,26 +37,26 @@ async def post(
 
 
 async def test_a_repeat_gets_the_same_answer_and_asks_for_nothing(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
     first = await post(client, "a")
-    desk.suggest({"max_num_seqs": 96})
+    daemon.suggest({"max_num_seqs": 96})
     again = await post(client, "a")
 
     assert first == again
     assert (first[0], first[1]["id"]) == (201, "chat-s1")
-    assert len(desk.suggestions()) == 2
+    assert len(daemon.suggestions()) == 2
 
 
-async def test_without_the_same_key_it_is_another_request(client: Client, desk: FakeDaemonView) -> None:
+async def test_without_the_same_key_it_is_another_request(client: Client, daemon: FakeDaemonView) -> None:
     await post(client, "a")
     await post(client, "b")
 
-    assert len(desk.suggestions()) == 2
+    assert len(daemon.suggestions()) == 2
 
 
 async def test_a_key_belongs_to_one_request_of_one_caller(
-    client: Client, desk: FakeDaemonView, bearers: dict[Role, dict[str, str]]
+    client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
     await post(client, "a")
 
@@ -66,75 +66,75 @@ async def test_a_key_belongs_to_one_request_of_one_caller(
 
     assert [other_body[0], other_path[0], other_caller[0]] == [409, 409, 201]
     assert other_body[1]["type"].endswith("key-of-another-request")
-    assert not desk.states()["chat"].paused
+    assert not daemon.states()["chat"].paused
 
 
-async def test_a_refusal_is_repeated_as_well(client: Client, desk: FakeDaemonView) -> None:
+async def test_a_refusal_is_repeated_as_well(client: Client, daemon: FakeDaemonView) -> None:
     beyond = {"to": {"max_num_seqs": 4096}, "reason": "more"}
     first = await post(client, "a", beyond)
-    desk.bounds = {}
+    daemon.bounds = {}
 
     assert first[0] == 409
     assert await post(client, "a", beyond) == first
 
 
-async def test_what_failed_may_be_tried_again(client: Client, desk: FakeDaemonView) -> None:
-    desk.next_error = JournalError("No space left on device")
+async def test_what_failed_may_be_tried_again(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.next_error = JournalError("No space left on device")
 
     assert [(await post(client, "a"))[0], (await post(client, "a"))[0]] == [503, 201]
 
 
 async def test_a_repeat_while_the_first_is_worked_on_is_told_to_wait(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
     answers = await asyncio.gather(*(post(client, "a") for _ in range(8)))
 
     assert sorted({status for status, _ in answers} - {409}) == [201]
-    assert len(desk.suggestions()) == 1
+    assert len(daemon.suggestions()) == 1
 
 
 async def test_answers_are_not_kept_without_end(
-    client: Client, desk: FakeDaemonView, monkeypatch: pytest.MonkeyPatch
+    client: Client, daemon: FakeDaemonView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency, "KEPT", 2)
     for key in ("a", "b", "c"):
         await post(client, key)
-    desk._accepted.clear()  # what was accepted before a start is known longer
+    daemon._accepted.clear()  # what was accepted before a start is known longer
 
     await post(client, "c")
-    assert len(desk.suggestions()) == 3
+    assert len(daemon.suggestions()) == 3
     await post(client, "a")
-    assert len(desk.suggestions()) == 4
+    assert len(daemon.suggestions()) == 4
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 129, "\u00e9"])
-async def test_a_strange_key_is_refused(client: Client, desk: FakeDaemonView, key: str) -> None:
+async def test_a_strange_key_is_refused(client: Client, daemon: FakeDaemonView, key: str) -> None:
     assert (await post(client, key))[0] == 422
-    assert desk.suggestions() == []
+    assert daemon.suggestions() == []
 
 
 @pytest.mark.parametrize(
     ("operation", "expected"), [(one.name, one.needs_key) for one in OPERATIONS if one.method == "POST"]
 )
 async def test_a_decision_without_a_key_is_refused(
-    desk: FakeDaemonView,
+    daemon: FakeDaemonView,
     tokens: Tokens,
     bearers: dict[Role, dict[str, str]],
     operation: str,
     *,
     expected: bool,
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
     asked = next(one for one in OPERATIONS if one.name == operation)
     path = asked.path.replace("{name}", "chat").replace("{id}", made.id)
     async with (
-        TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client,
+        TestClient(TestServer(build_app(daemon, tokens)), headers=bearers["operator"]) as client,
         client.post(path, json=BODIES.get(operation)) as response,
     ):
         answer = await response.text()
 
     assert ("key-missing" in answer, response.status == 400) == (expected, expected)
-    assert len(desk.records(0, 10)) == (0 if expected else int(operation == "pauseTarget"))
+    assert len(daemon.records(0, 10)) == (0 if expected else int(operation == "pauseTarget"))
 
 
 STEPS = (
@@ -148,17 +148,17 @@ STEPS = (
 
 
 async def test_after_a_restart_a_repeat_is_known_by_its_entry_and_changes_nothing(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
-    desk.suggest({"max_num_seqs": 96})
+    daemon.suggest({"max_num_seqs": 96})
     first, bodies = {}, {}
-    async with TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client:
+    async with TestClient(TestServer(build_app(daemon, tokens)), headers=bearers["operator"]) as client:
         for key, path, body in STEPS:
-            bodies[key] = {"digest": desk.suggestions()[0].digest} if key == "approve" else body
+            bodies[key] = {"digest": daemon.suggestions()[0].digest} if key == "approve" else body
             first[key] = await post(client, key, bodies[key], path)
-    written = len(desk.records(0, 100))
+    written = len(daemon.records(0, 100))
 
-    async with TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client:
+    async with TestClient(TestServer(build_app(daemon, tokens)), headers=bearers["operator"]) as client:
         again = {key: await post(client, key, bodies[key], path) for key, path, _ in STEPS}
         other = [await post(client, key, {"reason": "else", "x": 1}, path) for key, path, _ in STEPS]
 
@@ -170,21 +170,21 @@ async def test_after_a_restart_a_repeat_is_known_by_its_entry_and_changes_nothin
         assert again[key] == first[key]
     assert {key: status for key, (status, _) in again.items()} == {key: first[key][0] for key in first}
     assert [status for status, _ in other if status not in {400, 409, 422}] == []
-    assert len(desk.records(0, 100)) == written
-    assert not desk.states()["chat"].paused
+    assert len(daemon.records(0, 100)) == written
+    assert not daemon.states()["chat"].paused
 
 
 async def test_after_a_restart_a_key_still_belongs_to_one_request(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     for _ in range(2):
-        async with TestClient(TestServer(build_app(desk, tokens)), headers=bearers["operator"]) as client:
+        async with TestClient(TestServer(build_app(daemon, tokens)), headers=bearers["operator"]) as client:
             await post(client, "a")
             assert (await post(client, "a", {**BODY, "reason": "another"}))[0] == 409
             assert (await post(client, "a", None, "/v1/targets/chat/pause"))[0] == 409
 
-    assert len(desk.suggestions()) == 1
-    assert not desk.states()["chat"].paused
+    assert len(daemon.suggestions()) == 1
+    assert not daemon.states()["chat"].paused
 
 
 def test_the_journal_gives_back_what_was_accepted(tmp_path: Path) -> None:
@@ -197,11 +197,11 @@ def test_the_journal_gives_back_what_was_accepted(tmp_path: Path) -> None:
     journal.close()
 
     again = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
-    daemon = Daemon(loops={}, journal=again, history=History.of(again))
+    live = Daemon(loops={}, journal=again, history=History.of(again))
 
-    assert daemon.accepted("a1b2") == Accepted(asked="c3d4", state=asked)
-    assert daemon.accepted("") is None
-    assert daemon.accepted("0000") is None
+    assert live.accepted("a1b2") == Accepted(asked="c3d4", state=asked)
+    assert live.accepted("") is None
+    assert live.accepted("0000") is None
     again.close()
 
 

@@ -17,12 +17,12 @@ GREEN = Server(name="chat-r1", setting={"max_num_seqs": 128})
 
 
 @pytest.fixture
-async def rollout(client: Client, desk: FakeDaemonView) -> str:
+async def rollout(client: Client, daemon: FakeDaemonView) -> str:
     """Its id; it has just begun, and its new server is being started."""
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
         assert response.status == 200
-    desk.set(replace(desk.states()["chat"], green=GREEN))
+    daemon.set(replace(daemon.states()["chat"], green=GREEN))
     return "chat-o1"
 
 
@@ -33,14 +33,14 @@ async def told(client: Client, rollout: str, headers: Mapping[str, str] | None =
         return answer
 
 
-def written(desk: FakeDaemonView, *lines: str) -> None:
-    desk.logs["chat", "chat-r1"] = lines
+def written(daemon: FakeDaemonView, *lines: str) -> None:
+    daemon.logs["chat", "chat-r1"] = lines
 
 
 async def test_a_viewer_reads_what_green_wrote(
-    client: Client, desk: FakeDaemonView, bearers: dict[Role, dict[str, str]], rollout: str
+    client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]], rollout: str
 ) -> None:
-    written(desk, "loading weights", "capturing graphs")
+    written(daemon, "loading weights", "capturing graphs")
 
     answer = await told(client, rollout, headers=bearers["viewer"])
 
@@ -55,11 +55,11 @@ async def test_a_viewer_reads_what_green_wrote(
 
 
 async def test_of_a_long_log_the_last_lines_are_told(
-    client: Client, desk: FakeDaemonView, rollout: str
+    client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
-    written(desk, *(f"line {number}" for number in range(1000)))
+    written(daemon, *(f"line {number}" for number in range(1000)))
     by_count = (await told(client, rollout))["lines"]
-    written(desk, *(f"{number:04}" + "漢" * 496 for number in range(LINES)))
+    written(daemon, *(f"{number:04}" + "漢" * 496 for number in range(LINES)))
     by_size = (await told(client, rollout))["lines"]
 
     assert by_count == [f"line {number}" for number in range(1000 - LINES, 1000)]
@@ -68,9 +68,12 @@ async def test_of_a_long_log_the_last_lines_are_told(
     assert sum(len(line.encode()) + 1 for line in by_size) <= BYTES
 
 
-async def test_secrets_are_masked(client: Client, desk: FakeDaemonView, rollout: str) -> None:
+async def test_secrets_are_masked(client: Client, daemon: FakeDaemonView, rollout: str) -> None:
     written(
-        desk, "args: ['--api-key', 'PLANTED-1']", "HF_TOKEN=PLANTED-2 was refused", "http://ann:PLANTED-3@x/"
+        daemon,
+        "args: ['--api-key', 'PLANTED-1']",
+        "HF_TOKEN=PLANTED-2 was refused",
+        "http://ann:PLANTED-3@x/",
     )
 
     lines = (await told(client, rollout))["lines"]
@@ -80,21 +83,21 @@ async def test_secrets_are_masked(client: Client, desk: FakeDaemonView, rollout:
 
 
 async def test_a_log_that_cannot_be_read_is_an_answer_that_says_why(
-    client: Client, desk: FakeDaemonView, rollout: str
+    client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
-    desk.unreadable = "docker: the log of 1f2e: no Engine at unix:///run/docker.sock"
+    daemon.unreadable = "docker: the log of 1f2e: no Engine at unix:///run/docker.sock"
 
     answer = await told(client, rollout)
 
     assert (answer["lines"], answer["server"], answer["live"]) == ([], "chat-r1", True)
-    assert answer["why"] == f"It cannot be read: {desk.unreadable}"
+    assert answer["why"] == f"It cannot be read: {daemon.unreadable}"
 
 
 async def test_a_server_that_is_silent_or_not_there_is_said_to_be(
-    client: Client, desk: FakeDaemonView, rollout: str
+    client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     silent = await told(client, rollout)
-    desk.set(replace(desk.states()["chat"], green=None))
+    daemon.set(replace(daemon.states()["chat"], green=None))
     absent = await told(client, rollout)
 
     assert (silent["lines"], silent["why"]) == ([], "chat-r1 has written nothing.")
@@ -102,11 +105,11 @@ async def test_a_server_that_is_silent_or_not_there_is_said_to_be(
 
 
 async def test_of_several_new_servers_the_newest_is_read(
-    client: Client, desk: FakeDaemonView, rollout: str
+    client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     second = replace(GREEN, name="chat-r2")
-    desk.set(replace(desk.states()["chat"], phase=Phase.LAUNCHING, crew=(GREEN,), green=second))
-    desk.logs["chat", "chat-r2"] = ("the second one loads",)
+    daemon.set(replace(daemon.states()["chat"], phase=Phase.LAUNCHING, crew=(GREEN,), green=second))
+    daemon.logs["chat", "chat-r2"] = ("the second one loads",)
 
     answer = await told(client, rollout)
 
@@ -114,25 +117,25 @@ async def test_of_several_new_servers_the_newest_is_read(
 
 
 async def test_a_promoted_server_is_read_until_the_rollout_is_over(
-    client: Client, desk: FakeDaemonView, rollout: str
+    client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
-    desk.set(replace(desk.states()["chat"], phase=Phase.PROMOTING, blue=GREEN, green=None))
-    written(desk, "serving")
+    daemon.set(replace(daemon.states()["chat"], phase=Phase.PROMOTING, blue=GREEN, green=None))
+    written(daemon, "serving")
 
     assert (await told(client, rollout))["lines"] == ["serving"]
 
 
 async def test_of_a_rollout_that_is_over_the_kept_lines_are_told(
-    client: Client, desk: FakeDaemonView, rollout: str
+    client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
-    written(desk, "somebody else's by now")
-    state = desk.states()["chat"]
+    written(daemon, "somebody else's by now")
+    state = daemon.states()["chat"]
     assert state.rollout is not None
-    desk.set(replace(state, rollout=replace(state.rollout, log=("CUDA out of memory",))))
-    desk.settle(promoted=False)
+    daemon.set(replace(state, rollout=replace(state.rollout, log=("CUDA out of memory",))))
+    daemon.settle(promoted=False)
     kept = await told(client, rollout)
-    desk.set(replace(state, rollout=replace(state.rollout, log=())))
-    desk.settle(promoted=True)
+    daemon.set(replace(state, rollout=replace(state.rollout, log=())))
+    daemon.settle(promoted=True)
     nothing = await told(client, rollout)
 
     assert (kept["live"], kept["server"], kept["lines"]) == (False, None, ["CUDA out of memory"])

@@ -42,13 +42,13 @@ def samples(text: str) -> Mapping[str, float]:
 
 
 def test_the_target_is_told_in_base_units() -> None:
-    desk = FakeDaemonView()
+    daemon = FakeDaemonView()
     server = Server(name="chat-r0", setting={})
     route = Route(number=1, servers=(server,), weights={"chat-r0": 100}, fallback="chat-r0")
-    budget = Budget().counted(desk.at, [RequestCounts(total=100, over_ttft=30)])
-    desk.set(replace(desk.states()["chat"], route=route, budget=budget))
+    budget = Budget().counted(daemon.at, [RequestCounts(total=100, over_ttft=30)])
+    daemon.set(replace(daemon.states()["chat"], route=route, budget=budget))
 
-    found = samples(exposition(desk))
+    found = samples(exposition(daemon))
 
     assert found['trimtab_target_phase{target="chat",phase="observing"}'] == 1
     assert found['trimtab_target_phase{target="chat",phase="canary"}'] == 0
@@ -66,14 +66,14 @@ def test_the_target_is_told_in_base_units() -> None:
     assert found["trimtab_ready"] == 1
 
 
-async def test_ended_rollouts_are_counted_by_outcome(client: Client, desk: FakeDaemonView) -> None:
+async def test_ended_rollouts_are_counted_by_outcome(client: Client, daemon: FakeDaemonView) -> None:
     for promoted in (True, False, False):
-        made = desk.suggest({"max_num_seqs": 128})
+        made = daemon.suggest({"max_num_seqs": 128})
         async with client.post(
             f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}
         ) as response:
             assert response.status == 200
-        desk.settle(promoted=promoted)
+        daemon.settle(promoted=promoted)
 
     async with client.get("/metrics") as response:
         found = samples(await response.text())
@@ -111,9 +111,9 @@ def test_a_histogram_is_cumulative() -> None:
 
 def busy() -> FakeDaemonView:
     """Everything happens at once: each metric has a sample."""
-    desk = FakeDaemonView()
-    made = desk.suggest({"max_num_seqs": 128})
-    state = desk.states()["chat"]
+    daemon = FakeDaemonView()
+    made = daemon.suggest({"max_num_seqs": 128})
+    state = daemon.states()["chat"]
     green = Server(name="chat-r1", setting={})
     route = Route(
         number=1,
@@ -128,21 +128,21 @@ def busy() -> FakeDaemonView:
         suggestion=made.id,
         server="chat-r1",
         plan=PLAN,
-        started_at=desk.at,
-        phase_since=desk.at,
+        started_at=daemon.at,
+        phase_since=daemon.at,
         exposed=RequestCounts(total=40, errors=2),
     )
-    budget = Budget().counted(desk.at, [RequestCounts(total=100, over_ttft=30)])
-    desk.set(replace(state, phase=Phase.CANARY, green=green, route=route, rollout=rollout, budget=budget))
+    budget = Budget().counted(daemon.at, [RequestCounts(total=100, over_ttft=30)])
+    daemon.set(replace(state, phase=Phase.CANARY, green=green, route=route, rollout=rollout, budget=budget))
     for seq in range(1, 101):
-        desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
-    meters = desk.counted
+        daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
+    meters = daemon.counted
     meters.tick.observe(0.01)
     meters.performed("route", 0.4, failed=True)
     meters.renewed(98.0, failed=False)
     meters.lost["nvidia_smi"] = 2
     meters.heard_at["EngineSample", "chat-r0"] = 99.0
-    return desk
+    return daemon
 
 
 def test_every_metric_that_is_documented_is_told() -> None:
@@ -185,23 +185,23 @@ def test_the_documentation_of_the_metrics_is_that_which_the_code_makes() -> None
 
 
 def test_a_pin_of_the_audit_is_told_that_changes_once_in_a_hundred_entries() -> None:
-    desk = FakeDaemonView()
+    daemon = FakeDaemonView()
     for seq in range(1, 251):
-        desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
+        daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
 
-    found = samples(exposition(desk))
+    found = samples(exposition(daemon))
 
     assert found["trimtab_audit_head_seq"] == 250
     assert found[f'trimtab_audit_pin_info{{seq="200",hash="{200:064x}"}}'] == 1
 
 
 def test_the_other_numbers_are_told_though_the_audit_cannot_be_read() -> None:
-    desk = FakeDaemonView()
+    daemon = FakeDaemonView()
     for seq in range(1, 251):
-        desk._records.append({"seq": seq, "hash": f"{seq:064x}"})
-    desk.next_error = JournalError("audit.jsonl: Input/output error")
+        daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
+    daemon.next_error = JournalError("audit.jsonl: Input/output error")
 
-    text = exposition(desk)
+    text = exposition(daemon)
 
     assert "trimtab_audit_pin_info{" not in text
     assert samples(text)["trimtab_ready"] == 1

@@ -76,8 +76,8 @@ async def test_it_is_served_as_it_is_made(client: Client) -> None:
     assert served["openapi"] == "3.1.0"
 
 
-async def test_the_answers_have_the_fields_that_are_described(client: Client, desk: FakeDaemonView) -> None:
-    desk.suggest({"max_num_seqs": 128})
+async def test_the_answers_have_the_fields_that_are_described(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.suggest({"max_num_seqs": 128})
     for path, schema in (
         ("/v1/targets/chat", "TargetDocument"),
         ("/v1/suggestions/chat-s1", "SuggestionDocument"),
@@ -89,13 +89,13 @@ async def test_the_answers_have_the_fields_that_are_described(client: Client, de
 
 
 async def test_pages_of_the_console_need_no_token_and_are_no_part_of_it(
-    desk: FakeDaemonView, tokens: Tokens
+    daemon: FakeDaemonView, tokens: Tokens
 ) -> None:
     async def console(_: web.Request) -> web.Response:
         return web.Response(text="console")
 
     pages = [web.get(path, console, allow_head=False) for path in ("/", "/assets/console.js")]
-    app = build_app(desk, tokens, pages=pages)
+    app = build_app(daemon, tokens, pages=pages)
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     async with TestClient(TestServer(app)) as client:
         async with client.get("/", headers=link) as page:

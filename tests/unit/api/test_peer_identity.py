@@ -115,14 +115,14 @@ def test_a_daemon_to_which_its_users_are_nobody_does_not_start(key: str, tmp_pat
 
 
 async def test_the_daemons_own_user_needs_no_token_and_is_named_in_the_audit(
-    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
-    runner = await serve(build_app(desk, tokens, peers=PeerIdentities({}, {})), f"unix:{path}")
+    runner = await serve(build_app(daemon, tokens, peers=PeerIdentities({}, {})), f"unix:{path}")
     async with ClientSession(connector=UnixConnector(str(path))) as session:
         async with session.post("http://localhost/v1/targets/chat/pause") as response:
             assert response.status == 200
-        assert desk.states()["chat"].note.startswith(f"paused by uid {os.geteuid()} (")
+        assert daemon.states()["chat"].note.startswith(f"paused by uid {os.geteuid()} (")
         wrong = {"Authorization": "Bearer tt_00000000_" + "A" * 43}
         async with session.get("http://localhost/v1/targets", headers=wrong) as response:
             assert response.status == 401  # who sends a token is who the token says
@@ -131,12 +131,12 @@ async def test_the_daemons_own_user_needs_no_token_and_is_named_in_the_audit(
         foreign = {"Origin": "https://evil.example"}
         async with session.post("http://localhost/v1/targets/chat/resume", headers=foreign) as response:
             assert response.status == 403
-    assert desk.states()["chat"].paused
+    assert daemon.states()["chat"].paused
     await runner.cleanup()
 
 
-async def test_over_tcp_nobody_is_known_by_their_account(desk: FakeDaemonView, tokens: Tokens) -> None:
-    runner = await serve(build_app(desk, tokens, peers=PeerIdentities({}, {})), "127.0.0.1:0")
+async def test_over_tcp_nobody_is_known_by_their_account(daemon: FakeDaemonView, tokens: Tokens) -> None:
+    runner = await serve(build_app(daemon, tokens, peers=PeerIdentities({}, {})), "127.0.0.1:0")
     port = runner.addresses[0][1]
     async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/v1/targets") as response:
         assert response.status == 401
@@ -180,7 +180,7 @@ def as_nobody(groups: Sequence[int]) -> Iterator[None]:
     ],
 )
 def test_another_user_may_what_the_groups_say(
-    desk: FakeDaemonView,
+    daemon: FakeDaemonView,
     tokens: Tokens,
     open_folder: Path,
     groups: dict[str, Role],
@@ -188,7 +188,7 @@ def test_another_user_may_what_the_groups_say(
     status: str,
 ) -> None:
     path = open_folder / "api.sock"
-    with served(desk, tokens, f"unix:{path}", PeerIdentities({}, groups)):
+    with served(daemon, tokens, f"unix:{path}", PeerIdentities({}, groups)):
         path.chmod(0o666)  # the modes are the first lock; here it is the second that is asked
         with socket.socket(socket.AF_UNIX) as connection:
             with as_nobody(extra):
@@ -197,4 +197,4 @@ def test_another_user_may_what_the_groups_say(
             said = connection.recv(65536)
 
     assert said.split()[1] == status.encode()
-    assert desk.states()["chat"].paused == (status == "200")
+    assert daemon.states()["chat"].paused == (status == "200")

@@ -87,9 +87,9 @@ def test_so_many_requests_are_open_at_once() -> None:
 
 
 async def test_who_asks_too_often_is_told_when_to_come_back(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
-    app = build_app(desk, tokens, limits=RateLimits(Watch(), per_s=0.1, burst=1.0, at_once=AT_ONCE))
+    app = build_app(daemon, tokens, limits=RateLimits(Watch(), per_s=0.1, burst=1.0, at_once=AT_ONCE))
     async with TestClient(TestServer(app)) as client:
         statuses = []
         for role in ("viewer", "viewer", "operator"):
@@ -100,11 +100,11 @@ async def test_who_asks_too_often_is_told_when_to_come_back(
 
 
 async def test_who_reads_the_whole_audit_again_and_again_has_to_wait(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     for _ in range(1000):
-        desk.record("x" * 700)
-    app = build_app(desk, tokens, limits=RateLimits(Watch(), burst=20.0))
+        daemon.record("x" * 700)
+    app = build_app(daemon, tokens, limits=RateLimits(Watch(), burst=20.0))
     async with TestClient(TestServer(app), headers=bearers["viewer"]) as client:
         statuses = []
         for _ in range(3):
@@ -115,9 +115,9 @@ async def test_who_reads_the_whole_audit_again_and_again_has_to_wait(
 
 
 async def test_guessing_tokens_is_slowed_and_locks_nobody_out(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
-    app = build_app(desk, tokens, limits=RateLimits(Watch(), per_s=0.1, burst=2.0))
+    app = build_app(daemon, tokens, limits=RateLimits(Watch(), per_s=0.1, burst=2.0))
     async with TestClient(TestServer(app)) as client:
         statuses = []
         for number in range(4):

@@ -32,9 +32,9 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]
     path: Path = tmp_path_factory.mktemp("api") / "tokens"
     text, token = mint(role="admin", principal="ann", made_at=NOON, expires=None)
     store(path, [token])
-    desk = FakeDaemonView()
-    desk.suggest({"max_num_seqs": 128})
-    with served(desk, Tokens(path, desk.now)) as port:
+    daemon = FakeDaemonView()
+    daemon.suggest({"max_num_seqs": 128})
+    with served(daemon, Tokens(path, daemon.now)) as port:
         yield port, f"Bearer {text}"
 
 

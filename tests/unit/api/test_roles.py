@@ -106,13 +106,13 @@ async def test_a_revoked_token_is_refused_after_the_reload(
 
 
 async def test_the_detail_says_which_role_is_needed(
-    client: Client, bearers: dict[Role, dict[str, str]], desk: FakeDaemonView
+    client: Client, bearers: dict[Role, dict[str, str]], daemon: FakeDaemonView
 ) -> None:
     async with client.post("/v1/targets/chat/pause", headers=bearers["viewer"]) as response:
         problem = await response.json(content_type=MEDIA)
 
     assert problem["detail"] == "This needs the role operator; the token's role is viewer."
-    assert not desk.states()["chat"].paused
+    assert not daemon.states()["chat"].paused
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "[::1]:8090", "127.0.0.1"])
@@ -139,17 +139,17 @@ async def test_a_rebound_name_is_refused(client: Client, host: str) -> None:
     ids=str,
 )
 async def test_a_page_of_another_site_is_refused(
-    client: Client, desk: FakeDaemonView, headers: dict[str, str]
+    client: Client, daemon: FakeDaemonView, headers: dict[str, str]
 ) -> None:
     async with client.post("/v1/targets/chat/pause", headers=headers) as response:
         assert response.status == 403
-    assert not desk.states()["chat"].paused
+    assert not daemon.states()["chat"].paused
 
 
-async def test_our_own_page_may_act(client: Client, desk: FakeDaemonView) -> None:
+async def test_our_own_page_may_act(client: Client, daemon: FakeDaemonView) -> None:
     origin = f"http://{client.host}:{client.port}"
     async with client.post(
         "/v1/targets/chat/pause", headers={"Origin": origin, "Sec-Fetch-Site": "same-origin"}
     ) as response:
         assert response.status == 200
-    assert desk.states()["chat"].paused
+    assert daemon.states()["chat"].paused

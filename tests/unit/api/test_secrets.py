@@ -32,7 +32,7 @@ def written() -> Iterator[io.StringIO]:
 
 async def test_no_token_is_written_or_told(
     client: Client,
-    desk: FakeDaemonView,
+    daemon: FakeDaemonView,
     tokens: Tokens,
     bearers: dict[Role, dict[str, str]],
     written: io.StringIO,
@@ -48,7 +48,7 @@ async def test_no_token_is_written_or_told(
                 async with client.request(operation.method, url, json=body, headers=headers) as response:
                     told += await response.text() + str(response.headers)
         assert role in told
-    del desk._states  # a bug: the whole of it is logged
+    del daemon._states  # a bug: the whole of it is logged
     async with client.get("/v1/targets", headers=bearers["admin"]) as response:
         assert response.status == 500
     tokens.reload()

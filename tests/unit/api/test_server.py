@@ -22,10 +22,10 @@ from tests.unit.api.conftest import Client
 
 
 async def test_it_listens_on_a_unix_socket_for_its_group(
-    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
-    runner = await serve(build_app(desk, tokens), f"unix:{path}")
+    runner = await serve(build_app(daemon, tokens), f"unix:{path}")
 
     async with ClientSession(connector=UnixConnector(str(path))) as session:
         async with session.get("http://localhost/healthz") as health:
@@ -40,26 +40,26 @@ async def test_it_listens_on_a_unix_socket_for_its_group(
 
 
 async def test_it_takes_the_place_of_a_socket_that_nobody_answers(
-    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
     with closing(socket.socket(socket.AF_UNIX)) as left:
         left.bind(str(path))
 
-    runner = await serve(build_app(desk, tokens), f"unix:{path}")
+    runner = await serve(build_app(daemon, tokens), f"unix:{path}")
     with pytest.raises(ConfigError, match="another process listens there"):
-        await serve(build_app(desk, tokens), f"unix:{path}")
+        await serve(build_app(daemon, tokens), f"unix:{path}")
     assert path.is_socket()
 
     await runner.cleanup()
 
 
 async def test_it_makes_the_folder_of_its_socket(
-    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "trimtab" / "api.sock"
 
-    runner = await serve(build_app(desk, tokens), f"unix:{path}")
+    runner = await serve(build_app(daemon, tokens), f"unix:{path}")
 
     assert stat.S_IMODE(path.parent.stat().st_mode) & 0o022 == 0
     await runner.cleanup()
@@ -72,50 +72,50 @@ def test_a_place_for_the_socket_that_cannot_be_written_is_told_beforehand(tmp_pa
     assert unwritable("[api] listen", tmp_path / "trimtab") == ""
 
 
-async def test_it_listens_in_several_places(desk: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> None:
-    runner = await serve(build_app(desk, tokens), f"unix:{tmp_path}/api.sock", "127.0.0.1:0", "[::1]:0")
+async def test_it_listens_in_several_places(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> None:
+    runner = await serve(build_app(daemon, tokens), f"unix:{tmp_path}/api.sock", "127.0.0.1:0", "[::1]:0")
 
     assert len(runner.addresses) == 3
     await runner.cleanup()
 
 
 async def test_nothing_is_left_open_when_one_of_several_is_taken(
-    desk: FakeDaemonView, tokens: Tokens, client: Client, tmp_path: Path
+    daemon: FakeDaemonView, tokens: Tokens, client: Client, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="already in use"):
-        await serve(build_app(desk, tokens), f"unix:{tmp_path}/api.sock", f"127.0.0.1:{client.port}")
+        await serve(build_app(daemon, tokens), f"unix:{tmp_path}/api.sock", f"127.0.0.1:{client.port}")
 
     assert not (tmp_path / "api.sock").exists()
 
 
-async def test_a_taken_port_is_named(desk: FakeDaemonView, tokens: Tokens, client: Client) -> None:
+async def test_a_taken_port_is_named(daemon: FakeDaemonView, tokens: Tokens, client: Client) -> None:
     with pytest.raises(ConfigError, match="already in use"):
-        await serve(build_app(desk, tokens), f"127.0.0.1:{client.port}")
+        await serve(build_app(daemon, tokens), f"127.0.0.1:{client.port}")
 
 
 @pytest.mark.parametrize(
     "listen", ["", "8090", ":8090", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "unix:a.sock"]
 )
 async def test_an_address_that_cannot_be_read_is_refused(
-    desk: FakeDaemonView, tokens: Tokens, listen: str
+    daemon: FakeDaemonView, tokens: Tokens, listen: str
 ) -> None:
     with pytest.raises(ConfigError, match=r"\[api\] listen"):
-        await serve(build_app(desk, tokens), listen)
+        await serve(build_app(daemon, tokens), listen)
 
 
 async def test_a_file_is_not_overwritten_by_a_socket(
-    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     (tmp_path / "notes").write_text("mine")
 
     with pytest.raises(ConfigError, match="no socket"):
-        await serve(build_app(desk, tokens), f"unix:{tmp_path / 'notes'}")
+        await serve(build_app(daemon, tokens), f"unix:{tmp_path / 'notes'}")
 
     assert (tmp_path / "notes").read_text() == "mine"
 
 
-async def test_a_bug_answers_a_problem_and_tells_nothing(desk: FakeDaemonView, client: Client) -> None:
-    del desk._states
+async def test_a_bug_answers_a_problem_and_tells_nothing(daemon: FakeDaemonView, client: Client) -> None:
+    del daemon._states
 
     async with client.get("/v1/targets") as response:
         text = await response.text()
@@ -125,8 +125,8 @@ async def test_a_bug_answers_a_problem_and_tells_nothing(desk: FakeDaemonView, c
     assert response.content_type == "application/problem+json"
 
 
-async def test_what_is_not_ready_says_so(desk: FakeDaemonView, client: Client) -> None:
-    desk.is_ready = False
+async def test_what_is_not_ready_says_so(daemon: FakeDaemonView, client: Client) -> None:
+    daemon.is_ready = False
 
     async with client.get("/readyz") as response:
         assert response.status == 503
@@ -136,17 +136,17 @@ async def test_what_is_not_ready_says_so(desk: FakeDaemonView, client: Client) -
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "192.0.2.1:1", "[::]:0", "example.org:1"])
 async def test_beyond_loopback_nothing_is_served_without_tls(
-    desk: FakeDaemonView, tokens: Tokens, listen: str
+    daemon: FakeDaemonView, tokens: Tokens, listen: str
 ) -> None:
     with pytest.raises(ConfigError, match="TLS"):
-        await serve(build_app(desk, tokens), listen)
+        await serve(build_app(daemon, tokens), listen)
 
 
 async def test_more_connections_than_are_served_are_hung_up(
-    desk: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+    daemon: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "CONNECTIONS", 2)
-    runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
+    runner = await serve(build_app(daemon, tokens), "127.0.0.1:0")
     port = runner.addresses[0][1]
     kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
     for reader, writer in kept:
@@ -164,10 +164,10 @@ async def test_more_connections_than_are_served_are_hung_up(
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc", b"\r\n\r\n"], ids=repr)
 async def test_a_client_that_never_finishes_its_request_is_cut_off(
-    desk: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, sent: bytes
+    daemon: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(listening, "IDLE_S", 0.2)
-    runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
+    runner = await serve(build_app(daemon, tokens), "127.0.0.1:0")
     reader, writer = await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
     writer.write(sent)
 
@@ -179,7 +179,7 @@ async def test_a_client_that_never_finishes_its_request_is_cut_off(
 
 
 async def test_a_client_that_leaves_before_its_answer_is_nothing_for_the_log(
-    desk: FakeDaemonView,
+    daemon: FakeDaemonView,
     tokens: Tokens,
     bearers: dict[Role, dict[str, str]],
     caplog: pytest.LogCaptureFixture,
@@ -190,7 +190,7 @@ async def test_a_client_that_leaves_before_its_answer_is_nothing_for_the_log(
         await left.wait()
         await asyncio.sleep(0.1)  # for the transport to hear of it
 
-    app = build_app(desk, tokens)
+    app = build_app(daemon, tokens)
     app.on_response_prepare.append(late)
     runner = await serve(app, "127.0.0.1:0")
     bearer = bearers["viewer"]["Authorization"]
@@ -207,12 +207,15 @@ async def test_a_client_that_leaves_before_its_answer_is_nothing_for_the_log(
 
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    daemon: FakeDaemonView,
+    tokens: Tokens,
+    bearers: dict[Role, dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(middleware, "SEND_TIMEOUT_S", 0.2)
     for _ in range(1000):
-        desk.record("x" * 20_000)
-    runner = await serve(build_app(desk, tokens), "127.0.0.1:0")
+        daemon.record("x" * 20_000)
+    runner = await serve(build_app(daemon, tokens), "127.0.0.1:0")
     bearer = bearers["viewer"]["Authorization"]
     with socket.create_connection(runner.addresses[0][:2]) as connection:
         connection.setblocking(False)

@@ -30,15 +30,15 @@ async def events(response: ClientResponse, count: int) -> list[tuple[int, str]]:
     return found
 
 
-async def until_followed(desk: FakeDaemonView, followers: int = 1) -> None:
+async def until_followed(daemon: FakeDaemonView, followers: int = 1) -> None:
     async with asyncio.timeout(20):
-        while desk.followers != followers:
+        while daemon.followers != followers:
             await asyncio.sleep(0.01)
 
 
-async def test_pages_follow_each_other(client: Client, desk: FakeDaemonView) -> None:
+async def test_pages_follow_each_other(client: Client, daemon: FakeDaemonView) -> None:
     for number in range(5):
-        desk.record(f"e{number}")
+        daemon.record(f"e{number}")
 
     async with client.get("/v1/audit?after=1&limit=2") as response:
         page = await response.json()
@@ -49,33 +49,33 @@ async def test_pages_follow_each_other(client: Client, desk: FakeDaemonView) -> 
     assert [record["seq"] for record in rest["records"]] == [4, 5]
 
 
-async def test_a_new_reader_sees_what_happens_from_now_on(client: Client, desk: FakeDaemonView) -> None:
-    desk.record("old")
+async def test_a_new_reader_sees_what_happens_from_now_on(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.record("old")
     async with client.get("/v1/events") as response:
-        await until_followed(desk)
-        desk.record("new")
+        await until_followed(daemon)
+        daemon.record("new")
 
         assert response.headers["Content-Type"].startswith("text/event-stream")
         assert await events(response, 1) == [(2, "new")]
 
 
 async def test_a_reader_that_comes_back_gets_what_it_missed_once(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
     for number in range(1, 4):
-        desk.record(f"e{number}")
+        daemon.record(f"e{number}")
     async with client.get("/v1/events", headers={"Last-Event-ID": "1"}) as response:
-        await until_followed(desk)
-        desk.record("e4")
-        desk.record("e5")
+        await until_followed(daemon)
+        daemon.record("e4")
+        daemon.record("e5")
 
         assert await events(response, 4) == [(2, "e2"), (3, "e3"), (4, "e4"), (5, "e5")]
 
 
-async def test_many_slices_can_be_missed(client: Client, desk: FakeDaemonView) -> None:
+async def test_many_slices_can_be_missed(client: Client, daemon: FakeDaemonView) -> None:
     count = audit.MOST_MISSED
     for number in range(count):
-        desk.record(f"e{number}")
+        daemon.record(f"e{number}")
 
     async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response:
         assert [seq for seq, _ in await events(response, count)] == list(range(1, count + 1))
@@ -83,45 +83,45 @@ async def test_many_slices_can_be_missed(client: Client, desk: FakeDaemonView) -
 
 @pytest.mark.parametrize("last", [0, 7], ids=["too far back", "of another journal"])
 async def test_who_cannot_be_told_all_is_told_to_begin_anew(
-    client: Client, desk: FakeDaemonView, monkeypatch: pytest.MonkeyPatch, last: int
+    client: Client, daemon: FakeDaemonView, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     monkeypatch.setattr(audit, "MOST_MISSED", 4)
     for number in range(1, 6):
-        desk.record(f"e{number}")
+        daemon.record(f"e{number}")
     async with client.get("/v1/events", headers={"Last-Event-ID": str(last)}) as response:
         async with asyncio.timeout(20):
             while (line := await response.content.readline()) != b"event: reset\n":
                 assert not line.startswith(b"data")
             told = [await response.content.readline() for _ in range(3)]
-        desk.record("e6")
+        daemon.record("e6")
 
         assert told == [b"id: 5\n", b'data: {"head":5}\n', b"\n"]
         assert await events(response, 1) == [(6, "e6")]
 
 
 async def test_what_was_missed_is_read_in_slices_and_others_have_their_turn(
-    client: Client, desk: FakeDaemonView
+    client: Client, daemon: FakeDaemonView
 ) -> None:
     for number in range(200):
-        desk.record(f"e{number}")
-    desk.reads.clear()
+        daemon.record(f"e{number}")
+    daemon.reads.clear()
     async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response:
         await events(response, 200)
     async with client.get("/v1/audit?limit=150") as response:
         assert len((await response.json())["records"]) == 150
 
-    assert max(desk.reads) == audit.SLICE
-    assert desk.reads[-1] == 150 % audit.SLICE
+    assert max(daemon.reads) == audit.SLICE
+    assert daemon.reads[-1] == 150 % audit.SLICE
 
 
 async def test_a_stream_is_paid_for_as_other_answers_are(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     for _ in range(40):
-        desk.record("x" * rate_limits.PIECE)
+        daemon.record("x" * rate_limits.PIECE)
     watch = [0.0]
     bounded = rate_limits.RateLimits(lambda: watch[0], per_s=50.0, burst=10.0)
-    app = build_app(desk, tokens, limits=bounded, heartbeat_s=0.05)
+    app = build_app(daemon, tokens, limits=bounded, heartbeat_s=0.05)
     async with (
         TestClient(TestServer(app), headers=bearers["viewer"]) as client,
         client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response,
@@ -135,13 +135,15 @@ async def test_a_stream_is_paid_for_as_other_answers_are(
 
 
 async def test_a_long_catching_up_ends_when_its_token_is_revoked(
-    desk: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]], tmp_path: Path
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]], tmp_path: Path
 ) -> None:
     for _ in range(500):
-        desk.record("x" * rate_limits.PIECE)
+        daemon.record("x" * rate_limits.PIECE)
     bounded = rate_limits.RateLimits(lambda: 0.0, per_s=10_000.0, burst=2.0)
     async with (
-        TestClient(TestServer(build_app(desk, tokens, limits=bounded)), headers=bearers["viewer"]) as client,
+        TestClient(
+            TestServer(build_app(daemon, tokens, limits=bounded)), headers=bearers["viewer"]
+        ) as client,
         client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response,
         asyncio.timeout(20),
     ):
@@ -159,11 +161,11 @@ async def test_a_silent_stream_beats(client: Client) -> None:
             pass
 
 
-async def test_a_reader_that_goes_away_is_forgotten(client: Client, desk: FakeDaemonView) -> None:
+async def test_a_reader_that_goes_away_is_forgotten(client: Client, daemon: FakeDaemonView) -> None:
     async with client.get("/v1/events"):
-        await until_followed(desk)
+        await until_followed(daemon)
 
-    await until_followed(desk, 0)
+    await until_followed(daemon, 0)
 
 
 async def test_a_stream_ends_when_its_token_is_revoked(
@@ -176,32 +178,32 @@ async def test_a_stream_ends_when_its_token_is_revoked(
         assert (await response.content.read()).endswith(b"\n\n")
 
 
-async def test_streams_end_when_the_daemon_stops(client: Client, desk: FakeDaemonView) -> None:
+async def test_streams_end_when_the_daemon_stops(client: Client, daemon: FakeDaemonView) -> None:
     async with client.get("/v1/events") as response, asyncio.timeout(20):
-        await until_followed(desk)
+        await until_followed(daemon)
         closing = asyncio.create_task(client.server.close())
 
         await response.content.read()
         await closing
-    assert desk.followers == 0
+    assert daemon.followers == 0
 
 
-async def test_a_journal_that_cannot_be_read_is_told(client: Client, desk: FakeDaemonView) -> None:
-    desk.record("e1")
-    desk.next_error = JournalError("audit.jsonl: Input/output error")
+async def test_a_journal_that_cannot_be_read_is_told(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.record("e1")
+    daemon.next_error = JournalError("audit.jsonl: Input/output error")
     async with client.get("/v1/audit") as response:
         assert response.status == 503
         assert "Input/output error" in await response.text()
 
-    desk.next_error = JournalError("audit.jsonl: Input/output error")
+    daemon.next_error = JournalError("audit.jsonl: Input/output error")
     async with client.get("/v1/events", headers={"Last-Event-ID": "0"}) as response, asyncio.timeout(20):
         assert (response.status, await response.content.read()) == (200, b"retry: 2000\n\n")
 
 
-async def test_a_bug_in_a_stream_closes_it(client: Client, desk: FakeDaemonView) -> None:
+async def test_a_bug_in_a_stream_closes_it(client: Client, daemon: FakeDaemonView) -> None:
     async with client.get("/v1/events") as response, asyncio.timeout(20):
-        await until_followed(desk)
-        for queue in desk._followers:
+        await until_followed(daemon)
+        for queue in daemon._followers:
             queue.put_nowait({"no": "seq"})
 
         with pytest.raises(ClientPayloadError):
@@ -209,14 +211,14 @@ async def test_a_bug_in_a_stream_closes_it(client: Client, desk: FakeDaemonView)
 
 
 async def test_no_more_streams_are_kept_than_can_be_served(
-    client: Client, desk: FakeDaemonView, bearers: dict[Role, dict[str, str]]
+    client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
     opened = [
         await client.get("/v1/events", headers=bearers[role])
         for role in ("viewer", "admin")
         for _ in range(audit.STREAMS // 2)
     ]
-    await until_followed(desk, audit.STREAMS)
+    await until_followed(daemon, audit.STREAMS)
 
     async with client.get("/v1/events") as response:
         assert response.status == 503
@@ -225,10 +227,10 @@ async def test_no_more_streams_are_kept_than_can_be_served(
 
 
 async def test_one_token_does_not_take_every_stream(
-    client: Client, desk: FakeDaemonView, bearers: dict[Role, dict[str, str]]
+    client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
     opened = [await client.get("/v1/events", headers=bearers["viewer"]) for _ in range(rate_limits.AT_ONCE)]
-    await until_followed(desk, rate_limits.AT_ONCE)
+    await until_followed(daemon, rate_limits.AT_ONCE)
 
     async with client.get("/v1/events", headers=bearers["viewer"]) as response:
         assert (response.status, response.headers["Retry-After"]) == (429, "2")

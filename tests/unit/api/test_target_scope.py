@@ -20,21 +20,21 @@ HIDDEN = "merger"  # a name that somebody who may see `chat` only must not read 
 
 
 @pytest.fixture
-def desk() -> FakeDaemonView:
+def daemon() -> FakeDaemonView:
     """Has two targets, with a suggestion and a rollout each."""
-    desk = FakeDaemonView(target=HIDDEN)
-    made = desk.suggest({"max_num_seqs": 128}, why=HIDDEN)
-    state = desk.states()[HIDDEN]
-    desk.record(HIDDEN)
+    daemon = FakeDaemonView(target=HIDDEN)
+    made = daemon.suggest({"max_num_seqs": 128}, why=HIDDEN)
+    state = daemon.states()[HIDDEN]
+    daemon.record(HIDDEN)
     other = FakeDaemonView()
     shown = other.suggest({"max_num_seqs": 96})
     assert (made.id, shown.id) == ("merger-s1", "chat-s1")
-    desk.set(other.states()["chat"])
-    desk._readings["chat"] = None
-    desk.set(replace(state, rollout=rollout("merger-o1", made.id)))
-    desk.target = "chat"
-    desk.record("chat.seen")
-    return desk
+    daemon.set(other.states()["chat"])
+    daemon._readings["chat"] = None
+    daemon.set(replace(state, rollout=rollout("merger-o1", made.id)))
+    daemon.target = "chat"
+    daemon.record("chat.seen")
+    return daemon
 
 
 def rollout(name: str, suggestion: str) -> Rollout:
@@ -42,12 +42,12 @@ def rollout(name: str, suggestion: str) -> Rollout:
 
 
 @pytest.fixture
-async def scoped(desk: FakeDaemonView, tmp_path: Path) -> AsyncIterator[Client]:
+async def scoped(daemon: FakeDaemonView, tmp_path: Path) -> AsyncIterator[Client]:
     text, token = mint(
         role="operator", principal="ann", made_at=NOON, expires=None, targets=("chat", "no-more")
     )
     store(tmp_path / "scoped", [token])
-    app = build_app(desk, Tokens(tmp_path / "scoped", desk.now), heartbeat_s=0.05)
+    app = build_app(daemon, Tokens(tmp_path / "scoped", daemon.now), heartbeat_s=0.05)
     bearer = {"Authorization": f"Bearer {text}"}
     async with TestClient(TestServer(app), headers=bearer, middlewares=[with_key]) as client:
         yield client
@@ -55,9 +55,9 @@ async def scoped(desk: FakeDaemonView, tmp_path: Path) -> AsyncIterator[Client]:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 async def test_no_operation_tells_or_touches_what_is_out_of_scope(
-    scoped: Client, desk: FakeDaemonView, operation: Operation
+    scoped: Client, daemon: FakeDaemonView, operation: Operation
 ) -> None:
-    before: State = desk.states()[HIDDEN]
+    before: State = daemon.states()[HIDDEN]
     kind = "o1" if "rollouts" in operation.path else "s1"
     path = operation.path.replace("{name}", HIDDEN).replace("{id}", f"{HIDDEN}-{kind}")
     headers = {"Last-Event-ID": "0"} if operation.media == "text/event-stream" else {}
@@ -73,17 +73,17 @@ async def test_no_operation_tells_or_touches_what_is_out_of_scope(
 
     assert response.status == (404 if "{" in operation.path else 200)
     assert HIDDEN not in text.replace(f"'{HIDDEN}", "").replace(f"{HIDDEN}-{kind}'", "")  # as it was asked
-    assert desk.states()[HIDDEN] is before
+    assert daemon.states()[HIDDEN] is before
 
 
-async def test_its_own_target_is_all_there(scoped: Client, desk: FakeDaemonView) -> None:
+async def test_its_own_target_is_all_there(scoped: Client, daemon: FakeDaemonView) -> None:
     async with scoped.get("/v1/targets") as response:
         assert [one["name"] for one in (await response.json())["targets"]] == ["chat"]
     async with scoped.get("/v1/suggestions") as response:
         assert [one["id"] for one in (await response.json())["suggestions"]] == ["chat-s1"]
     async with scoped.post("/v1/targets/chat/pause") as response:
         assert response.status == 200
-    assert desk.states()["chat"].paused
+    assert daemon.states()["chat"].paused
 
 
 async def test_of_others_records_only_the_number_is_told(scoped: Client) -> None:

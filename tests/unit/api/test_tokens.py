@@ -41,13 +41,13 @@ def test_a_token_is_known_by_all_of_its_text(tmp_path: Path) -> None:
 
 
 def test_a_token_ends_when_it_expires(tmp_path: Path) -> None:
-    desk = FakeDaemonView()
+    daemon = FakeDaemonView()
     text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=NOON + timedelta(days=1))
     store(tmp_path / "tokens", [token])
-    tokens = Tokens(tmp_path / "tokens", desk.now)
+    tokens = Tokens(tmp_path / "tokens", daemon.now)
 
     assert tokens.holder(text) == token
-    desk.at = NOON + timedelta(days=1)
+    daemon.at = NOON + timedelta(days=1)
     assert tokens.holder(text) is None
 
 

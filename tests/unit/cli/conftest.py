@@ -52,12 +52,12 @@ def scrapes(tmp_path: Path) -> Callable[[bytes, bytes], tuple[str, ...]]:
 
 
 @pytest.fixture
-def desk() -> FakeDaemonView:
+def daemon() -> FakeDaemonView:
     return FakeDaemonView()
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, desk: FakeDaemonView) -> Tokens:
+def tokens(tmp_path: Path, daemon: FakeDaemonView) -> Tokens:
     """In tmp_path: `tokens`, and one file with the token of each of two roles."""
     kept = []
     roles: tuple[Role, ...] = ("viewer", "operator")
@@ -66,19 +66,19 @@ def tokens(tmp_path: Path, desk: FakeDaemonView) -> Tokens:
         (tmp_path / role).write_text(f"{text}\n")
         kept.append(token)
     store(tmp_path / "tokens", kept)
-    return Tokens(tmp_path / "tokens", desk.now)
+    return Tokens(tmp_path / "tokens", daemon.now)
 
 
 @pytest.fixture
 def run(
-    desk: FakeDaemonView,
+    daemon: FakeDaemonView,
     tokens: Tokens,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Run]:
     """Run a command as an operator: (exit status, stdout, stderr)."""
-    with served(desk, tokens) as port:
+    with served(daemon, tokens) as port:
         monkeypatch.setenv("TRIMTAB_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("TRIMTAB_TOKEN_FILE", str(tmp_path / "operator"))
         monkeypatch.delenv("TRIMTAB_TOKEN", raising=False)

@@ -30,8 +30,8 @@ from tests.unit.cli.conftest import Run
 ZEROS = "sha256:" + "0" * 64
 
 
-def test_status_tells_how_the_targets_are_and_what_waits(run: Run, desk: FakeDaemonView) -> None:
-    desk.suggest({"max_num_seqs": 128})
+def test_status_tells_how_the_targets_are_and_what_waits(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.suggest({"max_num_seqs": 128})
 
     status, out, err = run("status")
 
@@ -44,8 +44,8 @@ def test_status_tells_how_the_targets_are_and_what_waits(run: Run, desk: FakeDae
     assert "chat: nvidia_smi is lost: no such command" in out
 
 
-def test_json_is_the_answer_of_the_api(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_json_is_the_answer_of_the_api(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
 
     assert json.loads(run("status", "--json")[1])["targets"][0]["name"] == "chat"
     assert json.loads(run("status", "chat", "--json")[1])["suggestion"] == "chat-s1"
@@ -54,9 +54,9 @@ def test_json_is_the_answer_of_the_api(run: Run, desk: FakeDaemonView) -> None:
     assert json.loads(run("approve", "chat-s1", "--digest", ZEROS, "--json")[1])["status"] == 409
 
 
-def test_suggestions_are_listed_with_their_change(run: Run, desk: FakeDaemonView) -> None:
-    desk.suggest({"max_num_seqs": 128, "enforce_eager": None})
-    desk.suggest({"max_num_seqs": 96})
+def test_suggestions_are_listed_with_their_change(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.suggest({"max_num_seqs": 128, "enforce_eager": None})
+    daemon.suggest({"max_num_seqs": 96})
 
     _, out, _ = run("suggestions")
 
@@ -69,32 +69,32 @@ def test_suggestions_are_listed_with_their_change(run: Run, desk: FakeDaemonView
     assert run("suggestions", "--status", "open", "--target", "other")[1] == "no suggestions\n"
 
 
-def test_an_approval_with_the_digest_starts_the_rollout(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_an_approval_with_the_digest_starts_the_rollout(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
 
     status, out, _ = run("approve", made.id, "--digest", made.digest, "--comment", "go")
 
     assert (status, out) == (0, "chat-s1 is approved: max_num_seqs 64 -> 128\n")
-    assert desk.states()["chat"].phase is Phase.LAUNCHING
+    assert daemon.states()["chat"].phase is Phase.LAUNCHING
 
 
-def test_without_a_terminal_the_digest_must_be_named(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_without_a_terminal_the_digest_must_be_named(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
 
     status, out, err = run("approve", made.id)
 
     assert (status, out) == (2, "")
     assert "--digest" in err
     assert made.digest not in err
-    assert desk.states()["chat"].phase is Phase.PROPOSED
+    assert daemon.states()["chat"].phase is Phase.PROPOSED
 
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(("typed", "expected"), [("y\n", 0), ("\n", 1), ("no\n", 1), ("\x04", 1)])
 def test_at_a_terminal_the_suggestion_is_shown_and_asked_about(
-    desk: FakeDaemonView, typed: str, expected: int
+    daemon: FakeDaemonView, typed: str, expected: int
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128}, why="3 requests wait \x1b[2J")
+    made = daemon.suggest({"max_num_seqs": 128}, why="3 requests wait \x1b[2J")
     ours, theirs = pty.openpty()
     code = "import sys; from agent.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
@@ -114,11 +114,11 @@ def test_at_a_terminal_the_suggestion_is_shown_and_asked_about(
     assert status == expected
     for text in ("max_num_seqs 64 -> 128", "3 requests wait \\x1b[2J", "auto", made.digest, "more KV cache"):
         assert text in shown
-    assert desk.suggestions()[0].status == ("approved" if expected == 0 else "open")
+    assert daemon.suggestions()[0].status == ("approved" if expected == 0 else "open")
 
 
-def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, desk: FakeDaemonView) -> None:
-    desk.suggest({"max_num_seqs": 128})
+def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.suggest({"max_num_seqs": 128})
 
     status, out, err = run("approve", "chat-s1", "--digest", ZEROS)
 
@@ -126,20 +126,20 @@ def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, desk: Fa
     assert "it has changed since it was shown" in err
 
 
-def test_an_expired_suggestion_is_refused(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
-    desk.at += timedelta(hours=2)
+def test_an_expired_suggestion_is_refused(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+    daemon.at += timedelta(hours=2)
 
     assert run("approve", made.id, "--digest", made.digest)[0] == 1
     assert "expired" in run("deny", made.id, "--reason", "late")[2]
 
 
-def test_a_denial_needs_a_reason(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_a_denial_needs_a_reason(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
 
     assert run("deny", made.id)[0] == 2
     assert run("deny", made.id, "--reason", "not today") == (0, "chat-s1 is denied\n", "")
-    assert desk.suggestions()[0].status == "denied"
+    assert daemon.suggestions()[0].status == "denied"
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_a_denial_needs_a_reason(run: Run, desk: FakeDaemonView) -> None:
     ],
 )
 def test_knobs_are_written_as_people_write_them(
-    run: Run, desk: FakeDaemonView, written: str, knob: str, value: object
+    run: Run, daemon: FakeDaemonView, written: str, knob: str, value: object
 ) -> None:
     status, out, _ = run("propose", "chat", "--reason", "a test", "--", written)
 
     assert status == 0
-    assert dict(desk.suggestions()[0].proposal.to) == {knob: value}
+    assert dict(daemon.suggestions()[0].proposal.to) == {knob: value}
     assert out.endswith("It waits for its approval: `trimtab approve chat-s1`\n")
 
 
@@ -174,14 +174,14 @@ def test_a_change_that_the_guard_does_not_take_is_refused(run: Run) -> None:
 
 
 @contextmanager
-def answering(desk: FakeDaemonView, prospect: PreflightResult) -> Iterator[None]:
+def answering(daemon: FakeDaemonView, prospect: PreflightResult) -> Iterator[None]:
     """What is asked for is checked first; the answer comes when it has been asked."""
-    desk.checks = True
+    daemon.checks = True
 
     def answer() -> None:
-        while desk.states()["chat"].phase is not Phase.CHECKING:
+        while daemon.states()["chat"].phase is not Phase.CHECKING:
             time.sleep(0.01)
-        desk.answer(prospect)
+        daemon.answer(prospect)
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -189,9 +189,9 @@ def answering(desk: FakeDaemonView, prospect: PreflightResult) -> Iterator[None]
     thread.join(timeout=60)
 
 
-def test_a_proposal_is_shown_once_it_was_checked(run: Run, desk: FakeDaemonView) -> None:
+def test_a_proposal_is_shown_once_it_was_checked(run: Run, daemon: FakeDaemonView) -> None:
     prospect = PreflightResult(strategy="swap", why="there is one GPU", start_s=40, outage_s=52.4)
-    with answering(desk, prospect):
+    with answering(daemon, prospect):
         status, out, err = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
 
     assert status == 0
@@ -201,8 +201,8 @@ def test_a_proposal_is_shown_once_it_was_checked(run: Run, desk: FakeDaemonView)
     assert "chat-s1 is checked before anything is touched" in err
 
 
-def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, desk: FakeDaemonView) -> None:
-    with answering(desk, PreflightResult(problem="vLLM does not take max_num_seqs 0", lasting=True)):
+def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, daemon: FakeDaemonView) -> None:
+    with answering(daemon, PreflightResult(problem="vLLM does not take max_num_seqs 0", lasting=True)):
         status, out, err = run("propose", "chat", "max_num_seqs=0", "--reason", "less")
 
     assert status == 1
@@ -211,8 +211,8 @@ def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, desk: Fak
     assert "trimtab approve" not in out
 
 
-def test_the_json_of_a_proposal_is_that_of_the_checked_one(run: Run, desk: FakeDaemonView) -> None:
-    with answering(desk, PreflightResult(problem="no room")):
+def test_the_json_of_a_proposal_is_that_of_the_checked_one(run: Run, daemon: FakeDaemonView) -> None:
+    with answering(daemon, PreflightResult(problem="no room")):
         status, out, _ = run("propose", "chat", "max_num_seqs=128", "--reason", "more", "--json")
 
     answer = json.loads(out)
@@ -229,21 +229,21 @@ def test_what_is_no_change_is_bad_usage(run: Run, knobs: tuple[str, ...]) -> Non
     assert run("propose", "chat", *knobs, "--reason", "r")[0] == 2
 
 
-def test_an_abort_finds_the_rollout_of_the_target(run: Run, desk: FakeDaemonView) -> None:
+def test_an_abort_finds_the_rollout_of_the_target(run: Run, daemon: FakeDaemonView) -> None:
     assert run("abort", "chat")[0] == 1
 
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
 
     assert run("abort", "chat", "--reason", "an incident") == (0, "chat-o1 is being taken back\n", "")
-    desk.settle(promoted=False)
+    daemon.settle(promoted=False)
     assert run("abort", "chat") == (0, "chat-o1 is taken back\n", "")
 
 
-def test_a_promoted_rollout_is_not_aborted(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_a_promoted_rollout_is_not_aborted(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
-    desk.settle(promoted=True)
+    daemon.settle(promoted=True)
 
     status, _, err = run("abort", "chat")
 
@@ -251,9 +251,9 @@ def test_a_promoted_rollout_is_not_aborted(run: Run, desk: FakeDaemonView) -> No
     assert "promoted" in err
 
 
-def test_pause_and_resume(run: Run, desk: FakeDaemonView) -> None:
+def test_pause_and_resume(run: Run, daemon: FakeDaemonView) -> None:
     assert run("pause", "chat") == (0, "chat is paused\n", "")
-    assert desk.states()["chat"].paused
+    assert daemon.states()["chat"].paused
     assert run("resume", "chat") == (0, "chat is not paused\n", "")
     assert run("pause", "nowhere")[0] == 1
 
@@ -285,8 +285,8 @@ def test_the_token_can_stand_in_the_environment(
     assert run("status")[0] == 0
 
 
-def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run, desk: FakeDaemonView) -> None:
-    desk.set(replace(desk.states()["chat"], note="\x1b]0;owned\x07\x9b2J\u202e"))
+def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.set(replace(daemon.states()["chat"], note="\x1b]0;owned\x07\x9b2J\u202e"))
 
     _, out, _ = run("status")
 
@@ -295,10 +295,10 @@ def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run, desk: FakeDaemo
 
 
 def test_a_unix_socket_is_an_address_too(
-    run: Run, desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+    run: Run, daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     listen = f"unix:{tmp_path / 'api.sock'}"
-    with served(desk, tokens, listen):
+    with served(daemon, tokens, listen):
         status, out, _ = run("status", "--url", listen)
 
     assert status == 0
@@ -306,7 +306,7 @@ def test_a_unix_socket_is_an_address_too(
 
 
 def test_the_daemons_own_socket_is_asked_first(
-    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     where = f"unix:{tmp_path / 'api.sock'}"
     monkeypatch.setattr(agent.api.client, "SOCKET", where)
@@ -314,7 +314,7 @@ def test_the_daemons_own_socket_is_asked_first(
     monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
 
     assert usual_url() == LOOPBACK
-    with served(desk, tokens, where, PeerIdentities({}, {})):
+    with served(daemon, tokens, where, PeerIdentities({}, {})):
         assert usual_url() == where
         status, out, _ = run("pause", "chat")  # the daemon's own user needs no token
 

@@ -92,12 +92,12 @@ def completed(script: Path, *words: str, env: Mapping[str, str] | None = None) -
     ],
 )
 def test_bash_completes_the_names_that_the_daemon_knows(
-    run: Run, desk: FakeDaemonView, script: Path, typed: tuple[str, ...], expected: set[str]
+    run: Run, daemon: FakeDaemonView, script: Path, typed: tuple[str, ...], expected: set[str]
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
-    desk.settle(promoted=True)
-    desk.suggest({"max_num_seqs": 96})
+    daemon.settle(promoted=True)
+    daemon.suggest({"max_num_seqs": 96})
 
     assert completed(script, *typed) == expected
 

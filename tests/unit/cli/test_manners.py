@@ -15,13 +15,13 @@ from tests.unit.cli.test_watch import line_of, piped
 WHY = "100 % passed: green is not worse after 82 requests in 10 s, and better at requests that miss the SLO"
 
 
-def rolled_out(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 64 + len(desk.suggestions())}, why="3 requests wait")
+def rolled_out(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 64 + len(daemon.suggestions())}, why="3 requests wait")
     assert run("approve", made.id, "--digest", made.digest)[0] == 0
-    desk.settle(promoted=True)
-    state = desk.states()["chat"]
+    daemon.settle(promoted=True)
+    state = daemon.states()["chat"]
     assert state.rollout is not None
-    desk.set(replace(state, rollout=replace(state.rollout, why=WHY)))
+    daemon.set(replace(state, rollout=replace(state.rollout, why=WHY)))
 
 
 def test_no_command_is_answered_with_the_commands(run: Run) -> None:
@@ -127,10 +127,10 @@ def test_a_full_disk_is_told() -> None:
 
 
 def test_a_list_of_rollouts_shows_why_in_a_line_and_one_of_them_all_of_it(
-    run: Run, desk: FakeDaemonView
+    run: Run, daemon: FakeDaemonView
 ) -> None:
     for _ in range(2):
-        rolled_out(run, desk)
+        rolled_out(run, daemon)
 
     with terminal("rollouts", columns=80) as window:
         both = plain(window.end()[1]).splitlines()
@@ -141,8 +141,8 @@ def test_a_list_of_rollouts_shows_why_in_a_line_and_one_of_them_all_of_it(
     assert " ".join(" ".join(one).split()).endswith(f" chat-o1: {WHY}")
 
 
-def test_who_leaves_a_wait_is_told_that_the_rollout_goes_on(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_who_leaves_a_wait_is_told_that_the_rollout_goes_on(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
 
     with terminal("abort", "chat", "--wait") as window:

@@ -11,33 +11,33 @@ from tests.unit.cli.conftest import Run
 
 
 @pytest.fixture
-def rollout(run: Run, desk: FakeDaemonView) -> str:
+def rollout(run: Run, daemon: FakeDaemonView) -> str:
     """Its id; it has just begun."""
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
     assert run("approve", made.id, "--digest", made.digest)[0] == 0
-    desk.set(replace(desk.states()["chat"], green=Server(name="chat-r1", setting={})))
+    daemon.set(replace(daemon.states()["chat"], green=Server(name="chat-r1", setting={})))
     return "chat-o1"
 
 
-def test_the_last_lines_are_printed(run: Run, desk: FakeDaemonView, rollout: str) -> None:
-    desk.logs["chat", "chat-r1"] = ("loading weights", "\tcapturing graphs")
+def test_the_last_lines_are_printed(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
+    daemon.logs["chat", "chat-r1"] = ("loading weights", "\tcapturing graphs")
 
     assert run("rollouts", rollout, "--log") == (0, "loading weights\n        capturing graphs\n", "")
     answer = json.loads(run("rollouts", rollout, "--log", "--json")[1])
     assert (answer["server"], answer["lines"][0]) == ("chat-r1", "loading weights")
 
 
-def test_nothing_in_it_steers_the_terminal(run: Run, desk: FakeDaemonView, rollout: str) -> None:
-    desk.logs["chat", "chat-r1"] = ("\x1b]0;owned\x07\x9b2J\u202e",)
+def test_nothing_in_it_steers_the_terminal(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
+    daemon.logs["chat", "chat-r1"] = ("\x1b]0;owned\x07\x9b2J\u202e",)
 
     _, out, _ = run("rollouts", rollout, "--log")
 
     assert out == "\\x1b]0;owned\\x07\\x9b2J\\u202e\n"
 
 
-def test_without_a_line_the_reason_is_said(run: Run, desk: FakeDaemonView, rollout: str) -> None:
+def test_without_a_line_the_reason_is_said(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
     silent = run("rollouts", rollout, "--log")
-    desk.unreadable = "docker: no Engine"
+    daemon.unreadable = "docker: no Engine"
     unreadable = run("rollouts", rollout, "--log")
 
     assert silent == (1, "", "trimtab: chat-r1 has written nothing.\n")

@@ -107,11 +107,11 @@ def test_a_terminal_that_is_closed_ends_it_also_where_that_is_no_signal() -> Non
 
 
 def test_a_daemon_that_is_away_is_told_below_what_was_seen(
-    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     listen = f"unix:{tmp_path / 'api.sock'}"
     token = ("--token-file", str(tmp_path / "operator"))
-    with served(desk, tokens, listen), terminal("top", "--url", listen, *token) as window:
+    with served(daemon, tokens, listen), terminal("top", "--url", listen, *token) as window:
         window.until("q ends this")
         (tmp_path / "api.sock").unlink()
         shown = plain(window.until("not heard from, trying again: no daemon answers"))
@@ -129,8 +129,8 @@ def test_a_terminal_that_cannot_be_drawn_anew_is_shown_lines() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_terminal_that_becomes_narrow_is_drawn_anew(desk: FakeDaemonView) -> None:
-    desk.set(replace(desk.states()["chat"], note="nothing is suggested: 12 requests run and none waits"))
+def test_a_terminal_that_becomes_narrow_is_drawn_anew(daemon: FakeDaemonView) -> None:
+    daemon.set(replace(daemon.states()["chat"], note="nothing is suggested: 12 requests run and none waits"))
     with terminal("top", columns=120) as window:
         window.until("q ends this")
         termios.tcsetwinsize(window.keyboard, (24, 40))
@@ -143,9 +143,9 @@ def test_a_terminal_that_becomes_narrow_is_drawn_anew(desk: FakeDaemonView) -> N
 
 
 @pytest.mark.usefixtures("run")
-def test_what_has_no_room_below_is_counted(desk: FakeDaemonView) -> None:
+def test_what_has_no_room_below_is_counted(daemon: FakeDaemonView) -> None:
     for number in range(40):
-        desk.set(State(target=f"target-{number:02}"))
+        daemon.set(State(target=f"target-{number:02}"))
 
     with terminal("top") as window:
         shown = plain(window.until("q ends this")).splitlines()

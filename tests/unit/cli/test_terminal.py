@@ -51,9 +51,9 @@ def test_the_help_tells_the_exit_statuses() -> None:
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("columns", [60, 80, 132])
-def test_a_table_fits_the_terminal_and_nothing_of_it_is_lost(desk: FakeDaemonView, columns: int) -> None:
+def test_a_table_fits_the_terminal_and_nothing_of_it_is_lost(daemon: FakeDaemonView, columns: int) -> None:
     why = "the queue grows: 3 requests wait and the KV cache is at 22 percent only"
-    desk.suggest({"max_num_seqs": 128, "max_num_batched_tokens": 8192}, why=why)
+    daemon.suggest({"max_num_seqs": 128, "max_num_batched_tokens": 8192}, why=why)
 
     with terminal("suggestions", columns=columns) as window:
         status, text = window.end()
@@ -65,10 +65,10 @@ def test_a_table_fits_the_terminal_and_nothing_of_it_is_lost(desk: FakeDaemonVie
 
 
 def test_where_nobody_looks_a_row_is_one_line(
-    run: Run, desk: FakeDaemonView, monkeypatch: pytest.MonkeyPatch
+    run: Run, daemon: FakeDaemonView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    desk.suggest({"max_num_seqs": 128}, why="wait " * 50)
+    daemon.suggest({"max_num_seqs": 128}, why="wait " * 50)
 
     assert len(run("suggestions")[1].splitlines()) == 2
     assert len(table(("A", "B"), [("x" * 90, "y" * 90)]).splitlines()) == 2
@@ -91,8 +91,8 @@ def test_no_colours_are_written_to_a_pipe(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_ctrl_c_ends_a_command_without_a_traceback(desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_ctrl_c_ends_a_command_without_a_traceback(daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
 
     with terminal("approve", made.id) as window:
         window.until("[y/N]")
@@ -101,4 +101,4 @@ def test_ctrl_c_ends_a_command_without_a_traceback(desk: FakeDaemonView) -> None
 
     assert status == 130
     assert "Traceback" not in text
-    assert desk.suggestions()[0].status == "open"
+    assert daemon.suggestions()[0].status == "open"

@@ -31,7 +31,7 @@ idle: nvidia_smi is lost: no such command: nvidia-smi
 
 
 @pytest.fixture
-def desk() -> Fleet:
+def daemon() -> Fleet:
     return Fleet()
 
 

@@ -44,10 +44,10 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.usefixtures("run")
 @IN_TERMINAL
-def test_a_watched_status_is_drawn_anew_and_ends_cleanly(desk: FakeDaemonView, key: str) -> None:
+def test_a_watched_status_is_drawn_anew_and_ends_cleanly(daemon: FakeDaemonView, key: str) -> None:
     with terminal("status", "--watch", columns=100) as window:
         window.until("observing")
-        desk.set(replace(desk.states()["chat"], note="looked at by ann"))
+        daemon.set(replace(daemon.states()["chat"], note="looked at by ann"))
         window.until("looked at by ann")
         window.type(key)
         status, text = window.end()
@@ -59,27 +59,27 @@ def test_a_watched_status_is_drawn_anew_and_ends_cleanly(desk: FakeDaemonView, k
 
 
 @pytest.mark.usefixtures("run")
-def test_where_nobody_looks_each_change_is_a_line(desk: FakeDaemonView) -> None:
+def test_where_nobody_looks_each_change_is_a_line(daemon: FakeDaemonView) -> None:
     with piped("status", "--watch") as process:
         assert line_of(process) == "chat: observing, chat-r0 blue\n"
-        desk.suggest({"max_num_seqs": 128})
+        daemon.suggest({"max_num_seqs": 128})
         assert line_of(process) == "chat: proposed, chat-r0 blue, chat-s1 waits for a person\n"
         process.send_signal(2)
         assert process.wait(60) == 0
 
 
 @pytest.mark.usefixtures("run")
-def test_watched_json_is_a_document_for_each_change(desk: FakeDaemonView) -> None:
+def test_watched_json_is_a_document_for_each_change(daemon: FakeDaemonView) -> None:
     with piped("status", "--watch", "--json") as process:
         assert json.loads(line_of(process))["phase"] == "observing"
-        desk.suggest({"max_num_seqs": 128})
+        daemon.suggest({"max_num_seqs": 128})
         assert json.loads(line_of(process))["phase"] == "proposed"
 
 
-def test_rollouts_are_listed(run: Run, desk: FakeDaemonView) -> None:
+def test_rollouts_are_listed(run: Run, daemon: FakeDaemonView) -> None:
     assert run("rollouts") == (0, "no rollouts\n", "")
 
-    made = desk.suggest({"max_num_seqs": 128})
+    made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
 
     head, row = run("rollouts")[1].splitlines()
@@ -91,22 +91,22 @@ def test_rollouts_are_listed(run: Run, desk: FakeDaemonView) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_watched_rollout_is_told_to_its_end(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_a_watched_rollout_is_told_to_its_end(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
 
     with piped("rollouts", "--watch") as process:
         assert line_of(process).startswith("chat-o1 running: launching, step 1 of ")
-        desk.settle(promoted=True)
+        daemon.settle(promoted=True)
         assert line_of(process) == "chat-o1 promoted, judged\n"
 
 
 @pytest.mark.parametrize(("promoted", "expected"), [(True, 0), (False, 1)])
 def test_an_approval_waits_for_the_verdict(
-    run: Run, desk: FakeDaemonView, promoted: bool, expected: int
+    run: Run, daemon: FakeDaemonView, promoted: bool, expected: int
 ) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
-    timer = threading.Timer(0.5, lambda: settle_begun(desk, promoted=promoted))
+    made = daemon.suggest({"max_num_seqs": 128})
+    timer = threading.Timer(0.5, lambda: settle_begun(daemon, promoted=promoted))
     timer.start()
 
     status, out, err = run("approve", made.id, "--digest", made.digest, "--wait")
@@ -117,16 +117,16 @@ def test_an_approval_waits_for_the_verdict(
     assert err.startswith("chat-o1 running: launching, step 1 of ")
 
 
-def settle_begun(desk: FakeDaemonView, *, promoted: bool) -> None:
-    while not desk.rollouts():
+def settle_begun(daemon: FakeDaemonView, *, promoted: bool) -> None:
+    while not daemon.rollouts():
         threading.Event().wait(0.05)
-    desk.settle(promoted=promoted)
+    daemon.settle(promoted=promoted)
 
 
-def test_an_abort_waits_until_all_is_back(run: Run, desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_an_abort_waits_until_all_is_back(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
-    timer = threading.Timer(0.5, lambda: desk.settle(promoted=False))
+    timer = threading.Timer(0.5, lambda: daemon.settle(promoted=False))
     timer.start()
 
     status, out, _ = run("abort", "chat", "--wait", "--json")
@@ -136,14 +136,14 @@ def test_an_abort_waits_until_all_is_back(run: Run, desk: FakeDaemonView) -> Non
 
 
 @pytest.mark.usefixtures("run")
-def test_a_terminal_shows_the_progress_on_one_line(desk: FakeDaemonView) -> None:
-    made = desk.suggest({"max_num_seqs": 128})
+def test_a_terminal_shows_the_progress_on_one_line(daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
 
     with terminal("approve", made.id, "--wait", columns=60) as window:
         window.until("[y/N]")
         window.type("y\n")
         window.until("\x1b[K")
-        desk.settle(promoted=True)
+        daemon.settle(promoted=True)
         status, text = window.end()
 
     assert status == 0
@@ -152,10 +152,10 @@ def test_a_terminal_shows_the_progress_on_one_line(desk: FakeDaemonView) -> None
 
 @pytest.mark.usefixtures("run")
 @IN_TERMINAL
-def test_top_shows_every_target_live(desk: FakeDaemonView, key: str) -> None:
+def test_top_shows_every_target_live(daemon: FakeDaemonView, key: str) -> None:
     with terminal("top", columns=140) as window:
         first = plain(window.until("q ends this"))
-        desk.suggest({"max_num_seqs": 128})
+        daemon.suggest({"max_num_seqs": 128})
         window.until("proposed")
         window.type(key)
         status, _ = window.end()
@@ -180,29 +180,29 @@ def test_a_daemon_that_is_away_ends_a_watch_only_at_its_begin() -> None:
 
 @pytest.mark.usefixtures("run")
 def test_a_watch_outlives_a_daemon_that_is_started_again(
-    desk: FakeDaemonView, tokens: Tokens, tmp_path: Path
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     listen = f"unix:{tmp_path / 'api.sock'}"
     with ExitStack() as first:
-        first.enter_context(served(desk, tokens, listen))
+        first.enter_context(served(daemon, tokens, listen))
         with piped("status", "--watch", "--url", listen) as process:
             line_of(process)
             first.close()
             assert process.stderr is not None
             assert "no daemon answers" in process.stderr.readline()
-            desk.suggest({"max_num_seqs": 128})
-            with served(desk, tokens, listen):
+            daemon.suggest({"max_num_seqs": 128})
+            with served(daemon, tokens, listen):
                 assert line_of(process).startswith("chat: proposed, ")
                 process.send_signal(2)
                 assert process.wait(60) == 0
 
 
 @pytest.mark.usefixtures("run")
-def test_a_closed_pipe_ends_a_watch(desk: FakeDaemonView) -> None:
+def test_a_closed_pipe_ends_a_watch(daemon: FakeDaemonView) -> None:
     with piped("status", "--watch") as process:
         line_of(process)
         assert process.stdout is not None
         os.close(os.dup(process.stdout.fileno()))
         process.stdout.close()
-        desk.suggest({"max_num_seqs": 128})
+        daemon.suggest({"max_num_seqs": 128})
         assert process.wait(60) == 0
