@@ -24,7 +24,7 @@ from statistics import quantiles
 from agent.audit.chain import verify
 from agent.audit.history import History
 from agent.audit.journal import OPENED, Journal
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, line_of
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line
 from agent.audit.segments import RetentionLimits, name_of
 from agent.domain.model import Evidence, Plan, Server, Step
 from agent.domain.request_counts import RequestCounts
@@ -93,7 +93,7 @@ def append_all(path: Path, entries: int, sync: Callable[[int], None]) -> list[fl
 def long_journal(path: Path, entries: int) -> None:
     """What the daemon would have left after so many entries; each line is made from one: that is quicker."""
     state, plain = (
-        line_of(entry, seq=1, prev=GENESIS, boot_id="b", host="h")
+        encode_line(entry, seq=1, prev=GENESIS, boot_id="b", host="h")
         for entry in (replace(ENTRY, action=OPENED), ENTRY)
     )
     limit, size, first, prev = RetentionLimits().segment_bytes, 0, 1, GENESIS

@@ -16,7 +16,7 @@ from docker.types import CancellableStream
 from docker.utils import convert_filters, kwargs_from_env
 
 from agent.domain.errors import SensorError
-from agent.io.bounded import gathered
+from agent.io.bounded import join_chunks
 from docker_engine.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
 
 ACTIONS = ("oom", "die", "start", "kill", "pause", "unpause", "rename", "destroy", "health_status")
@@ -133,7 +133,7 @@ def _listed(api: docker.APIClient) -> ContainerListing:
     where = f"{api.base_url}/v{api.api_version}/containers/json"
     with api.get(where, params={"all": 1}, stream=True, timeout=api.timeout) as answer:
         answer.raise_for_status()
-        return ContainerListing(summaries_of(gathered(answer.iter_content(_AT_ONCE))))
+        return ContainerListing(summaries_of(join_chunks(answer.iter_content(_AT_ONCE))))
 
 
 def connected(host: str, timeout_s: float) -> docker.APIClient:

@@ -12,7 +12,7 @@ from docker.errors import DockerException
 from docker.types import CancellableStream
 from docker.utils import convert_filters
 
-from agent.io.bounded import json_in
+from agent.io.bounded import parse_json
 
 Json = dict[str, Any]
 
@@ -116,7 +116,7 @@ class _Listener:
 def event_of(line: bytes) -> Json:
     """RESYNC for what cannot be read: whatever it would have said, it can be looked at."""
     try:
-        event = json_in(line)
+        event = parse_json(line)
     except ValueError:
         return RESYNC
     actor = (event.get("Actor") or {}) if isinstance(event, dict) else None

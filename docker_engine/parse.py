@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from agent.domain.errors import SensorError
-from agent.plugins.option_errors import problem
+from agent.plugins.option_errors import describe_problem
 
 _T = TypeVar("_T")
 _SHOWN = 200
@@ -92,5 +92,5 @@ def _read(shape: TypeAdapter[_T], text: bytes) -> _T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        what = f"{where} {problem(first)}".strip()[:_SHOWN]
+        what = f"{where} {describe_problem(first)}".strip()[:_SHOWN]
         raise SensorError(f"the Docker Engine says what cannot be read: {what}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 
 from actuators.envoy.split import Json
-from agent.io.bounded import body_of, json_in
+from agent.io.bounded import parse_json, read_body
 
 STATS = {
     "cds": "cluster_manager.cds",
@@ -42,7 +42,7 @@ class Admin:
                 aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
                 session.get(f"http://envoy{path}", params=query) as answer,
             ):
-                body = json_in(await body_of(answer))
+                body = parse_json(await read_body(answer))
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return None
         return body if isinstance(body, dict) else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from actuators.envoy.fence import Fence, Writer
 from actuators.envoy.split import CarriedWeights, Json, carried_by
 from agent.domain.errors import ActError
-from agent.io.bounded import json_in
+from agent.io.bounded import parse_json
 
 
 class BrokenFileError(ActError):
@@ -51,7 +51,7 @@ class XdsFiles:
         """version_info and resources; None: there is no such file. Raises BrokenFileError."""
         path = self.path(kind)
         try:
-            content = json_in(path.read_bytes())
+            content = parse_json(path.read_bytes())
             return str(content["version_info"]), tuple(dict(resource) for resource in content["resources"])
         except FileNotFoundError:
             return None

@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 
 from agent.domain.errors import ActError
-from agent.io.bounded import flowed
+from agent.io.bounded import read_stream
 
 _SMI_S = 20.0  # without its persistence daemon the driver takes seconds per GPU
 _REAP_S = 2.0  # one that hangs in the driver may outlive even SIGKILL
@@ -70,7 +70,7 @@ async def _asked(command: str, fields: Sequence[str], within_s: float) -> tuple[
     assert child.stdout is not None
     try:
         async with asyncio.timeout(within_s):
-            said = await flowed(_pieces(child.stdout))
+            said = await read_stream(_pieces(child.stdout))
             await child.wait()
     except ValueError as error:
         raise ActError(f"{command} prints what no table is: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from agent.domain.answers import GoldenAnswer
-from agent.io.bounded import body_of, json_in
+from agent.io.bounded import parse_json, read_body
 
 TOKENS = 48  # asked of each answer
 BEYOND = 1e6  # no log-probability is; vLLM says -9999 for what is impossible
@@ -45,7 +45,7 @@ async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> Gol
         try:
             async with session.post("/v1/completions", json=body, allow_redirects=False) as answer:
                 if answer.status == _OK:
-                    return read(json_in(await body_of(answer)))
+                    return read(parse_json(await read_body(answer)))
                 if answer.status == _REFUSED and body is not plain:
                     body = plain
                     continue

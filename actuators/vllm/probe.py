@@ -13,7 +13,7 @@ from actuators.vllm import answers as golden_answers
 from actuators.vllm.warm_up import Log, WarmUpRequests, no_log
 from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError
-from agent.io.bounded import body_of, json_in
+from agent.io.bounded import parse_json, read_body
 
 _IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 
@@ -57,7 +57,7 @@ class OpenAiProbe:
             ):
                 if answer.status != 200:  # noqa: PLR2004
                     return None
-                counts = _IN_ENGINE.findall((await body_of(answer)).decode("utf-8", "replace"))
+                counts = _IN_ENGINE.findall((await read_body(answer)).decode("utf-8", "replace"))
                 return round(sum(map(float, counts))) if counts else None
         except (TimeoutError, aiohttp.ClientError, ValueError, OverflowError):
             return None
@@ -104,7 +104,7 @@ class OpenAiProbe:
         try:
             async with session.get("/v1/models", allow_redirects=False) as answer:
                 answer.raise_for_status()
-                first = json_in(await body_of(answer))["data"][0]
+                first = parse_json(await read_body(answer))["data"][0]
                 return str(first["id"]), int(first.get("max_model_len") or 2048)
         except (
             aiohttp.ClientError,

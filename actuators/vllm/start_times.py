@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from agent.io.bounded import json_in
+from agent.io.bounded import parse_json
 from vllm_facts.values import Setting
 
 StartKind = Literal["warm", "cold", "unknown", "stop"]
@@ -92,7 +92,7 @@ class StartTimes:
 
     def _body(self) -> dict[str, Any]:
         with suppress(OSError, ValueError):
-            body = json_in(self.path.read_bytes())
+            body = parse_json(self.path.read_bytes())
             return body if isinstance(body, dict) else {}
         return {}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from actuators.vllm.answers import BUSY
-from agent.io.bounded import error_in, json_in
+from agent.io.bounded import parse_json, read_error
 from vllm_facts.log_lines import compile_lines
 
 _AT_ONCE = 8
@@ -85,13 +85,13 @@ async def _complete(session: aiohttp.ClientSession, model: str, prompt: str) -> 
 
 async def _streamed(answer: aiohttp.ClientResponse) -> str:
     if answer.status != 200:  # noqa: PLR2004
-        return f"status {answer.status}: {(await error_in(answer))[:200]}"
+        return f"status {answer.status}: {(await read_error(answer))[:200]}"
     tokens = 0
     async for line in answer.content:
         data = line.strip().removeprefix(b"data:").strip()
         if not data or data == b"[DONE]":
             continue
-        match json_in(data):
+        match parse_json(data):
             case {"error": error}:
                 return f"an error in the stream: {str(error)[:200]}"
             case {"choices": [{"finish_reason": "abort"}, *_]}:

@@ -43,9 +43,9 @@ def case_of(args: argparse.Namespace, command: ServeCommand, *, version: str = "
     if gpus is not None and gpus < 1:
         raise ConfigError(f"--gpus {gpus}: must be at least 1")
     if args.profile and args.profile not in PROFILES:
-        from agent.plugins.option_errors import meant  # noqa: PLC0415 - its patterns cost more than all of this file
+        from agent.plugins.option_errors import suggest_name  # noqa: PLC0415 - its patterns cost more than all of this file
 
-        raise ConfigError(f"--profile {args.profile}: is not known{meant(args.profile, PROFILES)}")
+        raise ConfigError(f"--profile {args.profile}: is not known{suggest_name(args.profile, PROFILES)}")
     return Deployment(
         setting={**setting, **command.reach},
         env={**command.reaching, **_environment(args.env)},

@@ -12,7 +12,7 @@ from agent.domain.model import Evidence, Proposal, Slo
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.plugins import loader
-from agent.plugins.third_party import GuardedPolicy, where
+from agent.plugins.third_party import GuardedPolicy, failure_location
 from lint.precedence import ranked
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flags import with_setting
@@ -54,14 +54,14 @@ def _built() -> tuple[dict[str, Any], list[str]]:
     try:
         names: Sequence[str] = loader.names("policies")
     except ConfigError as error:  # two of one name: neither is asked
-        names, broken = sorted(loader.own_plugins("policies")), [str(error)]
+        names, broken = sorted(loader.shipped_plugins("policies")), [str(error)]
     for name in names:
         try:
             built[name] = loader.build("policies", name, {})
         except ConfigError as error:
             broken.append(str(error))
         except Exception as error:  # noqa: BLE001 - a stranger's mistake must not end the command
-            broken.append(f"{name}: {where(error)}")
+            broken.append(f"{name}: {failure_location(error)}")
     return built, broken
 
 
@@ -73,7 +73,7 @@ def _unusable(proposals: Sequence[Proposal]) -> str:
         for proposal in proposals:
             with_setting(("vllm", "serve", "MODEL"), proposal.to)
     except Exception as error:  # noqa: BLE001 - as above
-        return " ".join(where(error).split())
+        return " ".join(failure_location(error).split())
     return ""
 
 

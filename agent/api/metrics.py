@@ -148,8 +148,8 @@ def _of_loop(name: str, meters: SelfMetrics, state: State, clock: float) -> Iter
         yield "lease_seconds", (name,), state.route.lease_s
     for source, losses in sorted(meters.lost.items()):
         yield "source_losses_total", (name, source), losses
-    for (sample, server), heard_at in sorted(meters.heard_at.items()):
-        yield "sample_age_seconds", (name, sample, server), clock - heard_at
+    for (sample, server), received_at in sorted(meters.received_at.items()):
+        yield "sample_age_seconds", (name, sample, server), clock - received_at
 
 
 def _told(daemon: DaemonView) -> Iterator[MetricSample]:

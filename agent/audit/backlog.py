@@ -17,7 +17,7 @@ MOST = 500
 """Late entries that are kept; of those beyond only the newest, which holds the whole state."""
 
 
-def takes_back(before: State, after: State, effects: tuple[Effect, ...]) -> bool:
+def only_rolls_back(before: State, after: State, effects: tuple[Effect, ...]) -> bool:
     """Whether the step only goes back to the servers of the setting in force."""
     ends = before.phase is Phase.ROLLING_BACK and after.phase is Phase.COOLDOWN
     if after.phase is not Phase.ROLLING_BACK and not ends:

@@ -47,7 +47,7 @@ HAPPENED: dict[type[e.Event], str] = {
 }
 
 
-def entry_of(before: State, after: State, event: e.Event, effects: tuple[Effect, ...]) -> JournalEntry:
+def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effect, ...]) -> JournalEntry:
     """One entry for one transition; `state` is what recovery goes on from."""
     suggestion, rollout = after.suggestion, after.rollout
     running = rollout is not None and (after.green is not None or before.green is not None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agent.audit.journal import Journal
-from agent.audit.records import JournalRecord, state_of
+from agent.audit.records import JournalRecord, parse_state
 from agent.domain.state import Rollout, State, Suggestion
 from agent.judge.report import accounts
 
@@ -46,7 +46,7 @@ class History:
         history = cls()
         for record in _pages(journal):
             history.recall(record)
-            state = state_of(record)
+            state = parse_state(record)
             if state is not None:
                 history.hear(state)
         return history

@@ -30,7 +30,7 @@ from agent.audit.records import (
     BrokenLineError,
     JournalEntry,
     JournalRecord,
-    line_of,
+    encode_line,
     parse,
 )
 from agent.audit.recovery import reread
@@ -184,7 +184,9 @@ class Journal:
     def _line(self, entry: JournalEntry, head: Head) -> tuple[bytes, JournalRecord]:
         """The line that stands for the entry after `head`."""
         try:
-            line = line_of(entry, seq=head.seq + 1, prev=head.hash, boot_id=self._boot_id, host=self._host)
+            line = encode_line(
+                entry, seq=head.seq + 1, prev=head.hash, boot_id=self._boot_id, host=self._host
+            )
         except (CanonicalizationError, BrokenLineError) as error:
             raise JournalError(f"{self._path}: {entry.action} cannot be written: {error}") from error
         if len(line) > LONGEST_LINE:

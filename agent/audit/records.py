@@ -94,7 +94,7 @@ class BrokenLineError(ValueError):
     """A line that is not what was once written there; the message says in which way."""
 
 
-def line_of(entry: JournalEntry, *, seq: int, prev: str, boot_id: str, host: str) -> bytes:
+def encode_line(entry: JournalEntry, *, seq: int, prev: str, boot_id: str, host: str) -> bytes:
     """The line for `entry` with its newline: secrets masked, chained to `prev`.
 
     Raises rfc8785.CanonicalizationError, and BrokenLineError for a state that a restart could not read back.
@@ -109,7 +109,7 @@ def line_of(entry: JournalEntry, *, seq: int, prev: str, boot_id: str, host: str
     members = {name: rfc8785.dumps(name) + b":" + rfc8785.dumps(value) for name, value in body.items()}
     members["hash"] = b'"hash":"%s"' % hashlib.sha256(_object(members)).hexdigest().encode()
     line = _object(members)
-    state_of(parse(line))
+    parse_state(parse(line))
     return line + b"\n"
 
 
@@ -127,7 +127,7 @@ def parse(line: bytes) -> JournalRecord:
         raise BrokenLineError(f"it is not an entry: {where}{first['msg']}") from error
 
 
-def state_of(record: JournalRecord) -> State | None:
+def parse_state(record: JournalRecord) -> State | None:
     """The state that the record holds. Raises BrokenLineError if this trimtab cannot read it."""
     if record["state"] is None:
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from agent.audit import checkpoints
 from agent.audit.chain import Head, before, chain, cuts_in, read
 from agent.audit.checkpoints import Signer
-from agent.audit.records import LONGEST_LINE, BrokenLineError, JournalRecord, state_of
+from agent.audit.records import LONGEST_LINE, BrokenLineError, JournalRecord, parse_state
 from agent.audit.segments import Segment, last_line
 from agent.domain.errors import JournalError
 from agent.domain.state import State
@@ -86,7 +86,7 @@ def _check(record: JournalRecord, signer: Signer | None) -> None:
 
 def _state(path: Path, record: JournalRecord) -> State:
     try:
-        state = state_of(record)
+        state = parse_state(record)
     except BrokenLineError as error:
         raise JournalError(f"{path}: entry {record['seq']}: {error}") from error
     if state is None:

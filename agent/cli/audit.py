@@ -12,11 +12,11 @@ from typing import Any
 
 from agent.audit import checkpoints
 from agent.audit.chain import Head, Verification, verify
-from agent.audit.journald_export import exported
 from agent.audit.records import BrokenLineError, JournalRecord, parse
 from agent.audit.segments import reading
 from agent.cli.dispatch import Subparsers
 from agent.domain.errors import JournalError
+from agent.telemetry.journald import encode_record
 from agent.terminal.capabilities import BOLD, DIM, RED, coloured, columns
 from agent.terminal.cell_width import folded
 from agent.terminal.tables import complain, moment, safe, value
@@ -216,7 +216,7 @@ def _export(args: argparse.Namespace) -> int:
         except BrokenLineError as error:
             raise JournalError(f"{where}: {error}") from error
         if _asked_for(record, args):
-            sys.stdout.buffer.write(line + b"\n" if args.format == "jsonl" else exported(record))
+            sys.stdout.buffer.write(line + b"\n" if args.format == "jsonl" else encode_record(record))
     sys.stdout.buffer.flush()
     return OK
 

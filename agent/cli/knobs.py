@@ -16,7 +16,7 @@ from agent.cli.dispatch import Subparsers
 from agent.config.loader import policies_dir_of
 from agent.domain.errors import ConfigError
 from agent.plugins import loader
-from agent.plugins.option_errors import meant
+from agent.plugins.option_errors import suggest_name
 from agent.terminal.tables import lines_of, table, value
 from vllm_facts.flag_table import SHORT
 from vllm_facts.knobs import KNOBS
@@ -43,7 +43,7 @@ def register(subparsers: Subparsers) -> None:
 
 def _policies(args: argparse.Namespace) -> int:
     folder = policies_dir_of(args.config) if args.config else None
-    origins = {name: other.origin for name, other in loader.strangers("policies", folder).items()}
+    origins = {name: other.origin for name, other in loader.third_party_policies("policies", folder).items()}
     names = _chosen(args.name, loader.names("policies", folder=folder))
     found = [_policy(name, origins.get(name, "trimtab"), folder) for name in names]
     text = f"{json.dumps(found, indent=2)}\n" if args.json else "\n".join(map(_told, found))
@@ -53,7 +53,7 @@ def _policies(args: argparse.Namespace) -> int:
 
 def _policy(name: str, origin: str, folder: Path | None) -> dict[str, Any]:
     plugin = loader.load("policies", name, folder=folder)
-    module, source = sys.modules[plugin.__module__], loader.source_of(plugin.__module__)
+    module, source = sys.modules[plugin.__module__], loader.read_source(plugin.__module__)
     return {
         "name": name,
         "origin": origin,
@@ -161,9 +161,9 @@ def _chosen(name: str | None, known: Collection[str]) -> list[str]:
 
 
 def _nearest(plain: str, known: Collection[str]) -> str:
-    """The few names that may be meant, or where all of them are; a short list is given whole."""
+    """The few names that may be suggest_name, or where all of them are; a short list is given whole."""
     if len(known) <= _FEW:
-        return meant(plain, known)
+        return suggest_name(plain, known)
     near = get_close_matches(plain.lower(), known, n=_NEAR)
     inside = sorted(one for one in known if plain.lower() in one)[:_NEAR] if len(plain) > _SHORT else []
     names = list(dict.fromkeys([*near, *inside]))[:_NEAR]

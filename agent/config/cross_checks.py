@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from agent.config.listen import SOCKET, UNIX
 from agent.config.tables import DEFAULT_LISTEN, FileTable
 from agent.config.types import address, listens, split_address
-from agent.plugins.option_errors import meant, problem
+from agent.plugins.option_errors import describe_problem, suggest_name
 
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
@@ -78,7 +78,7 @@ def unknown_knobs(
             name = f'"{knob}"' if "." in knob else knob
             head = f"[targets.bounds.{name}{of_target(document, index)}]"
             if knob.partition(".")[0] not in (*known, *flags):
-                yield f"{head}: unknown knob{meant(knob, known)}"
+                yield f"{head}: unknown knob{suggest_name(knob, known)}"
             elif isinstance(table, dict) and not tunable(knob) and not _limited(table):
                 yield (
                     f"{head}: trimtab does not change {knob} unless its values are named:"
@@ -122,10 +122,10 @@ def _complaint(details: ErrorDetails, document: Mapping[str, object]) -> str:
     path = list(details["loc"])
     if details["type"] == "extra_forbidden":
         known = _table_at(FileTable, path[:-1]).model_fields
-        return f"{_written(path, document)}: unknown key{meant(str(path[-1]), known)}"
+        return f"{_written(path, document)}: unknown key{suggest_name(str(path[-1]), known)}"
     if details["type"] == "wrong_key":
         return f"{_written([*path, details['ctx']['key']], document)}: {details['ctx']['what']}"
-    return f"{_written(path, document)}: {problem(details)}"
+    return f"{_written(path, document)}: {describe_problem(details)}"
 
 
 def _table_at(annotation: Any, path: Sequence[str | int]) -> type[BaseModel]:  # noqa: ANN401 - a type form

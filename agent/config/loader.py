@@ -77,7 +77,7 @@ def load(path: Path, *, build: BuildPlugin = loader.build) -> Config:
 def parse(text: str, *, here: Path, build: BuildPlugin = loader.build) -> Config:
     """The config of a TOML text. `here`: what its relative paths are relative to."""
     try:
-        document = loader.frozen(tomllib.loads(text))
+        document = loader.freeze_lists(tomllib.loads(text))
         return _checked(document, here, build)
     except RecursionError:
         raise ConfigError("not a trimtab config: it is nested too deep") from None
@@ -162,8 +162,8 @@ def _policies(
     folder = _policies_dir(document, here)
     dropped: tuple[str, ...] = ()
     try:
-        dropped = tuple(third_party.dropped(folder))
-        loader.strangers("policies", folder)
+        dropped = tuple(third_party.policies_in_folder(folder))
+        loader.third_party_policies("policies", folder)
     except ConfigError as error:
         workshop.problems.append(f"[agent] policies_dir: {error}" if folder else f"[policies] {error}")
         return ()

@@ -1,4 +1,4 @@
-"""What another program answers, as far as it goes: so many bytes, and JSON that ends somewhere."""
+"""Bounded reading of responses from other programs: a size limit for bodies, one error type for JSON."""
 
 import json
 from collections.abc import AsyncIterable, Iterable
@@ -6,45 +6,45 @@ from typing import Any
 
 import aiohttp
 
-MOST_BYTES = 8 * 2**20  # a page of a vLLM server's metrics is 50 kB per data-parallel rank
+MOST_BYTES = 8 * 2**20  # a vLLM server's metrics page has 50 kB per data-parallel rank
 MOST_OF_AN_ERROR = 4096
 
 
-async def body_of(answer: aiohttp.ClientResponse, at_most: int = MOST_BYTES) -> bytes:
-    """The whole body, unpacked. Raises ValueError when it is larger than `at_most` bytes."""
-    return await flowed(answer.content.iter_any(), at_most)
+async def read_body(answer: aiohttp.ClientResponse, at_most: int = MOST_BYTES) -> bytes:
+    """Read the full body, decompressed. Raises ValueError if it is larger than `at_most` bytes."""
+    return await read_stream(answer.content.iter_any(), at_most)
 
 
-async def flowed(chunks: AsyncIterable[bytes], at_most: int = MOST_BYTES) -> bytes:
-    """All that comes, of whatever stream. Raises ValueError when it is more than `at_most` bytes."""
+async def read_stream(chunks: AsyncIterable[bytes], at_most: int = MOST_BYTES) -> bytes:
+    """Read a stream to its end. Raises ValueError if it is larger than `at_most` bytes."""
     body = bytearray()
     async for chunk in chunks:
-        _add(body, chunk, at_most)
+        _append(body, chunk, at_most)
     return bytes(body)
 
 
-def gathered(chunks: Iterable[bytes], at_most: int = MOST_BYTES) -> bytes:
-    """The same for a library that waits. Raises ValueError."""
+def join_chunks(chunks: Iterable[bytes], at_most: int = MOST_BYTES) -> bytes:
+    """Like `read_stream`, for blocking libraries. Raises ValueError."""
     body = bytearray()
     for chunk in chunks:
-        _add(body, chunk, at_most)
+        _append(body, chunk, at_most)
     return bytes(body)
 
 
-async def error_in(answer: aiohttp.ClientResponse) -> str:
-    """The beginning of what it says about a refusal."""
+async def read_error(answer: aiohttp.ClientResponse) -> str:
+    """Read the beginning of an error response's body."""
     return (await answer.content.read(MOST_OF_AN_ERROR)).decode("utf-8", "replace")
 
 
-def json_in(body: bytes) -> Any:  # noqa: ANN401 - whatever JSON came
-    """Raises ValueError."""
+def parse_json(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
+    """Parse JSON. Raises ValueError, also for nesting beyond Python's recursion limit."""
     try:
         return json.loads(body)
     except RecursionError as error:
         raise ValueError("the answer is nested too deeply") from error
 
 
-def _add(body: bytearray, chunk: bytes, at_most: int) -> None:
+def _append(body: bytearray, chunk: bytes, at_most: int) -> None:
     body += chunk
     if len(body) > at_most:
         raise ValueError(f"the answer is larger than {at_most} bytes")

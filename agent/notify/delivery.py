@@ -22,7 +22,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from agent.audit.records import BrokenLineError, JournalRecord, state_of
+from agent.audit.records import BrokenLineError, JournalRecord, parse_state
 from agent.domain.errors import JournalError, NoticeError
 from agent.domain.ports import Now
 from agent.domain.state import State
@@ -243,7 +243,7 @@ def remembered(file: Path, head: int) -> tuple[int, dict[str, str]]:
 
 def notices_of(record: JournalRecord) -> Iterator[Notice]:
     try:
-        state = state_of(record)
+        state = parse_state(record)
     except BrokenLineError:  # of another version: its time is over anyway
         return
     if state is not None:

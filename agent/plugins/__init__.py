@@ -1,1 +1,1 @@
-"""Finding, checking and building policies, sensors, actuators and notifiers, shipped or third-party."""
+"""Discovery, validation and construction of policies, sensors, actuators and notifiers."""

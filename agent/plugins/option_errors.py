@@ -1,4 +1,4 @@
-"""Saying what is wrong with a configuration: the key, what was found, what was probably meant."""
+"""Saying what is wrong with a configuration: the key, what was found, what was probably suggest_name."""
 
 import reprlib
 from collections.abc import Iterable
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from vllm_facts.masking import MASK, secret_name
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails  # a tenth of a second, which `trimtab lint` need not wait
+    from pydantic_core import ErrorDetails  # its import takes 0.1 s, which `trimtab lint` saves
 
+LONGEST_S = 365 * 24 * 3600.0  # some clocks and sockets overflow after a few centuries
 _MUST_BE = {
     "bool_type": "true or false",
     "dict_type": "a table",
@@ -25,8 +26,8 @@ _MUST_BE = {
 }
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or else the names there are, to end a complaint with."""
+def suggest_name(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean X?`, or the list of known names, as the end of an error text."""
     names = sorted(known)
     near = get_close_matches(word.lower().replace("-", "_"), names, n=1)
     if near:
@@ -34,8 +35,8 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f" (there are: {', '.join(names)})" if names else ""
 
 
-def problem(details: "ErrorDetails", key: str = "") -> str:
-    """What pydantic found, as the end of a sentence that begins with the keys that lead to it."""
+def describe_problem(details: "ErrorDetails", key: str = "") -> str:
+    """Describe a pydantic error as the end of a sentence that starts with the path of its key."""
     kind, context = details["type"], details.get("ctx", {})
     if kind == "missing":
         return "missing; it is required"
@@ -47,10 +48,20 @@ def problem(details: "ErrorDetails", key: str = "") -> str:
         return f"must be {context['expected']}, not {found}"
     if kind in _MUST_BE:
         return f"must be {_MUST_BE[kind]}, not {found}"
-    said = details["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return f"must be {said}, not {found}" if said != details["msg"] else f"{said}, not {found}"
+    message = details["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    return f"must be {message}, not {found}" if message != details["msg"] else f"{message}, not {found}"
 
 
 def shown(value: object, keys: str = "") -> str:
-    """The value as the operator wrote it, shortened; not if its keys say that it is a secret."""
+    """Return the value as written, shortened; masked if its keys name a secret."""
     return MASK if secret_name(keys) else reprlib.repr(value)
+
+
+def check_periods(options: object, *names: str) -> None:
+    """Raise ValueError, naming the field, unless each named field is a number of seconds above 0."""
+    for name in names:
+        value = getattr(options, name)
+        if isinstance(value, bool) or not 0 < value <= LONGEST_S:
+            raise ValueError(
+                f"{name} must be a number of seconds above 0 and at most a year, not {shown(value)}"
+            )

@@ -1,7 +1,7 @@
-"""Policies that others wrote: of installed packages (entry points), and files in a folder of the operator's.
+"""Third-party policies: entry points of installed packages, and files in the operator's `policies_dir`.
 
-They run in the daemon, with its rights. What they get wrong must be said with their file and line, and must
-not end the daemon.
+They run inside the daemon with its privileges. Their errors are reported with file and line, and never end
+the daemon.
 """
 
 import re
@@ -19,74 +19,74 @@ from agent.domain.errors import ConfigError
 from agent.domain.model import Proposal
 
 GROUP = "trimtab.policies"
-SAYS_PLUGIN = re.compile(r"^plugin\b.*=", re.MULTILINE)
+PLUGIN_LINE = re.compile(r"^plugin\b.*=", re.MULTILINE)
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class ThirdPartyPolicy:
-    """One policy that is not ours. `origin`: the package and its version, or the file."""
+    """A policy that trimtab does not ship. `origin`: the package and its version, or the file."""
 
     name: str
     origin: str
-    place: EntryPoint | Path
+    source: EntryPoint | Path
 
     def load(self) -> object:
-        """What it gives as its plugin. ConfigError names the file and the line that cannot be loaded."""
+        """Import its plugin object. Raises ConfigError with the file and line that cannot be loaded."""
         try:
-            found: object = self.place.load() if isinstance(self.place, EntryPoint) else _run(self.place)
+            found: object = self.source.load() if isinstance(self.source, EntryPoint) else _run(self.source)
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"{self.origin} cannot be loaded: {where(error)}") from error
+            raise ConfigError(f"{self.origin} cannot be loaded: {failure_location(error)}") from error
         return found
 
 
-def outsiders(folder: Path | None = None) -> dict[str, ThirdPartyPolicy]:
-    """All there are, by name, without importing one. ConfigError: a name is no name, or taken twice."""
+def find_policies(folder: Path | None = None) -> dict[str, ThirdPartyPolicy]:
+    """Find all third-party policies, by name, without imports. ConfigError: an invalid or duplicate name."""
     found: dict[str, ThirdPartyPolicy] = {}
-    for outsider in (*_installed(), *dropped(folder).values()):
-        if not NAME.fullmatch(outsider.name):
+    for policy in (*_installed_policies(), *policies_in_folder(folder).values()):
+        if not NAME.fullmatch(policy.name):
             raise ConfigError(
-                f"the policy {outsider.name!r} of {outsider.origin}: a name is made of a-z, 0-9 and _, "
+                f"the policy {policy.name!r} of {policy.origin}: a name consists of a-z, 0-9 and _, "
                 "and starts with a letter"
             )
-        if outsider.name in found:
-            raise ConfigError(clash(outsider, found[outsider.name].origin))
-        found[outsider.name] = outsider
+        if policy.name in found:
+            raise ConfigError(name_clash(policy, found[policy.name].origin))
+        found[policy.name] = policy
     return found
 
 
-def clash(outsider: ThirdPartyPolicy, other: str) -> str:
+def name_clash(policy: ThirdPartyPolicy, other: str) -> str:
     return (
-        f"the policy {outsider.name} of {outsider.origin} has the name of one of {other}: "
-        "rename it or take one of them away"
+        f"the policy {policy.name} of {policy.origin} has the name of one of {other}: "
+        "rename or remove one of them"
     )
 
 
-def where(error: BaseException) -> str:
-    """`FILE, line N: what was raised`, of the deepest place outside Python's own import machinery."""
-    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+def failure_location(error: BaseException) -> str:
+    """Return `FILE, line N: error` for the innermost frame outside Python's import machinery."""
+    message = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
-    return f"{theirs[-1].filename}, line {theirs[-1].lineno}: {said}" if theirs else said
+    own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+    return f"{own[-1].filename}, line {own[-1].lineno}: {message}" if own else message
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedPolicy:
-    """A policy that may fail: then it proposes nothing, and its failure is the advice that is shown."""
+    """Wraps a third-party policy: if it fails, it proposes nothing but a note that states the failure."""
 
     name: str
     policy: Any
 
     def propose(self, reading: object, context: object) -> Sequence[Proposal]:
         try:
-            said = tuple(self.policy.propose(reading, context))
-            if all(isinstance(proposal, Proposal) for proposal in said):
-                return said
-            failure = f"propose gave {said!r:.80}, which are not all a Proposal"
-        except Exception as error:  # noqa: BLE001 - a stranger's mistake must not end the daemon
-            failure = where(error)
+            proposals = tuple(self.policy.propose(reading, context))
+            if all(isinstance(proposal, Proposal) for proposal in proposals):
+                return proposals
+            failure = f"propose returned {proposals!r:.80}, which are not all a Proposal"
+        except Exception as error:  # noqa: BLE001 - an error in third-party code must not end the daemon
+            failure = failure_location(error)
         why = f"1 policy failed: {self.name}: {failure}"
         return (
             Proposal(
@@ -94,14 +94,14 @@ class GuardedPolicy:
                 to={},
                 why=why,
                 expects=why,
-                risks="none: it is passed over",
+                risks="none: the policy is skipped",
                 source="trimtab",
                 klass="note",
             ),
         )
 
 
-def _installed() -> list[ThirdPartyPolicy]:
+def _installed_policies() -> list[ThirdPartyPolicy]:
     return [
         ThirdPartyPolicy(
             entry.name, f"the package {entry.dist.name} {entry.dist.version}" if entry.dist else "", entry
@@ -110,8 +110,8 @@ def _installed() -> list[ThirdPartyPolicy]:
     ]
 
 
-def dropped(folder: Path | None) -> dict[str, ThirdPartyPolicy]:
-    """Each *.py of the folder, by name; one that starts with _ is a part of others."""
+def policies_in_folder(folder: Path | None) -> dict[str, ThirdPartyPolicy]:
+    """Each *.py file of the folder, by name; a name that starts with _ marks a library."""
     if folder is None:
         return {}
     try:
@@ -121,21 +121,21 @@ def dropped(folder: Path | None) -> dict[str, ThirdPartyPolicy]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{folder}: cannot be read: {error}") from error
     if open_to_all:
-        raise ConfigError(f"{open_to_all[0]}: anybody may write there: chmod o-w {open_to_all[0]}")
+        raise ConfigError(f"{open_to_all[0]}: is world-writable: chmod o-w {open_to_all[0]}")
     for path in files:
-        if not SAYS_PLUGIN.search(texts[path]):
+        if not PLUGIN_LINE.search(texts[path]):
             raise ConfigError(
-                f"{path}: has no line `plugin = TheClass`; a file that is no policy starts with _"
+                f"{path}: has no line `plugin = TheClass`; start the name of a library file with _"
             )
     return {path.stem: ThirdPartyPolicy(path.stem, str(path), path) for path in files}
 
 
 def _run(path: Path) -> object:
-    """The plugin of a file, run anew: under a name of its own, since dataclasses look their module up."""
+    """Execute the file as a module of a name of its own, which dataclasses look up in sys.modules."""
     name = f"trimtab_policies_d_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -12,7 +12,7 @@ import structlog
 
 from agent.audit.history import Accepted, History, Point
 from agent.audit.journal import Journal
-from agent.audit.records import DAEMON, JournalEntry, state_of
+from agent.audit.records import DAEMON, JournalEntry, parse_state
 from agent.domain.events import Event
 from agent.domain.model import Server, Slo
 from agent.domain.reading import Reading, SourceState
@@ -21,7 +21,7 @@ from agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from agent.observe.timeseries import MinuteRow, TimeSeries
 from agent.runtime.loop import TargetLoop
 from agent.runtime.server_logs import ServerLogs
-from agent.telemetry.sdnotify import SystemdNotifier, notifier, watchdog_s
+from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 from agent.telemetry.self_metrics import SelfMetrics
 
 STUCK_S = 10.0  # no step of a loop for so long, at one tick a second: the loop hangs
@@ -42,7 +42,7 @@ class Daemon:
     history: History
     series: Mapping[str, TimeSeries] = field(default_factory=dict)  # by target
     couriers: Sequence[NoticeDelivery] = ()
-    systemd: SystemdNotifier = field(default_factory=notifier)
+    systemd: SystemdNotifier = field(default_factory=find_notifier)
     _started: set[str] = field(default_factory=set)
     _tails: dict[str, ServerLogs] = field(default_factory=dict)  # by target
 
@@ -69,7 +69,7 @@ class Daemon:
 
     async def _watch_over(self, ready: Callable[[], None]) -> None:
         """Say READY once every loop has recovered; then feed systemd's watchdog from their progress."""
-        every_s = min((watchdog_s() or STUCK_S) / 3, 1.0)
+        every_s = min((read_watchdog_s() or STUCK_S) / 3, 1.0)
         said = False
         while True:
             if self.ready():
@@ -110,7 +110,7 @@ class Daemon:
         if known is None:
             return None
         asked, seq = known
-        states = [state_of(record) for record in self.journal.after(seq - 1, 1) if record["seq"] == seq]
+        states = [parse_state(record) for record in self.journal.after(seq - 1, 1) if record["seq"] == seq]
         return Accepted(asked=asked, state=states[0]) if states and states[0] is not None else None
 
     def points(self, rollout: str) -> Sequence[Point]:

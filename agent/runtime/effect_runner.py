@@ -82,8 +82,8 @@ class EffectRunner:
     def _count(self, effect: Effect, took_s: float, *, failed: bool) -> None:
         leased = isinstance(effect, KeepAlive) and effect.route.leased is not None
         if leased or (isinstance(effect, Route) and effect.leased is not None):
-            self.meters.renewed(asyncio.get_running_loop().time(), failed=failed)
-        self.meters.performed(effect.kind, took_s, failed=failed)
+            self.meters.count_renewal(asyncio.get_running_loop().time(), failed=failed)
+        self.meters.count_effect(effect.kind, took_s, failed=failed)
 
     async def _act(self, effect: Effect) -> Event | None:
         match effect:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import structlog
 
-from agent.audit.backlog import Backlog, takes_back
-from agent.audit.entries import entry_of
+from agent.audit.backlog import Backlog, only_rolls_back
+from agent.audit.entries import build_entry
 from agent.audit.journal import Journal
 from agent.audit.records import JournalEntry
 from agent.domain.effects import Effect, KeepAlive
@@ -133,7 +133,7 @@ class TargetLoop:
         else:
             server = sample.server if isinstance(sample, EngineSample) else ""
             heard = (type(sample).__name__, server)
-            self.meters.heard_at[heard] = asyncio.get_running_loop().time()
+            self.meters.received_at[heard] = asyncio.get_running_loop().time()
 
     async def _seen(self) -> Sequence[Server]:
         """What runs; nothing, while the engine does not answer."""
@@ -245,9 +245,9 @@ class TargetLoop:
         """Whether the step is made all the same: only counts that a crash may forget, or only back."""
         if not numbered(effects) and material(after) == material(self.state):
             return True
-        if not takes_back(self.state, after, effects):
+        if not only_rolls_back(self.state, after, effects):
             return False
-        entry = entry_of(self.state, after, event, numbered(effects))
+        entry = build_entry(self.state, after, event, numbered(effects))
         self._late.add(entry)
         self.heard(after)
         who = {"target": self.target, "rollout": entry.op_id, "by": entry.actor.id, "result": entry.result}
@@ -275,7 +275,7 @@ class TargetLoop:
         return due and unremembered(after) != unremembered(self._written)
 
     def _write(self, after: State, event: Event, effects: tuple[Effect, ...]) -> None:
-        entry = entry_of(self.state, after, event, numbered(effects))
+        entry = build_entry(self.state, after, event, numbered(effects))
         self._append(entry)
         self._written, self._written_at = after, event.at
         self.heard(after)

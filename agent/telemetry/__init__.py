@@ -1,1 +1,1 @@
-"""What the daemon reports of itself: logs, its own metrics, systemd notifications."""
+"""The daemon's own telemetry: logs, self-metrics, notifications to systemd."""

@@ -1,7 +1,8 @@
-"""Log records as journald takes them: each key a field of its own, the level as a priority.
+"""systemd's journal formats: log lines as native-protocol datagrams, audit entries in the export format.
 
-`journalctl -u trimtab TRIMTAB_ROLLOUT=chat-o3`, `journalctl -u trimtab -p warning`.
-https://systemd.io/JOURNAL_NATIVE_PROTOCOL/: a datagram of fields, each as in the Journal Export Format.
+Each key becomes a field of its own and the level a priority: `journalctl -u trimtab TRIMTAB_ROLLOUT=chat-o3`,
+`journalctl -u trimtab -p warning`. Both formats encode a field in the same way:
+https://systemd.io/JOURNAL_NATIVE_PROTOCOL/, https://systemd.io/JOURNAL_EXPORT_FORMATS/.
 """
 
 import json
@@ -10,18 +11,22 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, TextIO
+
+import rfc8785
 
 SOCKET = "/run/systemd/journal/socket"
 PRIORITIES = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
-APART = {"event", "level", "logger", "timestamp"}  # keys that have their own place
-FIRST = {"target", "rollout"}
-_ODD = re.compile(r"[^A-Z0-9_]")
+NOTICE = 5
+_RESERVED = {"event", "level", "logger", "timestamp"}  # keys that map to journald's own fields
+_FIRST = {"target", "rollout"}
+_INVALID = re.compile(r"[^A-Z0-9_]")
 _LONGEST_NAME = 64
 
 
-def reads(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether what is written to the stream goes to journald: systemd says which file that is."""
+def is_journald(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the stream is connected to journald, as $JOURNAL_STREAM states (systemd.exec(5))."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -29,43 +34,61 @@ def reads(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
-def field(name: str, value: str) -> bytes:
-    """`NAME=value` and a newline; with newlines in it: the name alone, the length in 8 bytes, the value."""
+def encode_field(name: str, value: str) -> bytes:
+    """Encode as `NAME=value`; a value with newlines as the name, its length in 8 bytes, and the value."""
     data = value.encode("utf-8", "replace")
     if b"\n" not in data:
         return name.encode() + b"=" + data + b"\n"
     return name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"
 
 
-def datagram(said: Mapping[str, Any]) -> bytes:
-    """Of one line of the log."""
-    told = {key: value if isinstance(value, str) else json.dumps(value) for key, value in said.items()}
-    rest = [
-        f"{key}={told[key]}" for key in sorted(told, key=lambda key: key not in FIRST) if key not in APART
-    ]
-    own = {f"TRIMTAB_{_ODD.sub('_', key.upper())}": value for key, value in told.items() if key not in APART}
+def encode_log(line: Mapping[str, Any]) -> bytes:
+    """Encode a structured log line as one datagram of the native protocol."""
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in line.items()}
+    keys = sorted((key for key in texts if key not in _RESERVED), key=lambda key: key not in _FIRST)
     fields = {
-        "MESSAGE": " ".join((told["event"], *rest)),
-        "PRIORITY": str(PRIORITIES.get(told.get("level", ""), PRIORITIES["info"])),
+        "MESSAGE": " ".join((texts["event"], *(f"{key}={texts[key]}" for key in keys))),
+        "PRIORITY": str(PRIORITIES.get(texts.get("level", ""), PRIORITIES["info"])),
         "SYSLOG_IDENTIFIER": "trimtab",
-        "TRIMTAB_LOGGER": told.get("logger", ""),
-        **{name[:_LONGEST_NAME]: value for name, value in own.items()},
+        "TRIMTAB_LOGGER": texts.get("logger", ""),
+        **{f"TRIMTAB_{_INVALID.sub('_', key.upper())}"[:_LONGEST_NAME]: texts[key] for key in keys},
     }
-    return b"".join(field(name, value) for name, value in fields.items())
+    return b"".join(encode_field(name, value) for name, value in fields.items())
+
+
+def encode_record(record: Mapping[str, Any]) -> bytes:
+    """Encode a record of the audit journal in the export format, for `systemd-journal-remote`."""
+    message = [record["target"], record["action"], record["why"], record["error"]]
+    fields = {
+        "__REALTIME_TIMESTAMP": str(round(datetime.fromisoformat(record["ts"]).timestamp() * 1e6)),
+        "_BOOT_ID": record["boot_id"].replace("-", ""),
+        "_HOSTNAME": record["host"],
+        "SYSLOG_IDENTIFIER": "trimtab",
+        "PRIORITY": str(PRIORITIES["error"] if record["error"] else NOTICE),
+        "MESSAGE": " ".join(filter(None, message)),
+        "TRIMTAB_AUDIT_SEQ": str(record["seq"]),
+        "TRIMTAB_AUDIT_HEAD": record["hash"],
+        "TRIMTAB_ACTION": record["action"],
+        "TRIMTAB_TARGET": record["target"],
+        "TRIMTAB_ROLLOUT": record["op_id"],
+        "TRIMTAB_ACTOR": str(record["actor"].get("id") or ""),
+        "TRIMTAB_RECORD": rfc8785.dumps(dict(record)).decode(),
+    }
+    return b"".join(encode_field(name, value) for name, value in fields.items() if value) + b"\n"
 
 
 class JournaldHandler(logging.StreamHandler[TextIO]):
-    """Its formatter makes a line of JSON. What journald does not take goes to the stream, as that line."""
+    """Sends records, formatted as JSON lines, to journald; to the stream if journald refuses one."""
 
     def __init__(self, stream: TextIO, address: str = SOCKET) -> None:
         super().__init__(stream)
         self._address = address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)  # a journald that hangs holds up nobody
+        self._socket.setblocking(False)  # a journald that hangs must not block the daemon
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._socket.sendto(datagram(json.loads(self.format(record))), self._address)
+            self._socket.sendto(encode_log(json.loads(self.format(record))), self._address)
         except OSError:
             super().emit(record)
 

@@ -1,6 +1,6 @@
-"""Logs on stderr: lines for people at a terminal, fields for journald, JSON elsewhere; no secrets in any.
+"""Logging to stderr: text on a terminal, fields for journald, JSON otherwise; secrets are masked in all.
 
-The libraries' logs (aiohttp, docker, asyncio) go the same way.
+The libraries' logs (aiohttp, docker, asyncio) take the same path.
 """
 
 import logging
@@ -20,9 +20,9 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 def configure(
     level: Level = "info", stream: TextIO | None = None, journald: str = journald_log.SOCKET
 ) -> None:
-    """Send everything of `level` and above to `stream` (stderr); may be called again.
+    """Send records of `level` and above to `stream` (default stderr). May be called again.
 
-    Where that is journald's, its own socket is taken instead.
+    If the stream is connected to journald, records go to journald's socket instead.
     """
     stream = stream or sys.stderr
     terminal = stream.isatty()
@@ -36,9 +36,9 @@ def configure(
         processors=[*before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,  # a second call must reach the loggers that exist
+        cache_logger_on_first_use=False,  # a second call must reach existing loggers
     )
-    in_journal = journald_log.reads(stream)
+    in_journal = journald_log.is_journald(stream)
     handler = journald_log.JournaldHandler(stream, journald) if in_journal else logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -46,19 +46,19 @@ def configure(
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
-                _without_secrets,
-                _lines() if terminal else structlog.processors.JSONRenderer(),
+                _mask_secrets,
+                _console_renderer() if terminal else structlog.processors.JSONRenderer(),
             ],
         )
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def _lines() -> structlog.typing.Processor:
-    """Exceptions come as text here: what was masked in them must not be formatted anew from the frames."""
+def _console_renderer() -> structlog.typing.Processor:
+    """Render exceptions as the masked text, not again from their frames."""
     return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 
 
-def _without_secrets(_: Any, __: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
+def _mask_secrets(_: Any, __: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
     clean: dict[str, Any] = masked(fields)
     return clean

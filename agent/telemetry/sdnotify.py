@@ -1,6 +1,6 @@
-"""Tell systemd how the daemon is: ready, its status in a line, reloading, stopping, still alive.
+"""Notifications to systemd (sd_notify(3)): ready, status, reloading, stopping, watchdog.
 
-Outside systemd ($NOTIFY_SOCKET is not set) every call does nothing.
+Without $NOTIFY_SOCKET, as outside systemd, every call does nothing.
 """
 
 import os
@@ -23,14 +23,14 @@ class SystemdNotifier:
         self._send(*_status(status))
 
     def reloading(self) -> None:
-        """To be followed by `ready`. systemd wants the time of the reload's start, in microseconds."""
+        """Call `ready` afterwards. systemd expects the start of the reload, in microseconds."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str = "") -> None:
         self._send("STOPPING=1", *_status(status))
 
     def watchdog(self) -> None:
-        """To be called from the loop's own progress, never from a task that lives on when the loop hangs."""
+        """Call this from the loop's own progress, never from a task that survives a hanging loop."""
         self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:
@@ -42,18 +42,18 @@ class SystemdNotifier:
                 datagram.connect(address)
                 datagram.send("\n".join(lines).encode(), socket.MSG_DONTWAIT)
             except OSError:
-                return  # systemd is gone or its queue is full: the next ping says the same
+                return  # systemd restarts, or its queue is full: the next ping repeats the message
 
 
-def notifier(environ: Mapping[str, str] = os.environ) -> SystemdNotifier:
+def find_notifier(environ: Mapping[str, str] = os.environ) -> SystemdNotifier:
     return SystemdNotifier(environ.get("NOTIFY_SOCKET", ""))
 
 
-def watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Seconds after which systemd kills a silent daemon (ping twice as often); None: it does not watch."""
+def read_watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Seconds without a ping after which systemd kills the daemon; None if its watchdog is off."""
     usec, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
-    meant = pid in ("", str(os.getpid()))
-    return int(usec) / 1e6 if usec.isdecimal() and int(usec) > 0 and meant else None
+    is_ours = pid in ("", str(os.getpid()))
+    return int(usec) / 1e6 if usec.isdecimal() and int(usec) > 0 and is_ours else None
 
 
 def _status(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
 from agent.domain.reading import Incident, Sample, SourceState
-from agent.plugins.option_checks import check_periods
+from agent.plugins.option_errors import check_periods
 from docker_engine.event_stream import ContainerEventStream, ContainerListing
 from docker_engine.parse import ContainerEvent
 from sensors.docker_events.registry import ContainerRegistry

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
 from agent.domain.reading import Gpu, GpuSample, Sample, SourceState
-from agent.plugins.option_checks import check_periods
+from agent.plugins.option_errors import check_periods
 from sensors.nvidia_smi.csv_rows import EXITS, FIELDS, fewer_fields, gpu_of
 
 _FIRST_RETRY_S = 1.0

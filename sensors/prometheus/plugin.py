@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
 from agent.domain.reading import Sample, SeriesSample, SourceState
-from agent.plugins.option_checks import check_periods
+from agent.plugins.option_errors import check_periods
 
 if TYPE_CHECKING:
     from sensors.prometheus.promql import Connection, QueryResult

@@ -18,7 +18,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from urllib3.util.retry import Retry
 
 from agent.domain.errors import SensorError
-from agent.io.bounded import gathered, json_in
+from agent.io.bounded import join_chunks, parse_json
 from sensors.prometheus.selectors import age_query
 
 _STATUS = re.compile(r"HTTP Status Code (\d+) \((.*)\)", re.DOTALL)  # the second is a bytes literal
@@ -90,7 +90,7 @@ class Connection:
 def _read(answer: requests.Response, *_: object, **__: object) -> None:
     """Read it here, before `requests` reads whatever comes. Raises ValueError when it is too large."""
     try:
-        answer._content = gathered(answer.iter_content(_AT_ONCE))  # noqa: SLF001  where `requests` keeps it
+        answer._content = join_chunks(answer.iter_content(_AT_ONCE))  # noqa: SLF001  where `requests` keeps it
     except ValueError:
         answer.close()
         raise
@@ -102,7 +102,7 @@ def _refusal(said: str) -> tuple[int | None, str]:
     if found is None:
         return None, said[:_SHOWN]
     try:
-        body = json_in(ast.literal_eval(found[2]))
+        body = parse_json(ast.literal_eval(found[2]))
     except (ValueError, SyntaxError):
         body = None
     reason = body.get("error") if isinstance(body, dict) else None

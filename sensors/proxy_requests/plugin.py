@@ -12,7 +12,7 @@ import msgpack
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
 from agent.domain.reading import RequestSample, Sample, SourceState
-from agent.plugins.option_checks import check_periods
+from agent.plugins.option_errors import check_periods
 from sensors.proxy_requests.access_log import OpenRequests, record_of
 
 SOURCE = "proxy_requests"

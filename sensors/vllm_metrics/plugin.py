@@ -11,8 +11,8 @@ import aiohttp
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
 from agent.domain.reading import Sample, SourceState
-from agent.io.bounded import MOST_BYTES, body_of, json_in
-from agent.plugins.option_checks import check_periods
+from agent.io.bounded import MOST_BYTES, parse_json, read_body
+from agent.plugins.option_errors import check_periods
 from vllm_facts.metrics.totals import PageTotals, restarted, sample, totals
 
 _MAX_VERSION_BYTES = 4096
@@ -116,7 +116,7 @@ class _Source:
             if answer.status != HTTPStatus.OK:
                 raise SensorError(f"answered {answer.status}, not 200")
             try:
-                return await body_of(answer, at_most)
+                return await read_body(answer, at_most)
             except ValueError as error:
                 raise SensorError(str(error)) from error
 
@@ -144,7 +144,7 @@ class _Source:
 
 def _version(body: bytes) -> str | None:
     try:
-        answer = json_in(body)
+        answer = parse_json(body)
     except ValueError:
         return None
     version = answer.get("version") if isinstance(answer, dict) else None

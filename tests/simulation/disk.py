@@ -12,7 +12,7 @@ from typing import Any
 from agent.audit import journal as real
 from agent.audit.chain import Head
 from agent.audit.journal import Journal
-from agent.audit.records import GENESIS, JournalEntry, line_of, parse, state_of
+from agent.audit.records import GENESIS, JournalEntry, encode_line, parse, parse_state
 from agent.domain.errors import JournalError
 from agent.domain.ports import Now
 from agent.domain.state import State
@@ -78,8 +78,8 @@ class Memory:
             return {}
         if self.quick:
             return {last.state.target: last.state}
-        line = line_of(last, seq=len(self.entries), prev=GENESIS, boot_id="", host="")
-        state = state_of(parse(line))
+        line = encode_line(last, seq=len(self.entries), prev=GENESIS, boot_id="", host="")
+        state = parse_state(parse(line))
         assert state is not None
         return {state.target: state}
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from agent.audit.history import Point
-from agent.audit.records import GENESIS, Actor, JournalEntry, line_of
+from agent.audit.records import GENESIS, Actor, JournalEntry, encode_line
 from agent.domain.answers import AnswerComparison
 from agent.domain.effects import Route
 from agent.domain.model import (
@@ -95,7 +95,7 @@ class Scene(FakeDaemonView):
 
     def write(self, entry: JournalEntry) -> None:
         prev = str(self._records[-1]["hash"]) if self._records else GENESIS
-        line = line_of(entry, seq=len(self._records) + 1, prev=prev, boot_id="boot", host="gpu-1")
+        line = encode_line(entry, seq=len(self._records) + 1, prev=prev, boot_id="boot", host="gpu-1")
         record = json.loads(line)
         self._records.append(record)
         for queue in self._followers:

@@ -74,7 +74,7 @@ def _lints() -> Iterator[tuple[str, str, str]]:
             continue
         found = import_module(module.name)
         rules = dict.fromkeys(rule for check in found.LINTS for rule in check.rules)
-        sources = dict.fromkeys(map(_plain, _sources(loader.source_of(module.name), vars(found))))
+        sources = dict.fromkeys(map(_plain, _sources(loader.read_source(module.name), vars(found))))
         does = (inspect.getdoc(found) or "").split("\n\n")[0]
         yield " ".join(map(code, rules)), does, "; ".join(filter(None, sources))
 

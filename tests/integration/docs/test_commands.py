@@ -13,7 +13,7 @@ import pytest
 
 from agent.audit.chain import Head
 from agent.cli.dispatch import main, parser
-from agent.telemetry.journald import datagram
+from agent.telemetry.journald import encode_log
 from docker_proxy.main import _parser as proxy_parser
 from tests.integration.docs.blocks import PAGES, REPOSITORY, Block, blocks, commands
 from tests.integration.docs.stage import stage
@@ -145,7 +145,7 @@ def test_the_fields_that_the_journal_is_asked_for_are_those_of_the_log() -> None
         if line.startswith("journalctl")
         for name in re.findall(r"\bTRIMTAB_\w+", line)
     }
-    told = datagram({"event": "x", "target": "chat", "rollout": "chat-o3", **Head(seq=7, hash="0").told()})
+    told = encode_log({"event": "x", "target": "chat", "rollout": "chat-o3", **Head(seq=7, hash="0").told()})
     assert asked == {name for name in asked if f"\n{name}=".encode() in told} != set()
 
 

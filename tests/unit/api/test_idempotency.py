@@ -13,7 +13,7 @@ from agent.api.app import OPERATIONS, build_app
 from agent.api.idempotency import HEADER
 from agent.api.tokens import Tokens
 from agent.audit import history
-from agent.audit.entries import entry_of
+from agent.audit.entries import build_entry
 from agent.audit.history import Accepted, History
 from agent.audit.journal import Journal
 from agent.config.listen import Role
@@ -192,8 +192,8 @@ def test_the_journal_gives_back_what_was_accepted(tmp_path: Path) -> None:
     asked = State(target="chat", note="4096 is above the bound")
     event = ChangeAsked(at=NOON, actor="ann", to={"max_num_seqs": 4096}, reason="more", request="a1b2:c3d4")
     journal = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
-    journal.append(entry_of(state, asked, event, ()))
-    journal.append(entry_of(asked, replace(asked, note=""), Paused(at=NOON, actor="ann"), ()))
+    journal.append(build_entry(state, asked, event, ()))
+    journal.append(build_entry(asked, replace(asked, note=""), Paused(at=NOON, actor="ann"), ()))
     journal.close()
 
     again = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
@@ -213,7 +213,7 @@ def test_only_the_latest_requests_are_known_after_a_restart(
     for number in range(3):
         state = State(target="chat", note=f"{number}")
         paused = Paused(at=NOON, actor="ann", request=f"{number}:x")
-        journal.append(entry_of(State(target="chat"), state, paused, ()))
+        journal.append(build_entry(State(target="chat"), state, paused, ()))
 
     known = History.of(journal)
     journal.close()

@@ -138,10 +138,10 @@ def busy() -> FakeDaemonView:
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
     meters = daemon.counted
     meters.tick.observe(0.01)
-    meters.performed("route", 0.4, failed=True)
-    meters.renewed(98.0, failed=False)
+    meters.count_effect("route", 0.4, failed=True)
+    meters.count_renewal(98.0, failed=False)
     meters.lost["nvidia_smi"] = 2
-    meters.heard_at["EngineSample", "chat-r0"] = 99.0
+    meters.received_at["EngineSample", "chat-r0"] = 99.0
     return daemon
 
 

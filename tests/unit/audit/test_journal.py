@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from agent.audit.chain import Head, Verification, verify
 from agent.audit.journal import Journal
 from agent.audit.offsets import STRIDE
-from agent.audit.records import Actor, JournalEntry, state_of
+from agent.audit.records import Actor, JournalEntry, parse_state
 from agent.domain.effects import Retire, Route
 from agent.domain.errors import JournalError
 from agent.domain.model import Evidence, Outcome, Plan, Proposal, Server, Step
@@ -167,7 +167,7 @@ def test_a_record_says_who_what_why_and_with_which_effects(path: Path) -> None:
     assert record["evidence"] == [{"metric": "waiting", "value": 9, "unit": "requests", "window_s": 60}]
     assert [effect["kind"] for effect in record["effects"]] == ["route", "retire"]
     assert (record["seq"], record["prev"], record["epoch"]) == (1, "0" * 64, 3)
-    assert state_of(record) == CANARY
+    assert parse_state(record) == CANARY
 
 
 scalars: st.SearchStrategy[Any] = (

@@ -15,7 +15,7 @@ from agent.audit import checkpoints
 from agent.audit.chain import Head, verify
 from agent.audit.checkpoints import Signer
 from agent.audit.journal import Journal
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, JournalRecord, line_of, parse
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, JournalRecord, encode_line, parse
 from agent.audit.segments import RetentionLimits, closed, draft_of, name_of, reading
 from agent.config.convert import limits
 from agent.config.loader import parse as parse_config
@@ -455,7 +455,7 @@ def delete(lines: list[bytes], at: int) -> list[bytes]:
 
 def insert(lines: list[bytes], at: int) -> list[bytes]:
     before = parse(lines[at - 1])
-    forged = line_of(ENTRY, seq=before["seq"] + 1, prev=before["hash"], boot_id="", host="")
+    forged = encode_line(ENTRY, seq=before["seq"] + 1, prev=before["hash"], boot_id="", host="")
     return [*lines[:at], forged, *lines[at:]]
 
 
@@ -476,7 +476,7 @@ def rechain(lines: list[bytes], at: int) -> list[bytes]:
             after=record["after"],
         )
         seq, prev = (before["seq"] + 1, before["hash"]) if before else (1, GENESIS)
-        chained.append(line_of(entry, seq=seq, prev=prev, boot_id="", host=""))
+        chained.append(encode_line(entry, seq=seq, prev=prev, boot_id="", host=""))
     return chained
 
 

@@ -13,11 +13,11 @@ import pytest
 from agent.audit import checkpoints
 from agent.audit.chain import verify
 from agent.audit.journal import Journal
-from agent.audit.journald_export import exported
 from agent.audit.records import DAEMON, Actor, JournalEntry, parse
 from agent.audit.segments import RetentionLimits
 from agent.cli.dispatch import main
 from agent.domain.model import Evidence
+from agent.telemetry.journald import encode_record
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANN = Actor(kind="person", id="ann")
@@ -247,7 +247,7 @@ def test_a_value_of_several_lines_is_exported_with_its_length(journal: Path) -> 
     record = parse(journal.read_bytes().splitlines()[0])
     record["why"] = "two\nlines"
 
-    _, _, rest = exported(record).partition(b"\nMESSAGE\n")
+    _, _, rest = encode_record(record).partition(b"\nMESSAGE\n")
 
     length = int.from_bytes(rest[:8], "little")
     assert rest[8 : 8 + length].endswith(b"two\nlines")

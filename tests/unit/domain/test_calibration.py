@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, line_of, parse, state_of
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse, parse_state
 from agent.domain.calibration import (
     KEPT_TICKS,
     LEAST_TICKS,
@@ -266,10 +266,10 @@ def test_a_new_calibration_alone_is_not_written_down_and_one_that_is_can_be_read
     after = replace(before, calibration={"ttft": OLD})
     entry = JournalEntry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
 
-    line = line_of(entry, seq=1, prev=GENESIS, boot_id="", host="")
+    line = encode_line(entry, seq=1, prev=GENESIS, boot_id="", host="")
 
     assert (material(after), unremembered(after)) == (material(before), unremembered(before))
-    assert state_of(parse(line)) == after
+    assert parse_state(parse(line)) == after
 
 
 def folded(fold: Aggregator, *, minutes: int) -> Iterator[dict[str, Calibration]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, line_of, parse, state_of
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse, parse_state
 from agent.domain.error_budget import SLOT_S, WINDOWS, Budget, Burn
 from agent.domain.model import Objective, Proposal, Slo
 from agent.domain.ports import Context
@@ -186,10 +186,10 @@ def test_counts_alone_are_not_written_down_and_can_be_read_where_they_are() -> N
     after = replace(before, budget=spent((0, LATE), (70, LATE)))
     entry = JournalEntry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
 
-    line = line_of(entry, seq=1, prev=GENESIS, boot_id="", host="")
+    line = encode_line(entry, seq=1, prev=GENESIS, boot_id="", host="")
 
     assert (material(after), unremembered(after)) == (material(before), unremembered(before))
-    assert state_of(parse(line)) == after
+    assert parse_state(parse(line)) == after
 
 
 def test_a_server_that_drowns_from_the_start_gets_the_suggestion_that_relieves_it() -> None:

@@ -1,4 +1,4 @@
-"""What is read of an answer ends: after so many bytes, and at so deep a nesting."""
+"""Limits on responses: total size and nesting depth."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.io.bounded import gathered, json_in
+from agent.io.bounded import join_chunks, parse_json
 
 
 @given(
@@ -14,19 +14,19 @@ from agent.io.bounded import gathered, json_in
     | st.integers(0, 100_000).map(lambda depth: b'[{"a":' * depth)
     | st.integers(0, 20_000).map(lambda digits: b"9" * digits)
 )
-def test_no_bytes_are_worse_than_a_value_error(body: bytes) -> None:
+def test_raises_nothing_but_value_error_on_any_bytes(body: bytes) -> None:
     try:
-        json_in(body)
+        parse_json(body)
     except ValueError:
         return
 
 
 @given(st.lists(st.binary(max_size=20)))
-def test_chunks_are_put_together_in_their_order(chunks: list[bytes]) -> None:
-    assert gathered(chunks, at_most=2000) == b"".join(chunks)
+def test_joins_chunks_in_order(chunks: list[bytes]) -> None:
+    assert join_chunks(chunks, at_most=2000) == b"".join(chunks)
 
 
-def test_an_endless_body_is_not_read_to_its_end() -> None:
+def test_stops_reading_an_endless_body_at_the_limit() -> None:
     taken = []
 
     def endless() -> Iterator[bytes]:
@@ -35,6 +35,6 @@ def test_an_endless_body_is_not_read_to_its_end() -> None:
             yield b"x" * 1000
 
     with pytest.raises(ValueError, match="larger than 4096 bytes"):
-        gathered(endless(), at_most=4096)
+        join_chunks(endless(), at_most=4096)
 
     assert len(taken) == 5

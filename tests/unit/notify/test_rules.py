@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit.entries import entry_of
+from agent.audit.entries import build_entry
 from agent.domain import events as e
 from agent.domain.model import Proposal, Server
 from agent.domain.request_counts import RequestCounts
@@ -157,7 +157,7 @@ def test_a_whole_story_of_the_machine_is_told_in_order() -> None:
     )
     for event in story:
         before, (state, effects) = state, machine.step(state, event)
-        action = entry_of(before, state, event, effects).action
+        action = build_entry(before, state, event, effects).action
         for notice in of_record(action, state, NOON):
             if wanted(notice, "info", known):
                 heard.append(notice.kind)

@@ -1,4 +1,4 @@
-"""Plugins found by name in packages made for the test, and in our own."""
+"""Loading of plugins by name, from packages made for the test and from the shipped ones."""
 
 import sys
 from collections.abc import Iterator
@@ -73,13 +73,13 @@ def test_a_plugin_is_built_with_tuples_for_lists(kind: str) -> None:
     assert repr(built).startswith("Shed(limit=3, ratio=1, names=('a', 'b'), env={'A': 'b'}")
 
 
-def test_a_wrong_name_gets_the_nearest_and_a_strange_one_all_there_are(kind: str) -> None:
+def test_an_unknown_name_gets_the_nearest_name_or_the_list_of_all(kind: str) -> None:
     assert complaint(kind, "shedd", {}).endswith(f"shedd: no such plugin {kind}/shedd.py; did you mean shed?")
     assert complaint(kind, "zzz", {}).endswith("zzz.py (there are: lacks, large, odd, shed)")
 
 
 @pytest.mark.parametrize("name", ["__init__", "part", "../shed", "shed.plugin", "", "a b", "os"])
-def test_what_is_not_a_plugin_of_the_kind_is_never_imported(kind: str, name: str) -> None:
+def test_only_plugins_of_the_kind_are_imported(kind: str, name: str) -> None:
     assert "no such plugin" in complaint(kind, name, {})
 
 
@@ -104,22 +104,22 @@ def test_a_wrong_option_is_named_with_its_table(kind: str, options: dict[str, ob
     assert complaint(kind, "shed", options, table="t").startswith(expected)
 
 
-def test_all_wrong_options_are_named_at_once(kind: str) -> None:
-    said = complaint(kind, "shed", {"ratio": "x", "names": 1, "other": 2}, table="t").splitlines()
+def test_all_wrong_options_are_reported_at_once(kind: str) -> None:
+    lines = complaint(kind, "shed", {"ratio": "x", "names": 1, "other": 2}, table="t").splitlines()
 
-    assert [line.split(":")[0] for line in said] == ["[t] limit", "[t] names", "[t] other", "[t] ratio"]
+    assert [line.split(":")[0] for line in lines] == ["[t] limit", "[t] names", "[t] other", "[t] ratio"]
 
 
 def test_a_missing_library_is_named(kind: str) -> None:
     assert complaint(kind, "lacks", {}).endswith("cannot be loaded: No module named 'no_such_library'")
 
 
-def test_a_plugin_that_is_no_dataclass_is_refused(kind: str) -> None:
+def test_rejects_a_plugin_that_is_not_a_dataclass(kind: str) -> None:
     assert "is not a dataclass" in complaint(kind, "odd", {})
 
 
 @pytest.mark.parametrize("kind", ["policies", "sensors", "actuators", "notifiers"])
-def test_each_of_our_own_can_be_loaded(kind: str) -> None:
+def test_every_shipped_plugin_can_be_loaded(kind: str) -> None:
     found = loader.names(kind)
 
     assert found

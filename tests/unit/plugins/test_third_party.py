@@ -1,4 +1,4 @@
-"""Policies that others wrote: of a folder, and of an installed package."""
+"""Third-party policies: files of a folder, and an installed package."""
 
 import sys
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def complaint(folder: Path, policies: str = "") -> str:
     return str(caught.value)
 
 
-def test_a_file_in_the_folder_is_on_after_ours(folder: Path) -> None:
+def test_policies_of_the_folder_run_after_shipped_ones(folder: Path) -> None:
     (folder / "hello.py").write_text(POLICY)
 
     found = parsed(folder).policies
@@ -90,7 +90,7 @@ def test_a_file_in_the_folder_is_on_after_ours(folder: Path) -> None:
     assert found[-1].plugin.propose(a_reading(), Context(setting={}, slo=Slo()))[0].why == "hello 1"
 
 
-def test_a_file_in_the_folder_takes_options_and_can_be_off(folder: Path) -> None:
+def test_a_policy_of_the_folder_takes_options_and_can_be_disabled(folder: Path) -> None:
     (folder / "hello.py").write_text(POLICY)
     asked = parsed(folder, "[policies.hello]\ntimes = 3").policies[-1].plugin
 
@@ -104,7 +104,7 @@ def test_a_file_in_the_folder_takes_options_and_can_be_off(folder: Path) -> None
     )
 
 
-def test_an_installed_policy_is_known_and_on_when_the_file_names_it(installed: Path, folder: Path) -> None:
+def test_an_installed_policy_is_enabled_by_its_config_table(installed: Path, folder: Path) -> None:
     assert installed.exists()
     assert "hello" in loader.names("policies")
     assert "hello" not in [part.name for part in parsed(folder).policies]
@@ -121,42 +121,42 @@ def test_an_installed_policy_is_known_and_on_when_the_file_names_it(installed: P
     ],
     ids=["a library is missing", "not Python", "it raises", "it exits"],
 )
-def test_what_cannot_be_loaded_is_named_with_file_and_line(folder: Path, text: str, words: str) -> None:
+def test_a_load_error_names_file_and_line(folder: Path, text: str, words: str) -> None:
     (folder / "odd.py").write_text(text)
 
-    said = complaint(folder)
+    message = complaint(folder)
 
-    assert said.startswith(f"[policies.odd] odd: {folder}/odd.py cannot be loaded: {folder}/odd.py, ")
-    assert words in said
+    assert message.startswith(f"[policies.odd] odd: {folder}/odd.py cannot be loaded: {folder}/odd.py, ")
+    assert words in message
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("admission", POLICY, "has the name of one of trimtab: rename it or take one of them away"),
-        ("two words", POLICY, "a name is made of a-z, 0-9 and _"),
+        ("admission", POLICY, "has the name of one of trimtab: rename or remove one of them"),
+        ("two words", POLICY, "a name consists of a-z, 0-9 and _"),
         ("odd", "class Hello: ...\n", "has no line `plugin = TheClass`"),
         ("odd", "plugin = 7\n", "is not a dataclass"),
         ("odd", POLICY.replace("propose", "suppose"), "has no `propose(self, reading, context)`"),
     ],
 )
-def test_what_is_no_policy_of_its_own_is_refused(folder: Path, name: str, text: str, words: str) -> None:
+def test_rejects_files_that_are_not_policies(folder: Path, name: str, text: str, words: str) -> None:
     (folder / f"{name}.py").write_text(text)
 
-    said = complaint(folder)
+    message = complaint(folder)
 
-    assert words in said
-    assert str(folder / f"{name}.py") in said
+    assert words in message
+    assert str(folder / f"{name}.py") in message
 
 
-def test_a_file_and_a_package_may_not_have_one_name(installed: Path, folder: Path) -> None:
+def test_rejects_a_name_shared_by_a_file_and_a_package(installed: Path, folder: Path) -> None:
     assert installed.exists()
     (folder / "hello.py").write_text(POLICY)
 
     assert f"hello of {folder}/hello.py has the name of one of the package hi 1.2" in complaint(folder)
 
 
-def test_a_part_of_others_is_no_policy(folder: Path) -> None:
+def test_a_file_that_starts_with_an_underscore_is_no_policy(folder: Path) -> None:
     (folder / "_part.py").write_text("raise RuntimeError\n")
 
     assert [part.name for part in parsed(folder).policies] == [
@@ -164,37 +164,39 @@ def test_a_part_of_others_is_no_policy(folder: Path) -> None:
     ]
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_with_its_path(tmp_path: Path) -> None:
     assert complaint(tmp_path / "nowhere").startswith(f"[agent] policies_dir: {tmp_path}/nowhere: cannot be")
 
 
 @pytest.mark.parametrize("what", [".", "hello.py"])
-def test_what_anybody_may_write_is_not_run(folder: Path, what: str) -> None:
+def test_world_writable_files_are_not_run(folder: Path, what: str) -> None:
     (folder / "hello.py").write_text(POLICY)
     (folder / what).chmod(0o777)
 
-    assert f"{folder / what}: anybody may write there: chmod o-w" in complaint(folder)
+    assert f"{folder / what}: is world-writable: chmod o-w" in complaint(folder)
 
 
 @pytest.mark.parametrize(
     ("answer", "failure"),
     [
         ("1 / 0", "line 19: ZeroDivisionError: division by zero"),
-        ("[1]", "propose gave (1,), which are not all a Proposal"),
+        ("[1]", "propose returned (1,), which are not all a Proposal"),
         ("None", "TypeError: 'NoneType' object is not iterable"),
     ],
 )
-def test_a_policy_that_fails_proposes_nothing_and_says_so(folder: Path, answer: str, failure: str) -> None:
+def test_a_failing_policy_proposes_only_a_note_with_its_error(
+    folder: Path, answer: str, failure: str
+) -> None:
     cut = POLICY.index("        return [")
     (folder / "odd.py").write_text(POLICY[:cut] + f"\n\n\n        return {answer}\n\n\nplugin = Hello\n")
 
-    (said,) = parsed(folder).policies[-1].plugin.propose(a_reading(), Context(setting={}, slo=Slo()))
+    (note,) = parsed(folder).policies[-1].plugin.propose(a_reading(), Context(setting={}, slo=Slo()))
 
-    assert (said.rule, dict(said.to), said.klass) == ("odd", {}, "note")
-    assert failure in said.expects
+    assert (note.rule, dict(note.to), note.klass) == ("odd", {}, "note")
+    assert failure in note.expects
 
 
-def test_all_are_listed_with_where_they_are_from(
+def test_lists_all_policies_with_their_origin(
     folder: Path, installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert installed.exists()
@@ -203,13 +205,13 @@ def test_all_are_listed_with_where_they_are_from(
     file.write_text(f'[agent]\npolicies_dir = "{folder.name}"\nnot_a_key = 1\n')
 
     assert main(["policies", "-c", str(file)]) == 0
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
 
-    assert "hello (of the package hi 1.2): Says hello to 1 reading.\n  Rule X9." in said
-    assert f"local (of {folder}/local.py): Says hello" in said
-    assert "times   int   1        hellos" in said
-    assert "source: a friend" in said
-    assert "\nadmission: " in f"\n{said}"
+    assert "hello (of the package hi 1.2): Says hello to 1 reading.\n  Rule X9." in text
+    assert f"local (of {folder}/local.py): Says hello" in text
+    assert "times   int   1        hellos" in text
+    assert "source: a friend" in text
+    assert "\nadmission: " in f"\n{text}"
 
 
 def test_check_reports_the_problems_of_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,13 +14,13 @@ import structlog
 from agent.api.documents import rollout_of, suggestion_of, target_of
 from agent.api.problems import RequestRefusedError
 from agent.audit.history import History
-from agent.audit.journald_export import exported
 from agent.audit.records import JournalRecord
 from agent.config.loader import parse
 from agent.domain import events as e
 from agent.domain.errors import ActError, ConfigError
 from agent.domain.state import Phase
 from agent.telemetry import logging
+from agent.telemetry.journald import encode_record
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.fake_engine import FakeEngine
 from tests.support.fast_time import in_no_time, loop_now
@@ -94,7 +94,7 @@ def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, lin
     assert leaks(stream.getvalue()) == []
     assert leaks(place.path.read_text()) == []
     assert leaks("".join(shown)) == []
-    assert leaks("".join(exported(record).decode("latin-1") for record in place.records())) == []
+    assert leaks("".join(encode_record(record).decode("latin-1") for record in place.records())) == []
 
 
 def test_each_logged_transition_pins_the_head_of_the_audit(tmp_path: Path) -> None:

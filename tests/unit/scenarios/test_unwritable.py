@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.audit.backlog import MOST, Backlog, takes_back
+from agent.audit.backlog import MOST, Backlog, only_rolls_back
 from agent.audit.chain import verify
 from agent.audit.journal import Journal
 from agent.audit.records import DAEMON, JournalEntry, JournalRecord
@@ -332,19 +332,19 @@ def route(green: int) -> Route:
 def test_only_what_goes_back_goes_unwritten() -> None:
     vacated = replace(BACK, vacated=(BLUE.name,))
 
-    assert takes_back(BACK, BACK, (route(0),))
-    assert takes_back(BACK, BACK, (Drain(number=2, server=GREEN, deadline_s=1),))
-    assert takes_back(BACK, BACK, (Retire(number=2, server=GREEN),))
-    assert takes_back(BACK, vacated, (Launch(number=2, server=BLUE, deadline_s=1),))
-    assert not takes_back(BACK, BACK, (route(6),))
-    assert not takes_back(BACK, BACK, (Retire(number=2, server=BLUE),))
-    assert not takes_back(BACK, BACK, (Launch(number=2, server=BLUE, deadline_s=1),))
-    assert not takes_back(BACK, BACK, (Launch(number=2, server=GREEN, deadline_s=1),))
+    assert only_rolls_back(BACK, BACK, (route(0),))
+    assert only_rolls_back(BACK, BACK, (Drain(number=2, server=GREEN, deadline_s=1),))
+    assert only_rolls_back(BACK, BACK, (Retire(number=2, server=GREEN),))
+    assert only_rolls_back(BACK, vacated, (Launch(number=2, server=BLUE, deadline_s=1),))
+    assert not only_rolls_back(BACK, BACK, (route(6),))
+    assert not only_rolls_back(BACK, BACK, (Retire(number=2, server=BLUE),))
+    assert not only_rolls_back(BACK, BACK, (Launch(number=2, server=BLUE, deadline_s=1),))
+    assert not only_rolls_back(BACK, BACK, (Launch(number=2, server=GREEN, deadline_s=1),))
     asked = Preflight(number=2, servers=(BLUE,), setting={}, wanted="auto")
-    assert not takes_back(BACK, BACK, (route(0), asked))
-    assert not takes_back(BACK, replace(BACK, phase=Phase.RESTORING), ())
-    assert takes_back(BACK, replace(BACK, phase=Phase.COOLDOWN), ())
-    assert not takes_back(replace(BACK, phase=Phase.OBSERVING), replace(BACK, phase=Phase.COOLDOWN), ())
+    assert not only_rolls_back(BACK, BACK, (route(0), asked))
+    assert not only_rolls_back(BACK, replace(BACK, phase=Phase.RESTORING), ())
+    assert only_rolls_back(BACK, replace(BACK, phase=Phase.COOLDOWN), ())
+    assert not only_rolls_back(replace(BACK, phase=Phase.OBSERVING), replace(BACK, phase=Phase.COOLDOWN), ())
 
 
 def test_late_entries_are_bounded_and_the_newest_state_is_kept() -> None:

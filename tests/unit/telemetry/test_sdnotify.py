@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.telemetry.sdnotify import SystemdNotifier, notifier, watchdog_s
+from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -21,7 +21,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
 
 def test_systemd_hears_every_word(systemd: tuple[socket.socket, str]) -> None:
     listener, address = systemd
-    daemon = notifier({"NOTIFY_SOCKET": address})
+    daemon = find_notifier({"NOTIFY_SOCKET": address})
 
     daemon.ready("watching 2 targets")
     daemon.status("line one\nREADY=0")
@@ -39,7 +39,7 @@ def test_systemd_hears_every_word(systemd: tuple[socket.socket, str]) -> None:
 
 
 def test_without_systemd_nothing_is_said() -> None:
-    daemon = notifier({})
+    daemon = find_notifier({})
 
     daemon.ready("fine")
     daemon.watchdog()
@@ -66,4 +66,4 @@ def test_a_systemd_that_went_away_disturbs_nobody(tmp_path: Path) -> None:
 def test_the_watchdog_interval_is_read_for_this_process_only(
     environ: dict[str, str], expected: float | None
 ) -> None:
-    assert watchdog_s(environ) == expected
+    assert read_watchdog_s(environ) == expected

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
-from agent.io.bounded import body_of
+from agent.io.bounded import read_body
 
 NESTED = b"[" * 100_000
 GOOD = json.dumps({"data": [{"id": "m", "max_model_len": 64}]}).encode()
@@ -47,7 +47,7 @@ async def server(answer: Handler) -> AsyncIterator[OpenAiProbe]:
 async def test_an_answer_that_names_no_model_is_an_error_of_that_server(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_of, "__defaults__", (4096,))
+    monkeypatch.setattr(read_body, "__defaults__", (4096,))
     async with server(lambda _: web.Response(body=body)) as probe:
         with pytest.raises(ActError, match="/v1/models names no model"):
             await probe.answers(["one"], deadline_s=10)
@@ -84,7 +84,7 @@ async def test_a_stream_of_nonsense_is_a_failed_request(line: bytes, status: int
 async def test_a_small_body_that_unpacks_to_a_large_one_is_not_read_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(body_of, "__defaults__", (4096,))
+    monkeypatch.setattr(read_body, "__defaults__", (4096,))
     packed = gzip.compress(b" " * 2**24)
 
     async with server(lambda _: web.Response(body=packed, headers={"Content-Encoding": "gzip"})) as probe:

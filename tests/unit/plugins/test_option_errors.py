@@ -1,11 +1,11 @@
-"""Every option of a sensor that is seconds is held to the same."""
+"""Every sensor option in seconds is checked in the same way."""
 
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from agent.plugins.option_checks import LONGEST_S
+from agent.plugins.option_errors import LONGEST_S
 from sensors.docker_events.plugin import DockerEvents
 from sensors.nvidia_smi.plugin import NvidiaSmi
 from sensors.prometheus.plugin import Prometheus
@@ -26,14 +26,14 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("sensor", "name"), OPTIONS, ids=lambda it: getattr(it, "__name__", it))
 @pytest.mark.parametrize("value", [0, -1.0, True, float("nan"), float("inf"), 1e300, 10**400], ids=str)
-def test_what_is_no_time_to_wait_is_refused_by_its_name(sensor: type, name: str, value: float) -> None:
+def test_rejects_an_invalid_period_and_names_the_option(sensor: type, name: str, value: float) -> None:
     with pytest.raises(
         ValueError, match=f"{name} must be a number of seconds above 0 and at most a year"
-    ) as said:
+    ) as error:
         sensor(**NEEDED[sensor] | {name: value})
 
-    assert len(str(said.value)) < 200
+    assert len(str(error.value)) < 200
 
 
-def test_a_year_is_not_too_long() -> None:
+def test_accepts_a_period_of_one_year() -> None:
     assert DockerEvents(silence_s=LONGEST_S).silence_s == LONGEST_S
