@@ -8,6 +8,7 @@ from agent.domain.events import Denied, EffectFailed, Observed, Preflighted
 from agent.domain.model import OutcomeResult
 from agent.domain.state import Phase, State, Suggestion
 from agent.machine.default_plan import plan_for
+from agent.machine.guard import altering_knobs
 from agent.machine.lease import keep_alive, lately
 from agent.machine.starting import start_rollout
 from agent.machine.transitions import Moved, Rules, ask, awaited, close, enter, remember, stay
@@ -38,7 +39,7 @@ def preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
     recent, recent_s = lately(state, event.at)
     rate_rps = recent.asked / recent_s if recent_s else None
     plan = plan_for(rules.plan, prospect, len(state.standing), rate_rps)
-    if rules.exam.always or rules.guard.altering(suggestion.proposal):
+    if rules.exam.always or altering_knobs(suggestion.proposal):
         plan = replace(plan, examine_s=rules.exam.at_most_s)
     forecast = rules.judge.forecast(
         plan, slo=rules.slo, recent=recent, recent_s=recent_s, calibration=state.calibration
@@ -94,16 +95,3 @@ def void(state: State, at: datetime, why: str) -> State:
     awaiting = None if isinstance(state.awaiting, Preflight) else state.awaiting
     ended = replace(state, suggestion=close(state.suggestion, "superseded"), awaiting=awaiting)
     return enter(ended, Phase.OBSERVING, at, why)
-
-
-def void_for_others(moved: Moved, at: datetime) -> Moved:
-    """A strategy was chosen, and an outage told, for the servers that served then."""
-    state, effects = moved
-    suggestion = state.suggestion
-    if suggestion is None or state.phase not in {Phase.CHECKING, Phase.PROPOSED}:
-        return moved
-    now = sorted(server.name for server in state.standing)
-    if sorted(suggestion.servers) == now:
-        return moved
-    asked, there = ", ".join(suggestion.servers), ", ".join(now) or "nobody"
-    return void(state, at, f"{suggestion.id} was made for {asked}; now there is {there}"), effects

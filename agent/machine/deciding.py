@@ -13,6 +13,7 @@ from agent.machine.lease import keep_alive
 from agent.machine.restoring import missing, restore
 from agent.machine.starting import start_rollout
 from agent.machine.transitions import Moved, Rules, close, enter, led, of_fleet, remember, stay
+from lint.precedence import ranked
 from vllm_facts.values import ChangeClass, Knob, Value
 
 SAID_AT_MOST = 3  # of what was held back and outranked: the note is one line
@@ -52,7 +53,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
         for name, policy in rules.policies
         for proposal in policy.propose(reading, context)
     ]
-    ordered = rules.precedence(asked)
+    ordered = ranked(asked)
     held_back = ""
     for one in ordered.kept:
         if one.klass == "note" or not one.to:

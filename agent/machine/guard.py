@@ -1,7 +1,7 @@
 """What no policy may pass: between a proposal and a suggestion. Pure."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -10,6 +10,7 @@ from agent.domain.model import Bound, Forecast, Outcome, Plan, PreflightResult, 
 from agent.domain.reading import Reading
 from agent.domain.request_counts import NO_SLO
 from agent.domain.state import State, Suggestion
+from vllm_facts.knobs import alters_outputs, misfit, tunable
 from vllm_facts.values import Knob, Setting, Value
 
 PERSON = "person"  # the rule of a change that a person asks for
@@ -32,9 +33,6 @@ class Guard:
     cooldown_s: float = 600.0
     suggestion_ttl_s: float = 3600.0
     changes_per_day: int = 8
-    alters_outputs: Callable[[Knob], bool] = frozenset[Knob]().__contains__  # as far as anybody knows
-    tunable: Callable[[Knob], bool] = frozenset[Knob]().__contains__  # of others: what `bounds` names
-    misfit: Callable[[Knob, Value], str] = field(default=lambda _, __: "")  # why vLLM would not take it
 
     def admit(
         self,
@@ -135,7 +133,7 @@ class Guard:
         A planned outage is never `auto`, nor is what may alter the answers.
         """
         proposal = suggestion.proposal
-        altering = self.altering(proposal)
+        altering = altering_knobs(proposal)
         if prospect.strategy == "swap" or altering:
             proposal = replace(proposal, klass="gated")
         told = _told(prospect, plan, forecast, len(suggestion.servers))
@@ -152,17 +150,13 @@ class Guard:
             )
         )
 
-    def altering(self, proposal: Proposal) -> tuple[Knob, ...]:
-        """What of it may alter the answers."""
-        return tuple(knob for knob in proposal.to if self.alters_outputs(knob))
-
     def _barred(self, knob: Knob, wanted: Value) -> str:
         """Why the change is refused whole, not clamped; empty when it is not.
 
         The value of a knob that is not tunable is not repeated: it may be a secret.
         """
         bound = self.bounds.get(knob, Bound())
-        if not self.tunable(knob) and not _names(bound, wanted):
+        if not tunable(knob) and not _names(bound, wanted):
             why = (
                 f"[targets.bounds.{_key(knob)}] does not admit the value"
                 if bound.allowed or bound.min is not None or bound.max is not None
@@ -172,7 +166,7 @@ class Guard:
                 f"a change of {knob} was asked for: {why}; an operator who wants it names the value in "
                 f"[targets.bounds.{_key(knob)}] with `allowed`, or changes the server by hand"
             )
-        if why := self.misfit(knob, wanted):
+        if why := misfit(knob, wanted):
             shown = json.dumps(wanted)[:SHOWN_AT_MOST]
             return f"{knob}={shown} was asked for: {knob} {why}; ask for such a value"
         return ""
@@ -203,6 +197,11 @@ class Guard:
             return now, f"{knob}={wanted} is out of reach from {now}: {why}"
         value = int(clamped) if isinstance(wanted, int) else clamped
         return value, f"{knob}={wanted} was clamped to {value}: {why}"
+
+
+def altering_knobs(proposal: Proposal) -> tuple[Knob, ...]:
+    """The knobs of the proposal that may change the model's answers."""
+    return tuple(knob for knob in proposal.to if alters_outputs(knob))
 
 
 def base_digest(setting: Setting) -> str:

@@ -3,16 +3,14 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.effects import Drain, Effect, KeepAlive, Retire, Route, Stop
-from agent.domain.events import Drained, EffectFailed, Observed, Retired, Routed
+from agent.domain.effects import Drain, KeepAlive, Retire, Route, Stop
+from agent.domain.events import Drained, EffectFailed, Routed
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
-from agent.machine.routes import without
 from agent.machine.transitions import (
     LONGEST_PAUSE,
     Moved,
     Rules,
-    also_retire,
     ask,
     ask_again,
     awaited,
@@ -38,25 +36,6 @@ def due(at: datetime, then: datetime, longest: timedelta) -> bool:
 
 
 RECENT = timedelta(seconds=60)
-STEADY_TICKS = 240  # an hour of one server: known so well, it takes the place of any older knowledge
-
-
-def remembering(state: State, event: Observed) -> State:
-    """Count the fleet's requests of this minute and the one before: what a swap is held up to.
-
-    And keep how steady its servers are: the first minutes of a new process do not displace hours.
-    """
-    better = {
-        stream: new
-        for stream, new in event.calibration.items()
-        if (old := state.calibration.get(stream)) is None or new.ticks >= min(old.ticks, STEADY_TICKS)
-    }
-    if better:
-        state = replace(state, calibration={**state.calibration, **better})
-    new = sum((event.arms.get(server.name, RequestCounts()) for server in state.standing), RequestCounts())
-    if state.recent_since is None or event.at - state.recent_since > RECENT:
-        return replace(state, recent=(new, *state.recent[:1]), recent_since=event.at)
-    return replace(state, recent=(state.recent[0] + new, *state.recent[1:])) if new.asked else state
 
 
 def lately(state: State, at: datetime) -> tuple[RequestCounts, float]:
@@ -65,62 +44,6 @@ def lately(state: State, at: datetime) -> tuple[RequestCounts, float]:
         return RequestCounts(), 0.0
     earlier = RECENT * (len(state.recent) - 1)
     return sum(state.recent, RequestCounts()), (at - state.recent_since + earlier).total_seconds()
-
-
-def spare_the_gone(moved: Moved) -> Moved:
-    """No share stays with a server that has ended while others carry traffic."""
-    state, effects = moved
-    route = state.route
-    if state.mode == "advise" or route is None or not any(route.weights.get(name) for name in state.gone):
-        return moved
-    rest = without(route, state.gone)
-    if rest is None:
-        return moved
-    return reroute(state, effects, rest)
-
-
-LEAVE_AGAIN = timedelta(seconds=30)
-
-
-def left(state: State, event: Retired) -> State:
-    kept = tuple(effect for effect in state.leaving if effect.number != event.number)
-    return state if kept == state.leaving else replace(state, leaving=kept)
-
-
-def leave_again(moved: Moved, at: datetime) -> Moved:
-    """Who is still on the side is asked for once more; but not one that serves again."""
-    state, effects = moved
-    present = {server.name for server in state.present}
-    waiting = [effect.server for effect in state.leaving if effect.server.name not in present]
-    if state.mode == "advise" or not waiting:
-        return (replace(state, leaving=()) if state.leaving and not waiting else state), effects
-    if state.leaving_asked is None or not due(at, state.leaving_asked + LEAVE_AGAIN, LEAVE_AGAIN):
-        return replace(state, leaving_asked=state.leaving_asked or at), effects
-    moved = replace(state, leaving=(), leaving_asked=at), effects
-    for server in waiting:
-        moved = also_retire(moved, server)
-    return moved
-
-
-def where_they_are(moved: Moved) -> Moved:
-    """A server that came back under another address gets its share there."""
-    state, effects = moved
-    route = state.route
-    now = {server.name: server for server in state.present if server.address}
-    if state.mode == "advise" or route is None:
-        return moved
-    if all(s.address == now[s.name].address for s in route.servers if s.name in now):
-        return moved
-    fresh = replace(route, servers=tuple(now.get(s.name, s) for s in route.servers))
-    return reroute(state, effects, fresh)
-
-
-def reroute(state: State, effects: tuple[Effect, ...], route: Route) -> Moved:
-    """Ask for another split in the place of the last one; what else is awaited stays so."""
-    numbered = replace(route, number=state.effects + 1)
-    awaiting = numbered if isinstance(state.awaiting, Route) else state.awaiting
-    kept = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
-    return replace(state, effects=numbered.number, route=numbered, awaiting=awaiting), (*kept, numbered)
 
 
 def routed(_: Rules, state: State, event: Routed) -> Moved:

@@ -11,13 +11,12 @@ A server of ours that exits: RESTORING ─▶ OBSERVING, or HALTED when none can
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from datetime import timedelta
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
 from agent.domain import events as e
-from agent.domain.effects import Effect, KeepAlive, Stop
+from agent.domain.effects import Effect, KeepAlive
 from agent.domain.state import Phase, Rollout, State
 from agent.machine import (
     checking,
@@ -25,6 +24,7 @@ from agent.machine import (
     examining,
     judging,
     lease,
+    passes,
     promoting,
     recovering,
     replacing,
@@ -32,15 +32,13 @@ from agent.machine import (
     rolling_back,
     rolling_out,
 )
-from agent.machine.transitions import Moved, Rules, stay
+from agent.machine.transitions import IDLE, Moved, Rules
 
 Handler = Callable[[Rules, State, Any], Moved]
 
-LATE = timedelta(seconds=30)
-IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
 RESTING = (Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
 MOVING = recovering.MOVING
-HEARD_IN_ADVISE = (e.AgentStarted, e.Paused, e.Resumed)
+HANDLED_IN_ADVISE = (e.AgentStarted, e.Paused, e.Resumed)
 
 
 def _keep_alive(_: Rules, state: State, event: e.Observed) -> Moved:
@@ -117,58 +115,52 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
 """Every pair that is handled; tests/unit/machine/test_handlers.py gives the reason for each of the others."""
 
 
+BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
+    passes.record_exit,
+    passes.count_late_requests,
+    passes.charge_error_budget,
+    passes.remember_traffic,
+    passes.end_retirement,
+)
+"""What every event changes before the handler sees the state, in this order."""
+
+AFTER: tuple[Callable[[Moved, e.Event], Moved], ...] = (
+    passes.withdraw_if_servers_changed,
+    passes.drop_routes_to_exited_servers,
+    passes.update_addresses_in_route,
+    passes.repeat_retirements,
+    passes.forget_absent_servers,
+)
+"""What every step corrects in the handler's result, in this order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     rules: Rules
 
     def step(self, state: State, event: e.Event) -> tuple[State, tuple[Effect, ...]]:
-        """Say what follows from the event. No clock, no randomness, no I/O."""
-        if isinstance(event, e.ServerLost) and event.server in state.vacated:
-            return stay(state)  # as we asked
-        state = _count_late(_note_exit(state, event), event)
-        if isinstance(event, e.Observed):
-            state = replace(state, budget=state.budget.counted(event.at, event.arms.values()))
-        if state.mode == "advise" and state.phase in MOVING and not isinstance(event, HEARD_IN_ADVISE):
-            return stay(state)  # a rollout of another mode: nothing may be written, so nothing is decided
-        if isinstance(event, e.Observed) and state.phase in IDLE:
-            state = lease.remembering(state, event)
-        if isinstance(event, e.Retired):
-            state = lease.left(state, event)
+        """The next state and the effects that follow from `event`. No clock, no randomness, no I/O."""
+        if _is_requested_exit(state, event):
+            return state, ()
+        for update in BEFORE:
+            state = update(state, event)
+        if _is_suspended(state, event):
+            return state, ()
         handler = HANDLERS.get((state.phase, type(event)))
-        moved = handler(self.rules, state, event) if handler else stay(state)
-        moved = lease.where_they_are(lease.spare_the_gone(checking.void_for_others(moved, event.at)))
-        if isinstance(event, e.Observed):
-            moved = lease.leave_again(moved, event.at)
-        state, effects = moved
-        return _only_present(state), effects
+        moved = handler(self.rules, state, event) if handler else (state, ())
+        for complete in AFTER:
+            moved = complete(moved, event)
+        return moved
 
 
-def _note_exit(state: State, event: e.Event) -> State:
-    """Who is gone stays known: whatever the phase, nothing is sent back to a server whose process ended."""
-    if not isinstance(event, e.ServerLost) or not event.gone:
-        return state
-    ended = isinstance(state.awaiting, Stop) and state.awaiting.server.name == event.server  # as we asked
-    present = {server.name for server in state.present}
-    if ended or event.server not in present - {*state.gone}:
-        return state
-    return replace(state, gone=(*state.gone, event.server))
+def _is_requested_exit(state: State, event: e.Event) -> bool:
+    """A server that trimtab has stopped, so that another one takes its slot, exits as requested."""
+    return isinstance(event, e.ServerLost) and event.server in state.vacated
 
 
-def _count_late(state: State, event: e.Event) -> State:
-    """Records of a green that was taken back arrive for some seconds more: exposed all the same."""
-    rollout = state.rollout
-    if not isinstance(event, e.Observed) or rollout is None or rollout.ended_at is None:
-        return state
-    late = event.arms.get(rollout.server)
-    if late is None or rollout.outcome != "rolled_back" or event.at > rollout.ended_at + LATE:
-        return state
-    return replace(state, rollout=replace(rollout, exposed=rollout.exposed + late))
-
-
-def _only_present(state: State) -> State:
-    present = {server.name for server in state.present}
-    kept = tuple(name for name in state.gone if name in present)
-    return state if kept == state.gone else replace(state, gone=kept)
+def _is_suspended(state: State, event: e.Event) -> bool:
+    """Advise mode writes nothing, so a rollout that began in another mode is suspended."""
+    return state.mode == "advise" and state.phase in MOVING and not isinstance(event, HANDLED_IN_ADVISE)
 
 
 def material(state: State) -> tuple[object, ...]:
@@ -177,7 +169,7 @@ def material(state: State) -> tuple[object, ...]:
 
 
 def unremembered(state: State) -> tuple[object, ...]:
-    """The state without what the next minute forgets again, or finds anew."""
+    """The state without what the next minute discards or finds again."""
     return (*_lasting(state), state.rollout)
 
 

@@ -1,6 +1,6 @@
 """The moves that several phases share: asking for an effect, splitting traffic, remembering an outcome."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -12,9 +12,10 @@ from agent.domain.ports import Context, Judge, Policy
 from agent.domain.state import Awaited, Phase, State, Suggestion
 from agent.machine.guard import DENIED_FOR, Guard
 from agent.quality.golden_prompts import GoldenPromptOptions
-from lint.ordering import Precedence, as_said
-from vllm_facts.deployment import Deployment, Model
+from vllm_facts.deployment import Deployment
+from vllm_facts.models.lookup import model_of
 
+IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
 Moved = tuple[State, tuple[Effect, ...]]
 LONGEST_PAUSE = timedelta(seconds=30)
 REMEMBERED = 200  # outcomes kept in the state; the journal has them all
@@ -29,8 +30,6 @@ class Rules:
     slo: Slo = field(default_factory=Slo)
     guard: Guard = field(default_factory=Guard)
     policies: Sequence[tuple[str, Policy]] = ()
-    precedence: Precedence = as_said  # of all that they say; the first that is admitted is heard
-    model_of: Callable[[str], Model | None] = dict[str, Model]().get  # a well-known model by its name
     strategy: Strategy | Literal["auto"] = "auto"
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
 
@@ -39,7 +38,7 @@ class Rules:
         if state.blue is None:
             return None
         setting = state.blue.setting
-        model = self.model_of(str(setting.get("model", "")))
+        model = model_of(str(setting.get("model", "")))
         return Context(
             setting=setting,
             slo=self.slo,

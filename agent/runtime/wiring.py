@@ -32,9 +32,6 @@ from agent.observe.timeseries import TimeSeries
 from agent.runtime.daemon import Daemon, utc_now
 from agent.runtime.lock import held
 from agent.runtime.loop import TargetLoop
-from lint.precedence import ranked
-from vllm_facts.knobs import alters_outputs, misfit, tunable
-from vllm_facts.models.lookup import model_of
 
 log = structlog.get_logger()
 
@@ -58,9 +55,6 @@ def rules_of(config: Config, target: Target) -> Rules:
         cooldown_s=target.cooldown_s,
         suggestion_ttl_s=target.suggestion_ttl_s,
         changes_per_day=target.changes_per_day,
-        alters_outputs=alters_outputs,
-        tunable=tunable,
-        misfit=misfit,
     )
     policies = tuple((part.name, part.plugin) for part in config.policies)
     return Rules(
@@ -69,8 +63,6 @@ def rules_of(config: Config, target: Target) -> Rules:
         slo=target.slo,
         guard=guard,
         policies=policies,
-        precedence=ranked,
-        model_of=model_of,
         strategy=target.strategy,
         exam=target.exam,
     )

@@ -27,7 +27,6 @@ from simulator.text import draws
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
-from vllm_facts.knobs import alters_outputs, misfit, tunable
 
 TARGET, GREEN = "chat", "chat-r1"
 LATE_S = 20.0  # after the end, in which what green had open is recorded
@@ -112,7 +111,7 @@ class Story:
         state = journal.states().get(TARGET, self.before)
         site = Site(target=TARGET, state_dir=self.home, epoch=self._epoch)
         slo = SERVICES[self.case.rate].slo
-        guard = Guard(bounds=BOUNDS, alters_outputs=alters_outputs, tunable=tunable, misfit=misfit)
+        guard = Guard(bounds=BOUNDS)
         rules = Rules(plan=self.case.plan, judge=AnytimeJudge(), slo=slo, guard=guard)
         self.loop = TargetLoop(
             state=replace(state, mode="approve"),

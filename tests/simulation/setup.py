@@ -11,7 +11,6 @@ from agent.machine.transitions import Rules
 from agent.quality.golden_prompts import GoldenPromptOptions
 from tests.simulation.script import Script
 from tests.simulation.world import Boot, Process
-from vllm_facts.knobs import misfit, tunable
 
 BOUND = Bound(min=1, max=64, octaves=2)
 PLAN = Plan(
@@ -49,9 +48,7 @@ class MoreSeqs:
 def rules_of(script: Script, *, other: bool = False) -> Rules:
     """`other`: as after a restart with another configuration."""
     exam = GoldenPromptOptions(prompts=("one", "two of them"), at_most_s=5.0, always=script.exam)
-    guard = Guard(
-        bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2, tunable=tunable, misfit=misfit
-    )
+    guard = Guard(bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2)
     if other:
         guard = replace(guard, bounds={"max_num_seqs": replace(BOUND, max=24)}, cooldown_s=10)
     plan = OTHER if other else PLAN

@@ -18,7 +18,6 @@ from agent.domain.trial import Second, Trial
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules
-from vllm_facts.knobs import misfit, tunable
 from vllm_facts.values import Setting
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -113,8 +112,6 @@ def rules(**changes: object) -> Rules:
     guard = Guard(
         bounds={"max_num_seqs": Bound(min=1, max=64, octaves=3)},
         cooldown_s=60,
-        tunable=tunable,
-        misfit=misfit,
     )
     plain = Rules(plan=PLAN, judge=CountingJudge(), guard=guard, policies=(("admission", RaiseSeqs()),))
     return replace(plain, **changes)  # type: ignore[arg-type]

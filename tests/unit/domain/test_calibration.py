@@ -26,7 +26,7 @@ from agent.domain.events import Observed
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Request, RequestSample
 from agent.domain.request_counts import EMPTY, RequestCounts
-from agent.machine.lease import STEADY_TICKS
+from agent.machine.passes import STEADY_TICKS
 from agent.machine.step import material, unremembered
 from agent.observe.aggregator import Aggregator
 from tests.support.machine_stories import World

@@ -16,9 +16,8 @@ from policies.conformance import ANYTHING
 from policies.conformance.readings import CASES, a_context, a_reading
 from policies.conformance.safety_checks import harms
 from tests.support.machine_stories import BLUE, NOON
-from vllm_facts.knobs import misfit, tunable
 
-GUARD = Guard(tunable=tunable, misfit=misfit)
+GUARD = Guard()
 ODD = st.fixed_dictionaries(
     {},
     optional={

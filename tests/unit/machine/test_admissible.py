@@ -9,10 +9,9 @@ from agent.domain.model import Bound, Proposal
 from agent.domain.state import State, Suggestion
 from agent.machine.guard import Guard, ProposalRefusal
 from tests.support.machine_stories import BLUE, NOON, reading
-from vllm_facts.knobs import misfit, tunable
 from vllm_facts.values import Knob, Value
 
-GUARD = Guard(bounds=BOUNDS, tunable=tunable, misfit=misfit)
+GUARD = Guard(bounds=BOUNDS)
 STATE = State(target="chat", blue=BLUE)
 SEEN = reading(NOON)
 
@@ -176,11 +175,6 @@ def test_the_operators_table_admits_exactly_the_values_that_it_names(
 
 def test_a_table_without_limits_admits_nothing() -> None:
     for found in both({"model": "evil/model"}, replace(GUARD, bounds={"model": Bound(octaves=2)})):
-        assert isinstance(found, ProposalRefusal)
-
-
-def test_a_guard_without_a_catalogue_admits_nothing() -> None:
-    for found in both({"max_num_seqs": 8}, Guard()):
         assert isinstance(found, ProposalRefusal)
 
 

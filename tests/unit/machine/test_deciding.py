@@ -1,7 +1,7 @@
 """Which of several proposals becomes the suggestion, and what is said of the others."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from agent.domain.model import Proposal
@@ -9,9 +9,7 @@ from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.domain.state import Phase
 from agent.machine.step import Machine
-from lint.precedence import ranked
-from tests.support.machine_stories import World, rules
-from vllm_facts.deployment import Model
+from tests.support.machine_stories import BLUE, World, rules
 from vllm_facts.values import Value
 
 
@@ -43,7 +41,7 @@ EAGER, HEAT = Says("G1", {"enforce_eager": False}), Says("T1", {})
 
 def world(*policies: Says) -> World:
     named = tuple((policy.rule.lower(), policy) for policy in policies)
-    return World(machine=Machine(rules(policies=named, precedence=ranked))).start()
+    return World(machine=Machine(rules(policies=named))).start()
 
 
 def test_the_most_urgent_is_suggested_whatever_the_order_of_the_policies() -> None:
@@ -55,7 +53,7 @@ def test_the_most_urgent_is_suggested_whatever_the_order_of_the_policies() -> No
 
 
 def test_what_the_guard_refuses_leaves_the_word_to_the_next() -> None:
-    asked = World(machine=Machine(rules(policies=(("k1", Says("K1", {"max_num_seqs": 4})), ("g1", EAGER)))))
+    asked = World(machine=Machine(rules(policies=(("q1", Says("Q1", {"max_num_seqs": 4})), ("g1", EAGER)))))
 
     suggestion = asked.start().until("proposed").state.suggestion
 
@@ -108,9 +106,8 @@ def test_policies_are_told_what_model_is_served() -> None:
             return ()
 
     named = (("looks", Looks()),)
-    World(
-        machine=Machine(rules(policies=named, model_of=lambda name: Model(name=f"the {name}")))
-    ).start().tick(1)
+    known = replace(BLUE, setting={"model": "Qwen/Qwen3-8B"})
+    World(machine=Machine(rules(policies=named)), running={BLUE.name: known}).start().tick(1)
     World(machine=Machine(rules(policies=named))).start().tick(1)
 
-    assert set(seen) == {"the m", ""}
+    assert set(seen) == {"Qwen/Qwen3-8B", ""}

@@ -1,26 +1,36 @@
 """What may alter the answers is held up to blue's before it gets any traffic."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from agent.domain import effects as fx
 from agent.domain import events as e
-from agent.domain.model import Bound, Strategy
+from agent.domain.model import Bound, Proposal, Strategy
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
 from agent.domain.state import Phase
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.quality.golden_prompts import GoldenPromptOptions
 from tests.support.machine_stories import World, rules
 
+
+@dataclass(frozen=True, slots=True)
+class QuantiseCache:
+    """Proposes an FP8 KV cache, which may change answers."""
+
+    def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+        to = {"kv_cache_dtype": "fp8"}
+        if context.setting.items() >= to.items() or not reading.waiting.low:
+            return ()
+        return (Proposal(rule="K1", to=to, why="12 wait", expects="less", risks="answers", source="test"),)
+
+
 ALTERING = Machine(
     rules(
-        guard=Guard(
-            bounds={"max_num_seqs": Bound(min=1, max=64, octaves=3)},
-            cooldown_s=60,
-            alters_outputs={"max_num_seqs"}.__contains__,
-            tunable={"max_num_seqs"}.__contains__,
-        )
+        policies=(("kv", QuantiseCache()),),
+        guard=Guard(bounds={"kv_cache_dtype": Bound(allowed=("fp8",))}, cooldown_s=60),
     )
 )
 
@@ -45,7 +55,7 @@ def test_a_change_that_may_alter_answers_waits_for_a_person_who_is_told_so() -> 
     suggestion = world.state.suggestion
     assert suggestion is not None
     assert (suggestion.proposal.klass, world.state.phase) == ("gated", Phase.PROPOSED)
-    assert any("max_num_seqs may alter the answers" in note for note in suggestion.notes)
+    assert any("kv_cache_dtype may alter the answers" in note for note in suggestion.notes)
 
 
 def test_green_is_examined_when_it_is_warm_and_gets_traffic_when_it_says_what_blue_says() -> None:

@@ -15,15 +15,12 @@ from agent.domain.state import State, Suggestion
 from agent.machine.default_plan import plan_for
 from agent.machine.guard import Guard, ProposalRefusal
 from tests.support.machine_stories import BLUE, NOON, PLAN, reading
-from vllm_facts.knobs import misfit, tunable
 from vllm_facts.values import Value
 
 GUARD = Guard(
     bounds={"max_num_seqs": Bound(min=2, max=64, octaves=1)},
     cooldown_s=600,
     changes_per_day=2,
-    tunable=tunable,
-    misfit=misfit,
 )
 STATE = State(target="chat", blue=BLUE)
 SEEN = reading(NOON)

@@ -1,5 +1,7 @@
 """The stories the machine exists for, told against a world that answers."""
 
+import builtins
+import importlib
 from dataclasses import replace
 from datetime import timedelta
 
@@ -27,6 +29,19 @@ def test_a_good_change_is_suggested_approved_and_promoted() -> None:
     assert world.state.rollout.outcome == "promoted"
     assert world.state.rollout.exposed.total > 45
     assert [o.result for o in world.state.outcomes] == ["promoted"]
+
+
+def test_step_imports_nothing_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("an import while the machine decides")
+
+    world = World().start()
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    world.until("proposed").approve().until("observing")
+    monkeypatch.undo()
+
+    assert world.weights == {"chat-r1": 100}
 
 
 def test_a_bad_green_is_taken_back_and_its_value_not_suggested_again() -> None:

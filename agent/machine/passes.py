@@ -1,0 +1,147 @@
+"""The passes that run at every step, in every phase, before and after the phase's own handler. Pure."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from agent.domain.effects import Effect, KeepAlive, Route, Stop
+from agent.domain.events import Event, Observed, Retired, ServerLost
+from agent.domain.request_counts import RequestCounts
+from agent.domain.state import Phase, State
+from agent.machine.checking import void
+from agent.machine.lease import RECENT, due
+from agent.machine.routes import without
+from agent.machine.transitions import IDLE, Moved, also_retire
+
+LATE = timedelta(seconds=30)  # requests of a green that was rolled back still end
+STEADY_TICKS = 240  # one hour of one server: enough to replace any older calibration
+RETIRE_AGAIN = timedelta(seconds=30)
+
+
+def record_exit(state: State, event: Event) -> State:
+    """Track exited servers across phases, so that no route targets them again."""
+    if not isinstance(event, ServerLost) or not event.gone:
+        return state
+    requested = isinstance(state.awaiting, Stop) and state.awaiting.server.name == event.server
+    present = {server.name for server in state.present}
+    if requested or event.server not in present - {*state.gone}:
+        return state
+    return replace(state, gone=(*state.gone, event.server))
+
+
+def count_late_requests(state: State, event: Event) -> State:
+    """Count the requests of a rolled-back green that end after the rollback as exposed."""
+    rollout = state.rollout
+    if not isinstance(event, Observed) or rollout is None or rollout.ended_at is None:
+        return state
+    late = event.arms.get(rollout.server)
+    if late is None or rollout.outcome != "rolled_back" or event.at > rollout.ended_at + LATE:
+        return state
+    return replace(state, rollout=replace(rollout, exposed=rollout.exposed + late))
+
+
+def charge_error_budget(state: State, event: Event) -> State:
+    """Count every server's requests against the error budget."""
+    if not isinstance(event, Observed):
+        return state
+    return replace(state, budget=state.budget.counted(event.at, event.arms.values()))
+
+
+def remember_traffic(state: State, event: Event) -> State:
+    """Outside rollouts, keep what the judge compares a swap with: the fleet's last minutes and calibration.
+
+    A calibration of few ticks, from the first minutes of a new process, does not replace one of hours.
+    """
+    if not isinstance(event, Observed) or state.phase not in IDLE:
+        return state
+    better = {
+        stream: new
+        for stream, new in event.calibration.items()
+        if (old := state.calibration.get(stream)) is None or new.ticks >= min(old.ticks, STEADY_TICKS)
+    }
+    if better:
+        state = replace(state, calibration={**state.calibration, **better})
+    new = sum((event.arms.get(server.name, RequestCounts()) for server in state.standing), RequestCounts())
+    if state.recent_since is None or event.at - state.recent_since > RECENT:
+        return replace(state, recent=(new, *state.recent[:1]), recent_since=event.at)
+    return replace(state, recent=(state.recent[0] + new, *state.recent[1:])) if new.asked else state
+
+
+def end_retirement(state: State, event: Event) -> State:
+    """Forget a retirement beside the rollout once it is done."""
+    if not isinstance(event, Retired):
+        return state
+    kept = tuple(effect for effect in state.leaving if effect.number != event.number)
+    return state if kept == state.leaving else replace(state, leaving=kept)
+
+
+def withdraw_if_servers_changed(moved: Moved, event: Event) -> Moved:
+    """Withdraw a suggestion once the fleet changed: its strategy and outage hold for the old fleet."""
+    state, effects = moved
+    suggestion = state.suggestion
+    if suggestion is None or state.phase not in {Phase.CHECKING, Phase.PROPOSED}:
+        return moved
+    now = sorted(server.name for server in state.standing)
+    if sorted(suggestion.servers) == now:
+        return moved
+    asked, there = ", ".join(suggestion.servers), ", ".join(now) or "none"
+    return void(
+        state, event.at, f"{suggestion.id} was made for {asked}; the servers are now {there}"
+    ), effects
+
+
+def drop_routes_to_exited_servers(moved: Moved, _: Event) -> Moved:
+    """Move the share of an exited server to the servers that still carry traffic."""
+    state, effects = moved
+    route = state.route
+    if state.mode == "advise" or route is None or not any(route.weights.get(name) for name in state.gone):
+        return moved
+    rest = without(route, state.gone)
+    return moved if rest is None else reroute(state, effects, rest)
+
+
+def update_addresses_in_route(moved: Moved, _: Event) -> Moved:
+    """Route to the new address of a server that was restarted under another one."""
+    state, effects = moved
+    route = state.route
+    now = {server.name: server for server in state.present if server.address}
+    if state.mode == "advise" or route is None:
+        return moved
+    if all(s.address == now[s.name].address for s in route.servers if s.name in now):
+        return moved
+    fresh = replace(route, servers=tuple(now.get(s.name, s) for s in route.servers))
+    return reroute(state, effects, fresh)
+
+
+def repeat_retirements(moved: Moved, event: Event) -> Moved:
+    """Every 30 s, ask again for each retirement that is not done; drop those of servers that serve again."""
+    return _repeat_retirements(moved, event.at) if isinstance(event, Observed) else moved
+
+
+def _repeat_retirements(moved: Moved, at: datetime) -> Moved:
+    state, effects = moved
+    present = {server.name for server in state.present}
+    waiting = [effect.server for effect in state.leaving if effect.server.name not in present]
+    if state.mode == "advise" or not waiting:
+        return (replace(state, leaving=()) if state.leaving and not waiting else state), effects
+    if state.leaving_asked is None or not due(at, state.leaving_asked + RETIRE_AGAIN, RETIRE_AGAIN):
+        return replace(state, leaving_asked=state.leaving_asked or at), effects
+    moved = replace(state, leaving=(), leaving_asked=at), effects
+    for server in waiting:
+        moved = also_retire(moved, server)
+    return moved
+
+
+def forget_absent_servers(moved: Moved, _: Event) -> Moved:
+    """Keep exits only of servers that the state still knows."""
+    state, effects = moved
+    present = {server.name for server in state.present}
+    kept = tuple(name for name in state.gone if name in present)
+    return (state if kept == state.gone else replace(state, gone=kept)), effects
+
+
+def reroute(state: State, effects: tuple[Effect, ...], route: Route) -> Moved:
+    """Replace the last route by this one; whatever else is awaited is still awaited."""
+    numbered = replace(route, number=state.effects + 1)
+    awaiting = numbered if isinstance(state.awaiting, Route) else state.awaiting
+    kept = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
+    return replace(state, effects=numbered.number, route=numbered, awaiting=awaiting), (*kept, numbered)
