@@ -54,7 +54,7 @@ def cost(servers: int, *, proxied: bool) -> float:
             fold.add(scrape)
             if proxied:
                 fold.add(served)
-            fold.arms(at)
+            fold.take_request_counts(at)
             fold.reading("r0", at)
         if second >= SECONDS // 2:
             spent_s += process_time() - begun_s

@@ -25,7 +25,7 @@ from agent.audit.chain import verify
 from agent.audit.history import History
 from agent.audit.journal import OPENED, Journal
 from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line
-from agent.audit.segments import RetentionLimits, name_of
+from agent.audit.segments import RetentionLimits, segment_path
 from agent.domain.model import Evidence, Plan, Server, Step
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State
@@ -101,7 +101,7 @@ def long_journal(path: Path, entries: int) -> None:
     for seq in range(1, entries + 1):
         if size >= limit:
             file.close()
-            path.rename(name_of(path, first))
+            path.rename(segment_path(path, first))
             file, size, first = path.open("wb"), 0, seq
         line = numbered(plain if size else state, seq, prev)
         prev = json.loads(line)["hash"]

@@ -1,1 +1,1 @@
-"""The journal: one hash-chained file that is both the audit trail and the memory of a restart."""
+"""The journal: one hash-chained log that is both the audit trail and the source of recovery."""

@@ -1,8 +1,8 @@
-"""While the journal cannot be written, as when the disk is full: nothing new, only what takes back. Pure.
+"""Entries of steps that were taken while the journal could not be written, as on a full disk. Pure.
 
-A step back may be made first and recorded late: if the daemon dies in between, the next one finds a target
-that is further back than its journal says, which recovery takes as it is found. A step on may not: a server
-or a share that nobody wrote down would belong to nobody.
+A step that only rolls back may be taken first and recorded late: if the daemon dies in between, the next one
+finds a target that is further back than its journal states, which recovery accepts as found. A step forward
+must be recorded first: a server or a share of traffic without an entry would be unaccounted for.
 """
 
 from collections.abc import Mapping
@@ -13,54 +13,54 @@ from agent.audit.records import JournalEntry
 from agent.domain.effects import Drain, Effect, KeepAlive, Launch, Retire, Route
 from agent.domain.state import Phase, State
 
-MOST = 500
-"""Late entries that are kept; of those beyond only the newest, which holds the whole state."""
+MAX_ENTRIES = 500
+"""Late entries kept; beyond that only the newest is kept, because it holds the full state."""
 
 
 def only_rolls_back(before: State, after: State, effects: tuple[Effect, ...]) -> bool:
-    """Whether the step only goes back to the servers of the setting in force."""
+    """Whether the step only moves toward the servers of the setting in force."""
     ends = before.phase is Phase.ROLLING_BACK and after.phase is Phase.COOLDOWN
     if after.phase is not Phase.ROLLING_BACK and not ends:
         return False
-    old = {server.name for server in before.fleet}
-    return all(_goes_back(effect, old, before, after) for effect in effects)
+    blue = {server.name for server in before.fleet}
+    return all(_rolls_back(effect, blue, before, after) for effect in effects)
 
 
-def _goes_back(effect: Effect, old: set[str], before: State, after: State) -> bool:
+def _rolls_back(effect: Effect, blue: set[str], before: State, after: State) -> bool:
     match effect:
         case KeepAlive():
             return True
         case Route():
-            had = before.route.weights if before.route else {}
-            return _share(effect.weights, old) <= _share(had, old)
+            weights = before.route.weights if before.route else {}
+            return _green_share(effect.weights, blue) <= _green_share(weights, blue)
         case Drain() | Retire():
-            return effect.server.name not in old
-        case Launch():  # it was stopped to make room, and has its name from an entry
-            return effect.server.name in old and effect.server.name in after.vacated
+            return effect.server.name not in blue
+        case Launch():  # it was stopped to free its capacity, and its name is in the journal
+            return effect.server.name in blue and effect.server.name in after.vacated
         case _:
             return False
 
 
-def _share(weights: Mapping[str, int], old: set[str]) -> int:
-    """What the new servers have of the traffic, percent."""
-    return sum(weight for name, weight in weights.items() if name not in old)
+def _green_share(weights: Mapping[str, int], blue: set[str]) -> int:
+    """Share of traffic of the servers that are not blue, percent."""
+    return sum(weight for name, weight in weights.items() if name not in blue)
 
 
 @dataclass(slots=True)
 class Backlog:
-    """Entries of steps that were made and are still to be written, oldest first."""
+    """Entries of taken steps that are not written yet, oldest first."""
 
     entries: list[JournalEntry] = field(default_factory=list)
     left_out: int = 0
 
     def add(self, entry: JournalEntry) -> None:
-        if len(self.entries) >= MOST:
+        if len(self.entries) >= MAX_ENTRIES:
             self.entries.pop()
             self.left_out += 1
         self.entries.append(entry)
 
-    def first(self, now: datetime) -> JournalEntry | None:
-        """The next one to write, which says that it is late."""
+    def next_entry(self, now: datetime) -> JournalEntry | None:
+        """Return the next entry to write, marked as late."""
         if not self.entries:
             return None
         entry = self.entries[0]
@@ -69,8 +69,8 @@ class Backlog:
             late["steps_left_out"] = str(self.left_out)
         return replace(entry, after={**entry.after, **late})
 
-    def written(self) -> None:
-        """The first one is on disk."""
+    def drop_first(self) -> None:
+        """Remove the first entry, which is on disk now."""
         self.entries.pop(0)
         if not self.entries:
             self.left_out = 0

@@ -1,4 +1,4 @@
-"""Reading a journal and saying whether it is as it was written: no edit, cut, swap or insertion."""
+"""Verification of a journal: detects any edit, cut, swap or insertion of entries."""
 
 import codecs
 import hashlib
@@ -13,77 +13,79 @@ from pydantic_core import from_json
 
 from agent.audit import checkpoints
 from agent.audit.records import FIELDS, GENESIS, LONGEST_LINE, VERSION, BrokenLineError, JournalRecord, parse
-from agent.audit.segments import reading
+from agent.audit.segments import open_files
 from agent.domain.errors import JournalError
 
 REMOVED = "audit.removed"
-_SECTOR = 512  # bytes: what a disk writes or does not
+_SECTOR = 512  # bytes: the unit that a disk writes in full or not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The last entry. Noted elsewhere (a log, a metric), it shows later that the end was cut off."""
+    """The last entry of a journal. Pinned elsewhere (a log, a metric), it reveals a cut-off end."""
 
     seq: int = 0
     hash: str = GENESIS
 
-    def told(self) -> dict[str, int | str]:
-        """As the fields of a log line: the pin outside."""
+    def log_fields(self) -> dict[str, int | str]:
+        """Return the head as fields of a log line, which is a pin outside the journal."""
         return {"audit_seq": self.seq, "audit_head": self.hash}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What reading a whole journal found."""
+    """The result of verifying a full journal."""
 
-    entries: int  # good ones, from the first that is kept up to the first bad one
+    entries: int  # valid entries, from the first kept one up to the first bad one
     ok: bool
-    head: Head  # the last good one
-    first: int = 1  # what stood before it was removed when its time was over, and an entry says so
-    first_bad: int | None = None  # number of the first entry that is not as it was written
+    head: Head  # the last valid entry
+    first: int = 1  # earlier entries were removed by retention, which an entry records
+    first_bad: int | None = None  # seq of the first changed entry
     where: str = ""  # "audit.jsonl, line 7"
     problem: str = ""
-    torn_tail: int = 0  # bytes of a last line that a crash left unfinished; not counted as tampering
+    torn_tail: int = 0  # bytes of a last line that a crash left unfinished; this is no tampering
     checkpoints: int = 0
-    signed: int = 0  # the last entry that a checked signature stands for; 0: no key was given
+    signed: int = 0  # the last checkpoint with a verified signature; 0: no key was given
 
 
 def verify(path: Path, *, pins: Collection[Head] = (), keys: Mapping[str, Any] | None = None) -> Verification:
-    """Read a whole journal and say whether it is as it was written. Writes nothing.
+    """Verify a full journal. Writes nothing.
 
-    `pins`: heads noted earlier; without one nobody can tell that the end was cut off. `keys`: public keys by
-    id (checkpoints.trusted); without them nobody can tell that an edit was chained anew up to the end. Raises
-    JournalError when a file cannot be read at all, or a pin is older than what is kept.
+    `pins`: heads noted earlier, without which a cut-off end is not detected. `keys`: public keys by id
+    (checkpoints.load_public_keys), without which an edit is not detected if all later entries were chained
+    again. Raises JournalError if a file cannot be read, or a pin is older than the first kept entry.
     """
-    walk = _Walk(keys=keys or {}, pins=set(pins))
+    verifier = _Verifier(keys=keys or {}, pins=set(pins))
     where, rest = path.name, b""
     try:
-        for name, file, last in reading(path):
+        for name, file, last in open_files(path):
             line, size = 1, 0
             where = f"{name}, line {line}"
-            for record, length in chain(file, walk.head, last=last):
-                walk.take(record)
+            for record, length in read_chain(file, verifier.head, last=last):
+                verifier.add(record)
                 line, size = line + 1, size + length
                 where = f"{name}, line {line}"
             file.seek(size)
             rest = file.read(LONGEST_LINE)
     except BrokenLineError as error:
-        return walk.found(first_bad=walk.seq + 1, where=where, problem=str(error))
+        return verifier.result(first_bad=verifier.seq + 1, where=where, problem=str(error))
     except OSError as error:
         raise JournalError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from error
-    first_bad, problem = walk.missing()
-    return walk.found(first_bad=first_bad, where=where if first_bad else "", problem=problem, torn=len(rest))
+    first_bad, problem = verifier.find_missing()
+    return verifier.result(
+        first_bad=first_bad, where=where if first_bad else "", problem=problem, torn=len(rest)
+    )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Walk:
-    """Along all entries, each of which has been chained to the one before."""
+class _Verifier:
+    """State of a verification over all entries, each of which is chained to the one before."""
 
     keys: Mapping[str, Any]
     pins: set[Head]
-    head: Head | None = None  # None: nothing was read yet
-    start: Head = field(default_factory=Head)  # what the first entry says of the one before it
-    cuts: set[Head] = field(default_factory=set)
+    head: Head | None = None  # None: nothing read yet
+    start: Head = field(default_factory=Head)  # the entry before the first one
+    removed: set[Head] = field(default_factory=set)
     checkpoints: int = 0
     signed: int = 0
 
@@ -91,39 +93,40 @@ class _Walk:
     def seq(self) -> int:
         return self.head.seq if self.head else 0
 
-    def take(self, record: JournalRecord) -> None:
-        """Raises BrokenLineError; then the record is not among the good ones."""
+    def add(self, record: JournalRecord) -> None:
+        """Check the next record. Raises BrokenLineError; the record is then not counted as valid."""
         if self.head is None:
-            self.start = before(record)
+            self.start = head_before(record)
         if record["action"] == checkpoints.ACTION:
-            if problem := checkpoints.problem_of(record, self.keys):
+            if problem := checkpoints.find_problem(record, self.keys):
                 raise BrokenLineError(problem)
             self.checkpoints += 1
             self.signed = record["seq"] if self.keys else 0
-        elif self.signed and record["seq"] > self.signed + checkpoints.MOST_UNSIGNED:
-            raise BrokenLineError(f"no checkpoint stands between {self.signed} and it: they were taken away")
-        self.cuts |= cuts_in(record)
+        elif self.signed and record["seq"] > self.signed + checkpoints.MAX_UNSIGNED:
+            raise BrokenLineError(f"no checkpoint between {self.signed} and it: they were removed")
+        self.removed |= removed_heads(record)
         self.head = Head(seq=record["seq"], hash=record["hash"])
         self.pins.discard(self.head)
 
-    def missing(self) -> tuple[int | None, str]:
-        """What should have been there, after all that is there was found good."""
-        if self.start.seq and self.start not in self.cuts:
+    def find_missing(self) -> tuple[int | None, str]:
+        """Find missing entries after all present ones were found valid: (first bad entry, problem)."""
+        if self.start.seq and self.start not in self.removed:
             first = self.start.seq + 1
-            return 1, f"entries before it are missing: {first} is the first, and none says they were removed"
-        unsigned = self.seq - self.start.seq > checkpoints.MOST_UNSIGNED and not self.signed
+            return (
+                1,
+                f"entries before it are missing: {first} is the first, and no entry records their removal",
+            )
+        unsigned = self.seq - self.start.seq > checkpoints.MAX_UNSIGNED and not self.signed
         if self.keys and unsigned:
-            return self.start.seq + 1, "no checkpoint is signed with the key: they were taken away"
+            return self.start.seq + 1, "no checkpoint is signed with the key: they were removed"
         for pin in sorted(self.pins - {self.start, Head()}, key=lambda pin: pin.seq):
             if pin.seq < self.start.seq:
-                raise JournalError(f"entry {pin.seq} was removed when its time was over: give a later pin")
-            problem = (
-                f"entry {pin.seq} is not the one with hash {pin.hash}: the end was cut off or written anew"
-            )
+                raise JournalError(f"entry {pin.seq} was removed by retention: give a later pin")
+            problem = f"entry {pin.seq} is not the one with hash {pin.hash}: the end was cut off or rewritten"
             return min(pin.seq, self.seq + 1), problem
         return None, ""
 
-    def found(self, *, first_bad: int | None, where: str, problem: str, torn: int = 0) -> Verification:
+    def result(self, *, first_bad: int | None, where: str, problem: str, torn: int = 0) -> Verification:
         good = self.seq if first_bad is None else min(self.seq, first_bad - 1)
         return Verification(
             entries=max(good - self.start.seq, 0),
@@ -139,48 +142,48 @@ class _Walk:
         )
 
 
-def before(record: JournalRecord) -> Head:
-    """What the first entry that is kept says of the one before it."""
+def head_before(record: JournalRecord) -> Head:
+    """Return the head that the record continues."""
     return Head(seq=record["seq"] - 1, hash=record["prev"])
 
 
-def cuts_in(record: JournalRecord) -> set[Head]:
-    """The last entries of the files whose removal the record announces; any prefix of them may be gone."""
+def removed_heads(record: JournalRecord) -> set[Head]:
+    """Return the last entries of the files whose removal the record announces; a prefix may be removed."""
     if record["action"] != REMOVED:
         return set()
     try:
         return {Head(seq=cut["last"], hash=cut["hash"]) for cut in record["after"]["cuts"]}
     except (KeyError, TypeError) as error:
-        raise BrokenLineError("it does not say what was removed") from error
+        raise BrokenLineError("it does not state what was removed") from error
 
 
-def chain(
+def read_chain(
     file: io.BufferedReader, head: Head | None, *, last: bool = True
 ) -> Iterator[tuple[JournalRecord, int]]:
-    """Every finished entry of one file, which goes on after `head`, with the bytes of its line.
+    """Read every complete entry of one file, with the length of its line in bytes.
 
-    `head`: None to take the first entry's word for what stood before it. Ends before a line that a crash
-    left unfinished, if it is the `last` file. Raises BrokenLineError at the first that is not as written.
+    `head`: the entry before the file; None to accept the one that the first entry names. Ends before a line
+    that a crash left unfinished, if this is the `last` file. Raises BrokenLineError at the first bad entry.
     """
     size = 0
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             raise BrokenLineError("it is longer than any entry")
         if not line.endswith(b"\n") or (b"\0" in line and not file.peek(1)):
-            if last and unfinished(line, size):
+            if last and is_torn(line, size):
                 return
-            raise BrokenLineError("it is not an entry, and no crash leaves a line like this")
-        record = read(line[:-1], head)
+            raise BrokenLineError("it is not an entry, nor a line that a crash leaves")
+        record = read_record(line[:-1], head)
         head = Head(seq=record["seq"], hash=record["hash"])
         size += len(line)
         yield record, len(line)
 
 
-def unfinished(line: bytes, start: int) -> bool:
-    """Whether a crash can have left this as the end of a file: the beginning of a line, or unwritten sectors.
+def is_torn(line: bytes, start: int) -> bool:
+    """Whether a crash can have left this end of a file: the beginning of a line, or unwritten sectors.
 
-    A write that was cut short leaves the beginning of what was to be written. After a power failure whole
-    sectors of it may be zeros; `start`: where the line starts in the file, bytes.
+    An interrupted write leaves the beginning of the line. After a power failure full sectors of it may be
+    zeros. `start`: offset of the line in the file, bytes.
     """
     zeros = list(re.finditer(rb"\0+", line))
     if zeros:
@@ -196,34 +199,34 @@ def unfinished(line: bytes, start: int) -> bool:
         return False
     if not isinstance(begun, dict) or [*begun] != FIELDS[: len(begun)]:
         return False
-    return len(begun) < len(FIELDS) or _whole(line) or _whole(line + b"}")
+    return len(begun) < len(FIELDS) or _is_record(line) or _is_record(line + b"}")
 
 
-def _whole(line: bytes) -> bool:
+def _is_record(line: bytes) -> bool:
     try:
-        read(line, None)
+        read_record(line, None)
     except BrokenLineError:
         return False
     return True
 
 
-def read(line: bytes, head: Head | None) -> JournalRecord:
-    """The record of a line (without its newline) that must have been written after `head`; None: after any.
+def read_record(line: bytes, head: Head | None) -> JournalRecord:
+    """Parse a line (without its newline) and verify that it continues `head`; None: any head.
 
     Raises BrokenLineError.
     """
     record = parse(line)
     unhashed = line.replace(b'"hash":"%s",' % record["hash"].encode(), b"", 1)
     if hashlib.sha256(unhashed).hexdigest() != record["hash"]:
-        raise BrokenLineError("its content is not what its hash was made of: it was edited")
+        raise BrokenLineError("its content does not match its hash: it was edited")
     if record["v"] != VERSION:
-        raise BrokenLineError(f"it is of version {record['v']}, this trimtab reads version {VERSION}")
+        raise BrokenLineError(f"it has version {record['v']}, this trimtab reads version {VERSION}")
     if head is None:
-        head = before(record) if record["seq"] > 1 else Head()
+        head = head_before(record) if record["seq"] > 1 else Head()
     if record["seq"] > head.seq + 1:
         raise BrokenLineError(f"it is entry {record['seq']}: entries before it are missing or were moved")
     if record["seq"] <= head.seq:
         raise BrokenLineError(f"it is entry {record['seq']} again: it was duplicated, moved or inserted")
     if record["prev"] != head.hash:
-        raise BrokenLineError("it was written after another entry than the one that stands before it")
+        raise BrokenLineError("its `prev` is not the hash of the entry before it")
     return record

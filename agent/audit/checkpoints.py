@@ -1,8 +1,8 @@
-"""Signed checkpoints: every so many entries one that signs all before it, with a key that stays on this host.
+"""Signed checkpoints: at an interval, an entry signs all earlier entries with a key that stays on this host.
 
-Who edits an entry and chains all that follow anew, which the hashes alone do not show, cannot sign it. What a
-signature cannot show: that the end was cut off, and what whoever has the key wrote. For that a head is noted
-elsewhere (docs/audit.md).
+The hash chain alone does not reveal an edit after which all later entries were chained again; without the key
+such an edit cannot be signed. A signature does not reveal that the end was cut off, nor a forgery by the
+holder of the key: for these a head is pinned elsewhere (docs/audit.md).
 """
 
 import hashlib
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from agent.audit.records import JournalRecord
 from agent.domain.errors import JournalError
 
-if TYPE_CHECKING:  # 30 ms that only those need who sign or check
+if TYPE_CHECKING:  # its import takes 30 ms, needed only to sign or verify
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 ACTION = "audit.checkpoint"
-EVERY = 100
+INTERVAL = 100
 """Entries from one checkpoint to the next."""
-MOST_UNSIGNED = 2 * EVERY
-"""More entries than this without a checkpoint, and somebody has taken it away, or the daemon had no key."""
-KEY = "audit.key"
+MAX_UNSIGNED = 2 * INTERVAL
+"""More entries than this without a checkpoint: it was removed, or the daemon had no key."""
+KEY_FILE = "audit.key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,68 +32,72 @@ class Signer:
 
     @property
     def id(self) -> str:
-        return id_of(self.key.public_key())
+        return key_id(self.key.public_key())
 
     @property
-    def trusted(self) -> "Mapping[str, Ed25519PublicKey]":
+    def public_keys(self) -> "Mapping[str, Ed25519PublicKey]":
         return {self.id: self.key.public_key()}
 
-    def mark(self, seq: int, head: str) -> dict[str, str | int]:
-        """What the checkpoint after entry `seq` says."""
-        signature = self.key.sign(_signed(seq, head)).hex()
+    def sign(self, seq: int, head: str) -> dict[str, str | int]:
+        """Build the content of the checkpoint after entry `seq`."""
+        signature = self.key.sign(_signed_bytes(seq, head)).hex()
         return {"seq": seq, "hash": head, "signer": self.id, "signature": signature}
 
-    def public(self) -> str:
-        """The public key as PEM."""
+    def public_pem(self) -> str:
+        """Return the public key as PEM."""
         from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415 - as above
 
         pem = self.key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
         return pem.decode("ascii")
 
 
-def _signed(seq: int, head: str) -> bytes:
+def _signed_bytes(seq: int, head: str) -> bytes:
     return f"trimtab audit checkpoint\n{seq}\n{head}\n".encode("ascii")
 
 
-def id_of(key: "Ed25519PublicKey") -> str:
-    """The first 16 digits of the SHA-256 of the raw public key."""
+def key_id(key: "Ed25519PublicKey") -> str:
+    """Return the first 16 hex digits of the SHA-256 of the raw public key."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
 
 
-def problem_of(record: JournalRecord, trusted: "Mapping[str, Ed25519PublicKey]") -> str:
-    """What is wrong with a checkpoint; empty when it is good. Without keys only what it says is looked at."""
-    said = record["after"]
-    if (said.get("seq"), said.get("hash")) != (record["seq"] - 1, record["prev"]):
+def find_problem(record: JournalRecord, keys: "Mapping[str, Ed25519PublicKey]") -> str:
+    """Describe what is wrong with a checkpoint; empty if it is valid. Signatures need `keys`."""
+    content = record["after"]
+    if (content.get("seq"), content.get("hash")) != (record["seq"] - 1, record["prev"]):
         return "it is a checkpoint of another entry than the one before it"
-    if not trusted:
+    if not keys:
         return ""
-    key = trusted.get(str(said.get("signer")))
+    key = keys.get(str(content.get("signer")))
     if key is None:
-        return f"it is signed with a key that was not given, {said.get('signer')}"
+        return f"it is signed with a key that was not given, {content.get('signer')}"
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - as above
 
     try:
-        key.verify(bytes.fromhex(str(said.get("signature"))), _signed(record["seq"] - 1, record["prev"]))
+        key.verify(
+            bytes.fromhex(str(content.get("signature"))), _signed_bytes(record["seq"] - 1, record["prev"])
+        )
     except (InvalidSignature, ValueError):
-        return "its signature is not that key's: what stands before it was written by somebody else"
+        return "its signature does not match that key: the entries before it are forged"
     return ""
 
 
-def find(state_dir: Path) -> Signer | None:
-    """The key that systemd hands over (LoadCredential=audit.key:...), or that of the state directory."""
+def find_signer(state_dir: Path) -> Signer | None:
+    """Load the key of systemd's credentials (LoadCredential=audit.key:...), else of the state directory."""
     credentials = os.environ.get("CREDENTIALS_DIRECTORY")
-    handed_over = Path(credentials) / KEY if credentials else None
-    if handed_over is not None and handed_over.exists():
-        return load(handed_over)
-    own = state_dir / KEY
+    credential = Path(credentials) / KEY_FILE if credentials else None
+    if credential is not None and credential.exists():
+        return load_signer(credential)
+    own = state_dir / KEY_FILE
     if not own.exists():
         return None
     if (mode := own.stat().st_mode) & 0o077:
-        raise JournalError(f"{own}: others may read it (mode {mode & 0o777:o}): chmod 600, or make a new one")
-    return load(own)
+        raise JournalError(
+            f"{own}: other users can read it (mode {mode & 0o777:o}): chmod 600, or create a new key"
+        )
+    return load_signer(own)
 
 
-def load(path: Path) -> Signer:
+def load_signer(path: Path) -> Signer:
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
     from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
@@ -101,14 +105,14 @@ def load(path: Path) -> Signer:
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise JournalError(f"{path}: is not a key that can be read: {type(error).__name__}") from error
+        raise JournalError(f"{path}: is not a readable key: {type(error).__name__}") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise JournalError(f"{path}: is not an Ed25519 key: make one with `trimtab audit key`")
+        raise JournalError(f"{path}: is not an Ed25519 key: create one with `trimtab audit key`")
     return Signer(key)
 
 
-def make(path: Path) -> Signer:
-    """A new key in a new file that only its owner may read."""
+def create_signer(path: Path) -> Signer:
+    """Create a key in a new file that only its owner can read."""
     from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
 
@@ -125,8 +129,8 @@ def make(path: Path) -> Signer:
     return Signer(key)
 
 
-def trusted(path: Path) -> "Mapping[str, Any]":
-    """The public keys of a PEM file, by id."""
+def load_public_keys(path: Path) -> "Mapping[str, Any]":
+    """Load the public keys of a PEM file, by id."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
     from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
 
@@ -135,8 +139,8 @@ def trusted(path: Path) -> "Mapping[str, Any]":
         parts = [part.strip() + b"\n" + end for part in path.read_bytes().split(end)[:-1]]
         keys = [load_pem_public_key(part) for part in parts]
     except (OSError, ValueError) as error:
-        raise JournalError(f"{path}: holds no public key that can be read: {error}") from error
-    found = {id_of(key): key for key in keys if isinstance(key, Ed25519PublicKey)}
+        raise JournalError(f"{path}: holds no readable public key: {error}") from error
+    found = {key_id(key): key for key in keys if isinstance(key, Ed25519PublicKey)}
     if not found or len(found) != len(keys):
         raise JournalError(f"{path}: must hold Ed25519 public keys, as `trimtab audit key` prints them")
     return found

@@ -1,4 +1,4 @@
-"""From a transition to its journal entry: what happened, who did it, why, and what the numbers were. Pure."""
+"""Builds the journal entry of a transition: its action, actor, reason and evidence. Pure."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ HAPPENED: dict[type[e.Event], str] = {
 
 
 def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effect, ...]) -> JournalEntry:
-    """One entry for one transition; `state` is what recovery goes on from."""
+    """Build the entry of one transition; recovery continues from its `state`."""
     suggestion, rollout = after.suggestion, after.rollout
     running = rollout is not None and (after.green is not None or before.green is not None)
     changed = suggestion if suggestion and (running or suggestion != before.suggestion) else None
@@ -61,7 +61,7 @@ def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effe
         why=after.note,
         evidence=evidence_of(changed, rollout if running else None),
         before={"phase": before.phase.value, **({"setting": dict(changed.before)} if changed else {})},
-        after=_after(after, changed, rollout if running else None) | _said(event),
+        after=_after(after, changed, rollout if running else None) | _request_fields(event),
         risk=changed.proposal.risks if changed else "",
         result=rollout.outcome if rollout and running else "",
         error=_error(event, after),
@@ -74,14 +74,14 @@ def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effe
 def actor_of(before: State, after: State, event: e.Event) -> Actor:
     match event:
         case (
-            e.Approved(actor=who)
-            | e.Denied(actor=who)
-            | e.Aborted(actor=who)
-            | e.Paused(actor=who)
-            | e.Resumed(actor=who)
-            | e.ChangeAsked(actor=who)
+            e.Approved(actor=actor)
+            | e.Denied(actor=actor)
+            | e.Aborted(actor=actor)
+            | e.Paused(actor=actor)
+            | e.Resumed(actor=actor)
+            | e.ChangeAsked(actor=actor)
         ):
-            return Actor(kind="person", id=who)
+            return Actor(kind="person", id=actor)
         case e.Observed() if after.suggestion is not None and after.suggestion != before.suggestion:
             return Actor(kind="policy", id=after.suggestion.policy)
         case e.Preflighted() if after.suggestion is not None and after.suggestion.status == "approved":
@@ -95,7 +95,7 @@ def actor_of(before: State, after: State, event: e.Event) -> Actor:
 def action_of(before: State, after: State, event: e.Event) -> str:
     if isinstance(event, e.AgentStarted):
         return "daemon.started" if after.epoch != before.epoch else "target.looked_at_again"
-    if started(before, after):
+    if starts_rollout(before, after):
         return "suggestion.approved"
     if after.phase is before.phase:
         if after.rollout and before.rollout and after.rollout.step > before.rollout.step:
@@ -104,15 +104,15 @@ def action_of(before: State, after: State, event: e.Event) -> str:
             return "suggestion.checked"
         return HAPPENED[type(event)]
     if after.phase is Phase.OBSERVING:
-        return _settled(before, after)
+        return _settled_action(before, after)
     return ENTERED[after.phase]
 
 
-def started(before: State, after: State) -> bool:
+def starts_rollout(before: State, after: State) -> bool:
     return after.rollout is not None and (before.rollout is None or before.rollout.id != after.rollout.id)
 
 
-def _settled(before: State, after: State) -> str:
+def _settled_action(before: State, after: State) -> str:
     match before.phase:
         case Phase.PROMOTING:
             return "rollout.promoted"
@@ -124,7 +124,7 @@ def _settled(before: State, after: State) -> str:
 
 
 def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple[Evidence, ...]:
-    """What the suggestion rested on, and how the two sides have done so far."""
+    """The evidence of the suggestion, and the results of both sides so far."""
     shown = suggestion.proposal.evidence if suggestion else ()
     if rollout is None or rollout.step_since is None:
         return shown
@@ -135,15 +135,15 @@ def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple
         for account in accounts(rollout.trial)
         for name, value in (("worse", account.worse), ("not_worse", account.not_worse))
     )
-    return (*shown, *_arm("green", rollout.green), *_arm("blue", rollout.blue), *judged)
+    return (*shown, *_count_evidence("green", rollout.green), *_count_evidence("blue", rollout.blue), *judged)
 
 
-def _arm(side: str, arm: RequestCounts) -> tuple[Evidence, ...]:
-    """An Arm as a person reads it."""
-    p95 = quantile(arm.ttft, 0.95)
-    numbers = {"requests": (float(arm.total), ""), "errors": (float(arm.errors), "")}
-    if arm.refused:
-        numbers["refused"] = (float(arm.refused), "")
+def _count_evidence(side: str, counts: RequestCounts) -> tuple[Evidence, ...]:
+    """Summarise request counts for display."""
+    p95 = quantile(counts.ttft, 0.95)
+    numbers = {"requests": (float(counts.total), ""), "errors": (float(counts.errors), "")}
+    if counts.refused:
+        numbers["refused"] = (float(counts.refused), "")
     if p95 is not None:
         numbers["ttft_p95"] = (p95, "s")
     return tuple(
@@ -170,7 +170,7 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
     return shown
 
 
-def _said(event: e.Event) -> dict[str, Any]:
+def _request_fields(event: e.Event) -> dict[str, Any]:
     comment = {"comment": event.comment} if isinstance(event, e.Approved) and event.comment else {}
     return comment | (
         {"request": event.request} if isinstance(event, e.PersonDecision) and event.request else {}

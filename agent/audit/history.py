@@ -1,4 +1,4 @@
-"""The suggestions and rollouts of late, latest version of each: read from the journal once, then kept."""
+"""Recent suggestions and rollouts in their latest version: read from the journal at start, then updated."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,16 +10,16 @@ from agent.audit.records import JournalRecord, parse_state
 from agent.domain.state import Rollout, State, Suggestion
 from agent.judge.report import accounts
 
-CURVES, POINTS = 50, 1000  # of the evidence over time: rollouts, and points of each
-KEPT = 1000  # of each kind; the journal has them all
+MAX_CURVES, MAX_POINTS = 50, 1000  # evidence over time: rollouts, and points of each
+MAX_KEPT = 1000  # of each kind; the journal has all
 PAGE = 500
-REQUESTS = 256  # that a repeat is known by
-READ_BACK = 2000  # entries, at a start: 1 to 3 s; `trimtab audit show` reads them all
+REQUESTS = 256  # idempotency keys kept
+READ_BACK = 2000  # entries read at start, 1 to 3 s; `trimtab audit show` reads all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The e-values of one second, by stream: worse, not worse."""
+    """The e-values of one second, by stream: (worse, not worse)."""
 
     at: datetime
     weight: int
@@ -28,7 +28,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """What a person asked for with a key, and the state that it led to."""
+    """A request accepted under an idempotency key, and the resulting state."""
 
     asked: str  # hash of the request
     state: State
@@ -44,55 +44,56 @@ class History:
     @classmethod
     def of(cls, journal: Journal) -> "History":
         history = cls()
-        for record in _pages(journal):
-            history.recall(record)
+        for record in _read_recent(journal):
+            history.add_request(record)
             state = parse_state(record)
             if state is not None:
-                history.hear(state)
+                history.add_state(state)
         return history
 
-    def recall(self, record: JournalRecord) -> None:
-        """Take the number of an entry that says which request it came of: `name:hash`."""
+    def add_request(self, record: JournalRecord) -> None:
+        """Keep the seq of an entry that names its request, as `key:hash`."""
         name, _, asked = str(record["after"].get("request", "")).partition(":")
         if asked:
             self._requests[name] = (asked, record["seq"])
         if len(self._requests) > REQUESTS:
             del self._requests[next(iter(self._requests))]
 
-    def request(self, name: str) -> tuple[str, int] | None:
-        """(hash of what was asked, number of the entry) of one that was accepted before the start."""
+    def find_request(self, name: str) -> tuple[str, int] | None:
+        """Return (hash of the request, seq of its entry) for a request accepted before the start."""
         return self._requests.get(name)
 
-    def hear(self, state: State) -> None:
-        """Take a state that was written down."""
+    def add_state(self, state: State) -> None:
+        """Add a state that was recorded."""
         if state.suggestion is not None:
-            self._close_before(state.suggestion)
+            self._supersede_open(state.suggestion)
             self._suggestions[state.suggestion.id] = state.suggestion
         if state.rollout is not None:
             self._rollouts[state.rollout.id] = (state.target, state.rollout)
-            self._note(state.rollout)
-        for kept, most in ((self._suggestions, KEPT), (self._rollouts, KEPT), (self._points, CURVES)):
-            while len(kept) > most:
-                kept.pop(next(iter(kept)))
+            self._add_point(state.rollout)
+        limits = ((self._suggestions, MAX_KEPT), (self._rollouts, MAX_KEPT), (self._points, MAX_CURVES))
+        for items, limit in limits:
+            while len(items) > limit:
+                items.pop(next(iter(items)))
 
-    def _note(self, rollout: Rollout) -> None:
-        """One point for each second of evidence that was written down."""
+    def _add_point(self, rollout: Rollout) -> None:
+        """Add one point for each recorded second of evidence."""
         at = rollout.trial.at
-        points = self._points.setdefault(rollout.id, deque(maxlen=POINTS))
+        points = self._points.setdefault(rollout.id, deque(maxlen=MAX_POINTS))
         if at is None or (points and points[-1].at >= at):
             return
         judged = {account.stream: (account.worse, account.not_worse) for account in accounts(rollout.trial)}
         points.append(Point(at=at, weight=rollout.plan.steps[rollout.step].weight, judged=judged))
 
     def points(self, rollout: str) -> Sequence[Point]:
-        """How the evidence on a rollout grew, oldest first; the latest ones of the latest rollouts."""
+        """Return the evidence on a rollout over time, oldest first; recent points of recent rollouts."""
         return tuple(self._points.get(rollout, ()))
 
-    def _close_before(self, latest: Suggestion) -> None:
-        """A target has one suggestion at a time: one that waited when another followed was superseded."""
+    def _supersede_open(self, latest: Suggestion) -> None:
+        """Mark the target's earlier open suggestions as superseded: a target has one at a time."""
         for id_, earlier in self._suggestions.items():
-            waits = earlier.status in {"checking", "open"}
-            if waits and earlier.target == latest.target and id_ != latest.id:
+            is_open = earlier.status in {"checking", "open"}
+            if is_open and earlier.target == latest.target and id_ != latest.id:
                 self._suggestions[id_] = replace(earlier, status="superseded")
 
     def suggestions(self) -> Sequence[Suggestion]:
@@ -104,7 +105,7 @@ class History:
         return list(reversed(self._rollouts.values()))
 
 
-def _pages(journal: Journal) -> Iterator[JournalRecord]:
+def _read_recent(journal: Journal) -> Iterator[JournalRecord]:
     seq = max(journal.head.seq - READ_BACK, 0)
     while records := journal.after(seq, PAGE):
         yield from records

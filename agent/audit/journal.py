@@ -1,9 +1,9 @@
-"""The journal: what happened and why, one line each, on disk before anything is done about it.
+"""The journal: one line for each event and its reason, on disk before any effect is performed.
 
-It is the audit trail and the memory that a restart reads, one mechanism for both. One process writes it,
-under the lock of the state directory (agent.runtime.lock); any process may read it. agent.audit.records
-defines a line, agent.audit.segments the files. The file that grows starts with the last state of each
-target, so that a restart reads no other.
+It is both the audit trail and the source of recovery after a restart. One process writes it, under the lock
+of the state directory (agent.runtime.lock); any process may read it. agent.audit.records defines a line,
+agent.audit.segments the files. The open file starts with the last state of each target, so that a restart
+reads no other file in full.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ from agent.audit.records import (
     encode_line,
     parse,
 )
-from agent.audit.recovery import reread
+from agent.audit.recovery import recover
 from agent.audit.segments import RetentionLimits
 from agent.domain.errors import JournalError
 from agent.domain.ports import Now
 from agent.domain.state import State
 
 OPENED, TORN = "audit.segment_opened", "audit.truncated_tail"
-AT_ONCE = 2
-"""Closed files that may go each time one is closed: a clock that jumps by years does not take them all."""
+MAX_REMOVED = 2
+"""Closed files removed per rotation, so that a clock that jumps by years does not remove all of them."""
 log = structlog.get_logger(__name__)
 
 
 class Journal:
-    """An open journal. Made by `Journal.open`."""
+    """An open journal; see `Journal.open`."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class Journal:
         self._signer = signer
         self._fd = -1
         self._size = 0
-        self._opening = 0  # bytes of the lines that the file that grows began with
+        self._opening = 0  # bytes of the state entries that start the open file
         self._head = Head()
-        self._since: datetime | None = None  # time of that entry
-        self._signed = 0  # number of the last checkpoint
-        self._pages = RecordOffsets(path)
-        self._torn = b""  # what a crash left unfinished, until it is set aside
-        self._owed: JournalEntry | None = None  # what says so
+        self._since: datetime | None = None  # time of the first entry of the open file
+        self._signed = 0  # seq of the last checkpoint
+        self._offsets = RecordOffsets(path)
+        self._torn = b""  # an unfinished last line, until it is saved elsewhere
+        self._torn_entry: JournalEntry | None = None  # the entry that records it, until written
         self._states: dict[str, State] = {}
         self._epoch = 0
         self._boot_id = _boot_id()
@@ -86,19 +86,19 @@ class Journal:
         limits: RetentionLimits | None = None,
         signer: Signer | None = None,
     ) -> Self:
-        """Open the journal, or create it, and read the file that grows; `audit verify` reads them all.
+        """Open or create the journal, and verify the open file; `audit verify` reads all files.
 
-        A last line that a crash left unfinished is moved to `audit.torn-<n>` beside it, and an entry says so.
-        Raises JournalError when anything else in that file is not as it was written.
+        A last line that a crash left unfinished is moved to `audit.torn-<n>`, and an entry records this.
+        Raises JournalError if anything else in that file was changed.
         """
         journal = cls(path, now, sync, limits or RetentionLimits(), signer)
         try:
             journal._recover()
         except OSError as error:
-            journal._shut()
+            journal._close_file()
             raise JournalError(f"{path}: cannot be opened: {error}") from error
         except JournalError:
-            journal._shut()
+            journal._close_file()
             raise
         return journal
 
@@ -107,82 +107,82 @@ class Journal:
         return self._head
 
     def states(self) -> dict[str, State]:
-        """The last state of each target."""
+        """Return the last state of each target."""
         return dict(self._states)
 
     def epoch(self) -> int:
-        """The largest that any entry names; 0 if none does."""
+        """Return the largest epoch of any entry; 0 if there is none."""
         return self._epoch
 
     def append(self, entry: JournalEntry) -> JournalRecord:
-        """Write the entry; it is on disk when this returns.
+        """Write the entry to disk before returning.
 
-        Raises JournalError, and leaves the file as it was, when that cannot be.
+        Raises JournalError if this fails, and leaves the file as it was.
         """
-        record = self._put(entry)
+        record = self._append_entry(entry)
         try:
-            self._keep_house(entry.at)
+            self._run_housekeeping(entry.at)
         except (BrokenLineError, JournalError, OSError) as error:
-            # the entry is written; the rest is tried again after the next one
+            # the entry is written; housekeeping is retried after the next one
             log.warning("audit.housekeeping_failed", why=str(error))
         return record
 
     def after(self, seq: int, limit: int) -> list[JournalRecord]:
-        """The entries with a larger number than `seq`, in order, at most `limit`; read from disk."""
-        return self._pages.after(seq, limit, self._head.seq)
+        """Read the entries after `seq` from disk, in order, at most `limit`."""
+        return self._offsets.after(seq, limit, self._head.seq)
 
     def subscribe(self, after: int | None = None) -> AsyncIterator[JournalRecord]:
-        """Every entry after number `after` (None: from now on), until the iterator is closed.
+        """Yield every entry after seq `after` (None: from now on), until the iterator is closed.
 
-        Entries are read from disk, so a slow reader costs no memory and misses nothing.
+        Entries are read from disk, so that a slow reader costs no memory and misses none.
         """
         return self._follow(self._head.seq if after is None else after)
 
     async def _follow(self, seen: int) -> AsyncIterator[JournalRecord]:
-        heard = asyncio.Event()
-        follower = (asyncio.get_running_loop(), heard)
+        appended = asyncio.Event()
+        follower = (asyncio.get_running_loop(), appended)
         self._followers.add(follower)
         try:
             while True:
-                heard.clear()
+                appended.clear()
                 for record in self.after(seen, STRIDE):
-                    heard.set()  # there may be more
+                    appended.set()  # more may follow
                     seen = record["seq"]
                     yield record
-                await heard.wait()
+                await appended.wait()
         finally:
             self._followers.discard(follower)
 
     def close(self) -> None:
-        """Sign what is not signed yet, and let go of the file."""
+        """Sign the unsigned entries and close the file."""
         if self._fd >= 0:
             with suppress(JournalError):
                 self._sign(self._now())
-        self._shut()
+        self._close_file()
 
-    def _shut(self) -> None:
+    def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _put(self, entry: JournalEntry) -> JournalRecord:
-        if self._torn or self._owed:
-            self._set_aside()
-        line, record = self._line(entry, self._head)
+    def _append_entry(self, entry: JournalEntry) -> JournalRecord:
+        if self._torn or self._torn_entry:
+            self._save_torn_line()
+        line, record = self._encode(entry, self._head)
         self._write(line, record["seq"])
-        self._take(record, len(line))
+        self._track(record, len(line))
         if entry.state is not None:
             self._states[entry.state.target] = entry.state
-        self._tell()
+        self._notify_followers()
         return record
 
-    def _tell(self) -> None:
-        for loop, heard in tuple(self._followers):  # a copy: they come and go in another thread
-            with suppress(RuntimeError):  # its loop was closed before the iterator was
-                loop.call_soon_threadsafe(heard.set)
+    def _notify_followers(self) -> None:
+        for loop, appended in tuple(self._followers):  # a copy: other threads add and remove followers
+            with suppress(RuntimeError):  # its loop was closed before the iterator
+                loop.call_soon_threadsafe(appended.set)
 
-    def _line(self, entry: JournalEntry, head: Head) -> tuple[bytes, JournalRecord]:
-        """The line that stands for the entry after `head`."""
+    def _encode(self, entry: JournalEntry, head: Head) -> tuple[bytes, JournalRecord]:
+        """Encode the entry as the line after `head`."""
         try:
             line = encode_line(
                 entry, seq=head.seq + 1, prev=head.hash, boot_id=self._boot_id, host=self._host
@@ -190,7 +190,9 @@ class Journal:
         except (CanonicalizationError, BrokenLineError) as error:
             raise JournalError(f"{self._path}: {entry.action} cannot be written: {error}") from error
         if len(line) > LONGEST_LINE:
-            raise JournalError(f"{self._path}: {entry.action} has {len(line)} bytes, too many")
+            raise JournalError(
+                f"{self._path}: {entry.action} has {len(line)} bytes, more than {LONGEST_LINE}"
+            )
         return line, parse(line)
 
     def _write(self, line: bytes, seq: int) -> None:
@@ -198,7 +200,7 @@ class Journal:
             raise JournalError(f"{self._path}: is closed; entry {seq} was not written")
         try:
             if os.fstat(self._fd).st_size != self._size:
-                os.ftruncate(self._fd, self._size)  # what an earlier failure could not take back
+                os.ftruncate(self._fd, self._size)  # the rest of an earlier failed write
             rest = memoryview(line)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
@@ -208,130 +210,130 @@ class Journal:
                 os.ftruncate(self._fd, self._size)
             raise JournalError(f"{self._path}: entry {seq} cannot be written: {error}") from error
 
-    def _keep_house(self, at: datetime) -> None:
-        """Sign every so many entries; go on in a new file when this one is large or old."""
-        if self._head.seq - self._signed >= checkpoints.EVERY:
+    def _run_housekeeping(self, at: datetime) -> None:
+        """Sign at the checkpoint interval; rotate the file when it is large or old."""
+        if self._head.seq - self._signed >= checkpoints.INTERVAL:
             self._sign(at)
         old = self._since is not None and at - self._since >= timedelta(seconds=self._limits.segment_s)
         if self._size - self._opening >= self._limits.segment_bytes or old:
             self._sign(at)
-            self._go_on(at)
+            self._rotate(at)
             self._remove_old(at)
             self._sign(at)
 
     def _sign(self, at: datetime) -> None:
         if self._signer is None or self._signed == self._head.seq:
             return
-        mark = self._signer.mark(self._head.seq, self._head.hash)
-        why = f"signs entry {self._head.seq} and with it all before it"
-        self._put(
+        mark = self._signer.sign(self._head.seq, self._head.hash)
+        why = f"signs entry {self._head.seq} and all entries before it"
+        self._append_entry(
             JournalEntry(
                 at=at, actor=DAEMON, action=checkpoints.ACTION, why=why, after=mark, epoch=self._epoch
             )
         )
 
-    def _go_on(self, at: datetime) -> None:
-        """Close this file; the next one starts with the last state of each target."""
-        name = segments.name_of(self._path, self._pages.first)
+    def _rotate(self, at: datetime) -> None:
+        """Close this file; start the next one with the last state of each target."""
+        name = segments.segment_path(self._path, self._offsets.first)
         opening = JournalEntry(
             at=at,
             actor=DAEMON,
             action=OPENED,
-            why=f"goes on from {name.name}",
+            why=f"continues {name.name}",
             after={"follows": name.name, "seq": self._head.seq, "hash": self._head.hash},
             epoch=self._epoch,
         )
         lines, records, head = [], [], self._head
         for state in self._states.values() or (None,):
             target = state.target if state else ""
-            line, record = self._line(replace(opening, target=target, state=state), head)
+            line, record = self._encode(replace(opening, target=target, state=state), head)
             head = Head(seq=record["seq"], hash=record["hash"])
             lines.append(line)
             records.append(record)
-        fd = segments.replace(self._path, self._pages.first, b"".join(lines))
-        self._shut()
-        self._pages.turn()
+        fd = segments.rotate(self._path, self._offsets.first, b"".join(lines))
+        self._close_file()
+        self._offsets.rotate()
         self._fd, self._size = fd, 0
         for line, record in zip(lines, records, strict=True):
-            self._take(record, len(line))
-        self._tell()
+            self._track(record, len(line))
+        self._notify_followers()
 
     def _remove_old(self, at: datetime) -> None:
-        """Closed files whose time is over, or that are too many, go; first an entry says which."""
-        older = self._pages.older
+        """Remove closed files beyond the retention limits, after an entry that names them."""
+        older = self._offsets.older
         sizes = [segment.path.stat().st_size for segment in older]
-        going, left = [], sum(sizes) + self._size
-        for segment, size in zip(older[:AT_ONCE], sizes, strict=False):
+        removed, left = [], sum(sizes) + self._size
+        for segment, size in zip(older[:MAX_REMOVED], sizes, strict=False):
             last = parse(segments.last_line(segment.path))
             old = at - datetime.fromisoformat(last["ts"]) > timedelta(seconds=self._limits.keep_s)
             if not old and left <= self._limits.keep_bytes:
                 break
-            going.append((segment, last))
+            removed.append((segment, last))
             left -= size
-        if not going:
+        if not removed:
             return
         cuts = [
-            {"file": s.path.name, "first": s.first, "last": r["seq"], "hash": r["hash"]} for s, r in going
+            {"file": s.path.name, "first": s.first, "last": r["seq"], "hash": r["hash"]} for s, r in removed
         ]
-        why = f"entries {going[0][0].first} to {going[-1][1]['seq']} are removed: their time is over"
-        self._put(
+        why = f"retention removes entries {removed[0][0].first} to {removed[-1][1]['seq']}"
+        self._append_entry(
             JournalEntry(
                 at=at, actor=DAEMON, action=REMOVED, why=why, after={"cuts": cuts}, epoch=self._epoch
             )
         )
-        for segment, _ in going:  # the oldest first: what a crash leaves is the newer part
+        for segment, _ in removed:  # oldest first: a crash leaves the newer part
             segment.path.unlink()
-            self._pages.forget(segment)
+            self._offsets.forget(segment)
         segments.sync_directory(self._path.parent)
 
     def _recover(self) -> None:
         new = not self._path.exists()
-        older = segments.closed(self._path)
+        older = segments.closed_segments(self._path)
         if new and older:
             raise JournalError(
-                f"{self._path}: is not there, though {older[-1].path.name} is: the end was taken away. "
-                f"Nothing was changed. Find out by whom, and move the others away to start a new journal"
+                f"{self._path}: does not exist, but {older[-1].path.name} does: the end was removed. "
+                f"Nothing was changed. Find out why, and move the closed files away to start a new journal"
             )
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         if new:
             segments.sync_directory(self._path.parent)
-        segments.tidy(self._path)
-        self._pages.older = segments.closed(self._path)
-        states, self._torn = reread(self._path, self._pages.older, self._signer, self._take)
+        segments.remove_leftovers(self._path)
+        self._offsets.older = segments.closed_segments(self._path)
+        states, self._torn = recover(self._path, self._offsets.older, self._signer, self._track)
         self._states = {state.target: state for state in states}
         if self._torn:
-            with suppress(JournalError):  # a full disk; it is done before the next entry is written
-                self._set_aside()
+            with suppress(JournalError):  # on a full disk, this is retried before the next entry
+                self._save_torn_line()
 
-    def _set_aside(self) -> None:
-        """Keep the bytes of the unfinished line elsewhere, cut them off here, and say so in an entry."""
+    def _save_torn_line(self) -> None:
+        """Move the bytes of the unfinished line to a file of their own, and record this in an entry."""
         if self._torn:
             try:
-                kept = segments.keep_aside(self._torn, self._path)
+                saved = segments.save_torn_line(self._torn, self._path)
                 os.ftruncate(self._fd, self._size)
             except OSError as error:
-                raise JournalError(f"{self._path}: a torn line cannot be set aside: {error}") from error
-            why = f"a crash left the last line unfinished; its {len(self._torn)} bytes are in {kept.name}"
+                raise JournalError(f"{self._path}: a torn line cannot be moved: {error}") from error
+            why = f"a crash left the last line unfinished; its {len(self._torn)} bytes are in {saved.name}"
             digest = hashlib.sha256(self._torn).hexdigest()
-            after = {"bytes": len(self._torn), "sha256": digest, "file": kept.name}
-            self._torn, self._owed = (
+            after = {"bytes": len(self._torn), "sha256": digest, "file": saved.name}
+            self._torn, self._torn_entry = (
                 b"",
                 JournalEntry(
                     at=self._now(), actor=DAEMON, action=TORN, why=why, after=after, epoch=self._epoch
                 ),
             )
-        if (owed := self._owed) is not None:
-            self._owed = None
+        if (entry := self._torn_entry) is not None:
+            self._torn_entry = None
             try:
-                self._put(owed)
+                self._append_entry(entry)
             except JournalError:
-                self._owed = owed
+                self._torn_entry = entry
                 raise
 
-    def _take(self, record: JournalRecord, length: int) -> None:
+    def _track(self, record: JournalRecord, length: int) -> None:
         if not self._size:
             self._since = datetime.fromisoformat(record["ts"])
-        self._pages.note(record["seq"], self._size)
+        self._offsets.add(record["seq"], self._size)
         self._size += length
         if record["action"] == OPENED:
             self._opening = self._size

@@ -1,4 +1,4 @@
-"""Where each entry of a journal stands, so that any page of it is read from disk without reading the rest."""
+"""Byte offsets of journal entries, so that a page of entries is read from disk without reading the rest."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -6,30 +6,30 @@ from itertools import islice
 from pathlib import Path
 
 from agent.audit.records import BrokenLineError, JournalRecord, parse
-from agent.audit.segments import Segment, name_of
+from agent.audit.segments import Segment, segment_path
 from agent.domain.errors import JournalError
 
 STRIDE = 64
-"""Every so many entries it is remembered where one starts: some bytes of memory for 64 entries."""
+"""One offset is kept for so many entries."""
 
 
 @dataclass(slots=True)
 class RecordOffsets:
-    path: Path  # of the file that grows
+    path: Path  # of the open file
     older: list[Segment] = field(default_factory=list)  # closed files, oldest first
-    first: int = 1  # number of the first entry in the file that grows
-    _starts: dict[Path, list[int]] = field(default_factory=dict)  # of every STRIDEth entry: byte offset
+    first: int = 1  # seq of the first entry in the open file
+    _starts: dict[Path, list[int]] = field(default_factory=dict)  # byte offset of every STRIDEth entry
 
-    def note(self, seq: int, start: int) -> None:
-        """Entry `seq` was written at byte `start` of the file that grows."""
+    def add(self, seq: int, start: int) -> None:
+        """Record that entry `seq` starts at byte `start` of the open file."""
         if start == 0:
             self.first = seq
         if (seq - self.first) % STRIDE == 0:
             self._starts.setdefault(self.path, []).append(start)
 
-    def turn(self) -> None:
-        """The file that grew is closed, another one has its place."""
-        closed = Segment(first=self.first, path=name_of(self.path, self.first))
+    def rotate(self) -> None:
+        """Record that the open file was closed and replaced."""
+        closed = Segment(first=self.first, path=segment_path(self.path, self.first))
         self.older.append(closed)
         self._starts[closed.path] = self._starts.pop(self.path, [])
 
@@ -38,7 +38,7 @@ class RecordOffsets:
         self._starts.pop(segment.path, None)
 
     def after(self, seq: int, limit: int, last: int) -> list[JournalRecord]:
-        """The entries with a larger number than `seq`, up to entry `last`, in order, at most `limit`.
+        """Read the entries after `seq` up to `last`, in order, at most `limit`.
 
         Raises JournalError.
         """
@@ -58,14 +58,14 @@ class RecordOffsets:
         return found
 
     def _read(self, file: Segment, first: int, count: int) -> list[JournalRecord]:
-        starts = self._starts.get(file.path) or self._index(file.path)
+        starts = self._starts.get(file.path) or self._build_index(file.path)
         block, skip = divmod(first - file.first, STRIDE)
         with file.path.open("rb") as lines:
             lines.seek(starts[block])
             return [parse(line) for line in islice(lines, skip, skip + count)]
 
-    def _index(self, path: Path) -> list[int]:
-        """Of a file that this process has not written."""
+    def _build_index(self, path: Path) -> list[int]:
+        """Index a file that this process has not written."""
         starts, size = self._starts.setdefault(path, []), 0
         with path.open("rb") as lines:
             for number, line in enumerate(lines):

@@ -1,7 +1,7 @@
-"""What one line of the journal holds, and the chain of hashes that makes a changed line show.
+"""The line format of the journal, and its hash chain.
 
-A line is canonical JSON (RFC 8785). Its hash is SHA-256 over the line without the `hash` member, and `prev`
-is the hash of the line before. Any language can check the chain, and no byte of a line can change unseen.
+A line is canonical JSON (RFC 8785). `hash` is the SHA-256 of the line without the `hash` member, and `prev`
+is the hash of the line before. The chain can be verified in any language and detects a change of any byte.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ LONGEST_LINE = 16 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who did it: a person's token, a policy, the `auto` mode, or the daemon itself."""
+    """The actor of an entry: a person's token, a policy, the `auto` mode, or the daemon itself."""
 
     kind: Literal["person", "policy", "auto", "daemon"]
     id: str
@@ -40,13 +40,13 @@ DAEMON = Actor(kind="daemon", id="trimtab")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
-    """What is to be written. `action` is a noun and what happened to it: "suggestion.approved"."""
+    """An entry to write. `action`: a noun and its event, as "suggestion.approved"."""
 
     at: datetime
     actor: Actor
     action: str
     target: str = ""
-    op_id: str = ""  # the rollout it belongs to
+    op_id: str = ""  # id of the rollout
     why: str = ""
     evidence: tuple[Evidence, ...] = ()
     before: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class JournalEntry:
     error: str = ""
     epoch: int = 0
     effects: tuple[Effect, ...] = ()
-    state: State | None = None  # the whole state of `target` that this led to
+    state: State | None = None  # the resulting full state of `target`
 
 
 @with_config(ConfigDict(strict=True, extra="ignore"))
@@ -87,17 +87,17 @@ class JournalRecord(TypedDict):
 
 
 FIELDS = sorted(JournalRecord.__annotations__)
-"""The members of a line in the order in which they stand there."""
+"""The members of a line, in order."""
 
 
 class BrokenLineError(ValueError):
-    """A line that is not what was once written there; the message says in which way."""
+    """A line differs from what was written; the message states how."""
 
 
 def encode_line(entry: JournalEntry, *, seq: int, prev: str, boot_id: str, host: str) -> bytes:
-    """The line for `entry` with its newline: secrets masked, chained to `prev`.
+    """Encode `entry` as a line with its newline: secrets masked, chained to `prev`.
 
-    Raises rfc8785.CanonicalizationError, and BrokenLineError for a state that a restart could not read back.
+    Raises rfc8785.CanonicalizationError, and BrokenLineError for a state that cannot be parsed again.
     """
     body: dict[str, Any] = masked(entry)
     del body["at"]
@@ -118,7 +118,7 @@ def _object(members: Mapping[str, bytes]) -> bytes:
 
 
 def parse(line: bytes) -> JournalRecord:
-    """The record of a line, its chain unchecked. Raises BrokenLineError."""
+    """Parse a line without verifying its chain. Raises BrokenLineError."""
     try:
         return _RECORD().validate_json(line)
     except ValidationError as error:
@@ -128,7 +128,7 @@ def parse(line: bytes) -> JournalRecord:
 
 
 def parse_state(record: JournalRecord) -> State | None:
-    """The state that the record holds. Raises BrokenLineError if this trimtab cannot read it."""
+    """Parse the state that the record holds. Raises BrokenLineError if this version cannot read it."""
     if record["state"] is None:
         return None
     try:
@@ -137,5 +137,5 @@ def parse_state(record: JournalRecord) -> State | None:
         raise BrokenLineError(f"its state cannot be read by this trimtab: {error}") from error
 
 
-_RECORD = cache(lambda: TypeAdapter(JournalRecord))  # built when first used: it takes tens of milliseconds
+_RECORD = cache(lambda: TypeAdapter(JournalRecord))  # built on first use: it takes tens of milliseconds
 _STATE = cache(lambda: TypeAdapter(State))

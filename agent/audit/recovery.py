@@ -1,6 +1,7 @@
-"""What a restart reads of a journal: the file that grows, checked, and if the ends of the closed ones fit.
+"""Reads a journal at start: verifies the open file in full, and that the ends of the closed files connect.
 
-Of a closed file that is two lines, so a start takes no longer for a large one; `audit verify` reads it whole.
+Each closed file costs two lines, so the time of a start does not grow with the journal. `trimtab audit
+verify` reads every file in full.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from agent.audit import checkpoints
-from agent.audit.chain import Head, before, chain, cuts_in, read
+from agent.audit.chain import Head, head_before, read_chain, read_record, removed_heads
 from agent.audit.checkpoints import Signer
 from agent.audit.records import LONGEST_LINE, BrokenLineError, JournalRecord, parse_state
 from agent.audit.segments import Segment, last_line
@@ -16,70 +17,74 @@ from agent.domain.errors import JournalError
 from agent.domain.state import State
 
 
-def reread(
-    path: Path, older: Sequence[Segment], signer: Signer | None, take: Callable[[JournalRecord, int], None]
+def recover(
+    path: Path,
+    older: Sequence[Segment],
+    signer: Signer | None,
+    on_record: Callable[[JournalRecord, int], None],
 ) -> tuple[list[State], bytes]:
-    """The last state of each target, and what a crash left of a last line.
+    """Return the last state of each target, and the bytes of a last line that a crash left unfinished.
 
-    `take` gets each record, and how many bytes it has. Raises JournalError when the file is not as written.
+    `on_record` gets each record of the open file and its length in bytes. Raises JournalError if the journal
+    was changed.
     """
-    last: dict[str, JournalRecord] = {}
-    cuts: set[Head] = set()
-    _refuse_gaps(path, older, signer)
-    start, line, size = _end_of(path, older[-1], signer) if older else None, 0, 0
+    latest: dict[str, JournalRecord] = {}
+    removed: set[Head] = set()
+    _check_closed_files(path, older, signer)
+    start, line, size = _read_end(path, older[-1], signer) if older else None, 0, 0
     head = start or Head()
     try:
         with path.open("rb") as file:
-            for record, length in chain(file, start):
-                start = start or before(record)
-                _check(record, signer)
-                take(record, length)
+            for record, length in read_chain(file, start):
+                start = start or head_before(record)
+                _check_signature(record, signer)
+                on_record(record, length)
                 line, size = line + 1, size + length
                 head = Head(seq=record["seq"], hash=record["hash"])
-                cuts |= cuts_in(record)
+                removed |= removed_heads(record)
                 if record["state"] is not None:
-                    last[str(record["state"].get("target"))] = record
+                    latest[str(record["state"].get("target"))] = record
             file.seek(size)
             torn = file.read()
     except BrokenLineError as error:
-        raise _refused(path, head.seq + 1, line + 1, str(error)) from error
+        raise _error(path, head.seq + 1, line + 1, str(error)) from error
     if older and not line:
-        raise _refused(path, head.seq + 1, 1, "nothing is left of what stood here")
-    if start and start.seq and not older and start not in cuts:
-        why = "entries before it are missing, and no entry says that they were removed"
-        raise _refused(path, 1, 1, why)
-    return [_state(path, record) for record in last.values()], torn
+        raise _error(path, head.seq + 1, 1, "the file is empty")
+    if start and start.seq and not older and start not in removed:
+        why = "entries before it are missing, and no entry records their removal"
+        raise _error(path, 1, 1, why)
+    return [_state(path, record) for record in latest.values()], torn
 
 
-def _refuse_gaps(path: Path, older: Sequence[Segment], signer: Signer | None) -> None:
-    """Raises JournalError for a closed file that does not begin with the entry after the one before it."""
+def _check_closed_files(path: Path, older: Sequence[Segment], signer: Signer | None) -> None:
+    """Raise JournalError for a closed file that does not continue the one before it."""
     for earlier, later in pairwise(older):
-        end = _end_of(path, earlier, signer)
+        end = _read_end(path, earlier, signer)
         with later.path.open("rb") as file:
             line = file.readline(LONGEST_LINE)
         try:
-            found = read(line.removesuffix(b"\n"), end)["seq"]
+            found = read_record(line.removesuffix(b"\n"), end)["seq"]
         except BrokenLineError as error:
-            raise _refused(path, end.seq + 1, 1, f"in {later.path.name}: {error}") from error
+            raise _error(path, end.seq + 1, 1, f"in {later.path.name}: {error}") from error
         if found != later.first:
-            raise _refused(path, found, 1, f"in {later.path.name}, which should begin with {later.first}")
+            raise _error(path, found, 1, f"in {later.path.name}, which should begin with {later.first}")
 
 
-def _end_of(path: Path, segment: Segment, signer: Signer | None) -> Head:
-    """The last entry of a closed file."""
+def _read_end(path: Path, segment: Segment, signer: Signer | None) -> Head:
+    """Return the last entry of a closed file."""
     try:
-        record = read(last_line(segment.path), None)
-        _check(record, signer)
+        record = read_record(last_line(segment.path), None)
+        _check_signature(record, signer)
     except BrokenLineError as error:
-        why = f"the end of {segment.path.name} cannot be read, or is not as it was written: {error}"
-        raise _refused(path, segment.first, 1, why) from error
+        why = f"the end of {segment.path.name} cannot be read or was changed: {error}"
+        raise _error(path, segment.first, 1, why) from error
     return Head(seq=record["seq"], hash=record["hash"])
 
 
-def _check(record: JournalRecord, signer: Signer | None) -> None:
-    """Raises BrokenLineError for a checkpoint that bears our key's name and not its signature."""
+def _check_signature(record: JournalRecord, signer: Signer | None) -> None:
+    """Raise BrokenLineError for a checkpoint that names our key without its valid signature."""
     if signer and record["action"] == checkpoints.ACTION and record["after"].get("signer") == signer.id:
-        problem = checkpoints.problem_of(record, signer.trusted)
+        problem = checkpoints.find_problem(record, signer.public_keys)
         if problem:
             raise BrokenLineError(problem)
 
@@ -94,8 +99,8 @@ def _state(path: Path, record: JournalRecord) -> State:
     return state
 
 
-def _refused(path: Path, seq: int, line: int, problem: str) -> JournalError:
+def _error(path: Path, seq: int, line: int, problem: str) -> JournalError:
     return JournalError(
         f"{path}: entry {seq} (line {line}) is bad: {problem}. Nothing was changed. Keep a copy, find out "
-        f"who wrote to it, and move {path.stem}*{path.suffix} away to start a new journal"
+        f"what wrote to it, and move {path.stem}*{path.suffix} away to start a new journal"
     )

@@ -1,8 +1,8 @@
-"""The files of a journal: `audit.jsonl`, which grows, and beside it the closed ones, which only ever go.
+"""The files of a journal: the open file `audit.jsonl` and the closed files, which are only ever removed.
 
-A closed one is named after its first entry, `audit-000000000001.jsonl`, so that names sort as entries do:
-`cat audit-*.jsonl audit.jsonl` is the whole journal. A new file takes the old one's place in one step: there
-is an `audit.jsonl` at every instant; a crash in between leaves at worst a second name, or a draft.
+A closed file is named after its first entry, `audit-000000000001.jsonl`, so that names sort like entries:
+`cat audit-*.jsonl audit.jsonl` prints the full journal. A rotation is atomic: an `audit.jsonl` exists at
+every instant, and a crash leaves at worst a second name of it, or a draft.
 """
 
 import io
@@ -20,7 +20,7 @@ BLOCK = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
-    """When a file is closed, and how long closed ones are kept: whichever comes first."""
+    """When a file is closed, and how long closed files are kept; the first limit reached applies."""
 
     segment_bytes: int = 16 * 2**20
     segment_s: float = 86400.0
@@ -30,52 +30,54 @@ class RetentionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    first: int  # number of its first entry
+    first: int  # seq of its first entry
     path: Path
 
 
-def closed(path: Path) -> list[Segment]:
-    """The closed files of the journal that grows at `path`, oldest first."""
+def closed_segments(path: Path) -> list[Segment]:
+    """List the closed files of the journal whose open file is `path`, oldest first."""
     name = re.compile(rf"{re.escape(path.stem)}-([0-9]{{12,16}}){re.escape(path.suffix)}")
     found = [
-        Segment(first=int(match[1]), path=path.parent / there)
-        for there in os.listdir(path.parent)  # noqa: PTH208 - its errors name the directory
-        if (match := name.fullmatch(there))
+        Segment(first=int(match[1]), path=path.parent / entry)
+        for entry in os.listdir(path.parent)  # noqa: PTH208 - its errors name the directory
+        if (match := name.fullmatch(entry))
     ]
     return sorted(found, key=lambda segment: segment.first)
 
 
-def reading(path: Path, after: int = 0) -> Iterator[tuple[str, io.BufferedReader, bool]]:
-    """The files that hold the entries after number `after`, in order: name, open file, whether it grows.
+def open_files(path: Path, after: int = 0) -> Iterator[tuple[str, io.BufferedReader, bool]]:
+    """Open the files with the entries after seq `after`, in order: name, file object, whether it is the last.
 
-    The one that grows is opened first: closed meanwhile, it is still the end of what is read.
+    The open file is opened first: if it is closed meanwhile, it still ends the sequence.
     """
-    with path.open("rb") as grows:
-        it = os.fstat(grows.fileno())
-        older = [segment for segment in closed(path) if not os.path.samestat(segment.path.stat(), it)]
+    with path.open("rb") as current:
+        inode = os.fstat(current.fileno())
+        older = [
+            segment for segment in closed_segments(path) if not os.path.samestat(segment.path.stat(), inode)
+        ]
         ends = [*(segment.first for segment in older[1:]), after + 2]
         for segment, end in zip(older, ends, strict=False):
             if end > after + 1:
                 with segment.path.open("rb") as file:
                     yield segment.path.name, file, False
-        yield path.name, grows, True
+        yield path.name, current, True
 
 
-def name_of(path: Path, first: int) -> Path:
-    """What a file of the journal is called once it is closed."""
+def segment_path(path: Path, first: int) -> Path:
+    """Return the name of a journal file once it is closed."""
     return path.with_name(f"{path.stem}-{first:012d}{path.suffix}")
 
 
-def draft_of(path: Path) -> Path:
+def draft_path(path: Path) -> Path:
     return path.with_suffix(".next")
 
 
-def replace(path: Path, first: int, content: bytes) -> int:
-    """Close the file that grows, put one with `content` in its place; gives a descriptor to append to it.
+def rotate(path: Path, first: int, content: bytes) -> int:
+    """Close the open file and replace it with one of `content`; return a descriptor to append to it.
 
-    OSError: nothing has changed.
+    On OSError nothing has changed.
     """
-    draft, name = draft_of(path), name_of(path, first)
+    draft, name = draft_path(path), segment_path(path, first)
     with suppress(FileNotFoundError):
         draft.unlink()
     fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -96,22 +98,22 @@ def replace(path: Path, first: int, content: bytes) -> int:
         with suppress(OSError):
             draft.unlink()
         raise
-    with suppress(OSError):  # it is in place for every reader; at worst a power failure takes it back whole
+    with suppress(OSError):  # readers see it already; at worst a power failure undoes the rotation
         sync_directory(path.parent)
     return fd
 
 
-def tidy(path: Path) -> None:
-    """Take away what a crash in the middle of `replace` left: nothing in it was ever part of the journal."""
+def remove_leftovers(path: Path) -> None:
+    """Remove the draft or second name that a crash during `rotate` left; neither is part of the journal."""
     with suppress(FileNotFoundError):
-        draft_of(path).unlink()
-    older = closed(path)
+        draft_path(path).unlink()
+    older = closed_segments(path)
     if older and path.exists() and path.samefile(older[-1].path):
         older[-1].path.unlink()
 
 
 def last_line(path: Path) -> bytes:
-    """The last line, without its newline, of a file that ends with one; b"" of any other."""
+    """Return the last line without its newline; b"" if the file does not end with a newline."""
     with path.open("rb") as file:
         at = file.seek(0, os.SEEK_END)
         tail = b""
@@ -124,12 +126,12 @@ def last_line(path: Path) -> bytes:
     return tail[:-1].rpartition(b"\n")[2]
 
 
-def keep_aside(torn: bytes, path: Path) -> Path:
-    """Put the bytes of an unfinished line into a file of their own. OSError: there is none."""
+def save_torn_line(torn: bytes, path: Path) -> Path:
+    """Save the bytes of an unfinished line in a new file. On OSError no file is left."""
     for number in range(1, 10_000):
-        kept = path.with_suffix(f".torn-{number}")
+        saved = path.with_suffix(f".torn-{number}")
         try:
-            fd = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = os.open(saved, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             continue
         try:
@@ -138,11 +140,11 @@ def keep_aside(torn: bytes, path: Path) -> Path:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
-            kept.unlink()
+            saved.unlink()
             raise
         sync_directory(path.parent)
-        return kept
-    raise JournalError(f"{path.parent}: holds 9,999 torn lines: move them away")
+        return saved
+    raise JournalError(f"{path.parent}: holds 9,999 torn lines: remove them")
 
 
 def sync_directory(directory: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from agent.audit import checkpoints
 from agent.audit.chain import Head, Verification, verify
 from agent.audit.records import BrokenLineError, JournalRecord, parse
-from agent.audit.segments import reading
+from agent.audit.segments import open_files
 from agent.cli.dispatch import Subparsers
 from agent.domain.errors import JournalError
 from agent.telemetry.journald import encode_record
@@ -176,7 +176,7 @@ def _shown(given: object) -> str:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    keys = checkpoints.trusted(args.key) if args.key else None
+    keys = checkpoints.load_public_keys(args.key) if args.key else None
     found = verify(args.state_dir / JOURNAL, pins=args.pin, keys=keys)
     if args.json:
         text = json.dumps(asdict(found), indent=2)
@@ -222,12 +222,14 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _key(args: argparse.Namespace) -> int:
-    path = args.state_dir / checkpoints.KEY
-    signer = checkpoints.load(path) if path.exists() else checkpoints.make(path)
+    path = args.state_dir / checkpoints.KEY_FILE
+    signer = checkpoints.load_signer(path) if path.exists() else checkpoints.create_signer(path)
     if args.json:
-        sys.stdout.write(json.dumps({"id": signer.id, "file": str(path), "public": signer.public()}) + "\n")
+        sys.stdout.write(
+            json.dumps({"id": signer.id, "file": str(path), "public": signer.public_pem()}) + "\n"
+        )
         return OK
-    sys.stdout.write(signer.public())
+    sys.stdout.write(signer.public_pem())
     sys.stderr.write(f"{path}: key {signer.id}; keep the public half above on another host\n")
     return OK
 
@@ -235,7 +237,7 @@ def _key(args: argparse.Namespace) -> int:
 def _lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:
     """Every finished line and where it stands; of the files that hold what is after entry `after`."""
     try:
-        for name, file, _ in reading(path, after):
+        for name, file, _ in open_files(path, after):
             for number, line in enumerate(file, start=1):
                 if line.endswith(b"\n"):
                     yield f"{name}, line {number}", line[:-1]

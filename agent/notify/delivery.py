@@ -1,7 +1,7 @@
-"""Takes notices to one place outside: in order, again and again until they are old, never in anybody's way.
+"""Delivers notices to one receiver: in order, with retries until they expire, without delaying the daemon.
 
-The journal is the queue. What was told is kept in the state directory, and a restart goes on from there: each
-notice is told at least once, and twice only when the daemon dies between the answer and the note of it.
+The journal is the queue. The progress is kept in the state directory, and a restart continues from it: each
+notice is sent at least once, and twice only if the daemon dies between the answer and saving the progress.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ from agent.notify.rules import (
     NoticeSeverity,
     Notifier,
     OutgoingNotice,
-    of_moment,
-    of_record,
-    wanted,
+    notices_of_record,
+    notices_of_states,
+    should_send,
 )
 from vllm_facts.masking import mask
 
-LOOK_EVERY_S = 5.0
-AGAIN_S = 60.0  # for a journal that cannot be read
-REMEMBERED = 500  # ids; those of trouble that has not ended are never forgotten
-NOTED_EVERY = 500  # records: so many at most are looked at again after a restart
+POLL_S = 5.0
+REOPEN_S = 60.0  # until an unreadable journal is tried again
+MAX_IDS = 500  # ids of sent notices kept; those of open incidents are always kept
+SAVE_EVERY = 500  # records: at most so many are read again after a restart
 LONGEST_TITLE, LONGEST_TEXT = 300, 2000
 REFUSED, SERVER_FAILS, TOO_MANY, TIMED_OUT = 400, 500, 429, 408
 log = structlog.get_logger()
@@ -49,13 +49,13 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLimits:
-    timeout_s: float = 10.0  # for one answer
-    first_s: float = 1.0  # before the second try; then twice as long each time, with jitter
+    timeout_s: float = 10.0  # of one request
+    first_s: float = 1.0  # before the second attempt; doubled each time, with jitter
     longest_s: float = 60.0
-    keep_s: float = 3600.0  # a notice of that age is dropped
+    keep_s: float = 3600.0  # age at which a notice is dropped
 
     def wait(self, tried: RetryCallState) -> float:
-        """As long as the receiver asks for, or exponentially longer each time."""
+        """Return the delay that the receiver asks for, else an exponential backoff."""
         error = tried.outcome.exception() if tried.outcome else None
         jittered: float = wait_random_exponential(multiplier=self.first_s, max=self.longest_s)(tried)
         asked = error.after_s if isinstance(error, NoticeError) else None
@@ -64,99 +64,99 @@ class RetryLimits:
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """What became of the notices, for /metrics."""
+    """Outcomes of the notices, for /metrics."""
 
     sent: int = 0
     failed: int = 0  # refused by the receiver
-    dropped: int = 0  # grown old
+    dropped: int = 0  # expired
     retries: int = 0
-    works: bool = True  # the last try succeeded
-    up: bool = True  # it still looks for notices
+    works: bool = True  # the last attempt succeeded
+    up: bool = True  # the delivery runs
 
 
 @dataclass(slots=True, kw_only=True)
 class NoticeDelivery:
-    """One `[[notify]]` of the config. `file`: what it has told; `follow`: the records after a number."""
+    """Delivery for one `[[notify]]`. `file`: its progress; `follow`: the records after a seq."""
 
     name: str
     notifier: Notifier
-    least: NoticeSeverity
+    min_severity: NoticeSeverity
     file: Path
     console: str  # URL of the console; empty: notices have no link
     now: Now
-    follow: Callable[[int | None], AsyncIterator[JournalRecord]] | None  # None: there is no journal to follow
-    head: int  # number of the last record when the daemon started
+    follow: Callable[[int | None], AsyncIterator[JournalRecord]] | None  # None: no journal
+    head: int  # seq of the last record when the daemon started
     states: Callable[[], Mapping[str, State]]
     writable: Callable[[], bool]
-    patience: RetryLimits = field(default_factory=RetryLimits)
-    tally: DeliveryCounts = field(default_factory=DeliveryCounts)
+    retry: RetryLimits = field(default_factory=RetryLimits)
+    counts: DeliveryCounts = field(default_factory=DeliveryCounts)
     _seq: int = 0
-    _told: dict[str, str] = field(default_factory=dict)  # id to key
-    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _sent: dict[str, str] = field(default_factory=dict)  # id to key
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
-        """Until cancelled. What goes wrong here is logged, and ends no other task."""
+        """Run until cancelled. Errors are logged and end no other task."""
         try:
-            self._seq, self._told = await asyncio.to_thread(remembered, self.file, self.head)
-            await asyncio.to_thread(self._save)
+            self._seq, self._sent = await asyncio.to_thread(load_progress, self.file, self.head)
+            await asyncio.to_thread(self._save_progress)
             async with self._session() as session, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow(session))
                 tasks.create_task(self._watch(session))
-        except Exception:  # a rollout goes on, whatever is wrong with a message
-            self.tally.up = False
+        except Exception:  # an error in a message must not stop a rollout
+            self.counts.up = False
             log.exception("notifier.died", notifier=self.name)
 
     async def test(self) -> None:
-        """A test message, tried once; where only trouble is taken, one that ends. Raises NoticeError."""
-        notice = self._dressed(trial(self.now()))
+        """Send a test message, or a test incident to receivers of incidents only. Raises NoticeError."""
+        notice = self._finalize(build_test_notice(self.now()))
         async with self._session() as session:
-            if not await self._try(session, notice):
-                await self._try(session, replace(notice, key="test"))
-                await self._try(session, replace(notice, key="test", ends=True))
+            if not await self._send_once(session, notice):
+                await self._send_once(session, replace(notice, key="test"))
+                await self._send_once(session, replace(notice, key="test", ends=True))
 
     def check(self) -> None:
-        """Raises NoticeError when what a post needs cannot be read here."""
-        self.notifier.post(replace(trial(self.now()), key="test"), self.now())
+        """Raise NoticeError if a file that a post needs cannot be read."""
+        self.notifier.post(replace(build_test_notice(self.now()), key="test"), self.now())
 
     def _session(self) -> aiohttp.ClientSession:
-        timeout = aiohttp.ClientTimeout(total=self.patience.timeout_s)
+        timeout = aiohttp.ClientTimeout(total=self.retry.timeout_s)
         return aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
     async def _follow(self, session: aiohttp.ClientSession) -> None:
         while self.follow is not None:
             try:
                 async for record in self.follow(self._seq):
-                    for notice in notices_of(record):
-                        await self._offer(session, notice)
-                    await self._pass(record["seq"])
+                    for notice in parse_notices(record):
+                        await self._send_new(session, notice)
+                    await self._advance(record["seq"])
             except JournalError as error:
                 log.warning("notifier.journal_unreadable", notifier=self.name, why=str(error))
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(REOPEN_S)
 
-    async def _pass(self, seq: int) -> None:
-        """On to the next record, after everybody else had a turn: there may be thousands."""
-        async with self._one:
+    async def _advance(self, seq: int) -> None:
+        """Advance to the next record and yield to other tasks: thousands of records may follow."""
+        async with self._lock:
             self._seq = seq
-            if seq % NOTED_EVERY == 0:
-                await asyncio.to_thread(self._save)
+            if seq % SAVE_EVERY == 0:
+                await asyncio.to_thread(self._save_progress)
         await asyncio.sleep(0)
 
     async def _watch(self, session: aiohttp.ClientSession) -> None:
         while True:
-            for notice in of_moment(self.states(), self.now(), writable=self.writable()):
-                await self._offer(session, notice)
-            await asyncio.sleep(LOOK_EVERY_S)
+            for notice in notices_of_states(self.states(), self.now(), writable=self.writable()):
+                await self._send_new(session, notice)
+            await asyncio.sleep(POLL_S)
 
-    async def _offer(self, session: aiohttp.ClientSession, notice: Notice) -> None:
-        async with self._one:
-            if not wanted(notice, self.least, self._told):
+    async def _send_new(self, session: aiohttp.ClientSession, notice: Notice) -> None:
+        async with self._lock:
+            if not should_send(notice, self.min_severity, self._sent):
                 return
-            await self._send(session, self._dressed(notice))
-            self._remember(notice)
-            await asyncio.to_thread(self._save)
+            await self._send_with_retries(session, self._finalize(notice))
+            self._mark_sent(notice)
+            await asyncio.to_thread(self._save_progress)
 
-    def _dressed(self, notice: Notice) -> Notice:
-        """With its link; short, and without secrets, wherever its words came from."""
+    def _finalize(self, notice: Notice) -> Notice:
+        """Add the link, mask secrets, and limit the length."""
         return replace(
             notice,
             title=mask(" ".join(notice.title.split()))[:LONGEST_TITLE],
@@ -164,94 +164,96 @@ class NoticeDelivery:
             link=f"{self.console}/#{notice.place}" if self.console else "",
         )
 
-    async def _send(self, session: aiohttp.ClientSession, notice: Notice) -> None:
-        left_s = self.patience.keep_s - (self.now() - notice.at).total_seconds()
-        about = {"notifier": self.name, "notice": notice.id, "target": notice.target}
+    async def _send_with_retries(self, session: aiohttp.ClientSession, notice: Notice) -> None:
+        left_s = self.retry.keep_s - (self.now() - notice.at).total_seconds()
+        fields = {"notifier": self.name, "notice": notice.id, "target": notice.target}
         if left_s <= 0:
-            self.tally.dropped += 1
-            log.warning("notice.too_old", **about)
+            self.counts.dropped += 1
+            log.warning("notice.too_old", **fields)
             return
         try:
             trying = AsyncRetrying(
                 retry=retry_if_exception(lambda error: isinstance(error, NoticeError) and error.passes),
-                wait=self.patience.wait,
+                wait=self.retry.wait,
                 stop=stop_before_delay(left_s),
-                before_sleep=self._fails,
+                before_sleep=self._count_retry,
                 reraise=True,
             )
-            self.tally.sent += await trying(self._try, session, notice)
-            self.tally.works = True
+            self.counts.sent += await trying(self._send_once, session, notice)
+            self.counts.works = True
         except NoticeError as error:
-            self.tally.works = False
-            self.tally.failed += not error.passes
-            self.tally.dropped += error.passes
-            log.warning("notice.not_sent", **about, why=str(error))
+            self.counts.works = False
+            self.counts.failed += not error.passes
+            self.counts.dropped += error.passes
+            log.warning("notice.not_sent", **fields, why=str(error))
 
-    async def _try(self, session: aiohttp.ClientSession, notice: Notice) -> bool:
-        """Whether there was something to send. Raises NoticeError."""
+    async def _send_once(self, session: aiohttp.ClientSession, notice: Notice) -> bool:
+        """Send the notice; False if the receiver cannot use it. Raises NoticeError."""
         post = self.notifier.post(notice, self.now())
         if post is not None:
             await deliver(session, post)
         return post is not None
 
-    def _fails(self, _: RetryCallState) -> None:
-        self.tally.retries += 1
-        self.tally.works = False
+    def _count_retry(self, _: RetryCallState) -> None:
+        self.counts.retries += 1
+        self.counts.works = False
 
-    def _remember(self, notice: Notice) -> None:
-        """What has ended may come again; of the rest the oldest is forgotten."""
+    def _mark_sent(self, notice: Notice) -> None:
+        """Record the notice as sent. A resolved incident may open again; the oldest other ids are dropped."""
         if notice.ends:
-            self._told = {id_: key for id_, key in self._told.items() if key != notice.key}
+            self._sent = {id_: key for id_, key in self._sent.items() if key != notice.key}
         if notice.kind not in RECOVERIES:
-            self._told[notice.id] = "" if notice.ends else notice.key
-        settled = [id_ for id_, key in self._told.items() if not key]
-        for id_ in settled[:-REMEMBERED]:
-            del self._told[id_]
+            self._sent[notice.id] = "" if notice.ends else notice.key
+        resolved = [id_ for id_, key in self._sent.items() if not key]
+        for id_ in resolved[:-MAX_IDS]:
+            del self._sent[id_]
 
-    def _save(self) -> None:
+    def _save_progress(self) -> None:
         try:
             self.file.parent.mkdir(mode=0o700, exist_ok=True)
-            beside = self.file.with_suffix(".new")
-            beside.write_text(json.dumps({"seq": self._seq, "told": self._told}), encoding="utf-8")
-            beside.replace(self.file)
+            draft = self.file.with_suffix(".new")
+            draft.write_text(json.dumps({"seq": self._seq, "told": self._sent}), encoding="utf-8")
+            draft.replace(self.file)
         except OSError as error:
             log.warning("notifier.forgets", notifier=self.name, why=error.strerror)
 
 
-def trial(at: datetime) -> Notice:
-    """What `trimtab notify test` sends."""
+def build_test_notice(at: datetime) -> Notice:
+    """Build the notice that `trimtab notify test` sends."""
     return Notice(
         id=f"test/{at.isoformat()}",
         kind="daemon.restarted",
         at=at,
         title="a test message from trimtab",
-        text="`trimtab notify test` was run: there is nothing to do.",
+        text="Sent by `trimtab notify test`. No action is needed.",
         place="/",
     )
 
 
-def remembered(file: Path, head: int) -> tuple[int, dict[str, str]]:
-    """Number of the last record looked at, and what was told; from now on, where nothing is known of this
-    journal: one that ends before that number is another one, whose ids begin anew."""
+def load_progress(file: Path, head: int) -> tuple[int, dict[str, str]]:
+    """Load the seq of the last processed record and the sent ids; `head` and none without valid progress.
+
+    A journal that ends before that seq is another journal, whose ids start again.
+    """
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         found = json.loads(file.read_text(encoding="utf-8"))
-        told = {str(id_): str(key) for id_, key in found["told"].items()}
+        sent = {str(id_): str(key) for id_, key in found["told"].items()}
         if int(found["seq"]) <= head:
-            return int(found["seq"]), told
+            return int(found["seq"]), sent
     return head, {}
 
 
-def notices_of(record: JournalRecord) -> Iterator[Notice]:
+def parse_notices(record: JournalRecord) -> Iterator[Notice]:
     try:
         state = parse_state(record)
-    except BrokenLineError:  # of another version: its time is over anyway
+    except BrokenLineError:  # of another version; such a record is too old to notify
         return
     if state is not None:
-        yield from of_record(record["action"], state, datetime.fromisoformat(record["ts"]))
+        yield from notices_of_record(record["action"], state, datetime.fromisoformat(record["ts"]))
 
 
 async def deliver(session: aiohttp.ClientSession, post: OutgoingNotice) -> None:
-    """Raises NoticeError; it never repeats what the receiver wrote, nor the URL."""
+    """Send the request. Raises NoticeError, which contains neither the answer's body nor the URL."""
     headers = {"User-Agent": "trimtab", "Content-Type": "application/json", **post.headers}
     try:
         async with session.post(post.url, data=post.body, headers=headers, allow_redirects=False) as answer:
@@ -259,17 +261,19 @@ async def deliver(session: aiohttp.ClientSession, post: OutgoingNotice) -> None:
     except TimeoutError:
         raise NoticeError("no answer in time", passes=True) from None
     except aiohttp.InvalidURL:
-        raise NoticeError("the URL is none that can be asked") from None
+        raise NoticeError("the URL is invalid") from None
     except (aiohttp.ClientError, OSError) as error:
         raise NoticeError(f"cannot be reached: {type(error).__name__}", passes=True) from None
-    if status < 300:  # noqa: PLR2004 - HTTP's own edge
+    if status < 300:  # noqa: PLR2004 - HTTP status class
         return
     if status < REFUSED:
-        raise NoticeError(f"answered {status}: it sends us elsewhere, where a secret must not follow")
+        raise NoticeError(
+            f"answered {status}: redirects are not followed, because the request contains secrets"
+        )
     passes = status >= SERVER_FAILS or status in {TOO_MANY, TIMED_OUT}
     raise NoticeError(f"answered {status}", passes=passes, after_s=_seconds(after) if passes else None)
 
 
 def _seconds(after: str) -> float | None:
-    """Of a Retry-After in seconds; a date is not worth the trouble."""
+    """Parse a Retry-After header in seconds; dates are not supported."""
     return min(float(after), 600.0) if after.isascii() and after.isdecimal() and len(after) < 9 else None  # noqa: PLR2004

@@ -1,7 +1,7 @@
-"""What of an audit record, and of this moment, a person should hear, how urgent it is, where to look. Pure.
+"""Rules that turn audit records and the current states into notices: severity, text, link. Pure.
 
-A notice has an `id`: who was told once is not told again. One about trouble has a `key`, and so has the one
-that says that it is over: an on-call service opens and closes its incident by it. docs/notifications.md.
+A notice is sent once for each `id`. Notices that open and that resolve an incident share its `key`, by which
+an on-call service opens and closes its own incident. See docs/notifications.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,34 +12,37 @@ from typing import Literal, Protocol, get_args
 from agent.domain.state import Phase, Rollout, State, Suggestion
 
 NoticeSeverity = Literal["info", "warning", "critical"]
-"""`info`: to know, or to decide in one's own time. `warning`: today. `critical`: now."""
+"""`info`: for information, or a decision without urgency. `warning`: act today. `critical`: act now."""
 SEVERITIES: tuple[NoticeSeverity, ...] = get_args(NoticeSeverity)
 
 KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
-    "suggestion.waiting": ("info", "a suggestion waits for a person"),
-    "suggestion.expiring": ("warning", "it still waits, and three quarters of its time are over"),
+    "suggestion.waiting": ("info", "a suggestion waits for approval"),
+    "suggestion.expiring": ("warning", "a suggestion still waits after three quarters of its lifetime"),
     "suggestion.decided": (
         "info",
-        "it was approved, denied, refused by the engine, superseded, or it expired",
+        "a suggestion was approved, denied, refused by the engine or superseded, or it expired",
     ),
-    "rollout.started": ("info", "an approved change is being carried out"),
-    "rollout.held": ("warning", "green waits without traffic, because nothing can be seen of it"),
-    "rollout.rolling_back": ("warning", "the change is being taken back, and why"),
-    "rollout.rolled_back": ("warning", "the change is taken back: blue has all traffic"),
-    "rollout.no_gain": ("info", "it is taken back because it gained nothing measurable"),
+    "rollout.started": ("info", "the rollout of an approved change started"),
+    "rollout.held": ("warning", "green gets no traffic, because its requests cannot be observed"),
+    "rollout.rolling_back": ("warning", "the change is being rolled back; the text states the reason"),
+    "rollout.rolled_back": ("warning", "the change is rolled back: blue has all traffic"),
+    "rollout.no_gain": ("info", "the change is rolled back because it has no measurable gain"),
     "rollout.promoted": ("info", "the change is in force"),
-    "target.degraded": ("warning", "one of several servers has ended"),
-    "target.lost": ("critical", "no server of the setting in force is left"),
-    "target.halted": ("critical", "no server could be started; trimtab changes nothing any more"),
-    "target.restored": ("info", "every server is back"),
-    "audit.unwritable": ("critical", "the audit cannot be written: nothing new starts, only what takes back"),
-    "audit.writable": ("info", "the audit is written again"),
-    "daemon.restarted": ("info", "a trimtab daemon has started"),
+    "target.degraded": ("warning", "one of several servers exited"),
+    "target.lost": ("critical", "no server of the setting in force runs"),
+    "target.halted": ("critical", "no server could be started; trimtab makes no further changes"),
+    "target.restored": ("info", "all servers run again"),
+    "audit.unwritable": (
+        "critical",
+        "the audit journal cannot be written: no change starts, rollbacks still run",
+    ),
+    "audit.writable": ("info", "the audit journal can be written again"),
+    "daemon.restarted": ("info", "a trimtab daemon started"),
 }
-"""Of each kind of notice its severity, and when it is sent."""
+"""Severity of each kind of notice, and its condition."""
 RECOVERIES = {"target.restored", "audit.writable"}
-"""Told only to who was told of the trouble."""
-LATE = 0.75  # of a suggestion's life
+"""Sent only to receivers that got the notice of the incident."""
+EXPIRING_SHARE = 0.75  # of a suggestion's lifetime
 DECIDED = {"approved", "denied", "expired", "superseded", "refused"}
 
 
@@ -52,9 +55,9 @@ class Notice:
     text: str = ""
     target: str = ""
     place: str = ""  # in the console: "/suggestions/chat-s3"
-    link: str = ""  # the same as a URL, where the console's is known
-    key: str = ""  # what trouble it is about: "chat/rollout"; empty: none that could end
-    ends: bool = False  # that trouble is over
+    link: str = ""  # the same as a URL, if the console's URL is known
+    key: str = ""  # its incident: "chat/rollout"; empty: no incident
+    ends: bool = False  # the incident is resolved
 
     @property
     def severity(self) -> NoticeSeverity:
@@ -63,7 +66,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingNotice:
-    """One HTTP POST. Its URL and headers may be secrets: they are never shown."""
+    """One HTTP POST. URL and headers may contain secrets and are never logged."""
 
     url: str = field(repr=False)
     body: bytes
@@ -71,121 +74,124 @@ class OutgoingNotice:
 
 
 class Notifier(Protocol):
-    """A module `notifiers/NAME.py`: how one kind of receiver wants to be told."""
+    """A module `notifiers/NAME.py`: the request format of one kind of receiver."""
 
     def post(self, notice: Notice, at: datetime) -> OutgoingNotice | None:
-        """None: it cannot use such a notice. Reads secrets from their files each time.
+        """Build the request; None if this kind of receiver cannot use the notice.
 
-        Raises NoticeError, naming the file, when that cannot be.
+        Secrets are read from their files each time. Raises NoticeError with the file that cannot be read.
         """
         ...
 
 
-def of_record(action: str, state: State, at: datetime) -> Iterator[Notice]:
-    """What an audit record with this action, which led to this state, has to say."""
-    subject, rollout = state.suggestion, state.rollout
+def notices_of_record(action: str, state: State, at: datetime) -> Iterator[Notice]:
+    """Build the notices of an audit record with this action and resulting state."""
+    suggestion, rollout = state.suggestion, state.rollout
     if action == "daemon.started":
         yield Notice(
             id=f"daemon.restarted/{state.epoch}",
             kind="daemon.restarted",
             at=at,
-            title=f"trimtab has started (epoch {state.epoch})",
+            title=f"trimtab started (epoch {state.epoch})",
             text=f"{state.target}: {state.note}" if state.note else "",
             place="/",
         )
-    if subject is not None and action.removeprefix("suggestion.") in DECIDED:
-        yield _decided(subject, at)
-    if subject is not None and subject.status == "open":
-        yield _waiting(subject, at, "suggestion.waiting")
+    if suggestion is not None and action.removeprefix("suggestion.") in DECIDED:
+        yield _decided(suggestion, at)
+    if suggestion is not None and suggestion.status == "open":
+        yield _waiting(suggestion, at, "suggestion.waiting")
     if rollout is not None:
-        yield from _of_rollout(action, state, rollout, at)
-    yield _of_servers(state, at)
+        yield from _rollout_notices(action, state, rollout, at)
+    yield _server_notice(state, at)
 
 
-def of_moment(states: Mapping[str, State], at: datetime, *, writable: bool) -> Iterator[Notice]:
-    """What no record says: time passes, and the audit itself fails."""
+def notices_of_states(states: Mapping[str, State], at: datetime, *, writable: bool) -> Iterator[Notice]:
+    """Build the notices that no record triggers: an expiring suggestion, an unwritable audit journal."""
     for state in states.values():
-        waits = state.suggestion
-        if waits is not None and waits.status == "open":
-            life = waits.expires_at - waits.made_at
-            if at - waits.made_at >= LATE * life:
-                yield _waiting(waits, at, "suggestion.expiring")
+        suggestion = state.suggestion
+        if suggestion is not None and suggestion.status == "open":
+            lifetime = suggestion.expires_at - suggestion.made_at
+            if at - suggestion.made_at >= EXPIRING_SHARE * lifetime:
+                yield _waiting(suggestion, at, "suggestion.expiring")
     yield Notice(
         id="audit.writable" if writable else "audit.unwritable",
         kind="audit.writable" if writable else "audit.unwritable",
         at=at,
-        title="the audit is written again" if writable else "the audit cannot be written",
-        text="" if writable else "nothing new starts until it can; what takes a change back still runs",
+        title=f"the audit journal {'can be written again' if writable else 'cannot be written'}",
+        text="" if writable else "No change starts until it can. Rollbacks still run.",
         place="/audit",
         key="audit",
         ends=writable,
     )
 
 
-def wanted(notice: Notice, least: NoticeSeverity, told: Mapping[str, str]) -> bool:
-    """Whether to tell who wants `least` and above. `told`: ids told so far, and the keys of open trouble."""
-    heard_of_it = bool(notice.key) and notice.key in told.values()
-    if notice.id in told or (notice.kind in RECOVERIES and not heard_of_it):
+def should_send(notice: Notice, min_severity: NoticeSeverity, sent: Mapping[str, str]) -> bool:
+    """Whether a receiver gets the notice. `sent`: ids of sent notices, with the keys of open incidents."""
+    incident_sent = bool(notice.key) and notice.key in sent.values()
+    if notice.id in sent or (notice.kind in RECOVERIES and not incident_sent):
         return False
-    urgent = SEVERITIES.index(notice.severity) >= SEVERITIES.index(least)
-    return urgent or (notice.ends and heard_of_it)
+    urgent = SEVERITIES.index(notice.severity) >= SEVERITIES.index(min_severity)
+    return urgent or (notice.ends and incident_sent)
 
 
-def _waiting(subject: Suggestion, at: datetime, kind: str) -> Notice:
+def _waiting(suggestion: Suggestion, at: datetime, kind: str) -> Notice:
+    proposal = suggestion.proposal
     change = ", ".join(
-        f"{knob} {_value(subject.before.get(knob))} → {_value(value)}"
-        for knob, value in subject.proposal.to.items()
+        f"{knob} {_value(suggestion.before.get(knob))} → {_value(value)}"
+        for knob, value in proposal.to.items()
     )
-    until = f"until {subject.expires_at:%Y-%m-%d %H:%M} UTC"
-    waits = f"waits for you {until}" if kind == "suggestion.waiting" else f"still waits, {until} only"
+    until = f"until {suggestion.expires_at:%Y-%m-%d %H:%M} UTC"
+    waits = (
+        f"waits for approval {until}"
+        if kind == "suggestion.waiting"
+        else f"expires soon: still waits {until}"
+    )
     return Notice(
-        id=f"{kind}/{subject.id}",
+        id=f"{kind}/{suggestion.id}",
         kind=kind,
         at=at,
-        title=f"{subject.target}: {change} {waits}",
-        text=f"{subject.proposal.why}. Expected: {subject.proposal.expects}. Risk: {subject.proposal.risks}.",
-        target=subject.target,
-        place=f"/suggestions/{subject.id}",
-        key=f"{subject.target}/suggestion",
+        title=f"{suggestion.target}: {change} {waits}",
+        text=f"{proposal.why}. Expected: {proposal.expects}. Risk: {proposal.risks}.",
+        target=suggestion.target,
+        place=f"/suggestions/{suggestion.id}",
+        key=f"{suggestion.target}/suggestion",
     )
 
 
-def _decided(subject: Suggestion, at: datetime) -> Notice:
-    by = f" by {subject.decided_by}" if subject.decided_by else ""
+def _decided(suggestion: Suggestion, at: datetime) -> Notice:
+    by = f" by {suggestion.decided_by}" if suggestion.decided_by else ""
     return Notice(
-        id=f"suggestion.decided/{subject.id}",
+        id=f"suggestion.decided/{suggestion.id}",
         kind="suggestion.decided",
         at=at,
-        title=f"{subject.target}: suggestion {subject.id} was {subject.status}{by}",
-        target=subject.target,
-        place=f"/suggestions/{subject.id}",
-        key=f"{subject.target}/suggestion",
+        title=f"{suggestion.target}: suggestion {suggestion.id} was {suggestion.status}{by}",
+        target=suggestion.target,
+        place=f"/suggestions/{suggestion.id}",
+        key=f"{suggestion.target}/suggestion",
         ends=True,
     )
 
 
-def _of_rollout(action: str, state: State, rollout: Rollout, at: datetime) -> Iterator[Notice]:
-    served = f"{rollout.exposed.asked} requests were exposed, {rollout.bad_exposed} of them bad"
+def _rollout_notices(action: str, state: State, rollout: Rollout, at: datetime) -> Iterator[Notice]:
+    exposed = f"{rollout.exposed.asked} requests were exposed, {rollout.bad_exposed} of them bad"
     if action == "suggestion.approved":
         by = f", approved by {state.suggestion.decided_by}" if state.suggestion else ""
-        yield _rollout(
-            "rollout.started", state, rollout, at, f"rollout {rollout.id} has started{by}", state.note
-        )
+        yield _rollout("rollout.started", state, rollout, at, f"rollout {rollout.id} started{by}", state.note)
     elif rollout.outcome == "running" and rollout.parked:
-        title = f"rollout {rollout.id} is held: green waits without traffic"
+        title = f"rollout {rollout.id} is suspended: green gets no traffic"
         yield _rollout("rollout.held", state, rollout, at, title, rollout.parked)
     elif action == "rollout.promoted":
         title = f"rollout {rollout.id} is promoted"
         yield _rollout("rollout.promoted", state, rollout, at, title, rollout.gain, ends=True)
     elif state.phase is Phase.ROLLING_BACK:
-        title = f"rollout {rollout.id} is being taken back"
+        title = f"rollout {rollout.id} is being rolled back"
         yield _rollout("rollout.rolling_back", state, rollout, at, title, rollout.why)
     elif action == "rollout.rolled_back" or (
         action == "server.restored" and rollout.outcome == "rolled_back"
     ):
-        useless = bool(state.outcomes) and state.outcomes[-1].result == "no_gain"
-        kind = "rollout.no_gain" if useless else "rollout.rolled_back"
-        title = f"rollout {rollout.id} is taken back; {served}"
+        no_gain = bool(state.outcomes) and state.outcomes[-1].result == "no_gain"
+        kind = "rollout.no_gain" if no_gain else "rollout.rolled_back"
+        title = f"rollout {rollout.id} is rolled back; {exposed}"
         yield _rollout(kind, state, rollout, at, title, rollout.why, ends=True)
 
 
@@ -205,17 +211,17 @@ def _rollout(
     )
 
 
-def _of_servers(state: State, at: datetime) -> Notice:
-    """One for each target at any time: the trouble, or that there is none."""
-    ended = [server.name for server in state.fleet if server.name in state.gone]
+def _server_notice(state: State, at: datetime) -> Notice:
+    """Build the one notice on the target's servers: an incident, or its resolution."""
+    exited = [server.name for server in state.fleet if server.name in state.gone]
     if state.phase is Phase.HALTED:
-        kind, title = "target.halted", "is halted: no server could be started, a person must look"
-    elif ended and not state.standing:
-        kind, title = "target.lost", f"no server is left: {', '.join(ended)} ended"
-    elif ended:
-        kind, title = "target.degraded", f"{', '.join(ended)} ended; {len(state.standing)} still serve"
+        kind, title = "target.halted", "is halted: no server could be started, an operator must act"
+    elif exited and not state.standing:
+        kind, title = "target.lost", f"no server runs: {', '.join(exited)} exited"
+    elif exited:
+        kind, title = "target.degraded", f"{', '.join(exited)} exited; {len(state.standing)} still run"
     else:
-        kind, title = "target.restored", "every server is back"
+        kind, title = "target.restored", "all servers run again"
     return Notice(
         id=f"{kind}/{state.target}",
         kind=kind,

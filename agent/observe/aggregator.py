@@ -1,4 +1,4 @@
-"""Fold the streams of samples into what the machine is told once a second: a reading, and arms."""
+"""Aggregates streams of samples into the machine's input of each second: a reading, and request counts."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,49 +25,56 @@ from agent.domain.reading import (
     Trend,
 )
 from agent.domain.request_counts import RequestCounts, arm_of, gap_s, met
-from agent.observe.window import Spoken, gauge, latency_in, latency_of, rate, spoken
+from agent.observe.window import (
+    SampleWindow,
+    average_gauge,
+    average_rate,
+    select_window,
+    summarize_histograms,
+    summarize_latency,
+)
 
-PENDING = 2_000  # requests that wait for `arms` one by one; above, they are counted at once
-SOURCES = 1_000  # sources whose state is remembered
-INCIDENTS = 1_000  # the latest that are remembered, of all servers
-UNFELT = 100  # the latest scrapes of a server that wait for `pulses`
+PENDING = 2_000  # requests of a server kept until `take_request_counts`; more are counted at once
+SOURCES = 1_000  # sources whose state is kept
+INCIDENTS = 1_000  # latest incidents kept, of all servers
+MAX_NEW_SAMPLES = 100  # latest scrapes of a server kept until `take_pulses`
 TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
-REQUESTS = "proxy_requests"  # the source without which no request is counted
-LOOK_S = 60 // len(STREAMS)
-FORGET_SPANS = 20  # a server silent for so many spans is gone
+REQUESTS = "proxy_requests"  # the source of request records
+CALIBRATION_S = 60 // len(STREAMS)
+FORGET_SPANS = 20  # spans without samples after which a server is forgotten
 
 
 @dataclass(slots=True)
 class _Server:
-    """What is kept of one server: the window, and what `arms` has not fetched yet."""
+    """Samples of one server: the window, and the samples since the last `take_...` calls."""
 
     first: datetime
     last: datetime
     samples: deque[EngineSample]
     requests: deque[tuple[datetime, Request]]
-    facts: dict[str, str] = field(default_factory=dict)  # by name of the fact, the latest
+    facts: dict[str, str] = field(default_factory=dict)  # latest value by name
     pending: list[Request] = field(default_factory=list)
     counted: RequestCounts = field(default_factory=RequestCounts)
-    unfelt: list[EngineSample] = field(default_factory=list)  # scrapes that `pulses` has not fetched yet
-    restarted: bool = False  # since then
-    tokens: float | None = None  # in the scrapes that it fetched last
+    new_samples: list[EngineSample] = field(default_factory=list)  # since the last `take_pulse`
+    restarted: bool = False  # since the last `take_pulse`
+    tokens: float | None = None  # in the scrapes of the last `take_pulse` that had any
 
-    def fetch(self, slo: Slo) -> RequestCounts:
-        arm, self.counted = self.counted + arm_of(self.pending, slo), RequestCounts()
+    def take_counts(self, slo: Slo) -> RequestCounts:
+        counts, self.counted = self.counted + arm_of(self.pending, slo), RequestCounts()
         self.pending = []
-        return arm
+        return counts
 
-    def scraped(self, sample: EngineSample) -> None:
+    def add_scrape(self, sample: EngineSample) -> None:
         self.restarted |= sample.interval_s == 0 and bool(self.samples)
         self.samples.append(sample)
-        self.unfelt.append(sample)
-        del self.unfelt[:-UNFELT]
+        self.new_samples.append(sample)
+        del self.new_samples[:-MAX_NEW_SAMPLES]
 
-    def feel(self, at: datetime) -> Pulse | None:
-        """The pulse, with what is new since the last call; None before the first scrape."""
+    def take_pulse(self, at: datetime) -> Pulse | None:
+        """Return the engine's state and its activity since the last call; None before the first scrape."""
         if not self.samples:
             return None
-        last, new = self.samples[-1], self.unfelt
+        last, new = self.samples[-1], self.new_samples
         if new:
             counted = [s for s in new if s.interval_s > 0 and s.missing.isdisjoint(TOKENS)]
             known = counted and counted[-1] is last
@@ -81,7 +88,7 @@ class _Server:
             prefix_hits=sum(s.prefix_hits for s in new),
             restarted=self.restarted,
         )
-        self.unfelt, self.restarted = [], False
+        self.new_samples, self.restarted = [], False
         return pulse
 
 
@@ -89,20 +96,20 @@ class _Server:
 class Aggregator:
     """The last `span_s` seconds of one target, in bounded memory.
 
-    Samples are taken as they come; the same samples and calls give the same answers. A sample with a number
-    that is not finite is left out. Of more than `most` scrapes or requests in a span the latest are kept.
+    Deterministic: the same samples and calls give the same results. Samples with a number that is not finite
+    are skipped. Of more than `most` scrapes or requests in a span the latest are kept.
     """
 
     slo: Slo = field(default_factory=Slo)
     span_s: float = 30.0
-    fresh_s: float = 5.0  # a scrape speaks for at most so many seconds before it
+    fresh_s: float = 5.0  # a scrape covers at most so many seconds before it
     most: int = 20_000
     _servers: dict[str, _Server] = field(default_factory=dict, init=False)
     _sources: dict[str, SourceState] = field(default_factory=dict, init=False)
     _gpus: GpuSample | None = field(default=None, init=False)
     _series: SeriesSample | None = field(default=None, init=False)
     _steadiness: Steadiness = field(default_factory=Steadiness, init=False)
-    _looked: int = field(default=0, init=False)  # number of the ten seconds in which it was last asked
+    _calibration_slot: int = field(default=0, init=False)  # time slot of the last calibration
     _incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=INCIDENTS), init=False)
 
     def __post_init__(self) -> None:
@@ -114,9 +121,9 @@ class Aggregator:
     def add(self, sample: Sample) -> None:
         match sample:
             case EngineSample():
-                self._scraped(sample)
+                self._add_scrape(sample)
             case RequestSample():
-                self._served(sample)
+                self._add_requests(sample)
             case GpuSample():
                 self._gpus = sample
             case SeriesSample():
@@ -130,55 +137,57 @@ class Aggregator:
                     del self._sources[next(iter(self._sources))]
 
     def sources(self) -> dict[str, SourceState]:
-        """The latest state of every source that ever said one, by its name; latest change last."""
+        """Return the latest state of each source, by name; the latest change is last."""
         return dict(self._sources)
 
     def forget(self, server: str) -> None:
-        """Drop what is known of a retired server, and its own sources ("vllm_metrics chat-r0")."""
+        """Drop a retired server and its own sources ("vllm_metrics chat-r0")."""
         self._servers.pop(server, None)
         for source in [name for name in self._sources if name.split()[-1:] == [server]]:
             del self._sources[source]
 
-    def arms(self, at: datetime) -> dict[str, RequestCounts]:
-        """What each server's requests did since the last call; servers without any are left out."""
+    def take_request_counts(self, at: datetime) -> dict[str, RequestCounts]:
+        """Return each server's request counts since the last call, without servers that had no requests."""
         silent_s = timedelta(seconds=FORGET_SPANS * self.span_s)
         for name in [name for name, server in self._servers.items() if at - server.last > silent_s]:
             del self._servers[name]
-        waiting = [
+        active = [
             name
             for name, server in self._servers.items()
             if server.pending or server.counted != RequestCounts()
         ]
-        return {name: self._servers[name].fetch(self.slo) for name in waiting}
+        return {name: self._servers[name].take_counts(self.slo) for name in active}
 
-    def pulses(self, at: datetime) -> dict[str, Pulse]:
-        """What each server's engine said last, and what is new in it since the last call."""
-        felt = {name: server.feel(at) for name, server in self._servers.items()}
-        return {name: pulse for name, pulse in felt.items() if pulse is not None}
+    def take_pulses(self, at: datetime) -> dict[str, Pulse]:
+        """Return the state of each server's engine and its activity since the last call."""
+        pulses = {name: server.take_pulse(at) for name, server in self._servers.items()}
+        return {name: pulse for name, pulse in pulses.items() if pulse is not None}
 
     @property
     def blind(self) -> str:
-        """Why requests cannot be counted; empty while nobody has said so."""
+        """Why requests cannot be counted; empty unless their source is lost."""
         state = self._sources.get(REQUESTS)
         return f"{state.source}: {state.why}" if state is not None and not state.available else ""
 
-    def steady(self, at: datetime, arms: Mapping[str, RequestCounts]) -> dict[str, Calibration]:
-        """Take a second's arms of servers of one setting. Each stream is calibrated once a minute, one at a
-        time; a latency that was not promised has no edge, so never."""
-        self._steadiness.add(at, arms)
-        looked, self._looked = self._looked, int(at.timestamp()) // LOOK_S
-        stream = tuple(STREAMS)[self._looked % len(STREAMS)]
-        if self._looked == looked or getattr(self.slo, stream, self.slo) is None:
+    def calibrate(self, at: datetime, counts: Mapping[str, RequestCounts]) -> dict[str, Calibration]:
+        """Add one second's counts of servers with the same setting; calibrate one stream at a time.
+
+        Each stream is calibrated once a minute; a latency without an objective has no edge and is skipped.
+        """
+        self._steadiness.add(at, counts)
+        last_slot, self._calibration_slot = self._calibration_slot, int(at.timestamp()) // CALIBRATION_S
+        stream = tuple(STREAMS)[self._calibration_slot % len(STREAMS)]
+        if self._calibration_slot == last_slot or getattr(self.slo, stream, self.slo) is None:
             return {}
         found = self._steadiness.calibration(stream, at)
         return {} if found is None else {stream: found}
 
     def reading(self, server: str, at: datetime) -> Reading | None:
-        """The server over the window that ends at `at`; None when no scrape of it lies in there."""
+        """Summarize the server over the window that ends at `at`; None without a scrape in the window."""
         known = self._servers.get(server)
         if known is None:
             return None
-        window = spoken(known.samples, at=at, span_s=self.span_s, fresh_s=self.fresh_s)
+        window = select_window(known.samples, at=at, span_s=self.span_s, fresh_s=self.fresh_s)
         samples = window.samples
         if not samples:
             return None
@@ -193,24 +202,24 @@ class Aggregator:
             server=server,
             span_s=self.span_s,
             coverage=min(1.0, window.covered_s / self.span_s),
-            running=gauge(window, [sample.running for sample in samples]),
-            waiting=gauge(window, [sample.waiting for sample in samples]),
-            kv_usage=gauge(window, kv_known) if len(kv_known) == len(usages) else None,
+            running=average_gauge(window, [sample.running for sample in samples]),
+            waiting=average_gauge(window, [sample.waiting for sample in samples]),
+            kv_usage=average_gauge(window, kv_known) if len(kv_known) == len(usages) else None,
             preemptions_per_s=None
             if "num_preemptions" in missing
-            else rate(window, [sample.preemptions for sample in samples]),
-            prompt_tokens_per_s=_tokens(window, "prompt_tokens", [s.prompt_tokens for s in samples]),
-            generation_tokens_per_s=_tokens(
+            else average_rate(window, [sample.preemptions for sample in samples]),
+            prompt_tokens_per_s=_token_rate(window, "prompt_tokens", [s.prompt_tokens for s in samples]),
+            generation_tokens_per_s=_token_rate(
                 window, "generation_tokens", [s.generation_tokens for s in samples]
             ),
             prefix_hit_ratio=sum(sample.prefix_hits for sample in samples) / queries if queries else None,
-            ttft=latency_of(_firsts(requests), self.slo.ttft)
-            or latency_in((s.ttft for s in samples), self.slo.ttft),
-            itl=latency_of(_gaps(requests), self.slo.itl)
-            or latency_in((s.itl for s in samples), self.slo.itl),
-            e2e=latency_of([r.duration_s for r in requests if r.outcome == "ok"], self.slo.e2e)
-            or latency_in((s.e2e for s in samples), self.slo.e2e),
-            requests=_by_outcome(requests),
+            ttft=summarize_latency(_ttfts(requests), self.slo.ttft)
+            or summarize_histograms((s.ttft for s in samples), self.slo.ttft),
+            itl=summarize_latency(_gaps(requests), self.slo.itl)
+            or summarize_histograms((s.itl for s in samples), self.slo.itl),
+            e2e=summarize_latency([r.duration_s for r in requests if r.outcome == "ok"], self.slo.e2e)
+            or summarize_histograms((s.e2e for s in samples), self.slo.e2e),
+            requests=_count_outcomes(requests),
             goodput_rps=self._goodput(known, requests, at),
             gpus=self._fresh_gpus(since, at),
             series=dict(self._series.values) if self._series and since < self._series.at <= at else {},
@@ -229,17 +238,17 @@ class Aggregator:
         known.last = at
         return known
 
-    def _scraped(self, sample: EngineSample) -> None:
-        if not _readable(sample):
+    def _add_scrape(self, sample: EngineSample) -> None:
+        if not _is_finite(sample):
             return
         known = self._server(sample.server, sample.at)
-        known.scraped(sample)
+        known.add_scrape(sample)
         known.facts.update(sample.facts)
         old = sample.at - timedelta(seconds=2 * self.span_s)
         while known.samples[0].at < old:
             known.samples.popleft()
 
-    def _served(self, sample: RequestSample) -> None:
+    def _add_requests(self, sample: RequestSample) -> None:
         old = sample.at - timedelta(seconds=2 * self.span_s)
         for request in sample.requests:
             if not isfinite(request.duration_s) or not isfinite(request.ttft_s or 0.0):
@@ -248,35 +257,35 @@ class Aggregator:
             known.requests.append((sample.at, request))
             known.pending.append(request)
             if len(known.pending) >= PENDING:
-                known.counted = known.fetch(self.slo)
+                known.counted = known.take_counts(self.slo)
             while known.requests[0][0] < old:
                 known.requests.popleft()
 
     def _goodput(self, known: _Server, requests: Sequence[Request], at: datetime) -> float | None:
-        """None where no request was recorded: vLLM's histograms cannot say which request met them all."""
+        """None without request records: vLLM's histograms do not show which request met all objectives."""
         if not requests:
             return None
-        held = known.requests[0][0] if len(known.requests) == self.most else known.first
-        seconds = max(1.0, min(self.span_s, (at - held).total_seconds()))
+        since = known.requests[0][0] if len(known.requests) == self.most else known.first
+        seconds = max(1.0, min(self.span_s, (at - since).total_seconds()))
         return sum(met(request, self.slo) for request in requests) / seconds
 
     def _fresh_gpus(self, since: datetime, at: datetime) -> tuple[Gpu, ...]:
         return self._gpus.gpus if self._gpus and since < self._gpus.at <= at else ()
 
 
-def _tokens(window: Spoken, metric: str, increases: Sequence[float]) -> Trend | None:
-    return None if metric in window.samples[-1].missing else rate(window, increases)
+def _token_rate(window: SampleWindow, metric: str, increases: Sequence[float]) -> Trend | None:
+    return None if metric in window.samples[-1].missing else average_rate(window, increases)
 
 
-def _by_outcome(requests: Iterable[Request]) -> dict[RequestOutcome, int]:
+def _count_outcomes(requests: Iterable[Request]) -> dict[RequestOutcome, int]:
     counts: dict[RequestOutcome, int] = {}
     for request in requests:
         counts[request.outcome] = counts.get(request.outcome, 0) + 1
     return counts
 
 
-def _firsts(requests: Iterable[Request]) -> list[float]:
-    """A stalled request's age so far stands for its first token, as in `agent.domain.request_counts`."""
+def _ttfts(requests: Iterable[Request]) -> list[float]:
+    """A stalled request counts with its age, as in `agent.domain.request_counts`."""
     return [
         first_s
         for request in requests
@@ -290,15 +299,15 @@ def _gaps(requests: Iterable[Request]) -> list[float]:
     return [gap for gap in gaps if gap is not None]
 
 
-def _readable(sample: EngineSample) -> bool:
+def _is_finite(sample: EngineSample) -> bool:
     gauges = (sample.interval_s, sample.running, sample.waiting, sample.kv_usage or 0.0)
     counters = (sample.preemptions, sample.prompt_tokens, sample.generation_tokens)
     prefix = (sample.prefix_queries, sample.prefix_hits)
     finite = all(isfinite(number) for number in (*gauges, *counters, *prefix))
-    return finite and all(_countable(buckets) for buckets in (sample.ttft, sample.itl, sample.e2e))
+    return finite and all(_is_valid(buckets) for buckets in (sample.ttft, sample.itl, sample.e2e))
 
 
-def _countable(buckets: Buckets | None) -> bool:
+def _is_valid(buckets: Buckets | None) -> bool:
     if buckets is None:
         return True
     return len(buckets.counts) == len(buckets.edges) + 1 and isfinite(sum(buckets.counts))

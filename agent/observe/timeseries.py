@@ -1,4 +1,4 @@
-"""What a day of a target looked like, one point a minute: for people's charts, no decision rests on it."""
+"""A target's last 24 hours, one row a minute, for charts; no decision uses it."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -15,19 +15,19 @@ from agent.domain.reading import Gpu, Latency, Reading
 from agent.domain.request_counts import EDGES_S, RequestCounts
 
 MINUTE_S = 60
-KEPT = 24 * 60  # minutes
+KEPT_MINUTES = 24 * 60  # minutes
 P95 = 0.95
 log_ = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteRow:
-    """None: not known. Requests are those of all servers; gauges those of the server with most traffic."""
+    """None: unknown. Requests of all servers; gauges of the server with the most traffic."""
 
-    at: int  # Unix time of its begin, s
-    requests_rps: float | None = None  # asked, whatever became of them
-    goodput_rps: float | None = None  # that met every objective
-    attainment: float | None = None  # share of the answered or failed ones that met every objective
+    at: int  # Unix time of its start, s
+    requests_rps: float | None = None  # requests received, with any outcome
+    goodput_rps: float | None = None  # requests that met every objective
+    attainment: float | None = None  # share of answered or failed requests that met every objective
     ttft_p95_s: float | None = None
     itl_p95_s: float | None = None
     running: float | None = None
@@ -35,38 +35,38 @@ class MinuteRow:
     kv_usage: float | None = None  # 0..1
     preemptions_per_s: float | None = None
     gpu_utilization: float | None = None  # 0..1, mean of the GPUs
-    gpu_memory: float | None = None  # 0..1, of the fullest GPU
+    gpu_memory: float | None = None  # 0..1, maximum over the GPUs
 
 
 COLUMNS = tuple(column.name for column in fields(MinuteRow) if column.name != "at")
-WORST = frozenset({"ttft_p95_s", "itl_p95_s"})  # of several minutes the highest is told, of others the mean
+WORST = frozenset({"ttft_p95_s", "itl_p95_s"})  # merged by maximum, other columns by mean
 _LINE = TypeAdapter(MinuteRow)
 
 
 @dataclass(slots=True)
-class _Open:
-    """The minute that is not over."""
+class _OpenMinute:
+    """The current minute."""
 
     at: int
     seconds: int = 0
-    arm: RequestCounts = field(default_factory=RequestCounts)
+    counts: RequestCounts = field(default_factory=RequestCounts)
     readings: list[Reading] = field(default_factory=list)  # windows that do not overlap
 
 
 @dataclass(slots=True)
 class TimeSeries:
-    """The last 24 hours of one target. With a `file` they outlive the daemon; a lost line is only a gap."""
+    """The last 24 hours of one target; with a `file` they survive restarts, and a lost line is only a gap."""
 
     file: Path | None = None
-    _minutes: deque[MinuteRow] = field(default_factory=lambda: deque(maxlen=KEPT))
-    _open: _Open | None = None
-    _last: Reading | None = None  # of those that were taken
+    _minutes: deque[MinuteRow] = field(default_factory=lambda: deque(maxlen=KEPT_MINUTES))
+    _open: _OpenMinute | None = None
+    _last: Reading | None = None  # the last added one
     _lines: int = 0  # of the file
     _writable: bool = True
 
     @classmethod
-    def of(cls, file: Path) -> "TimeSeries":
-        """With what the file holds; what cannot be read there is left out."""
+    def load(cls, file: Path) -> "TimeSeries":
+        """Load the file; unreadable lines are skipped."""
         series = cls(file=file)
         try:
             lines = file.read_bytes().splitlines()
@@ -76,51 +76,51 @@ class TimeSeries:
             log_.warning("series.unreadable", file=str(file), why=error.strerror)
             return series
         series._lines = len(lines)
-        for minute in _read(lines):
+        for minute in _parse_rows(lines):
             if not series._minutes or minute.at > series._minutes[-1].at:
                 series._minutes.append(minute)
         return series
 
     def minutes(self) -> Sequence[MinuteRow]:
-        """Those that are over, oldest first; without those in which nothing was seen."""
+        """Return the completed minutes with data, oldest first."""
         return tuple(self._minutes)
 
-    def take(self, seen: Observed) -> None:
-        """Once a second. After a clock was set back the open minute goes on until its time has passed."""
-        at = int(seen.at.timestamp()) // MINUTE_S * MINUTE_S
+    def add(self, observed: Observed) -> None:
+        """Add one second. If the clock was set back, the open minute continues until its time has passed."""
+        at = int(observed.at.timestamp()) // MINUTE_S * MINUTE_S
         if self._open is None:
-            self._open = _Open(at)
+            self._open = _OpenMinute(at)
         elif at > self._open.at:
-            self._close(self._open)
-            self._open = _Open(at)
-        now, reading = self._open, seen.reading
+            self._close_minute(self._open)
+            self._open = _OpenMinute(at)
+        now, reading = self._open, observed.reading
         now.seconds += 1
-        for arm in seen.arms.values():
-            now.arm += arm
-        if reading is not None and _follows(reading, self._last):
+        for counts in observed.arms.values():
+            now.counts += counts
+        if reading is not None and _is_next(reading, self._last):
             now.readings.append(reading)
             self._last = reading
 
-    def _close(self, ended: _Open) -> None:
-        minute = _minute(ended)
-        late = self._minutes and minute.at <= self._minutes[-1].at
-        if late or all(getattr(minute, name) is None for name in COLUMNS):
+    def _close_minute(self, minute: _OpenMinute) -> None:
+        row = _row(minute)
+        late = self._minutes and row.at <= self._minutes[-1].at
+        if late or all(getattr(row, name) is None for name in COLUMNS):
             return
-        self._minutes.append(minute)
+        self._minutes.append(row)
         if self.file is not None:
-            self._keep(self.file, minute)
+            self._save(self.file, row)
 
-    def _keep(self, file: Path, minute: MinuteRow) -> None:
-        """Append; after two days' worth write anew. A full disk costs points, nothing else."""
+    def _save(self, file: Path, minute: MinuteRow) -> None:
+        """Append the row; rewrite the file after two days' worth. A full disk only costs rows."""
         try:
-            if self._lines >= 2 * KEPT:
-                aside = file.with_suffix(".new")
-                aside.write_bytes(b"".join(_line(one) for one in self._minutes))
-                aside.replace(file)
+            if self._lines >= 2 * KEPT_MINUTES:
+                draft = file.with_suffix(".new")
+                draft.write_bytes(b"".join(_encode_row(one) for one in self._minutes))
+                draft.replace(file)
                 self._lines = len(self._minutes)
             else:
                 with file.open("ab") as lines:
-                    lines.write(_line(minute))
+                    lines.write(_encode_row(minute))
                 self._lines += 1
         except OSError as error:
             if self._writable:
@@ -130,17 +130,17 @@ class TimeSeries:
             self._writable = True
 
 
-def thinned(minutes: Iterable[MinuteRow], every_s: int) -> list[MinuteRow]:
-    """One for each `every_s` seconds (whole minutes) in which there was any, oldest first."""
+def downsample(minutes: Iterable[MinuteRow], every_s: int) -> list[MinuteRow]:
+    """Merge rows into intervals of `every_s` seconds, a multiple of a minute, oldest first."""
     groups: dict[int, list[MinuteRow]] = {}
     for minute in minutes:
         groups.setdefault(minute.at // every_s * every_s, []).append(minute)
     if every_s == MINUTE_S:
         return [group[0] for group in groups.values()]
-    return [_merged(at, group) for at, group in groups.items()]
+    return [_merge(at, group) for at, group in groups.items()]
 
 
-def _merged(at: int, group: Sequence[MinuteRow]) -> MinuteRow:
+def _merge(at: int, group: Sequence[MinuteRow]) -> MinuteRow:
     merged: dict[str, float | None] = {}
     for name in COLUMNS:
         known = [value for one in group if (value := getattr(one, name)) is not None]
@@ -154,52 +154,57 @@ def _merged(at: int, group: Sequence[MinuteRow]) -> MinuteRow:
     return MinuteRow(at=at, **merged)
 
 
-def quantile(counts: tuple[int, ...], share: float) -> float | None:
-    """The quantile, interpolated inside its bucket as if the counts lay evenly on a logarithmic scale."""
-    wanted = share * sum(counts)
-    seen = 0
-    for place, count in enumerate(counts):
-        if count and seen + count >= wanted:
-            high = EDGES_S[min(place, len(EDGES_S) - 1)]
-            low = EDGES_S[place - 1] if place else high / 2
-            return exp(log(low) + (log(high) - log(low)) * (wanted - seen) / count)
-        seen += count
+def interpolate_quantile(counts: tuple[int, ...], share: float) -> float | None:
+    """Interpolate the quantile inside its bucket, assuming a log-uniform distribution."""
+    rank = share * sum(counts)
+    below = 0
+    for index, count in enumerate(counts):
+        if count and below + count >= rank:
+            high = EDGES_S[min(index, len(EDGES_S) - 1)]
+            low = EDGES_S[index - 1] if index else high / 2
+            return exp(log(low) + (log(high) - log(low)) * (rank - below) / count)
+        below += count
     return None
 
 
-def _follows(reading: Reading, last: Reading | None) -> bool:
+def _is_next(reading: Reading, last: Reading | None) -> bool:
     return last is None or abs((reading.at - last.at).total_seconds()) >= reading.span_s
 
 
-def _minute(ended: _Open) -> MinuteRow:
-    numbers = _gauges(ended.readings)
-    if ended.arm.asked:
-        numbers |= _requests(ended.arm, max(1, ended.seconds))
+def _row(minute: _OpenMinute) -> MinuteRow:
+    numbers = _gauge_columns(minute.readings)
+    if minute.counts.asked:
+        numbers |= _request_columns(minute.counts, max(1, minute.seconds))
     else:
-        numbers |= _histograms(ended.readings)
+        numbers |= _histogram_columns(minute.readings)
     rounded = {name: None if value is None else _rounded(value) for name, value in numbers.items()}
-    return MinuteRow(at=ended.at, **rounded)
+    return MinuteRow(at=minute.at, **rounded)
 
 
-def _requests(arm: RequestCounts, seconds: int) -> dict[str, float | None]:
-    """As the proxy has recorded them, which knows of every single one."""
-    good = arm.total - arm.errors - arm.late
+def _request_columns(counts: RequestCounts, seconds: int) -> dict[str, float | None]:
+    """From the proxy's records, which include every request."""
+    good = counts.total - counts.errors - counts.late
     counted: dict[str, float | None] = {
-        "requests_rps": arm.asked / seconds,
+        "requests_rps": counts.asked / seconds,
         "goodput_rps": good / seconds,
-        "attainment": good / arm.total if arm.total else None,
+        "attainment": good / counts.total if counts.total else None,
     }
-    latencies = {"ttft_p95_s": quantile(arm.ttft, P95), "itl_p95_s": quantile(arm.itl, P95)}
+    latencies = {
+        "ttft_p95_s": interpolate_quantile(counts.ttft, P95),
+        "itl_p95_s": interpolate_quantile(counts.itl, P95),
+    }
     return counted | {name: value for name, value in latencies.items() if value is not None}
 
 
-def _histograms(readings: Sequence[Reading]) -> dict[str, float | None]:
-    """Without the proxy's records: vLLM's own. Which request met *every* objective they cannot say, so the
-    objective that suffers most stands for all: goodput and attainment are at most so high."""
-    firsts = [(one.ttft, one.span_s) for one in readings if one.ttft is not None]
-    if not firsts:
+def _histogram_columns(readings: Sequence[Reading]) -> dict[str, float | None]:
+    """From vLLM's histograms, without the proxy's records.
+
+    They do not show which request met every objective, so the worst objective stands for all: goodput and
+    attainment are upper bounds."""
+    ttfts = [(one.ttft, one.span_s) for one in readings if one.ttft is not None]
+    if not ttfts:
         return {}
-    rate = sum(latency.count for latency, _ in firsts) / sum(span_s for _, span_s in firsts)
+    rate = sum(latency.count for latency, _ in ttfts) / sum(span_s for _, span_s in ttfts)
     over = [
         latency.over_slo
         for one in readings
@@ -210,8 +215,8 @@ def _histograms(readings: Sequence[Reading]) -> dict[str, float | None]:
     return {"requests_rps": rate, "attainment": met, "goodput_rps": None if met is None else rate * met}
 
 
-def _gauges(readings: Sequence[Reading]) -> dict[str, float | None]:
-    """Means of the windows; of the p95 too, for which proxy records of all servers come first."""
+def _gauge_columns(readings: Sequence[Reading]) -> dict[str, float | None]:
+    """Means over the windows, also of the p95, which the proxy's records override."""
     gpus = [gpu for one in readings for gpu in one.gpus]
     trends = ("running", "waiting", "kv_usage", "preemptions_per_s")
     found: dict[str, float | None] = {
@@ -222,7 +227,7 @@ def _gauges(readings: Sequence[Reading]) -> dict[str, float | None]:
         "ttft_p95_s": _p95(one.ttft for one in readings),
         "itl_p95_s": _p95(one.itl for one in readings),
         "gpu_utilization": _mean(gpu.utilization for gpu in gpus if gpu.utilization is not None),
-        "gpu_memory": max((share for gpu in gpus if (share := _filled(gpu)) is not None), default=None),
+        "gpu_memory": max((share for gpu in gpus if (share := _used_share(gpu)) is not None), default=None),
     }
 
 
@@ -235,7 +240,7 @@ def _mean(values: Iterable[float]) -> float | None:
     return fmean(known) if known else None
 
 
-def _filled(gpu: Gpu) -> float | None:
+def _used_share(gpu: Gpu) -> float | None:
     if gpu.memory_used_mib is None or not gpu.memory_total_mib:
         return None
     return gpu.memory_used_mib / gpu.memory_total_mib
@@ -245,13 +250,13 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _line(minute: MinuteRow) -> bytes:
+def _encode_row(minute: MinuteRow) -> bytes:
     return _LINE.dump_json(minute, exclude_none=True) + b"\n"
 
 
-def _read(lines: Iterable[bytes]) -> Iterable[MinuteRow]:
+def _parse_rows(lines: Iterable[bytes]) -> Iterable[MinuteRow]:
     for line in lines:
         try:
             yield _LINE.validate_json(line)
-        except ValidationError:  # torn by a crash, or of another version
+        except ValidationError:  # torn by a crash, or from another version
             continue

@@ -1,4 +1,4 @@
-"""Sum up what lies in a window: trends of scraped signals, and latencies of requests or of histograms."""
+"""Summaries of a time window: trends of scraped signals, and latencies from requests or histograms."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from agent.domain.reading import Buckets, EngineSample, Latency, Trend
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """The scrapes of a window, and the seconds of its first and second half that each of them speaks for."""
+class SampleWindow:
+    """The scrapes in a window, and how many seconds of its first and second half each of them covers."""
 
     samples: Sequence[EngineSample]
     early_s: Sequence[float]
@@ -23,12 +23,14 @@ class Spoken:
         return sum(self.early_s) + sum(self.late_s)
 
 
-def spoken(samples: Iterable[EngineSample], *, at: datetime, span_s: float, fresh_s: float) -> Spoken:
-    """Those of `samples` that lie in the `span_s` seconds up to `at`.
+def select_window(
+    samples: Iterable[EngineSample], *, at: datetime, span_s: float, fresh_s: float
+) -> SampleWindow:
+    """Select the samples in the `span_s` seconds up to `at`.
 
-    A scrape speaks for the interval before it, at most `fresh_s`: what happened in a long silence is unknown.
+    A scrape covers the interval before it, at most `fresh_s`: the rest of a longer gap is unknown.
     """
-    kept: list[EngineSample] = []
+    selected: list[EngineSample] = []
     early_s: list[float] = []
     late_s: list[float] = []
     half_s = span_s / 2
@@ -37,14 +39,14 @@ def spoken(samples: Iterable[EngineSample], *, at: datetime, span_s: float, fres
         if not 0 < end_s <= span_s:
             continue
         begin_s = max(0.0, end_s - min(sample.interval_s, fresh_s))
-        kept.append(sample)
+        selected.append(sample)
         early_s.append(max(0.0, min(end_s, half_s) - begin_s))
         late_s.append(max(0.0, end_s - max(begin_s, half_s)))
-    return Spoken(kept, early_s, late_s)
+    return SampleWindow(selected, early_s, late_s)
 
 
-def gauge(window: Spoken, values: Sequence[float]) -> Trend:
-    """Time-weighted; a half without a scrape repeats the mean. One first scrape counts as all there is."""
+def average_gauge(window: SampleWindow, values: Sequence[float]) -> Trend:
+    """Average by covered time; a half without scrapes repeats the mean. A first scrape alone counts fully."""
     early_s, late_s = window.early_s, window.late_s
     if not window.covered_s:
         mean = sum(values) / len(values)
@@ -63,19 +65,19 @@ def gauge(window: Spoken, values: Sequence[float]) -> Trend:
     )
 
 
-def rate(window: Spoken, increases: Sequence[float]) -> Trend | None:
-    """Increases per second; None before the second scrape of a process."""
+def average_rate(window: SampleWindow, increases: Sequence[float]) -> Trend | None:
+    """Average increases per second; None before the second scrape of a process."""
     if not window.covered_s:
         return None
     per_s = [
         increase / sample.interval_s if sample.interval_s else 0.0
         for increase, sample in zip(increases, window.samples, strict=True)
     ]
-    return gauge(window, per_s)
+    return average_gauge(window, per_s)
 
 
-def latency_of(values_s: Sequence[float], objective: Objective | None) -> Latency | None:
-    """Nearest-rank percentiles of single requests; None without any."""
+def summarize_latency(values_s: Sequence[float], objective: Objective | None) -> Latency | None:
+    """Nearest-rank percentiles of single requests; None without requests."""
     if not values_s:
         return None
     ordered = sorted(values_s)
@@ -85,11 +87,11 @@ def latency_of(values_s: Sequence[float], objective: Objective | None) -> Latenc
     return Latency(count=count, p50=p50, p95=p95, p99=p99, over_slo=late)
 
 
-def latency_in(histograms: Iterable[Buckets | None], objective: Objective | None) -> Latency | None:
-    """Interpolated in the buckets, as Prometheus does; the last edge stands for all above it.
+def summarize_histograms(histograms: Iterable[Buckets | None], objective: Objective | None) -> Latency | None:
+    """Percentiles interpolated in the buckets as Prometheus does; the last edge caps larger values.
 
-    `over_slo` is read at the nearest edge at or below the objective, so it errs on the side of late; None
-    where there is no such edge. Histograms with other edges than the latest are left out: they don't add up.
+    `over_slo` uses the nearest edge at or below the objective, so it overestimates; None if there is no such
+    edge. Histograms with other edges than the latest are skipped, because they cannot be added.
     """
     present = [histogram for histogram in histograms if histogram is not None]
     if not present or not present[-1].edges:
@@ -103,14 +105,14 @@ def latency_in(histograms: Iterable[Buckets | None], objective: Objective | None
     snapped = sum(edge <= objective.under_s for edge in edges) if objective else 0
     if snapped:
         late = sum(counts[snapped:]) / total
-    p50, p95, p99 = (_interpolated(edges, counts, share * total) for share in (0.5, 0.95, 0.99))
+    p50, p95, p99 = (_interpolate(edges, counts, share * total) for share in (0.5, 0.95, 0.99))
     return Latency(count=total, p50=p50, p95=p95, p99=p99, over_slo=late)
 
 
-def _interpolated(edges: Sequence[float], counts: Sequence[float], wanted: float) -> float:
-    seen = 0.0
+def _interpolate(edges: Sequence[float], counts: Sequence[float], rank: float) -> float:
+    below = 0.0
     for (lower, upper), count in zip(pairwise((0.0, *edges)), counts, strict=False):
-        if count and seen + count >= wanted:
-            return lower + (upper - lower) * (wanted - seen) / count
-        seen += count
+        if count and below + count >= rank:
+            return lower + (upper - lower) * (rank - below) / count
+        below += count
     return edges[-1]

@@ -106,7 +106,7 @@ class Daemon:
         return self.history.suggestions()
 
     def accepted(self, request: str) -> Accepted | None:
-        known = self.history.request(request)
+        known = self.history.find_request(request)
         if known is None:
             return None
         asked, seq = known
@@ -159,7 +159,7 @@ class Daemon:
         return {name: loop.meters for name, loop in self.loops.items()}
 
     def tallies(self) -> Mapping[str, DeliveryCounts]:
-        return {courier.name: courier.tally for courier in self.couriers}
+        return {courier.name: courier.counts for courier in self.couriers}
 
     def counters(self) -> Mapping[str, float]:
         return {

@@ -166,15 +166,15 @@ class TargetLoop:
             self.meters.lag.observe(began - due)
             at, carrier = self.now(), self._carrier()
             self.reading = self.fold.reading(carrier.name, at) if carrier is not None else None
-            arms = self.fold.arms(at)
+            arms = self.fold.take_request_counts(at)
             equal = {server.name: arms[server.name] for server in self.state.standing if server.name in arms}
             observed = Observed(
                 at=at,
                 reading=self.reading,
                 arms=arms,
-                pulses=self.fold.pulses(at),
+                pulses=self.fold.take_pulses(at),
                 blind=self.fold.blind,
-                calibration=self.fold.steady(at, equal),
+                calibration=self.fold.calibrate(at, equal),
             )
             self.seen(observed)
             self.emit(observed)
@@ -225,9 +225,9 @@ class TargetLoop:
 
     def _write_down(self, after: State, event: Event, effects: tuple[Effect, ...]) -> None:
         """What is late first. Raises JournalError."""
-        while (entry := self._late.first(self.now())) is not None:
+        while (entry := self._late.next_entry(self.now())) is not None:
             self._append(entry)
-            self._late.written()
+            self._late.drop_first()
             self._written, self._written_at = self.state, event.at
             log.info("audit.recorded_late", target=self.target, action=entry.action)
         if self._worth_writing(after, effects, event):
@@ -239,7 +239,7 @@ class TargetLoop:
         self.meters.append.observe(asyncio.get_running_loop().time() - began)
         if not self.writable:
             self.writable = True
-            log.info("audit.writable_again", target=self.target, **self.journal.head.told())
+            log.info("audit.writable_again", target=self.target, **self.journal.head.log_fields())
 
     def _goes_unwritten(self, after: State, event: Event, effects: tuple[Effect, ...]) -> bool:
         """Whether the step is made all the same: only counts that a crash may forget, or only back."""
@@ -281,7 +281,7 @@ class TargetLoop:
         self.heard(after)
         if material(after) != material(self.state):
             who = {"target": self.target, "rollout": entry.op_id, "by": entry.actor.id}
-            log.info(entry.action, **who, why=entry.why, **self.journal.head.told())
+            log.info(entry.action, **who, why=entry.why, **self.journal.head.log_fields())
 
     def _watch_servers(self, tasks: asyncio.TaskGroup, epoch: int) -> None:
         """One watcher for each server that has an address, none for those that left."""

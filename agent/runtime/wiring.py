@@ -75,17 +75,17 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
     Raises JournalError when another daemon works here or the journal is not whole.
     """
     with held(config.state_dir):
-        signer = checkpoints.find(config.state_dir)
+        signer = checkpoints.find_signer(config.state_dir)
         path = config.state_dir / "audit.jsonl"
         journal = Journal.open(path, now=utc_now, limits=config.audit, signer=signer)
-        log.info("audit.opened", **journal.head.told(), signed_by=signer.id if signer else None)
+        log.info("audit.opened", **journal.head.log_fields(), signed_by=signer.id if signer else None)
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
         loops, series = {}, {}
         for target in config.targets:
             directory = config.state_dir / target.name
             directory.mkdir(mode=0o700, exist_ok=True)
             engine, traffic = actuators(config, target, epoch)
-            series[target.name] = TimeSeries.of(directory / "series.jsonl")
+            series[target.name] = TimeSeries.load(directory / "series.jsonl")
             loops[target.name] = TargetLoop(
                 state=replace(states.get(target.name, State(target=target.name)), mode=mode),
                 machine=Machine(rules_of(config, target)),
@@ -95,8 +95,8 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
                 sensors=tuple(part.plugin for part in target.sensors),
                 state_dir=directory,
                 now=utc_now,
-                heard=history.hear,
-                seen=series[target.name].take,
+                heard=history.add_state,
+                seen=series[target.name].add,
                 fold=Aggregator(slo=target.slo),
             )
         couriers = tuple(courier(config, receiver, journal, loops) for receiver in config.notify)
@@ -120,7 +120,7 @@ async def run(config: Config, mode: Mode) -> None:
             await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=entry.reload)
         finally:
             await runner.cleanup()
-            log.info("daemon.stopped", **daemon.journal.head.told())
+            log.info("daemon.stopped", **daemon.journal.head.log_fields())
 
 
 def courier(
@@ -130,7 +130,7 @@ def courier(
     return NoticeDelivery(
         name=receiver.name,
         notifier=receiver.plugin,
-        least=receiver.severity,
+        min_severity=receiver.severity,
         file=config.state_dir / "notify" / f"{receiver.name}.json",
         console=config.public_url,
         now=utc_now,

@@ -61,7 +61,7 @@ class Books:
 def rows(journal: Path) -> list[dict[str, Any]]:
     """Every row of every file of the audit, in order."""
     found = []
-    for _, file, _ in segments.reading(journal):
+    for _, file, _ in segments.open_files(journal):
         found += [loads(line) for line in file.read().splitlines()]
     return found
 

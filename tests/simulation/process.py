@@ -74,7 +74,7 @@ class Daemon:
     def start(self, book: Book, state: State, machine: Machine, strategy: Strategy) -> None:
         self.began_s, self.book = self.world.at_s, book
         history = History()
-        history.hear(state)
+        history.add_state(state)
         self.loop = TargetLoop(
             state=state,
             machine=machine,
@@ -84,7 +84,7 @@ class Daemon:
             sensors=(Metrics(self),),
             state_dir=Path("/nowhere"),
             now=self.world.loop.wall,
-            heard=history.hear,
+            heard=history.add_state,
             fold=SimFold(span_s=4.0, fresh_s=2.0, wanted=self._reads),
         )
         journal, wall = cast("Journal", book), self.world.loop.wall

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.operations import Call, Operation
 from agent.api.routes.targets import state_of
-from agent.observe.timeseries import COLUMNS, MINUTE_S, MinuteRow, thinned
+from agent.observe.timeseries import COLUMNS, MINUTE_S, MinuteRow, downsample
 
 Column = list[float | None]
 
@@ -51,7 +51,7 @@ async def _series(call: Call) -> SeriesDocument:
     now = int(call.daemon.now().timestamp())
     every_s = -(-query.hours * 60 // query.points) * MINUTE_S
     since = now - query.hours * 3600
-    rows = thinned((one for one in call.daemon.minutes(target) if since <= one.at <= now), every_s)
+    rows = downsample((one for one in call.daemon.minutes(target) if since <= one.at <= now), every_s)
     start = rows[0].at if rows else now // every_s * every_s
     return SeriesDocument(
         target=target,

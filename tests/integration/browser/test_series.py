@@ -11,7 +11,7 @@ from agent.domain.model import Objective, Slo
 from agent.domain.reading import Gpu, Latency, Reading, Request
 from agent.domain.request_counts import RequestCounts, arm_of
 from agent.domain.state import Rollout
-from agent.observe.timeseries import KEPT, MinuteRow, TimeSeries, quantile, thinned
+from agent.observe.timeseries import KEPT_MINUTES, MinuteRow, TimeSeries, downsample, interpolate_quantile
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView, steady
 from tests.unit.api.conftest import Client, bearers, client, daemon, tokens
 
@@ -42,7 +42,7 @@ def reading(at: datetime, **more: object) -> Reading:
 
 def watch(series: TimeSeries, begin: datetime, seconds: int, **what: object) -> None:
     for second in range(seconds):
-        series.take(Observed(at=begin + timedelta(seconds=second), **what))  # type: ignore[arg-type]
+        series.add(Observed(at=begin + timedelta(seconds=second), **what))  # type: ignore[arg-type]
 
 
 def test_a_minute_counts_the_requests_of_all_servers() -> None:
@@ -63,7 +63,7 @@ def test_without_the_proxy_vllms_histograms_say_what_was_asked() -> None:
     gpu = Gpu(index=0, uuid="GPU-0", utilization=0.8, memory_used_mib=60, memory_total_mib=80)
     for second in range(61):
         at = NOON + timedelta(seconds=second)
-        series.take(Observed(at=at, reading=reading(at, ttft=ttft, kv_usage=steady(0.5), gpus=(gpu,))))
+        series.add(Observed(at=at, reading=reading(at, ttft=ttft, kv_usage=steady(0.5), gpus=(gpu,))))
 
     (minute,) = series.minutes()
 
@@ -92,27 +92,27 @@ def test_after_a_clock_was_set_back_no_minute_comes_twice() -> None:
 
 def test_the_day_outlives_the_daemon(tmp_path: Path) -> None:
     file = tmp_path / "series.jsonl"
-    series = TimeSeries.of(file)
+    series = TimeSeries.load(file)
     watch(series, NOON, 121, arms={"chat-r0": answered(0.1)})
     with file.open("ab") as lines:
         lines.write(b'{"at":17')  # torn by a crash
 
-    assert TimeSeries.of(file).minutes() == series.minutes() != ()
+    assert TimeSeries.load(file).minutes() == series.minutes() != ()
 
 
 def test_the_file_stays_small(tmp_path: Path) -> None:
     file = tmp_path / "series.jsonl"
-    begin = int(NOON.timestamp()) - 60 * 3 * KEPT
-    lines = [f'{{"at":{begin + 60 * number},"running":1.0}}\n' for number in range(3 * KEPT)]
+    begin = int(NOON.timestamp()) - 60 * 3 * KEPT_MINUTES
+    lines = [f'{{"at":{begin + 60 * number},"running":1.0}}\n' for number in range(3 * KEPT_MINUTES)]
     file.write_text("".join(lines))
-    series = TimeSeries.of(file)
+    series = TimeSeries.load(file)
     watch(series, NOON, 61, arms={"chat-r0": answered(0.1)})
 
-    assert len(file.read_text().splitlines()) == len(series.minutes()) == KEPT
+    assert len(file.read_text().splitlines()) == len(series.minutes()) == KEPT_MINUTES
 
 
 def test_a_full_disk_costs_only_what_a_restart_would_have_known(tmp_path: Path) -> None:
-    series = TimeSeries.of(tmp_path / "missing" / "series.jsonl")
+    series = TimeSeries.load(tmp_path / "missing" / "series.jsonl")
     watch(series, NOON, 121, arms={"chat-r0": answered(0.1)})
 
     assert len(series.minutes()) == 2
@@ -122,7 +122,7 @@ def test_put_together_latencies_are_the_worst_and_shares_weighed() -> None:
     busy = MinuteRow(at=0, requests_rps=9.0, attainment=1.0, ttft_p95_s=0.1, running=4.0)
     idle = MinuteRow(at=60, requests_rps=1.0, attainment=0.0, ttft_p95_s=0.4)
 
-    (both,) = thinned((busy, idle), 120)
+    (both,) = downsample((busy, idle), 120)
 
     assert both == MinuteRow(at=0, requests_rps=5.0, attainment=0.9, ttft_p95_s=0.4, running=4.0)
 
@@ -130,8 +130,8 @@ def test_put_together_latencies_are_the_worst_and_shares_weighed() -> None:
 def test_a_quantile_lies_inside_its_bucket() -> None:
     arm = answered(*[0.1] * 50, *[0.2] * 50)
 
-    assert quantile(arm.ttft, 0.99) == pytest.approx(0.2, rel=0.1)
-    assert quantile(RequestCounts().ttft, 0.95) is None
+    assert interpolate_quantile(arm.ttft, 0.99) == pytest.approx(0.2, rel=0.1)
+    assert interpolate_quantile(RequestCounts().ttft, 0.95) is None
 
 
 def hours(*, minutes: int, without: Sequence[int] = ()) -> list[MinuteRow]:

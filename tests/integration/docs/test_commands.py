@@ -145,7 +145,9 @@ def test_the_fields_that_the_journal_is_asked_for_are_those_of_the_log() -> None
         if line.startswith("journalctl")
         for name in re.findall(r"\bTRIMTAB_\w+", line)
     }
-    told = encode_log({"event": "x", "target": "chat", "rollout": "chat-o3", **Head(seq=7, hash="0").told()})
+    told = encode_log(
+        {"event": "x", "target": "chat", "rollout": "chat-o3", **Head(seq=7, hash="0").log_fields()}
+    )
     assert asked == {name for name in asked if f"\n{name}=".encode() in told} != set()
 
 

@@ -218,4 +218,4 @@ def test_only_the_latest_requests_are_known_after_a_restart(
     known = History.of(journal)
     journal.close()
 
-    assert [known.request(str(number)) is None for number in range(3)] == [True, False, False]
+    assert [known.find_request(str(number)) is None for number in range(3)] == [True, False, False]

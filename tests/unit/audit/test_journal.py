@@ -519,7 +519,7 @@ def of_another_journal(lines: list[bytes]) -> list[bytes]:
         (blank, 3, "not an entry"),
         (spaced, 3, "it was edited"),
         (not_json, 3, "not an entry"),
-        (of_another_journal, 3, "after another entry"),
+        (of_another_journal, 3, "is not the hash of the entry before"),
     ],
 )
 def test_tampering_is_found_and_the_first_bad_entry_named(
@@ -573,7 +573,7 @@ def test_a_cut_end_shows_against_a_head_that_was_noted_elsewhere(path: Path) -> 
     found = verify(path, pins=[noted])
 
     assert (found.ok, found.first_bad) == (False, 4)
-    assert "cut off or written anew" in found.problem
+    assert "cut off or rewritten" in found.problem
 
 
 def test_a_noted_head_holds_while_the_journal_grows(path: Path) -> None:

@@ -16,7 +16,7 @@ from agent.audit.chain import Head, verify
 from agent.audit.checkpoints import Signer
 from agent.audit.journal import Journal
 from agent.audit.records import DAEMON, GENESIS, JournalEntry, JournalRecord, encode_line, parse
-from agent.audit.segments import RetentionLimits, closed, draft_of, name_of, reading
+from agent.audit.segments import RetentionLimits, closed_segments, draft_path, open_files, segment_path
 from agent.config.convert import limits
 from agent.config.loader import parse as parse_config
 from agent.config.tables import AuditTable
@@ -43,7 +43,7 @@ def written(path: Path, count: int, limits: RetentionLimits = SMALL, signer: Sig
 
 
 def every_file(path: Path) -> list[Path]:
-    return [*(segment.path for segment in closed(path)), path]
+    return [*(segment.path for segment in closed_segments(path)), path]
 
 
 def every_record(path: Path) -> list[JournalRecord]:
@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def signer(tmp_path: Path) -> Signer:
-    return checkpoints.make(tmp_path / "audit.key")
+    return checkpoints.create_signer(tmp_path / "audit.key")
 
 
 # from one file to the next
@@ -89,7 +89,7 @@ def test_a_full_file_is_closed_and_the_next_one_names_its_last_entry(path: Path)
 
 def test_a_restart_needs_no_other_file_than_the_last(path: Path) -> None:
     head = written(path, 40).head
-    *older, _ = closed(path)
+    *older, _ = closed_segments(path)
     for segment in older:
         segment.path.unlink()
 
@@ -131,7 +131,7 @@ def test_a_day_old_file_is_closed_though_it_is_small(path: Path) -> None:
     for hours in (0, 12, 23, 25, 26):
         journal.append(replace(ENTRY, at=NOON + timedelta(hours=hours)))
 
-    assert [segment.first for segment in closed(path)] == [1]
+    assert [segment.first for segment in closed_segments(path)] == [1]
     assert [record["action"] for record in every_record(path)][4:] == ["audit.segment_opened", "rollout.step"]
 
 
@@ -141,7 +141,7 @@ def test_states_larger_than_a_file_do_not_close_one_after_the_other(path: Path) 
     for _ in range(4):
         journal.append(ENTRY)
 
-    assert len(closed(path)) == 3  # two entries each
+    assert len(closed_segments(path)) == 3  # two entries each
 
 
 @pytest.mark.parametrize("crash", ["draft", "linked"])
@@ -149,7 +149,7 @@ def test_a_crash_while_a_file_is_closed_loses_nothing(path: Path, crash: str) ->
     journal = written(path, 5, RetentionLimits())
     head = journal.head
     journal.close()
-    draft_of(path).write_bytes(path.read_bytes())
+    draft_path(path).write_bytes(path.read_bytes())
     if crash == "linked":
         os.link(path, path.with_name("audit-000000000001.jsonl"))
 
@@ -172,11 +172,11 @@ def test_a_file_that_cannot_be_closed_goes_on(path: Path, monkeypatch: pytest.Mo
         patched.setattr(os, "link", full)
         for _ in range(20):
             journal.append(ENTRY)
-        assert closed(path) == []
-        assert not draft_of(path).exists()
+        assert closed_segments(path) == []
+        assert not draft_path(path).exists()
     journal.append(ENTRY)
 
-    assert len(closed(path)) == 1
+    assert len(closed_segments(path)) == 1
     assert verify(path).entries == journal.head.seq
 
 
@@ -188,7 +188,7 @@ def test_a_file_that_has_the_name_of_the_next_closed_one_is_left_alone(path: Pat
 
     assert path.with_name("audit-000000000001.jsonl").read_bytes() == b"somebody's"
     assert journal.head.seq == 20
-    assert not draft_of(path).exists()
+    assert not draft_path(path).exists()
 
 
 WRITER = """
@@ -201,7 +201,7 @@ from agent.audit.records import DAEMON, JournalEntry
 from agent.audit.segments import RetentionLimits
 from agent.domain.state import State
 noon, path = datetime(2026, 3, 4, tzinfo=UTC), Path(sys.argv[1])
-limits, signer = RetentionLimits(segment_bytes=1500, keep_bytes=30_000), checkpoints.find(path.parent)
+limits, signer = RetentionLimits(segment_bytes=1500, keep_bytes=30_000), checkpoints.find_signer(path.parent)
 journal = Journal.open(path, now=lambda: noon, limits=limits, signer=signer)
 while True:
     entry = JournalEntry(at=noon, actor=DAEMON, action="daemon.ticked", state=State(target="chat"))
@@ -224,7 +224,7 @@ def test_what_was_acknowledged_survives_a_kill_while_files_come_and_go(
         acknowledged = max([0, *(int(line) for line in process.stdout if line.endswith("\n"))])
         process.stdout.close()
         process.wait()
-        found = verify(path, keys=signer.trusted)
+        found = verify(path, keys=signer.public_keys)
         assert found.ok, found
         assert found.head.seq >= acknowledged
 
@@ -235,10 +235,10 @@ def test_what_was_acknowledged_survives_a_kill_while_files_come_and_go(
 
 def test_who_reads_while_a_file_is_closed_misses_nothing(path: Path) -> None:
     journal = written(path, 40)
-    before, first = journal.head.seq, len(closed(path))
-    files = reading(path)
+    before, first = journal.head.seq, len(closed_segments(path))
+    files = open_files(path)
     lines = next(files)[1].readlines()
-    while len(closed(path)) == first:
+    while len(closed_segments(path)) == first:
         journal.append(ENTRY)
 
     lines += [line for _, file, _ in files for line in file]
@@ -300,7 +300,7 @@ def test_a_torn_line_waits_for_room_to_be_set_aside(small_disk: Path) -> None:
             pass
 
     journal = opened(path, RetentionLimits())
-    with pytest.raises(JournalError, match="cannot be set aside"):
+    with pytest.raises(JournalError, match="cannot be moved"):
         journal.append(ENTRY)
     assert path.read_bytes() == torn
     assert journal.head.seq == 1
@@ -342,12 +342,12 @@ def test_files_beyond_the_room_for_them_go(path: Path) -> None:
 
 def test_a_clock_that_jumps_by_years_takes_few_files(path: Path) -> None:
     journal = written(path, 120)
-    before = len(closed(path))
+    before = len(closed_segments(path))
     journal.append(replace(ENTRY, at=NOON + timedelta(days=4000)))
     journal.append(replace(ENTRY, at=NOON + timedelta(days=4000, seconds=1)))
 
     assert before >= 6
-    assert len(closed(path)) == before + 1 - 2
+    assert len(closed_segments(path)) == before + 1 - 2
     assert verify(path).ok
 
 
@@ -371,7 +371,7 @@ def test_a_crash_between_removals_is_no_tampering(path: Path) -> None:
 @pytest.mark.parametrize("left", [1, 2])
 def test_files_that_somebody_else_removed_are_missed(path: Path, left: int) -> None:
     written(path, 60).close()
-    gone = closed(path)[:-left] if left < len(closed(path)) else closed(path)
+    gone = closed_segments(path)[:-left] if left < len(closed_segments(path)) else closed_segments(path)
     for segment in gone:
         segment.path.unlink()
 
@@ -383,7 +383,7 @@ def test_files_that_somebody_else_removed_are_missed(path: Path, left: int) -> N
 
 def test_a_start_without_the_files_before_it_is_refused_unless_an_entry_removed_them(path: Path) -> None:
     written(path, 40).close()
-    for segment in closed(path):
+    for segment in closed_segments(path):
         segment.path.unlink()
 
     with pytest.raises(JournalError, match=r"entry 1 \(line 1\) is bad: entries before it are missing"):
@@ -393,23 +393,23 @@ def test_a_start_without_the_files_before_it_is_refused_unless_an_entry_removed_
 @pytest.mark.parametrize("line", [0, -1], ids=["first", "last"])
 def test_a_start_looks_at_both_ends_of_each_closed_file(path: Path, line: int) -> None:
     written(path, 60).close()
-    middle = closed(path)[1].path
+    middle = closed_segments(path)[1].path
     lines = middle.read_bytes().splitlines(keepends=True)
     lines[line] = lines[line].replace(b'"why":"', b'"why":"!', 1)
     middle.write_bytes(b"".join(lines))
 
-    with pytest.raises(JournalError, match=rf"{middle.name}.*its content is not what its hash"):
+    with pytest.raises(JournalError, match=rf"{middle.name}.*its content does not match its hash"):
         opened(path)
 
 
 def test_a_start_misses_a_file_in_the_middle_and_one_under_another_name(path: Path) -> None:
     written(path, 60).close()
-    _, second, third, *_ = closed(path)
+    _, second, third, *_ = closed_segments(path)
     aside = second.path.rename(path.with_name("aside"))
 
     with pytest.raises(JournalError, match=f"in {third.path.name}: .*entries before it are missing"):
         opened(path)
-    aside.rename(name_of(path, second.first + 1))
+    aside.rename(segment_path(path, second.first + 1))
     with pytest.raises(JournalError, match=f"which should begin with {second.first + 1}"):
         opened(path)
 
@@ -417,14 +417,14 @@ def test_a_start_misses_a_file_in_the_middle_and_one_under_another_name(path: Pa
 def test_a_start_takes_no_closed_file_that_ends_with_a_forged_signature(path: Path, signer: Signer) -> None:
     written(path, 60, SMALL, signer).close()
     files = {file: file.read_bytes().splitlines(keepends=True) for file in every_file(path)}
-    middle = closed(path)[1].path
+    middle = closed_segments(path)[1].path
     flat = [line for lines in files.values() for line in lines]
     at = flat.index(files[middle][1])
     anew = iter(rechain(flat, at))
     for file, lines in files.items():
         file.write_bytes(b"".join(next(anew) for _ in lines))
 
-    assert verify(path, keys=signer.trusted).first_bad is not None
+    assert verify(path, keys=signer.public_keys).first_bad is not None
     with pytest.raises(JournalError, match="bad"):
         opened(path, SMALL, signer)
 
@@ -433,10 +433,10 @@ def test_an_end_that_was_taken_away_is_not_written_anew(path: Path) -> None:
     written(path, 40).close()
     path.unlink()
 
-    with pytest.raises(JournalError, match="the end was taken away"):
+    with pytest.raises(JournalError, match="the end was removed"):
         opened(path)
     path.write_bytes(b"")
-    with pytest.raises(JournalError, match="nothing is left of what stood here"):
+    with pytest.raises(JournalError, match="the file is empty"):
         opened(path)
 
 
@@ -508,7 +508,7 @@ def test_a_change_in_any_file_names_the_first_bad_entry(
 
 def test_a_file_missing_in_the_middle_is_named_by_its_first_entry(path: Path) -> None:
     written(path, 60).close()
-    gone = closed(path)[1]
+    gone = closed_segments(path)[1]
     gone.path.unlink()
 
     found = verify(path)
@@ -518,7 +518,7 @@ def test_a_file_missing_in_the_middle_is_named_by_its_first_entry(path: Path) ->
 
 def test_a_closed_file_cannot_end_in_a_torn_line(path: Path) -> None:
     written(path, 40).close()
-    first = closed(path)[0].path
+    first = closed_segments(path)[0].path
     first.write_bytes(first.read_bytes()[:-30])
 
     assert not verify(path).ok
@@ -558,7 +558,7 @@ def test_every_so_many_entries_and_at_each_stop_all_before_is_signed(path: Path,
     journal.close()
 
     signed = [record for record in every_record(path) if record["action"] == "audit.checkpoint"]
-    found = verify(path, keys=signer.trusted)
+    found = verify(path, keys=signer.public_keys)
     assert [record["seq"] for record in signed] == [101, 202, 253]
     assert (found.ok, found.checkpoints, found.signed) == (True, 3, 253)
     assert verify(path).signed == 0
@@ -567,9 +567,9 @@ def test_every_so_many_entries_and_at_each_stop_all_before_is_signed(path: Path,
 def test_each_file_ends_and_begins_signed(path: Path, signer: Signer) -> None:
     written(path, 60, SMALL, signer).close()
 
-    for segment in closed(path):
+    for segment in closed_segments(path):
         assert parse(segment.path.read_bytes().splitlines()[-1])["action"] == "audit.checkpoint"
-    assert verify(path, keys=signer.trusted).ok
+    assert verify(path, keys=signer.public_keys).ok
 
 
 def test_a_stop_right_after_a_start_signs_nothing_twice(path: Path, signer: Signer) -> None:
@@ -585,7 +585,7 @@ def test_what_was_chained_anew_lacks_the_signature(path: Path, signer: Signer) -
     path.write_bytes(b"".join(rechain(lines, 120)))
 
     assert verify(path).first_bad == 202  # its checkpoint names the hash of an entry that is no more
-    found = verify(path, keys=signer.trusted)
+    found = verify(path, keys=signer.public_keys)
     assert (found.ok, found.first_bad, found.signed) == (False, 202, 101)
     with pytest.raises(JournalError, match="entry 202"):
         opened(path, RetentionLimits(), signer)
@@ -599,9 +599,9 @@ def test_checkpoints_that_were_taken_away_are_missed(path: Path, signer: Signer,
     path.write_bytes(b"".join(rechain(kept, at)))
 
     assert verify(path).ok  # the documented limit: chained anew, and nobody has the key to look
-    found = verify(path, keys=signer.trusted)
+    found = verify(path, keys=signer.public_keys)
     assert not found.ok
-    assert "taken away" in found.problem
+    assert "were removed" in found.problem
 
 
 def test_what_was_chained_anew_after_the_last_checkpoint_shows_against_a_pin_alone(
@@ -612,27 +612,27 @@ def test_what_was_chained_anew_after_the_last_checkpoint_shows_against_a_pin_alo
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(rechain(lines, 130)))
 
-    assert verify(path, keys=signer.trusted).ok
-    assert not verify(path, keys=signer.trusted, pins=[pin]).ok
+    assert verify(path, keys=signer.public_keys).ok
+    assert not verify(path, keys=signer.public_keys, pins=[pin]).ok
 
 
 def test_a_signature_of_another_key_is_not_taken(path: Path, signer: Signer, tmp_path: Path) -> None:
-    written(path, 5, RetentionLimits(), checkpoints.make(tmp_path / "other.key")).close()
+    written(path, 5, RetentionLimits(), checkpoints.create_signer(tmp_path / "other.key")).close()
 
-    found = verify(path, keys=signer.trusted)
+    found = verify(path, keys=signer.public_keys)
 
     assert (found.ok, found.first_bad) == (False, 6)
     assert "with a key that was not given" in found.problem
 
 
 def test_a_new_key_goes_on_where_the_old_one_stopped(path: Path, signer: Signer, tmp_path: Path) -> None:
-    other = checkpoints.make(tmp_path / "other.key")
+    other = checkpoints.create_signer(tmp_path / "other.key")
     written(path, 5, RetentionLimits(), signer).close()
     journal = opened(path, RetentionLimits(), other)
     journal.append(ENTRY)
     journal.close()
 
-    assert verify(path, keys={**signer.trusted, **other.trusted}).signed == 8
+    assert verify(path, keys={**signer.public_keys, **other.public_keys}).signed == 8
 
 
 def test_a_journal_older_than_its_key_is_signed_from_the_start(path: Path, signer: Signer) -> None:
@@ -641,21 +641,21 @@ def test_a_journal_older_than_its_key_is_signed_from_the_start(path: Path, signe
     journal.append(ENTRY)
     journal.close()
 
-    assert verify(path, keys=signer.trusted).ok
+    assert verify(path, keys=signer.public_keys).ok
 
 
 def test_the_private_key_is_its_owners_alone(tmp_path: Path, signer: Signer) -> None:
     key = tmp_path / "audit.key"
 
     assert key.stat().st_mode & 0o777 == 0o600
-    found = checkpoints.find(tmp_path)
+    found = checkpoints.find_signer(tmp_path)
     assert found is not None
     assert found.id == signer.id
     key.chmod(0o640)
-    with pytest.raises(JournalError, match="others may read it"):
-        checkpoints.find(tmp_path)
+    with pytest.raises(JournalError, match="other users can read it"):
+        checkpoints.find_signer(tmp_path)
     with pytest.raises(JournalError, match="cannot be written"):
-        checkpoints.make(key)
+        checkpoints.create_signer(key)
 
 
 def test_systemd_hands_the_key_over(tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -663,22 +663,22 @@ def test_systemd_hands_the_key_over(tmp_path: Path, signer: Signer, monkeypatch:
     empty = tmp_path / "state"
     empty.mkdir()
 
-    found = checkpoints.find(empty)
+    found = checkpoints.find_signer(empty)
 
     assert found is not None
     assert found.id == signer.id
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
-    assert checkpoints.find(empty) is None
+    assert checkpoints.find_signer(empty) is None
 
 
 def test_what_is_no_key_is_said(tmp_path: Path) -> None:
     (tmp_path / "audit.key").write_text("not a key")
     (tmp_path / "audit.key").chmod(0o600)
 
-    with pytest.raises(JournalError, match="is not a key"):
-        checkpoints.find(tmp_path)
+    with pytest.raises(JournalError, match="is not a readable key"):
+        checkpoints.find_signer(tmp_path)
     with pytest.raises(JournalError, match="must hold Ed25519 public keys"):
-        checkpoints.trusted(tmp_path / "audit.key")
+        checkpoints.load_public_keys(tmp_path / "audit.key")
 
 
 def test_a_pin_older_than_what_is_kept_is_said(path: Path) -> None:

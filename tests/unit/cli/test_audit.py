@@ -115,7 +115,7 @@ def test_a_tampered_journal_names_the_first_bad_entry(run: Run, journal: Path) -
     status, out, _ = run("verify")
 
     assert status == 1
-    assert out.startswith("bad: entry 2 (audit.jsonl, line 2): its content is not what its hash was made of")
+    assert out.startswith("bad: entry 2 (audit.jsonl, line 2): its content does not match its hash")
     assert "the 1 entries before it" in out
 
 
@@ -262,7 +262,7 @@ def test_a_key_is_made_once_and_its_public_half_checks_what_it_signed(
 ) -> None:
     status, public, err = run("key")
     again = run("key")
-    signer = checkpoints.find(journal.parent)
+    signer = checkpoints.find_signer(journal.parent)
     assert signer is not None
     written = Journal.open(journal, now=lambda: NOON, sync=lambda _: None, signer=signer)
     written.close()
@@ -281,7 +281,7 @@ def test_a_missing_public_key_is_bad_usage(run: Run, tmp_path: Path) -> None:
     status, out, err = run("verify", "--key", str(tmp_path / "nowhere.pub"))
 
     assert (status, out) == (2, "")
-    assert "holds no public key" in err
+    assert "holds no readable public key" in err
 
 
 def test_all_files_are_shown_verified_and_exported(run: Run, journal: Path) -> None:

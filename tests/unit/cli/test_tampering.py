@@ -151,8 +151,8 @@ FOUND: tuple[tuple[Tamper, int, int | None, int | None, int | None], ...] = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    signer = checkpoints.make(tmp_path / "audit.key")
-    (tmp_path / "audit.pub").write_text(signer.public())
+    signer = checkpoints.create_signer(tmp_path / "audit.key")
+    (tmp_path / "audit.pub").write_text(signer.public_pem())
     path, limits = tmp_path / "audit.jsonl", RetentionLimits(segment_bytes=60_000)
     journal = Journal.open(path, now=lambda: NOON, sync=lambda _: None, limits=limits, signer=signer)
     while journal.head.seq < COUNT:
@@ -210,13 +210,13 @@ def test_who_has_the_private_key_is_found_with_a_pin_alone(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = Files(folder)
-    head, signer = files.lines[-1][1], checkpoints.load(folder / "audit.key")
+    head, signer = files.lines[-1][1], checkpoints.load_signer(folder / "audit.key")
     pin = f"{head['seq']}:{head['hash']}"
     edit(files, 50)
     for i in range(files.at(50), len(files.lines)):
         record, before = files.lines[i][1], files.lines[i - 1][1]
         if record["action"] == "audit.checkpoint":
-            record["after"] = signer.mark(before["seq"], before["hash"])
+            record["after"] = signer.sign(before["seq"], before["hash"])
         files.chain(i)
     files.write()
 

@@ -277,7 +277,7 @@ def folded(fold: Aggregator, *, minutes: int) -> Iterator[dict[str, Calibration]
     one = Request(server="r0", outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)
     for second in range(minutes * 60):
         fold.add(RequestSample(at=at(second), requests=(one,)))
-        yield fold.steady(at(second), fold.arms(at(second)))
+        yield fold.calibrate(at(second), fold.take_request_counts(at(second)))
 
 
 def test_the_fold_says_each_stream_once_a_minute_and_none_that_was_not_promised() -> None:

@@ -111,8 +111,8 @@ def test_the_history_keeps_how_the_evidence_grew() -> None:
         rollout = world.state.rollout
         assert rollout is not None
         trial = replace(rollout.trial, at=world.at, valid_s=float(second))
-        history.hear(replace(world.state, rollout=replace(rollout, trial=trial)))
-        history.hear(replace(world.state, rollout=replace(rollout, trial=trial)))
+        history.add_state(replace(world.state, rollout=replace(rollout, trial=trial)))
+        history.add_state(replace(world.state, rollout=replace(rollout, trial=trial)))
         world.tick()
     points = history.points("chat-1")
     assert len(points) == 3

@@ -1,4 +1,4 @@
-"""Notices on their way to a receiver that misbehaves, over real HTTP."""
+"""Delivery of notices to a failing receiver, over real HTTP."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ OPEN = replace(SERVING, suggestion=SUGGESTION)
 
 @dataclass
 class Site:
-    """A journal, and couriers that follow it."""
+    """A journal, and deliveries that follow it."""
 
     home: Path
     at: datetime = AT
@@ -44,17 +44,17 @@ class Site:
         self.journal.append(JournalEntry(at=self.at, actor=DAEMON, action=action, target="chat", state=state))
 
     def noted(self, notice: str) -> bool:
-        """Whether it is on disk that this was told."""
+        """Whether the notice is saved as sent."""
         file = self.home / "notify" / "ops.json"
         return file.exists() and notice in file.read_text()
 
     def courier(
-        self, url: str, least: NoticeSeverity = "info", patience: RetryLimits = QUICK
+        self, url: str, min_severity: NoticeSeverity = "info", retry: RetryLimits = QUICK
     ) -> NoticeDelivery:
         return NoticeDelivery(
             name="ops",
             notifier=Slack(url=url),
-            least=least,
+            min_severity=min_severity,
             file=self.home / "notify" / "ops.json",
             console="https://trimtab.example.org",
             now=lambda: self.at,
@@ -62,7 +62,7 @@ class Site:
             head=self.journal.head.seq,
             states=lambda: {"chat": self.state},
             writable=lambda: self.writable,
-            patience=patience,
+            retry=retry,
         )
 
 
@@ -97,44 +97,44 @@ async def test_a_notice_arrives_with_a_link_to_its_page(site: Site) -> None:
 
     (attachment,) = receiver.bodies[0]["attachments"]
     assert attachment["title_link"] == "https://trimtab.example.org/#/suggestions/chat-s1"
-    assert attachment["title"].startswith("chat: max_num_seqs 4 → 16 waits")
+    assert attachment["title"].startswith("chat: max_num_seqs 4 → 16 waits for approval")
 
 
 @pytest.mark.parametrize("plan", [[500, 503], [429], [408], ["hang"]], ids=str)
-async def test_what_passes_is_tried_again(site: Site, plan: list[int | str]) -> None:
+async def test_retries_temporary_failures(site: Site, plan: list[int | str]) -> None:
     courier = site.courier(NOWHERE)
     async with receiving(*plan) as receiver:
         courier.notifier = Slack(url=receiver.url)
         async with working(courier):
             site.write("suggestion.made", OPEN)
-            await until(lambda: courier.tally.sent)
+            await until(lambda: courier.counts.sent)
 
     assert len(receiver.seen) == 1
-    assert (courier.tally.retries, courier.tally.failed, courier.tally.works) == (len(plan), 0, True)
+    assert (courier.counts.retries, courier.counts.failed, courier.counts.works) == (len(plan), 0, True)
 
 
-async def test_it_waits_as_long_as_the_receiver_asks_for(site: Site) -> None:
-    courier = site.courier(NOWHERE, patience=replace(QUICK, keep_s=100.0))
+async def test_waits_as_long_as_the_receiver_asks_for(site: Site) -> None:
+    courier = site.courier(NOWHERE, retry=replace(QUICK, keep_s=100.0))
     async with receiving(429, Retry_After="200") as receiver:
         courier.notifier = Slack(url=receiver.url)
         async with working(courier):
             site.write("suggestion.made", OPEN)
-            await until(lambda: courier.tally.dropped)
+            await until(lambda: courier.counts.dropped)
 
     assert len(receiver.visited) == 1, "200 s are longer than a notice is kept here"
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410])
-async def test_a_refusal_is_not_tried_again_and_the_next_notice_goes_out(site: Site, status: int) -> None:
+async def test_a_refusal_is_not_retried_and_the_next_notice_is_sent(site: Site, status: int) -> None:
     courier = site.courier(NOWHERE)
     async with receiving(status) as receiver:
         courier.notifier = Slack(url=receiver.url)
         async with working(courier):
             site.write("suggestion.made", OPEN)
             site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
-            await until(lambda: courier.tally.sent)
+            await until(lambda: courier.counts.sent)
 
-    assert (courier.tally.failed, courier.tally.retries) == (1, 0)
+    assert (courier.counts.failed, courier.counts.retries) == (1, 0)
     assert "was denied" in receiver.bodies[0]["attachments"][0]["title"]
 
 
@@ -145,33 +145,33 @@ async def test_a_redirect_is_not_followed(site: Site, status: int) -> None:
         courier.notifier = Slack(url=receiver.url)
         async with working(courier):
             site.write("suggestion.made", OPEN)
-            await until(lambda: courier.tally.failed)
+            await until(lambda: courier.counts.failed)
 
     assert (elsewhere.visited, len(receiver.visited)) == ([], 1)
 
 
-async def test_of_an_endless_answer_nothing_is_read(site: Site) -> None:
+async def test_an_endless_answer_is_not_read(site: Site) -> None:
     courier = site.courier(NOWHERE)
     async with receiving("endless") as receiver:
         courier.notifier = Slack(url=receiver.url)
         async with working(courier):
             site.write("suggestion.made", OPEN)
-            await until(lambda: courier.tally.sent)
+            await until(lambda: courier.counts.sent)
 
-    assert (courier.tally.failed, courier.tally.retries) == (0, 0)
+    assert (courier.counts.failed, courier.counts.retries) == (0, 0)
 
 
-async def test_what_nobody_takes_is_dropped_when_it_is_old(site: Site) -> None:
-    courier = site.courier(NOWHERE, patience=replace(QUICK, keep_s=0.2))
+async def test_an_undelivered_notice_is_dropped_when_it_expires(site: Site) -> None:
+    courier = site.courier(NOWHERE, retry=replace(QUICK, keep_s=0.2))
     async with working(courier):
         site.write("suggestion.made", OPEN)
-        await until(lambda: courier.tally.dropped)
+        await until(lambda: courier.counts.dropped)
 
-    assert courier.tally.retries > 0
-    assert not courier.tally.works
+    assert courier.counts.retries > 0
+    assert not courier.counts.works
 
 
-async def test_yesterdays_news_is_not_told_after_a_long_stop(site: Site) -> None:
+async def test_expired_notices_are_not_sent_after_a_long_stop(site: Site) -> None:
     async with receiving() as receiver:
         courier = site.courier(receiver.url)
         async with working(courier):
@@ -182,12 +182,12 @@ async def test_yesterdays_news_is_not_told_after_a_long_stop(site: Site) -> None
         site.state = SERVING
         again = site.courier(receiver.url)
         async with working(again):
-            await until(lambda: again.tally.dropped)
+            await until(lambda: again.counts.dropped)
 
     assert len(receiver.seen) == 1
 
 
-async def test_after_a_restart_nothing_is_told_twice_and_nothing_is_left_out(site: Site) -> None:
+async def test_a_restart_neither_repeats_nor_skips_notices(site: Site) -> None:
     async with receiving() as receiver:
         async with working(site.courier(receiver.url)):
             site.write("daemon.started", SERVING)
@@ -204,7 +204,7 @@ async def test_after_a_restart_nothing_is_told_twice_and_nothing_is_left_out(sit
     assert [title.split()[-1] for title in titles] == ["3)", "UTC", "denied", "4)"]
 
 
-async def test_what_was_there_before_the_first_start_is_not_told(site: Site) -> None:
+async def test_records_before_the_first_start_are_not_sent(site: Site) -> None:
     site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
 
     async with receiving() as receiver, working(site.courier(receiver.url)):
@@ -214,21 +214,21 @@ async def test_what_was_there_before_the_first_start_is_not_told(site: Site) -> 
     assert len(receiver.seen) == 1
 
 
-async def test_what_happens_between_two_daemons_is_told_though_the_first_had_nothing_to_tell(
+async def test_records_between_two_daemons_are_sent_even_if_the_first_sent_none(
     site: Site,
 ) -> None:
     async with receiving() as receiver:
-        async with working(site.courier(receiver.url, least="critical")):
+        async with working(site.courier(receiver.url, min_severity="critical")):
             await until(lambda: site.noted("seq"))
         site.write("server.lost", replace(SERVING, gone=("chat-r0",)))
-        async with working(site.courier(receiver.url, least="critical")):
+        async with working(site.courier(receiver.url, min_severity="critical")):
             await until(lambda: receiver.seen)
 
-    assert "no server is left" in receiver.bodies[0]["attachments"][0]["title"]
+    assert "no server runs" in receiver.bodies[0]["attachments"][0]["title"]
 
 
-async def test_thousands_of_records_are_read_without_holding_up_the_loop(site: Site) -> None:
-    courier, turns = site.courier(NOWHERE, least="critical"), 0
+async def test_reading_thousands_of_records_does_not_block_the_loop(site: Site) -> None:
+    courier, turns = site.courier(NOWHERE, min_severity="critical"), 0
     for _ in range(700):
         site.write("target.observed", SERVING)
 
@@ -241,7 +241,7 @@ async def test_thousands_of_records_are_read_without_holding_up_the_loop(site: S
     assert site.noted('"seq": 500')
 
 
-async def test_ids_of_a_journal_that_was_moved_away_are_forgotten(site: Site) -> None:
+async def test_ids_of_a_replaced_journal_are_dropped(site: Site) -> None:
     file = site.home / "notify" / "ops.json"
     file.parent.mkdir()
     file.write_text(json.dumps({"seq": 10, "told": {"suggestion.waiting/chat-s1": "chat/suggestion"}}))
@@ -251,27 +251,27 @@ async def test_ids_of_a_journal_that_was_moved_away_are_forgotten(site: Site) ->
         await until(lambda: receiver.seen)
 
 
-async def test_an_audit_that_cannot_be_written_is_told_and_so_is_its_return(site: Site) -> None:
+async def test_an_unwritable_audit_journal_and_its_recovery_are_sent(site: Site) -> None:
     site.writable = False
     async with receiving() as receiver:
-        courier = site.courier(receiver.url, least="critical")
+        courier = site.courier(receiver.url, min_severity="critical")
         async with working(courier):
             await until(lambda: site.noted("audit.unwritable"))
         site.writable = True
-        async with working(site.courier(receiver.url, least="critical")):
+        async with working(site.courier(receiver.url, min_severity="critical")):
             await until(lambda: len(receiver.seen) == 2)
 
     titles = [body["attachments"][0]["title"] for body in receiver.bodies]
-    assert titles == ["the audit cannot be written", "the audit is written again"]
+    assert titles == ["the audit journal cannot be written", "the audit journal can be written again"]
 
 
-async def test_who_wants_warnings_is_not_told_of_what_waits(site: Site) -> None:
-    async with receiving() as receiver, working(site.courier(receiver.url, least="warning")):
+async def test_a_receiver_of_warnings_gets_no_info(site: Site) -> None:
+    async with receiving() as receiver, working(site.courier(receiver.url, min_severity="warning")):
         site.write("suggestion.made", OPEN)
         site.write("server.lost", replace(SERVING, gone=("chat-r0",)))
         await until(lambda: receiver.seen)
 
-    assert "no server is left" in receiver.bodies[0]["attachments"][0]["title"]
+    assert "no server runs" in receiver.bodies[0]["attachments"][0]["title"]
 
 
 async def test_the_log_names_the_receiver_but_no_secret(site: Site) -> None:
@@ -281,10 +281,10 @@ async def test_the_log_names_the_receiver_but_no_secret(site: Site) -> None:
             courier.notifier = Slack(url=receiver.url)
             async with working(courier):
                 site.write("suggestion.made", OPEN)
-                await until(lambda: courier.tally.failed)
+                await until(lambda: courier.counts.failed)
 
-    (said,) = logs
-    assert (said["notifier"], said["why"]) == ("ops", "answered 403")
+    (line,) = logs
+    assert (line["notifier"], line["why"]) == ("ops", "answered 403")
     assert "PLANTED" not in json.dumps(logs, default=str)
     assert "PLANTED" not in repr(OutgoingNotice(url=receiver.url, body=b""))
 
@@ -294,7 +294,9 @@ class Broken:
         raise RuntimeError(f"{notice.id} at {at}")
 
 
-async def test_a_notifier_with_a_bug_ends_alone(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_in_a_notifier_ends_only_its_delivery(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     courier = site.courier(NOWHERE)
     courier.notifier = Broken()
     site.write("daemon.started", SERVING)
@@ -303,12 +305,12 @@ async def test_a_notifier_with_a_bug_ends_alone(site: Site, caplog: pytest.LogCa
     with caplog.at_level(logging.CRITICAL), structlog.testing.capture_logs() as logs:
         await courier.run()
 
-    assert not courier.tally.up
-    assert [said["event"] for said in logs] == ["notifier.died"]
+    assert not courier.counts.up
+    assert [line["event"] for line in logs] == ["notifier.died"]
 
 
-async def test_a_receiver_that_hangs_holds_up_nobody(site: Site) -> None:
-    courier = site.courier(NOWHERE, patience=replace(QUICK, timeout_s=30.0))
+async def test_a_hanging_receiver_does_not_block_the_journal(site: Site) -> None:
+    courier = site.courier(NOWHERE, retry=replace(QUICK, timeout_s=30.0))
     async with receiving("hang") as receiver:
         courier.notifier = Slack(url=receiver.url)
         async with working(courier):
@@ -320,7 +322,7 @@ async def test_a_receiver_that_hangs_holds_up_nobody(site: Site) -> None:
     assert site.journal.head.seq == 51
 
 
-async def test_secrets_in_what_others_wrote_are_masked(site: Site) -> None:
+async def test_secrets_and_mentions_in_texts_are_masked(site: Site) -> None:
     proposal = replace(SUGGESTION.proposal, why="--api-key SECRET was seen <!channel> @all")
     async with receiving() as receiver, working(site.courier(receiver.url)):
         site.write("suggestion.made", replace(OPEN, suggestion=replace(SUGGESTION, proposal=proposal)))

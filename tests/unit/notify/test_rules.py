@@ -1,4 +1,4 @@
-"""Which records and moments make which notice, and who is told."""
+"""Which records and states produce which notices, and which receivers get them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from agent.domain.model import Proposal, Server
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.machine.step import Machine
-from agent.notify.rules import KINDS, SEVERITIES, Notice, of_moment, of_record, wanted
+from agent.notify.rules import KINDS, SEVERITIES, Notice, notices_of_record, notices_of_states, should_send
 from tests.support.machine_stories import BLUE, NOON, PLAN, rules
 
 DECIDED = "suggestion.decided"
@@ -48,7 +48,9 @@ ENDED = replace(
 
 
 def kinds(action: str, state: State) -> list[str]:
-    return [notice.kind for notice in of_record(action, state, NOON) if notice.kind != "target.restored"]
+    return [
+        notice.kind for notice in notices_of_record(action, state, NOON) if notice.kind != "target.restored"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,19 +83,19 @@ def kinds(action: str, state: State) -> list[str]:
         ),
     ],
 )
-def test_each_record_makes_its_notice(action: str, state: State, kind: str) -> None:
+def test_each_record_produces_its_notice(action: str, state: State, kind: str) -> None:
     assert kinds(action, state) == [kind]
 
 
-def test_a_quiet_record_of_a_target_whose_last_rollout_is_long_over_says_nothing() -> None:
+def test_an_ordinary_record_after_a_finished_rollout_produces_no_notice() -> None:
     assert kinds("target.observed", replace(SERVING, rollout=ENDED)) == []
 
 
-def test_an_approved_change_is_a_decision_and_a_start() -> None:
+def test_an_approval_produces_a_decision_and_a_start() -> None:
     approved = replace(SUGGESTION, status="approved", decided_by="alice")
 
     found = list(
-        of_record("suggestion.approved", replace(SERVING, suggestion=approved, rollout=ROLLOUT), NOON)
+        notices_of_record("suggestion.approved", replace(SERVING, suggestion=approved, rollout=ROLLOUT), NOON)
     )
 
     assert [notice.kind for notice in found] == ["suggestion.decided", "rollout.started", "target.restored"]
@@ -101,55 +103,55 @@ def test_an_approved_change_is_a_decision_and_a_start() -> None:
     assert found[1].place == "/rollouts/chat-o1"
 
 
-def test_a_suggestion_says_what_it_changes_why_and_until_when() -> None:
-    (notice, _) = of_record("suggestion.made", replace(SERVING, suggestion=SUGGESTION), NOON)
+def test_a_suggestion_states_its_change_reason_and_deadline() -> None:
+    (notice, _) = notices_of_record("suggestion.made", replace(SERVING, suggestion=SUGGESTION), NOON)
 
-    assert notice.title == "chat: max_num_seqs 4 → 16 waits for you until 2030-01-01 13:00 UTC"
+    assert notice.title == "chat: max_num_seqs 4 → 16 waits for approval until 2030-01-01 13:00 UTC"
     assert notice.text == "12 wait. Expected: fewer wait. Risk: more KV."
     assert (notice.place, notice.severity) == ("/suggestions/chat-s1", "info")
 
 
 @pytest.mark.parametrize(("minutes", "found"), [(44, []), (45, ["suggestion.expiring"])])
-def test_a_suggestion_expires_soon_when_three_quarters_of_its_time_are_over(
+def test_a_suggestion_expires_soon_after_three_quarters_of_its_lifetime(
     minutes: int, found: list[str]
 ) -> None:
     states = {"chat": replace(SERVING, suggestion=SUGGESTION)}
 
-    told = of_moment(states, NOON + timedelta(minutes=minutes), writable=True)
+    notices = notices_of_states(states, NOON + timedelta(minutes=minutes), writable=True)
 
-    assert [notice.kind for notice in told if notice.key != "audit"] == found
+    assert [notice.kind for notice in notices if notice.key != "audit"] == found
 
 
 def test_that_the_audit_cannot_be_written_is_critical() -> None:
-    (notice,) = of_moment({}, NOON, writable=False)
+    (notice,) = notices_of_states({}, NOON, writable=False)
 
     assert (notice.kind, notice.severity, notice.ends) == ("audit.unwritable", "critical", False)
 
 
-def told(notices: Iterable[Notice]) -> dict[str, str]:
+def sent_ids(notices: Iterable[Notice]) -> dict[str, str]:
     return {notice.id: "" if notice.ends else notice.key for notice in notices}
 
 
-def test_who_wants_critical_ones_hears_that_the_trouble_is_over_but_of_no_other_end() -> None:
-    lost = list(of_record("server.lost", replace(SERVING, gone=(BLUE.name,)), NOON))
-    (back,) = of_record("target.observed", SERVING, NOON)
+def test_a_resolution_is_sent_only_to_receivers_of_its_incident() -> None:
+    lost = list(notices_of_record("server.lost", replace(SERVING, gone=(BLUE.name,)), NOON))
+    (back,) = notices_of_record("target.observed", SERVING, NOON)
 
-    assert [wanted(one, "critical", {}) for one in lost] == [True]
-    assert wanted(back, "critical", told(lost))
-    assert not wanted(back, "critical", {})
-    assert not wanted(back, "info", {})
-
-
-def test_nobody_is_told_twice() -> None:
-    (notice, _) = of_record("suggestion.made", replace(SERVING, suggestion=SUGGESTION), NOON)
-
-    assert wanted(notice, "info", {})
-    assert not wanted(notice, "info", told([notice]))
-    assert not wanted(notice, "warning", {})
+    assert [should_send(one, "critical", {}) for one in lost] == [True]
+    assert should_send(back, "critical", sent_ids(lost))
+    assert not should_send(back, "critical", {})
+    assert not should_send(back, "info", {})
 
 
-def test_a_whole_story_of_the_machine_is_told_in_order() -> None:
-    machine, state, heard = Machine(rules()), State(target="chat", mode="approve"), list[str]()
+def test_a_notice_is_sent_once() -> None:
+    (notice, _) = notices_of_record("suggestion.made", replace(SERVING, suggestion=SUGGESTION), NOON)
+
+    assert should_send(notice, "info", {})
+    assert not should_send(notice, "info", sent_ids([notice]))
+    assert not should_send(notice, "warning", {})
+
+
+def test_the_records_of_a_machine_run_produce_notices_in_order() -> None:
+    machine, state, kinds_sent = Machine(rules()), State(target="chat", mode="approve"), list[str]()
     known: dict[str, str] = {}
     story = (
         e.AgentStarted(at=NOON, epoch=1, mode="approve", servers=(BLUE,), weights=None),
@@ -158,12 +160,12 @@ def test_a_whole_story_of_the_machine_is_told_in_order() -> None:
     for event in story:
         before, (state, effects) = state, machine.step(state, event)
         action = build_entry(before, state, event, effects).action
-        for notice in of_record(action, state, NOON):
-            if wanted(notice, "info", known):
-                heard.append(notice.kind)
-                known |= told([notice])
+        for notice in notices_of_record(action, state, NOON):
+            if should_send(notice, "info", known):
+                kinds_sent.append(notice.kind)
+                known |= sent_ids([notice])
 
-    assert heard == ["daemon.restarted"]
+    assert kinds_sent == ["daemon.restarted"]
     assert state.phase is Phase.CHECKING
 
 

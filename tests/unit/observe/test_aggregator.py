@@ -25,7 +25,7 @@ from agent.domain.reading import (
     SourceState,
 )
 from agent.domain.request_counts import RequestCounts, arm_of, met
-from agent.observe.aggregator import PENDING, REQUESTS, SOURCES, UNFELT, Aggregator
+from agent.observe.aggregator import MAX_NEW_SAMPLES, PENDING, REQUESTS, SOURCES, Aggregator
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), e2e=Objective(under_s=2.0, share=0.95))
@@ -192,7 +192,7 @@ def test_a_refusal_is_counted_but_neither_fast_nor_served() -> None:
     assert reading.ttft is not None
     assert reading.e2e is not None
     assert (reading.ttft.count, reading.ttft.p50, reading.e2e.count) == (1, 0.1, 1)
-    assert fold.arms(second(30)) == {"r0": replace(arm_of([request()], SLO), refused=9)}
+    assert fold.take_request_counts(second(30)) == {"r0": replace(arm_of([request()], SLO), refused=9)}
 
 
 @given(
@@ -369,12 +369,12 @@ def test_facts_said_once_stay_known() -> None:
 def test_arms_are_what_came_since_the_last_call() -> None:
     fold = Aggregator()
     fold.add(RequestSample(at=second(1), requests=(request(), request("failed"), request(server="r1"))))
-    first = fold.arms(second(1))
+    first = fold.take_request_counts(second(1))
     fold.add(RequestSample(at=second(2), requests=(request(),)))
 
     assert (first["r0"].total, first["r0"].errors, first["r1"].total) == (2, 1, 1)
-    assert fold.arms(second(2)) == {"r0": arm_of([request()])}
-    assert fold.arms(second(3)) == {}
+    assert fold.take_request_counts(second(2)) == {"r0": arm_of([request()])}
+    assert fold.take_request_counts(second(3)) == {}
 
 
 def test_a_pulse_is_what_the_engine_said_last_and_each_scrape_counts_once() -> None:
@@ -383,10 +383,10 @@ def test_a_pulse_is_what_the_engine_said_last_and_each_scrape_counts_once() -> N
     )
     fold = folded(scrape(1, interval_s=0), replace(scrape(1), server="r1"))
     fold.add(RequestSample(at=second(1), requests=(request(server="r2"),)))
-    first = fold.pulses(second(1))
+    first = fold.take_pulses(second(1))
     fold.add(busy)
     fold.add(replace(busy, at=second(2.5), waiting=1))
-    both, again = fold.pulses(second(3))["r0"], fold.pulses(second(4))["r0"]
+    both, again = fold.take_pulses(second(3))["r0"], fold.take_pulses(second(4))["r0"]
 
     assert set(first) == {"r0", "r1"}
     assert first["r0"] == Pulse(age_s=0, running=4, waiting=0, tokens=None)
@@ -396,12 +396,12 @@ def test_a_pulse_is_what_the_engine_said_last_and_each_scrape_counts_once() -> N
 
 def test_a_pulse_says_once_that_the_process_is_another_one() -> None:
     fold = folded(scrape(1, interval_s=0))
-    fold.pulses(second(1))
+    fold.take_pulses(second(1))
     fold.add(scrape(2))
     fold.add(scrape(3, interval_s=0))
-    (anew,) = fold.pulses(second(3)).values()
+    (anew,) = fold.take_pulses(second(3)).values()
     fold.add(scrape(4))
-    (later,) = fold.pulses(second(4)).values()
+    (later,) = fold.take_pulses(second(4)).values()
 
     assert (anew.restarted, anew.tokens) == (True, None)
     assert (later.restarted, later.tokens) == (False, 0)
@@ -410,13 +410,13 @@ def test_a_pulse_says_once_that_the_process_is_another_one() -> None:
 def test_tokens_that_a_server_does_not_count_are_unknown_not_none() -> None:
     fold = folded(replace(scrape(2), missing=frozenset({"generation_tokens"})))
 
-    assert fold.pulses(second(2))["r0"].tokens is None
+    assert fold.take_pulses(second(2))["r0"].tokens is None
 
 
 def test_pulses_that_nobody_fetches_do_not_pile_up() -> None:
     fold = folded(*(scrape(number) for number in range(1000)))
 
-    assert len(fold._servers["r0"].unfelt) == UNFELT
+    assert len(fold._servers["r0"].new_samples) == MAX_NEW_SAMPLES
 
 
 def test_blind_is_what_the_source_of_requests_has_said() -> None:
@@ -438,7 +438,7 @@ def test_arms_that_nobody_fetches_do_not_pile_up() -> None:
     fold.add(RequestSample(at=second(1), requests=(request(),) * (PENDING * 2 + 1)))
 
     assert len(fold._servers["r0"].pending) == 1
-    assert fold.arms(second(1))["r0"].total == PENDING * 2 + 1
+    assert fold.take_request_counts(second(1))["r0"].total == PENDING * 2 + 1
 
 
 def test_the_window_forgets() -> None:
@@ -460,7 +460,7 @@ def test_a_server_that_fell_silent_or_was_retired_is_forgotten() -> None:
     assert list(fold._servers) == ["r0"]
     assert list(fold.sources()) == ["nvidia_smi"]
 
-    fold.arms(second(1000))
+    fold.take_request_counts(second(1000))
 
     assert not fold._servers
 
@@ -495,7 +495,7 @@ def test_a_number_that_is_none_changes_nothing(broken: dict[str, float]) -> None
     fold.add(RequestSample(at=second(30), requests=(request(duration_s=nan), request(ttft_s=inf))))
 
     assert read(fold) == before
-    assert fold.arms(second(30)) == {}
+    assert fold.take_request_counts(second(30)) == {}
 
 
 @pytest.mark.parametrize("options", [{"span_s": 0.0}, {"fresh_s": -1.0}, {"most": 0}])
@@ -533,9 +533,9 @@ def test_arms_lose_and_double_nothing(batches: list[int]) -> None:
     for number, size in enumerate(batches):
         fold.add(RequestSample(at=second(number), requests=(request(),) * size))
         if size % 2:
-            total += fold.arms(second(number)).get("r0", RequestCounts())
+            total += fold.take_request_counts(second(number)).get("r0", RequestCounts())
 
-    total += fold.arms(second(99)).get("r0", RequestCounts())
+    total += fold.take_request_counts(second(99)).get("r0", RequestCounts())
 
     assert total == arm_of([request()] * sum(batches))
 

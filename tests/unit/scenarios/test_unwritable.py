@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.audit.backlog import MOST, Backlog, only_rolls_back
+from agent.audit.backlog import MAX_ENTRIES, Backlog, only_rolls_back
 from agent.audit.chain import verify
 from agent.audit.journal import Journal
 from agent.audit.records import DAEMON, JournalEntry, JournalRecord
@@ -349,13 +349,13 @@ def test_only_what_goes_back_goes_unwritten() -> None:
 
 def test_late_entries_are_bounded_and_the_newest_state_is_kept() -> None:
     late, at = Backlog(), NOON
-    for number in range(MOST + 10):
+    for number in range(MAX_ENTRIES + 10):
         late.add(JournalEntry(at=at, actor=DAEMON, action="effect.failed", why=str(number)))
     whys = []
-    while (first := late.first(at)) is not None:
+    while (first := late.next_entry(at)) is not None:
         whys.append((first.why, first.after.get("steps_left_out")))
-        late.written()
+        late.drop_first()
 
-    assert len(whys) == MOST
+    assert len(whys) == MAX_ENTRIES
     assert whys[0] == ("0", None)
-    assert whys[-1] == (str(MOST + 9), "10")
+    assert whys[-1] == (str(MAX_ENTRIES + 9), "10")
