@@ -4,7 +4,7 @@ Two findings that want different values of one knob are never both followed, and
 a new error is left out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,40 +33,140 @@ class Advice:
 def advise(
     case: Deployment, lints: Sequence[LintRule], ranked: Precedence, live: Sequence[Finding] = ()
 ) -> Advice:
-    """`live`: what the policies say of the running server. Only the first of those is followed.
+    """Findings of `lints` and `live` in order, and the changes to make together.
 
-    One change at a time is what can be measured; flags that are wrong in themselves are put right together.
+    `live`: findings of the policies on the running server. Only the first of those is followed, because one
+    change at a time can be measured; flags that are wrong in themselves are corrected together.
+    A finding yields only to a finding that is shown: when one is replaced or dropped, all are ranked again.
     """
     static, live = _told_once([_settled(one, case, lints) for one in _distinct(_linted(case, lints))], live)
-    heard = ranked([*live, *static])
-    kept, outranked = _errors_first(heard)
-    found: list[Finding] = []
-    to: dict[Knob, Value] = {}
-    env: dict[str, str | None] = {}
-    later: list[str] = []
-    followed: Finding | None = None
-    errors = present = _errors(case, lints)
-    for finding in sorted(_agreed(kept), key=lambda finding: SEVERITIES.index(finding.severity)):
-        measured = any(finding is one for one in live)
-        if measured and followed is not None and finding.to:
-            found.append(finding)
-            later.append(f"{_named(finding)}: one change at a time; first measure {_named(followed)}")
+    said = [*live, *static]
+    replaced = [0] * len(said)
+    dropped: dict[int, Outranked[Finding]] = {}
+    while True:
+        left = [finding for place, finding in enumerate(said) if place not in dropped]
+        attempt = _Attempt(case, lints, {id(one) for one in said[: len(live)]})
+        event = attempt.follow(ranked(left))
+        if event is None:
+            return attempt.advice(tuple(dropped.values()))
+        place = next(at for at, one in enumerate(said) if one is event.what)
+        if isinstance(event, Outranked):
+            dropped[place] = event
             continue
-        if not finding.to and not finding.env:
-            found.append(finding)
-            continue
-        if finding.severity == "error" and finding.rule in present - errors:
-            outranked.append(Outranked(finding, found[-1].rule, "what is put right before ends that too"))
-            continue
-        with_it = _errors(_with(case, {**to, **finding.to}, {**env, **finding.env}), lints)
-        if brings := with_it - errors:
-            outranked.append(Outranked(finding, min(brings), "what it asks for would bring that"))
-            continue
-        found.append(finding)
-        followed = finding if measured else followed
-        errors = with_it
-        to, env = {**to, **finding.to}, {**env, **finding.env}
-    return Advice(findings=tuple(found), outranked=tuple(outranked), to=to, env=env, later=tuple(later))
+        dropped.clear()
+        said[place] = event.with_remedy if event.with_remedy and not replaced[place] else event.as_note
+        replaced[place] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """A finding whose change alone would bring an error, with the change that prevents it, and as a note."""
+
+    what: Finding
+    with_remedy: Finding | None
+    as_note: Finding
+
+
+class _Attempt:
+    """One pass over ranked findings, until one has to be replaced or dropped."""
+
+    def __init__(self, case: Deployment, lints: Sequence[LintRule], live: Container[int]) -> None:
+        self._case, self._lints, self._live = case, lints, live
+        self._found: list[Finding] = []
+        self._outranked: list[Outranked[Finding]] = []
+        self._to: dict[Knob, Value] = {}
+        self._env: dict[str, str | None] = {}
+        self._later: list[str] = []
+        self._ended: dict[str, str] = {}  # errors of the case, and the rule whose change ends each
+        self._errors = _errors(case, lints)
+
+    def follow(self, heard: Ordered[Finding]) -> _Replaced | Outranked[Finding] | None:
+        kept, self._outranked = _errors_first(heard)
+        if contradiction := _contradiction(kept):
+            return contradiction
+        followed: Finding | None = None
+        for finding in sorted(kept, key=lambda finding: SEVERITIES.index(finding.severity)):
+            measured = id(finding) in self._live
+            if measured and followed is not None and finding.to:
+                self._later.append(
+                    f"{_named(finding)}: one change at a time; first measure {_named(followed)}"
+                )
+            elif finding.to or finding.env:
+                if finding.severity == "error" and finding.rule in self._ended:
+                    return Outranked(
+                        finding, self._ended[finding.rule], "what is put right before ends that too"
+                    )
+                if event := self._change(finding):
+                    return event
+                followed = finding if measured else followed
+            self._found.append(finding)
+        return None
+
+    def _change(self, finding: Finding) -> _Replaced | None:
+        """Take over the change of a finding, unless it brings an error."""
+        after = self._with(finding)
+        errors = _errors(after, self._lints)
+        if brings := errors - self._errors:
+            return _Replaced(finding, self._remedied(finding, after, brings), _as_note(finding, min(brings)))
+        self._ended |= dict.fromkeys(self._errors - errors, finding.rule)
+        self._errors = errors
+        self._to |= finding.to
+        self._env |= finding.env
+        return None
+
+    def _remedied(self, finding: Finding, after: Deployment, brings: set[str]) -> Finding | None:
+        """The finding together with the changes that prevent the errors it would bring."""
+        after = replace(after, log=())
+        remedied, solved = finding, set[str]()
+        brought = (found for found in _linted(after, self._lints) if found.severity == "error")
+        for remedy in [_settled(found, after, self._lints) for found in brought if found.rule in brings]:
+            if _clash(remedy.to, {**self._to, **remedied.to}) or _clash(
+                remedy.env, {**self._env, **remedied.env}
+            ):
+                return None
+            solved.add(remedy.rule)
+            remedied = _together(remedied, remedy)
+        fine = solved == brings and _errors(self._with(remedied), self._lints) <= self._errors
+        return remedied if fine else None
+
+    def _with(self, finding: Finding) -> Deployment:
+        return _with(self._case, {**self._to, **finding.to}, {**self._env, **finding.env})
+
+    def advice(self, dropped: Sequence[Outranked[Finding]]) -> Advice:
+        shown = {finding.rule for finding in self._found}
+        back = [lost.what for lost in dropped if lost.by not in shown]
+        found = sorted([*self._found, *back], key=lambda finding: SEVERITIES.index(finding.severity))
+        return Advice(
+            findings=tuple(found),
+            outranked=(*self._outranked, *(lost for lost in dropped if lost.by in shown)),
+            to=self._to,
+            env=self._env,
+            later=tuple(self._later),
+        )
+
+
+def _together(finding: Finding, remedy: Finding) -> Finding:
+    """`finding` with the change of `remedy`, without which the server would not start."""
+    return replace(
+        finding,
+        klass="gated" if "gated" in (finding.klass, remedy.klass) else finding.klass,
+        to={**finding.to, **remedy.to},
+        env={**finding.env, **remedy.env},
+        risks=f"{finding.risks}; the server would not start without {_named(remedy)}; {remedy.risks}",
+        evidence={**remedy.evidence, **finding.evidence},
+    )
+
+
+def _as_note(finding: Finding, error: str) -> Finding:
+    """`finding` without its change."""
+    return replace(
+        finding,
+        klass="note",
+        to={},
+        env={},
+        expects=f"{_named(finding)} would help, but the server would not start with it: {error}",
+        risks="",
+    )
 
 
 def _errors_first(heard: Ordered[Finding]) -> tuple[list[Finding], list[Outranked[Finding]]]:
@@ -152,17 +252,16 @@ def _key(finding: Finding) -> tuple[object, ...]:
     return finding.rule, tuple(finding.to.items()), tuple(finding.env.items())
 
 
-def _agreed(findings: Iterable[Finding]) -> list[Finding]:
-    """Without those that contradict one before them."""
-    to: dict[Knob, Value] = {}
-    env: dict[str, str | None] = {}
-    kept = []
+def _contradiction(findings: Iterable[Finding]) -> Outranked[Finding] | None:
+    """The first finding that wants another value than one before it."""
+    to: dict[str, tuple[object, str]] = {}
     for finding in findings:
-        if _clash(finding.to, to) or _clash(finding.env, env):
-            continue
-        kept.append(finding)
-        to, env = {**to, **finding.to}, {**env, **finding.env}
-    return kept
+        wanted = {**finding.to, **{f"env:{name}": value for name, value in finding.env.items()}}
+        for name, value in wanted.items():
+            if name in to and to[name][0] != value:
+                return Outranked(finding, to[name][1], f"it wants another {name}")
+        to |= {name: (value, finding.rule) for name, value in wanted.items()}
+    return None
 
 
 def _clash(wanted: Mapping[str, Value], settled: Mapping[str, Value]) -> bool:

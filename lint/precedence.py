@@ -103,33 +103,53 @@ YIELDS = (
 
 
 def ranked(said: Sequence[S]) -> Ordered[S]:
-    """In order of precedence, without what another outranks. Works on proposals and on findings alike."""
-    ordered = sorted(said, key=_rank)  # stable: within a rule the order of who said it
-    kept: list[S] = []
-    outranked: list[Outranked[S]] = []
-    for one in ordered:
-        lost = _yields(one, ordered) or _pulls(one, kept)
+    """Sort proposals or findings by precedence and drop those that another one outranks.
+
+    Only a kept element outranks another: each element is decided after all elements that could outrank it,
+    and is compared with the kept ones alone. In a cycle, the first in rank is decided first.
+    """
+    ordered = sorted(said, key=_rank)  # stable: elements of one rank keep their order
+    winners = {
+        place: [at for at, other in enumerate(ordered) if _may_lose(one, other, later=at > place)]
+        for place, one in enumerate(ordered)
+    }
+    pending, kept = list(winners), dict[int, S]()
+    outranked: dict[int, Outranked[S]] = {}
+    while pending:
+        place = next((at for at in pending if not any(by in pending for by in winners[at])), pending[0])
+        pending.remove(place)
+        one, standing = ordered[place], [kept[at] for at in sorted(kept)]
+        lost = _yields(one, standing) or _contradicts(one, standing)
         if lost is None:
-            kept.append(one)
+            kept[place] = one
         else:
-            outranked.append(Outranked(one, *lost))
-    return Ordered(tuple(kept), tuple(outranked))
+            outranked[place] = Outranked(one, *lost)
+    return Ordered(tuple(kept[at] for at in sorted(kept)), tuple(outranked[at] for at in sorted(outranked)))
 
 
-def _yields(one: S, said: Sequence[S]) -> tuple[str, str] | None:
-    """Which rule it yields to, and why."""
+def _may_lose(one: S, other: S, *, later: bool) -> bool:
+    """True if `other`, once kept, outranks `one`."""
+    if other is one:
+        return False
+    if _yields(one, (other,)):
+        return True
+    return not later and not _yields(other, (one,)) and bool(_contradicts(one, (other,)))
+
+
+def _yields(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
+    """The rule that `one` yields to by `YIELDS`, and why."""
     for row in YIELDS:
         if one.rule not in row.rules and not (ANY in row.rules and _changes(one) and one.rule not in row.to):
             continue
-        for other in said:
+        for other in kept:
             changes = ANY in row.to and _changes(other) and other.rule != one.rule
             if other.rule in row.to or changes:
                 return other.rule, row.why
     return None
 
 
-def _pulls(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
-    """Two rules that want different values of one knob are never both heard."""
+def _contradicts(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
+    """The other rule that wants a different value of one knob, and which knob."""
     for other in kept:
         both = one.to.keys() & other.to.keys() if other.rule != one.rule else set()
         apart = sorted(knob for knob in both if one.to[knob] != other.to[knob])

@@ -21,8 +21,12 @@ from vllm_facts.values import Knob, Setting, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFindings:
-    """`findings` in order of precedence. `assumed`: present values that no flag gives. `broken`: one sentence
-    for each policy that could not be asked."""
+    """Findings of all policies on one reading.
+
+    `findings`: in order of precedence, then the outranked ones, because `lint.advice.advise` ranks them
+    again with the findings on the flags. `assumed`: present values that no flag gives. `broken`: one sentence
+    for each policy that failed.
+    """
 
     findings: tuple[Finding, ...] = ()
     assumed: Mapping[Knob, Value] = field(default_factory=dict)
@@ -39,10 +43,11 @@ def said(reading: Reading, setting: Setting, slo: Slo, case: Deployment) -> Poli
             broken.append(f"{name}: {why}")
         else:
             proposals += answer
-    kept = ranked(proposals).kept
+    ordered = ranked(proposals)
+    every = (*ordered.kept, *(lost.what for lost in ordered.outranked))
     return PolicyFindings(
-        findings=tuple(finding_of(proposal) for proposal in kept),
-        assumed={knob: now for proposal in reversed(kept) for knob, now in proposal.assumed.items()},
+        findings=tuple(finding_of(proposal) for proposal in every),
+        assumed={knob: now for proposal in reversed(every) for knob, now in proposal.assumed.items()},
         broken=tuple(broken),
     )
 

@@ -1,13 +1,20 @@
 """What follows of findings: order, contradictions, and the changes that go together."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pytest
 
 from agent.advisor.run_policies import finding_of
 from agent.domain.model import Evidence, Proposal
 from lint.advice import advise, rows
 from lint.ordering import Ordered, Outranked, S, as_said
+from lint.precedence import ranked
+from lint.rules import all_lints
+from tests.support.lint_cases import case
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from vllm_facts.models.lookup import model_of
+from vllm_facts.sizing.gpus import card_of
 from vllm_facts.values import Value
 
 CASE = Deployment(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
@@ -61,7 +68,7 @@ def test_of_two_that_contradict_each_other_the_first_is_heard() -> None:
     assert (rules(advice.findings), advice.to) == (["A"], {"max_num_seqs": 8})
 
 
-def test_what_would_bring_an_error_is_left_out() -> None:
+def test_change_that_would_bring_an_error_is_shown_as_a_note() -> None:
     def many(case: Deployment) -> bool:
         return case.setting.get("max_num_seqs") == 8
 
@@ -69,8 +76,63 @@ def test_what_would_bring_an_error_is_left_out() -> None:
 
     advice = advise(CASE, lints, as_said)
 
-    assert (advice.findings, advice.to) == ((), {})
-    assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("A", "E")]
+    (note,) = advice.findings
+    assert (note.rule, note.klass, dict(note.to), advice.to) == ("A", "note", {}, {})
+    assert note.expects == "A (max_num_seqs 8) would help, but the server would not start with it: E"
+    assert advice.outranked == ()
+
+
+def test_change_that_would_bring_an_error_takes_along_the_change_that_prevents_it() -> None:
+    def too_long(case: Deployment) -> bool:
+        return case.setting.get("enforce_eager") is False and "max_model_len" not in case.setting
+
+    shorter = replace(
+        finding("L", "error", max_model_len=8), klass="gated", risks="long requests are refused"
+    )
+    lints = [Says(finding("G", enforce_eager=False)), Says(shorter, when=too_long)]
+
+    advice = advise(CASE, lints, as_said)
+
+    (found,) = advice.findings
+    assert (found.rule, found.klass) == ("G", "gated")
+    assert advice.to == {"enforce_eager": False, "max_model_len": 8}
+    assert "would not start without L (max_model_len 8); long requests are refused" in found.risks
+
+
+def test_finding_that_is_shown_as_a_note_outranks_no_other_finding() -> None:
+    def many(case: Deployment) -> bool:
+        return case.setting.get("max_num_seqs") == 8
+
+    lints = [
+        Says(finding("Q1", max_num_seqs=8)),
+        Says(finding("N1", "info")),
+        Says(finding("E", "error"), many),
+    ]
+
+    advice = advise(CASE, lints, ranked)
+
+    assert (rules(advice.findings), advice.outranked) == (["Q1", "N1"], ())
+
+
+def test_finding_that_contradicts_an_error_is_outranked_by_it() -> None:
+    """First the precedence drops the error, which yields to errors alone and so comes back."""
+    lints = [Says(finding("L1", "error", max_num_seqs=2)), Says(finding("M1", max_num_seqs=8))]
+
+    advice = advise(CASE, [*lints, Says(finding("Q2", "info"))], ranked)
+
+    assert (rules(advice.findings), advice.to) == (["L1", "Q2"], {"max_num_seqs": 2})
+    assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("M1", "L1")]
+
+
+@pytest.mark.parametrize("gpus", [None, 1])
+def test_lint_example_of_the_readme_has_a_finding(gpus: int | None) -> None:
+    command = "vllm serve Qwen/Qwen3-8B --enforce-eager --max-num-seqs 16"
+    asked = case(command, model=model_of("Qwen/Qwen3-8B"), card=card_of("L4"), gpus=gpus)
+
+    advice = advise(asked, all_lints(), ranked)
+
+    assert rules(advice.findings) == ["G1"]
+    assert advice.to == {"enforce_eager": False, "max_model_len": 26624}
 
 
 def test_an_error_that_the_change_before_it_ends_asks_for_nothing_more() -> None:

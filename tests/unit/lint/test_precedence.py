@@ -81,6 +81,12 @@ def test_no_two_rules_yield_to_each_other() -> None:
         pytest.param((a("A1", {"y": None}), a("P4", {"z": 1})), ["P4", "A1"], id="a tail before a gain"),
         pytest.param((a("L1", {"y": 1}), K1), ["K1", "L1"], id="a person's decision comes later"),
         pytest.param((a("SD1", {"y": 1}), a("X1", {"z": 1})), ["X1", "SD1"], id="so does speculation"),
+        pytest.param((P1, Q1, a("M2", {SHARE: 0.8}), a("N1")), ["M2"], id="P1 yields to M2, not to Q1"),
+        pytest.param(
+            (a("P3", {BUDGET: 1}), a("P2", {BUDGET: 2}), a("G2", {BUDGET: 3}), a("F2")),
+            ["P2", "F2"],
+            id="what is outranked outranks nothing",
+        ),
         pytest.param((a("X2"), G1), ["G1", "X2"], id="what is only said comes last"),
     ],
 )
@@ -168,3 +174,17 @@ def test_nothing_is_lost_and_nothing_contradicts(said: list[Proposal]) -> None:
 @given(SAID)
 def test_somebody_is_always_heard(said: list[Proposal]) -> None:
     assert bool(ranked(said).kept) == bool(said)
+
+
+@given(SAID)
+def test_rule_that_outranks_another_is_kept(said: list[Proposal]) -> None:
+    ordered = ranked(said)
+
+    assert {lost.by for lost in ordered.outranked} <= {one.rule for one in ordered.kept}
+
+
+@given(SAID)
+def test_no_kept_finding_yields_to_another_kept_one_by_the_table(said: list[Proposal]) -> None:
+    kept = {one.rule for one in ranked(said).kept}
+
+    assert not [row for row in YIELDS if kept & {*row.rules} and kept & {*row.to}]

@@ -132,3 +132,11 @@ def test_a_change_that_brings_the_start_is_told_before_what_has_none(name: str) 
     for asked, first, *_ in rounds(name):
         changes = [bool(one.to or one.env) for one in first.findings if one.severity == "error"]
         assert changes == sorted(changes, reverse=True), (asked, first.findings)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_finding_is_outranked_only_by_a_rule_that_is_shown(name: str) -> None:
+    for asked, *advices in rounds(name):
+        for advice in (one for one in advices if isinstance(one, Advice)):
+            shown = {one.rule for one in advice.findings}
+            assert {lost.by for lost in advice.outranked} <= shown, asked
