@@ -1,35 +1,51 @@
-"""vLLM's command line, as far as a simulation of it can tell the difference.
+"""The command line of the simulated vLLM server.
 
-Unknown flags end like vLLM's: usage on stderr, exit 2. A bad value or combination raises FlagError (exit 1).
+The flags come from the table of the vLLM release. An unknown flag ends as in vLLM: usage on stderr, exit 2.
+A value or combination that vLLM refuses raises InvalidFlagError (exit code 1).
 """
 
 import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.faults import Faults, faults_for
 from simulator.hardware import GIB, PRESETS, Hardware
 from simulator.memory import Demand
 from simulator.scheduler import SchedulerLimits
 from simulator.step_time import MAX_CAPTURE
+from vllm_facts.releases import TABLE, ReleaseFlag
 
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SUFFIXES |= {key.upper(): 1 << 10 * power for power, key in enumerate(_SUFFIXES) if key}
 _KV_BYTES = {"auto": 1.0, "float16": 1.0, "bfloat16": 1.0, "fp8": 0.5, "fp8_e4m3": 0.5, "fp8_e5m2": 0.5}
-_NO_EFFECT = """
-api-server-count attention-backend chat-template compilation-config cudagraph-capture-sizes
-custom-histogram-buckets data-parallel-size download-dir dtype generation-config hf-overrides hf-token
-kv-cache-metrics-sample kv-offloading-size load-format max-log-len max-logprobs moe-backend
-optimization-level pipeline-parallel-size prefill-schedule-interval prefix-caching-hash-algo quantization
-reasoning-parser revision speculative-config tensor-parallel-size tokenizer tokenizer-mode tool-call-parser
-uvicorn-log-level
-"""
-_NO_EFFECT_SWITCHES = """
-async-scheduling disable-custom-all-reduce enable-auto-tool-choice enable-log-requests
-enable-logging-iteration-details enable-mfu-metrics enable-server-load-tracking enable-sleep-mode
-kv-cache-metrics trust-remote-code disable-uvicorn-access-log
-"""
+_DEFAULTS = {
+    "host": "0.0.0.0",  # noqa: S104 - as vLLM; the demo passes loopback
+    "served_model_name": [],
+    "enable_prefix_caching": True,
+    "enable_chunked_prefill": True,
+}
+"""Defaults that vLLM decides after parsing."""
+_SIMULATED = frozenset(
+    """
+    api_key block_size disable_log_stats enable_chunked_prefill enable_prefix_caching enforce_eager
+    gpu_memory_utilization host kv_cache_dtype kv_cache_memory_bytes long_prefill_token_threshold
+    long_prefill_token_threshold_adaptive max_cudagraph_capture_size max_model_len max_num_active_seqs
+    max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens max_num_scheduled_tokens max_num_seqs
+    model num_gpu_blocks_override performance_mode port scheduler_reserve_full_isl scheduling_policy seed
+    served_model_name shutdown_timeout stream_interval watermark
+    """.split()  # noqa: SIM905 - one a line would be a page
+)
+_CHOICES = {"kv_cache_dtype": sorted(_KV_BYTES), "scheduling_policy": ["fcfs"]}
+"""The choices of vLLM that are simulated."""
+_REFUSED = frozenset(
+    """
+    config grpc grpc_port headless middleware root_path ssl_ca_certs ssl_cert_reqs ssl_certfile ssl_ciphers
+    ssl_keyfile uds
+    """.split()  # noqa: SIM905 - as above
+)
+"""Flags that change how clients reach the server: ignoring them would mislead."""
 
 
 class InvalidFlagError(Exception):
@@ -44,7 +60,7 @@ class InvalidFlagError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What vLLM has no flag for."""
+    """Options of the simulation itself."""
 
     hardware: Hardware
     speed: float  # seconds of the engine per second of the clock
@@ -79,7 +95,7 @@ class Flags:
 
 
 def parse(argv: Sequence[str]) -> Flags:
-    """Read a command line. SystemExit(2) for what argparse refuses, FlagError for what vLLM refuses."""
+    """Read a command line. Raises SystemExit(2) as argparse does, InvalidFlagError as vLLM's checks do."""
     parser = _parser()
     options = parser.parse_args([_dashes(word) for word in argv])
     given = {
@@ -91,7 +107,7 @@ def parse(argv: Sequence[str]) -> Flags:
 
 
 def _dashes(word: str) -> str:
-    """`--max_num_seqs=8` is `--max-num-seqs=8`."""
+    """Replace underscores in the name of a flag: `--max_num_seqs=8` is `--max-num-seqs=8`."""
     if not word.startswith("--"):
         return word
     name, equals, value = word.partition("=")
@@ -99,50 +115,25 @@ def _dashes(word: str) -> str:
 
 
 def _human(text: str) -> int:
-    """`8k` is 8,000, `8K` 8,192."""
+    """Parse a size: `8k` is 8,000, `8K` is 8,192."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
     return int(float(match[1]) * _SUFFIXES[match[2]])
 
 
+_TYPES = {"int": int, "float": float, "size": _human}
+
+
 def _parser() -> argparse.ArgumentParser:
+    """The flags of the vLLM release. Flags outside _SIMULATED are accepted and have no effect."""
     parser = argparse.ArgumentParser(prog="simulator.server", description="A vLLM server without a model.")
     parser.add_argument("model_tag", nargs="?")
-    parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
-    parser.add_argument("--served-model-name", nargs="+", default=[])
-    parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 - as vLLM; the demo passes loopback
-    parser.add_argument("--api-key", default=None)
-    for name, default in (("port", 8000), ("seed", 0), ("shutdown-timeout", 0), ("stream-interval", 1)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    for name in ("max-num-seqs", "max-num-active-seqs", "max-num-queued-reqs", "max-cudagraph-capture-size"):
-        parser.add_argument(f"--{name}", type=int)
-    for name in ("num-gpu-blocks-override", "block-size"):
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--long-prefill-token-threshold", type=int, default=0)
-    for name in ("max-num-batched-tokens", "max-num-scheduled-tokens", "max-num-queued-tokens"):
-        parser.add_argument(f"--{name}", type=_human)
-    for name in ("max-model-len", "kv-cache-memory-bytes"):
-        parser.add_argument(f"--{name}", type=_human)
-    parser.add_argument("--gpu-memory-utilization", type=float, default=0.92)
-    parser.add_argument("--watermark", type=float, default=0.0)
-    parser.add_argument("--kv-cache-dtype", choices=sorted(_KV_BYTES), default="auto")
-    parser.add_argument("--scheduling-policy", choices=["fcfs"], default="fcfs")
-    modes = ["balanced", "interactivity", "throughput"]
-    parser.add_argument("--performance-mode", choices=modes, default="balanced")
-    for name, on in (
-        ("enable-prefix-caching", True),
-        ("enable-chunked-prefill", True),
-        ("scheduler-reserve-full-isl", True),
-        ("long-prefill-token-threshold-adaptive", False),
-        ("enforce-eager", False),
-        ("disable-log-stats", False),
-    ):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=on)
-    for name in _NO_EFFECT.split():
-        parser.add_argument(f"--{name}")
-    for name in _NO_EFFECT_SWITCHES.split():
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
+    for name, flag in TABLE.items():
+        if name in _REFUSED:
+            continue
+        spelled = [f"--{name.replace('_', '-')}", *(f"--{alias.replace('_', '-')}" for alias in flag.aliases)]
+        parser.add_argument(*spelled, *(f"-{short}" for short in flag.short), **_arguments(name, flag))
     own = parser.add_argument_group("simulation")
     own.add_argument("--sim-hardware", choices=sorted(PRESETS), default="t4-8b-awq")
     own.add_argument("--sim-speed", type=float, default=1.0, help="engine seconds per second")
@@ -151,6 +142,21 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--sim-oom-above", type=float, help="gpu_memory_utilization beyond which start fails")
     own.add_argument("--sim-fault", action="append", default=[], metavar="KNOB=VALUE:KIND[=NUMBER]")
     return parser
+
+
+def _arguments(name: str, flag: ReleaseFlag) -> dict[str, Any]:
+    simulated = name in _SIMULATED
+    default = _DEFAULTS.get(name, flag.default) if simulated else None
+    if flag.type == "bool":
+        return {"action": argparse.BooleanOptionalAction, "default": default}
+    choices = _CHOICES.get(name, flag.choices) if simulated else ()
+    several = "+" if flag.several and name != "api_key" else None
+    return {
+        "type": _TYPES.get(flag.type, str),
+        "nargs": several,
+        "choices": choices or None,
+        "default": default,
+    }
 
 
 def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
@@ -228,7 +234,7 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
 
 
 def _check(options: argparse.Namespace, batched: int, seqs: int, length: int, block_size: int) -> None:
-    """What vLLM 0.32 checks of the flags that are simulated, in its words."""
+    """Check the simulated flags as vLLM 0.32 does, with its messages. Raises InvalidFlagError."""
     at_least_one = {
         "max_num_seqs": seqs,
         "max_num_batched_tokens": batched,

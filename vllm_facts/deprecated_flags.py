@@ -23,6 +23,7 @@ class DeprecatedFlag:
     by_value: Mapping[Value, Mapping[Knob, Value]] = field(
         default_factory=dict
     )  # else what each old value says
+    switch: bool = False  # it took no value
     by_hand: bool = False  # what it says would be lost with it: a person writes it anew
 
     def gone(self, version: str | None) -> bool | None:
@@ -55,10 +56,10 @@ _ROPE = "Changes of the model's config go through --hf-overrides."
 
 RENAMED: dict[Knob, DeprecatedFlag] = {
     "num_scheduler_steps": DeprecatedFlag(by="", since="0.11", how=_MULTI_STEP),
-    "multi_step_stream_outputs": DeprecatedFlag(by="", since="0.11", how=_MULTI_STEP),
+    "multi_step_stream_outputs": DeprecatedFlag(by="", since="0.11", how=_MULTI_STEP, switch=True),
     "speculative_model": DeprecatedFlag(by="speculative_config", since="0.11", how=_SPEC, by_hand=True),
     "num_speculative_tokens": DeprecatedFlag(by="speculative_config", since="0.11", how=_SPEC, by_hand=True),
-    "use_v2_block_manager": DeprecatedFlag(by="", since="0.12", how=_DEFAULT),
+    "use_v2_block_manager": DeprecatedFlag(by="", since="0.12", how=_DEFAULT, switch=True),
     "preemption_mode": DeprecatedFlag(
         by="", since="0.12", how="Preempted requests are always computed again: leave it out."
     ),
@@ -70,6 +71,7 @@ RENAMED: dict[Knob, DeprecatedFlag] = {
         by="distributed_executor_backend",
         since="0.12",
         how="Write --distributed-executor-backend ray.",
+        switch=True,
         to={"distributed_executor_backend": "ray"},
     ),
     "device": DeprecatedFlag(
@@ -104,7 +106,9 @@ RENAMED: dict[Knob, DeprecatedFlag] = {
     "eplb_step_interval": DeprecatedFlag(
         by="eplb_config.step_interval", since="0.12", how=_EPLB, carries=True
     ),
-    "eplb_log_balancedness": DeprecatedFlag(by="eplb_config.log_balancedness", since="0.12", how=_EPLB),
+    "eplb_log_balancedness": DeprecatedFlag(
+        by="eplb_config.log_balancedness", since="0.12", how=_EPLB, switch=True
+    ),
     "override_pooler_config": DeprecatedFlag(
         by="pooler_config", since="0.12", how="Write --pooler-config.", carries=True
     ),

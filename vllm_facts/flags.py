@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from vllm_facts.errors import FlagError
-from vllm_facts.flag_table import ALIASES, NO_SWITCHES, ONE_WAY, SEVERAL, SHORT, SIZES, SWITCHES, TEXTS
+from vllm_facts.flag_table import ALIASES, ONE_WAY, SEVERAL, SHORT, SIZES, TEXTS, is_switch
 from vllm_facts.values import Value
 
 PLACE = frozenset({"host", "port"})
@@ -263,11 +263,6 @@ def _no_value(knob: str, name: str, text: str, *, off: bool) -> str:
     return f"{name} takes no value, found {text!r}: write --{wanted}" + " or leave it out" * (
         word not in _ON | _OFF
     )
-
-
-def is_switch(knob: str) -> bool:
-    """Whether the flag takes no value."""
-    return knob in SWITCHES or (knob.startswith(("enable_", "disable_")) and knob not in NO_SWITCHES)
 
 
 def _typed(knob: str, word: str) -> Value:

@@ -4,27 +4,23 @@ import ast
 import json
 import re
 
+from vllm_facts.releases import TABLE
 from vllm_facts.values import Knob, Value
 
-_STRICT = """
-allowed_headers allowed_methods allowed_origins attention_config aux_output_config compilation_config
-custom_histogram_buckets default_chat_template_kwargs default_mm_loras diffusion_config ec_manager_config
-ec_transfer_config engram_config eplb_config fault_tolerance_config ir_op_priority kernel_config
-kv_events_config kv_transfer_config limit_mm_per_prompt logging_config media_io_kwargs
-mm_processor_kwargs model_class_overrides override_generation_config pooler_config profiler_config
-quantization_config reasoning_config speculative_config structured_outputs_config watermark_config
-weight_transfer_config
-"""
-STRICT = frozenset(_STRICT.split())
-"""Of vLLM 0.32's parser: those that it reads as JSON (engine/arg_utils.py: parse_dataclass, json.loads)."""
+STRICT = frozenset(name for name, flag in TABLE.items() if flag.type == "json")
+"""Flags that vLLM reads as JSON."""
 
-BRACED = frozenset({"additional_config", "hf_overrides", "model_loader_extra_config", "pt_load_map_location"})
-"""Those that may be something else: JSON is what begins with a brace (union_dict_and_str)."""
+BRACED = frozenset(name for name, flag in TABLE.items() if flag.type == "json_or_text")
+"""Flags that vLLM reads as JSON only where the value begins with a brace (union_dict_and_str)."""
 
-OBJECTS = STRICT - frozenset(
-    {"allowed_headers", "allowed_methods", "allowed_origins", "custom_histogram_buckets", "diffusion_config"}
-)
-"""Those that are keys and values."""
+OBJECTS = frozenset(name for name, flag in TABLE.items() if flag.object)
+"""Flags of STRICT whose JSON is keys and values."""
+
+KEYS = {name: flag.keys for name, flag in TABLE.items() if flag.keys}
+"""The keys of each JSON flag for which vLLM refuses unknown keys."""
+
+RENAMED_KEYS = {"compilation_config": {"level": "mode"}}
+"""Keys of older releases, and their names today."""
 
 _UNSET = ("", "None")
 _NEAR = 16  # characters that are shown of where it breaks

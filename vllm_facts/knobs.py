@@ -4,27 +4,9 @@ Facts of vLLM 0.11 to 0.33, from its own sources. A server that can be asked kno
 A knob whose value is not part of the compile-cache key starts warm; a cold one compiles once per new value.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
-
-from vllm_facts.catalogue import (
-    cache,
-    compilation,
-    experts,
-    lora,
-    mamba,
-    model,
-    multimodal,
-    offloading,
-    parallel,
-    scheduler,
-    serving,
-    speculative,
-)
 from vllm_facts.catalogue.facts import Default, Effects, KnobFacts, release_of
-from vllm_facts.catalogue.parser import FLAGS
-from vllm_facts.catalogue.tunable import TUNABLE
-from vllm_facts.deprecated_flags import CHANGED, RENAMED
+from vllm_facts.catalogue.reader import read_catalogue
+from vllm_facts.releases import FLAGS
 from vllm_facts.values import Knob, Value
 
 __all__ = [
@@ -39,31 +21,7 @@ __all__ = [
     "tunable",
 ]
 
-_PARTS = (
-    scheduler,
-    cache,
-    offloading,
-    parallel,
-    experts,
-    compilation,
-    speculative,
-    model,
-    mamba,
-    lora,
-    multimodal,
-    serving,
-)
-
-
-def _all() -> Iterator[KnobFacts]:
-    for part in _PARTS:
-        for facts in part.FACTS:
-            replaced = RENAMED.get(facts.name)
-            today = replaced.how if replaced else CHANGED.get(facts.name, "")
-            yield replace(facts, today=today or facts.today, tunable=facts.name in TUNABLE)
-
-
-KNOBS: dict[Knob, KnobFacts] = {facts.name: facts for facts in _all()}
+KNOBS: dict[Knob, KnobFacts] = {facts.name: facts for facts in read_catalogue()}
 
 
 def alters_outputs(knob: Knob) -> bool:

@@ -12,7 +12,7 @@ from vllm_facts.command.config_flags import UnsupportedEdit
 from vllm_facts.command.serve_command import ServeCommand
 from vllm_facts.command.shell import quoted, tail
 from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.flags import is_switch
+from vllm_facts.flag_table import is_switch
 from vllm_facts.values import Knob, Value
 
 HEADS = {

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from lint.rules.hardware import VARIABLE
-from vllm_facts.catalogue.parser import FLAGS, RELEASE
 from vllm_facts.defaults import whole
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
-from vllm_facts.flags import is_switch
+from vllm_facts.flag_table import is_switch
 from vllm_facts.json_flags import as_json
 from vllm_facts.knobs import KNOBS, KnobFacts
 from vllm_facts.models.context_limit import ALLOWED, allowed, too_long
+from vllm_facts.releases import FLAGS, RELEASE
 from vllm_facts.sizing.effective_flags import DeploymentCheck, entries, not_taken, release, text
 from vllm_facts.validity import problems
 from vllm_facts.values import Knob, Value

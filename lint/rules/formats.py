@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from vllm_facts.catalogue.parser import RELEASE
 from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.releases import RELEASE
 from vllm_facts.sizing.effective_flags import DeploymentCheck, not_taken, release, since, text
 from vllm_facts.weight_formats import SIXTEEN_BIT
 

@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from vllm_facts.catalogue.json_keys import PARTS, RENAMED_PARTS
-from vllm_facts.catalogue.parser import RELEASE
 from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.json_flags import broken, mended
+from vllm_facts.json_flags import KEYS, RENAMED_KEYS, broken, mended
+from vllm_facts.releases import RELEASE
 from vllm_facts.sizing.effective_flags import DeploymentCheck, entries, not_taken, release
 from vllm_facts.values import Knob, Value
 
@@ -29,7 +28,7 @@ def _unknown_keys(case: Deployment) -> Iterable[Finding]:
     """Only of the release whose keys are listed: others have some more, and some less."""
     if release(case) != RELEASE:
         return
-    for flag, keys in PARTS.items():
+    for flag, keys in KEYS.items():
         given = entries(case, flag)
         dotted = [knob for knob in case.setting if knob.startswith(flag + ".")]
         told = {**given, **{knob.split(".")[1]: case.setting[knob] for knob in dotted}}
@@ -45,8 +44,8 @@ def _unknown_keys(case: Deployment) -> Iterable[Finding]:
 
 
 def _meant(flag: str, key: str, told: Iterable[str]) -> str:
-    near = get_close_matches(key, PARTS[flag], n=1, cutoff=0.85)
-    meant = RENAMED_PARTS.get(flag, {}).get(key) or (near[0] if near else "")
+    near = get_close_matches(key, KEYS[flag], n=1, cutoff=0.85)
+    meant = RENAMED_KEYS.get(flag, {}).get(key) or (near[0] if near else "")
     return "" if meant in told else meant
 
 

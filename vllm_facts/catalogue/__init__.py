@@ -1,1 +1,1 @@
-"""What each flag of `vllm serve` means, one module for each subject."""
+"""The meaning of each flag of `vllm serve`: one TOML file for each subject, and the code that reads it."""

@@ -52,7 +52,7 @@ class KnobFacts:
     default: str  # in words: many defaults depend on the GPU and the model
     start: Literal["warm", "cold"]
     klass: ChangeClass
-    tunable: bool = False  # whether trimtab may change it; tunable.py lists those
+    tunable: bool = False  # whether trimtab may change it, see reader.py
     items: Literal["int", "text"] = "text"  # of a list
     unit: str = ""
     min: float | None = None  # what vLLM accepts, not what is wise
@@ -65,7 +65,7 @@ class KnobFacts:
     since: str | None = None
     removed: str | None = None
     today: str = ""  # what an older guide does not know: what replaces it, or what it means by now
-    source: str = "vLLM 0.32 config/scheduler.py"
+    source: str = ""
 
     def in_version(self, version: str | None) -> bool | None:
         """Whether that vLLM has the flag; None when the version says nothing that can be read."""

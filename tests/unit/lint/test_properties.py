@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from lint.rules import environment, experts, hardware, memory, parallel, profile, switches, version
 from tests.support import lint_cases
-from vllm_facts.catalogue.parser import FLAGS
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.knobs import KNOBS
+from vllm_facts.releases import FLAGS
 from vllm_facts.sizing.kv_cache import fit
 from vllm_facts.sizing.parallel_layouts import divides, settled
 from vllm_facts.values import Value

@@ -2,10 +2,10 @@
 
 import pytest
 
-from vllm_facts.catalogue.parser import FLAGS
 from vllm_facts.deprecated_flags import CHANGED, ENVIRONMENT, RENAMED, DeprecatedFlag
 from vllm_facts.flags import setting_of, with_setting
 from vllm_facts.knobs import KNOBS
+from vllm_facts.releases import FLAGS
 from vllm_facts.values import Value
 
 ALL = {**RENAMED, **ENVIRONMENT}
