@@ -12,15 +12,25 @@ from policies.shared.sequence_cap import (
     SEQS,
     STEP_OCTAVES,
     SequenceCap,
-    cap_of,
-    demand,
-    engines,
-    lowered,
-    raised,
-    ran,
+    count_engines,
+    find_cap,
+    find_peak_demand,
+    find_peak_running,
+    lower_cap,
+    raise_cap,
 )
-from policies.shared.signals import Measured, flag, gpu_busy, load, mute, note, over, preempts, seen
-from policies.shared.step_grid import inside, turned_lately
+from policies.shared.signals import (
+    Measured,
+    build_evidence,
+    build_note,
+    find_peak_gpu_utilization,
+    has_insufficient_data,
+    has_preemptions,
+    measure_load,
+    misses_objective,
+    read_number,
+)
+from policies.shared.step_grid import is_allowed, was_reversed_recently
 from vllm_facts.defaults import whole
 from vllm_facts.knobs import KNOBS
 
@@ -61,16 +71,16 @@ class Admission:
             )
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if mute(reading, self.coverage_at_least_ratio):
+        if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
-        if preempts(reading) or self._full(reading, context):
+        if has_preemptions(reading) or self._full(reading, context):
             return self._relief(reading, context)
         answer = self._more(reading, context) or self._spare(reading, context)
         return (answer,) if answer else ()
 
     def _full(self, reading: Reading, context: Context) -> bool:
         """In both halves of the window, of what the watermark leaves to be given away."""
-        usage, kept_free = reading.kv_usage, min(1.0, flag(context.setting, WATERMARK) or 0.0)
+        usage, kept_free = reading.kv_usage, min(1.0, read_number(context.setting, WATERMARK) or 0.0)
         above = self.kv_full_above_ratio * (1 - kept_free)
         return usage is not None and min(usage.early, usage.late) > above
 
@@ -97,10 +107,10 @@ class Admission:
         known = KNOBS[WATERMARK].in_version(reading.facts.get("version"))
         current = float(value) if isinstance(value, (int, float)) else 0.0
         bound = context.bounds.get(WATERMARK)
-        higher = next((step for step in WATERMARKS if step > current and inside(bound, step)), None)
+        higher = next((step for step in WATERMARKS if step > current and is_allowed(bound, step)), None)
         if higher is None or not (known or (known is None and value is not None)):
             return None
-        if turned_lately(reading, context, (WATERMARK,), upwards=True, settle_s=self.settle_s):
+        if was_reversed_recently(reading, context, (WATERMARK,), upwards=True, settle_s=self.settle_s):
             return None
         return Proposal(
             rule=rule,
@@ -110,14 +120,16 @@ class Admission:
             expects="fewer preemptions, so fewer prompts computed twice",
             risks="requests start a little later; the cap may have to fall as well",
             source=f"rulebook {rule}; {TRIAGE} (watermark)",
-            evidence=seen(reading, *_cache(reading)),
+            evidence=build_evidence(reading, *_cache(reading)),
             mitigation=True,
         )
 
     def _fewer(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
-        cap = cap_of(reading, context)
-        to = lowered(reading, context, cap)
-        turned = turned_lately(reading, context, (SEQS, ACTIVE), upwards=False, settle_s=self.settle_s)
+        cap = find_cap(reading, context)
+        to = lower_cap(reading, context, cap)
+        turned = was_reversed_recently(
+            reading, context, (SEQS, ACTIVE), upwards=False, settle_s=self.settle_s
+        )
         if not to or turned:
             return None
         told = cap.told if cap else f"{SEQS} is not given"
@@ -125,31 +137,31 @@ class Admission:
         return Proposal(
             rule=rule,
             to=to,
-            assumed=dict.fromkeys(to, ran(reading, context)),
+            assumed=dict.fromkeys(to, find_peak_running(reading, context)),
             why=f"{_thrash(reading)}, up to {reading.running.high:.0f} running ({told}): lower to {values}",
             expects="the running sequences fit the KV cache; preemptions stop",
             risks="a longer queue: TTFT rises where it was not preemption that made requests late",
             source=f"rulebook {rule}; {TRIAGE}",
-            evidence=seen(reading, *_cache(reading)),
+            evidence=build_evidence(reading, *_cache(reading)),
             mitigation=True,
         )
 
     def _warning(self, reading: Reading) -> Proposal:
         rule = "Q2" if self._waits(reading) else "K2"
         why = f"{_thrash(reading)}, and {reading.waiting.mean:.1f} requests waited"
-        return note(rule, reading, why, MORE_KV, TRIAGE, *_cache(reading))
+        return build_note(rule, reading, why, MORE_KV, TRIAGE, *_cache(reading))
 
     def _more(self, reading: Reading, context: Context) -> Proposal | None:
-        usage, cap = reading.kv_usage, cap_of(reading, context)
+        usage, cap = reading.kv_usage, find_cap(reading, context)
         if usage is None or cap is None or usage.high >= self.kv_free_below_ratio:
             return None
         rule = self._rule(reading, cap, usage.high)
-        turned = turned_lately(reading, context, (SEQS, ACTIVE), upwards=True, settle_s=self.settle_s)
-        to = raised(reading, context, cap, kv_target=self.kv_target_ratio)
+        turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=True, settle_s=self.settle_s)
+        to = raise_cap(reading, context, cap, kv_target=self.kv_target_ratio)
         if rule is None or turned or not to:
             return None
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
-        enough = min(to.values()) * cap.engines >= demand(reading)
+        enough = min(to.values()) * cap.engines >= find_peak_demand(reading)
         queue = "the queue empties" if enough else "the queue gets shorter, and is looked at again"
         return Proposal(
             rule=rule,
@@ -163,7 +175,7 @@ class Admission:
             expects=f"{queue}: TTFT falls, throughput rises until the KV cache is the limit",
             risks="ITL rises with the batch; preemptions if requests are longer than those seen",
             source=f"rulebook {rule}; {TRIAGE}; a step of at most {STEP_OCTAVES} octaves: decisions/0003",
-            evidence=seen(reading, *load(reading), *_cache(reading)),
+            evidence=build_evidence(reading, *measure_load(reading), *_cache(reading)),
             mitigation=True,
         )
 
@@ -182,12 +194,14 @@ class Admission:
         usage, cap = reading.kv_usage, whole(context.setting, SEQS)
         if usage is None or cap is None or usage.high >= self.kv_idle_below_ratio or reading.waiting.high > 0:
             return None
-        busy, running = gpu_busy(reading), reading.running.high
-        late = over(reading.ttft, context.slo.ttft, 1) or over(reading.itl, context.slo.itl, 1)
+        busy, running = find_peak_gpu_utilization(reading), reading.running.high
+        late = misses_objective(reading.ttft, context.slo.ttft, 1) or misses_objective(
+            reading.itl, context.slo.itl, 1
+        )
         if (
             busy is None
             or busy >= self.gpu_idle_below_ratio
-            or running > cap * engines(context.setting) / 4
+            or running > cap * count_engines(context.setting) / 4
             or late
         ):
             return None
@@ -197,14 +211,14 @@ class Admission:
         )
         advice = "nothing changes: fewer replicas or a smaller GPU would do"
         numbers = (*_cache(reading), ("gpu_utilization", busy, "ratio"))
-        return note("K3", reading, why, advice, "parallelism guide, KV usage", *numbers)
+        return build_note("K3", reading, why, advice, "parallelism guide, KV usage", *numbers)
 
 
 def _thrash(reading: Reading) -> str:
     """What presses comes first."""
     full = f"KV cache {reading.kv_usage.mean:.0%} full" if reading.kv_usage else ""
     rate = reading.preemptions_per_s
-    if rate is None or not preempts(reading):
+    if rate is None or not has_preemptions(reading):
         return f"{full} over {reading.span_s:.0f} s"
     return f"{rate.mean:.2f} preemptions/s over {reading.span_s:.0f} s" + (
         f", {full}" if full else " for want of KV cache"
@@ -216,7 +230,7 @@ def _cache(reading: Reading) -> tuple[Measured, Measured]:
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
     full: Measured = ("kv_usage_high", usage.high if usage else None, "ratio")
     thrash: Measured = ("preemptions", preemptions.mean if preemptions else None, "1/s")
-    return (thrash, full) if preempts(reading) else (full, thrash)
+    return (thrash, full) if has_preemptions(reading) else (full, thrash)
 
 
 plugin = Admission

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.signals import check_options, kv_full, mute, optimisation, preempts
-from policies.shared.step_grid import down
+from policies.shared.signals import (
+    build_optimisation,
+    check_options,
+    has_insufficient_data,
+    has_preemptions,
+    is_kv_cache_full,
+)
+from policies.shared.step_grid import step_down
 from vllm_facts.defaults import whole
 
 LENGTH = "max_model_len"
@@ -31,21 +37,21 @@ class ContextLength:
             raise ValueError(f"reserve_ratio must be at least 1, not {self.reserve_ratio}")
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if mute(reading, self.coverage_at_least_ratio):
+        if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         p99, longest = reading.series.get(self.p99_series), reading.series.get(self.longest_series)
         model = context.case.model if context.case else None
         length = whole(context.setting, LENGTH) or (model.max_len if model else None)
-        short = kv_full(reading, self.kv_full_above_ratio) or preempts(
+        short = is_kv_cache_full(reading, self.kv_full_above_ratio) or has_preemptions(
             reading, self.preemptions_at_least_per_s
         )
         if not p99 or not longest or not length or not short or p99 > self.far_below_ratio * length:
             return ()
         least = int(longest * self.reserve_ratio) + 1
-        value = down(context.bounds.get(LENGTH), current=length, at_most=least * 2, least=least)
+        value = step_down(context.bounds.get(LENGTH), current=length, at_most=least * 2, least=least)
         if value is None:
             return ()
-        found = optimisation(
+        found = build_optimisation(
             "L1",
             reading,
             {LENGTH: value},

@@ -8,18 +8,18 @@ from re import findall
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.flags_in_force import max_num_seqs_of
+from policies.shared.flags_in_force import find_max_num_seqs
 from policies.shared.signals import (
+    build_optimisation,
     check_options,
-    environment,
     first_allowed,
-    mute,
-    optimisation,
-    over,
+    has_insufficient_data,
+    has_long_tail,
+    misses_objective,
     ran_out_of_memory,
-    tails,
+    read_environment,
 )
-from policies.shared.step_grid import inside, up
+from policies.shared.step_grid import is_allowed, step_up
 from vllm_facts.defaults import whole
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Knob, Setting, Value
@@ -46,11 +46,11 @@ class Graphs:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if mute(reading, self.coverage_at_least_ratio):
+        if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         if any(map(ran_out_of_memory, context.outcomes)):
             return ()
-        debugging = self.debugging or any(name in environment(context) for name in DEBUGGING)
+        debugging = self.debugging or any(name in read_environment(context) for name in DEBUGGING)
         if context.setting.get(EAGER) is True:
             answer = None if debugging else _without_eager(reading, context)
         else:
@@ -61,8 +61,8 @@ class Graphs:
     def _larger(self, reading: Reading, context: Context) -> Proposal | None:
         """Batches above the largest graph run without one: an ITL cliff."""
         least = self.requests_at_least
-        late = over(reading.itl, context.slo.itl, least)
-        spikes = late or tails(reading.itl, self.tail_ratio, least)
+        late = misses_objective(reading.itl, context.slo.itl, least)
+        spikes = late or has_long_tail(reading.itl, self.tail_ratio, least)
         release = release_of(reading.facts.get("version"))
         if not spikes or reading.itl is None or release is None or release < CAPTURE_SINCE:
             return None
@@ -70,7 +70,7 @@ class Graphs:
         if largest is None or reading.running.high <= largest or not to:
             return None
         values = " and ".join(f"{k} {'as vLLM chooses' if v is None else v}" for k, v in to.items())
-        found = optimisation(
+        found = build_optimisation(
             "G2",
             reading,
             to,
@@ -91,7 +91,7 @@ class Graphs:
     ) -> tuple[int | None, dict[Knob, Value], dict[Knob, Value]]:
         """The largest graph, what would cover what ran, and what is assumed of now."""
         setting, peak = context.setting, reading.running.high
-        seqs = max_num_seqs_of(setting, reading)
+        seqs = find_max_num_seqs(setting, reading)
         default = min(2 * seqs, DEFAULT_LARGEST)
         sizes, largest = _whole_numbers(setting.get(SIZES)), whole(setting, LARGEST)
         given = [knob for knob in (SIZES, LARGEST) if setting.get(knob) is not None]
@@ -104,17 +104,17 @@ class Graphs:
         if sizes:
             return None, {}, {}
         limit = min(self.graph_size_at_most, max(seqs, current))
-        value = up(context.bounds.get(LARGEST), current=current, wanted=int(peak), limit=limit)
+        value = step_up(context.bounds.get(LARGEST), current=current, wanted=int(peak), limit=limit)
         covers = value is not None and value >= peak
         return current, {LARGEST: value} if covers else {}, {LARGEST: current}
 
 
 def _without_eager(reading: Reading, context: Context) -> Proposal | None:
-    if not first_allowed(context.bounds.get(EAGER), False) or not inside(context.bounds.get(EAGER), 0):
+    if not first_allowed(context.bounds.get(EAGER), False) or not is_allowed(context.bounds.get(EAGER), 0):
         return None
     tokens = reading.generation_tokens_per_s.mean if reading.generation_tokens_per_s else None
     rate = "" if tokens is None else f" at {tokens:.0f} tokens/s"
-    return optimisation(
+    return build_optimisation(
         "G1",
         reading,
         {EAGER: False},
@@ -132,7 +132,7 @@ def _default_level(reading: Reading, context: Context) -> Proposal | None:
     free = all(value is not None or first_allowed(context.bounds.get(k), None) for k, value in to.items())
     if not to or not free or any(context.bounds.get(k) and v is not None for k, v in to.items()):
         return None
-    return optimisation(
+    return build_optimisation(
         "G3",
         reading,
         to,

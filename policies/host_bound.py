@@ -7,17 +7,17 @@ from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from policies.shared.signals import (
+    build_note,
+    build_optimisation,
     check_options,
-    environment,
+    find_peak_gpu_utilization,
     first_allowed,
-    gpu_busy,
-    kv_free,
-    mute,
-    note,
-    optimisation,
-    waits,
+    has_insufficient_data,
+    has_queue,
+    is_kv_cache_free,
+    read_environment,
 )
-from policies.shared.step_grid import up
+from policies.shared.step_grid import step_up
 from vllm_facts.defaults import whole
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Setting
@@ -46,9 +46,9 @@ class HostBound:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if mute(reading, self.coverage_at_least_ratio):
+        if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
-        busy = gpu_busy(reading)
+        busy = find_peak_gpu_utilization(reading)
         found = [self._async(reading, context)]
         if busy is not None and busy < self.gpu_idle_below_ratio:
             found += [self._more_servers(reading, context, busy), self._under_loaded(reading, busy)]
@@ -56,9 +56,9 @@ class HostBound:
 
     def _more_servers(self, reading: Reading, context: Context, busy: float) -> Proposal | None:
         cpu, setting = reading.series.get(self.cpu_series), context.setting
-        if cpu is None or cpu <= self.cpu_busy_above_ratio or not waits(reading, self.queue_at_least):
+        if cpu is None or cpu <= self.cpu_busy_above_ratio or not has_queue(reading, self.queue_at_least):
             return None
-        if not kv_free(reading, self.kv_free_below_ratio):
+        if not is_kv_cache_free(reading, self.kv_free_below_ratio):
             return None
         why = (
             f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited, the GPU was {busy:.0%} "
@@ -68,7 +68,7 @@ class HostBound:
         source = "troubleshooting guide, issue 2; vLLM 0.32 entrypoints (api_server_count)"
         fast = first_allowed(context.bounds.get(TOKENIZER), None, "auto")
         if setting.get(TOKENIZER) == "slow" and fast:
-            return optimisation(
+            return build_optimisation(
                 "C1",
                 reading,
                 {TOKENIZER: fast[0]},
@@ -80,11 +80,13 @@ class HostBound:
                 klass="note",  # which tokenizer reads the prompts is the operator's choice
             )
         now = whole(setting, SERVERS) or whole(setting, "data_parallel_size") or 1
-        servers = up(context.bounds.get(SERVERS), current=now, wanted=now * 2, limit=self.servers_at_most)
-        lora = environment(context).get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+        servers = step_up(
+            context.bounds.get(SERVERS), current=now, wanted=now * 2, limit=self.servers_at_most
+        )
+        lora = read_environment(context).get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
         if servers is None or lora or any(setting.get(knob) for knob in ALONE):
             return None
-        return optimisation(
+        return build_optimisation(
             "C1",
             reading,
             {SERVERS: servers},
@@ -104,7 +106,7 @@ class HostBound:
         )
         advice = "nothing changes: there is room for more load"
         numbers = ("gpu_utilization", busy, "ratio")
-        return note("C2", reading, why, advice, "production alerts: GPU utilisation < 60 %", numbers)
+        return build_note("C2", reading, why, advice, "production alerts: GPU utilisation < 60 %", numbers)
 
     def _async(self, reading: Reading, context: Context) -> Proposal | None:
         setting, release = context.setting, release_of(reading.facts.get("version"))
@@ -113,7 +115,7 @@ class HostBound:
             return None
         if not _goes_with_async(setting):
             return None
-        return optimisation(
+        return build_optimisation(
             "A1",
             reading,
             {ASYNC: on[0]},

@@ -6,9 +6,17 @@ from dataclasses import dataclass, replace
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.flags_in_force import token_budget
-from policies.shared.signals import check_options, flag, kv_free, mute, optimisation, over, tails
-from policies.shared.step_grid import down
+from policies.shared.flags_in_force import find_token_budget
+from policies.shared.signals import (
+    build_optimisation,
+    check_options,
+    has_insufficient_data,
+    has_long_tail,
+    is_kv_cache_free,
+    misses_objective,
+    read_number,
+)
+from policies.shared.step_grid import step_down
 from vllm_facts.defaults import whole
 from vllm_facts.knobs import KNOBS
 
@@ -34,24 +42,28 @@ class LongPrompts:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if mute(reading, self.coverage_at_least_ratio):
+        if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         p50, p99 = reading.series.get(self.p50_series), reading.series.get(self.p99_series)
         known = KNOBS[THRESHOLD].in_version(reading.facts.get("version"))
-        if not p50 or not p99 or flag(context.setting, THRESHOLD) or known is False:
+        if not p50 or not p99 or read_number(context.setting, THRESHOLD) or known is False:
             return ()
         mixed = p99 > self.long_from and p50 <= self.short_below_ratio * p99
-        late = over(reading.itl, context.slo.itl, self.requests_at_least)
-        if not mixed or not (late or self._tails(reading)) or not kv_free(reading, self.kv_free_below_ratio):
+        late = misses_objective(reading.itl, context.slo.itl, self.requests_at_least)
+        if (
+            not mixed
+            or not (late or self._tails(reading))
+            or not is_kv_cache_free(reading, self.kv_free_below_ratio)
+        ):
             return ()
-        budget, length = token_budget(context.setting, reading), whole(context.setting, "max_model_len")
+        budget, length = find_token_budget(context.setting, reading), whole(context.setting, "max_model_len")
         most = min(p99, length or p99)
-        value = down(
+        value = step_down(
             context.bounds.get(THRESHOLD), current=int(most), at_most=budget * self.budget_ratio, least=LEAST
         )
         if value is None or value >= budget:
             return ()
-        found = optimisation(
+        found = build_optimisation(
             "P4",
             reading,
             {THRESHOLD: value},
@@ -68,7 +80,9 @@ class LongPrompts:
 
     def _tails(self, reading: Reading) -> bool:
         least = self.requests_at_least
-        return tails(reading.ttft, self.tail_ratio, least) or tails(reading.itl, self.tail_ratio, least)
+        return has_long_tail(reading.ttft, self.tail_ratio, least) or has_long_tail(
+            reading.itl, self.tail_ratio, least
+        )
 
 
 def _tail(reading: Reading) -> str:

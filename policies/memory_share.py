@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from agent.domain.model import Evidence, Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.gpu_share import SHARE, share_of, used_share
-from policies.shared.sequence_cap import cap_of, lowered, ran
+from policies.shared.gpu_share import SHARE, find_memory_share, find_used_share
+from policies.shared.sequence_cap import find_cap, find_peak_running, lower_cap
 from policies.shared.signals import (
     Measured,
+    build_evidence,
+    build_note,
     check_options,
-    idle,
-    kv_full,
-    note,
-    preempts,
+    has_preemptions,
+    is_idle,
+    is_kv_cache_full,
     ran_out_of_memory,
-    seen,
 )
-from policies.shared.step_grid import down, inside, turned_lately
+from policies.shared.step_grid import is_allowed, step_down, was_reversed_recently
 from vllm_facts.defaults import whole
 from vllm_facts.values import Knob, Value
 
@@ -56,7 +56,7 @@ class MemoryShare:
             )
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+        if is_idle(reading) or reading.coverage < self.coverage_at_least_ratio:
             return ()
         if why := _oom(reading):
             answer = self._less(reading, context, why)
@@ -67,10 +67,10 @@ class MemoryShare:
         return (answer,) if answer else ()
 
     def _more(self, reading: Reading, context: Context) -> Proposal | None:
-        wanted = preempts(reading, self.preemptions_at_least_per_s) or (
-            kv_full(reading, self.kv_full_above_ratio) and reading.waiting.low > 0
+        wanted = has_preemptions(reading, self.preemptions_at_least_per_s) or (
+            is_kv_cache_full(reading, self.kv_full_above_ratio) and reading.waiting.low > 0
         )
-        share, used = share_of(reading, context), used_share(reading)
+        share, used = find_memory_share(reading, context), find_used_share(reading)
         if not wanted or share is None or context.setting.get(BYTES) is not None:
             return None
         if used is None:
@@ -79,9 +79,9 @@ class MemoryShare:
         step = self.wide_step_ratio if rule == "M3" else self.step_ratio
         value = round(min(share + step, self.ceiling(context)), 4)
         bound = context.bounds.get(SHARE)
-        if value <= share or not inside(bound, value) or 1 - used < value - share + self.spare_ratio:
+        if value <= share or not is_allowed(bound, value) or 1 - used < value - share + self.spare_ratio:
             return None
-        if turned_lately(reading, context, (SHARE,), upwards=True, settle_s=self.settle_s):
+        if was_reversed_recently(reading, context, (SHARE,), upwards=True, settle_s=self.settle_s):
             return None
         return Proposal(
             rule=rule,
@@ -107,7 +107,7 @@ class MemoryShare:
             f"more KV cache before fewer sequences: where nvidia-smi shows the rest free, raise {SHARE} "
             "to 0.85 and on"
         )
-        return note("M1", reading, why, advice, SOURCE, *_cache(reading))
+        return build_note("M1", reading, why, advice, SOURCE, *_cache(reading))
 
     def ceiling(self, context: Context) -> float:
         """As far as the share may rise here."""
@@ -131,7 +131,7 @@ class MemoryShare:
                     "memory, the container's memory limit is what to raise"
                 ),
                 source=f"rulebook M2; {SOURCE}",
-                evidence=_evidence(reading, used_share(reading)),
+                evidence=_evidence(reading, find_used_share(reading)),
                 mitigation=True,
             )
             return replace(found, klass="gated") if LENGTH in to else found
@@ -139,17 +139,19 @@ class MemoryShare:
 
     def _back_offs(self, reading: Reading, context: Context) -> list[_Change]:
         """The share first, then fewer sequences, then (a person's decision) shorter contexts."""
-        share = None if context.setting.get(BYTES) is not None else share_of(reading, context)
+        share = None if context.setting.get(BYTES) is not None else find_memory_share(reading, context)
         bound = context.bounds.get(SHARE)
         chain: list[_Change] = [
             ({SHARE: value}, {SHARE: share})
             for value in self.back_off_ratios
-            if share is not None and value < share and inside(bound, value)
+            if share is not None and value < share and is_allowed(bound, value)
         ]
-        if fewer := lowered(reading, context, cap_of(reading, context)):
-            chain.append((dict(fewer), dict.fromkeys(fewer, ran(reading, context))))
+        if fewer := lower_cap(reading, context, find_cap(reading, context)):
+            chain.append((dict(fewer), dict.fromkeys(fewer, find_peak_running(reading, context))))
         length = whole(context.setting, LENGTH)
-        shorter = down(context.bounds.get(LENGTH), current=length, at_most=length / 2) if length else None
+        shorter = (
+            step_down(context.bounds.get(LENGTH), current=length, at_most=length / 2) if length else None
+        )
         if shorter is not None:
             chain.append(({LENGTH: shorter}, {LENGTH: length}))
         return chain
@@ -170,14 +172,14 @@ def _oom(reading: Reading) -> str:
 def _pressed(reading: Reading) -> str:
     """What presses comes first; M1 and M3 wanted one of the two."""
     rate, usage = reading.preemptions_per_s, reading.kv_usage
-    thrash = [f"{rate.mean:.2f} preemptions/s"] if rate and preempts(reading) else []
+    thrash = [f"{rate.mean:.2f} preemptions/s"] if rate and has_preemptions(reading) else []
     full = [f"a KV cache {usage.mean:.0%} full"] if usage else []
     pressed = ", ".join([*thrash, *full])
     return f"over {reading.span_s:.0f} s {pressed} and {reading.waiting.mean:.1f} requests waiting"
 
 
 def _evidence(reading: Reading, used: float | None) -> tuple[Evidence, ...]:
-    return seen(reading, *_cache(reading), ("gpu_memory_used", used, "ratio"))
+    return build_evidence(reading, *_cache(reading), ("gpu_memory_used", used, "ratio"))
 
 
 def _cache(reading: Reading) -> tuple[Measured, Measured]:
@@ -185,7 +187,7 @@ def _cache(reading: Reading) -> tuple[Measured, Measured]:
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
     full: Measured = ("kv_usage", usage.mean if usage else None, "ratio")
     thrash: Measured = ("preemptions", preemptions.mean if preemptions else None, "1/s")
-    return (thrash, full) if preempts(reading) else (full, thrash)
+    return (thrash, full) if has_preemptions(reading) else (full, thrash)
 
 
 plugin = MemoryShare

@@ -7,14 +7,14 @@ from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from policies.shared.signals import (
+    build_optimisation,
     check_options,
     first_allowed,
-    flag,
-    kv_free,
-    mute,
-    optimisation,
-    over,
-    waits,
+    has_insufficient_data,
+    has_queue,
+    is_kv_cache_free,
+    misses_objective,
+    read_number,
 )
 
 OFFLOAD = "kv_offloading_size"
@@ -35,17 +35,20 @@ class Offloading:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        size, value = flag(context.setting, OFFLOAD), first_allowed(context.bounds.get(OFFLOAD), None)
-        if not size or not value or mute(reading, self.coverage_at_least_ratio):
+        size, value = read_number(context.setting, OFFLOAD), first_allowed(context.bounds.get(OFFLOAD), None)
+        if not size or not value or has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
-        length = reading.series.get(self.length_series) or flag(context.setting, "max_model_len")
-        slow = waits(reading, self.queue_at_least) or over(
+        length = reading.series.get(self.length_series) or read_number(context.setting, "max_model_len")
+        slow = has_queue(reading, self.queue_at_least) or misses_objective(
             reading.itl, context.slo.itl, self.requests_at_least
         )
         short = length is not None and length <= self.short_below
-        if not (slow and short and kv_free(reading, self.kv_free_below_ratio)) or reading.kv_usage is None:
+        if (
+            not (slow and short and is_kv_cache_free(reading, self.kv_free_below_ratio))
+            or reading.kv_usage is None
+        ):
             return ()
-        found = optimisation(
+        found = build_optimisation(
             "O1",
             reading,
             {OFFLOAD: value[0]},

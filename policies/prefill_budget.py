@@ -7,9 +7,9 @@ from sys import float_info
 from agent.domain.model import Objective, Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Latency, Reading
-from policies.shared.flags_in_force import token_budget
-from policies.shared.signals import Measured, note, seen
-from policies.shared.step_grid import down, turned_lately, up
+from policies.shared.flags_in_force import find_token_budget
+from policies.shared.signals import Measured, build_evidence, build_note
+from policies.shared.step_grid import step_down, step_up, was_reversed_recently
 from vllm_facts.defaults import whole
 from vllm_facts.values import ChangeClass, Knob
 
@@ -115,7 +115,7 @@ class PrefillBudget:
         klass, guessed = _sure(reading, context, knob)
         queue = reading.waiting.mean
         wanted = to or current * 2
-        value = up(context.bounds.get(knob), current=current, wanted=wanted, limit=min(wanted, ceiling))
+        value = step_up(context.bounds.get(knob), current=current, wanted=wanted, limit=min(wanted, ceiling))
         if value is None or self._turned(reading, context, upwards=True):
             return None
         return Proposal(
@@ -126,7 +126,7 @@ class PrefillBudget:
             expects=f"prompts take fewer steps: TTFT falls{CHUNKED if rule == 'P3' else ''}",
             risks="ITL rises where prompts and answers share steps; activations take KV cache",
             source=f"rulebook {rule}; {SOURCE}",
-            evidence=seen(reading, *_latencies(reading, "ttft")),
+            evidence=build_evidence(reading, *_latencies(reading, "ttft")),
             mitigation=rule == "P1",
             klass=klass,
         )
@@ -139,7 +139,7 @@ class PrefillBudget:
         seqs = whole(context.setting, "max_num_seqs") or 0
         least = max(LEAST, seqs)  # vLLM refuses fewer tokens than sequences
         wanted = to or current // 2
-        value = down(context.bounds.get(knob), current=current, at_most=wanted, least=least)
+        value = step_down(context.bounds.get(knob), current=current, at_most=wanted, least=least)
         if value is None or self._turned(reading, context, upwards=False):
             return None
         return Proposal(
@@ -150,19 +150,19 @@ class PrefillBudget:
             expects=f"prompts take less of each step: ITL falls{CHUNKED if rule == 'P3' else ''}",
             risks="long prompts take more steps: TTFT rises",
             source=f"rulebook {rule}; {SOURCE}",
-            evidence=seen(reading, *_latencies(reading, "itl")),
+            evidence=build_evidence(reading, *_latencies(reading, "itl")),
             mitigation=rule == "P2",
             klass=klass,
         )
 
     def _turned(self, reading: Reading, context: Context, *, upwards: bool) -> bool:
         knobs = (BATCHED, SCHEDULED)
-        return turned_lately(reading, context, knobs, upwards=upwards, settle_s=self.settle_s)
+        return was_reversed_recently(reading, context, knobs, upwards=upwards, settle_s=self.settle_s)
 
 
 def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
     """The flag that binds, its value, and how far it may rise: scheduled tokens stay within batched."""
-    batched = token_budget(context.setting, reading)
+    batched = find_token_budget(context.setting, reading)
     scheduled = whole(context.setting, SCHEDULED)
     if scheduled is not None and scheduled < batched:
         return SCHEDULED, scheduled, batched
@@ -196,7 +196,7 @@ def _decoding(reading: Reading, late: str) -> Proposal:
         f"decode-bound: {late}, while {reading.running.mean:.1f} requests ran and only {prompts:.0f} prompt "
         f"tokens/s came beside {answers:.0f} of answers"
     )
-    return note(
+    return build_note(
         "P2", reading, why, DECODING, "triage tree: TPOT high, TTFT fine", *_latencies(reading, "itl")
     )
 

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.signals import check_options, first_allowed, mute, note, optimisation
+from policies.shared.signals import (
+    build_note,
+    build_optimisation,
+    check_options,
+    first_allowed,
+    has_insufficient_data,
+)
 
 CACHING = "enable_prefix_caching"
 SOURCE = "vLLM 0.32 config/cache.py: on for all generative models"
@@ -24,7 +30,7 @@ class PrefixCache:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if mute(reading, self.coverage_at_least_ratio):
+        if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         off = context.setting.get(CACHING) is False
         answer = self._turned_on(reading, context) if off else self._never_hits(reading)
@@ -36,7 +42,7 @@ class PrefixCache:
         prompts = reading.prompt_tokens_per_s
         if (model and model.hybrid) or not value or prompts is None or prompts.mean <= 0:
             return None
-        return optimisation(
+        return build_optimisation(
             "X1",
             reading,
             {CACHING: value[0]},
@@ -60,7 +66,7 @@ class PrefixCache:
             "if prompts share a beginning, something defeats it: a template with a date or an id in front, "
             "or routing that spreads one conversation over servers"
         )
-        return note("X2", reading, why, advice, SOURCE, ("prefix_hit_ratio", hits, "ratio"))
+        return build_note("X2", reading, why, advice, SOURCE, ("prefix_hit_ratio", hits, "ratio"))
 
 
 plugin = PrefixCache

@@ -7,22 +7,22 @@ from math import ceil
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.flags_in_force import max_num_seqs_of, token_budget
-from policies.shared.gpu_share import SHARE, share_of
-from policies.shared.sequence_cap import ACTIVE, SEQS, SequenceCap, cap_of, engines, raised
+from policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
+from policies.shared.gpu_share import SHARE, find_memory_share
+from policies.shared.sequence_cap import ACTIVE, SEQS, SequenceCap, count_engines, find_cap, raise_cap
 from policies.shared.signals import (
     Measured,
+    build_note,
     check_options,
-    flag,
-    idle,
-    kv_free,
-    kv_full,
-    note,
-    over,
-    preempts,
-    waits,
+    has_preemptions,
+    has_queue,
+    is_idle,
+    is_kv_cache_free,
+    is_kv_cache_full,
+    misses_objective,
+    read_number,
 )
-from policies.shared.step_grid import inside, turned_lately, up
+from policies.shared.step_grid import is_allowed, step_up, was_reversed_recently
 from vllm_facts.values import Setting
 
 BUDGET, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
@@ -60,7 +60,7 @@ class QueueNotes:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        if idle(reading) or reading.coverage < self.coverage_at_least_ratio:
+        if is_idle(reading) or reading.coverage < self.coverage_at_least_ratio:
             return ()
         found = [self._backlog(reading), self._stall(reading, context)]
         if not reading.stands_still:  # replicas do not help what hangs
@@ -76,13 +76,15 @@ class QueueNotes:
             f"(more than {self.backlog_above:g}), at most {waiting.high:.0f}"
         )
         advice = "shed or spread load until it is gone; what makes it wait is said by Q1, Q2 or Q4"
-        return note("Q3", reading, why, advice, "production alerts: waiting > 100 is critical", _kv(reading))
+        return build_note(
+            "Q3", reading, why, advice, "production alerts: waiting > 100 is critical", _kv(reading)
+        )
 
     def _stall(self, reading: Reading, context: Context) -> Proposal | None:
-        if not waits(reading, self.queue_at_least):
+        if not has_queue(reading, self.queue_at_least):
             return None
-        cap = cap_of(reading, context) or _default_cap(reading, context)
-        if not kv_free(reading, self.kv_free_below_ratio):
+        cap = find_cap(reading, context) or _default_cap(reading, context)
+        if not is_kv_cache_free(reading, self.kv_free_below_ratio):
             return None
         if reading.running.high >= self.stalled_below_ratio * cap.in_all:
             return None
@@ -93,7 +95,7 @@ class QueueNotes:
         found = [*_prefill(reading), *_blockers(context.setting)]
         blockers = "; ".join(found) or "structured output, multimodal inputs, adapters"
         advice = f"neither the cap nor the KV cache holds them back; look at: {blockers}"
-        return note("Q4", reading, why, advice, TRIAGE, _kv(reading))
+        return build_note("Q4", reading, why, advice, TRIAGE, _kv(reading))
 
     def _capacity(self, reading: Reading, context: Context) -> Proposal | None:
         slo, least = context.slo, self.requests_at_least
@@ -104,10 +106,10 @@ class QueueNotes:
                 ("ITL", reading.itl, slo.itl),
                 ("end-to-end time", reading.e2e, slo.e2e),
             )
-            if latency and over(latency, promise, least)
+            if latency and misses_objective(latency, promise, least)
         ]
         running, waiting = reading.running.mean, reading.waiting.mean
-        if not missed or running <= 0 or not waits(reading, self.queue_at_least):
+        if not missed or running <= 0 or not has_queue(reading, self.queue_at_least):
             return None
         if not self._exhausted(reading, context):
             return None
@@ -119,40 +121,40 @@ class QueueNotes:
             f"{waiting:.1f} waiting / {running:.1f} running on one server make {more} more"
         )
         advice = f"capacity: {more} more replica(s) like this one"
-        return note("N1", reading, why, advice, TRIAGE, _kv(reading), ("late", late, "ratio"))
+        return build_note("N1", reading, why, advice, TRIAGE, _kv(reading), ("late", late, "ratio"))
 
     def _exhausted(self, reading: Reading, context: Context) -> bool:
         """Nothing that admits more may move: the caches' share when they are full, else cap and budget."""
         knobs = (SEQS, ACTIVE, BUDGET, SCHEDULED, SHARE)
-        if turned_lately(reading, context, knobs, upwards=True, settle_s=self.settle_s) or turned_lately(
-            reading, context, knobs, upwards=False, settle_s=self.settle_s
-        ):
+        if was_reversed_recently(
+            reading, context, knobs, upwards=True, settle_s=self.settle_s
+        ) or was_reversed_recently(reading, context, knobs, upwards=False, settle_s=self.settle_s):
             return False
-        if kv_full(reading, self.kv_full_above_ratio) or preempts(reading):
+        if is_kv_cache_full(reading, self.kv_full_above_ratio) or has_preemptions(reading):
             return self._memory_is_at_its_bound(reading, context)
-        cap, budget = cap_of(reading, context), token_budget(context.setting, reading)
-        if cap is None or not kv_free(reading, self.kv_full_above_ratio):
+        cap, budget = find_cap(reading, context), find_token_budget(context.setting, reading)
+        if cap is None or not is_kv_cache_free(reading, self.kv_full_above_ratio):
             return False
         if reading.running.high < self.stalled_below_ratio * cap.in_all:
             return False
-        if raised(reading, context, cap, kv_target=1.0):
+        if raise_cap(reading, context, cap, kv_target=1.0):
             return False
-        if not kv_free(reading, self.kv_free_below_ratio):  # more of it would let more run
+        if not is_kv_cache_free(reading, self.kv_free_below_ratio):  # more of it would let more run
             return self._memory_is_at_its_bound(reading, context)
-        higher = up(context.bounds.get(BUDGET), current=budget, wanted=budget * 2, limit=budget * 2)
+        higher = step_up(context.bounds.get(BUDGET), current=budget, wanted=budget * 2, limit=budget * 2)
         return higher is None or not _prefills(reading)
 
     def _memory_is_at_its_bound(self, reading: Reading, context: Context) -> bool:
-        share, bound = share_of(reading, context), context.bounds.get(SHARE)
+        share, bound = find_memory_share(reading, context), context.bounds.get(SHARE)
         if share is None:
             return False
-        return share >= self.memory_ceiling_ratio or not inside(bound, share + 0.01)
+        return share >= self.memory_ceiling_ratio or not is_allowed(bound, share + 0.01)
 
 
 def _default_cap(reading: Reading, context: Context) -> SequenceCap:
-    value = max_num_seqs_of(context.setting, reading)
+    value = find_max_num_seqs(context.setting, reading)
     told = f"{SEQS} is not given, vLLM's own is {value} or more"
-    return SequenceCap(knob=SEQS, value=value, told=told, engines=engines(context.setting))
+    return SequenceCap(knob=SEQS, value=value, told=told, engines=count_engines(context.setting))
 
 
 def _prefill(reading: Reading) -> list[str]:
@@ -180,7 +182,7 @@ def _blockers(setting: Setting) -> list[str]:
         found.append("async_scheduling (it is off)")
     if setting.get("enable_chunked_prefill") is False:
         found.append("enable_chunked_prefill (it is off: a prompt waits until all of it fits a step)")
-    budget = flag(setting, BUDGET)
+    budget = read_number(setting, BUDGET)
     if budget is not None and budget < FEW_TOKENS:
         found.append(f"{BUDGET} ({budget:g} tokens a step admit few prompts)")
     return found

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.signals import check_options, first_allowed, mute, optimisation
-from policies.shared.step_grid import inside
+from policies.shared.signals import build_optimisation, check_options, first_allowed, has_insufficient_data
+from policies.shared.step_grid import is_allowed
 from vllm_facts.defaults import whole
 from vllm_facts.values import Knob, Value
 
@@ -35,7 +35,7 @@ class Speculation:
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         given = [knob for knob in FLAGS if context.setting.get(knob) is not None]
-        if not given or mute(reading, self.coverage_at_least_ratio):
+        if not given or has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         accepted = reading.series.get(self.acceptance_series)
         batch = min(reading.running.early, reading.running.late)
@@ -47,7 +47,7 @@ class Speculation:
             return ()
         told = "" if accepted is None else f"{accepted:.0%} of the drafted tokens are accepted, "
         values = "fewer tokens" if TOKENS in to and to[TOKENS] is not None else "off"
-        found = optimisation(
+        found = build_optimisation(
             "SD1",
             reading,
             to,
@@ -66,7 +66,7 @@ class Speculation:
         tokens = whole(context.setting, TOKENS) or 0
         fewer = tokens // 2
         some = accepted is not None and accepted >= self.useless_below_ratio
-        if some and fewer and inside(context.bounds.get(TOKENS), fewer):
+        if some and fewer and is_allowed(context.bounds.get(TOKENS), fewer):
             return {TOKENS: fewer}
         if all(first_allowed(context.bounds.get(knob), None) for knob in given):
             return dict.fromkeys(given)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Gpu, Reading
-from policies.shared.signals import check_options, note
+from policies.shared.signals import build_note, check_options
 
 REASONS = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown"}
 POWER = {0x80: "hardware power brake"}
@@ -38,7 +38,7 @@ class Thermal:
         )
         source = "production checklist: GPU temperature, NVML clocks_event_reasons"
         count = ("throttled_gpus", float(len(said)), "GPUs")
-        return (note("T1", reading, why, advice, source, count, ("temperature", hottest, "°C")),)
+        return (build_note("T1", reading, why, advice, source, count, ("temperature", hottest, "°C")),)
 
     def _throttles(self, gpu: Gpu) -> str:
         told = REASONS | POWER | (POWER_CAP if self.power_cap_counts else {})

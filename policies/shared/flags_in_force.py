@@ -10,7 +10,7 @@ from vllm_facts.values import Setting
 MIB_PER_GIB = 1024
 
 
-def token_budget(setting: Setting, reading: Reading) -> int:
+def find_token_budget(setting: Setting, reading: Reading) -> int:
     """max_num_batched_tokens in force: given, or what vLLM chooses on this hardware."""
     given = whole(setting, "max_num_batched_tokens")
     if given is not None:
@@ -22,13 +22,13 @@ def token_budget(setting: Setting, reading: Reading) -> int:
     return 8192 if memory_gib >= HUGE_GIB or _big(reading.gpus) else 2048
 
 
-def max_num_seqs_of(setting: Setting, reading: Reading) -> int:
+def find_max_num_seqs(setting: Setting, reading: Reading) -> int:
     """max_num_seqs in force: given, or what vLLM chooses on this hardware."""
     given = whole(setting, "max_num_seqs")
     if given is not None:
         return given
     chosen = 1024 if _big(reading.gpus) else 256 if reading.gpus else 128
-    return min(chosen, token_budget(setting, reading))
+    return min(chosen, find_token_budget(setting, reading))
 
 
 def _memory_gib(gpus: Sequence[Gpu]) -> float:

@@ -2,7 +2,7 @@
 
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.signals import flag
+from policies.shared.signals import read_number
 from vllm_facts.knobs import release_of
 
 SHARE = "gpu_memory_utilization"
@@ -10,9 +10,9 @@ NEWER_DEFAULT_SINCE = (0, 20)
 OLD_DEFAULT, DEFAULT = 0.9, 0.92
 
 
-def share_of(reading: Reading, context: Context) -> float | None:
+def find_memory_share(reading: Reading, context: Context) -> float | None:
     """gpu_memory_utilization in force: given, told by the server, or vLLM's default; None: not known."""
-    given = flag(context.setting, SHARE)
+    given = read_number(context.setting, SHARE)
     if given is not None:
         return given
     try:
@@ -24,7 +24,7 @@ def share_of(reading: Reading, context: Context) -> float | None:
     return DEFAULT if release >= NEWER_DEFAULT_SINCE else OLD_DEFAULT
 
 
-def used_share(reading: Reading) -> float | None:
+def find_used_share(reading: Reading) -> float | None:
     """Share of its memory that the fullest GPU uses; None where a driver does not say."""
     shares = [
         gpu.memory_used_mib / gpu.memory_total_mib

@@ -6,8 +6,8 @@ from math import ceil, inf
 from agent.domain.model import Bound
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.flags_in_force import max_num_seqs_of, token_budget
-from policies.shared.step_grid import down, inside, up
+from policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
+from policies.shared.step_grid import is_allowed, step_down, step_up
 from vllm_facts.defaults import whole
 from vllm_facts.knobs import KNOBS
 from vllm_facts.values import Knob, Setting
@@ -32,21 +32,21 @@ class SequenceCap:
         return self.value * self.engines
 
 
-def cap_of(reading: Reading, context: Context) -> SequenceCap | None:
+def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
     """As given; else the level at which running stays while requests wait; None when that is no plateau.
 
     Of a command that is known all through, a level below what vLLM chooses by itself is no cap.
     """
     active, seqs = whole(context.setting, ACTIVE), whole(context.setting, SEQS)
-    count = engines(context.setting)
+    count = count_engines(context.setting)
     each = f" for each of {count} engines" if count > 1 else ""
-    if active is not None and active <= (seqs or active) and has_active(reading, context):
+    if active is not None and active <= (seqs or active) and has_active_cap(reading, context):
         return SequenceCap(knob=ACTIVE, value=active, told=f"{ACTIVE} is {active}{each}", engines=count)
     if seqs is not None:
         return SequenceCap(knob=SEQS, value=seqs, told=f"{SEQS} is {seqs}{each}", engines=count)
     low, high = reading.running.low, reading.running.high
     known = "model" in context.setting and context.setting.get("config") is None
-    least = count * (max_num_seqs_of(context.setting, reading) if known else 1)
+    least = count * (find_max_num_seqs(context.setting, reading) if known else 1)
     if high >= least and low >= PLATEAU_RATIO * high and reading.waiting.low > 0:
         level = round(high / count)
         told = f"a cap of {level}{each} is inferred from the level at which running stays"
@@ -54,7 +54,7 @@ def cap_of(reading: Reading, context: Context) -> SequenceCap | None:
     return None
 
 
-def engines(setting: Setting) -> int:
+def count_engines(setting: Setting) -> int:
     """Data-parallel engines that one page of metrics counts together."""
     if any(setting.get(knob) for knob in ALONE):
         return 1
@@ -62,13 +62,13 @@ def engines(setting: Setting) -> int:
     return local or whole(setting, "data_parallel_size") or 1
 
 
-def has_active(reading: Reading, context: Context) -> bool:
+def has_active_cap(reading: Reading, context: Context) -> bool:
     """A server of unknown version that runs with the flag has it."""
     known = KNOBS[ACTIVE].in_version(reading.facts.get("version"))
     return known or (known is None and whole(context.setting, ACTIVE) is not None)
 
 
-def raised(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: float) -> dict[Knob, int]:
+def raise_cap(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: float) -> dict[Knob, int]:
     """Enough for what ran and waited at most, as far as KV usage stays under `kv_target` in proportion.
 
     One step: three octaves at most, or what the operator's bound says. First `max_num_active_seqs` up to
@@ -78,39 +78,39 @@ def raised(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: f
     active_bound, seqs_bound = context.bounds.get(ACTIVE), context.bounds.get(SEQS)
     reach = _reach(context.bounds.get(cap.knob), cap.value)
     limit = min(reach, cap.value * kv_target / usage if usage > 0 else inf)
-    wanted = ceil(demand(reading) / cap.engines)
-    if cap.knob == ACTIVE and cap.value < (ceiling := max_num_seqs_of(context.setting, reading)):
-        active = up(active_bound, current=cap.value, wanted=wanted, limit=min(limit, ceiling))
+    wanted = ceil(find_peak_demand(reading) / cap.engines)
+    if cap.knob == ACTIVE and cap.value < (ceiling := find_max_num_seqs(context.setting, reading)):
+        active = step_up(active_bound, current=cap.value, wanted=wanted, limit=min(limit, ceiling))
         return {} if active is None else {ACTIVE: active}
-    limit = min(limit, token_budget(context.setting, reading))  # vLLM refuses more sequences than tokens
-    seqs = up(seqs_bound, current=cap.value, wanted=wanted, limit=limit)
+    limit = min(limit, find_token_budget(context.setting, reading))  # vLLM refuses more sequences than tokens
+    seqs = step_up(seqs_bound, current=cap.value, wanted=wanted, limit=limit)
     if seqs is None:
         return {}
     if cap.knob == SEQS:
         return {SEQS: seqs}
-    return {SEQS: seqs, ACTIVE: seqs} if inside(active_bound, seqs) else {}
+    return {SEQS: seqs, ACTIVE: seqs} if is_allowed(active_bound, seqs) else {}
 
 
-def demand(reading: Reading) -> int:
+def find_peak_demand(reading: Reading) -> int:
     """Requests that ran and waited at most."""
     return ceil(reading.running.high + reading.waiting.high)
 
 
-def ran(reading: Reading, context: Context) -> int:
+def find_peak_running(reading: Reading, context: Context) -> int:
     """Requests that ran in one engine at most, where they spread evenly; at least 1."""
-    return max(1, ceil(reading.running.high / engines(context.setting)))
+    return max(1, ceil(reading.running.high / count_engines(context.setting)))
 
 
 def _reach(bound: Bound | None, current: int) -> float:
     return current * 2.0 ** (bound.octaves if bound else STEP_OCTAVES)
 
 
-def lowered(reading: Reading, context: Context, cap: SequenceCap | None) -> dict[Knob, int]:
+def lower_cap(reading: Reading, context: Context, cap: SequenceCap | None) -> dict[Knob, int]:
     """A quarter to a half fewer than ran at most: the cap itself may be far above what the cache carries."""
-    peak = ran(reading, context)
+    peak = find_peak_running(reading, context)
     base = min(cap.value, peak) if cap else peak
-    knob = ACTIVE if has_active(reading, context) else SEQS
-    value = down(context.bounds.get(knob), current=base, at_most=0.75 * base)
-    if value is None or value > token_budget(context.setting, reading):
+    knob = ACTIVE if has_active_cap(reading, context) else SEQS
+    value = step_down(context.bounds.get(knob), current=base, at_most=0.75 * base)
+    if value is None or value > find_token_budget(context.setting, reading):
         return {}  # vLLM refuses more sequences than tokens
     return {knob: value}

@@ -23,50 +23,50 @@ def check_options(policy: Any) -> None:  # noqa: ANN401 - any policy, as a datac
                 raise ValueError(f"{option.name} must be a number from 0, not {number}")
 
 
-def idle(reading: Reading) -> bool:
+def is_idle(reading: Reading) -> bool:
     return reading.running.high <= 0 and reading.waiting.high <= 0
 
 
-def mute(reading: Reading, coverage_at_least_ratio: float) -> bool:
+def has_insufficient_data(reading: Reading, coverage_at_least_ratio: float) -> bool:
     """Nothing can be learned of it: too little was seen, nothing is asked of the server, or it hangs."""
-    return reading.coverage < coverage_at_least_ratio or idle(reading) or reading.stands_still
+    return reading.coverage < coverage_at_least_ratio or is_idle(reading) or reading.stands_still
 
 
-def waits(reading: Reading, at_least: float) -> bool:
+def has_queue(reading: Reading, at_least: float) -> bool:
     """Requests wait in both halves of the window, and at every moment of it."""
     waiting = reading.waiting
     return waiting.low > 0 and min(waiting.early, waiting.late) >= at_least
 
 
-def preempts(reading: Reading, per_s: float = 0.0) -> bool:
+def has_preemptions(reading: Reading, per_s: float = 0.0) -> bool:
     rate = reading.preemptions_per_s
     return rate is not None and rate.mean > 0 and rate.mean >= per_s
 
 
-def kv_full(reading: Reading, above: float) -> bool:
+def is_kv_cache_full(reading: Reading, above: float) -> bool:
     usage = reading.kv_usage
     return usage is not None and min(usage.early, usage.late) > above
 
 
-def kv_free(reading: Reading, below: float) -> bool:
+def is_kv_cache_free(reading: Reading, below: float) -> bool:
     """Known to have been free all along, without a preemption."""
-    return reading.kv_usage is not None and reading.kv_usage.high < below and not preempts(reading)
+    return reading.kv_usage is not None and reading.kv_usage.high < below and not has_preemptions(reading)
 
 
-def over(latency: Latency | None, objective: Objective | None, requests: float) -> bool:
+def misses_objective(latency: Latency | None, objective: Objective | None, requests: float) -> bool:
     """More of at least so many requests were late than the objective allows."""
     if latency is None or objective is None or latency.over_slo is None or latency.count < requests:
         return False
     return latency.over_slo > 1 - objective.share
 
 
-def tails(latency: Latency | None, ratio: float, requests: float) -> bool:
+def has_long_tail(latency: Latency | None, ratio: float, requests: float) -> bool:
     if latency is None or latency.count < requests or latency.p50 <= 0:
         return False
     return latency.p99 >= ratio * latency.p50
 
 
-def gpu_busy(reading: Reading) -> float | None:
+def find_peak_gpu_utilization(reading: Reading) -> float | None:
     """Utilisation of the busiest GPU; None where no driver says it."""
     return max((gpu.utilization for gpu in reading.gpus if gpu.utilization is not None), default=None)
 
@@ -82,30 +82,32 @@ def first_allowed(bound: Bound | None, *values: Value) -> tuple[Value, ...]:
     return next(((value,) for value in values if not allowed or value in allowed), ())
 
 
-def flag(setting: Mapping[Knob, Value], knob: Knob) -> float | None:
+def read_number(setting: Mapping[Knob, Value], knob: Knob) -> float | None:
     """The knob's value where it is given as a number."""
     value = setting.get(knob)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def environment(context: Context) -> Mapping[str, str]:
+def read_environment(context: Context) -> Mapping[str, str]:
     return context.case.env if context.case else {}
 
 
-def seen(reading: Reading, *numbers: Measured) -> tuple[Evidence, ...]:
+def build_evidence(reading: Reading, *numbers: Measured) -> tuple[Evidence, ...]:
     """Evidence over the reading's window: what made the rule speak, then the load; nothing twice."""
     return tuple(
         Evidence(metric=metric, value=value, unit=unit, window_s=reading.span_s)
-        for metric, value, unit in dict.fromkeys((*numbers, *load(reading)))
+        for metric, value, unit in dict.fromkeys((*numbers, *measure_load(reading)))
         if value is not None
     )
 
 
-def load(reading: Reading) -> tuple[Measured, Measured]:
+def measure_load(reading: Reading) -> tuple[Measured, Measured]:
     return ("waiting", reading.waiting.mean, "requests"), ("running", reading.running.mean, "requests")
 
 
-def note(rule: str, reading: Reading, why: str, advice: str, source: str, *numbers: Measured) -> Proposal:
+def build_note(
+    rule: str, reading: Reading, why: str, advice: str, source: str, *numbers: Measured
+) -> Proposal:
     """Advice that no flag can follow."""
     return Proposal(
         rule=rule,
@@ -114,12 +116,12 @@ def note(rule: str, reading: Reading, why: str, advice: str, source: str, *numbe
         expects=advice,
         risks="none: nothing is changed",
         source=f"rulebook {rule}; {source}",
-        evidence=seen(reading, *numbers),
+        evidence=build_evidence(reading, *numbers),
         klass="note",
     )
 
 
-def optimisation(
+def build_optimisation(
     rule: str,
     reading: Reading,
     to: Mapping[Knob, Value],
@@ -139,7 +141,7 @@ def optimisation(
         expects=expects,
         risks=risks,
         source=f"rulebook {rule}; {source}",
-        evidence=seen(reading, *numbers),
+        evidence=build_evidence(reading, *numbers),
         assumed=assumed or {},
         klass=klass,
     )

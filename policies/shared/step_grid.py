@@ -12,29 +12,31 @@ LADDER = tuple(sorted(rung for octave in range(24) for rung in (1 << octave, 3 <
 """1, 2, 3, 4, 6, 8, 12 …: few values, so that vLLM meets a compiled one again (selftuning grid)."""
 
 
-def up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> int | None:
+def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> int | None:
     """The least of `current` times 2, 4, 8 … that covers `wanted`, or the greatest of them that is allowed.
 
     Where not even a doubling is: the greatest of the ladder and of the operator's own values, or None.
     """
     doublings = [current << octave for octave in range(1, 24)]
-    allowed = [value for value in doublings if value <= limit and inside(bound, value)]
+    allowed = [value for value in doublings if value <= limit and is_allowed(bound, value)]
     if allowed:
         return next((value for value in allowed if value >= wanted), allowed[-1])
     others = [*LADDER, *_written(bound)]
-    return max((value for value in others if current < value <= limit and inside(bound, value)), default=None)
+    return max(
+        (value for value in others if current < value <= limit and is_allowed(bound, value)), default=None
+    )
 
 
-def down(bound: Bound | None, *, current: int, at_most: float, least: int = 1) -> int | None:
+def step_down(bound: Bound | None, *, current: int, at_most: float, least: int = 1) -> int | None:
     """The greatest value of the ladder not above `at_most`; where the bound forbids it, the nearest."""
     rungs = {rung for rung in (*LADDER, *_written(bound)) if least <= rung < current}
-    allowed = sorted(rung for rung in rungs if inside(bound, rung))
+    allowed = sorted(rung for rung in rungs if is_allowed(bound, rung))
     if not allowed:
         return None
     return max((rung for rung in allowed if rung <= at_most), default=allowed[0])
 
 
-def inside(bound: Bound | None, value: float) -> bool:
+def is_allowed(bound: Bound | None, value: float) -> bool:
     if bound is None:
         return True
     high_enough = bound.min is None or value >= bound.min
@@ -42,7 +44,7 @@ def inside(bound: Bound | None, value: float) -> bool:
     return high_enough and low_enough and (not bound.allowed or value in bound.allowed)
 
 
-def turned_lately(
+def was_reversed_recently(
     reading: Reading, context: Context, knobs: Collection[Knob], *, upwards: bool, settle_s: float
 ) -> bool:
     """Whether one of `knobs` was promoted the other way less than `settle_s` ago.

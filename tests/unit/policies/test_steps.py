@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.domain.model import Bound
-from policies.shared.step_grid import down, inside, up
+from policies.shared.step_grid import is_allowed, step_down, step_up
 from tests.support.readings import bounds
 
 
@@ -25,7 +25,7 @@ from tests.support.readings import bounds
     ],
 )
 def test_up(bound: Bound | None, current: int, wanted: int, limit: float, expected: int | None) -> None:
-    assert up(bound, current=current, wanted=wanted, limit=limit) == expected
+    assert step_up(bound, current=current, wanted=wanted, limit=limit) == expected
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_up(bound: Bound | None, current: int, wanted: int, limit: float, expect
     ],
 )
 def test_down(bound: Bound | None, current: int, at_most: float, expected: int | None) -> None:
-    assert down(bound, current=current, at_most=at_most) == expected
+    assert step_down(bound, current=current, at_most=at_most) == expected
 
 
 @given(bound=st.none() | bounds(), current=st.integers(1, 4096), wanted=st.integers(1, 9999), data=st.data())
@@ -51,13 +51,13 @@ def test_a_step_up_is_a_step_up_inside_the_bound_and_the_limit(
 ) -> None:
     limit = data.draw(st.floats(1, 20_000))
 
-    value = up(bound, current=current, wanted=wanted, limit=limit)
+    value = step_up(bound, current=current, wanted=wanted, limit=limit)
 
-    assert value is None or (current < value <= limit and inside(bound, value))
+    assert value is None or (current < value <= limit and is_allowed(bound, value))
 
 
 @given(bound=st.none() | bounds(), current=st.integers(1, 4096), least=st.integers(1, 512))
 def test_a_step_down_is_a_step_down_inside_the_bound(bound: Bound | None, current: int, least: int) -> None:
-    value = down(bound, current=current, at_most=0.75 * current, least=least)
+    value = step_down(bound, current=current, at_most=0.75 * current, least=least)
 
-    assert value is None or (least <= value < current and inside(bound, value))
+    assert value is None or (least <= value < current and is_allowed(bound, value))
