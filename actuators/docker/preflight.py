@@ -15,7 +15,7 @@ from actuators.vllm.dry_run import DryRunResult, dry_run
 from actuators.vllm.start_times import StartTimes
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
-from agent.machine.strategy import Choice, choose
+from agent.machine.strategy import Choice, choose_strategy
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting
 
@@ -125,7 +125,7 @@ async def _placed(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Ch
         await capacity.holding(blue, asked.client, server.setting)
         for blue, server in zip(asked.blues, asked.servers, strict=True)
     ]
-    return choose(wanted, len(asked.servers), capacity.room(held, asked.setting, host)), ""
+    return choose_strategy(wanted, len(asked.servers), capacity.room(held, asked.setting, host)), ""
 
 
 def _refused(checked: DryRunResult) -> str:

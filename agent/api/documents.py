@@ -15,7 +15,7 @@ from agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Server, 
 from agent.domain.reading import Reading
 from agent.domain.request_counts import RequestCounts, quantile
 from agent.domain.state import Phase, Rollout, State, Suggestion, SuggestionStatus
-from agent.judge.report import EvidenceReport, accounts
+from agent.judge.report import EvidenceReport, report_evidence
 from vllm_facts.masking import mask, masked
 from vllm_facts.values import ChangeClass, Value
 
@@ -285,7 +285,7 @@ def rollout_of(
         record=_arm(rollout.record),
         exposed=_arm(rollout.exposed),
         bad_exposed=rollout.bad_exposed,
-        judged=list(accounts(rollout.trial)),
+        judged=list(report_evidence(rollout.trial)),
         over_time=list(points),
         valid_s=rollout.trial.valid_s,
         parked=rollout.parked,

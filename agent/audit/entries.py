@@ -8,15 +8,15 @@ from agent.domain.effects import Effect
 from agent.domain.model import Evidence
 from agent.domain.request_counts import RequestCounts, quantile
 from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.judge.report import accounts
+from agent.judge.report import report_evidence
 from agent.machine.guard import PERSON
 
 ENTERED = {
     Phase.CHECKING: "suggestion.checked",
     Phase.PROPOSED: "suggestion.made",
-    Phase.VACATING: "server.vacating",
+    Phase.DRAINING: "server.draining",
     Phase.LAUNCHING: "server.launching",
-    Phase.SPREADING: "rollout.spreading",
+    Phase.REPLACING: "rollout.replacing",
     Phase.WARMING: "server.launched",
     Phase.CANARY: "rollout.canary_started",
     Phase.PROMOTING: "rollout.promoting",
@@ -132,7 +132,7 @@ def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple
         Evidence(
             metric=f"{account.stream}_{name}", value=value, unit="e-value", window_s=rollout.trial.valid_s
         )
-        for account in accounts(rollout.trial)
+        for account in report_evidence(rollout.trial)
         for name, value in (("worse", account.worse), ("not_worse", account.not_worse))
     )
     return (*shown, *_count_evidence("green", rollout.green), *_count_evidence("blue", rollout.blue), *judged)

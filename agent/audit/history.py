@@ -8,7 +8,7 @@ from datetime import datetime
 from agent.audit.journal import Journal
 from agent.audit.records import JournalRecord, parse_state
 from agent.domain.state import Rollout, State, Suggestion
-from agent.judge.report import accounts
+from agent.judge.report import report_evidence
 
 MAX_CURVES, MAX_POINTS = 50, 1000  # evidence over time: rollouts, and points of each
 MAX_KEPT = 1000  # of each kind; the journal has all
@@ -82,7 +82,9 @@ class History:
         points = self._points.setdefault(rollout.id, deque(maxlen=MAX_POINTS))
         if at is None or (points and points[-1].at >= at):
             return
-        judged = {account.stream: (account.worse, account.not_worse) for account in accounts(rollout.trial)}
+        judged = {
+            account.stream: (account.worse, account.not_worse) for account in report_evidence(rollout.trial)
+        }
         points.append(Point(at=at, weight=rollout.plan.steps[rollout.step].weight, judged=judged))
 
     def points(self, rollout: str) -> Sequence[Point]:

@@ -199,7 +199,7 @@ class _Stream:
 
 
 @dataclass(slots=True)
-class Steadiness:
+class CalibrationWindow:
     """Four hours of what servers of one setting did, in bounded memory."""
 
     _streams: dict[str, _Stream] = field(default_factory=lambda: {name: _Stream() for name in STREAMS})

@@ -25,13 +25,13 @@ ALARMS = ((14.4, "1h", "5m"), (6.0, "6h", "30m"))
 LEAST_REQUESTS = 20  # of a window; fewer are no share
 
 OBJECTIVES = ("errors", "ttft", "itl", "e2e")
-WORDS = {
+FAILURE_PHRASES = {
     "errors": "failed",
     "ttft": "had their first token late",
     "itl": "had their tokens too far apart",
     "e2e": "took too long",
 }
-TIMES = {"5m": "5 min", "30m": "30 min", "1h": "1 h", "6h": "6 h"}
+WINDOW_NAMES = {"5m": "5 min", "30m": "30 min", "1h": "1 h", "6h": "6 h"}
 
 Slot = tuple[int, int, int, int, int, int]
 """Number of its first five minutes since 1970, requests that were answered or failed, and the bad ones of
@@ -55,7 +55,7 @@ class Budget:
 
     slots: tuple[Slot, ...] = ()  # oldest first; without those in which nobody asked
 
-    def counted(self, at: datetime, arms: Iterable[RequestCounts]) -> "Budget":
+    def add(self, at: datetime, arms: Iterable[RequestCounts]) -> "Budget":
         """With what all servers did in a second. After a clock was set back the latest slot goes on."""
         total = errors = ttft = itl = e2e = 0
         for arm in arms:
@@ -87,12 +87,13 @@ class Budget:
                 {burn.objective for burn in self._rates(slo, window, at) if burn.rate >= factor}
                 for window in (long, short)
             )
-            for objective, allowed in _allowed(slo).items():
+            for objective, allowed in _allowed_shares(slo).items():
                 if objective in slow & fast:
+                    windows = f"the last {WINDOW_NAMES[long]} and of the last {WINDOW_NAMES[short]}"
                     return (
-                        f"the error budget burns {factor:g} times too fast or more: at least "
-                        f"{100 * factor * allowed:.3g} % of the requests of the last {TIMES[long]} and of "
-                        f"the last {TIMES[short]} {WORDS[objective]}, {100 * allowed:.3g} % may"
+                        f"the error budget burns at least {factor:g} times too fast: at least "
+                        f"{100 * factor * allowed:.3g} % of the requests of {windows} "
+                        f"{FAILURE_PHRASES[objective]}; the SLO allows {100 * allowed:.3g} %"
                     )
         return ""
 
@@ -105,7 +106,7 @@ class Budget:
         bad = {name: sum(slot[2 + place] for slot in inside) for place, name in enumerate(OBJECTIVES)}
         return [
             Burn(window=window, objective=name, rate=round(bad[name] / of / allowed, 3), bad=bad[name], of=of)
-            for name, allowed in _allowed(slo).items()
+            for name, allowed in _allowed_shares(slo).items()
         ]
 
 
@@ -125,7 +126,7 @@ def _merged(slots: Iterable[Slot], now: int) -> tuple[Slot, ...]:
     return tuple(kept.values())
 
 
-def _allowed(slo: Slo) -> dict[str, float]:
+def _allowed_shares(slo: Slo) -> dict[str, float]:
     """The share of requests that may be bad, of each objective that allows any."""
     latencies = {"ttft": slo.ttft, "itl": slo.itl, "e2e": slo.e2e}
     shares = {name: objective.share for name, objective in latencies.items() if objective is not None}

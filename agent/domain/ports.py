@@ -28,7 +28,7 @@ from agent.domain.model import (
 )
 from agent.domain.reading import Reading, Sample
 from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import Second, Trial
+from agent.domain.trial import Observation, Trial
 from vllm_facts.deployment import Deployment
 from vllm_facts.values import Setting
 
@@ -65,13 +65,13 @@ class Verdict:
 class Judge(Protocol):
     """Compares green with blue. Pure: what it knows is in the trial, which the journal keeps."""
 
-    def hear(
+    def update(
         self,
         trial: Trial,
         *,
         step: Step,
         slo: Slo,
-        second: Second,
+        observation: Observation,
         green: RequestCounts,
         blue: RequestCounts,
         record: RequestCounts,

@@ -60,18 +60,18 @@ def _add(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return other if one is EMPTY else tuple(map(add, one, other))
 
 
-def gap_s(request: Request) -> float | None:
+def token_gap_s(request: Request) -> float | None:
     """Mean seconds between the tokens of one request; None where the proxy could not count them."""
     if request.ttft_s is None or not request.tokens or request.tokens <= 1:
         return None
     return (request.duration_s - request.ttft_s) / (request.tokens - 1)
 
 
-def met(request: Request, slo: Slo) -> bool:
+def meets_slo(request: Request, slo: Slo) -> bool:
     """An objective that the proxy could not measure for this request does not count against it."""
     if request.outcome != "ok":
         return False
-    measured = ((slo.ttft, request.ttft_s), (slo.itl, gap_s(request)), (slo.e2e, request.duration_s))
+    measured = ((slo.ttft, request.ttft_s), (slo.itl, token_gap_s(request)), (slo.e2e, request.duration_s))
     return not any(_above(objective, value_s) for objective, value_s in measured)
 
 
@@ -79,7 +79,7 @@ def _above(objective: Objective | None, value_s: float | None) -> bool:
     return objective is not None and value_s is not None and value_s > objective.under_s
 
 
-def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCounts:
+def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCounts:
     """Count requests of one server. A stalled one counts in `ttft` above its age so far."""
     total = errors = late = gave_up = refused = unreached = over_ttft = over_itl = over_e2e = 0
     ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
@@ -102,7 +102,7 @@ def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCounts:
             unreached += outcome == "failed" and request.status == 0
             continue
         e2e[bisect_left(EDGES_S, request.duration_s)] += 1
-        if (gap := gap_s(request)) is not None:
+        if (gap := token_gap_s(request)) is not None:
             itl[bisect_left(EDGES_S, gap)] += 1
         late_gaps, late_end = _above(slo.itl, gap), _above(slo.e2e, request.duration_s)
         over_itl += late_gaps
@@ -124,7 +124,7 @@ def arm_of(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCounts:
     )
 
 
-def over(counts: tuple[int, ...], edge_s: float) -> tuple[int, int]:
+def count_above(counts: tuple[int, ...], edge_s: float) -> tuple[int, int]:
     """(how many lie above `edge_s`, how many in all); the edge is rounded up to the next of EDGES_S."""
     return sum(counts[bisect_left(EDGES_S, edge_s) + 1 :]), sum(counts)
 

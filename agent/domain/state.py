@@ -21,20 +21,28 @@ SuggestionStatus = Literal["checking", "open", "approved", "denied", "expired", 
 """`checking`: the engine is asked what would come of it; no digest yet. `refused`: by the engine's answer."""
 
 
+FORMER_PHASES = {"vacating": "draining", "spreading": "replacing"}
+"""Names of 0.1 that older journals hold."""
+
+
 class Phase(Enum):
     OBSERVING = "observing"
-    CHECKING = "checking"  # the engine is asked what would come of a suggestion
-    PROPOSED = "proposed"  # a suggestion waits for a person
-    VACATING = "vacating"  # a server of the setting in force gives its place to a new one
+    CHECKING = "checking"  # the engine runs the preflight of a suggestion
+    PROPOSED = "proposed"  # a suggestion waits for a decision
+    DRAINING = "draining"  # an old server drains and stops, so that green can use its slot
     LAUNCHING = "launching"
     WARMING = "warming"
     CANARY = "canary"
-    SPREADING = "spreading"  # the canary passed: the new server takes its share, then the next one
-    PROMOTING = "promoting"  # the point of no return is passed: blue drains and goes
+    REPLACING = "replacing"  # the canary passed: one further new server after the other takes its share
+    PROMOTING = "promoting"  # the old servers drain and are retired; after the first one there is no way back
     ROLLING_BACK = "rolling_back"
     COOLDOWN = "cooldown"
-    RESTORING = "restoring"  # no server is left: one with the setting in force is started
-    HALTED = "halted"  # an operator must look; nothing is changed any more
+    RESTORING = "restoring"  # a server exited: one with the setting in force starts
+    HALTED = "halted"  # an operator must act; trimtab changes nothing
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Phase | None":
+        return cls(FORMER_PHASES[value]) if isinstance(value, str) and value in FORMER_PHASES else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ NONE: Counts = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lens:
+class EProcessPair:
     """One e-process for 'worse' and one for 'not worse', over the same counts. Natural logarithms."""
 
     worse: tuple[float, ...] = ()  # for each alternative, since the first start
@@ -38,8 +38,8 @@ class EvidenceStream:
     usual: float = 0.0  # the control's share of bad ones before the canary
     margin: float = 0.005  # proved worse by more than this above the control's share, green goes back
     tolerance: float = 0.01  # a green that is worse by this or more does not pass, but for 1 in 20
-    requests: Lens = field(default_factory=Lens)
-    ticks: Lens | None = None  # the same of servers' ticks; None: how they spread is not known
+    requests: EProcessPair = field(default_factory=EProcessPair)
+    ticks: EProcessPair | None = None  # the same of servers' ticks; None: how they spread is not known
     pending: Counts = NONE  # of the tick that is not closed
     wide: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # of the wide tick: (requests, bad)
     counted: Counts = NONE  # of this step
@@ -70,7 +70,7 @@ class Trial:
         """Proof that green is worse stays; proof that it is not must come from the new share."""
         return replace(
             self,
-            streams=tuple(_fresh(stream) for stream in self.streams),
+            streams=tuple(_begin_step(stream) for stream in self.streams),
             tick_s=0.0,
             wide_s=0.0,
             valid_s=0.0,
@@ -87,23 +87,23 @@ class Trial:
         return replace(fresh, asked=(0.0, 0.0), asked_s=0.0)
 
 
-def _fresh(stream: EvidenceStream) -> EvidenceStream:
+def _begin_step(stream: EvidenceStream) -> EvidenceStream:
     return replace(
         stream,
-        requests=_without_good(stream.requests),
-        ticks=_without_good(stream.ticks) if stream.ticks else None,
+        requests=_without_not_worse(stream.requests),
+        ticks=_without_not_worse(stream.ticks) if stream.ticks else None,
         pending=NONE,
         wide={},
         counted=NONE,
     )
 
 
-def _without_good(lens: Lens) -> Lens:
-    return replace(lens, good=(0.0, 0.0, 0.0), most_good=0.0)
+def _without_not_worse(pair: EProcessPair) -> EProcessPair:
+    return replace(pair, good=(0.0, 0.0, 0.0), most_good=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Second:
+class Observation:
     """What one second brought."""
 
     at: datetime

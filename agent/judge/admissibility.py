@@ -8,7 +8,7 @@ from math import sqrt
 
 from agent.domain.model import Step
 from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import Second, Trial
+from agent.domain.trial import Observation, Trial
 
 RECENT_S = 120.0  # half-life of who was asked how often
 ILL_S = 30.0  # half-life of what failed at blue
@@ -35,22 +35,22 @@ class Inadmissible:
     busier: str = ""
 
 
-def remembered(trial: Trial, second: Second) -> Trial:
+def update_recent(trial: Trial, observation: Observation) -> Trial:
     """What the next seconds are compared with: sums in which older seconds fade."""
-    blue = second.blue.values()
-    asked = (sum(arm.asked for arm in blue), second.green.asked, 1)
+    blue = observation.blue.values()
+    asked = (sum(arm.asked for arm in blue), observation.green.asked, 1)
     failed = (
         sum(arm.errors + arm.gave_up for arm in blue),
         sum(arm.total + arm.gave_up for arm in blue),
     )
     prefixes = tuple(
         count
-        for pulse in (second.blue_pulse, second.green_pulse)
+        for pulse in (observation.blue_pulse, observation.green_pulse)
         for count in ((pulse.prefix_hits, pulse.prefix_queries) if pulse else (0.0, 0.0))
     )
-    warm = _faded(trial.prefixes, prefixes, WARM_S)
-    recent = _faded((*trial.asked, trial.asked_s), asked, RECENT_S)
-    ill = _faded(trial.blue_failed, failed, ILL_S)
+    warm = _decay(trial.prefixes, prefixes, WARM_S)
+    recent = _decay((*trial.asked, trial.asked_s), asked, RECENT_S)
+    ill = _decay(trial.blue_failed, failed, ILL_S)
     return replace(
         trial,
         asked=(recent[0], recent[1]),
@@ -60,25 +60,29 @@ def remembered(trial: Trial, second: Second) -> Trial:
     )
 
 
-def _faded(old: tuple[float, ...], new: tuple[float, ...], half_life_s: float) -> tuple[float, ...]:
+def _decay(old: tuple[float, ...], new: tuple[float, ...], half_life_s: float) -> tuple[float, ...]:
     keep = 0.5 ** (1 / half_life_s)
     return tuple(round(keep * was + now, 3) for was, now in zip(old, new, strict=True))
 
 
-def held(trial: Trial, second: Second, *, step: Step, record: RequestCounts, alone: bool) -> Inadmissible:
+def check_admissibility(
+    trial: Trial, observation: Observation, *, step: Step, record: RequestCounts, alone: bool
+) -> Inadmissible:
     """Why this second does not count. `alone`: green has all the traffic, so nothing is beside it."""
-    if second.blind:
-        return Inadmissible(all=f"the proxy's records cannot be read: {second.blind}")
+    if observation.blind:
+        return Inadmissible(all=f"the proxy's records cannot be read: {observation.blind}")
     if alone:
-        return Inadmissible(busier=_busier(trial, record))
-    if why := _incident(trial, record):
+        return Inadmissible(busier=_higher_load(trial, record))
+    if why := _blue_incident(trial, record):
         return Inadmissible(all=why)
     return Inadmissible(
-        latency=_cold(trial) or _astray(trial, step.weight / 100) or _worse_than_its_record(trial)
+        latency=_cold_cache(trial)
+        or _uneven_share(trial, step.weight / 100)
+        or _blue_worse_than_baseline(trial)
     )
 
 
-def _incident(trial: Trial, record: RequestCounts) -> str:
+def _blue_incident(trial: Trial, record: RequestCounts) -> str:
     failed, of = trial.blue_failed
     asked = record.total + record.gave_up
     usual = (record.errors + record.gave_up) / asked if asked else 0.0
@@ -87,7 +91,7 @@ def _incident(trial: Trial, record: RequestCounts) -> str:
     return f"blue has an incident of its own: {failed / of:.0%} of its requests fail, {usual:.0%} did before"
 
 
-def _worse_than_its_record(trial: Trial) -> str:
+def _blue_worse_than_baseline(trial: Trial) -> str:
     """Alone, green is held up to blue's record: while blue breaks it as well, green must not get there."""
     failed, of = trial.blue_failed
     errors = next((stream for stream in trial.streams if stream.name == "errors"), None)
@@ -99,7 +103,7 @@ def _worse_than_its_record(trial: Trial) -> str:
     return f"blue itself is worse than before: {failed / of:.1%} of its requests fail, {errors.usual:.1%} did"
 
 
-def _busier(trial: Trial, record: RequestCounts) -> str:
+def _higher_load(trial: Trial, record: RequestCounts) -> str:
     """Alone, green's latency is held up to a record of another time, which may have been quieter.
 
     Then late requests prove no worse green; that they are few proves all the more that it is not worse.
@@ -117,7 +121,7 @@ def _busier(trial: Trial, record: RequestCounts) -> str:
     )
 
 
-def _cold(trial: Trial) -> str:
+def _cold_cache(trial: Trial) -> str:
     """Green's prefix cache is not as full as blue's yet."""
     blue_hits, blue_queries, hits, queries = trial.prefixes
     if min(blue_queries, queries) < PREFIX_TOKENS or trial.valid_s > COLD_AT_MOST_S:
@@ -128,7 +132,7 @@ def _cold(trial: Trial) -> str:
     return f"green's prefix cache is cold: {now:.0%} of prompt tokens hit it, {usual:.0%} of blue's"
 
 
-def _astray(trial: Trial, weight: float) -> str:
+def _uneven_share(trial: Trial, weight: float) -> str:
     """Latency is comparable at equal load only; sessions are few, so some deviation is usual."""
     blue, green = trial.asked
     of = blue + green

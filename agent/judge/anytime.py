@@ -17,14 +17,14 @@ from agent.domain.calibration import Calibration
 from agent.domain.model import Forecast, Plan, Slo, Step
 from agent.domain.ports import Verdict
 from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import Second, Trial
-from agent.judge.admissibility import Inadmissible, held, remembered
-from agent.judge.evidence import HOLD_BACK, heard, log_mean, log_worse
-from agent.judge.failure_modes import LEAST_CONTROL, counts, opened
-from agent.judge.forecast import forecast
-from agent.judge.gain import gain
-from agent.judge.hard_limits import broken, wedged_s
-from agent.judge.wording import chance, counted
+from agent.domain.trial import Observation, Trial
+from agent.judge.admissibility import Inadmissible, check_admissibility, update_recent
+from agent.judge.evidence import HOLD_BACK, add_observation, log_mean, log_worse
+from agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
+from agent.judge.forecast import forecast_plan
+from agent.judge.gain import describe_gain
+from agent.judge.hard_limits import count_wedged_s, find_violation
+from agent.judge.wording import describe_chance, describe_counts
 
 LOOKS_WORSE = log(10.0)
 
@@ -47,33 +47,37 @@ class AnytimeJudge:
             if not isfinite(value) or not 0 < value < 1:
                 raise ValueError(f"{option.name} must lie between 0 and 1, not {value}")
 
-    def hear(
+    def update(
         self,
         trial: Trial,
         *,
         step: Step,
         slo: Slo,
-        second: Second,
+        observation: Observation,
         green: RequestCounts,
         blue: RequestCounts,
         record: RequestCounts,
     ) -> tuple[Trial, Verdict]:
         """`green`, `blue`: counts of the step with this second; `record`: blue before the canary."""
-        by_itself = step.weight >= HOLD_BACK and not any(arm.asked for arm in second.blue.values())
-        trial = replace(remembered(trial, second), at=second.at, wedged_s=wedged_s(trial, second))
+        by_itself = step.weight >= HOLD_BACK and not any(arm.asked for arm in observation.blue.values())
+        trial = replace(
+            update_recent(trial, observation), at=observation.at, wedged_s=count_wedged_s(trial, observation)
+        )
         trial = replace(
             trial,
-            streams=opened(trial, step=step, slo=slo, control=record + blue, margin=trial.margin),
+            streams=open_streams(trial, step=step, slo=slo, control=record + blue, margin=trial.margin),
         )
         control = blue if step.weight < HOLD_BACK and blue.total >= LEAST_CONTROL else record
-        bad = max((counts(green, s.name, s.edge_s, slo)[1] for s in trial.streams), default=0)
-        if why := broken(trial, second, slo=slo, green=green, control=control):
+        bad = max((count_bad(green, s.name, s.edge_s, slo)[1] for s in trial.streams), default=0)
+        if why := find_violation(trial, observation, slo=slo, green=green, control=control):
             return trial, Verdict(kind="fail", why=f"green is worse: {why}", bad=bad)
-        hold = held(trial, second, step=step, record=record, alone=by_itself)
+        hold = check_admissibility(trial, observation, step=step, record=record, alone=by_itself)
         if hold.all:
             trial = replace(trial, held_s=trial.held_s + 1.0)
             return trial, Verdict(kind="hold", why=hold.all, bad=bad)
-        trial = heard(replace(trial, held_s=0.0), second, step=step, slo=slo, record=record, hold=hold)
+        trial = add_observation(
+            replace(trial, held_s=0.0), observation, step=step, slo=slo, record=record, hold=hold
+        )
         return trial, replace(self._verdict(trial, step, slo, green, blue, hold), bad=bad)
 
     def forecast(
@@ -86,7 +90,7 @@ class AnytimeJudge:
         calibration: Mapping[str, Calibration],
     ) -> Forecast | None:
         """See agent.judge.forecast."""
-        return forecast(
+        return forecast_plan(
             plan, slo=slo, recent=recent, recent_s=recent_s, calibration=calibration, beta=self.beta
         )
 
@@ -100,7 +104,7 @@ class AnytimeJudge:
         record: RequestCounts,
     ) -> str:
         """See agent.judge.gain."""
-        return gain(trial, slo=slo, level=level, green=green, record=record)
+        return describe_gain(trial, slo=slo, level=level, green=green, record=record)
 
     def _verdict(
         self,
@@ -113,9 +117,9 @@ class AnytimeJudge:
     ) -> Verdict:
         worst = max(trial.streams, key=log_worse)
         if log_mean(trial, slo) >= log(1 / self.alpha):
-            says = f"{counted(worst)}; {chance(log_worse(worst), worst.margin)}"
+            says = f"{describe_counts(worst)}; {describe_chance(log_worse(worst), worst.margin)}"
             return Verdict(kind="fail", why=f"green is worse: {says}")
-        said = "; ".join(counted(stream) for stream in trial.streams if any(stream.counted))
+        said = "; ".join(describe_counts(stream) for stream in trial.streams if any(stream.counted))
         if missing := hold.latency or self._missing(trial, step, green, blue):
             missing = f"{missing} ({hold.busier})" if hold.busier else missing
             return Verdict(kind="wait", why=f"{missing}: {said}" if said else missing)

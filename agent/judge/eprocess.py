@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import cache
 from math import exp, log, pi
 
-from agent.domain.trial import Lens
+from agent.domain.trial import EProcessPair
 
 HALF_LIFE_S = 600.0
 RESTART_S = 300.0
@@ -70,20 +70,20 @@ def nearest(n_b: float, n_c: float, b: float, c: float, d: float) -> float:
     return x
 
 
-def gained(counts: tuple[float, float, float, float], b: float, c: float, d: float) -> float:
+def log_factor(counts: tuple[float, float, float, float], b: float, c: float, d: float) -> float:
     """The logarithm of one tick's factor, for one alternative, with a control beside green."""
     n_b, k_b, n_c, k_c = counts
     x = nearest(n_b, n_c, b, c, d)
-    return k_b * log(b / x) + (n_b - k_b) * log((1 - b) / (1 - x)) + gained_alone(n_c, k_c, c, x + d)
+    return k_b * log(b / x) + (n_b - k_b) * log((1 - b) / (1 - x)) + log_factor_alone(n_c, k_c, c, x + d)
 
 
-def gained_alone(n_c: float, k_c: float, c: float, limit: float) -> float:
+def log_factor_alone(n_c: float, k_c: float, c: float, limit: float) -> float:
     """The same against a fixed limit on green's share: there is no control beside it."""
     return k_c * log(c / limit) + (n_c - k_c) * log((1 - c) / (1 - limit))
 
 
-def beside(
-    lens: Lens,
+def update_with_control(
+    pair: EProcessPair,
     counts: tuple[int, int, int, int],
     *,
     margin: float,
@@ -91,25 +91,25 @@ def beside(
     phi: float,
     at_s: float,
     tick_s: float,
-) -> Lens:
+) -> EProcessPair:
     """One tick with a control. `margin`: d; `tolerance`: d'. `at_s`: valid seconds before the tick.
 
     A margin that leaves nothing worse than itself leaves nothing to say.
     """
     n_b, k_b, n_c, _ = counts
     if n_b and n_c and grid(margin):
-        b = min(max(lens.bad / lens.of if lens.of else 0.01, LEAST), MOST)
+        b = min(max(pair.bad / pair.of if pair.of else 0.01, LEAST), MOST)
         above = [min(b + step, 0.99) for step in grid(margin)]
-        worse = [gained(counts, b, c, margin) / phi if c > b + margin else 0.0 for c in above]
+        worse = [log_factor(counts, b, c, margin) / phi if c > b + margin else 0.0 for c in above]
         near = (b, 0.5 * b, min(b + 0.5 * tolerance, 0.98))
-        good = [gained(counts, b, c, tolerance) / phi if tolerance < HIGHEST else 0.0 for c in near]
-        lens = _with(lens, worse, good, at_s)
+        good = [log_factor(counts, b, c, tolerance) / phi if tolerance < HIGHEST else 0.0 for c in near]
+        pair = _add_evidence(pair, worse, good, at_s)
     keep = 0.5 ** (tick_s / HALF_LIFE_S)
-    return replace(lens, bad=keep * lens.bad + k_b, of=keep * lens.of + n_b)
+    return replace(pair, bad=keep * pair.bad + k_b, of=keep * pair.of + n_b)
 
 
-def alone(
-    lens: Lens,
+def update_without_control(
+    pair: EProcessPair,
     requests: int,
     bad: int,
     *,
@@ -119,48 +119,48 @@ def alone(
     good_below: float,
     phi: float,
     at_s: float,
-) -> Lens:
+) -> EProcessPair:
     """One tick without a control: worse is above one limit, not worse below another."""
     base = worse_above - margin
     above = [min(base + 2 * step, 0.99) for step in grid(margin / 2)]  # a number for each that `beside` has
-    worse = [gained_alone(requests, bad, c, worse_above) / phi if c > worse_above else 0.0 for c in above]
+    worse = [log_factor_alone(requests, bad, c, worse_above) / phi if c > worse_above else 0.0 for c in above]
     b = max(good_below - tolerance, LEAST)
     near = (b, 0.5 * b, 0.5 * (b + good_below))
-    good = [gained_alone(requests, bad, c, good_below) / phi for c in near]
-    return _with(lens, worse, good, at_s)
+    good = [log_factor_alone(requests, bad, c, good_below) / phi for c in near]
+    return _add_evidence(pair, worse, good, at_s)
 
 
-def _with(lens: Lens, worse: list[float], good: list[float], at_s: float) -> Lens:
+def _add_evidence(pair: EProcessPair, worse: list[float], good: list[float], at_s: float) -> EProcessPair:
     """The mixture over start times s, of weight w, and J alternatives with the evidence L now, L_s then:
 
     E = rest + sum over s, j of w exp(L - L_s) / J = rest + sum over j of exp(L) S / J
 
     with S = sum over s of w exp(-L_s), which changes at a start only, and the weight of the starts to come.
     """
-    if lens.started < 1 + int(at_s // RESTART_S):
-        lens = _started(lens, len(worse))
-    now = tuple([round(old + new, 5) for old, new in zip(lens.worse, worse, strict=True)])
-    logs = [one + start for one, start in zip(now, lens.starts, strict=True)]
+    if pair.started < 1 + int(at_s // RESTART_S):
+        pair = _begin_start(pair, len(worse))
+    now = tuple([round(old + new, 5) for old, new in zip(pair.worse, worse, strict=True)])
+    logs = [one + start for one, start in zip(now, pair.starts, strict=True)]
     most = max(0.0, *logs)
-    mixture = _rest(lens.started) * exp(-most) + sum([exp(value - most) for value in logs]) / len(logs)
-    better = tuple([round(old + new, 5) for old, new in zip(lens.good, good, strict=True)])
+    mixture = _rest(pair.started) * exp(-most) + sum([exp(value - most) for value in logs]) / len(logs)
+    better = tuple([round(old + new, 5) for old, new in zip(pair.good, good, strict=True)])
     log_good = log_sum(better) - log(len(better))
     return replace(
-        lens,
+        pair,
         worse=now,
         good=(better[0], better[1], better[2]),
         log_worse=round(most + log(mixture), 5),
-        most_good=round(max(lens.most_good, log_good), 5),
+        most_good=round(max(pair.most_good, log_good), 5),
     )
 
 
-def _started(lens: Lens, alternatives: int) -> Lens:
-    if not lens.started:
+def _begin_start(pair: EProcessPair, alternatives: int) -> EProcessPair:
+    if not pair.started:
         first = (round(log(_weight(0)), 5),) * alternatives
-        return replace(lens, worse=(0.0,) * alternatives, starts=first, started=1)
-    log_w = log(_weight(lens.started))
-    starts = [log_sum((old, log_w - now)) for old, now in zip(lens.starts, lens.worse, strict=True)]
-    return replace(lens, starts=tuple([round(start, 5) for start in starts]), started=lens.started + 1)
+        return replace(pair, worse=(0.0,) * alternatives, starts=first, started=1)
+    log_w = log(_weight(pair.started))
+    starts = [log_sum((old, log_w - now)) for old, now in zip(pair.starts, pair.worse, strict=True)]
+    return replace(pair, starts=tuple([round(start, 5) for start in starts]), started=pair.started + 1)
 
 
 def _weight(start: int) -> float:

@@ -5,11 +5,19 @@ from math import log
 
 from agent.domain.model import Slo, Step
 from agent.domain.request_counts import RequestCounts, quantile
-from agent.domain.trial import NONE, Counts, EvidenceStream, Lens, Second, Trial
+from agent.domain.trial import NONE, Counts, EProcessPair, EvidenceStream, Observation, Trial
 from agent.judge.admissibility import Inadmissible
-from agent.judge.eprocess import alone, beside, log_sum
-from agent.judge.failure_modes import ANSWERS, counts, learned, names, phi_of, tick_margin, tick_phi_of
-from agent.judge.wording import interval
+from agent.judge.eprocess import log_sum, update_with_control, update_without_control
+from agent.judge.failure_modes import (
+    ANSWERS,
+    calibration_of,
+    count_bad,
+    phi_of,
+    stream_names,
+    tick_margin,
+    tick_phi_of,
+)
+from agent.judge.wording import wilson_interval
 
 HOLD_BACK = 100  # the weight at which blue has no traffic of its own
 TICK_S, TICK_REQUESTS, TICK_AT_MOST_S = 5.0, 5, 15.0
@@ -18,8 +26,8 @@ WIDE_S, WIDE_REQUESTS = 15.0, 5  # a server's tick, as Steadiness counts them
 SETTLE_AT_MOST_S = 60.0
 
 
-def heard(
-    trial: Trial, second: Second, *, step: Step, slo: Slo, record: RequestCounts, hold: Inadmissible
+def add_observation(
+    trial: Trial, observation: Observation, *, step: Step, slo: Slo, record: RequestCounts, hold: Inadmissible
 ) -> Trial:
     """The trial with one more second that counts."""
     if trial.settled_s < settling_s(record):
@@ -29,7 +37,7 @@ def heard(
         streams=tuple(
             stream
             if hold.latency and stream.name not in ANSWERS
-            else pend(stream, second, slo, against=_against(hold, stream))
+            else buffer_counts(stream, observation, slo, against=_counts_against_green(hold, stream))
             for stream in trial.streams
         ),
         tick_s=trial.tick_s + 1.0,
@@ -38,16 +46,17 @@ def heard(
         all_s=trial.all_s + 1.0,
     )
     if trial.wide_s >= WIDE_S:
-        trial = replace(trial, streams=tuple(widen(s, trial) for s in trial.streams), wide_s=0.0)
-    if not _due(trial):
+        trial = replace(trial, streams=tuple(close_wide_tick(s, trial) for s in trial.streams), wide_s=0.0)
+    if not _is_tick_due(trial):
         return trial
     closed = tuple(
-        close(stream, trial, step, slo, record, against=_against(hold, stream)) for stream in trial.streams
+        close_tick(stream, trial, step, slo, record, against=_counts_against_green(hold, stream))
+        for stream in trial.streams
     )
     return replace(trial, streams=closed, tick_s=0.0)
 
 
-def _against(hold: Inadmissible, stream: EvidenceStream) -> bool:
+def _counts_against_green(hold: Inadmissible, stream: EvidenceStream) -> bool:
     """Whether this stream's bad requests tell against green."""
     return not hold.busier or stream.name in ANSWERS
 
@@ -66,18 +75,20 @@ def log_worse(stream: EvidenceStream) -> float:
 
 def log_mean(trial: Trial, slo: Slo) -> float:
     """The same over all streams that there may be; one that is not open yet counts as 1."""
-    every = len(names(slo))
+    every = len(stream_names(slo))
     logs = [log_worse(stream) for stream in trial.streams]
     closed = every - len(logs)
     return log_sum([*logs, log(closed)] if closed > 0 else logs) - log(max(every, len(logs)))
 
 
-def pend(stream: EvidenceStream, second: Second, slo: Slo, *, against: bool) -> EvidenceStream:
+def buffer_counts(
+    stream: EvidenceStream, observation: Observation, slo: Slo, *, against: bool
+) -> EvidenceStream:
     """The second's counts wait for the ticks they belong to. `against`: a guard may count them."""
-    of, bad = counts(second.green, stream.name, stream.edge_s, slo)
+    of, bad = count_bad(observation.green, stream.name, stream.edge_s, slo)
     wide, blue_of, blue_bad = dict(stream.wide), 0, 0
-    for server, arm in {**second.blue, "": second.green}.items():
-        n, k = counts(arm, stream.name, stream.edge_s, slo)
+    for server, arm in {**observation.blue, "": observation.green}.items():
+        n, k = count_bad(arm, stream.name, stream.edge_s, slo)
         was_n, was_k = wide.get(server, (0, 0))
         if n:
             wide[server] = (was_n + n, was_k + k)
@@ -97,7 +108,7 @@ def _sum(one: Counts, other: Counts) -> Counts:
     return a, b, c, d
 
 
-def _due(trial: Trial) -> bool:
+def _is_tick_due(trial: Trial) -> bool:
     """By time and numbers of requests only, never by how they went."""
     n_b, _, n_c, _ = trial.streams[0].pending
     of = min(n_b or n_c, n_c)
@@ -105,7 +116,7 @@ def _due(trial: Trial) -> bool:
     return enough or trial.tick_s >= TICK_AT_MOST_S
 
 
-def close(
+def close_tick(
     stream: EvidenceStream, trial: Trial, step: Step, slo: Slo, record: RequestCounts, *, against: bool
 ) -> EvidenceStream:
     """The tick's counts become evidence; without one of the sides they wait for the next tick.
@@ -113,9 +124,9 @@ def close(
     `against`: bad requests of a green that is alone count, too, not only that they are few.
     """
     n_b, _, n_c, _ = stream.pending
-    phi = phi_of(learned(trial.calibration, stream.name, slo))
+    phi = phi_of(calibration_of(trial.calibration, stream.name, slo))
     if n_b and n_c:
-        requests = beside(
+        requests = update_with_control(
             stream.requests,
             stream.pending,
             margin=stream.margin,
@@ -126,19 +137,21 @@ def close(
         )
         return replace(stream, requests=requests, pending=NONE)
     if n_c and step.weight >= HOLD_BACK:
-        lens = _by_itself(stream, trial, slo, record, phi)
+        pair = _compare_with_baseline(stream, trial, slo, record, phi)
         if not against:
-            lens = replace(stream.requests, good=lens.good, most_good=lens.most_good)
-        return replace(stream, requests=lens, pending=NONE)
+            pair = replace(stream.requests, good=pair.good, most_good=pair.most_good)
+        return replace(stream, requests=pair, pending=NONE)
     return stream
 
 
-def _by_itself(stream: EvidenceStream, trial: Trial, slo: Slo, record: RequestCounts, phi: float) -> Lens:
+def _compare_with_baseline(
+    stream: EvidenceStream, trial: Trial, slo: Slo, record: RequestCounts, phi: float
+) -> EProcessPair:
     """Against blue's record, which is of another time: twice the margins, beyond what is not known of it."""
-    of, bad = counts(record, stream.name, stream.edge_s, slo)
-    low, high = interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
+    of, bad = count_bad(record, stream.name, stream.edge_s, slo)
+    low, high = wilson_interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
     promised = stream.promised or 0.0
-    return alone(
+    return update_without_control(
         stream.requests,
         stream.pending[2],
         stream.pending[3],
@@ -151,7 +164,7 @@ def _by_itself(stream: EvidenceStream, trial: Trial, slo: Slo, record: RequestCo
     )
 
 
-def widen(stream: EvidenceStream, trial: Trial) -> EvidenceStream:
+def close_wide_tick(stream: EvidenceStream, trial: Trial) -> EvidenceStream:
     """Each server's tick is one bad or good one: robust against failures that come in clumps."""
     spread = trial.calibration.get(stream.name)
     if stream.ticks is None or spread is None:
@@ -164,7 +177,7 @@ def widen(stream: EvidenceStream, trial: Trial) -> EvidenceStream:
     blue = [over for server, over in above.items() if server]
     green = [over for server, over in above.items() if not server]
     margin = tick_margin(stream, spread)
-    ticks = beside(
+    ticks = update_with_control(
         stream.ticks,
         (len(blue), sum(blue), len(green), sum(green)),
         margin=margin,

@@ -22,8 +22,8 @@ from math import exp, floor, lgamma, log, sqrt
 
 from agent.domain.calibration import Calibration
 from agent.domain.model import Objective, Slo, Step
-from agent.domain.request_counts import RequestCounts, over, quantile
-from agent.domain.trial import EvidenceStream, Lens, Trial
+from agent.domain.request_counts import RequestCounts, count_above, quantile
+from agent.domain.trial import EProcessPair, EvidenceStream, Trial
 
 ANSWERS = ("errors", "gave_up", "refused")
 LATENCIES = ("ttft", "itl", "e2e")
@@ -40,12 +40,12 @@ def objective_of(slo: Slo, name: str) -> Objective | None:
     return objectives.get(name)
 
 
-def names(slo: Slo) -> tuple[str, ...]:
+def stream_names(slo: Slo) -> tuple[str, ...]:
     """All streams that a rollout under this SLO may have."""
     return tuple(n for n in (*ANSWERS, *LATENCIES) if n != "itl" or slo.itl is not None)
 
 
-def counts(arm: RequestCounts, name: str, edge_s: float | None, slo: Slo) -> tuple[int, int]:
+def count_bad(arm: RequestCounts, name: str, edge_s: float | None, slo: Slo) -> tuple[int, int]:
     """(requests, bad ones) of an arm by this stream's measure."""
     if name == "errors":
         return arm.total, arm.errors
@@ -60,11 +60,11 @@ def counts(arm: RequestCounts, name: str, edge_s: float | None, slo: Slo) -> tup
     if objective is not None and edge_s == objective.under_s:
         exact: int = getattr(arm, f"over_{name}")
         return sum(histogram), exact
-    bad, of = over(histogram, edge_s)
+    bad, of = count_above(histogram, edge_s)
     return of, bad
 
 
-def opened(
+def open_streams(
     trial: Trial, *, step: Step, slo: Slo, control: RequestCounts, margin: float
 ) -> tuple[EvidenceStream, ...]:
     """The streams with those that can be judged from now on. `control`: all that is known of blue so far.
@@ -103,12 +103,12 @@ def _stream(
     margin: float,
     calibration: Mapping[str, Calibration],
 ) -> EvidenceStream:
-    objective, spread = objective_of(slo, name), learned(calibration, name, slo)
+    objective, spread = objective_of(slo, name), calibration_of(calibration, name, slo)
     promised = 1 - objective.share if objective else 1 - slo.errors if name == "errors" else None
-    of, bad = counts(control, name, edge_s, slo)
+    of, bad = count_bad(control, name, edge_s, slo)
     usual = bad / of if of >= LEAST_CONTROL else promised if promised is not None else UNKNOWN
     prior = min(max(float(of), 2 * LEAST_CONTROL), PRIOR)
-    ticks = Lens(bad=spread.tick_share * TICK_PRIOR, of=TICK_PRIOR) if spread else None
+    ticks = EProcessPair(bad=spread.tick_share * TICK_PRIOR, of=TICK_PRIOR) if spread else None
     least = max(margin / 2, usual / 4, DISASTER if name in LATENCIES and objective is None else 0.0)
     return EvidenceStream(
         name=name,
@@ -117,12 +117,12 @@ def _stream(
         usual=usual,
         margin=least,
         tolerance=max(2 * least, (1 - objective.share) / 2 if objective else 0.0),
-        requests=Lens(bad=usual * prior, of=prior),
+        requests=EProcessPair(bad=usual * prior, of=prior),
         ticks=ticks,
     )
 
 
-def learned(calibration: Mapping[str, Calibration], name: str, slo: Slo) -> Calibration | None:
+def calibration_of(calibration: Mapping[str, Calibration], name: str, slo: Slo) -> Calibration | None:
     """What blue's servers taught of how this stream's bad requests clump."""
     counted = name not in LATENCIES or objective_of(slo, name) is not None
     return calibration.get(name) if counted else None

@@ -14,9 +14,9 @@ from agent.domain.calibration import Calibration
 from agent.domain.model import Forecast, Plan, Slo, Step
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import EvidenceStream, Trial
-from agent.judge.eprocess import LEAST, MOST, gained, gained_alone
+from agent.judge.eprocess import LEAST, MOST, log_factor, log_factor_alone
 from agent.judge.evidence import HOLD_BACK, settling_s
-from agent.judge.failure_modes import counts, learned, opened, phi_of
+from agent.judge.failure_modes import calibration_of, count_bad, open_streams, phi_of
 
 NINE_OF_TEN = 2.3
 MARGINS = (0.02, 0.03, 0.05, 0.1, 0.2)
@@ -33,7 +33,7 @@ class _Traffic:
     beta: float
 
 
-def forecast(
+def forecast_plan(
     plan: Plan,
     *,
     slo: Slo,
@@ -84,10 +84,12 @@ def _proofs(step: Step, margin: float, traffic: _Traffic) -> Iterator[float]:
     if step.weight < step.parity:
         return
     slo, recent, calibration = traffic.slo, traffic.recent, traffic.calibration
-    for stream in opened(Trial(calibration=calibration), step=step, slo=slo, control=recent, margin=margin):
-        of, _ = counts(recent, stream.name, stream.edge_s, slo)
+    for stream in open_streams(
+        Trial(calibration=calibration), step=step, slo=slo, control=recent, margin=margin
+    ):
+        of, _ = count_bad(recent, stream.name, stream.edge_s, slo)
         if of:
-            phi = phi_of(learned(calibration, stream.name, slo))
+            phi = phi_of(calibration_of(calibration, stream.name, slo))
             yield log(1 / traffic.beta) / max(_per_request(stream, step), 1e-9) * phi
 
 
@@ -96,6 +98,6 @@ def _per_request(stream: EvidenceStream, step: Step) -> float:
     near = (q, q / 2, min(q + d / 2, 0.98))
     if step.weight >= HOLD_BACK:
         limit = min(max(q, stream.promised or 0.0) + 2 * d, 0.98)
-        return max(gained_alone(1.0, q, c, limit) for c in near if c < limit)
+        return max(log_factor_alone(1.0, q, c, limit) for c in near if c < limit)
     ratio = (100 - step.weight) / step.weight
-    return max((gained((ratio, ratio * q, 1.0, q), q, c, d) for c in near), default=inf)
+    return max((log_factor((ratio, ratio * q, 1.0, q), q, c, d) for c in near), default=inf)

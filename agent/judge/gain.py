@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from math import sqrt
 
 from agent.domain.model import Slo
-from agent.domain.request_counts import RequestCounts, over, quantile
+from agent.domain.request_counts import RequestCounts, count_above, quantile
 from agent.domain.trial import Trial
-from agent.judge.failure_modes import DISASTER, LATENCIES, learned, objective_of, phi_of
-from agent.judge.wording import BAD_ONES, duration
+from agent.judge.failure_modes import DISASTER, LATENCIES, calibration_of, objective_of, phi_of
+from agent.judge.wording import BAD_ONES, describe_duration
 
 SURE = 2.58
 LEAST = 10
@@ -62,7 +62,7 @@ class Gain:
         )
 
 
-def gain(
+def describe_gain(
     trial: Trial,
     *,
     slo: Slo,
@@ -75,7 +75,7 @@ def gain(
     one, other = level if beside else (green, record)
     found = [
         better
-        for better in _compared(trial, slo, one, other, beside=beside)
+        for better in _comparisons(trial, slo, one, other, beside=beside)
         if min(better.of, better.blue_of) >= LEAST
         and better.z >= SURE
         and (beside or better.at_most(ANOTHER_TIME))
@@ -92,7 +92,7 @@ def _least(trial: Trial, slo: Slo, name: str, *, beside: bool) -> float:
     return 2 * margin if not beside else margin if unknown else 0.0
 
 
-def _compared(
+def _comparisons(
     trial: Trial, slo: Slo, green: RequestCounts, blue: RequestCounts, *, beside: bool
 ) -> Iterator[Gain]:
     promised = [name for name in LATENCIES if objective_of(slo, name) is not None]
@@ -100,7 +100,7 @@ def _compared(
     def better(what: str, streams: Iterable[str], mine: tuple[int, int], theirs: tuple[int, int]) -> Gain:
         (bad, of), (blue_bad, blue_of) = mine, theirs
         names = tuple(streams)
-        phi = max(phi_of(learned(trial.calibration, name, slo)) for name in names)
+        phi = max(phi_of(calibration_of(trial.calibration, name, slo)) for name in names)
         least = max(_least(trial, slo, name, beside=beside) for name in names)
         return Gain(what=what, of=of, bad=bad, blue_of=blue_of, blue_bad=blue_bad, phi=phi, least=least)
 
@@ -114,5 +114,5 @@ def _compared(
         mine, theirs = getattr(green, name), getattr(blue, name)
         edge_s = quantile(theirs, 0.5)
         if edge_s is not None:
-            what = BAD_ONES[name].format(edge=duration(edge_s))
-            yield better(what, (name,), over(mine, edge_s), over(theirs, edge_s))
+            what = BAD_ONES[name].format(edge=describe_duration(edge_s))
+            yield better(what, (name,), count_above(mine, edge_s), count_above(theirs, edge_s))

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from agent.domain.model import Slo
 from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import Second, Trial
-from agent.judge.failure_modes import LATENCIES, counts, learned, phi_of
-from agent.judge.wording import interval
+from agent.domain.trial import Observation, Trial
+from agent.judge.failure_modes import LATENCIES, calibration_of, count_bad, phi_of
+from agent.judge.wording import wilson_interval
 
 REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty are bad while few of blue's are
 LATE_AFTER_S = 30.0  # of a share: what it begins with is late, and comes at once
@@ -17,25 +17,27 @@ WEDGED_S = 60.0
 FRESH_S = 10.0  # an older scrape says nothing of now
 
 
-def wedged_s(trial: Trial, second: Second) -> float:
+def count_wedged_s(trial: Trial, observation: Observation) -> float:
     """For how long green has run requests without a token."""
-    pulse = second.green_pulse
+    pulse = observation.green_pulse
     if pulse is None or pulse.age_s > FRESH_S:
         return trial.wedged_s
     stands = pulse.running > 0 and pulse.tokens == 0
     return trial.wedged_s + 1.0 if stands else 0.0
 
 
-def broken(trial: Trial, second: Second, *, slo: Slo, green: RequestCounts, control: RequestCounts) -> str:
+def find_violation(
+    trial: Trial, observation: Observation, *, slo: Slo, green: RequestCounts, control: RequestCounts
+) -> str:
     """Why green goes back at once; "" when it need not. `green`, `control`: counts of this step."""
-    if second.green_pulse is not None and second.green_pulse.restarted:
+    if observation.green_pulse is not None and observation.green_pulse.restarted:
         return "its process is another one than before: it ended, and something started it again"
     if trial.wedged_s >= WEDGED_S:
         return f"it has run requests for {trial.wedged_s:.0f} s and not one token came"
-    return next(_mostly_bad(trial, slo, green, control), "")
+    return next(_violations(trial, slo, green, control), "")
 
 
-def _mostly_bad(trial: Trial, slo: Slo, green: RequestCounts, control: RequestCounts) -> Iterator[str]:
+def _violations(trial: Trial, slo: Slo, green: RequestCounts, control: RequestCounts) -> Iterator[str]:
     """Late ones come in clumps, so that twenty of them may be one pause: as many as say what twenty would.
 
     Only those of seconds that count are asked, not of another load or a cold cache.
@@ -44,14 +46,14 @@ def _mostly_bad(trial: Trial, slo: Slo, green: RequestCounts, control: RequestCo
     if green.unreached >= UNREACHED and green.unreached >= BAD * green.asked and well:
         yield f"{green.unreached} of {green.asked} requests could not reach it"
     for stream in trial.streams:
-        (of, bad), needed = counts(green, stream.name, stream.edge_s, slo), float(REQUESTS)
+        (of, bad), needed = count_bad(green, stream.name, stream.edge_s, slo), float(REQUESTS)
         if stream.name in LATENCIES:
             of, bad = stream.counted[2:] if trial.valid_s >= LATE_AFTER_S else (0, 0)
-            needed *= phi_of(learned(trial.calibration, stream.name, slo))
-        control_of, control_bad = counts(control, stream.name, stream.edge_s, slo)
+            needed *= phi_of(calibration_of(trial.calibration, stream.name, slo))
+        control_of, control_bad = count_bad(control, stream.name, stream.edge_s, slo)
         if of < needed or bad < BAD * of:
             continue
-        _, high = interval(control_bad, control_of) or (0.0, 1.0)
+        _, high = wilson_interval(control_bad, control_of) or (0.0, 1.0)
         compared = control_of >= CONTROL_AT_LEAST and control_bad < CONTROL_BAD * control_of
         compared = compared and high < CONTROL_HIGH
         if compared or (stream.name == "errors" and control_of < CONTROL_AT_LEAST):

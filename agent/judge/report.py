@@ -5,7 +5,7 @@ from math import exp
 
 from agent.domain.trial import EvidenceStream, Trial
 from agent.judge.evidence import log_worse
-from agent.judge.wording import counted, interval
+from agent.judge.wording import describe_counts, wilson_interval
 
 MOST = 700.0  # the largest power of e that a float holds
 
@@ -34,12 +34,12 @@ class EvidenceReport:
     says: str
 
 
-def accounts(trial: Trial) -> tuple[EvidenceReport, ...]:
+def report_evidence(trial: Trial) -> tuple[EvidenceReport, ...]:
     """One for each stream that is judged so far."""
-    return tuple(_account(stream) for stream in trial.streams)
+    return tuple(_report_stream(stream) for stream in trial.streams)
 
 
-def _account(stream: EvidenceStream) -> EvidenceReport:
+def _report_stream(stream: EvidenceStream) -> EvidenceReport:
     blue_of, blue_bad, of, bad = stream.counted
     worse = log_worse(stream)
     return EvidenceReport(
@@ -47,18 +47,18 @@ def _account(stream: EvidenceStream) -> EvidenceReport:
         edge_s=stream.edge_s,
         green_bad=bad,
         green_of=of,
-        green_interval=interval(bad, of),
+        green_interval=wilson_interval(bad, of),
         blue_bad=blue_bad,
         blue_of=blue_of,
-        blue_interval=interval(blue_bad, blue_of),
+        blue_interval=wilson_interval(blue_bad, blue_of),
         margin=stream.margin,
         tolerance=stream.tolerance,
-        worse=_value(worse),
-        not_worse=_value(stream.requests.most_good),
+        worse=_e_value(worse),
+        not_worse=_e_value(stream.requests.most_good),
         chance=min(1.0, exp(-min(worse, MOST))),
-        says=counted(stream),
+        says=describe_counts(stream),
     )
 
 
-def _value(log_e: float) -> float:
+def _e_value(log_e: float) -> float:
     return float(f"{exp(min(log_e, MOST)):.3g}")

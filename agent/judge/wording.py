@@ -15,7 +15,7 @@ BAD_ONES = {
 Z95 = 1.96
 
 
-def interval(bad: int, of: int) -> tuple[float, float] | None:
+def wilson_interval(bad: int, of: int) -> tuple[float, float] | None:
     """Wilson (1927): 95 % of such intervals hold the true share; None without requests."""
     if not of:
         return None
@@ -25,24 +25,24 @@ def interval(bad: int, of: int) -> tuple[float, float] | None:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def counted(stream: EvidenceStream) -> str:
+def describe_counts(stream: EvidenceStream) -> str:
     """As in "green: 37 of 412 requests with a first token after 500 ms, blue: 9 of 1,230"."""
     blue_of, blue_bad, of, bad = stream.counted
-    what = BAD_ONES[stream.name].format(edge=duration(stream.edge_s or 0.0))
+    what = BAD_ONES[stream.name].format(edge=describe_duration(stream.edge_s or 0.0))
     blue = f"blue: {blue_bad:,} of {blue_of:,}" if blue_of else f"blue's record: {stream.usual:.1%}"
     return f"green: {bad:,} of {of:,} requests {what}, {blue}"
 
 
-def chance(log_worse: float, margin: float) -> str:
+def describe_chance(log_worse: float, margin: float) -> str:
     """How surprising the evidence is, in a sentence for a person."""
     odds = exp(min(log_worse, 30.0))
-    return f"chance of this if green were no worse than {points(margin)}: under 1 in {int(odds):,}"
+    return f"chance of this if green were no worse than {describe_points(margin)}: under 1 in {int(odds):,}"
 
 
-def points(share: float) -> str:
+def describe_points(share: float) -> str:
     value = f"{100 * share:.2g}"
     return f"{value} point" if value == "1" else f"{value} points"
 
 
-def duration(seconds: float) -> str:
+def describe_duration(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -9,34 +9,45 @@ from agent.domain.model import OutcomeResult
 from agent.domain.state import Phase, State, Suggestion
 from agent.machine.default_plan import plan_for
 from agent.machine.guard import altering_knobs
-from agent.machine.lease import keep_alive, lately
+from agent.machine.lease import keep_alive, recent_traffic
 from agent.machine.starting import start_rollout
-from agent.machine.transitions import Moved, Rules, ask, awaited, close, enter, remember, stay
+from agent.machine.transitions import (
+    Moved,
+    Rules,
+    close_suggestion,
+    enter_phase,
+    is_awaited,
+    remember_outcome,
+    request_effect,
+    without_effects,
+)
 
 ANSWER_S = 900.0  # vLLM's own check takes a minute; beyond this the engine's deadline has failed too
 
 
-def check(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Moved:
+def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Moved:
     """Ask what would come of it; what was suggested before is void."""
     asked = replace(
-        enter(state, Phase.CHECKING, at, suggestion.proposal.why),
+        enter_phase(state, Phase.CHECKING, at, suggestion.proposal.why),
         suggestions=state.suggestions + 1,
         suggestion=suggestion,
     )
     setting = {**(state.blue.setting if state.blue else {}), **suggestion.proposal.to}
-    return ask(asked, Preflight(number=0, servers=state.standing, setting=setting, wanted=rules.strategy))
+    return request_effect(
+        asked, Preflight(number=0, servers=state.standing, setting=setting, wanted=rules.strategy)
+    )
 
 
-def preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
+def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
     """Put it before a person; in `auto` mode an auto-class change inside its bounds approves itself."""
     suggestion = state.suggestion
-    if suggestion is None or not awaited(state, event.number):
-        return stay(state)
+    if suggestion is None or not is_awaited(state, event.number):
+        return without_effects(state)
     prospect = event.prospect
     if prospect.problem:
         result: OutcomeResult = "refused" if prospect.lasting else "undecided"
-        return refuse(state, event.at, prospect.problem, result)
-    recent, recent_s = lately(state, event.at)
+        return refuse_suggestion(state, event.at, prospect.problem, result)
+    recent, recent_s = recent_traffic(state, event.at)
     rate_rps = recent.asked / recent_s if recent_s else None
     plan = plan_for(rules.plan, prospect, len(state.standing), rate_rps)
     if rules.exam.always or altering_knobs(suggestion.proposal):
@@ -46,52 +57,56 @@ def preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
     )
     sealed = rules.guard.seal(suggestion, prospect, at=event.at, plan=plan, forecast=forecast)
     open_ = replace(state, suggestion=sealed, awaiting=None)
-    proposed = enter(open_, Phase.PROPOSED, event.at, sealed.proposal.why)
+    proposed = enter_phase(open_, Phase.PROPOSED, event.at, sealed.proposal.why)
     bounds = [rules.guard.bounds.get(knob) for knob in sealed.proposal.to]
     if state.mode != "auto" or sealed.proposal.klass != "auto" or None in bounds or state.paused:
-        return stay(proposed)
+        return without_effects(proposed)
     allowed = "; ".join(
         f"{k} in {b.min}..{b.max}" for k, b in zip(sealed.proposal.to, bounds, strict=True) if b
     )
     return start_rollout(proposed, event.at, f"auto mode, inside the bounds {allowed}")
 
 
-def refuse(state: State, at: datetime, why: str, result: OutcomeResult) -> Moved:
+def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResult) -> Moved:
     suggestion = state.suggestion
     if suggestion is None:
-        return stay(state)
-    state = remember(state, at, result, why)
+        return without_effects(state)
+    state = remember_outcome(state, at, result, why)
     refused = replace(suggestion, status="refused", notes=(*suggestion.notes, why))
     ended = replace(state, suggestion=refused, awaiting=None)
-    return stay(enter(ended, Phase.OBSERVING, at, f"{suggestion.id} cannot be done: {why}"))
+    return without_effects(enter_phase(ended, Phase.OBSERVING, at, f"{suggestion.id} cannot be done: {why}"))
 
 
-def unanswered(_: Rules, state: State, event: EffectFailed) -> Moved:
+def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     """The question could not be asked: that says nothing about the values."""
-    if not awaited(state, event.number):
-        return stay(state)
-    return refuse(state, event.at, event.why, "undecided")
+    if not is_awaited(state, event.number):
+        return without_effects(state)
+    return refuse_suggestion(state, event.at, event.why, "undecided")
 
 
-def wait(_: Rules, state: State, event: Observed) -> Moved:
+def await_preflight(_: Rules, state: State, event: Observed) -> Moved:
     suggestion = state.suggestion
     if suggestion is not None and event.at > suggestion.made_at + timedelta(seconds=ANSWER_S):
-        return refuse(state, event.at, f"no answer of the engine within {ANSWER_S:.0f} s", "undecided")
+        return refuse_suggestion(
+            state, event.at, f"no answer of the engine within {ANSWER_S:.0f} s", "undecided"
+        )
     return keep_alive(state, event.at)
 
 
 def deny(_: Rules, state: State, event: Denied) -> Moved:
     suggestion = state.suggestion
     if suggestion is None or suggestion.id != event.suggestion:
-        return stay(state)
+        return without_effects(state)
     denied = replace(suggestion, status="denied", decided_by=event.actor)
-    state = remember(replace(state, suggestion=denied, awaiting=None), event.at, "denied", event.reason)
+    state = remember_outcome(
+        replace(state, suggestion=denied, awaiting=None), event.at, "denied", event.reason
+    )
     note = f"{event.actor} denied {suggestion.id}: {event.reason}"
-    return stay(enter(state, Phase.OBSERVING, event.at, note))
+    return without_effects(enter_phase(state, Phase.OBSERVING, event.at, note))
 
 
-def void(state: State, at: datetime, why: str) -> State:
+def withdraw_suggestion(state: State, at: datetime, why: str) -> State:
     """What was asked for no longer holds."""
     awaiting = None if isinstance(state.awaiting, Preflight) else state.awaiting
-    ended = replace(state, suggestion=close(state.suggestion, "superseded"), awaiting=awaiting)
-    return enter(ended, Phase.OBSERVING, at, why)
+    ended = replace(state, suggestion=close_suggestion(state.suggestion, "superseded"), awaiting=awaiting)
+    return enter_phase(ended, Phase.OBSERVING, at, why)

@@ -7,12 +7,21 @@ from datetime import datetime
 from agent.domain.events import Approved, ChangeAsked, Denied, Observed, Paused, Resumed, ServerLost
 from agent.domain.model import Proposal
 from agent.domain.state import Phase, State, Suggestion
-from agent.machine.checking import check
+from agent.machine.checking import check_suggestion
 from agent.machine.guard import PERSON, ProposalRefusal, base_digest
 from agent.machine.lease import keep_alive
-from agent.machine.restoring import missing, restore
+from agent.machine.restoring import missing_server, restore
 from agent.machine.starting import start_rollout
-from agent.machine.transitions import Moved, Rules, close, enter, led, of_fleet, remember, stay
+from agent.machine.transitions import (
+    Moved,
+    Rules,
+    choose_blue,
+    close_suggestion,
+    enter_phase,
+    is_in_fleet,
+    remember_outcome,
+    without_effects,
+)
 from lint.precedence import ranked
 from vllm_facts.values import ChangeClass, Knob, Value
 
@@ -63,7 +72,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
             state, one.proposal, policy=one.policy, at=event.at, reading=reading, slo=rules.slo
         )
         if isinstance(found, Suggestion):
-            return check(rules, state, found, event.at)
+            return check_suggestion(rules, state, found, event.at)
         held_back = held_back or f"{one.rule} is held back: {found.why}"
     yielding = dict.fromkeys(
         f"{lost.what.rule} yields to {lost.by}: {lost.why}" for lost in ordered.outranked
@@ -82,7 +91,7 @@ def _noted(note: str, at: datetime, held_back: str, yielding: tuple[str, ...]) -
     return "; ".join((held_back, *yielding[: SAID_AT_MOST - 1]))
 
 
-def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:
+def request_change(rules: Rules, state: State, event: ChangeAsked) -> Moved:
     """A person's wish becomes a suggestion; it takes the place of one that was open."""
     asked = Proposal(
         rule=PERSON,
@@ -95,19 +104,23 @@ def ask_for(rules: Rules, state: State, event: ChangeAsked) -> Moved:
     )
     found = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at, slo=rules.slo)
     if isinstance(found, ProposalRefusal):
-        return stay(replace(state, note=found.why))
-    return check(rules, replace(state, suggestion=close(state.suggestion, "superseded")), found, event.at)
+        return without_effects(replace(state, note=found.why))
+    return check_suggestion(
+        rules, replace(state, suggestion=close_suggestion(state.suggestion, "superseded")), found, event.at
+    )
 
 
-def wait(_: Rules, state: State, event: Observed) -> Moved:
+def await_decision(_: Rules, state: State, event: Observed) -> Moved:
     """A suggestion ends by itself when its time is over or the setting it was made for is gone."""
     suggestion = state.suggestion
     if suggestion is None or state.blue is None or suggestion.base != base_digest(state.blue.setting):
-        gone = replace(state, suggestion=close(suggestion, "superseded"))
-        return stay(enter(gone, Phase.OBSERVING, event.at, "the setting in force changed"))
+        gone = replace(state, suggestion=close_suggestion(suggestion, "superseded"))
+        return without_effects(enter_phase(gone, Phase.OBSERVING, event.at, "the setting in force changed"))
     if event.at >= suggestion.expires_at:
-        gone = replace(state, suggestion=close(suggestion, "expired"))
-        return stay(enter(gone, Phase.OBSERVING, event.at, f"nobody decided on {suggestion.id} in time"))
+        gone = replace(state, suggestion=close_suggestion(suggestion, "expired"))
+        return without_effects(
+            enter_phase(gone, Phase.OBSERVING, event.at, f"nobody decided on {suggestion.id} in time")
+        )
     return keep_alive(state, event.at)
 
 
@@ -121,42 +134,42 @@ def approve(_: Rules, state: State, event: Approved) -> Moved:
         or (suggestion.id, suggestion.digest, suggestion.status) != (event.suggestion, event.digest, "open")
         or event.at >= suggestion.expires_at
     ):
-        return stay(state)
+        return without_effects(state)
     return start_rollout(state, event.at, event.actor)
 
 
 def deny(_: Rules, state: State, event: Denied) -> Moved:
     suggestion = state.suggestion
     if suggestion is None or (suggestion.id, suggestion.status) != (event.suggestion, "open"):
-        return stay(state)
+        return without_effects(state)
     denied = replace(suggestion, status="denied", decided_by=event.actor)
-    state = remember(replace(state, suggestion=denied), event.at, "denied", event.reason)
-    return stay(
-        enter(state, Phase.OBSERVING, event.at, f"{event.actor} denied {suggestion.id}: {event.reason}")
+    state = remember_outcome(replace(state, suggestion=denied), event.at, "denied", event.reason)
+    return without_effects(
+        enter_phase(state, Phase.OBSERVING, event.at, f"{event.actor} denied {suggestion.id}: {event.reason}")
     )
 
 
 def cool_down(_: Rules, state: State, event: Observed) -> Moved:
     if state.until is None or event.at >= state.until:
-        return stay(enter(state, Phase.OBSERVING, event.at, ""))
+        return without_effects(enter_phase(state, Phase.OBSERVING, event.at, ""))
     return keep_alive(state, event.at)
 
 
 def pause(_: Rules, state: State, event: Paused) -> Moved:
     """Nothing new is suggested or started; a rollout on its way goes on."""
-    return stay(replace(state, paused=True, note=f"paused by {event.actor}"))
+    return without_effects(replace(state, paused=True, note=f"paused by {event.actor}"))
 
 
 def resume(_: Rules, state: State, event: Resumed) -> Moved:
-    return stay(replace(state, paused=False, note=f"resumed by {event.actor}"))
+    return without_effects(replace(state, paused=False, note=f"resumed by {event.actor}"))
 
 
-def server_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     """Replace an exited server that trimtab started. What somebody else started is theirs to start again."""
-    if not of_fleet(state, event):
-        return stay(state)
+    if not is_in_fleet(state, event):
+        return without_effects(state)
     why = f"{event.server}: {event.why}"
-    lost = missing(state)
+    lost = missing_server(state)
     if not event.gone or lost is None or not lost.ours or state.mode == "advise":
-        return stay(led(replace(state, note=why)))
+        return without_effects(choose_blue(replace(state, note=why)))
     return restore(rules, state, event.at, why)

@@ -24,11 +24,11 @@ def plan_for(plan: Plan, prospect: PreflightResult, servers: int, rate_rps: floa
     if servers > 1:
         at = [replace(step, weight=parity) for step in at[-1:]]
         hold = replace(hold, weight=100 - parity, parity=100 - parity)
-    shared = [*_in_time(below, rate_rps), *(replace(step, parity=parity) for step in at)]
+    shared = [*_shares_in_time(below, rate_rps), *(replace(step, parity=parity) for step in at)]
     return replace(plan, steps=(*shared, hold))
 
 
-def _in_time(below: list[Step], rate_rps: float | None) -> list[Step]:
+def _shares_in_time(below: list[Step], rate_rps: float | None) -> list[Step]:
     """With shares that see their requests within half of the time they have; growing, as before."""
     if not rate_rps:
         return below

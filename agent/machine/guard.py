@@ -16,7 +16,7 @@ from vllm_facts.values import Knob, Setting, Value
 PERSON = "person"  # the rule of a change that a person asks for
 DENIED_FOR = timedelta(hours=24)  # a person's no is not asked again the same day
 ALL = 100  # percent
-SHOWN_AT_MOST = 80  # characters of a value that is refused
+LONGEST_VALUE = 80  # characters of a value that is refused
 MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
 
 
@@ -50,7 +50,7 @@ class Guard:
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
             return ProposalRefusal(why=f"{why}; only what relieves that is suggested meanwhile")
         found = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
-        if isinstance(found, Suggestion) and (why := _tried_before(state.outcomes, found.proposal.to, at)):
+        if isinstance(found, Suggestion) and (why := _earlier_outcome(state.outcomes, found.proposal.to, at)):
             return ProposalRefusal(why=why)
         return found
 
@@ -86,7 +86,7 @@ class Guard:
         blue = state.blue
         if blue is None:
             return ProposalRefusal(why="no server is known to run: nothing can be changed")
-        if why := _unfit(state):
+        if why := _blocker(state):
             return ProposalRefusal(why=why)
         barred = [why for knob, wanted in proposal.to.items() if (why := self._barred(knob, wanted))]
         if barred:
@@ -136,15 +136,15 @@ class Guard:
         altering = altering_knobs(proposal)
         if prospect.strategy == "swap" or altering:
             proposal = replace(proposal, klass="gated")
-        told = _told(prospect, plan, forecast, len(suggestion.servers))
-        return _sealed(
+        told = _describe_rollout(prospect, plan, forecast, len(suggestion.servers))
+        return _with_digest(
             replace(
                 suggestion,
                 proposal=proposal,
                 prospect=prospect,
                 plan=plan,
                 forecast=forecast,
-                notes=(*suggestion.notes, *told, *_examined(plan, altering)),
+                notes=(*suggestion.notes, *told, *_describe_examination(plan, altering)),
                 expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
                 status="open",
             )
@@ -156,18 +156,18 @@ class Guard:
         The value of a knob that is not tunable is not repeated: it may be a secret.
         """
         bound = self.bounds.get(knob, Bound())
-        if not tunable(knob) and not _names(bound, wanted):
+        if not tunable(knob) and not _allows(bound, wanted):
             why = (
-                f"[targets.bounds.{_key(knob)}] does not admit the value"
+                f"[targets.bounds.{_toml_key(knob)}] does not admit the value"
                 if bound.allowed or bound.min is not None or bound.max is not None
                 else f"{knob} is not one of the performance knobs that trimtab tunes"
             )
             return (
                 f"a change of {knob} was asked for: {why}; an operator who wants it names the value in "
-                f"[targets.bounds.{_key(knob)}] with `allowed`, or changes the server by hand"
+                f"[targets.bounds.{_toml_key(knob)}] with `allowed`, or changes the server by hand"
             )
         if why := misfit(knob, wanted):
-            shown = json.dumps(wanted)[:SHOWN_AT_MOST]
+            shown = json.dumps(wanted)[:LONGEST_VALUE]
             return f"{knob}={shown} was asked for: {knob} {why}; ask for such a value"
         return ""
 
@@ -182,15 +182,18 @@ class Guard:
                 return now, f"{knob}={wanted} is not one of the allowed {list(bound.allowed)}"
             return wanted, ""
         why = f"the bounds are {bound.min} to {bound.max}"
-        clamped = _between(number, bound.min, bound.max)
+        clamped = _clamp(number, bound.min, bound.max)
         if stepwise and current is None:
             return now, f"{knob} is not given, and its present value is not known: no step can be measured"
         if stepwise and current:
-            near = _between(clamped, current / 2**bound.octaves, current * 2**bound.octaves)
+            near = _clamp(clamped, current / 2**bound.octaves, current * 2**bound.octaves)
             if near != clamped:
                 clamped, why = near, f"one step is at most {bound.octaves:g} octave(s) from {now}"
         if bound.allowed and clamped not in bound.allowed:
-            clamped, why = _towards(clamped, current, bound.allowed), f"the allowed are {list(bound.allowed)}"
+            clamped, why = (
+                _nearest_allowed(clamped, current, bound.allowed),
+                f"the allowed are {list(bound.allowed)}",
+            )
         if clamped == number:
             return wanted, ""
         if current is not None and (clamped - current) * (number - current) <= 0:
@@ -209,17 +212,17 @@ def base_digest(setting: Setting) -> str:
     return digest({knob: value for knob, value in setting.items() if value is not None})
 
 
-def _names(bound: Bound, value: Value) -> bool:
+def _allows(bound: Bound, value: Value) -> bool:
     """Whether the operator's table allows exactly this value. True is not 1, and "1" is not 1."""
     listed = any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in bound.allowed)
     if bound.min is None and bound.max is None:
         return listed
     number = _number(value)
-    within = number is not None and _between(number, bound.min, bound.max) == number
+    within = number is not None and _clamp(number, bound.min, bound.max) == number
     return within and (listed or not bound.allowed)
 
 
-def _key(knob: Knob) -> str:
+def _toml_key(knob: Knob) -> str:
     """The knob as a key of TOML."""
     return f'"{knob}"' if "." in knob else knob
 
@@ -228,7 +231,7 @@ def _number(value: Value) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _towards(value: float, current: float | None, allowed: tuple[Value, ...]) -> float:
+def _nearest_allowed(value: float, current: float | None, allowed: tuple[Value, ...]) -> float:
     """The allowed number nearest to the value that is no further away than it; the current one if none is."""
     numbers = [number for number in map(_number, allowed) if number is not None]
     if current is None:
@@ -237,12 +240,12 @@ def _towards(value: float, current: float | None, allowed: tuple[Value, ...]) ->
     return min((n for n in numbers if low <= n <= high), key=lambda n: abs(n - value), default=current)
 
 
-def _between(value: float, low: float | None, high: float | None) -> float:
+def _clamp(value: float, low: float | None, high: float | None) -> float:
     raised = value if low is None else max(value, low)
     return raised if high is None else min(raised, high)
 
 
-def _tried_before(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> str:
+def _earlier_outcome(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> str:
     """Why these values must not be tried again; empty when they may."""
     for outcome in reversed(outcomes):
         if outcome.result == "undecided" or not any(k in to and to[k] == v for k, v in outcome.to.items()):
@@ -259,7 +262,7 @@ def _tried_before(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: d
     return ""
 
 
-def _unfit(state: State) -> str:
+def _blocker(state: State) -> str:
     """Why no change can be made of these servers; empty when one can."""
     if state.gone:
         return f"{', '.join(state.gone)} is gone: nothing is changed until it serves again"
@@ -270,7 +273,9 @@ def _unfit(state: State) -> str:
     return ""
 
 
-def _told(prospect: PreflightResult, plan: Plan, forecast: Forecast | None, servers: int) -> tuple[str, ...]:
+def _describe_rollout(
+    prospect: PreflightResult, plan: Plan, forecast: Forecast | None, servers: int
+) -> tuple[str, ...]:
     """How it will be done and how long that takes, in sentences."""
     start = "" if prospect.start_s is None else f"a start takes about {prospect.start_s:.0f} s; "
     said = [f"{prospect.strategy}: {prospect.why}"] if prospect.why else []
@@ -281,16 +286,16 @@ def _told(prospect: PreflightResult, plan: Plan, forecast: Forecast | None, serv
         )
     if servers > 1:
         said.append(f"{servers} servers, one after the other")
-    said.append(start + (_expected(forecast, plan) if forecast else _at_least(plan)))
+    said.append(start + (_describe_forecast(forecast, plan) if forecast else _describe_minimum(plan)))
     return (*said, *prospect.notes)
 
 
-def _at_least(plan: Plan) -> str:
+def _describe_minimum(plan: Plan) -> str:
     least_s = sum(step.at_least_s for step in plan.steps)
     return f"a rollout takes at least {least_s:.0f} s after green is up; without traffic it is never known"
 
 
-def _expected(forecast: Forecast, plan: Plan) -> str:
+def _describe_forecast(forecast: Forecast, plan: Plan) -> str:
     """Before anybody approves: how long until it is known what the change does."""
     held = plan.steps[-1].weight
     share = "all traffic" if held >= ALL else f"{held} % of the traffic, one old server the rest,"
@@ -307,7 +312,7 @@ def _expected(forecast: Forecast, plan: Plan) -> str:
     return f"{said}; the limit at {weights} is too short for that: it may be taken back undecided{fix}"
 
 
-def _examined(plan: Plan, altering: tuple[Knob, ...]) -> tuple[str, ...]:
+def _describe_examination(plan: Plan, altering: tuple[Knob, ...]) -> tuple[str, ...]:
     """What comes before the canary, where answers may change."""
     if not plan.examine_s:
         return ()
@@ -315,7 +320,7 @@ def _examined(plan: Plan, altering: tuple[Knob, ...]) -> tuple[str, ...]:
     return (f"{may}green's to the golden prompts are compared with blue's before it gets any traffic",)
 
 
-def _sealed(suggestion: Suggestion) -> Suggestion:
+def _with_digest(suggestion: Suggestion) -> Suggestion:
     """With the digest of everything that a person is shown."""
     shown = asdict(suggestion)
     for late in ("digest", "status", "decided_by"):

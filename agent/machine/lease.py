@@ -11,26 +11,30 @@ from agent.machine.transitions import (
     LONGEST_PAUSE,
     Moved,
     Rules,
-    ask,
-    ask_again,
-    awaited,
-    later,
-    stay,
+    is_awaited,
+    repeat_effect,
+    request_effect,
+    retry_later,
+    without_effects,
 )
 
 
 def keep_alive(state: State, at: datetime) -> Moved:
     """Once a second: try again what is due, renew what is in force. In advise mode nothing is written."""
     if state.mode == "advise":
-        return stay(state)
-    if state.awaiting is not None and state.retry_at is not None and due(at, state.retry_at, LONGEST_PAUSE):
-        return ask_again(state)
+        return without_effects(state)
+    if (
+        state.awaiting is not None
+        and state.retry_at is not None
+        and is_due(at, state.retry_at, LONGEST_PAUSE)
+    ):
+        return repeat_effect(state)
     if state.route is not None and not isinstance(state.awaiting, Route):
         return state, (KeepAlive(route=state.route),)
-    return stay(state)
+    return without_effects(state)
 
 
-def due(at: datetime, then: datetime, longest: timedelta) -> bool:
+def is_due(at: datetime, then: datetime, longest: timedelta) -> bool:
     """It is time; or `then` is further away than was ever waited for: the clock was set back."""
     return at >= then or at < then - longest
 
@@ -38,7 +42,7 @@ def due(at: datetime, then: datetime, longest: timedelta) -> bool:
 RECENT = timedelta(seconds=60)
 
 
-def lately(state: State, at: datetime) -> tuple[RequestCounts, float]:
+def recent_traffic(state: State, at: datetime) -> tuple[RequestCounts, float]:
     """What the fleet's requests did in the last one to two minutes, and in how many seconds."""
     if state.recent_since is None:
         return RequestCounts(), 0.0
@@ -46,26 +50,26 @@ def lately(state: State, at: datetime) -> tuple[RequestCounts, float]:
     return sum(state.recent, RequestCounts()), (at - state.recent_since + earlier).total_seconds()
 
 
-def routed(_: Rules, state: State, event: Routed) -> Moved:
+def on_routed(_: Rules, state: State, event: Routed) -> Moved:
     """The split asked for at the start is in force."""
-    if not awaited(state, event.number):
-        return stay(state)
-    return stay(replace(state, awaiting=None, tries=0))
+    if not is_awaited(state, event.number):
+        return without_effects(state)
+    return without_effects(replace(state, awaiting=None, tries=0))
 
 
-def drained(_: Rules, state: State, event: Drained) -> Moved:
+def on_drained(_: Rules, state: State, event: Drained) -> Moved:
     """It has nothing open any more: it stops, where it gives its place and may come back; else it goes."""
     effect, rollout = state.awaiting, state.rollout
     if not isinstance(effect, Drain) or rollout is None or effect.number != event.number:
-        return stay(state)
+        return without_effects(state)
     state = replace(state, rollout=replace(rollout, lost=rollout.lost + event.lost))
     state = replace(state, note=f"{effect.server.name} is drained, {event.lost} requests lost")
-    following = Stop if state.phase is Phase.VACATING else Retire
-    return ask(state, following(number=0, server=effect.server))
+    following = Stop if state.phase is Phase.DRAINING else Retire
+    return request_effect(state, following(number=0, server=effect.server))
 
 
-def try_again(_: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     """Past the point where giving up would help: the same effect again after a pause."""
-    if not awaited(state, event.number):
-        return stay(state)
-    return stay(later(state, event.at, event.why))
+    if not is_awaited(state, event.number):
+        return without_effects(state)
+    return without_effects(retry_later(state, event.at, event.why))

@@ -7,10 +7,10 @@ from agent.domain.effects import Effect, KeepAlive, Route, Stop
 from agent.domain.events import Event, Observed, Retired, ServerLost
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
-from agent.machine.checking import void
-from agent.machine.lease import RECENT, due
-from agent.machine.routes import without
-from agent.machine.transitions import IDLE, Moved, also_retire
+from agent.machine.checking import withdraw_suggestion
+from agent.machine.lease import RECENT, is_due
+from agent.machine.routes import route_without
+from agent.machine.transitions import IDLE, Moved, add_retirement
 
 LATE = timedelta(seconds=30)  # requests of a green that was rolled back still end
 STEADY_TICKS = 240  # one hour of one server: enough to replace any older calibration
@@ -43,7 +43,7 @@ def charge_error_budget(state: State, event: Event) -> State:
     """Count every server's requests against the error budget."""
     if not isinstance(event, Observed):
         return state
-    return replace(state, budget=state.budget.counted(event.at, event.arms.values()))
+    return replace(state, budget=state.budget.add(event.at, event.arms.values()))
 
 
 def remember_traffic(state: State, event: Event) -> State:
@@ -84,7 +84,7 @@ def withdraw_if_servers_changed(moved: Moved, event: Event) -> Moved:
     if sorted(suggestion.servers) == now:
         return moved
     asked, there = ", ".join(suggestion.servers), ", ".join(now) or "none"
-    return void(
+    return withdraw_suggestion(
         state, event.at, f"{suggestion.id} was made for {asked}; the servers are now {there}"
     ), effects
 
@@ -95,7 +95,7 @@ def drop_routes_to_exited_servers(moved: Moved, _: Event) -> Moved:
     route = state.route
     if state.mode == "advise" or route is None or not any(route.weights.get(name) for name in state.gone):
         return moved
-    rest = without(route, state.gone)
+    rest = route_without(route, state.gone)
     return moved if rest is None else reroute(state, effects, rest)
 
 
@@ -123,11 +123,11 @@ def _repeat_retirements(moved: Moved, at: datetime) -> Moved:
     waiting = [effect.server for effect in state.leaving if effect.server.name not in present]
     if state.mode == "advise" or not waiting:
         return (replace(state, leaving=()) if state.leaving and not waiting else state), effects
-    if state.leaving_asked is None or not due(at, state.leaving_asked + RETIRE_AGAIN, RETIRE_AGAIN):
+    if state.leaving_asked is None or not is_due(at, state.leaving_asked + RETIRE_AGAIN, RETIRE_AGAIN):
         return replace(state, leaving_asked=state.leaving_asked or at), effects
     moved = replace(state, leaving=(), leaving_asked=at), effects
     for server in waiting:
-        moved = also_retire(moved, server)
+        moved = add_retirement(moved, server)
     return moved
 
 

@@ -7,88 +7,92 @@ from agent.domain.effects import Drain, Retire
 from agent.domain.events import Aborted, EffectFailed, Retired, Routed, ServerLost
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
-from agent.machine.restoring import TRIES, missing, restore
+from agent.machine.restoring import TRIES, missing_server, restore
 from agent.machine.rolling_back import roll_back
-from agent.machine.routes import over
+from agent.machine.routes import route_to
 from agent.machine.transitions import (
     Moved,
     Rules,
-    also_retire,
-    ask,
-    awaited,
-    enter,
+    add_retirement,
+    enter_phase,
+    is_awaited,
     is_green,
-    later,
-    remember,
-    stay,
+    remember_outcome,
+    request_effect,
+    retry_later,
+    without_effects,
 )
 
 
 def promote(state: State, at: datetime, why: str) -> Moved:
     """From here on the new ones are what stays; why they were promoted is part of the rollout."""
     rollout = replace(state.rollout, why=why) if state.rollout else None
-    state = enter(replace(state, rollout=rollout), Phase.PROMOTING, at, why)
-    return ask(state, over(alive(state), *state.standing))
+    state = enter_phase(replace(state, rollout=rollout), Phase.PROMOTING, at, why)
+    return request_effect(state, route_to(running_newcomers(state), *state.standing))
 
 
-def alive(state: State) -> tuple[Server, ...]:
+def running_newcomers(state: State) -> tuple[Server, ...]:
     return tuple(server for server in state.newcomers if server.name not in state.gone)
 
 
-def leaving(state: State) -> Server | None:
+def next_to_retire(state: State) -> Server | None:
     """The old server whose turn it is to go; None once the new ones are the fleet."""
     return state.fleet[-1] if state.green is not None and state.fleet else None
 
 
-def routed(rules: Rules, state: State, event: Routed) -> Moved:
+def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
     """First split: the old ones drain. Last split, without them: done."""
-    if not awaited(state, event.number):
-        return stay(state)
-    return let_go(state) if leaving(state) is not None else done(rules, state, event.at)
+    if not is_awaited(state, event.number):
+        return without_effects(state)
+    return (
+        release_next(state) if next_to_retire(state) is not None else finish_promotion(rules, state, event.at)
+    )
 
 
-def let_go(state: State) -> Moved:
+def release_next(state: State) -> Moved:
     """The next old server: it drains if it may have requests open, and is retired if trimtab may."""
-    old, rollout = leaving(state), state.rollout
+    old, rollout = next_to_retire(state), state.rollout
     if old is None or rollout is None:
-        return stay(state)
+        return without_effects(state)
     if old.name not in state.vacated:  # one that has ended too: somebody may have started it again meanwhile
         draining = replace(state, note=f"{old.name} gets no new request; those it has may end")
-        return ask(draining, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
-    return ask(state, Retire(number=0, server=old))  # it has stopped; whoever restarts it no longer may
+        return request_effect(draining, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
+    return request_effect(
+        state, Retire(number=0, server=old)
+    )  # it has stopped; whoever restarts it no longer may
 
 
-def retired(_: Rules, state: State, event: Retired) -> Moved:
+def on_retired(_: Rules, state: State, event: Retired) -> Moved:
     effect = state.awaiting
     if not isinstance(effect, Retire) or effect.number != event.number:
-        return stay(state)
-    return without(replace(state, note=f"{effect.server.name} is gone"), effect.server)
+        return without_effects(state)
+    return remove_old_server(replace(state, note=f"{effect.server.name} is gone"), effect.server)
 
 
-def without(state: State, old: Server) -> Moved:
+def remove_old_server(state: State, old: Server) -> Moved:
     """One old server fewer; after the last one the new servers are the fleet."""
     left = [server for server in state.fleet if server.name != old.name]
     vacated = tuple(name for name in state.vacated if name != old.name)
     if left:
-        return let_go(replace(state, blue=left[0], peers=tuple(left[1:]), vacated=vacated))
-    first, *others = alive(state) or state.newcomers
-    lost = [server for server in state.newcomers if server not in (first, *others)]
-    fleet = replace(state, blue=first, peers=(*others, *lost), green=None, crew=(), vacated=())
-    return ask(fleet, over(alive(state) or (first,)))
+        return release_next(replace(state, blue=left[0], peers=tuple(left[1:]), vacated=vacated))
+    first, *others = running_newcomers(state) or state.newcomers
+    on_lost = [server for server in state.newcomers if server not in (first, *others)]
+    fleet = replace(state, blue=first, peers=(*others, *on_lost), green=None, crew=(), vacated=())
+    return request_effect(fleet, route_to(running_newcomers(state) or (first,)))
 
 
-def done(rules: Rules, state: State, at: datetime) -> Moved:
+def finish_promotion(rules: Rules, state: State, at: datetime) -> Moved:
     rollout = state.rollout
     if rollout is None:
-        return stay(state)
+        return without_effects(state)
     state = replace(state, awaiting=None, rollout=replace(rollout, outcome="promoted", ended_at=at))
-    state = remember(state, at, "promoted", rollout.why)
-    if missing(state) is not None:
+    state = remember_outcome(state, at, "promoted", rollout.why)
+    if missing_server(state) is not None:
         return restore(rules, state, at, rollout.why)
-    return stay(enter(state, Phase.OBSERVING, at, rollout.why))
+    return without_effects(enter_phase(state, Phase.OBSERVING, at, rollout.why))
 
 
-def way_back(state: State) -> bool:
+def can_roll_back(state: State) -> bool:
     """No old server has gone or is going: each still runs, or can be started again."""
     if state.green is None or state.rollout is None or isinstance(state.awaiting, Retire):
         return False
@@ -96,36 +100,36 @@ def way_back(state: State) -> bool:
     return left == {*state.rollout.old}
 
 
-def failed(_: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     """Before an old server goes there is a way back; after it only on."""
-    if not awaited(state, event.number):
-        return stay(state)
-    if way_back(state):
+    if not is_awaited(state, event.number):
+        return without_effects(state)
+    if can_roll_back(state):
         why = f"could not promote: {event.why}"
         return roll_back(state, event.at, why, event.log, result="undecided")
     if isinstance(state.awaiting, Retire) and state.tries + 1 >= TRIES:
         old = state.awaiting.server
-        state, effects = also_retire(without(state, old), old)
+        state, effects = add_retirement(remove_old_server(state, old), old)
         return replace(state, note=f"{old.name} is still there: {event.why}"), effects
-    return stay(later(state, event.at, event.why))
+    return without_effects(retry_later(state, event.at, event.why))
 
 
 def abort(_: Rules, state: State, event: Aborted) -> Moved:
     """A person's abort wins for as long as there is a way back."""
-    if not way_back(state):
-        return stay(state)
+    if not can_roll_back(state):
+        return without_effects(state)
     return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}", result="denied")
 
 
-def lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     """A new one is lost: back; or on, if others carry it; or a successor. A lost old one was leaving."""
     kept = state.newcomers if state.green is not None else state.fleet
     if event.server not in {server.name for server in kept}:
-        return stay(state)
-    if way_back(state):
+        return without_effects(state)
+    if can_roll_back(state):
         hung = is_green(state, event)
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=hung)
     others = [server for server in kept if server.name not in (*state.gone, event.server)]
     if not event.gone or others:
-        return stay(replace(state, note=f"{event.server}: {event.why}"))
+        return without_effects(replace(state, note=f"{event.server}: {event.why}"))
     return restore(rules, state, event.at, f"{event.server}: {event.why}")

@@ -7,34 +7,46 @@ from agent.domain.effects import KeepAlive, Launch, Route, Stop
 from agent.domain.events import AgentStarted
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
-from agent.machine.checking import void
-from agent.machine.promoting import promote, way_back
-from agent.machine.restoring import look_again, missing, restore
+from agent.machine.checking import withdraw_suggestion
+from agent.machine.promoting import can_roll_back, promote
+from agent.machine.restoring import missing_server, recheck_missing, restore
 from agent.machine.rolling_back import roll_back
 from agent.machine.rolling_out import resume_step
-from agent.machine.routes import over
-from agent.machine.transitions import Moved, Rules, also_retire, ask, ask_again, close, enter, led, stay
+from agent.machine.routes import route_to
+from agent.machine.transitions import (
+    Moved,
+    Rules,
+    add_retirement,
+    choose_blue,
+    close_suggestion,
+    enter_phase,
+    repeat_effect,
+    request_effect,
+    without_effects,
+)
 
 RESUMES = 2  # a canary is resumed so often; a daemon that keeps dying takes it back
-UNDECIDED = {Phase.VACATING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.SPREADING}
+UNDECIDED = {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.REPLACING}
 MOVING = {*UNDECIDED, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
 
 FoundServers = Mapping[str, Server]
 
 
-def start(rules: Rules, state: State, event: AgentStarted) -> Moved:
+def on_started(rules: Rules, state: State, event: AgentStarted) -> Moved:
     """Take up the target where the world and the journal left it."""
     state = replace(state, epoch=event.epoch, mode=event.mode)
     if state.phase is Phase.CHECKING:
-        state = void(state, event.at, "the daemon started while a suggestion was being checked")
+        state = withdraw_suggestion(
+            state, event.at, "the daemon started while a suggestion was being checked"
+        )
     found = {server.name: server for server in event.servers}
     if event.mode == "advise":
-        return stay(advise_only(state, event, found))
-    moved = take_up(rules, state, event, found)
-    return told_at_once(without_orphans(moved, found))
+        return without_effects(adopt_in_advise_mode(state, event, found))
+    moved = resume_target(rules, state, event, found)
+    return announce_epoch(retire_orphans(moved, found))
 
 
-def told_at_once(moved: Moved) -> Moved:
+def announce_epoch(moved: Moved) -> Moved:
     """The proxy carries this epoch from the start on: an older daemon is shut out, the lease renewed."""
     state, effects = moved
     if state.route is None or any(isinstance(effect, Route) for effect in effects):
@@ -42,52 +54,56 @@ def told_at_once(moved: Moved) -> Moved:
     return state, (KeepAlive(route=state.route), *effects)
 
 
-def advise_only(state: State, event: AgentStarted, found: FoundServers) -> State:
+def adopt_in_advise_mode(state: State, event: AgentStarted, found: FoundServers) -> State:
     """Nothing may be written: adopt what serves; a rollout of another mode waits as it is, which is said."""
     if state.phase in MOVING:
         why = f"a rollout is {state.phase.value} and this is advise mode: start in approve mode to end it"
         return replace(state, note=why)
-    state = led(as_found(state, event, found))
+    state = choose_blue(merge_found_servers(state, event, found))
     return state if state.standing else replace(state, note="no server found: nothing to watch yet")
 
 
-def take_up(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
+def resume_target(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
     before = {server.name: dict(server.setting) for server in state.fleet}
-    state = led(as_found(state, event, found))
+    state = choose_blue(merge_found_servers(state, event, found))
     if state.phase is Phase.RESTORING:
-        return look_again(state, event.at)
+        return recheck_missing(state, event.at)
     if not state.standing and not state.vacated:
-        return without_blue(rules, state, event, found)
+        return recover_without_blue(rules, state, event, found)
     changed = any(before.get(s.name, s.setting) != dict(s.setting) for s in state.standing)
     if state.phase in UNDECIDED and changed:
         return roll_back(state, event.at, f"{state.note}, in the middle of a rollout", result="undecided")
     if state.phase in UNDECIDED:
-        return resume(state, event)
+        return resume_rollout(state, event)
     if state.phase is Phase.PROMOTING and any(s.name in state.gone for s in state.newcomers):
         nobody = all(server.name in state.gone for server in state.newcomers)  # then whoever stands must stay
         why = "green was gone when the daemon started"
-        return roll_back(state, event.at, why, hung=True) if way_back(state) or nobody else ask_again(state)
+        return (
+            roll_back(state, event.at, why, hung=True)
+            if can_roll_back(state) or nobody
+            else repeat_effect(state)
+        )
     if state.phase in MOVING:
-        return ask_again(state)
+        return repeat_effect(state)
     if state.phase is Phase.HALTED:
-        state = enter(state, Phase.OBSERVING, event.at, "started again by an operator")
-    if (lost := missing(state)) is not None:
+        state = enter_phase(state, Phase.OBSERVING, event.at, "started again by an operator")
+    if (lost := missing_server(state)) is not None:
         return restore(rules, state, event.at, f"{lost.name} was gone when the daemon started")
-    return ask(state, over(state.standing))
+    return request_effect(state, route_to(state.standing))
 
 
-def as_found(state: State, event: AgentStarted, found: FoundServers) -> State:
+def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) -> State:
     """The facts of each server that is expected; those that are not found are gone, but for the stopped."""
     if state.blue is None:
-        return first_seen(state, event)
+        return adopt_servers(state, event)
     fleet, note = [], ""
     names = {server.name for server in state.present}
     for known in state.fleet:
-        now = found.get(known.name) or at_address(event, known, names) or known
+        now = found.get(known.name) or find_by_address(event, known, names) or known
         if dict(now.setting) != dict(known.setting):
             note = f"{now.name} runs other flags than trimtab gave it: adopted as they are"
         fleet.append(replace(now, like=known.like, differs=known.differs))
-    fleet += joining(state, event)
+    fleet += servers_joining(state, event)
     running = {server.name for server in event.servers}
     stopping = state.awaiting.server.name if isinstance(state.awaiting, Stop) else ""
     expected = [s for s in (*fleet, *state.newcomers) if s.name not in (*state.vacated, stopping)]
@@ -95,7 +111,7 @@ def as_found(state: State, event: AgentStarted, found: FoundServers) -> State:
     crew = tuple(found.get(server.name, server) for server in state.crew)
     green = state.green
     if green is not None and state.phase not in {
-        Phase.VACATING,
+        Phase.DRAINING,
         Phase.LAUNCHING,
     }:  # there it has no address yet
         green = found.get(green.name, green)
@@ -103,11 +119,11 @@ def as_found(state: State, event: AgentStarted, found: FoundServers) -> State:
     if green is not None and state.green is not None:
         seen = replace(seen, green=replace(green, like=state.green.like, differs=state.green.differs))
     if note:
-        seen = replace(seen, note=note, suggestion=close(state.suggestion, "superseded"))
+        seen = replace(seen, note=note, suggestion=close_suggestion(state.suggestion, "superseded"))
     return seen
 
 
-def first_seen(state: State, event: AgentStarted) -> State:
+def adopt_servers(state: State, event: AgentStarted) -> State:
     """Nothing is known yet: the server with the traffic, else any; and those that stand for the same."""
     weights = event.weights or {}
     by_weight = sorted(event.servers, key=lambda s: (-weights.get(s.name, 0), s.ours, s.name))
@@ -119,7 +135,7 @@ def first_seen(state: State, event: AgentStarted) -> State:
     return replace(state, blue=blue, peers=peers, gone=(), note=f"adopted {names}")
 
 
-def at_address(event: AgentStarted, known: Server, names: Collection[str]) -> Server | None:
+def find_by_address(event: AgentStarted, known: Server, names: Collection[str]) -> Server | None:
     """Somebody else's server is known by its address, unless it is another one that is known by its name."""
     same = [
         server for server in event.servers if server.address == known.address and server.name not in names
@@ -127,7 +143,7 @@ def at_address(event: AgentStarted, known: Server, names: Collection[str]) -> Se
     return same[0] if same and not known.ours else None
 
 
-def joining(state: State, event: AgentStarted) -> list[Server]:
+def servers_joining(state: State, event: AgentStarted) -> list[Server]:
     """Further servers that somebody else started, as long as the whole fleet is of that kind."""
     if state.phase in MOVING or any(server.ours for server in state.fleet):
         return []
@@ -135,7 +151,7 @@ def joining(state: State, event: AgentStarted) -> list[Server]:
     return [s for s in event.servers if not s.ours and s.name not in known and s.address not in known]
 
 
-def without_blue(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
+def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
     """Blue is gone: green, if it is up; else a new server; somebody else's server is left to them."""
     blue, green = state.blue, state.green
     why = f"{blue.name} was gone when the daemon started" if blue else "no server was running"
@@ -146,17 +162,17 @@ def without_blue(rules: Rules, state: State, event: AgentStarted, found: FoundSe
         return roll_back(state, event.at, why, result="undecided")
     if up and state.phase is Phase.PROMOTING:
         still_splitting = isinstance(state.awaiting, Route)
-        return promote(state, event.at, state.note) if still_splitting else ask_again(state)
+        return promote(state, event.at, state.note) if still_splitting else repeat_effect(state)
     if blue is not None and not blue.ours and state.phase not in MOVING:
-        return stay(replace(state, note=f"{why}: start it again, trimtab did not stop it"))
+        return without_effects(replace(state, note=f"{why}: start it again, trimtab did not stop it"))
     return restore(rules, state, event.at, why)
 
 
-def resume(state: State, event: AgentStarted) -> Moved:
+def resume_rollout(state: State, event: AgentStarted) -> Moved:
     """All that is expected is there: go on, with the evidence that was written down. Else back."""
     rollout, green = state.rollout, state.green
     if rollout is None or green is None:
-        return stay(state)
+        return without_effects(state)
     rollout = replace(rollout, restarts=rollout.restarts + 1, phase_since=event.at)
     state = replace(state, rollout=rollout)
     if rollout.restarts > RESUMES:
@@ -169,10 +185,10 @@ def resume(state: State, event: AgentStarted) -> Moved:
         return roll_back(state, event.at, why, result="undecided")
     if state.phase is Phase.CANARY:
         return resume_step(state)
-    return ask_again(state)
+    return repeat_effect(state)
 
 
-def without_orphans(moved: Moved, found: FoundServers) -> Moved:
+def retire_orphans(moved: Moved, found: FoundServers) -> Moved:
     """A server of ours that nobody owns is retired: a crash between naming it and writing it down.
 
     So is the last rollout's, running or not: the engine clears away what a crash left of its end.
@@ -183,8 +199,8 @@ def without_orphans(moved: Moved, found: FoundServers) -> Moved:
         owned.add(state.awaiting.server.name)
     for name, server in found.items():
         if server.ours and name not in owned:
-            moved = also_retire(moved, server)
+            moved = add_retirement(moved, server)
     last = state.rollout.server if state.rollout else ""
     if last and last not in owned and last not in found:
-        moved = also_retire(moved, Server(name=last, setting={}))
+        moved = add_retirement(moved, Server(name=last, setting={}))
     return moved

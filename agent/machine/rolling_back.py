@@ -7,20 +7,20 @@ from agent.domain.effects import Drain, Launch, Retire, Route, Stop
 from agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
 from agent.domain.model import OutcomeResult, Server
 from agent.domain.state import Phase, State
-from agent.machine.restoring import TRIES, missing, put_back, restore
-from agent.machine.routes import over
+from agent.machine.restoring import TRIES, missing_server, put_in_slot, restore
+from agent.machine.routes import route_to
 from agent.machine.transitions import (
     Moved,
     Rules,
-    also_retire,
-    ask,
-    awaited,
-    enter,
-    later,
-    led,
-    of_fleet,
-    remember,
-    stay,
+    add_retirement,
+    choose_blue,
+    enter_phase,
+    is_awaited,
+    is_in_fleet,
+    remember_outcome,
+    request_effect,
+    retry_later,
+    without_effects,
 )
 
 HUNG_DRAIN_S = 2.0  # a server that answers nothing: its open requests end, or are retried, when it is gone
@@ -43,15 +43,15 @@ def roll_back(
     if rollout is None or state.green is None or not state.fleet:
         raise AssertionError(f"nothing to roll back in {state.phase}")
     if isinstance(state.awaiting, Stop):  # has it stopped? It is started, or found running
-        state = out_of_place(state, state.awaiting.server)
-    before_traffic = not rollout.passed and state.phase in {Phase.VACATING, Phase.LAUNCHING, Phase.WARMING}
-    state = remember(state, at, result or ("failed" if before_traffic else "rolled_back"), why)
-    state = the_gone_first(state)
+        state = mark_stopped(state, state.awaiting.server)
+    before_traffic = not rollout.passed and state.phase in {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING}
+    state = remember_outcome(state, at, result or ("failed" if before_traffic else "rolled_back"), why)
+    state = order_exited_first(state)
     ended = replace(rollout, outcome="rolled_back", why=why, log=log, hung=hung)
-    return step_back(enter(replace(state, rollout=ended), Phase.ROLLING_BACK, at, why))
+    return roll_back_next(enter_phase(replace(state, rollout=ended), Phase.ROLLING_BACK, at, why))
 
 
-def the_gone_first(state: State) -> State:
+def order_exited_first(state: State) -> State:
     """New servers that have ended go first: the others carry traffic until old ones are back."""
     if state.green is None or not state.green.address:
         return state
@@ -59,110 +59,114 @@ def the_gone_first(state: State) -> State:
     return replace(state, crew=tuple(crew), green=first)
 
 
-def out_of_place(state: State, old: Server) -> State:
+def mark_stopped(state: State, old: Server) -> State:
     """It was stopped by us, which is no loss, and can be started again."""
     gone = tuple(name for name in state.gone if name != old.name)
     return replace(state, vacated=(*state.vacated, old.name), gone=gone)
 
 
-def step_back(state: State) -> Moved:
+def roll_back_next(state: State) -> Moved:
     """The newest server off; then the place's old server on; then the next newest. Never two places empty."""
     green = state.green
-    if green is not None and carries(state, green):
-        return ask(state, over(carriers(state), green, closed_s=outage_s(state)))
+    if green is not None and is_routed(state, green):
+        return request_effect(
+            state, route_to(traffic_servers(state), green, closed_s=expected_outage_s(state))
+        )
     if green is not None:
-        return ask(state, Retire(number=0, server=green))
+        return request_effect(state, Retire(number=0, server=green))
     held = {server.like for server in state.crew}
     free = [s for s in state.fleet if s.name in state.vacated and s.name not in held]
     if free and state.rollout is not None:
-        return ask(state, Launch(number=0, server=free[0], deadline_s=state.rollout.plan.start_s))
-    wanted = over(carriers(state), closed_s=outage_s(state))
-    if state.route is None or not _same(state.route, wanted):
-        return ask(state, wanted)
+        return request_effect(state, Launch(number=0, server=free[0], deadline_s=state.rollout.plan.start_s))
+    wanted = route_to(traffic_servers(state), closed_s=expected_outage_s(state))
+    if state.route is None or not _is_same_split(state.route, wanted):
+        return request_effect(state, wanted)
     if state.crew:
         *crew, newest = state.crew
-        return step_back(replace(state, crew=tuple(crew), green=newest))
+        return roll_back_next(replace(state, crew=tuple(crew), green=newest))
     return replace(state, awaiting=None), ()
 
 
-def carriers(state: State) -> tuple[Server, ...]:
+def traffic_servers(state: State) -> tuple[Server, ...]:
     return (*state.standing, *(s for s in state.crew if s.name not in state.gone))
 
 
-def carries(state: State, server: Server) -> bool:
+def is_routed(state: State, server: Server) -> bool:
     """The proxy knows it, and may send it requests or have some open."""
     return state.route is not None and server.name in state.route.weights
 
 
-def outage_s(state: State) -> float:
+def expected_outage_s(state: State) -> float:
     return state.rollout.outage_s if state.rollout else 0.0
 
 
-def _same(one: Route, other: Route) -> bool:
-    return _told(one) == _told(other)
+def _is_same_split(one: Route, other: Route) -> bool:
+    return _split_of(one) == _split_of(other)
 
 
-def _told(route: Route) -> tuple[object, ...]:
+def _split_of(route: Route) -> tuple[object, ...]:
     addresses = {server.name: server.address for server in route.servers}
     return dict(route.weights), addresses, route.leased, route.closed_s
 
 
-def routed(rules: Rules, state: State, event: Routed) -> Moved:
+def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
     """The newest server has no share any more: it drains. Or an old one is back: on with the next place."""
     green, rollout = state.green, state.rollout
-    if not awaited(state, event.number) or rollout is None:
-        return stay(state)
+    if not is_awaited(state, event.number) or rollout is None:
+        return without_effects(state)
     if green is None:
-        return go_on(rules, state, event.at)
+        return continue_rollback(rules, state, event.at)
     draining = replace(state, note=f"{green.name} gets no new request; those it has may end")
     deadline_s = HUNG_DRAIN_S if rollout.hung else rollout.plan.drain_s
-    return ask(draining, Drain(number=0, server=green, deadline_s=deadline_s))
+    return request_effect(draining, Drain(number=0, server=green, deadline_s=deadline_s))
 
 
-def retired(rules: Rules, state: State, event: Retired) -> Moved:
-    if state.green is None or not awaited(state, event.number):
-        return stay(state)
-    return go_on(rules, replace(state, green=None, note=f"{state.green.name} is gone"), event.at)
+def on_retired(rules: Rules, state: State, event: Retired) -> Moved:
+    if state.green is None or not is_awaited(state, event.number):
+        return without_effects(state)
+    return continue_rollback(rules, replace(state, green=None, note=f"{state.green.name} is gone"), event.at)
 
 
-def launched(rules: Rules, state: State, event: Launched) -> Moved:
+def on_launched(rules: Rules, state: State, event: Launched) -> Moved:
     """An old server is back in its place, maybe under another address."""
-    if not awaited(state, event.number):
-        return stay(state)
-    state = put_back(state, event.server.name, event.server)
-    return go_on(rules, replace(state, note=f"{event.server.name} is back"), event.at)
+    if not is_awaited(state, event.number):
+        return without_effects(state)
+    state = put_in_slot(state, event.server.name, event.server)
+    return continue_rollback(rules, replace(state, note=f"{event.server.name} is back"), event.at)
 
 
-def go_on(rules: Rules, state: State, at: datetime) -> Moved:
-    state, effects = step_back(led(state))
+def continue_rollback(rules: Rules, state: State, at: datetime) -> Moved:
+    state, effects = roll_back_next(choose_blue(state))
     if effects or state.awaiting is not None or state.rollout is None:
         return state, effects
     state = replace(state, rollout=replace(state.rollout, ended_at=at))
     why = f"rolled back: {state.rollout.why}" if state.rollout else "rolled back"
-    if missing(state) is not None:
+    if missing_server(state) is not None:
         return restore(rules, state, at, why)
-    cooling = enter(state, Phase.COOLDOWN, at, why)
-    return stay(replace(cooling, until=at + timedelta(seconds=rules.guard.cooldown_s)))
+    cooling = enter_phase(state, Phase.COOLDOWN, at, why)
+    return without_effects(replace(cooling, until=at + timedelta(seconds=rules.guard.cooldown_s)))
 
 
-def failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
     """There is no other way than back: the same effect again after a pause.
 
     A new server that will not go is left: its place's old one may have room all the same.
     """
-    if not awaited(state, event.number):
-        return stay(state)
+    if not is_awaited(state, event.number):
+        return without_effects(state)
     green = state.green
     if green is not None and isinstance(state.awaiting, Retire) and state.tries + 1 >= TRIES:
-        state, effects = go_on(rules, replace(state, green=None, tries=0), event.at)
-        return also_retire((replace(state, note=f"{green.name} is still there: {event.why}"), effects), green)
-    return stay(later(state, event.at, event.why))
+        state, effects = continue_rollback(rules, replace(state, green=None, tries=0), event.at)
+        return add_retirement(
+            (replace(state, note=f"{green.name} is still there: {event.why}"), effects), green
+        )
+    return without_effects(retry_later(state, event.at, event.why))
 
 
-def lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     """A new server was on its way out. The last old one: a successor, while green serves if it can."""
-    if not event.gone or not of_fleet(state, event):
-        return stay(state)
+    if not event.gone or not is_in_fleet(state, event):
+        return without_effects(state)
     if state.standing or state.vacated or state.crew:
-        return stay(replace(state, note=f"{event.server}: {event.why}"))
+        return without_effects(replace(state, note=f"{event.server}: {event.why}"))
     return restore(rules, state, event.at, f"{event.server}: {event.why}")

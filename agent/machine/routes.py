@@ -8,13 +8,13 @@ from agent.domain.model import Server
 CLOSED_S = 30.0  # said to clients when nobody knows how long it will take
 
 
-def shares(servers: Sequence[Server], of: int = 100) -> dict[str, int]:
+def equal_shares(servers: Sequence[Server], of: int = 100) -> dict[str, int]:
     """`of` percent in equal parts; the first ones get what cannot be divided."""
     part, rest = divmod(of, len(servers)) if servers else (0, 0)
     return {server.name: part + (at < rest) for at, server in enumerate(servers)}
 
 
-def over(servers: Sequence[Server], *others: Server, closed_s: float = 0.0) -> Route:
+def route_to(servers: Sequence[Server], *others: Server, closed_s: float = 0.0) -> Route:
     """Everything to `servers`; the others stay known to the proxy, so that their open requests go on.
 
     Without servers the route is closed: who asks is told to come again after `closed_s`.
@@ -23,27 +23,27 @@ def over(servers: Sequence[Server], *others: Server, closed_s: float = 0.0) -> R
     return Route(
         number=0,
         servers=tuple(known.values()),
-        weights={**dict.fromkeys(known, 0), **shares(servers)},
+        weights={**dict.fromkeys(known, 0), **equal_shares(servers)},
         fallback=servers[0].name if servers else "",
         closed_s=0.0 if servers else closed_s or CLOSED_S,
     )
 
 
-def split(standing: Sequence[Server], green: Server, weight: int, lease_s: float) -> Route:
+def split_route(standing: Sequence[Server], green: Server, weight: int, lease_s: float) -> Route:
     """Green's share, on a lease: without renewal it returns to those who stand."""
     if not standing:
-        return over((green,))
+        return route_to((green,))
     return Route(
         number=0,
         servers=(*standing, green),
-        weights={**shares(standing, 100 - weight), green.name: weight},
+        weights={**equal_shares(standing, 100 - weight), green.name: weight},
         fallback=standing[0].name,
         leased=green.name,
         lease_s=lease_s,
     )
 
 
-def without(route: Route, gone: Sequence[str]) -> Route | None:
+def route_without(route: Route, gone: Sequence[str]) -> Route | None:
     """The same route after some of its servers went: their shares go to the others; None: nobody is left."""
     left = [s for s in route.servers if s.name not in gone and route.weights.get(s.name, 0)]
     if not left:
@@ -54,7 +54,7 @@ def without(route: Route, gone: Sequence[str]) -> Route | None:
     kept = {server.name: route.weights[server.name] for server in left}
     missing = 100 - sum(kept.values())
     heirs = [server for server in left if server.name != leased] or left
-    weights = {name: weight + shares(heirs, missing).get(name, 0) for name, weight in kept.items()}
+    weights = {name: weight + equal_shares(heirs, missing).get(name, 0) for name, weight in kept.items()}
     idle = {s.name: 0 for s in route.servers if s.name not in gone and s.name not in weights}
     return Route(
         number=0,

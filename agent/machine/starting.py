@@ -8,24 +8,31 @@ from agent.domain.model import Server
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State
 from agent.domain.trial import Trial
-from agent.machine.examining import vacate_or_ask
+from agent.machine.examining import drain_or_examine
 from agent.machine.guard import base_digest
-from agent.machine.lease import lately
-from agent.machine.transitions import Moved, ask, close, enter, name_next, stay
+from agent.machine.lease import recent_traffic
+from agent.machine.transitions import (
+    Moved,
+    close_suggestion,
+    enter_phase,
+    name_next_server,
+    request_effect,
+    without_effects,
+)
 
 
 def start_rollout(state: State, at: datetime, by: str) -> Moved:
     """Launch green beside the others, or first make room for it."""
     suggestion, standing = state.suggestion, state.standing
     if suggestion is None or suggestion.plan is None or not standing:
-        return stay(state)
+        return without_effects(state)
     if any(base_digest(server.setting) != suggestion.base for server in standing):
-        gone = replace(state, suggestion=close(suggestion, "superseded"))
+        gone = replace(state, suggestion=close_suggestion(suggestion, "superseded"))
         why = f"{suggestion.id} was made for another setting than the one in force now"
-        return stay(enter(gone, Phase.OBSERVING, at, why))
-    state, name = name_next(state)
+        return without_effects(enter_phase(gone, Phase.OBSERVING, at, why))
+    state, name = name_next_server(state)
     old, prospect = standing[-1], suggestion.prospect
-    record, record_s = lately(state, at) if prospect.strategy == "swap" else (RequestCounts(), 0.0)
+    record, record_s = recent_traffic(state, at) if prospect.strategy == "swap" else (RequestCounts(), 0.0)
     green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
     rollout = Rollout(
         id=f"{state.target}-{state.suggestions}",
@@ -43,6 +50,6 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
     approved = replace(suggestion, status="approved", decided_by=by)
     state = replace(state, green=green, rollout=rollout, suggestion=approved)
     if prospect.strategy != "surge":
-        return vacate_or_ask(state, at, f"{suggestion.id} approved by {by}")
-    state = enter(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")
-    return ask(state, Launch(number=0, server=green, deadline_s=rollout.plan.start_s))
+        return drain_or_examine(state, at, f"{suggestion.id} approved by {by}")
+    state = enter_phase(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")
+    return request_effect(state, Launch(number=0, server=green, deadline_s=rollout.plan.start_s))

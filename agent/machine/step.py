@@ -1,9 +1,9 @@
 """The whole decision logic of one target, as one pure function over a small state.
 
-OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [VACATING ─▶] LAUNCHING ─▶ WARMING ─▶ CANARY(step)
+OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [DRAINING ─▶] LAUNCHING ─▶ WARMING ─▶ CANARY(step)
                         │ no        │ deny, expire                                              │ pass
                         ▼           ▼                                                           ▼
-                    OBSERVING   OBSERVING     place by place: VACATING ─▶ LAUNCHING ─▶ WARMING ─▶ SPREADING
+                    OBSERVING   OBSERVING     place by place: DRAINING ─▶ LAUNCHING ─▶ WARMING ─▶ REPLACING
                                                                                                 │ all turned
 Failure, abort or breach, while there is a way back:                                            ▼
 ROLLING_BACK ─old servers back─▶ COOLDOWN ─▶ OBSERVING     CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
@@ -46,71 +46,71 @@ def _keep_alive(_: Rules, state: State, event: e.Observed) -> Moved:
 
 
 HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
-    **{(phase, e.AgentStarted): recovering.start for phase in Phase},
+    **{(phase, e.AgentStarted): recovering.on_started for phase in Phase},
     **{(phase, e.Paused): deciding.pause for phase in Phase},
     **{(phase, e.Resumed): deciding.resume for phase in Phase},
-    **{(phase, e.ChangeAsked): deciding.ask_for for phase in IDLE},
-    **{(phase, e.ServerLost): deciding.server_lost for phase in IDLE},
-    **{(phase, e.Routed): lease.routed for phase in RESTING},
-    **{(phase, e.EffectFailed): lease.try_again for phase in RESTING},
+    **{(phase, e.ChangeAsked): deciding.request_change for phase in IDLE},
+    **{(phase, e.ServerLost): deciding.on_server_lost for phase in IDLE},
+    **{(phase, e.Routed): lease.on_routed for phase in RESTING},
+    **{(phase, e.EffectFailed): lease.on_failed for phase in RESTING},
     (Phase.OBSERVING, e.Observed): deciding.observe,
-    (Phase.CHECKING, e.Observed): checking.wait,
-    (Phase.CHECKING, e.Preflighted): checking.preflighted,
-    (Phase.CHECKING, e.EffectFailed): checking.unanswered,
+    (Phase.CHECKING, e.Observed): checking.await_preflight,
+    (Phase.CHECKING, e.Preflighted): checking.on_preflighted,
+    (Phase.CHECKING, e.EffectFailed): checking.on_preflight_failed,
     (Phase.CHECKING, e.Denied): checking.deny,
-    (Phase.PROPOSED, e.Observed): deciding.wait,
+    (Phase.PROPOSED, e.Observed): deciding.await_decision,
     (Phase.PROPOSED, e.Approved): deciding.approve,
     (Phase.PROPOSED, e.Denied): deciding.deny,
     (Phase.COOLDOWN, e.Observed): deciding.cool_down,
-    (Phase.VACATING, e.Observed): replacing.count,
-    (Phase.VACATING, e.Routed): replacing.routed,
-    (Phase.VACATING, e.Drained): lease.drained,
-    (Phase.VACATING, e.Stopped): replacing.stopped,
-    (Phase.VACATING, e.Examined): examining.answered,
-    (Phase.VACATING, e.EffectFailed): replacing.failed,
-    (Phase.VACATING, e.ServerLost): replacing.lost,
-    (Phase.VACATING, e.Aborted): rolling_out.abort,
-    (Phase.LAUNCHING, e.Observed): rolling_out.prepare,
-    (Phase.LAUNCHING, e.Launched): rolling_out.launched,
-    (Phase.LAUNCHING, e.EffectFailed): rolling_out.failed,
-    (Phase.LAUNCHING, e.ServerLost): rolling_out.lost_early,
+    (Phase.DRAINING, e.Observed): replacing.on_observed,
+    (Phase.DRAINING, e.Routed): replacing.on_routed,
+    (Phase.DRAINING, e.Drained): lease.on_drained,
+    (Phase.DRAINING, e.Stopped): replacing.on_stopped,
+    (Phase.DRAINING, e.Examined): examining.on_blue_answered,
+    (Phase.DRAINING, e.EffectFailed): replacing.on_failed,
+    (Phase.DRAINING, e.ServerLost): replacing.on_lost,
+    (Phase.DRAINING, e.Aborted): rolling_out.abort,
+    (Phase.LAUNCHING, e.Observed): rolling_out.observe_start,
+    (Phase.LAUNCHING, e.Launched): rolling_out.on_launched,
+    (Phase.LAUNCHING, e.EffectFailed): rolling_out.on_failed,
+    (Phase.LAUNCHING, e.ServerLost): rolling_out.on_lost_before_canary,
     (Phase.LAUNCHING, e.Aborted): rolling_out.abort,
-    (Phase.WARMING, e.Observed): rolling_out.prepare,
-    (Phase.WARMING, e.Warmed): examining.warmed,
-    (Phase.WARMING, e.Examined): examining.examined,
-    (Phase.WARMING, e.EffectFailed): rolling_out.failed,
-    (Phase.WARMING, e.ServerLost): rolling_out.lost_early,
+    (Phase.WARMING, e.Observed): rolling_out.observe_start,
+    (Phase.WARMING, e.Warmed): examining.on_warmed,
+    (Phase.WARMING, e.Examined): examining.on_examined,
+    (Phase.WARMING, e.EffectFailed): rolling_out.on_failed,
+    (Phase.WARMING, e.ServerLost): rolling_out.on_lost_before_canary,
     (Phase.WARMING, e.Aborted): rolling_out.abort,
     (Phase.CANARY, e.Observed): judging.judge,
-    (Phase.CANARY, e.Routed): rolling_out.step_routed,
-    (Phase.CANARY, e.EffectFailed): rolling_out.failed,
-    (Phase.CANARY, e.ServerLost): rolling_out.lost_in_canary,
+    (Phase.CANARY, e.Routed): rolling_out.on_step_routed,
+    (Phase.CANARY, e.EffectFailed): rolling_out.on_failed,
+    (Phase.CANARY, e.ServerLost): rolling_out.on_lost_in_canary,
     (Phase.CANARY, e.Aborted): rolling_out.abort,
-    (Phase.SPREADING, e.Observed): replacing.count,
-    (Phase.SPREADING, e.Routed): rolling_out.joined,
-    (Phase.SPREADING, e.EffectFailed): replacing.failed,
-    (Phase.SPREADING, e.ServerLost): replacing.lost,
-    (Phase.SPREADING, e.Aborted): rolling_out.abort,
-    (Phase.PROMOTING, e.Observed): replacing.count,
-    (Phase.PROMOTING, e.Routed): promoting.routed,
-    (Phase.PROMOTING, e.Drained): lease.drained,
-    (Phase.PROMOTING, e.Retired): promoting.retired,
-    (Phase.PROMOTING, e.EffectFailed): promoting.failed,
-    (Phase.PROMOTING, e.ServerLost): promoting.lost,
+    (Phase.REPLACING, e.Observed): replacing.on_observed,
+    (Phase.REPLACING, e.Routed): rolling_out.on_joined,
+    (Phase.REPLACING, e.EffectFailed): replacing.on_failed,
+    (Phase.REPLACING, e.ServerLost): replacing.on_lost,
+    (Phase.REPLACING, e.Aborted): rolling_out.abort,
+    (Phase.PROMOTING, e.Observed): replacing.on_observed,
+    (Phase.PROMOTING, e.Routed): promoting.on_routed,
+    (Phase.PROMOTING, e.Drained): lease.on_drained,
+    (Phase.PROMOTING, e.Retired): promoting.on_retired,
+    (Phase.PROMOTING, e.EffectFailed): promoting.on_failed,
+    (Phase.PROMOTING, e.ServerLost): promoting.on_lost,
     (Phase.PROMOTING, e.Aborted): promoting.abort,
-    (Phase.ROLLING_BACK, e.Observed): replacing.count,
-    (Phase.ROLLING_BACK, e.Routed): rolling_back.routed,
-    (Phase.ROLLING_BACK, e.Drained): lease.drained,
-    (Phase.ROLLING_BACK, e.Retired): rolling_back.retired,
-    (Phase.ROLLING_BACK, e.Launched): rolling_back.launched,
-    (Phase.ROLLING_BACK, e.EffectFailed): rolling_back.failed,
-    (Phase.ROLLING_BACK, e.ServerLost): rolling_back.lost,
+    (Phase.ROLLING_BACK, e.Observed): replacing.on_observed,
+    (Phase.ROLLING_BACK, e.Routed): rolling_back.on_routed,
+    (Phase.ROLLING_BACK, e.Drained): lease.on_drained,
+    (Phase.ROLLING_BACK, e.Retired): rolling_back.on_retired,
+    (Phase.ROLLING_BACK, e.Launched): rolling_back.on_launched,
+    (Phase.ROLLING_BACK, e.EffectFailed): rolling_back.on_failed,
+    (Phase.ROLLING_BACK, e.ServerLost): rolling_back.on_lost,
     (Phase.RESTORING, e.Observed): _keep_alive,
-    (Phase.RESTORING, e.Retired): restoring.cleared,
-    (Phase.RESTORING, e.ServerLost): restoring.lost,
-    (Phase.RESTORING, e.Launched): restoring.restarted,
-    (Phase.RESTORING, e.Routed): restoring.restored,
-    (Phase.RESTORING, e.EffectFailed): restoring.failed,
+    (Phase.RESTORING, e.Retired): restoring.on_retired,
+    (Phase.RESTORING, e.ServerLost): restoring.on_lost,
+    (Phase.RESTORING, e.Launched): restoring.on_launched,
+    (Phase.RESTORING, e.Routed): restoring.on_routed,
+    (Phase.RESTORING, e.EffectFailed): restoring.on_failed,
 }
 """Every pair that is handled; tests/unit/machine/test_handlers.py gives the reason for each of the others."""
 
@@ -163,12 +163,12 @@ def _is_suspended(state: State, event: e.Event) -> bool:
     return state.mode == "advise" and state.phase in MOVING and not isinstance(event, HANDLED_IN_ADVISE)
 
 
-def material(state: State) -> tuple[object, ...]:
+def state_without_counts(state: State) -> tuple[object, ...]:
     """The state without the counts that grow every second: when this changes, the journal must know."""
     return (*_lasting(state), *(_lasting_of(state.rollout) if state.rollout is not None else ()))
 
 
-def unremembered(state: State) -> tuple[object, ...]:
+def state_without_recent(state: State) -> tuple[object, ...]:
     """The state without what the next minute discards or finds again."""
     return (*_lasting(state), state.rollout)
 
@@ -181,6 +181,6 @@ _lasting = _all_but(State, "recent", "recent_since", "calibration", "budget", "r
 _lasting_of = _all_but(Rollout, "green", "blue", "record", "trial", "exposed", "step_bad", "heard_at")
 
 
-def numbered(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+def numbered_effects(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
     """Those that must be journalled before they are performed; a KeepAlive repeats what already is."""
     return tuple(effect for effect in effects if not isinstance(effect, KeepAlive))

@@ -22,7 +22,7 @@ class Choice:
     why: str
 
 
-def choose(wanted: Strategy | Literal["auto"], servers: int, room: Capacity) -> Choice:
+def choose_strategy(wanted: Strategy | Literal["auto"], servers: int, room: Capacity) -> Choice:
     """`servers` serve now. Room that nobody knows of is no room, unless the operator asks for it."""
     if servers < 1:
         return Choice(strategy=None, why="no server runs that could be changed: start one first")
@@ -40,7 +40,7 @@ def choose(wanted: Strategy | Literal["auto"], servers: int, room: Capacity) -> 
 def _auto(servers: int, room: Capacity) -> Choice:
     if room.free:
         return Choice(strategy="surge", why=f"there is room for a server beside the others: {room.why}")
-    lacks = _lacks(room)
+    lacks = _missing_capacity(room)
     if servers >= _FEWEST_TO_REPLACE:
         why = f"{lacks}; {servers - 1} of {servers} servers go on while one at a time gives its place"
         return Choice(strategy="replace", why=why)
@@ -74,7 +74,7 @@ def _swap(servers: int, room: Capacity) -> Choice:
     return Choice(strategy="swap", why=f"{why} (there is room beside it: {room.why})" if room.free else why)
 
 
-def _lacks(room: Capacity) -> str:
+def _missing_capacity(room: Capacity) -> str:
     known = (
         "there is no room beside the others" if room.free is False else "nobody knows whether there is room"
     )

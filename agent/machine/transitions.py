@@ -48,23 +48,23 @@ class Rules:
         )
 
 
-def stay(state: State) -> Moved:
+def without_effects(state: State) -> Moved:
     return state, ()
 
 
-def ask(state: State, effect: Awaited) -> Moved:
+def request_effect(state: State, effect: Awaited) -> Moved:
     """Number the effect and await its outcome; what was awaited before no longer matters."""
     numbered = replace(effect, number=state.effects + 1)
     route = numbered if isinstance(numbered, Route) else state.route
     return replace(state, effects=numbered.number, awaiting=numbered, route=route, retry_at=None), (numbered,)
 
 
-def ask_again(state: State) -> Moved:
+def repeat_effect(state: State) -> Moved:
     """The awaited effect once more, under a new number."""
-    return stay(state) if state.awaiting is None else ask(state, state.awaiting)
+    return without_effects(state) if state.awaiting is None else request_effect(state, state.awaiting)
 
 
-def also_retire(moved: Moved, server: Server) -> Moved:
+def add_retirement(moved: Moved, server: Server) -> Moved:
     """Retire a server on the side; it is asked for again until it is done."""
     state, effects = moved
     extra = Retire(number=state.effects + 1, server=server)
@@ -72,24 +72,24 @@ def also_retire(moved: Moved, server: Server) -> Moved:
     return replace(state, effects=extra.number, leaving=(*others, extra)), (*effects, extra)
 
 
-def name_next(state: State) -> tuple[State, str]:
+def name_next_server(state: State) -> tuple[State, str]:
     number = state.servers + 1
     return replace(state, servers=number), f"{state.target}-r{number}"
 
 
-def enter(state: State, phase: Phase, at: datetime, note: str) -> State:
+def enter_phase(state: State, phase: Phase, at: datetime, note: str) -> State:
     rollout = replace(state.rollout, phase_since=at) if state.rollout else None
     return replace(state, phase=phase, rollout=rollout, until=None, tries=0, note=note)
 
 
-def later(state: State, at: datetime, why: str) -> State:
+def retry_later(state: State, at: datetime, why: str) -> State:
     """Try the awaited effect again after a pause that doubles: 30 s at most, for a split 4 s."""
     longest = timedelta(seconds=4) if isinstance(state.awaiting, Route) else LONGEST_PAUSE
     pause = min(timedelta(seconds=2 ** min(state.tries, 6)), longest)
     return replace(state, retry_at=at + pause, tries=state.tries + 1, note=why)
 
 
-def remember(state: State, at: datetime, result: OutcomeResult, why: str) -> State:
+def remember_outcome(state: State, at: datetime, result: OutcomeResult, why: str) -> State:
     """What became of the approved change; a denial is forgotten when it has had its time."""
     suggestion = state.suggestion
     if suggestion is None:
@@ -99,7 +99,7 @@ def remember(state: State, at: datetime, result: OutcomeResult, why: str) -> Sta
     return replace(state, outcomes=(*kept, outcome)[-REMEMBERED:])
 
 
-def close(
+def close_suggestion(
     suggestion: Suggestion | None, status: Literal["expired", "superseded", "refused"]
 ) -> Suggestion | None:
     """A suggestion that nobody has decided on ends; a decided one stays as it is."""
@@ -108,7 +108,7 @@ def close(
     return replace(suggestion, status=status)
 
 
-def serves(state: State, server: Server | None) -> bool:
+def can_serve(state: State, server: Server | None) -> bool:
     """It is up, as far as is known, and the proxy has it: it could carry all the traffic at once."""
     return (
         server is not None
@@ -124,11 +124,11 @@ def is_green(state: State, event: ServerLost) -> bool:
     return state.green is not None and event.server == state.green.name
 
 
-def of_fleet(state: State, event: ServerLost) -> bool:
+def is_in_fleet(state: State, event: ServerLost) -> bool:
     return event.server in {server.name for server in state.fleet}
 
 
-def led(state: State) -> State:
+def choose_blue(state: State) -> State:
     """With a standing server as blue, where there is one: blue is what traffic returns to."""
     standing = state.standing
     if not standing or (state.blue is not None and state.blue in standing):
@@ -137,5 +137,5 @@ def led(state: State) -> State:
     return replace(state, blue=first, peers=tuple(s for s in state.fleet if s.name != first.name))
 
 
-def awaited(state: State, number: int) -> bool:
+def is_awaited(state: State, number: int) -> bool:
     return state.awaiting is not None and state.awaiting.number == number

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import isfinite
 
-from agent.domain.calibration import STREAMS, Calibration, Steadiness
+from agent.domain.calibration import STREAMS, Calibration, CalibrationWindow
 from agent.domain.model import Slo
 from agent.domain.reading import (
     Buckets,
@@ -24,7 +24,7 @@ from agent.domain.reading import (
     SourceState,
     Trend,
 )
-from agent.domain.request_counts import RequestCounts, arm_of, gap_s, met
+from agent.domain.request_counts import RequestCounts, count_requests, meets_slo, token_gap_s
 from agent.observe.window import (
     SampleWindow,
     average_gauge,
@@ -60,7 +60,7 @@ class _Server:
     tokens: float | None = None  # in the scrapes of the last `take_pulse` that had any
 
     def take_counts(self, slo: Slo) -> RequestCounts:
-        counts, self.counted = self.counted + arm_of(self.pending, slo), RequestCounts()
+        counts, self.counted = self.counted + count_requests(self.pending, slo), RequestCounts()
         self.pending = []
         return counts
 
@@ -108,7 +108,7 @@ class Aggregator:
     _sources: dict[str, SourceState] = field(default_factory=dict, init=False)
     _gpus: GpuSample | None = field(default=None, init=False)
     _series: SeriesSample | None = field(default=None, init=False)
-    _steadiness: Steadiness = field(default_factory=Steadiness, init=False)
+    _steadiness: CalibrationWindow = field(default_factory=CalibrationWindow, init=False)
     _calibration_slot: int = field(default=0, init=False)  # time slot of the last calibration
     _incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=INCIDENTS), init=False)
 
@@ -267,7 +267,7 @@ class Aggregator:
             return None
         since = known.requests[0][0] if len(known.requests) == self.most else known.first
         seconds = max(1.0, min(self.span_s, (at - since).total_seconds()))
-        return sum(met(request, self.slo) for request in requests) / seconds
+        return sum(meets_slo(request, self.slo) for request in requests) / seconds
 
     def _fresh_gpus(self, since: datetime, at: datetime) -> tuple[Gpu, ...]:
         return self._gpus.gpus if self._gpus and since < self._gpus.at <= at else ()
@@ -295,7 +295,7 @@ def _ttfts(requests: Iterable[Request]) -> list[float]:
 
 
 def _gaps(requests: Iterable[Request]) -> list[float]:
-    gaps = (gap_s(request) for request in requests if request.outcome == "ok")
+    gaps = (token_gap_s(request) for request in requests if request.outcome == "ok")
     return [gap for gap in gaps if gap is not None]
 
 

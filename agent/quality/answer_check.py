@@ -36,13 +36,13 @@ class Examiner:
             blue, green, known = effect.blue, effect.green, self._said
             self._said = None
             if green is None:
-                self._said = blue, _usable(blue, (await self._ask(blue), await self._ask(blue)))
+                self._said = blue, _require_answers(blue, (await self._ask(blue), await self._ask(blue)))
                 return AnswerComparison(ok=True, why=f"{blue.name} answered the golden prompts")
             if known is not None and known[0] == blue:
                 return await self._with_command(compare(*known[1], await self._ask(green)), blue, green)
             first = await self._ask(blue)
             said = await self._ask(green)
-            _usable(blue, (first, again := await self._ask(blue)))
+            _require_answers(blue, (first, again := await self._ask(blue)))
             return await self._with_command(compare(first, again, said), blue, green)
 
     async def _ask(self, server: Server) -> tuple[GoldenAnswer, ...]:
@@ -53,20 +53,20 @@ class Examiner:
         if not found.ok or not self.exam.command:
             return found
         urls = {"{green}": f"http://{green.address}", "{blue}": f"http://{blue.address}"}
-        argv = [_filled(word, urls) for word in self.exam.command]
-        status, last = await run(argv)
+        argv = [_fill_urls(word, urls) for word in self.exam.command]
+        status, last = await run_command(argv)
         if status == 0:
             return replace(found, why=f"{found.why}; {argv[0]}: {last or 'no objection'}")
         return replace(found, ok=False, why=f"{argv[0]} ended with status {status}: {last}")
 
 
-def _filled(word: str, urls: dict[str, str]) -> str:
+def _fill_urls(word: str, urls: dict[str, str]) -> str:
     for name, url in urls.items():
         word = word.replace(name, url)
     return word
 
 
-def _usable(blue: Server, said: Twice) -> Twice:
+def _require_answers(blue: Server, said: Twice) -> Twice:
     """ActError when blue itself mostly failed: then there is nothing to hold green up to."""
     for answers in said:
         failed = sum(flaw_of(answer) == "failed" for answer in answers)
@@ -77,7 +77,7 @@ def _usable(blue: Server, said: Twice) -> Twice:
     return said
 
 
-async def run(argv: Sequence[str]) -> tuple[int, str]:
+async def run_command(argv: Sequence[str]) -> tuple[int, str]:
     """Exit status, and the last lines that it wrote, of a command; when cancelled, all that it started ends.
 
     Raises OSError when it cannot be started.

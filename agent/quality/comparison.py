@@ -55,34 +55,34 @@ def compare(
     sets = list(zip(blue, again, green, strict=True))
     if not sets:
         return AnswerComparison(ok=False, why="there was no golden prompt to ask")
-    counted = _counted(blue, again, green)
+    counted = _count_answers(blue, again, green)
     for measure in MEASURES:
         spreads = [measure.spread(*three) for three in sets]
-        odd = [at for at in map(_odd, spreads) if at is not None]
+        odd = [at for at in map(_odd_one_out, spreads) if at is not None]
         excess = fmean(green - (blue + again) / 2 for blue, again, green in spreads)
-        by_luck = chance(len(odd), odd.count(_GREEN))
+        by_luck = odd_one_probability(len(odd), odd.count(_GREEN))
         if excess > measure.margin and by_luck <= ALPHA / len(MEASURES):
             why = (
                 f"green's answer {measure.says}: in {len(odd)} of {len(sets)} golden prompts one of its and "
                 f"blue's two answers stands alone, {odd.count(_GREEN)} times its own; chance of that if "
-                f"green were another blue: under 1 in {_told(1 / by_luck)}"
+                f"green were another blue: under 1 in {_round_odds(1 / by_luck)}"
             )
             return replace(counted, ok=False, why=why)
     return counted
 
 
-def chance(odd: int, green: int) -> float:
+def odd_one_probability(odd: int, green: int) -> float:
     """P(Bin(odd, 1/3) >= green): that green is the odd one so often if it were one more blue."""
     ways: int = sum(comb(odd, k) << (odd - k) for k in range(green, odd + 1))
     return float(ways / 3**odd)
 
 
-def _told(odds: float) -> str:
+def _round_odds(odds: float) -> str:
     """1 in 729 is told as 1 in 100, and what is beyond a million as a million."""
     return f"{10 ** min(int(log10(odds)), 6):,}"
 
 
-def _counted(
+def _count_answers(
     blue: Sequence[GoldenAnswer], again: Sequence[GoldenAnswer], green: Sequence[GoldenAnswer]
 ) -> AnswerComparison:
     both = [*zip(blue, green, strict=True), *zip(again, green, strict=True)]
@@ -108,10 +108,10 @@ def _counted(
         failed=flaws.count("failed"),
         bad_blue=sum(map(bool, map(flaw_of, blue))),
     )
-    return replace(counted, why=_in_short(counted))
+    return replace(counted, why=_summarise(counted))
 
 
-def _in_short(counted: AnswerComparison) -> str:
+def _summarise(counted: AnswerComparison) -> str:
     drift = ""
     if counted.drift is not None and counted.drift_blue is not None:
         drift = f", log-probabilities differ by {counted.drift:.3f} (blue's own by {counted.drift_blue:.3f})"
@@ -129,13 +129,13 @@ def _mean_drift(pairs: Sequence[tuple[GoldenAnswer, GoldenAnswer]]) -> float | N
 _GREEN = 2
 
 
-def _odd(spread: Triple) -> int | None:
+def _odd_one_out(spread: Triple) -> int | None:
     """Which of the three stands apart most; None when no one does by itself."""
     most = max(spread)
     return spread.index(most) if spread.count(most) == 1 else None
 
 
-def _apart(
+def _spread_by(
     distance: Callable[[GoldenAnswer, GoldenAnswer], float],
 ) -> Callable[[GoldenAnswer, GoldenAnswer, GoldenAnswer], Triple]:
     """Each one's distances from the other two."""
@@ -225,12 +225,12 @@ MEASURES = (
     _Measure(says="is empty, loops, refuses or failed", spread=_flawed, margin=0.05),
     _Measure(
         says="parts from blue's at once, or at a token that one of them was sure of",
-        spread=_apart(_contradicted),
+        spread=_spread_by(_contradicted),
         margin=0.05,
     ),
-    _Measure(says="has other log-probabilities", spread=_apart(_drift), margin=0.15),
-    _Measure(says="has another length", spread=_apart(_lengths), margin=0.25),
-    _Measure(says="parts from blue's soon", spread=_apart(_parted), margin=0.5),
+    _Measure(says="has other log-probabilities", spread=_spread_by(_drift), margin=0.15),
+    _Measure(says="has another length", spread=_spread_by(_lengths), margin=0.25),
+    _Measure(says="parts from blue's soon", spread=_spread_by(_parted), margin=0.5),
 )
 """Margins, as a coarser value of a knob may move answers a little: 1 prompt in 20; 0.15 nats, a seventh of a
 token's probability; a quarter of the length; half of each answer."""

@@ -20,7 +20,7 @@ from agent.domain.model import Server
 from agent.domain.ports import Engine, Now, Sensor, Traffic
 from agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from agent.domain.state import State
-from agent.machine.step import Machine, material, numbered, unremembered
+from agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from agent.observe.aggregator import Aggregator
 from agent.runtime.effect_runner import EffectRunner
 from agent.telemetry.self_metrics import SelfMetrics
@@ -243,11 +243,11 @@ class TargetLoop:
 
     def _goes_unwritten(self, after: State, event: Event, effects: tuple[Effect, ...]) -> bool:
         """Whether the step is made all the same: only counts that a crash may forget, or only back."""
-        if not numbered(effects) and material(after) == material(self.state):
+        if not numbered_effects(effects) and state_without_counts(after) == state_without_counts(self.state):
             return True
         if not only_rolls_back(self.state, after, effects):
             return False
-        entry = build_entry(self.state, after, event, numbered(effects))
+        entry = build_entry(self.state, after, event, numbered_effects(effects))
         self._late.add(entry)
         self.heard(after)
         who = {"target": self.target, "rollout": entry.op_id, "by": entry.actor.id, "result": entry.result}
@@ -267,19 +267,23 @@ class TargetLoop:
             self.emit(self._held.pop(0))
 
     def _worth_writing(self, after: State, effects: tuple[Effect, ...], event: Event) -> bool:
-        if self._written is None or numbered(effects) or material(after) != material(self._written):
+        if (
+            self._written is None
+            or numbered_effects(effects)
+            or state_without_counts(after) != state_without_counts(self._written)
+        ):
             return True
         due = self._written_at is None or event.at - self._written_at >= COUNTS_EVERY
         if not self.writable:  # whether it is again shows only in a try
             return True
-        return due and unremembered(after) != unremembered(self._written)
+        return due and state_without_recent(after) != state_without_recent(self._written)
 
     def _write(self, after: State, event: Event, effects: tuple[Effect, ...]) -> None:
-        entry = build_entry(self.state, after, event, numbered(effects))
+        entry = build_entry(self.state, after, event, numbered_effects(effects))
         self._append(entry)
         self._written, self._written_at = after, event.at
         self.heard(after)
-        if material(after) != material(self.state):
+        if state_without_counts(after) != state_without_counts(self.state):
             who = {"target": self.target, "rollout": entry.op_id, "by": entry.actor.id}
             log.info(entry.action, **who, why=entry.why, **self.journal.head.log_fields())
 

@@ -10,7 +10,7 @@ from time import thread_time_ns
 
 from agent.domain.model import Slo, Step
 from agent.domain.request_counts import EMPTY, RequestCounts
-from agent.domain.trial import Second, Trial
+from agent.domain.trial import Observation, Trial
 from agent.judge.anytime import AnytimeJudge
 from agent.judge.failure_modes import ANSWERS
 from bench.judge import rollouts
@@ -35,10 +35,10 @@ def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
         now = _known(green.arm(second, 2.0), slo)
         others = {str(number): _known(one.arm(second, 2.0), slo) for number, one in enumerate(blue)}
         asked, beside = asked + now, sum(others.values(), beside)
-        heard = Second(at=NOON + timedelta(seconds=second), green=now, blue=others)
+        heard = Observation(at=NOON + timedelta(seconds=second), green=now, blue=others)
         begun = thread_time_ns()
-        trial, _ = judge.hear(
-            trial, step=STEP, slo=slo, second=heard, green=asked, blue=beside, record=record
+        trial, _ = judge.update(
+            trial, step=STEP, slo=slo, observation=heard, green=asked, blue=beside, record=record
         )
         spent_ms = (thread_time_ns() - begun) / 1e6
         if trial.wide_s == trial.tick_s == 0.0 and trial.all_s:

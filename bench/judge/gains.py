@@ -13,11 +13,11 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from random import Random
 
-from agent.domain.calibration import Calibration, Steadiness
+from agent.domain.calibration import Calibration, CalibrationWindow
 from agent.domain.model import Slo
 from agent.domain.request_counts import EDGES_S, EMPTY, RequestCounts
 from agent.domain.trial import Trial
-from agent.judge.gain import gain
+from agent.judge.gain import describe_gain
 from bench.judge.ours import NOON
 from bench.judge.rollouts import RPS, SERVERS, SLO
 from bench.judge.runs import Pool
@@ -115,7 +115,7 @@ def served(
 def known(stalls: Stalls | None, busy: float, slo: Slo, number: int) -> Mapping[str, Calibration]:
     """What the daemon has learned in two hours of four servers."""
     random, case = seeded("gain", stalls, busy, slo, number), Case(stalls=stalls, busy=busy, slo=slo)
-    steadiness, at = Steadiness(), NOON
+    steadiness, at = CalibrationWindow(), NOON
     for arms in served(random, case, HISTORY_TICKS, [RPS / SERVERS] * SERVERS, 0):
         steadiness.add(at, {str(server): arm for server, arm in enumerate(arms)})
         at += timedelta(seconds=TICK_S)
@@ -131,7 +131,7 @@ def said(name: str, run: int) -> str:
     beside = served(random, case, PARITY_TICKS, [RPS / SERVERS] * SERVERS, 1)
     level = _sum([arms[:1] for arms in beside]), _sum([arms[1:] for arms in beside])
     green = _sum(served(random, case, HOLD_TICKS, [RPS / SERVERS] * SERVERS, SERVERS))
-    return gain(trial, slo=case.slo, level=level, green=green, record=record)
+    return describe_gain(trial, slo=case.slo, level=level, green=green, record=record)
 
 
 def _sum(rows: Sequence[Sequence[RequestCounts]]) -> RequestCounts:

@@ -62,7 +62,7 @@ def _backs(evidence: Evidence, made: Iterable[Tick], *, both: bool) -> dict[str,
     """Ours; with `both`, ours without the mixture over start times too."""
     found: dict[str, int | None] = dict.fromkeys(("ours", "one start") if both else ("ours",))
     for number, tick in enumerate(made, 1):
-        log_e = evidence.hear(tick)
+        log_e = evidence.update(tick)
         if log_e >= SURE and found["ours"] is None:
             found["ours"] = number
         if both and found["one start"] is None and evidence.log_from_the_start >= SURE:

@@ -31,7 +31,7 @@ def quiet(share: float, run: int) -> tuple[float, bool]:
     asked = 0
     for tick in made:
         asked += tick[0][0]
-        if evidence.hear(tick) >= SURE:
+        if evidence.update(tick) >= SURE:
             return asked, peer
     return inf, peer
 
@@ -49,7 +49,7 @@ def several(share: float, run: int) -> float:
     for number in range(HOUR):
         rows = [one[number] for one in made]
         asked += rows[-1][0][0]
-        logs = [stream.hear(tick) for stream, tick in zip(streams, rows, strict=True)]
+        logs = [stream.update(tick) for stream, tick in zip(streams, rows, strict=True)]
         if log_sum(logs) - log(len(logs)) >= SURE:
             return asked
     return inf

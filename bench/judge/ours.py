@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from math import log
 
-from agent.domain.calibration import Calibration, Steadiness
+from agent.domain.calibration import Calibration, CalibrationWindow
 from agent.domain.model import Slo, Step
 from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import EvidenceStream, Lens, Second, Trial
+from agent.domain.trial import EProcessPair, EvidenceStream, Observation, Trial
 from agent.judge.eprocess import log_sum
-from agent.judge.evidence import close, log_worse, pend, widen
-from agent.judge.failure_modes import opened
+from agent.judge.evidence import buffer_counts, close_tick, close_wide_tick, log_worse
+from agent.judge.failure_modes import open_streams
 from bench.judge.traffic import TICK_S, Pair, Tick
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -29,7 +29,7 @@ def arm(requests: int, bad: int) -> RequestCounts:
 
 def calibrated(before: Iterable[Tick]) -> Calibration | None:
     """As the daemon learns it from blue's servers: agent.domain.calibration."""
-    steadiness, at = Steadiness(), NOON
+    steadiness, at = CalibrationWindow(), NOON
     for _, blue in before:
         steadiness.add(at, {f"blue {number}": arm(*counts) for number, counts in enumerate(blue)})
         at += timedelta(seconds=TICK_S)
@@ -50,7 +50,7 @@ class Evidence:
         known = {"errors": calibration} if calibration else {}
         self.trial = Trial(calibration=known, tick_s=TICK_S)
         self.record = arm(RECORD, round(RECORD * usual))
-        found = opened(self.trial, step=STEP, slo=SLO, control=self.record, margin=self.trial.margin)
+        found = open_streams(self.trial, step=STEP, slo=SLO, control=self.record, margin=self.trial.margin)
         self.stream: EvidenceStream = next(stream for stream in found if stream.name == "errors")
         if margin is not None:
             self.stream = replace(self.stream, margin=margin, tolerance=2 * margin)
@@ -58,15 +58,15 @@ class Evidence:
             self.stream = replace(self.stream, ticks=None)
         self.heard = 0
 
-    def hear(self, tick: Tick) -> float:
+    def update(self, tick: Tick) -> float:
         """log E that green is worse, after this tick."""
         green, blue = tick
         self.heard += 1
         arms = {f"blue {number}": arm(*counts) for number, counts in enumerate(blue)}
-        second = Second(at=NOON, green=arm(*green), blue=arms)
+        second = Observation(at=NOON, green=arm(*green), blue=arms)
         trial = Trial(calibration=self.trial.calibration, tick_s=TICK_S, all_s=TICK_S * self.heard)
-        stream = widen(pend(self.stream, second, SLO, against=True), trial)
-        self.stream = close(stream, trial, STEP, SLO, self.record, against=True)
+        stream = close_wide_tick(buffer_counts(self.stream, second, SLO, against=True), trial)
+        self.stream = close_tick(stream, trial, STEP, SLO, self.record, against=True)
         return log_worse(self.stream)
 
     @property
@@ -86,13 +86,13 @@ def independent(phi: float = 1.0) -> Calibration:
     return Calibration(phi=phi, tick_edge=0.04, tick_share=0.04, tick_phi=1.0, tick_requests=30.0, ticks=2880)
 
 
-def _first(lens: Lens) -> float:
+def _first(lens: EProcessPair) -> float:
     return log_sum(lens.worse) - log(len(lens.worse)) if lens.worse else 0.0
 
 
 def taken_back(evidence: Evidence, ticks: Sequence[Tick]) -> int | None:
     """The number of the tick, from 1, with which green goes back."""
-    return next((number for number, tick in enumerate(ticks, 1) if evidence.hear(tick) >= SURE), None)
+    return next((number for number, tick in enumerate(ticks, 1) if evidence.update(tick) >= SURE), None)
 
 
 def greens(ticks: Sequence[Tick]) -> list[Pair]:

@@ -64,7 +64,7 @@ def passed(name: str, run: int, *, worse: bool) -> float:
     for _ in range(FOUR_HOURS // HALF_HOUR):
         made: list[Tick] = ticks(random, Traffic(), [green] * HALF_HOUR, [case.usual] * HALF_HOUR)
         for tick in made:
-            evidence.hear(tick)
+            evidence.update(tick)
             asked += tick[0][0]
             if evidence.log_not_worse >= SURE:
                 return asked

@@ -12,10 +12,10 @@ from functools import cache, lru_cache, partial
 from math import inf
 from random import Random
 
-from agent.domain.calibration import Calibration, Steadiness
+from agent.domain.calibration import Calibration, CalibrationWindow
 from agent.domain.model import Objective, Plan, PreflightResult, Slo, Step
 from agent.domain.request_counts import EMPTY, RequestCounts
-from agent.domain.trial import Second, Trial
+from agent.domain.trial import Observation, Trial
 from agent.judge.anytime import AnytimeJudge
 from agent.machine.default_plan import plan_for
 from bench.judge.hours import finite
@@ -125,7 +125,7 @@ def known(stalls: Stalls | None, number: int) -> Mapping[str, Calibration]:
     """What the daemon has learned in four hours of three servers."""
     random = seeded("known", stalls, number)
     servers = [Server(random, stalls) for _ in range(SERVERS - 1)]
-    steadiness, at = Steadiness(), NOON
+    steadiness, at = CalibrationWindow(), NOON
     for tick in range(round(4 * 3600 / TICK_S)):
         arms = {str(n): one.arm(tick * TICK_S, RPS / SERVERS * TICK_S) for n, one in enumerate(servers)}
         steadiness.add(at, arms)
@@ -166,11 +166,11 @@ class Rollout:
             at_s += 1
             now, beside = self._second(at_s, step.weight / 100, second >= self.case.onset_s)
             green, blue = green + now, sum(beside.values(), blue)
-            self.trial, verdict = AnytimeJudge().hear(
+            self.trial, verdict = AnytimeJudge().update(
                 self.trial,
                 step=step,
                 slo=SLO,
-                second=Second(at=NOON + timedelta(seconds=at_s), green=now, blue=beside),
+                observation=Observation(at=NOON + timedelta(seconds=at_s), green=now, blue=beside),
                 green=green,
                 blue=blue,
                 record=self._record,

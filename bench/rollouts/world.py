@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from agent.domain.calibration import Calibration, Steadiness
+from agent.domain.calibration import Calibration, CalibrationWindow
 from agent.domain.ports import Now, View
 from agent.domain.reading import Request, RequestSample, Sample, SourceState
-from agent.domain.request_counts import RequestCounts, arm_of
+from agent.domain.request_counts import RequestCounts, count_requests
 from bench.rollouts.cases import Green, Profile, Service
 from bench.rollouts.clients import Clients
 from bench.rollouts.servers import SimServer
@@ -60,9 +60,9 @@ class World:
 
     def history(self, seconds: int, at: datetime) -> Mapping[str, Calibration]:
         """What a daemon learned of blue in the seconds before `at`."""
-        steadiness = Steadiness()
+        steadiness = CalibrationWindow()
         for second in range(seconds):
-            arm = arm_of(self.second({BLUE: 100}, self.at_s + 1.0), self.service.slo)
+            arm = count_requests(self.second({BLUE: 100}, self.at_s + 1.0), self.service.slo)
             steadiness.add(
                 at + timedelta(seconds=second - seconds), {BLUE: arm} if arm != RequestCounts() else {}
             )

@@ -11,7 +11,7 @@ from agent.domain.errors import ActError, FencedError
 from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Engine, Now, Site
-from agent.machine.strategy import Capacity, choose
+from agent.machine.strategy import Capacity, choose_strategy
 from tests.simulation.script import Act
 from tests.simulation.world import Process, World
 from vllm_facts.values import Setting
@@ -160,7 +160,7 @@ class SimEngine:
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
         del setting, wanted
-        choice = choose(
+        choice = choose_strategy(
             self.strategy, len(servers), Capacity(free=self.strategy == "surge", why="so it was set up")
         )
         if choice.strategy is None:

@@ -16,7 +16,7 @@ from agent.domain.state import Phase, State
 from agent.machine import promoting, recovering, rolling_back
 from agent.machine.starting import start_rollout
 from agent.machine.step import HANDLERS
-from agent.machine.transitions import Moved, Rules, ask, enter, stay
+from agent.machine.transitions import Moved, Rules, enter_phase, request_effect, without_effects
 from agent.runtime import loop as loop_module
 from agent.runtime.effect_runner import EffectRunner
 from tests.simulation.adapters import SimEngine
@@ -54,15 +54,15 @@ def blue_removed_too_early(put: Put) -> None:
     """The old server is ended as soon as the new ones are found good, before they have its traffic."""
 
     def promote(state: State, at: Any, why: str) -> Moved:  # noqa: ANN401
-        state = enter(state, Phase.PROMOTING, at, why)
-        old = promoting.leaving(state)
-        return stay(state) if old is None else ask(state, Retire(number=0, server=old))
+        state = enter_phase(state, Phase.PROMOTING, at, why)
+        old = promoting.next_to_retire(state)
+        return without_effects(state) if old is None else request_effect(state, Retire(number=0, server=old))
 
     put_everywhere(put, "promote", promoting.promote, promote)
 
 
 def no_orphan_sweep(put: Put) -> None:
-    put(recovering, "without_orphans", lambda moved, _: moved)
+    put(recovering, "retire_orphans", lambda moved, _: moved)
 
 
 def weight_as_delta(put: Put) -> None:
@@ -157,13 +157,13 @@ def removed_token_still_valid(put: Put) -> None:
 
 
 def recovery_forgets_green(put: Put) -> None:
-    plain = recovering.as_found
+    plain = recovering.merge_found_servers
 
-    def as_found(state: State, event: e.AgentStarted, found: Any) -> State:  # noqa: ANN401
+    def merge_found_servers(state: State, event: e.AgentStarted, found: Any) -> State:  # noqa: ANN401
         seen = plain(state, event, found)
         return replace(seen, green=None, phase=Phase.OBSERVING) if seen.green and not seen.crew else seen
 
-    put(recovering, "as_found", as_found)
+    put(recovering, "merge_found_servers", merge_found_servers)
 
 
 def drain_skipped(put: Put) -> None:
@@ -178,15 +178,15 @@ def drain_skipped(put: Put) -> None:
 
 
 def retired_before_routed_away(put: Put) -> None:
-    plain = rolling_back.step_back
+    plain = rolling_back.roll_back_next
 
-    def step_back(state: State) -> Moved:
+    def roll_back_next(state: State) -> Moved:
         green = state.green
-        if green is not None and rolling_back.carries(state, green):
-            return ask(state, Retire(number=0, server=green))
+        if green is not None and rolling_back.is_routed(state, green):
+            return request_effect(state, Retire(number=0, server=green))
         return plain(state)
 
-    put(rolling_back, "step_back", step_back)
+    put(rolling_back, "roll_back_next", roll_back_next)
 
 
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:

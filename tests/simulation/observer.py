@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tests.simulation.world import Process, World
 
-UNDECIDED = frozenset({"vacating", "launching", "warming", "canary", "spreading"})
+UNDECIDED = frozenset({"draining", "launching", "warming", "canary", "replacing"})
 CHANGES = frozenset({"launch", "route", "keep_alive", "stop", "retire"})  # the others only ask
 KNOWN_S = 12.0  # by then a daemon has heard of it
 SHUT_OUT_S = 0.5  # by then the proxy carries the epoch of a daemon that acts

@@ -32,7 +32,7 @@ POINTS: dict[str, tuple[str, ...]] = {
 JOURNAL = ("crash before", "crash after", "torn", "disk full", "fsync fails", "bit flipped")
 NEW = ("new server exits", "new server hangs", "new server wedges")
 ON_FILES = frozenset(JOURNAL[2:])  # what only a journal on a disk meets
-PHASES = ("launching", "launching", "warming", "canary", "canary", "promoting", "rolling_back", "vacating")
+PHASES = ("launching", "launching", "warming", "canary", "canary", "promoting", "rolling_back", "draining")
 WORDS = (
     "approves twice",
     "approves what was not shown",
@@ -141,7 +141,7 @@ def script_of(seed: int) -> Script:
         acts.append(Act(what="daemon killed", at_s=round(random.uniform(FIRST_S, LAST_S), 1)))
     on = {act.on for act in acts}
     fleets = FLEETS
-    if {"stop", "phase vacating"} & on:
+    if {"stop", "phase draining"} & on:
         fleets = FLEETS[3:]
     servers, strategy = random.choice(fleets)
     return Script(

@@ -9,7 +9,7 @@ import structlog
 
 from agent.domain import effects as fx
 from agent.domain import events as e
-from agent.machine.step import material, numbered
+from agent.machine.step import numbered_effects, state_without_counts
 from tests.simulation.__main__ import quiet
 from tests.simulation.history import History, play
 from tests.simulation.script import POINTS, Act, Script
@@ -36,11 +36,11 @@ class Cut(World):
 
     def feed(self, *events: e.Event) -> "Cut":
         for event in events:
-            before, known = material(self.state), len(self.pending)
+            before, known = state_without_counts(self.state), len(self.pending)
             super().feed(event)
-            new = numbered(tuple(self.pending[known:]))
+            new = numbered_effects(tuple(self.pending[known:]))
             self.asked += new
-            if self.cutting and (new or material(self.state) != before):
+            if self.cutting and (new or state_without_counts(self.state) != before):
                 done = {id(effect) for effect in self.performed}
                 self.cuts.append((self.snapshot(), [one for one in self.asked if id(one) not in done]))
         return self

@@ -12,9 +12,9 @@ from agent.domain.calibration import Calibration
 from agent.domain.model import Bound, Mode, Plan, PreflightResult, Proposal, Server, Slo, Step, Strategy
 from agent.domain.ports import Context, Verdict
 from agent.domain.reading import Reading, Request, Trend
-from agent.domain.request_counts import RequestCounts, arm_of
+from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import State
-from agent.domain.trial import Second, Trial
+from agent.domain.trial import Observation, Trial
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules
@@ -63,20 +63,20 @@ class CountingJudge:
 
     better: str = "better: quicker"
 
-    def hear(
+    def update(
         self,
         trial: Trial,
         *,
         step: Step,
         slo: Slo,
-        second: Second,
+        observation: Observation,
         green: RequestCounts,
         blue: RequestCounts,
         record: RequestCounts,
     ) -> tuple[Trial, Verdict]:
         del slo, blue, record
-        if second.blind:
-            return replace(trial, held_s=trial.held_s + 1), Verdict(kind="hold", why=second.blind)
+        if observation.blind:
+            return replace(trial, held_s=trial.held_s + 1), Verdict(kind="hold", why=observation.blind)
         trial = replace(trial, valid_s=trial.valid_s + 1, held_s=0.0)
         if green.errors:
             return trial, Verdict(kind="fail", why=f"{green.errors} of {green.total} requests failed")
@@ -129,7 +129,7 @@ def reading(at: datetime, *, waiting: float = 12, coverage: float = 1.0, running
 def arm(server: str, *, ok: int = 0, failed: int = 0) -> RequestCounts:
     good = [Request(server=server, outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)] * ok
     bad = [Request(server=server, outcome="failed", status=500, duration_s=0.1)] * failed
-    return arm_of([*good, *bad])
+    return count_requests([*good, *bad])
 
 
 def address_of(server: Server) -> str:

@@ -12,11 +12,11 @@ from agent.domain.events import Aborted
 from agent.domain.state import Phase, Rollout
 
 FORWARD = {
-    Phase.VACATING,
+    Phase.DRAINING,
     Phase.LAUNCHING,
     Phase.WARMING,
     Phase.CANARY,
-    Phase.SPREADING,
+    Phase.REPLACING,
     Phase.PROMOTING,
 }
 

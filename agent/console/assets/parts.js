@@ -5,8 +5,8 @@ import { el, fill, say, svg } from "./dom.js";
 import { moment, words } from "./format.js";
 
 const TONES = {
-  observing: "calm", checking: "busy", proposed: "ask", vacating: "busy", launching: "busy", warming: "busy",
-  canary: "busy", spreading: "busy", promoting: "busy", rolling_back: "warn", cooldown: "calm", restoring: "warn", halted: "bad",
+  observing: "calm", checking: "busy", proposed: "ask", draining: "busy", launching: "busy", warming: "busy",
+  canary: "busy", replacing: "busy", promoting: "busy", rolling_back: "warn", cooldown: "calm", restoring: "warn", halted: "bad",
   open: "ask", approved: "good", denied: "calm", expired: "calm", superseded: "calm", refused: "warn",
   running: "busy", promoted: "good", rolled_back: "warn", failed: "bad", undecided: "calm", no_gain: "calm",
 };

@@ -23,9 +23,9 @@ from agent.domain.model import (
     Step,
 )
 from agent.domain.reading import Gpu, Latency, Reading, Request, RequestOutcome, SourceState, Trend
-from agent.domain.request_counts import RequestCounts, arm_of
+from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.domain.trial import EvidenceStream, Lens, Trial
+from agent.domain.trial import EProcessPair, EvidenceStream, Trial
 from agent.observe.timeseries import MinuteRow
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from vllm_facts.values import Value
@@ -239,7 +239,7 @@ def arm(random: Random, total: int, ttft_s: float) -> RequestCounts:
             server="s", outcome=outcome, status=200, duration_s=first_s + 4, ttft_s=first_s, tokens=100
         )
 
-    return arm_of([one(number) for number in range(total)], SLO)
+    return count_requests([one(number) for number in range(total)], SLO)
 
 
 def day(*, hours: float, at: datetime, seed: int) -> list[MinuteRow]:
@@ -325,7 +325,7 @@ def _outcomes(at: datetime) -> tuple[Outcome, ...]:
 def _stream(
     name: str, edge_s: float | None, counted: tuple[int, int, int, int], *, good: float, worse: float
 ) -> EvidenceStream:
-    lens = Lens(log_worse=worse, most_good=good)
+    lens = EProcessPair(log_worse=worse, most_good=good)
     return EvidenceStream(name=name, edge_s=edge_s, margin=0.01, requests=lens, counted=counted)
 
 

@@ -9,7 +9,7 @@ import pytest
 from agent.domain.events import Observed
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Gpu, Latency, Reading, Request
-from agent.domain.request_counts import RequestCounts, arm_of
+from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import Rollout
 from agent.observe.timeseries import KEPT_MINUTES, MinuteRow, TimeSeries, downsample, interpolate_quantile
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView, steady
@@ -25,7 +25,7 @@ def answered(*firsts_s: float) -> RequestCounts:
         Request(server="chat-r0", outcome="ok", status=200, duration_s=2.0, ttft_s=first_s)
         for first_s in firsts_s
     ]
-    return arm_of(requests, SLO)
+    return count_requests(requests, SLO)
 
 
 def reading(at: datetime, **more: object) -> Reading:

@@ -313,7 +313,7 @@ async def test_a_pause_and_its_end_may_be_repeated(client: Client, daemon: FakeD
 
 async def test_a_target_tells_what_runs_and_how_it_does(client: Client, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128})
-    budget = Budget().counted(daemon.at, [RequestCounts(total=100, over_ttft=30)])
+    budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
     daemon.set(replace(daemon.states()["chat"], budget=budget))
 
     async with client.get("/v1/targets/chat") as response:

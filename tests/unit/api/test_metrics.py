@@ -45,7 +45,7 @@ def test_the_target_is_told_in_base_units() -> None:
     daemon = FakeDaemonView()
     server = Server(name="chat-r0", setting={})
     route = Route(number=1, servers=(server,), weights={"chat-r0": 100}, fallback="chat-r0")
-    budget = Budget().counted(daemon.at, [RequestCounts(total=100, over_ttft=30)])
+    budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
     daemon.set(replace(daemon.states()["chat"], route=route, budget=budget))
 
     found = samples(exposition(daemon))
@@ -132,7 +132,7 @@ def busy() -> FakeDaemonView:
         phase_since=daemon.at,
         exposed=RequestCounts(total=40, errors=2),
     )
-    budget = Budget().counted(daemon.at, [RequestCounts(total=100, over_ttft=30)])
+    budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
     daemon.set(replace(state, phase=Phase.CANARY, green=green, route=route, rollout=rollout, budget=budget))
     for seq in range(1, 101):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})

@@ -27,7 +27,7 @@ from agent.domain.effects import Retire, Route
 from agent.domain.errors import JournalError
 from agent.domain.model import Evidence, Outcome, Plan, Proposal, Server, Step
 from agent.domain.reading import Request
-from agent.domain.request_counts import RequestCounts, arm_of
+from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import Phase, Rollout, State, Suggestion
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)
@@ -36,7 +36,9 @@ BLUE = Server(name="chat-r0", setting={"max_num_seqs": 4, "enforce_eager": True}
 GREEN = Server(
     name="chat-r1", setting=MappingProxyType({"dtype": None, "max_num_seqs": 8, "watermark": 0.01})
 )
-ARM = arm_of([Request(server="chat-r1", outcome="ok", status=200, duration_s=1.5, ttft_s=0.2, tokens=30)])
+ARM = count_requests(
+    [Request(server="chat-r1", outcome="ok", status=200, duration_s=1.5, ttft_s=0.2, tokens=30)]
+)
 ROUTE = Route(
     number=4,
     servers=(BLUE, GREEN),

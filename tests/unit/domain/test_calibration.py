@@ -20,14 +20,14 @@ from agent.domain.calibration import (
     STREAMS,
     TICK_S,
     Calibration,
-    Steadiness,
+    CalibrationWindow,
 )
 from agent.domain.events import Observed
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Request, RequestSample
 from agent.domain.request_counts import EMPTY, RequestCounts
 from agent.machine.passes import STEADY_TICKS
-from agent.machine.step import material, unremembered
+from agent.machine.step import state_without_counts, state_without_recent
 from agent.observe.aggregator import Aggregator
 from tests.support.machine_stories import World
 
@@ -43,8 +43,8 @@ def arm(requests: int, bad: int) -> RequestCounts:
     return RequestCounts(total=requests, errors=bad)
 
 
-def told(counted: Iterable[Counted]) -> Steadiness:
-    steadiness = Steadiness()
+def told(counted: Iterable[Counted]) -> CalibrationWindow:
+    steadiness = CalibrationWindow()
     for tick, server, requests, bad in counted:
         steadiness.add(at(tick * TICK_S), {server: arm(requests, bad)})
     return steadiness
@@ -177,7 +177,7 @@ def test_a_tick_that_has_not_ended_is_not_counted() -> None:
 
 
 def test_seconds_of_a_tick_add_up() -> None:
-    steadiness = Steadiness()
+    steadiness = CalibrationWindow()
     for second in range(20 * TICK_S):
         steadiness.add(at(second), {"r0": arm(1, int(second % TICK_S == 0)), "r1": RequestCounts()})
 
@@ -268,7 +268,10 @@ def test_a_new_calibration_alone_is_not_written_down_and_one_that_is_can_be_read
 
     line = encode_line(entry, seq=1, prev=GENESIS, boot_id="", host="")
 
-    assert (material(after), unremembered(after)) == (material(before), unremembered(before))
+    assert (state_without_counts(after), state_without_recent(after)) == (
+        state_without_counts(before),
+        state_without_recent(before),
+    )
     assert parse_state(parse(line)) == after
 
 

@@ -11,8 +11,8 @@ from agent.domain.calibration import Calibration
 from agent.domain.model import Objective, Slo, Step
 from agent.domain.ports import Verdict
 from agent.domain.reading import Pulse, Request, RequestOutcome
-from agent.domain.request_counts import RequestCounts, arm_of
-from agent.domain.trial import Second, Trial
+from agent.domain.request_counts import RequestCounts, count_requests
+from agent.domain.trial import Observation, Trial
 from agent.judge.anytime import AnytimeJudge
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -53,7 +53,7 @@ def served(
         *[of("refused", 0.002, 400)] * refused,
     ]
     fine = total - errors - slow - unreached
-    return arm_of([*[of("ok", ttft_s)] * fine, *[of("ok", slow_s)] * slow, *others], slo)
+    return count_requests([*[of("ok", ttft_s)] * fine, *[of("ok", slow_s)] * slow, *others], slo)
 
 
 class Canary:
@@ -68,7 +68,7 @@ class Canary:
         self.green, self.blue, self.at = RequestCounts(), RequestCounts(), NOON
         self.verdict = Verdict(kind="wait", why="")
 
-    def hear(
+    def update(
         self,
         green: RequestCounts,
         blue: RequestCounts | Mapping[str, RequestCounts] | None = None,
@@ -76,13 +76,13 @@ class Canary:
     ) -> Verdict:
         self.at += timedelta(seconds=1)
         beside = {"b": blue} if isinstance(blue, RequestCounts) else dict(blue or {})
-        second = Second(at=self.at, green=green, blue=beside, **more)  # type: ignore[arg-type]
+        second = Observation(at=self.at, green=green, blue=beside, **more)  # type: ignore[arg-type]
         self.green, self.blue = self.green + green, sum(beside.values(), self.blue)
-        self.trial, self.verdict = AnytimeJudge().hear(
+        self.trial, self.verdict = AnytimeJudge().update(
             self.trial,
             step=self.step,
             slo=self.slo,
-            second=second,
+            observation=second,
             green=self.green,
             blue=self.blue,
             record=self.record,
@@ -92,7 +92,7 @@ class Canary:
     def run(self, green: RequestCounts, blue: RequestCounts | None = None, *, seconds: int) -> Verdict:
         """The same every second, until there is a verdict."""
         for _ in range(seconds):
-            if self.hear(green, blue).kind in {"pass", "fail"}:
+            if self.update(green, blue).kind in {"pass", "fail"}:
                 break
         return self.verdict
 
@@ -130,7 +130,7 @@ def test_the_sentence_says_the_counts_and_the_chance() -> None:
 def test_an_incident_on_both_sides_takes_nothing_back() -> None:
     canary = Canary(PARITY)
     canary.run(served(5), served(5), seconds=30)
-    kinds = {canary.hear(served(5, errors=2), served(5, errors=2)).kind for _ in range(600)}
+    kinds = {canary.update(served(5, errors=2), served(5, errors=2)).kind for _ in range(600)}
     assert "fail" not in kinds
     assert "pass" not in kinds
 
@@ -138,7 +138,7 @@ def test_an_incident_on_both_sides_takes_nothing_back() -> None:
 def test_nothing_passes_while_blue_itself_breaks_the_record_that_green_will_be_held_up_to() -> None:
     canary = Canary(PARITY)
     canary.run(served(20), served(20), seconds=30)
-    ill = [canary.hear(served(20, errors=1), served(20, errors=1)) for _ in range(600)]
+    ill = [canary.update(served(20, errors=1), served(20, errors=1)) for _ in range(600)]
     assert {verdict.kind for verdict in ill} == {"wait"}
     assert "blue itself is worse than before" in ill[-1].why
 
@@ -151,15 +151,15 @@ def test_below_parity_latency_is_not_compared() -> None:
 
 
 def test_below_parity_half_of_twenty_bad_is_too_much() -> None:
-    verdict = Canary(SMOKE).hear(served(20, errors=10), served(190))
+    verdict = Canary(SMOKE).update(served(20, errors=10), served(190))
     assert verdict.kind == "fail"
     assert "at least 50%" in verdict.why
 
 
 def test_an_incident_that_begins_with_the_step_is_no_disaster_of_green_alone() -> None:
-    verdict = Canary(PARITY).hear(served(25, errors=14), served(26, errors=5))
+    verdict = Canary(PARITY).update(served(25, errors=14), served(26, errors=5))
     assert verdict.kind != "fail"
-    assert Canary(PARITY).hear(served(25, errors=14), served(26, errors=1)).kind == "fail"
+    assert Canary(PARITY).update(served(25, errors=14), served(26, errors=1)).kind == "fail"
 
 
 def test_silence_never_passes() -> None:
@@ -173,7 +173,7 @@ def test_what_cannot_be_seen_is_held_and_its_time_does_not_count() -> None:
     canary.run(served(5), served(5), seconds=10)
     before = canary.trial
     for _ in range(100):
-        canary.hear(served(5), served(5), blind="Envoy has closed its connection")
+        canary.update(served(5), served(5), blind="Envoy has closed its connection")
     assert canary.verdict.kind == "hold"
     assert "Envoy has closed" in canary.verdict.why
     assert canary.trial.held_s == 100
@@ -207,7 +207,7 @@ def test_in_a_busier_hold_back_than_the_record_latency_speaks_for_green_only_and
     """600 requests in 60 s: ten a second."""
     busier = Canary(HOLD, record_s=60.0)
     for _ in range(600):
-        assert busier.hear(served(14, slow=8)).kind == "wait"
+        assert busier.update(served(14, slow=8)).kind == "wait"
     assert "green is asked 14 times a second, blue's record is of 10" in busier.verdict.why
     assert Canary(HOLD, record_s=60.0).run(served(14), seconds=600).kind == "pass"
     assert Canary(HOLD, record_s=60.0).run(served(14, errors=1), seconds=600).kind == "fail"
@@ -218,13 +218,13 @@ def test_in_a_busier_hold_back_than_the_record_latency_speaks_for_green_only_and
 def test_a_pause_in_the_first_seconds_of_a_share_is_no_disaster() -> None:
     canary = Canary(PARITY, calibration=dict.fromkeys(CALM, replace(INDEPENDENT, phi=30.0, tick_phi=4.0)))
     for _ in range(6):
-        assert canary.hear(served(15, slow=12), served(15)).kind == "wait"
+        assert canary.update(served(15, slow=12), served(15)).kind == "wait"
 
 
 def test_where_late_ones_come_in_clumps_twenty_of_them_are_none() -> None:
     canary = Canary(PARITY, calibration=dict.fromkeys(CALM, replace(INDEPENDENT, phi=14.0, tick_phi=4.0)))
     for second in range(45):
-        assert canary.hear(served(1, slow=int(second % 3 > 0)), served(1)).kind == "wait"
+        assert canary.update(served(1, slow=int(second % 3 > 0)), served(1)).kind == "wait"
     assert canary.run(served(1, slow=1), served(1), seconds=300).kind == "fail"
 
 
@@ -279,19 +279,19 @@ def test_a_green_that_runs_requests_for_a_minute_without_a_token_goes_back() -> 
     canary = Canary(PARITY)
     stuck = Pulse(age_s=0.5, running=3, waiting=0, tokens=0.0)
     for _ in range(59):
-        assert canary.hear(RequestCounts(), served(5), green_pulse=stuck).kind == "wait"
-    assert canary.hear(RequestCounts(), served(5), green_pulse=stuck).kind == "fail"
+        assert canary.update(RequestCounts(), served(5), green_pulse=stuck).kind == "wait"
+    assert canary.update(RequestCounts(), served(5), green_pulse=stuck).kind == "fail"
     assert "not one token" in canary.verdict.why
 
 
 def test_a_green_whose_process_was_replaced_goes_back() -> None:
     pulse = Pulse(age_s=0.5, running=0, waiting=0, tokens=None, restarted=True)
-    assert Canary(SMOKE).hear(served(1), served(9), green_pulse=pulse).kind == "fail"
+    assert Canary(SMOKE).update(served(1), served(9), green_pulse=pulse).kind == "fail"
 
 
 def test_a_green_that_cannot_be_reached_goes_back_at_once() -> None:
     canary = Canary(SMOKE)
-    canary.hear(served(5, unreached=5), served(50))
+    canary.update(served(5, unreached=5), served(50))
     assert canary.verdict.kind == "fail"
     assert "could not reach it" in canary.verdict.why
 
@@ -301,17 +301,17 @@ def test_a_cold_prefix_cache_is_no_evidence_of_latency() -> None:
     warm = Pulse(age_s=0.5, running=1, waiting=0, tokens=100.0, prefix_queries=900.0, prefix_hits=800.0)
     cold = replace(warm, prefix_hits=90.0)
     for _ in range(120):
-        canary.hear(served(5, slow=2), served(5), green_pulse=cold, blue_pulse=warm)
+        canary.update(served(5, slow=2), served(5), green_pulse=cold, blue_pulse=warm)
     assert "cold" in canary.verdict.why
     for _ in range(200):
-        canary.hear(served(5), served(5), green_pulse=warm, blue_pulse=warm)
+        canary.update(served(5), served(5), green_pulse=warm, blue_pulse=warm)
     assert canary.verdict.kind == "pass"
 
 
 def test_too_little_of_the_load_is_no_evidence_of_latency() -> None:
     canary = Canary(PARITY)
     for _ in range(300):
-        canary.hear(served(1), served(20, slow=1))
+        canary.update(served(1), served(20, slow=1))
     assert canary.verdict.kind == "wait"
     assert "green gets 5% of the requests, not 50%" in canary.verdict.why
 
@@ -327,7 +327,7 @@ def test_equal_greens_are_not_taken_back(phi: float) -> None:
             green, blue = (
                 served(4, errors=random.random() < 0.04, slow=random.random() < 0.1) for _ in range(2)
             )
-            if canary.hear(green, blue).kind == "fail":
+            if canary.update(green, blue).kind == "fail":
                 fails += 1
                 break
     assert fails == 0

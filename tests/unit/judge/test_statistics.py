@@ -11,11 +11,11 @@ import pytest
 from agent.domain.calibration import Calibration
 from agent.domain.model import Objective
 from agent.domain.request_counts import EMPTY, RequestCounts
-from agent.domain.trial import Lens, Trial
-from agent.judge.eprocess import RESTART_S, beside, gained, grid, nearest
-from agent.judge.failure_modes import learned as learned_of
-from agent.judge.failure_modes import opened, tick_phi_of
-from agent.judge.gain import gain
+from agent.domain.trial import EProcessPair, Trial
+from agent.judge.eprocess import RESTART_S, grid, log_factor, nearest, update_with_control
+from agent.judge.failure_modes import calibration_of as learned_of
+from agent.judge.failure_modes import open_streams, tick_phi_of
+from agent.judge.gain import describe_gain
 from bench.judge import gains, passing, peers, rollouts
 from bench.judge.hours import learned
 from bench.judge.ours import SLO, STEP, Evidence, greens, independent, taken_back
@@ -59,22 +59,24 @@ def test_no_factor_has_a_mean_above_one_wherever_the_hypothesis_holds(n_b: int, 
 
 
 def test_the_mixture_is_what_a_row_for_each_start_gives() -> None:
-    lens, rows, random = Lens(bad=20.0, of=2000.0), list[list[float]](), seeded("mixture")
+    pair, rows, random = EProcessPair(bad=20.0, of=2000.0), list[list[float]](), seeded("mixture")
     for number, (green, blue) in enumerate(ticks(random, Traffic(servers=1), [0.03] * 90, [0.01] * 90)):
         (of, bad), (n, k) = green, blue[0]
-        b = lens.bad / lens.of
+        b = pair.bad / pair.of
         at_s = number * TICK_S
         if number % (RESTART_S / TICK_S) == 0:
             rows.append([0.0] * len(grid(0.005)))
-        found = [gained((n, k, of, bad), b, b + step, 0.005) / 2.0 for step in grid(0.005)]
+        found = [log_factor((n, k, of, bad), b, b + step, 0.005) / 2.0 for step in grid(0.005)]
         rows = [[old + new for old, new in zip(row, found, strict=True)] for row in rows]
         weights = [0.5, *(3 / (pi * start) ** 2 for start in range(1, len(rows)))]
         means = [sum(map(exp, row)) / len(row) for row in rows]
         mixed = 1 - sum(weights) + sum(w * mean for w, mean in zip(weights, means, strict=True))
 
-        lens = beside(lens, (n, k, of, bad), margin=0.005, tolerance=0.01, phi=2.0, at_s=at_s, tick_s=TICK_S)
+        pair = update_with_control(
+            pair, (n, k, of, bad), margin=0.005, tolerance=0.01, phi=2.0, at_s=at_s, tick_s=TICK_S
+        )
 
-        assert lens.log_worse == pytest.approx(log(mixed), abs=1e-3)
+        assert pair.log_worse == pytest.approx(log(mixed), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,9 @@ def test_a_latency_that_nobody_promised_is_not_taken_to_be_independent() -> None
     promised, not_promised = (
         {
             stream.name: stream
-            for stream in opened(Trial(calibration=known), step=STEP, slo=slo, control=control, margin=0.01)
+            for stream in open_streams(
+                Trial(calibration=known), step=STEP, slo=slo, control=control, margin=0.01
+            )
         }
         for slo in (rollouts.SLO, SLO)
     )
@@ -113,7 +117,7 @@ def test_a_latency_that_nobody_promised_is_not_taken_to_be_independent() -> None
 def test_a_promised_latency_passes_half_of_the_late_ones_that_are_allowed() -> None:
     slo = replace(rollouts.SLO, ttft=Objective(under_s=0.5, share=0.95))
     control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
-    found = opened(Trial(), step=STEP, slo=slo, control=control, margin=0.01)
+    found = open_streams(Trial(), step=STEP, slo=slo, control=control, margin=0.01)
     tolerances = {stream.name: stream.tolerance for stream in found}
     assert tolerances == pytest.approx(dict.fromkeys(tolerances, 0.01) | {"ttft": 0.025})
     assert {stream.margin for stream in found} == {0.005}
@@ -182,18 +186,23 @@ def test_only_a_green_that_was_never_beside_blue_is_compared_with_a_record_of_an
     trial = Trial(calibration={"errors": independent()})
     ill, well, usual = (rollouts.arm(2000, bad, 0, 0, 0, 0, 0) for bad in (200, 2, 20))
     alone, level = (RequestCounts(), RequestCounts()), (usual, usual)
-    assert "requests failed, cut or stalled" in gain(trial, slo=SLO, level=alone, green=well, record=ill)
-    assert gain(trial, slo=SLO, level=level, green=well, record=ill) == ""
-    assert gain(trial, slo=SLO, level=(well, ill), green=usual, record=usual) != ""
+    assert "requests failed, cut or stalled" in describe_gain(
+        trial, slo=SLO, level=alone, green=well, record=ill
+    )
+    assert describe_gain(trial, slo=SLO, level=level, green=well, record=ill) == ""
+    assert describe_gain(trial, slo=SLO, level=(well, ill), green=usual, record=usual) != ""
 
 
 def test_what_nobody_promised_must_get_better_by_more_than_is_no_harm() -> None:
     trial = Trial(calibration={"ttft": independent(), "e2e": independent()})
     blue, green = (RequestCounts(total=4000, ttft=spread(slow)) for slow in (1800, 1600))
-    assert "first token after" in gain(
+    assert "first token after" in describe_gain(
         trial, slo=rollouts.SLO, level=(green, blue), green=RequestCounts(), record=RequestCounts()
     )
-    assert gain(trial, slo=SLO, level=(green, blue), green=RequestCounts(), record=RequestCounts()) == ""
+    assert (
+        describe_gain(trial, slo=SLO, level=(green, blue), green=RequestCounts(), record=RequestCounts())
+        == ""
+    )
 
 
 def spread(slow: int) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ def test_servers_of_different_flags_are_not_changed_together() -> None:
 
 def test_a_take_back_keeps_the_new_servers_that_live_until_an_old_one_is_back() -> None:
     world = World.servers(3, "replace").start().until("proposed").approve()
-    world.until("spreading").until("canary").tick(2)
+    world.until("replacing").until("canary").tick(2)
     first = world.state.crew[0].name
 
     lost(world, first)

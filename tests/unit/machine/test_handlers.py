@@ -2,6 +2,9 @@
 
 from typing import get_args
 
+import pytest
+from pydantic import TypeAdapter
+
 from agent.domain import events as e
 from agent.domain.state import Phase
 from agent.machine.step import HANDLERS
@@ -21,12 +24,12 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     ("the outcome of a launch that is no longer wanted", e.Launched): set(Phase)
     - {Phase.LAUNCHING, Phase.ROLLING_BACK, Phase.RESTORING},
     ("an answer about what is no longer asked", e.Preflighted): set(Phase) - {Phase.CHECKING},
-    ("the outcome of a stop that is no longer wanted", e.Stopped): set(Phase) - {Phase.VACATING},
+    ("the outcome of a stop that is no longer wanted", e.Stopped): set(Phase) - {Phase.DRAINING},
     ("the outcome of a warm-up that is no longer wanted", e.Warmed): set(Phase) - {Phase.WARMING},
     ("the outcome of an examination that is no longer wanted", e.Examined): set(Phase)
-    - {Phase.VACATING, Phase.WARMING},
+    - {Phase.DRAINING, Phase.WARMING},
     ("the outcome of a drain that is no longer wanted", e.Drained): set(Phase)
-    - {Phase.VACATING, Phase.PROMOTING, Phase.ROLLING_BACK},
+    - {Phase.DRAINING, Phase.PROMOTING, Phase.ROLLING_BACK},
     ("the outcome of a retirement on the side", e.Retired): set(Phase)
     - {Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING},
     ("no split is awaited", e.Routed): {Phase.CHECKING, Phase.LAUNCHING, Phase.WARMING, Phase.HALTED},
@@ -34,6 +37,11 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     ("an operator must look first; nothing is awaited", e.EffectFailed): {Phase.HALTED},
     ("an operator must look first; who is gone is noted all the same", e.ServerLost): {Phase.HALTED},
 }
+
+
+@pytest.mark.parametrize(("former", "phase"), [("vacating", Phase.DRAINING), ("spreading", Phase.REPLACING)])
+def test_phases_of_older_journals_are_read(former: str, phase: Phase) -> None:
+    assert TypeAdapter(Phase).validate_json(f'"{former}"') is phase
 
 
 def test_every_pair_is_handled_or_ignored_for_a_reason() -> None:

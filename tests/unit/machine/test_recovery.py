@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agent.domain import events as e
 from agent.domain.model import Strategy
 from agent.domain.state import Phase, State
-from agent.machine.step import Machine, numbered
+from agent.machine.step import Machine, numbered_effects
 from agent.quality.golden_prompts import GoldenPromptOptions
 from tests.support.machine_stories import BLUE, World, rules
 
@@ -54,7 +54,7 @@ def settle(world: World) -> World:
         if (
             world.state.phase in SETTLED
             and world.state.awaiting is None
-            and not numbered(tuple(world.pending))
+            and not numbered_effects(tuple(world.pending))
         ):
             return world.tick(2)  # a split that was lost with its daemon is carried out by the next KeepAlive
         world.tick()

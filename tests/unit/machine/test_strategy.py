@@ -1,7 +1,7 @@
 import pytest
 
 from agent.domain.model import Strategy
-from agent.machine.strategy import Capacity, choose
+from agent.machine.strategy import Capacity, choose_strategy
 
 FREE = Capacity(free=True, why="GPU 0 has 40 of 80 GiB free")
 FULL = Capacity(free=False, why="GPU 0 has 3 of 80 GiB free")
@@ -22,19 +22,19 @@ UNKNOWN = Capacity(free=None, why="nvidia-smi hangs")
 def test_the_safest_strategy_that_fits_is_chosen_and_its_reason_has_the_facts(
     servers: int, room: Capacity, strategy: Strategy
 ) -> None:
-    choice = choose("auto", servers, room)
+    choice = choose_strategy("auto", servers, room)
 
     assert choice.strategy == strategy
     assert room.why in choice.why
 
 
 def test_replace_says_how_many_go_on() -> None:
-    assert "2 of 3 servers go on" in choose("auto", 3, FULL).why
+    assert "2 of 3 servers go on" in choose_strategy("auto", 3, FULL).why
 
 
 @pytest.mark.parametrize("wanted", ["auto", "surge"])
 def test_room_that_nobody_knows_of_is_used_only_when_it_is_asked_for(wanted: Strategy) -> None:
-    assert choose(wanted, 1, UNKNOWN).strategy == ("surge" if wanted == "surge" else "swap")
+    assert choose_strategy(wanted, 1, UNKNOWN).strategy == ("surge" if wanted == "surge" else "swap")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_room_that_nobody_knows_of_is_used_only_when_it_is_asked_for(wanted: Str
 def test_a_wish_that_cannot_be_fulfilled_is_refused_with_the_fix(
     wanted: Strategy, servers: int, room: Capacity, fix: str
 ) -> None:
-    choice = choose(wanted, servers, room)
+    choice = choose_strategy(wanted, servers, room)
 
     assert choice.strategy is None
     assert fix in choice.why
@@ -58,4 +58,4 @@ def test_a_wish_that_cannot_be_fulfilled_is_refused_with_the_fix(
 
 @pytest.mark.parametrize(("wanted", "servers"), [("surge", 2), ("replace", 2), ("swap", 1)])
 def test_a_wish_that_can_be_fulfilled_is_granted_whatever_else_fits(wanted: Strategy, servers: int) -> None:
-    assert choose(wanted, servers, FREE).strategy == wanted
+    assert choose_strategy(wanted, servers, FREE).strategy == wanted

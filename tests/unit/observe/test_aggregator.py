@@ -24,7 +24,7 @@ from agent.domain.reading import (
     SeriesSample,
     SourceState,
 )
-from agent.domain.request_counts import RequestCounts, arm_of, met
+from agent.domain.request_counts import RequestCounts, count_requests, meets_slo
 from agent.observe.aggregator import MAX_NEW_SAMPLES, PENDING, REQUESTS, SOURCES, Aggregator
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -192,7 +192,9 @@ def test_a_refusal_is_counted_but_neither_fast_nor_served() -> None:
     assert reading.ttft is not None
     assert reading.e2e is not None
     assert (reading.ttft.count, reading.ttft.p50, reading.e2e.count) == (1, 0.1, 1)
-    assert fold.take_request_counts(second(30)) == {"r0": replace(arm_of([request()], SLO), refused=9)}
+    assert fold.take_request_counts(second(30)) == {
+        "r0": replace(count_requests([request()], SLO), refused=9)
+    }
 
 
 @given(
@@ -213,9 +215,9 @@ def test_refusals_never_raise_goodput(served_at: list[int], refused_at: list[int
 @given(st.lists(st.sampled_from(get_args(RequestOutcome))), st.integers(0, 20))
 def test_every_attempt_is_in_an_arm_once_and_arms_add_up(outcomes: list[RequestOutcome], cut: int) -> None:
     requests = [request(outcome) for outcome in outcomes]
-    arm = arm_of(requests, FULL_SLO)
+    arm = count_requests(requests, FULL_SLO)
 
-    assert arm_of(requests[:cut], FULL_SLO) + arm_of(requests[cut:], FULL_SLO) == arm
+    assert count_requests(requests[:cut], FULL_SLO) + count_requests(requests[cut:], FULL_SLO) == arm
     assert arm.asked == len(outcomes)
     assert (arm.refused, arm.gave_up) == (outcomes.count("refused"), outcomes.count("gave_up"))
     assert sum(arm.e2e) == arm.total - arm.errors
@@ -231,7 +233,7 @@ def test_what_is_above_an_objective_is_counted_exactly() -> None:
         request("gave_up", ttft_s=9.0, duration_s=9.0),
         request("refused", ttft_s=9.0, duration_s=9.0),
     ]
-    arm, unpromised = arm_of(requests, FULL_SLO), arm_of(requests)
+    arm, unpromised = count_requests(requests, FULL_SLO), count_requests(requests)
 
     assert (arm.over_ttft, arm.over_itl, arm.over_e2e) == (3, 1, 1)
     assert (sum(arm.ttft), sum(arm.itl), sum(arm.e2e)) == (5, 3, 3)
@@ -252,7 +254,9 @@ def test_what_is_above_an_objective_is_counted_exactly() -> None:
 def test_late_is_what_was_answered_and_did_not_meet_the_slo(requests: list[Request]) -> None:
     answered = [request for request in requests if request.outcome == "ok"]
 
-    assert arm_of(requests, FULL_SLO).late == sum(not met(request, FULL_SLO) for request in answered)
+    assert count_requests(requests, FULL_SLO).late == sum(
+        not meets_slo(request, FULL_SLO) for request in answered
+    )
 
 
 def test_a_failure_with_no_answer_at_all_is_one_that_did_not_reach_the_server() -> None:
@@ -260,7 +264,7 @@ def test_a_failure_with_no_answer_at_all_is_one_that_did_not_reach_the_server() 
     answered = replace(unreached, status=503)
     left = replace(unreached, outcome="gave_up")
 
-    arm = arm_of([unreached, answered, left, replace(unreached, outcome="stalled")])
+    arm = count_requests([unreached, answered, left, replace(unreached, outcome="stalled")])
 
     assert (arm.unreached, arm.errors, arm.total) == (1, 3, 3)
 
@@ -373,7 +377,7 @@ def test_arms_are_what_came_since_the_last_call() -> None:
     fold.add(RequestSample(at=second(2), requests=(request(),)))
 
     assert (first["r0"].total, first["r0"].errors, first["r1"].total) == (2, 1, 1)
-    assert fold.take_request_counts(second(2)) == {"r0": arm_of([request()])}
+    assert fold.take_request_counts(second(2)) == {"r0": count_requests([request()])}
     assert fold.take_request_counts(second(3)) == {}
 
 
@@ -537,7 +541,7 @@ def test_arms_lose_and_double_nothing(batches: list[int]) -> None:
 
     total += fold.take_request_counts(second(99)).get("r0", RequestCounts())
 
-    assert total == arm_of([request()] * sum(batches))
+    assert total == count_requests([request()] * sum(batches))
 
 
 def test_what_happened_to_a_server_is_read_while_it_is_in_the_window() -> None:

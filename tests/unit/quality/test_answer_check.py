@@ -12,7 +12,7 @@ from agent.domain.effects import Examine, Retire, WarmUp
 from agent.domain.errors import ActError
 from agent.domain.events import Event, Retired, Warmed
 from agent.domain.model import Server
-from agent.quality.answer_check import Examiner, run
+from agent.quality.answer_check import Examiner, run_command
 from agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
 from agent.runtime.effect_runner import EffectRunner
 from tests.support.fake_engine import FakeEngine
@@ -120,11 +120,11 @@ async def test_a_command_that_hangs_ends_with_the_examination() -> None:
 
 async def test_a_command_that_is_not_there_is_an_error() -> None:
     with pytest.raises(OSError, match="nowhere"):
-        await run(["/nowhere/lm_eval"])
+        await run_command(["/nowhere/lm_eval"])
 
 
 async def test_of_much_that_a_command_says_the_end_is_kept() -> None:
-    status, last = await run(python("print('x' * 10**6); [print(n) for n in range(10**5)]"))
+    status, last = await run_command(python("print('x' * 10**6); [print(n) for n in range(10**5)]"))
 
     assert (status, last) == (0, "99998 99999")
 

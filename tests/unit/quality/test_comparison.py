@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from agent.domain.answers import GoldenAnswer
-from agent.quality.comparison import ALPHA, MEASURES, chance, compare, flaw_of
+from agent.quality.comparison import ALPHA, MEASURES, compare, flaw_of, odd_one_probability
 
 PROMPTS = 40
 LENGTH = 48
@@ -186,7 +186,7 @@ def test_sets_of_other_sizes_cannot_be_compared() -> None:
 def test_the_chance_is_the_tail_of_a_binomial(odd: int, green: int) -> None:
     plain = sum(comb(odd, k) * (1 / 3) ** k * (2 / 3) ** (odd - k) for k in range(green, odd + 1))
 
-    assert chance(odd, green) == pytest.approx(plain)
+    assert odd_one_probability(odd, green) == pytest.approx(plain)
 
 
 def wild(draw: Random) -> list[GoldenAnswer]:
