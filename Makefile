@@ -1,27 +1,32 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test check advisories docs format lint layers types unit clean
+.PHONY: help demo test test-all check advisories docs format lint layers types unit clean
 ENGINE ?= sim
 RUN := .venv/bin/
+export UV_SYSTEM_CERTS ?= true
 
-help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-demo:  ## the whole story on this machine: ENGINE=sim (default) or ENGINE=vllm (real vLLM on the CPU)
+demo:  ## a promoted and a rolled back change on this machine: ENGINE=sim (default) or ENGINE=vllm (real vLLM on the CPU)
 	@scripts/bootstrap $(ENGINE)
 	@$(RUN)trimtab demo --engine $(ENGINE) --json demo.json
 
-test:  ## every test, with real Envoy, Prometheus, Docker and vLLM
+test:  ## the main tests, with real Envoy, Prometheus, Docker, Chromium and vLLM: at most ten minutes
 	@scripts/bootstrap test
-	@scripts/engine with scripts/tests
+	@scripts/engine with scripts/tests test
 
-check: lint layers types test  ## what CI runs
+test-all:  ## every test with every case: hours; before a release
+	@scripts/bootstrap test
+	@scripts/engine with scripts/tests all
+
+check: lint layers types test  ## before a commit is pushed
 
 lint:  ## format and lint
 	@scripts/bootstrap
 	@$(RUN)ruff format --check
 	@$(RUN)ruff check
 
-layers:  ## who may import whom
+layers:  ## the rules of imports between packages
 	@scripts/bootstrap
 	@$(RUN)lint-imports
 
@@ -29,11 +34,11 @@ types:  ## mypy, strict
 	@scripts/bootstrap
 	@$(RUN)mypy vllm_facts lint agent policies notifiers docker_engine sensors actuators simulator docker_proxy tests bench
 
-unit:  ## the quick tests, with coverage: no real vLLM, Docker or Prometheus, no whole sites
+unit:  ## tests/unit, with coverage
 	@scripts/bootstrap
-	@$(RUN)pytest --cov -m 'not (real_vllm or real_docker or real_prometheus or site)'
+	@$(RUN)pytest --cov --numprocesses=2 tests/unit
 
-advisories:  ## what is known to be wrong with the locked dependencies (asks api.osv.dev)
+advisories:  ## known vulnerabilities of the locked dependencies (asks api.osv.dev)
 	@scripts/bootstrap
 	@.cache/uv/bin/uv audit --locked --preview-features audit-command
 
@@ -47,5 +52,5 @@ docs:  ## the documentation as HTML, in .cache/docs; a broken link fails
 	@$(RUN)sphinx-build -q -W --keep-going -d .cache/docs-made docs .cache/docs
 	@echo .cache/docs/index.html
 
-clean:  ## forget everything that was installed or measured here
+clean:  ## remove what was installed or measured here
 	rm -rf .venv .cache demo.json bench/results

@@ -1,32 +1,26 @@
-"""Which tests are of which kind; how hypothesis works on a machine that others use too: without deadlines."""
+"""Settings of hypothesis; with CI set, a test that is skipped fails.
+
+Examples of hypothesis have no deadline, as other work may stall the machine.
+"""
 
 import os
-from pathlib import Path
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("trimtab", deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.load_profile("trimtab")
+from tests.support.sampling import FULL
 
-DOCKER = {
-    "docker.api.client",
-    "docker.errors",
-    "tests.support.docker_site",
-    "tests.support.docker_images",
-    "tests.support.docker_engine_rig",
-}
-SITES = Path(__file__).parent / "e2e"
+CI = bool(os.environ.get("CI"))
+settings.register_profile("sample", deadline=None, derandomize=CI, max_examples=25)
+settings.register_profile("full", deadline=None, derandomize=CI)
+settings.load_profile("full" if FULL else "sample")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what cannot run beside other things: those that use the Docker Engine, and whole sites."""
-    for item in items:
-        names = vars(getattr(item, "module", None) or object).values()
-        used = {getattr(name, "__module__", None) for name in names}
-        if used & DOCKER:
-            item.add_marker("real_docker")
-        if "tests.support.own_dockerd" in used:
-            item.add_marker("own_engine")
-        if SITES in item.path.parents:
-            item.add_marker("site")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, though CI is set: {report.longreprtext}"
+    return report

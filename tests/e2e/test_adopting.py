@@ -13,8 +13,6 @@ from tests.e2e.conftest import Start
 from tests.e2e.rig import PATIENCE_S, lost, trimtab, until
 from tests.unit.simulator.running import scrape
 
-pytestmark = pytest.mark.real_envoy
-
 
 @asynccontextmanager
 async def stranger() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:

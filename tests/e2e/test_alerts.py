@@ -15,7 +15,7 @@ from tests.e2e.rig import Rig
 from tests.e2e.test_adopting import stranger
 from tests.integration.prometheus.real_alerts import Alerting, alerting
 
-pytestmark = [pytest.mark.real_envoy, pytest.mark.real_prometheus, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 SLACK = '\n[[notify]]\nkind = "slack"\nurl = "http://127.0.0.1:1/"\n'
 

@@ -11,8 +11,6 @@ from tests.e2e.conftest import Start
 from tests.e2e.rig import Document, Rig, lost, until
 from vllm_facts.values import Value
 
-pytestmark = pytest.mark.real_envoy
-
 NO_LOAD = Load(rate=0.001)
 CUT = {"truncated", "failed"}  # after some tokens, or after the headers: vLLM sends those at once
 
@@ -76,6 +74,7 @@ async def test_a_green_that_never_gets_healthy_is_killed_at_the_deadline(site: S
     assert lost(traffic) == []
 
 
+@pytest.mark.smoke
 async def test_a_green_that_dies_in_the_canary_takes_only_its_own_requests_along(site: Start) -> None:
     rig = await site(Wishes(faults=("max_num_seqs=9:die_after=4",), steps=((50, 1000, 50.0),)))
     await rig.serving()

@@ -10,8 +10,6 @@ from tests.e2e.config_builder import Wishes
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Document, Rig, lost, until
 
-pytestmark = pytest.mark.real_envoy
-
 SLOW = Wishes(steps=((20, 3, 1.0), (50, 5, 1.0)), hold_s=1.0, warm_up_requests=24)
 
 
@@ -92,6 +90,7 @@ async def test_a_daemon_that_keeps_dying_takes_green_back(site: Start) -> None:
     assert lost(traffic) == []
 
 
+@pytest.mark.smoke
 async def test_blue_gets_everything_when_the_daemon_dies_in_the_canary_and_stays_dead(site: Start) -> None:
     rig = await site(Wishes(steps=((50, 1000, 50.0),)))
     await rig.serving()

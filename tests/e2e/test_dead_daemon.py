@@ -3,16 +3,12 @@
 import asyncio
 import os
 
-import pytest
-
 from actuators.envoy.admin import Admin
 from actuators.envoy.split import carried_by
 from simulator.tally import RequestRecord
 from tests.e2e.config_builder import Wishes
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Rig, trimtab, until
-
-pytestmark = pytest.mark.real_envoy
 
 LEASE_S = 5.0  # of every site here
 BAD_AT_25 = Wishes(

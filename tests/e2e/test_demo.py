@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.real_vllm import real_vllm
-
 
 def demo(engine: str, home: Path, **environment: str) -> dict[str, Any]:
     """What `trimtab demo` reports; fails with its output when it says that something went wrong."""
@@ -48,22 +46,8 @@ def assert_the_whole_story(told: dict[str, Any]) -> None:
     assert told["audit"]["verified"]
 
 
-@pytest.mark.real_envoy
 @pytest.mark.timeout(420)
 def test_the_demo_tells_its_whole_story_on_the_simulator(tmp_path: Path) -> None:
     told = demo("sim", tmp_path)
 
     assert_the_whole_story(told)
-
-
-@pytest.mark.real_envoy
-@pytest.mark.real_vllm
-@pytest.mark.timeout(1500)
-def test_the_demo_tells_its_whole_story_on_real_vllm(tmp_path: Path) -> None:
-    vllm = real_vllm()
-
-    told = demo("vllm", tmp_path, TRIMTAB_VLLM_PYTHON=str(vllm.python), TRIMTAB_TINY_MODEL=str(vllm.model))
-
-    assert_the_whole_story(told)
-    before, after = (told["rollouts"][0][side]["ttft_p95_ms"] for side in ("before", "after"))
-    assert after < before / 3

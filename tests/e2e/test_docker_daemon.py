@@ -14,7 +14,6 @@ from tests.support.docker_site import PORT, Bench, Container
 from tests.support.own_dockerd import OwnEngine
 
 pytestmark = [
-    pytest.mark.real_envoy,
     pytest.mark.timeout(180),
     # docker-py leaves its socket open when the Engine goes away in the middle of its words
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -19,7 +19,7 @@ from tests.e2e.rig import Document, lost, trimtab, until
 from tests.support.docker_site import Bench, Container
 from vllm_facts.values import Value
 
-pytestmark = [pytest.mark.real_envoy, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 LONG = ((50, 1000, 50.0),)  # a canary that does not end by itself
 READY = "Application startup complete."

@@ -22,7 +22,7 @@ from tests.e2e.rig import lost, until
 from tests.support.docker_site import Bench, Container
 from vllm_facts.values import Value
 
-pytestmark = [pytest.mark.real_envoy, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 OWN = {  # of one container only: its name, its place in the network, whose it is
     "Config.Cmd",
@@ -62,6 +62,7 @@ async def test_a_container_with_many_options_is_changed_in_its_flag_only(
     assert "sekrit" not in rig.journal.read_text()
 
 
+@pytest.mark.smoke
 async def test_three_servers_without_room_change_places_one_by_one(
     bench: Bench, docker_site: StartDocker
 ) -> None:
@@ -108,6 +109,7 @@ async def test_three_servers_are_the_same_containers_again_after_a_bad_green(
     assert lost(later) == []
 
 
+@pytest.mark.smoke
 async def test_two_servers_with_room_beside_them_are_changed_by_surge(
     bench: Bench, docker_site: StartDocker
 ) -> None:
@@ -129,6 +131,21 @@ async def test_two_servers_with_room_beside_them_are_changed_by_surge(
     assert min(serving) >= 2
 
 
+@pytest.mark.smoke
+async def test_a_server_without_room_beside_it_is_changed_by_swap(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await bench.serving(*FLAGS, cpuset_cpus="0")
+    rig = await docker_site(DockerWishes(warm_up_requests=2), blue)
+    await rig.serving()
+
+    await swapped(rig, 16)
+
+    (one,) = (await rig.containers()).values()
+    assert flags(one)["--max-num-seqs"] == "16"
+
+
+@pytest.mark.slow
 async def test_a_swap_takes_as_long_as_the_one_before_has_taught(
     bench: Bench, docker_site: StartDocker
 ) -> None:

@@ -4,8 +4,6 @@ import pytest
 
 from bench.kills.story import Plan, play
 
-pytestmark = [pytest.mark.real_envoy, pytest.mark.real_prometheus]
-
 KILLS: dict[str, int] = {}
 DEATHS = {"proxy": 1, "green": 1, "blue": 1}
 LACKS = {"prometheus": 1, "full": 1, "pause": 1}

@@ -16,8 +16,6 @@ from tests.e2e.config_builder import Wishes, free_port
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Document, Rig, trimtab, until
 
-pytestmark = pytest.mark.real_envoy
-
 BODIES = (
     b"",
     b"{",

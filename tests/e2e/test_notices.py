@@ -4,14 +4,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pytest
-
 from tests.e2e.config_builder import Wishes
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Rig, until
 from tests.unit.notifiers.receiver import Receiver, receiving
-
-pytestmark = pytest.mark.real_envoy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,6 @@ from tests.e2e.config_builder import Wishes
 from tests.e2e.conftest import Start
 from tests.e2e.rig import lost
 
-pytestmark = pytest.mark.real_envoy
-
 
 @pytest.mark.timeout(600)
 async def test_ten_switches_in_a_row_lose_no_request(site: Start) -> None:

@@ -9,6 +9,8 @@ from tests.simulation.__main__ import quiet
 from tests.simulation.history import play
 from tests.simulation.mutants import CAUGHT, MUTANTS, mutated
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:

@@ -15,7 +15,7 @@ from tests.e2e.config_builder import Wishes
 from tests.e2e.rig import PATIENCE_S, Rig, lost
 from tests.integration.browser.conftest import PATIENCE_MS
 
-pytestmark = [pytest.mark.site, pytest.mark.real_envoy]
+pytestmark = pytest.mark.smoke
 
 ENDLESS = ((50, 1_000_000, 1.0),)  # a canary at half of the traffic, until somebody ends it
 Found = TypeVar("Found")

@@ -46,7 +46,7 @@ Bind = Callable[[int], Traffic]  # by epoch
 Act = Callable[[Route], Awaitable[None]]
 
 
-@pytest.fixture(params=["fake", pytest.param("envoy", marks=pytest.mark.real_envoy)])
+@pytest.fixture(params=["fake", "envoy"])
 async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bind]:
     proxy: FakeTraffic | EnvoyTraffic
     proxy = FakeTraffic() if request.param == "fake" else EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")

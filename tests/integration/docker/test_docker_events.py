@@ -331,6 +331,7 @@ async def listed(heard: Heard, world: World) -> None:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.smoke
 async def test_what_is_done_to_containers_for_real_is_heard(world: World) -> None:
     fleet = Fleet({"chat-r0": ""}, target=world.prefix)
     async with listening(DockerEvents(), fleet) as heard:

@@ -20,7 +20,6 @@ from docker_proxy.main import listening
 from docker_proxy.policy import read
 from docker_proxy.proxy import serving
 
-pytestmark = pytest.mark.real_docker
 ENGINE = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
 BINDS = [f"{path}:{path}:ro" for path in ("/usr", "/bin", "/lib", "/lib64") if Path(path).exists()]
 LABEL = {"trimtab.target": "proxy-test"}

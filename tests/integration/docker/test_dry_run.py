@@ -1,7 +1,4 @@
-import json
-import os
-import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +16,12 @@ from actuators.vllm.dry_run import (
     mounts_of,
     pythons_of,
     read,
-    text,
     tidy,
 )
 from agent.domain.ports import Site
 from tests.support.docker_documents import container
 from tests.support.docker_site import Bench
-from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, RealVllm, real_vllm
+from tests.support.real_vllm import REPOSITORY
 
 Json = dict[str, Any]
 
@@ -334,47 +330,3 @@ async def test_what_a_killed_daemon_left_of_a_check_is_removed(bench: Bench, sit
     assert "no vLLM" in checked.why
     assert left is None
     assert await bench.client.inspect(name) is None
-
-
-# With real vLLM.
-
-
-def asked(vllm: RealVllm, *lines: Sequence[str]) -> DryRunResult:
-    ended = subprocess.run(
-        [vllm.python, "-c", text(), json.dumps([[str(vllm.model), *line] for line in lines])],
-        env={**os.environ, **ENVIRONMENT},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return read(ended.returncode, ended.stdout)
-
-
-@pytest.mark.real_vllm
-@pytest.mark.timeout(900)
-def test_real_vllm_resolves_good_flags_and_names_what_is_wrong_with_others() -> None:
-    checked = asked(
-        real_vllm(),
-        ["--max-model-len", "2048", "--max-num-seqs", "4"],
-        ["--max-model-len", "2048", "--max-num-seqs", "4", "--max-num-active-seqs", "2"],
-        ["--max-model-len", "2048", "--max-num-seqs", "16"],
-        ["--enforce-eager"],
-        ["--num-scheduler-steps", "8"],
-        ["--max-num-seqs", "64", "--max-num-batched-tokens", "32"],
-        ["--tensor-parallel-size", "3"],
-    )
-
-    assert checked.why == ""
-    few, capped, more, eager, removed, impossible, split = checked.answers
-    assert few.resolved["max_num_seqs"] == 4
-    assert few.resolved["max_num_batched_tokens"] == 2048
-    assert capped.hash == few.hash
-    assert more.hash != few.hash
-    assert (few.compiles, eager.compiles) == (True, False)
-    assert (removed.kind, impossible.kind, split.kind) == ("usage", "value", "value")
-    assert "unrecognized arguments: --num-scheduler-steps" in removed.error
-    assert (
-        "max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64)" in impossible.error
-    )
-    assert "attention heads (4) must be divisible by tensor parallel size (3)" in split.error

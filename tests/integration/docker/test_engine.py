@@ -54,6 +54,7 @@ def test_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
         DockerEngine(**wrong)
 
 
+@pytest.mark.smoke
 async def test_a_running_container_is_adopted_with_its_setting(here: Place) -> None:
     container, engine, blue = await adopted(here)
 
@@ -72,6 +73,7 @@ async def test_one_without_a_published_port_is_reached_at_its_own_address(here: 
     assert blue.address.endswith(":8000")
 
 
+@pytest.mark.smoke
 async def test_its_successor_differs_in_the_flag_only(here: Place) -> None:
     _, engine, blue = await adopted(here, memory=2**29, env={"HF_TOKEN": "hf_very_secret"})
 

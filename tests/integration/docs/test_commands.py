@@ -114,8 +114,7 @@ def test_every_command_of_a_page_is_one_that_there_is(block: Block) -> None:
                 pytest.fail(f"{shlex.join(words)} is refused with status {end.code}")
 
 
-@pytest.mark.site
-@pytest.mark.real_envoy
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", TOLD)
 async def test_every_command_of_a_page_works(page: str, tmp_path: Path) -> None:
@@ -180,8 +179,6 @@ def test_a_wrong_command_is_seen(wrong: str) -> None:
         look_at(next(commands(wrong)))
 
 
-@pytest.mark.site
-@pytest.mark.real_envoy
 @pytest.mark.parametrize("wrong", ["trimtab abort another", "trimtab audit verify --pin 9:" + "0" * 64])
 async def test_a_command_that_fails_is_found(wrong: str, tmp_path: Path) -> None:
     async with stage(tmp_path, "README.md") as here:

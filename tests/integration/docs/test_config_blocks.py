@@ -11,6 +11,8 @@ from agent.config.loader import parse
 from agent.domain.errors import ConfigError
 from tests.integration.docs.blocks import PAGES, REPOSITORY, Block, blocks
 
+pytestmark = pytest.mark.smoke
+
 TARGET = '[[targets]]\nname = "chat"\n'
 ENGINE = '[targets.engine]\nkind = "process"\nserving = "http://127.0.0.1:8000"\n'
 DOCKER = '[targets.engine]\nkind = "docker"\ncontainers = ["vllm"]\n'
@@ -63,7 +65,6 @@ def test_a_wrong_block_is_found(wrong: str, tmp_path: Path) -> None:
         parse(whole(wrong), here=tmp_path)
 
 
-@pytest.mark.real_prometheus
 def test_prometheus_takes_what_the_pages_say_for_it(tmp_path: Path) -> None:
     config = tmp_path / "prometheus.yml"
     config.write_text("".join(one.text for one in blocks("yaml")).replace("/etc/prometheus", str(tmp_path)))

@@ -7,6 +7,8 @@ from tests.integration.docs.config_page import rows, tables
 from tests.integration.docs.meanings import MEANINGS
 from tests.integration.docs.reference import FOLDER, PAGES
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_of_the_reference_is_current(name: str) -> None:

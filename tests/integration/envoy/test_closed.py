@@ -17,8 +17,6 @@ from sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_proxy_requests import Heard, listening
 from tests.support.sse_backend import Backend, ask, asked, until
 
-pytestmark = pytest.mark.real_envoy
-
 
 def closed(blue: Backend, number: int = 2, closed_s: float = 41.2) -> Route:
     return Route(

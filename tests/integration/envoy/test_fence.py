@@ -13,8 +13,6 @@ from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site
 from tests.support.sse_backend import Backend, asked
 
-pytestmark = pytest.mark.real_envoy
-
 Act = Callable[[], Awaitable[object]]
 
 

@@ -13,8 +13,6 @@ from agent.domain.errors import ActError
 from agent.domain.ports import Site
 from tests.support.sse_backend import Backend, ask, asked, until
 
-pytestmark = pytest.mark.real_envoy
-
 
 def leased(blue: Backend, green: Backend, weight: int, lease_s: float) -> Route:
     return Route(
@@ -38,6 +36,7 @@ async def until_only(client: aiohttp.ClientSession, traffic: EnvoyTraffic, name:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("weight", [30, 100])
 async def test_a_lease_that_nobody_renews_sends_all_to_the_fallback(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession, weight: int
@@ -71,6 +70,7 @@ async def test_a_stream_that_runs_when_the_lease_ends_is_not_cut(
     assert {answer.server for answer in answers} == {green.name}
 
 
+@pytest.mark.smoke
 async def test_a_renewed_lease_keeps_its_server(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:

@@ -121,7 +121,6 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-@pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize(
     ("mode", "stream", "green_is", "blue_is"),
@@ -164,7 +163,6 @@ async def test_every_attempt_counts_for_the_server_that_made_it(
     assert heard.states == [("proxy_requests", True)]
 
 
-@pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize(("mode", "status"), [("reset", 0), ("gone", 0), ("503", 503)])
 async def test_what_no_server_answered_has_no_status(
@@ -187,7 +185,7 @@ async def test_what_no_server_answered_has_no_status(
     assert [(request.outcome, request.status) for request in failed] == [("failed", status)] * 12
 
 
-@pytest.mark.real_envoy
+@pytest.mark.smoke
 @pytest.mark.usefixtures("sensor")
 async def test_a_mixture_under_load_is_counted_as_the_client_saw_it(
     heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
@@ -208,7 +206,6 @@ async def test_a_mixture_under_load_is_counted_as_the_client_saw_it(
     assert {server for server, _ in heard.counts} == {green.name}
 
 
-@pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
 async def test_tokens_and_times_are_of_the_attempt(
     heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
@@ -226,7 +223,6 @@ async def test_tokens_and_times_are_of_the_attempt(
     assert request.duration_s > 24 * 0.02
 
 
-@pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
 async def test_an_answer_in_crumbs_is_read_as_well_and_text_is_not_taken_for_an_end(
     heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
@@ -244,7 +240,6 @@ async def test_an_answer_in_crumbs_is_read_as_well_and_text_is_not_taken_for_an_
     assert set(errors.values()) == {0}
 
 
-@pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize("first_byte", [False, True])
 async def test_a_client_that_gives_up_is_not_the_servers_failure(
@@ -265,7 +260,6 @@ async def test_a_client_that_gives_up_is_not_the_servers_failure(
     assert heard.counts == {(green.name, "gave_up"): 3}
 
 
-@pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
 async def test_a_client_that_hangs_up_at_done_was_served(
     heard: Heard, traffic: EnvoyTraffic, green: Backend
@@ -283,7 +277,6 @@ async def test_a_client_that_hangs_up_at_done_was_served(
     assert heard.counts == {(green.name, "ok"): 1}
 
 
-@pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
 async def test_a_stream_without_a_first_byte_is_stalled_once_and_its_end_is_not_counted(
     heard: Heard, traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
@@ -305,7 +298,6 @@ async def test_a_stream_without_a_first_byte_is_stalled_once_and_its_end_is_not_
     assert blue.served.total() == 0
 
 
-@pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
 async def test_only_inference_counts(
     heard: Heard, traffic: EnvoyTraffic, client: aiohttp.ClientSession
@@ -319,7 +311,6 @@ async def test_only_inference_counts(
     assert len(heard.requests) == 1
 
 
-@pytest.mark.real_envoy
 async def test_envoy_reconnects_to_a_daemon_that_comes_back(
     heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
@@ -332,7 +323,6 @@ async def test_envoy_reconnects_to_a_daemon_that_comes_back(
     assert heard.counts == {(green.name, "ok"): 10}
 
 
-@pytest.mark.real_envoy
 @pytest.mark.usefixtures("sensor")
 async def test_a_dead_envoy_is_said_once(
     heard: Heard, traffic: EnvoyTraffic, client: aiohttp.ClientSession

@@ -16,7 +16,7 @@ from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site
 from tests.support.sse_backend import Answer, Backend, ask, asked, free_port, until
 
-pytestmark = pytest.mark.real_envoy
+pytestmark = pytest.mark.smoke
 
 
 def split(blue: Backend, green: Backend, weight: int, number: int = 17) -> Route:

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.systemd.conftest import build, build_next
 from tests.integration.systemd.machine import Machine
 
-pytestmark = [pytest.mark.site, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 CONFIG = """
 [[targets]]

@@ -15,7 +15,7 @@ from tests.integration.systemd.machine import DEBIAN, REPOSITORY
 
 BASE, IMAGE = "trimtab-test-debian", "trimtab-test-image"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

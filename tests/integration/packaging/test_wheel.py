@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[3]
 UV = REPOSITORY / ".cache" / "uv" / "bin" / "uv"
 

@@ -20,6 +20,8 @@ from agent.domain.ports import Site
 from tests.support.process_rig import SERVER, STUB, Bound, free_ports, pids, site, until
 from vllm_facts.values import Setting
 
+pytestmark = pytest.mark.smoke
+
 
 async def test_the_command_line_changes_only_where_the_setting_differs(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--max-num-seqs=2", "--enforce-eager", "--max-model-len", "1000", "--model", "m")

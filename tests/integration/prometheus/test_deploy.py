@@ -12,6 +12,8 @@ import yaml
 
 from agent.api.metric_names import METRICS
 
+pytestmark = pytest.mark.smoke
+
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy" / "prometheus" / "trimtab.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "trimtab.json"
@@ -44,14 +46,12 @@ def promtool(*words: str) -> tuple[int, str]:
     return ran.returncode, ran.stdout + ran.stderr
 
 
-@pytest.mark.real_prometheus
 def test_promtool_finds_the_rules_valid() -> None:
     code, said = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES.name)
 
     assert code == 0, said
 
 
-@pytest.mark.real_prometheus
 def test_each_rule_fires_on_its_trouble_and_not_without_it() -> None:
     code, said = promtool("test", "rules", "trimtab.test.yml")
 
@@ -88,7 +88,6 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert asked <= TOLD
 
 
-@pytest.mark.real_prometheus
 def test_prometheus_can_read_each_question_of_the_dashboard(tmp_path: Path) -> None:
     asked = [expression.replace("$target", "chat") for expression in expressions()]
     found = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(asked)]

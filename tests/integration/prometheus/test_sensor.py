@@ -22,6 +22,8 @@ from tests.support.prometheus_server import Page, RealPrometheus, real_prometheu
 from tests.unit.sensors.listening import Heard, listening
 from tests.unit.sensors.pages import answer, page_server
 
+pytestmark = pytest.mark.smoke
+
 
 def packed(body: bytes) -> bytes:
     small = gzip.compress(body)
@@ -66,7 +68,6 @@ async def values_of(url: str, **queries: str) -> tuple[Mapping[str, float | None
     return sample.values, heard.states()
 
 
-@pytest.mark.real_prometheus
 async def test_each_query_gives_its_number(prometheus: RealPrometheus) -> None:
     values, states = await values_of(
         prometheus.url, gauge="steady", scalar="2 + 2", summed="sum(two)", up='up{job="t"} == 1 and steady'
@@ -76,7 +77,6 @@ async def test_each_query_gives_its_number(prometheus: RealPrometheus) -> None:
     assert states == []
 
 
-@pytest.mark.real_prometheus
 @pytest.mark.parametrize(
     "promql", ["odd", "endless", "0 / 0", "no_such_metric", "steady > 4", "sum(rate(no_such[1m]))"]
 )
@@ -84,7 +84,6 @@ async def test_no_number_is_none(prometheus: RealPrometheus, promql: str) -> Non
     assert await values_of(prometheus.url, one=promql) == ({"one": None}, [])
 
 
-@pytest.mark.real_prometheus
 async def test_a_default_for_a_series_that_is_not_there_yet_holds(prometheus: RealPrometheus) -> None:
     values, states = await values_of(
         prometheus.url, errors="sum(rate(no_such[1m])) or vector(0)", gone="absent(no_such)"
@@ -94,7 +93,6 @@ async def test_a_default_for_a_series_that_is_not_there_yet_holds(prometheus: Re
     assert states == []
 
 
-@pytest.mark.real_prometheus
 @pytest.mark.parametrize(
     ("promql", "why"),
     [
@@ -117,7 +115,6 @@ async def test_a_query_that_cannot_be_used_is_named_once_and_spoils_no_other(
     assert why in heard.states()[0].why
 
 
-@pytest.mark.real_prometheus
 async def test_after_the_target_was_killed_there_is_no_value(prometheus: RealPrometheus, dying: Page) -> None:
     queries = {"now": "heartbeat", "rate": "sum(rate(beats_total[1m]))", "other": "steady"}
     async with listening(asking(prometheus.url, queries)) as heard:
@@ -142,7 +139,6 @@ def seen(heard: Heard, **values: float | None) -> bool:
     return bool(samples) and values.items() <= samples[-1].values.items()
 
 
-@pytest.mark.real_prometheus
 async def test_a_counter_reset_gives_no_negative_rate_and_no_window_before_the_restart(
     prometheus: RealPrometheus, page: Page
 ) -> None:
@@ -164,7 +160,6 @@ async def test_a_counter_reset_gives_no_negative_rate_and_no_window_before_the_r
     assert heard.states() == []
 
 
-@pytest.mark.real_prometheus
 async def test_a_prometheus_that_crashed_is_lost_once_and_its_old_values_are_not_believed(
     tmp_path: Path,
 ) -> None:

@@ -18,7 +18,7 @@ from tests.integration.systemd.service import Service
 from tests.support.docker_images import Image
 from tests.support.docker_site import Bench, Container
 
-pytestmark = [pytest.mark.site, pytest.mark.real_docker, pytest.mark.real_envoy, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ENGINE = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")).resolve()
 

@@ -15,7 +15,7 @@ from tests.e2e.test_adopting import stranger
 from tests.integration.systemd.conftest import NEXT
 from tests.integration.systemd.service import Service, Start
 
-pytestmark = [pytest.mark.site, pytest.mark.real_envoy, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 STEP_S = 12.0  # of the canary: longer than it takes to be stopped and started
 UPGRADE_S = 30.0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.smoke
+
 UNITS = Path(__file__).parents[3] / "systemd"
 
 

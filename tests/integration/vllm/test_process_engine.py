@@ -1,6 +1,5 @@
-"""The process engine with real vLLM on the CPU: one story, minutes long."""
+"""The process engine with real vLLM on the CPU."""
 
-import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,8 +15,9 @@ from agent.quality.golden_prompts import PROMPTS
 from tests.support.process_rig import free_ports
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
 from vllm_facts.flags import setting_of
+from vllm_facts.values import Value
 
-log = logging.getLogger(__name__)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture
@@ -31,38 +31,41 @@ async def engine(tmp_path: Path) -> AsyncIterator[ProcessEngine]:
         await engine.retire(server)
 
 
-@pytest.mark.real_vllm
-@pytest.mark.timeout(2400)
-async def test_real_vllm_is_started_warmed_up_refused_and_ended(
+@pytest.mark.smoke
+async def test_a_server_is_launched_warmed_up_examined_and_retired(
     engine: ProcessEngine, tmp_path: Path
 ) -> None:
     assert list(await engine.problems()) == []
     setting = {**setting_of(engine.command), "max_num_seqs": 2}
 
-    with pytest.raises(
-        ActError, match=r"code 2: unknown flag.*: .*unrecognized arguments: --swap-space"
-    ) as refused:
-        await engine.launch(Server(name="chat-r1", setting={**setting, "swap_space": 4}), 600)
-    log.info("unknown flag: %s", refused.value.why)
-    with pytest.raises(ActError, match=r"code 1: .*max_num_seqs") as refused:
-        await engine.launch(Server(name="chat-r2", setting={**setting, "max_num_seqs": 0}), 600)
-    log.info("bad value: %s", refused.value.why)
-    server = await engine.launch(Server(name="chat-r3", setting=setting), 600)
-    log.info("healthy: %s", server)
-
+    server = await engine.launch(Server(name="chat-r1", setting=setting), 600)
     await engine.warm_up(server, 6, 300)
-    log.info("warm")
+    first, second = [await engine.answers(server, PROMPTS, 300) for _ in range(2)]
 
-    said, again = [await engine.answers(server, PROMPTS, 300) for _ in range(2)]
-    assert all(len(one.tokens) == len(one.logprobs) == one.length for one in said)
-    assert any(one.logprobs for one in said)
-    assert compare(said, again, said).ok
-
+    assert all(len(one.tokens) == len(one.logprobs) == one.length for one in first)
+    assert any(one.logprobs for one in first)
+    assert compare(first, second, first).ok
     assert await engine.busy(server) == 0
     assert list(await engine.observe()) == [server]
     site = Site(target="chat", state_dir=tmp_path, epoch=1)
-    assert len(ownership_env.members(site, "chat-r3")) > 1  # the API server and its engine core
+    assert len(ownership_env.members(site, "chat-r1")) > 1  # the API server and its engine core
     await engine.retire(server)
-    log.info("gone")
-    assert ownership_env.members(site, "chat-r3") == []
+    assert ownership_env.members(site, "chat-r1") == []
     assert list(await engine.observe()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"swap_space": 4}, r"code 2: unknown flag.*: .*unrecognized arguments: --swap-space"),
+        ({"max_num_seqs": 0}, r"code 1: .*max_num_seqs"),
+    ],
+    ids=["unknown flag", "bad value"],
+)
+async def test_a_launch_that_vllm_refuses_names_the_flag(
+    engine: ProcessEngine, flags: dict[str, Value], why: str
+) -> None:
+    setting = {**setting_of(engine.command), **flags}
+
+    with pytest.raises(ActError, match=why):
+        await engine.launch(Server(name="chat-r1", setting=setting), 600)

@@ -1,15 +1,9 @@
 """V1: what vLLM could not read of a flag's JSON."""
 
-import json
-import subprocess
-
 import pytest
 
-from lint.rules.formats import METHODS
 from lint.rules.json_flags import LINTS
 from tests.support.lint_cases import case, findings, improved
-from tests.support.real_vllm import real_vllm
-from vllm_facts.json_flags import KEYS, STRICT
 from vllm_facts.values import Value
 
 
@@ -80,53 +74,3 @@ def test_a_key_that_it_does_not_know_is_mended(flags: str, why: str, better: str
 
 def test_the_keys_of_other_releases_are_not_judged() -> None:
     assert not findings(LINTS, case("""vllm serve m -cc '{"level": 3}'""", version="0.11.0"))
-
-
-_DUMP = """
-import contextlib, dataclasses, io, json, sys
-import vllm.config as config
-from vllm.config.parallel import EPLBConfig
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = make_arg_parser(FlexibleArgumentParser())
-def refuses(knob):
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            parser.parse_args(["--" + knob.replace("_", "-") + "={bad"])
-    except SystemExit:
-        return True
-    return False
-strict, classes = json.loads(sys.argv[1])
-keys = {
-    flag: [field.name for field in dataclasses.fields(getattr(config, name, EPLBConfig))]
-    for flag, name in classes.items()
-}
-print(json.dumps([keys, QUANTIZATION_METHODS, [knob for knob in strict if not refuses(knob)]]))
-"""
-_CLASSES = {
-    "attention_config": "AttentionConfig",
-    "compilation_config": "CompilationConfig",
-    "eplb_config": "EPLBConfig",
-    "kernel_config": "KernelConfig",
-    "kv_events_config": "KVEventsConfig",
-    "kv_transfer_config": "KVTransferConfig",
-    "pooler_config": "PoolerConfig",
-    "speculative_config": "SpeculativeConfig",
-    "structured_outputs_config": "StructuredOutputsConfig",
-}
-
-
-@pytest.mark.real_vllm
-@pytest.mark.timeout(1800)
-def test_the_lists_say_what_vllm_itself_says() -> None:
-    asked = json.dumps([sorted(STRICT), _CLASSES])
-    dump = subprocess.run(
-        [str(real_vllm().python), "-c", _DUMP, asked], check=True, capture_output=True, text=True
-    )
-    keys, methods, taken = json.loads(dump.stdout.splitlines()[-1])
-
-    assert _CLASSES.keys() <= KEYS.keys()
-    assert not [(flag, key) for flag in _CLASSES for key in KEYS[flag] - set(keys[flag])]
-    assert set(methods) == METHODS
-    assert not taken

@@ -1,14 +1,10 @@
 """Reading the YAML of vLLM's --config."""
 
-import json
-import subprocess
-
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.real_vllm import real_vllm
 from vllm_facts.config_file import path_in, words_of
 from vllm_facts.errors import FlagError
 from vllm_facts.flags import setting_of
@@ -47,26 +43,6 @@ def test_a_file_is_read_as_vllm_reads_it() -> None:
         "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}',
         "seed": -1,
     }
-
-
-@pytest.mark.real_vllm
-@pytest.mark.timeout(900)
-def test_vllm_itself_agrees_on_the_words() -> None:
-    vllm = real_vllm()
-    script = (
-        "import json, sys, tempfile\n"
-        "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
-        "import argparse\n"
-        "p = FlexibleArgumentParser()\n"
-        "for f in ('--enforce-eager', '--enable-prefix-caching', '--enable-chunked-prefill'):\n"
-        "    p.add_argument(f, action=argparse.BooleanOptionalAction)\n"
-        "t = tempfile.NamedTemporaryFile('w', suffix='.yaml'); t.write(sys.stdin.read()); t.flush()\n"
-        "print(json.dumps(p.load_config_file(t.name)))\n"
-    )
-    said = subprocess.run([vllm.python, "-c", script], input=FILE, capture_output=True, text=True, check=True)
-    words = json.loads(said.stdout.splitlines()[-1])
-
-    assert setting_of(["vllm", "serve", *words]) == read(FILE)
 
 
 def test_a_switch_turned_off_with_an_underscore_is_dropped_as_vllm_drops_it() -> None:

@@ -1,14 +1,9 @@
 """Reading and editing vLLM command lines."""
 
-import json
-import subprocess
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.real_vllm import real_vllm
-from vllm_facts import flag_table
 from vllm_facts.errors import FlagError
 from vllm_facts.flags import place_of, secrets_of, setting_of, with_file, with_setting
 from vllm_facts.values import Value
@@ -284,38 +279,3 @@ def test_any_words_are_read_or_refused_but_never_crash(words: list[str]) -> None
         setting_of(words)
     except FlagError:
         return
-
-
-_DUMP = """
-import json, sys
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = make_arg_parser(FlexibleArgumentParser())
-parts = parser.parse_args(json.loads(sys.argv[1])).compilation_config
-actions = [[action.option_strings, action.nargs] for action in parser._actions]
-print(json.dumps([actions, int(parts.mode), str(parts.cudagraph_mode)]))
-"""
-
-
-@pytest.mark.real_vllm
-@pytest.mark.timeout(1800)
-def test_the_table_says_what_vllms_own_parser_says() -> None:
-    argv = with_setting([*SERVE, "-cc.mode=3"], {"compilation_config.cudagraph_mode": "PIECEWISE"})
-    command = [str(real_vllm().python), "-c", _DUMP, json.dumps(argv[3:])]
-    dump = subprocess.run(command, check=True, capture_output=True, text=True)
-    actions, mode, graphs = json.loads(dump.stdout.splitlines()[-1])
-
-    assert (mode, "PIECEWISE" in graphs) == (3, True)
-    for names, nargs in actions:
-        for name in names:
-            if name in {"-h", "--help"}:
-                continue
-            word = [] if nargs == 0 else ["a", "b"] if nargs == "+" else ["a"]
-            setting = setting_of(["vllm", "serve", name, *word, "--end"])
-            knob = names[0].removeprefix("--").replace("-", "_")
-            knob = flag_table.ALIASES.get(knob, knob)
-            if nargs == 0:
-                assert setting[knob] is not name.startswith("--no-"), name
-            elif knob not in {"port", "host", "uds", "api_key", "hf_token"}:
-                assert setting[knob] == " ".join(word), name
-            assert setting["end"] is True, name

@@ -1,12 +1,9 @@
 """The catalogue answers for itself, to vLLM's own list of flags, and to vLLM."""
 
-import json
-import subprocess
 from dataclasses import fields
 
 import pytest
 
-from tests.support.real_vllm import real_vllm
 from vllm_facts import flag_table
 from vllm_facts.deprecated_flags import RENAMED
 from vllm_facts.flags import setting_of, with_setting
@@ -202,49 +199,6 @@ def test_a_value_that_vllm_would_not_take_is_told(knob: str, value: Value, why: 
 def test_effects_are_shown_shortly() -> None:
     assert str(KNOBS["watermark"].effects) == "ttft +, itl -, throughput ±, kv -"
     assert str(KNOBS["load_format"].effects) == ""
-
-
-_PARSE = """
-import contextlib, io, json, sys
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = make_arg_parser(FlexibleArgumentParser())
-said = {}
-for name, argv in json.load(sys.stdin).items():
-    err = io.StringIO()
-    with contextlib.redirect_stderr(err):
-        try:
-            parser.parse_args(argv)
-        except BaseException as error:
-            err.write(repr(error))
-    said[name] = err.getvalue()[-300:]
-names = [name for action in parser._actions for name in action.option_strings]
-print(json.dumps([said, names]))
-"""
-
-
-@pytest.mark.real_vllm
-@pytest.mark.timeout(1800)
-def test_vllm_itself_takes_what_the_catalogue_has_and_nothing_that_is_gone() -> None:
-    lines = {
-        name: with_setting(["vllm", "serve"], {name: example(facts)})[2:] for name, facts in KNOBS.items()
-    }
-    lines |= {name: [f"--{name.replace('_', '-')}"] for name in RENAMED.keys() - KNOBS.keys()}
-    ran = subprocess.run(
-        [real_vllm().python, "-c", _PARSE],
-        input=json.dumps(lines),
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    said, names = json.loads(ran.stdout.splitlines()[-1])
-
-    long = {name for name in names if name.startswith("--") and not name.startswith("--no-")}
-    assert {name[2:].replace("-", "_") for name in long - {"--help"}} == FLAGS
-    assert {name: why for name, why in said.items() if name in FLAGS and why} == {}
-    refused = {name for name, why in said.items() if "unrecognized arguments" in why or "ambiguous" in why}
-    assert refused == said.keys() - FLAGS
-    assert refused >= RENAMED.keys()
 
 
 @pytest.mark.parametrize(

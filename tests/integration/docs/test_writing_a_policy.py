@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[3]
 GUIDE = REPOSITORY / "docs" / "writing-a-policy.md"
 EXAMPLE = REPOSITORY / "examples" / "queue-limit"
 UV = REPOSITORY / ".cache" / "uv" / "bin"

@@ -8,7 +8,7 @@ from tests.e2e.docker_rig import DockerRig, DockerWishes
 from tests.e2e.rig import Document, lost, until
 from tests.support.docker_site import Bench
 
-pytestmark = [pytest.mark.real_vllm, pytest.mark.real_envoy, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 START_S = 600.0  # a start is a minute of CPU, and the machine may have little
 

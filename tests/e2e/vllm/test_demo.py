@@ -1,0 +1,21 @@
+"""The README's demo with real vLLM on the CPU."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_demo import assert_the_whole_story, demo
+from tests.support.real_vllm import real_vllm
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.timeout(1500)
+def test_the_demo_tells_its_whole_story_on_real_vllm(tmp_path: Path) -> None:
+    vllm = real_vllm()
+
+    told = demo("vllm", tmp_path, TRIMTAB_VLLM_PYTHON=str(vllm.python), TRIMTAB_TINY_MODEL=str(vllm.model))
+
+    assert_the_whole_story(told)
+    before, after = (told["rollouts"][0][side]["ttft_p95_ms"] for side in ("before", "after"))
+    assert after < before / 3

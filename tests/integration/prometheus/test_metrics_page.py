@@ -1,0 +1,23 @@
+"""promtool accepts the page that the daemon serves at /metrics."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agent.api.metrics import exposition
+from tests.unit.api.test_metrics import busy
+
+pytestmark = pytest.mark.smoke
+
+
+def test_promtool_finds_no_error_in_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    path.write_text(exposition(busy()))
+
+    with path.open() as text:
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], stdin=text, capture_output=True, text=True, check=False
+        )
+
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")

@@ -1,0 +1,176 @@
+"""The tables of flags agree with the parser and the configuration classes of the installed vLLM."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pytest
+
+from lint.rules.formats import METHODS
+from tests.support.real_vllm import real_vllm
+from tests.unit.vllm_facts.test_config_file import FILE, read
+from tests.unit.vllm_facts.test_knobs import example
+from vllm_facts import flag_table
+from vllm_facts.deprecated_flags import RENAMED
+from vllm_facts.flags import setting_of, with_setting
+from vllm_facts.json_flags import KEYS, STRICT
+from vllm_facts.knobs import KNOBS
+from vllm_facts.releases import FLAGS
+
+pytestmark = pytest.mark.timeout(900)
+
+ANSWER_SCRIPTS = """
+import contextlib, dataclasses, io, json, sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+for line in sys.stdin:
+    script, question = json.loads(line)
+    exec(script)
+    sys.stdout.flush()
+"""
+
+
+class Ask(Protocol):
+    def __call__(self, script: str, question: object, /) -> Any: ...  # noqa: ANN401 - any JSON
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Ask]:
+    """Run scripts in one interpreter of vLLM, whose import takes most of the time.
+
+    A script finds `parser` and `question` and prints one line of JSON.
+    """
+    command = [str(real_vllm().python), "-c", ANSWER_SCRIPTS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as vllm:
+        assert vllm.stdin is not None
+        assert vllm.stdout is not None
+        lines, answers = vllm.stdin, vllm.stdout
+
+        def ask(script: str, question: object) -> Any:  # noqa: ANN401 - any JSON
+            lines.write(json.dumps([script, question]) + "\n")
+            lines.flush()
+            return json.loads(next(line for line in answers if line.startswith("[")))
+
+        yield ask
+
+
+DUMP_ACTIONS = """
+parts = parser.parse_args(question).compilation_config
+actions = [[action.option_strings, action.nargs] for action in parser._actions]
+print(json.dumps([actions, int(parts.mode), str(parts.cudagraph_mode)]))
+"""
+
+
+def test_the_flag_table_agrees_with_the_parser(ask: Ask) -> None:
+    serve = ["vllm", "serve", "org/model", "-cc.mode=3"]
+    argv = with_setting(serve, {"compilation_config.cudagraph_mode": "PIECEWISE"})
+
+    actions, mode, graphs = ask(DUMP_ACTIONS, argv[3:])
+
+    assert (mode, "PIECEWISE" in graphs) == (3, True)
+    for names, nargs in actions:
+        for name in names:
+            if name in {"-h", "--help"}:
+                continue
+            word = [] if nargs == 0 else ["a", "b"] if nargs == "+" else ["a"]
+            setting = setting_of(["vllm", "serve", name, *word, "--end"])
+            knob = names[0].removeprefix("--").replace("-", "_")
+            knob = flag_table.ALIASES.get(knob, knob)
+            if nargs == 0:
+                assert setting[knob] is not name.startswith("--no-"), name
+            elif knob not in {"port", "host", "uds", "api_key", "hf_token"}:
+                assert setting[knob] == " ".join(word), name
+            assert setting["end"] is True, name
+
+
+PARSE_LINES = """
+errors = {}
+for name, argv in question.items():
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        try:
+            parser.parse_args(argv)
+        except BaseException as error:
+            err.write(repr(error))
+    errors[name] = err.getvalue()[-300:]
+names = [name for action in parser._actions for name in action.option_strings]
+print(json.dumps([errors, names]))
+"""
+
+
+def test_the_parser_takes_every_flag_of_the_catalogue_and_no_removed_one(ask: Ask) -> None:
+    lines = {
+        name: with_setting(["vllm", "serve"], {name: example(facts)})[2:] for name, facts in KNOBS.items()
+    }
+    lines |= {name: [f"--{name.replace('_', '-')}"] for name in RENAMED.keys() - KNOBS.keys()}
+
+    errors, names = ask(PARSE_LINES, lines)
+
+    long = {name for name in names if name.startswith("--") and not name.startswith("--no-")}
+    assert {name[2:].replace("-", "_") for name in long - {"--help"}} == FLAGS
+    assert {name: why for name, why in errors.items() if name in FLAGS and why} == {}
+    refused = {name for name, why in errors.items() if "unrecognized arguments" in why or "ambiguous" in why}
+    assert refused == errors.keys() - FLAGS
+    assert refused >= RENAMED.keys()
+
+
+LOAD_CONFIG_FILE = """
+import argparse, tempfile
+file_parser = FlexibleArgumentParser()
+for flag in ("--enforce-eager", "--enable-prefix-caching", "--enable-chunked-prefill"):
+    file_parser.add_argument(flag, action=argparse.BooleanOptionalAction)
+file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
+file.write(question)
+file.flush()
+print(json.dumps(file_parser.load_config_file(file.name)))
+"""
+
+
+def test_a_config_file_gives_the_flags_that_vllm_reads_from_it(ask: Ask) -> None:
+    words = ask(LOAD_CONFIG_FILE, FILE)
+
+    assert setting_of(["vllm", "serve", *words]) == read(FILE)
+
+
+DUMP_JSON_KEYS = """
+import vllm.config as config
+from vllm.config.parallel import EPLBConfig
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+def refuses(knob):
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            parser.parse_args(["--" + knob.replace("_", "-") + "={bad"])
+    except SystemExit:
+        return True
+    return False
+
+strict, classes = question
+keys = {
+    flag: [field.name for field in dataclasses.fields(getattr(config, name, EPLBConfig))]
+    for flag, name in classes.items()
+}
+print(json.dumps([keys, QUANTIZATION_METHODS, [knob for knob in strict if not refuses(knob)]]))
+"""
+CLASSES = {
+    "attention_config": "AttentionConfig",
+    "compilation_config": "CompilationConfig",
+    "eplb_config": "EPLBConfig",
+    "kernel_config": "KernelConfig",
+    "kv_events_config": "KVEventsConfig",
+    "kv_transfer_config": "KVTransferConfig",
+    "pooler_config": "PoolerConfig",
+    "speculative_config": "SpeculativeConfig",
+    "structured_outputs_config": "StructuredOutputsConfig",
+}
+
+
+def test_the_json_flags_agree_with_the_configuration_classes(ask: Ask) -> None:
+    keys, methods, accepted = ask(DUMP_JSON_KEYS, [sorted(STRICT), CLASSES])
+
+    assert CLASSES.keys() <= KEYS.keys()
+    assert not [(flag, key) for flag in CLASSES for key in KEYS[flag] - set(keys[flag])]
+    assert set(methods) == METHODS
+    assert not accepted
