@@ -1,7 +1,8 @@
 """Makes a random Llama of 3.4 million parameters, small enough for vLLM on a CPU: tiny_model.py OUT
 
-It babbles, but it loads, batches, fills its KV cache and queues as a real model does. Run it with the
-interpreter that has vLLM: it needs torch, transformers and tokenizers. Does nothing when OUT is complete.
+Its answers are random, but it loads, batches, fills its KV cache and queues like a real model. Run this
+script with the interpreter that has vLLM: it needs torch, transformers and tokenizers. Does nothing if OUT is
+complete.
 """
 # ruff: noqa: INP001  a script, not part of a package
 

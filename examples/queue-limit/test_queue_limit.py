@@ -1,4 +1,4 @@
-"""The queue limit: when it speaks, when it does not, and what trimtab asks of every policy."""  # noqa: INP001
+"""The queue limit: when it proposes a change, and the checks of every policy."""  # noqa: INP001
 
 import pytest
 from queue_limit import QueueLimit
@@ -8,11 +8,11 @@ from policies.conformance.readings import a_context, a_reading, steady
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_it_is_a_good_policy(check: ConformanceCheck) -> None:
+def test_it_passes_the_checks_of_every_policy(check: ConformanceCheck) -> None:
     check(QueueLimit)
 
 
-def test_a_long_queue_is_bounded() -> None:
+def test_limits_a_long_queue() -> None:
     (proposal,) = QueueLimit().propose(a_reading(running=steady(64), waiting=steady(300)), a_context())
 
     assert proposal.to == {"max_num_queued_reqs": 364}
@@ -27,7 +27,7 @@ def test_a_long_queue_is_bounded() -> None:
         pytest.param(300, "0.32.0", {"max_num_queued_reqs": 500}, id="a limit is set"),
     ],
 )
-def test_otherwise_it_is_silent(waiting: float, version: str, setting: dict[str, int]) -> None:
+def test_proposes_nothing_otherwise(waiting: float, version: str, setting: dict[str, int]) -> None:
     reading = a_reading(waiting=steady(waiting), version=version)
 
     assert not QueueLimit().propose(reading, a_context(setting))

@@ -15,9 +15,9 @@ COVERAGE = 0.8  # of the window, at least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimit:
-    """Rule ACME-1: after a whole window with a long queue, allow as many requests as were there at most."""
+    """Rule ACME-1: after a full window with a long queue, limit it to the highest number of requests seen."""
 
-    queue_at_least: float = 200.0  # requests that wait, all the time
+    queue_at_least: float = 200.0  # requests that wait throughout the window
 
     def __post_init__(self) -> None:
         if not (isfinite(self.queue_at_least) and self.queue_at_least >= 1):
@@ -36,10 +36,10 @@ class QueueLimit:
             Proposal(
                 rule="ACME-1",
                 to={KNOB: limit},
-                klass="gated",  # clients would see 503: a person decides
+                klass="gated",  # clients would get 503, so an operator decides
                 why=f"never fewer than {reading.waiting.low:.0f} requests waited for {reading.span_s:.0f} s",
-                expects="who is let in waits no longer than today's longest",
-                risks="clients must be able to deal with a 503",
+                expects="accepted requests wait no longer than the longest wait of today",
+                risks="clients must handle a 503",
                 source="ACME's on-call handbook; vLLM 0.32 config/scheduler.py",
                 evidence=(
                     Evidence(
