@@ -5,15 +5,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from vllm_facts.values import Knob, Value
 
 
-@dataclass(slots=True, kw_only=True)
-class ReleaseFlag:
+class ReleaseFlag(NamedTuple):
     """What the argument parser knows of one flag."""
 
     group: str
