@@ -13,7 +13,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vllm_facts.metrics.totals import sample, totals
+from agent.observe.engine_sample import sample
+from vllm_facts.metrics.totals import totals
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "tests/sensors/scrapes/vllm-0.32.txt"

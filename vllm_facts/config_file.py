@@ -1,17 +1,36 @@
-"""vLLM's `--config FILE`: a YAML file whose entries stand for flags of the command line."""
+"""vLLM's `--config FILE`: a YAML file whose entries stand for flags of the command line.
 
+vLLM puts the flags of the file before those of the command line, which win
+(vLLM 0.32 utils/argparse_utils.py: load_config_file).
+"""
+
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-import yaml
-
-from vllm_facts import config_entries
 from vllm_facts.errors import FlagError
+from vllm_facts.flag_table import ONE_WAY
+from vllm_facts.flags import setting_of
+from vllm_facts.values import Value
+
+_LARGEST = 2**20
+_SUFFIXES = (".yaml", ".yml")
 
 
-def path_in(argv: Sequence[str]) -> str:
-    """The file that the command line names; empty when there is none. Raises FlagError.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsupportedEdit:
+    """A line of the file that must be removed by hand."""
 
-    Only the two words `--config FILE` count: vLLM reads past `--config=FILE`.
+    file: str
+    key: str
+    value: Value
+
+
+def config_path(argv: Sequence[str]) -> str:
+    """The file that the command line names; "" without one. Raises FlagError.
+
+    Only the two words `--config FILE` count: vLLM ignores `--config=FILE`.
     """
     if "--config" not in argv:
         return ""
@@ -23,8 +42,26 @@ def path_in(argv: Sequence[str]) -> str:
     return argv[at]
 
 
-def words_of(text: str, path: str) -> list[str]:
-    """The flags in the file, spelled as vLLM would spell them on the command line. Raises FlagError."""
+def read_config(path: str) -> list[str]:
+    """The flags of a file on this machine. Raises FlagError."""
+    if not path.endswith(_SUFFIXES):
+        raise FlagError(f"--config {path}: vLLM accepts only a .yaml or .yml file")
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(_LARGEST).decode()
+    except OSError as error:
+        raise FlagError(
+            f"--config {path}: cannot be read: {error.strerror}; leave it out, or copy it"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise FlagError(f"--config {path} is not YAML: it is not UTF-8") from error
+    return parse_config(text, path)
+
+
+def parse_config(text: str, path: str) -> list[str]:
+    """The flags in the file, in its order, as vLLM writes them on the command line. Raises FlagError."""
+    import yaml  # noqa: PLC0415 - few command lines have such a file
+
     try:
         entries = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -35,4 +72,50 @@ def words_of(text: str, path: str) -> list[str]:
         return []
     if not isinstance(entries, Mapping):
         raise FlagError(f"--config {path} holds no `flag: value` lines: correct the file")
-    return config_entries.words_of(entries)
+    return [word for key, value in entries.items() for word in _flag_words(str(key), value)]
+
+
+def _flag_words(key: str, value: object) -> list[str]:
+    flag = f"--{key}"
+    match value:
+        case True:
+            return [flag]
+        case False:
+            # vLLM looks for a flag called exactly `--no-KEY`, finds none with underscores, and drops the line
+            dropped = "_" in key or key.replace("-", "_") in ONE_WAY or key.startswith("no-")
+            return [] if dropped else [f"--no-{key}"]
+        case []:
+            return []
+        case list():
+            return [flag, *map(str, value)]
+        case dict():
+            return [flag, json.dumps(value)]
+        case _:
+            return [f"{flag}={value}"] if str(value).startswith("-") else [flag, str(value)]
+
+
+def unsupported_edits(
+    to: Mapping[str, Value], file: Sequence[str], argv: Sequence[str]
+) -> list[UnsupportedEdit]:
+    """The flags that only the file gives and that `to` removes: no flag of the command line does that."""
+    in_file, own = setting_of(["vllm", "serve", *file]), setting_of(argv)
+    return [
+        UnsupportedEdit(file=str(own.get("config", "")), key=knob.replace("_", "-"), value=in_file[knob])
+        for knob, value in to.items()
+        if knob in in_file and knob not in own and (value is None or (value is False and knob in ONE_WAY))
+    ]
+
+
+def merge_json_parts(to: Mapping[str, Value], file: Sequence[str], argv: Sequence[str]) -> dict[str, Value]:
+    """The changes `to`, where a part of JSON that only the file gives becomes a change of the full JSON."""
+    in_file, own = setting_of(["vllm", "serve", *file]), setting_of(argv).keys()
+    changes: dict[str, Value] = {}
+    for knob, value in to.items():
+        first, dot, rest = knob.partition(".")
+        if not dot or first not in in_file or any(name.partition(".")[0] == first for name in own):
+            changes[knob] = value
+            continue
+        parts = json.loads(str(changes.get(first, in_file[first])))
+        left = {**parts, rest: value} if value is not None else {k: v for k, v in parts.items() if k != rest}
+        changes[first] = json.dumps(left)
+    return changes

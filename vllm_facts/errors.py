@@ -1,7 +1,8 @@
 """The errors of this package.
 
 VllmFactsError
-└── FlagError   a vLLM command line or flag value that cannot be read
+├── FlagError         a vLLM command line, config file or flag value that cannot be read
+└── MetricsPageError  a /metrics page that is cut, malformed or not of a vLLM server
 """
 
 
@@ -11,3 +12,7 @@ class VllmFactsError(Exception):
 
 class FlagError(VllmFactsError):
     """A vLLM command line that cannot be read or edited safely."""
+
+
+class MetricsPageError(VllmFactsError):
+    """A /metrics page that cannot be read."""

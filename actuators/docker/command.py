@@ -182,7 +182,7 @@ def _setting_of_file(inspect: Json, files: ReadFiles | None) -> dict[str, Value]
 
 
 def _words_of_file(inspect: Json, files: ReadFiles | None) -> list[str]:
-    path = config_file.path_in(argv_of(inspect))
+    path = config_file.config_path(argv_of(inspect))
     if not path or files is None:
         return []
     full = str(PurePosixPath(inspect["Config"].get("WorkingDir") or "/", path))
@@ -192,4 +192,4 @@ def _words_of_file(inspect: Json, files: ReadFiles | None) -> list[str]:
             f"--config {full} cannot be read in the container, so its flags are not known: "
             "mount the file where it can be read, or write its flags on the command line"
         )
-    return config_file.words_of(text, full)
+    return config_file.parse_config(text, full)

@@ -8,9 +8,9 @@ from typing import Any
 
 from agent.terminal.tables import safe, value
 from lint.advice import SEVERITIES, Advice, rows
-from vllm_facts.command.config_flags import UnsupportedEdit
 from vllm_facts.command.serve_command import ServeCommand
 from vllm_facts.command.shell import quoted, tail
+from vllm_facts.config_file import UnsupportedEdit
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flag_table import is_switch
 from vllm_facts.values import Knob, Value

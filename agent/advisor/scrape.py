@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from agent.advisor.histograms import series
-from agent.domain.errors import ConfigError, SensorError
+from agent.domain.errors import ConfigError
 from agent.domain.model import Slo
 from agent.domain.reading import EngineSample, Reading
+from agent.observe import engine_sample
 from agent.observe.aggregator import Aggregator
+from vllm_facts.errors import MetricsPageError
 from vllm_facts.metrics import totals as scrapes
 from vllm_facts.values import Setting, Value
 
@@ -53,7 +55,7 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
     try:
         body = last = _get(f"{base}/metrics")
         before = scrapes.totals(body)
-    except SensorError as error:
+    except MetricsPageError as error:
         raise ConfigError(f"{base}/metrics: {error}; give the address of a vLLM server") from error
     version, model, ended = _version(base), _model(body), 0.0
     began_s = before_s = due_s = now_s = time.monotonic()
@@ -64,7 +66,7 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
         try:
             page = _get(f"{base}/metrics")
             after = scrapes.totals(page)
-            one = scrapes.sample(
+            one = engine_sample.sample(
                 before,
                 after,
                 at=BEGIN + timedelta(seconds=now_s - began_s),
@@ -72,7 +74,7 @@ def watched(url: str, seconds: float, slo: Slo) -> Window:
                 interval_s=now_s - before_s,
                 version=version,
             )
-        except (SensorError, ConfigError):
+        except (MetricsPageError, ConfigError):
             continue  # a gap: the next scrape tells what was counted meanwhile
         fold.add(one)
         ended += sum(one.finished.values())
@@ -93,7 +95,7 @@ def saved(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
     for path, body in zip((first, second), bodies, strict=True):
         try:
             pages.append(scrapes.totals(body))
-        except SensorError as error:
+        except MetricsPageError as error:
             raise ConfigError(
                 f"--scrape {path}: {error}; save it with `curl URL/metrics > {path}`"
             ) from error
@@ -105,9 +107,9 @@ def saved(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
     end = BEGIN + timedelta(seconds=seconds)
     common: dict[str, Any] = {"server": SERVER, "version": None}
     try:
-        then: EngineSample = scrapes.sample(None, pages[0], at=BEGIN, interval_s=0.0, **common)
-        whole: EngineSample = scrapes.sample(*pages, at=end, interval_s=seconds, **common)
-    except SensorError as error:
+        then: EngineSample = engine_sample.sample(None, pages[0], at=BEGIN, interval_s=0.0, **common)
+        whole: EngineSample = engine_sample.sample(*pages, at=end, interval_s=seconds, **common)
+    except MetricsPageError as error:
         raise ConfigError(f"--scrape {second}: {error}; save the whole page") from error
     halves = _halves(then, whole, seconds)
     fold = Aggregator(slo=slo, span_s=seconds, fresh_s=seconds)

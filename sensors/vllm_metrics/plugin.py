@@ -12,8 +12,10 @@ from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
 from agent.domain.reading import Sample, SourceState
 from agent.io.bounded import MOST_BYTES, parse_json, read_body
+from agent.observe.engine_sample import sample
 from agent.plugins.option_errors import check_periods
-from vllm_facts.metrics.totals import PageTotals, restarted, sample, totals
+from vllm_facts.errors import MetricsPageError
+from vllm_facts.metrics.totals import PageTotals, restarted, totals
 
 _MAX_VERSION_BYTES = 4096
 _VERSION_TRIES = 3  # of a process that does not answer; one that answers is asked once
@@ -102,7 +104,7 @@ class _Source:
             )
         except TimeoutError:
             self._say_lost(f"no answer from {self._url}/metrics in time")
-        except (aiohttp.ClientError, SensorError) as error:
+        except (aiohttp.ClientError, SensorError, MetricsPageError) as error:
             self._say_lost(f"{self._url}/metrics: {str(error) or type(error).__name__}")
         else:
             self._before, self._before_s = after, at_s

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.domain.errors import ConfigError
+from vllm_facts.errors import FlagError
 from vllm_facts.flags import SHELLS
 
 HOW = "write the server's own words after --, as in `trimtab lint -- vllm serve MODEL --max-num-seqs 64`"
@@ -44,15 +44,15 @@ class DockerRunCommand:
 
 
 def contained(words: list[str], outside: Mapping[str, str]) -> DockerRunCommand:
-    """The images of vLLM say `vllm serve` themselves. Raises ConfigError.
+    """The images of vLLM say `vllm serve` themselves. Raises FlagError.
 
     `outside`: the variables of the shell, of which `-e NAME` takes one along.
     """
     if words[1:2] != ["run"]:
-        raise ConfigError(f"{' '.join(words[:2])}: only `{words[0]} run … IMAGE …` can be read; {HOW}")
+        raise FlagError(f"{' '.join(words[:2])}: only `{words[0]} run … IMAGE …` can be read; {HOW}")
     at, options = _options(words)
     if at >= len(words):
-        raise ConfigError(f"{words[0]} run: no image is named; {HOW}")
+        raise FlagError(f"{words[0]} run: no image is named; {HOW}")
     given = (value.partition("=") for name, value in options if name in _ENV)
     env = {
         name: value if equals else outside[name] for name, equals, value in given if equals or name in outside
@@ -80,14 +80,14 @@ def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], in
     """The server's words, and how many of them the image says."""
     program = (entry or (own[0] if own else "")).rpartition("/")[2]
     if program in SHELLS:
-        raise ConfigError(f"in {image} {in_shell(own)}")
+        raise FlagError(f"in {image} {in_shell(own)}")
     starts = program.startswith(("vllm", "python"))
     if entry:
         if not starts:
-            raise ConfigError(f"--entrypoint {entry}: what the image then starts is not known; {HOW}")
+            raise FlagError(f"--entrypoint {entry}: what the image then starts is not known; {HOW}")
         return (entry, *own), 1
     if _OWN_IMAGE.fullmatch(image) and program in {"serve", "vllm"}:
-        raise ConfigError(
+        raise FlagError(
             f"{image} starts `vllm serve` by itself, and would take the word {own[0]!r} for the model: "
             "write the model and the flags right behind the image"
         )

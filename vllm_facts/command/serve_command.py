@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from agent.domain.errors import ConfigError
 from vllm_facts.command import shell
-from vllm_facts.command.config_flags import UnsupportedEdit, undone, whole, words_of
 from vllm_facts.command.docker_run import CONTAINERS, HOW, contained, in_shell, with_env
 from vllm_facts.command.shell import ASSIGNMENT, quoted
+from vllm_facts.config_file import UnsupportedEdit, merge_json_parts, read_config, unsupported_edits
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_table import SHORT
 from vllm_facts.flags import WRAPPERS, api_key_of, place_of, setting_of, start_of, with_file, with_setting
@@ -78,7 +77,7 @@ class ServeCommand:
 
     def undone(self, to: Mapping[str, Value]) -> list[UnsupportedEdit]:
         """The lines of its --config file that must go, because no flag takes them back."""
-        return undone(to, self.file, self.argv) if self.file else []
+        return unsupported_edits(to, self.file, self.argv) if self.file else []
 
     def _all(self) -> list[str]:
         return with_file(self.argv, self.file)
@@ -94,7 +93,7 @@ def _one_dash(argv: Sequence[str]) -> str:
 
 
 def read(words: Sequence[str]) -> ServeCommand:
-    """The command of these words. ConfigError says what is missing and how it is written."""
+    """The command of these words. FlagError says what is missing and how it is written."""
     given, aside = list(words), list[str]()
     if given[:1] == ["--"]:
         del given[0]
@@ -102,7 +101,7 @@ def read(words: Sequence[str]) -> ServeCommand:
     if live:
         given, aside = shell.split(given[0])
     if not given:
-        raise ConfigError(f"no command is given; {HOW}")
+        raise FlagError(f"no command is given; {HOW}")
     env: dict[str, str] = {}
     if given[0] == "env" and len(given) > 1 and ASSIGNMENT.match(given[1]):
         del given[0]
@@ -110,18 +109,18 @@ def read(words: Sequence[str]) -> ServeCommand:
         name, _, value = given.pop(0).partition("=")
         env[name] = value
     if not given:
-        raise ConfigError(f"after the variables no command is given; {HOW}")
+        raise FlagError(f"after the variables no command is given; {HOW}")
     command = replace(_started(given, env), aside=tuple(aside), live=live)
     if (dashed := _one_dash(command.argv)) and "serve" in command.argv:
-        raise ConfigError(f"{_shown(given)}: {dashed} has one dash: write -{dashed}")
+        raise FlagError(f"{_shown(given)}: {dashed} has one dash: write -{dashed}")
     serves = any("vllm" in word or word == "serve" for word in command.argv)
     try:
         setting = setting_of(command.argv)
     except FlagError as error:
         told = str(error) if serves or "python" in command.argv[0] else f"starts no vLLM server; {HOW}"
-        raise ConfigError(f"{_shown(given)}: {told}") from error
+        raise FlagError(f"{_shown(given)}: {told}") from error
     if "model" not in setting and not serves:
-        raise ConfigError(f"{_shown(given)}: starts no vLLM server; {HOW}")
+        raise FlagError(f"{_shown(given)}: starts no vLLM server; {HOW}")
     return _with_file(command, setting.get("config"))
 
 
@@ -154,10 +153,10 @@ def _start(given: list[str]) -> int:
         at = start_of(given)
     except FlagError as error:
         told = in_shell(given) if "a shell" in str(error) else f"{error}"
-        raise ConfigError(f"{_shown(given)}: {told}") from error
+        raise FlagError(f"{_shown(given)}: {told}") from error
     pairs = zip(given[at:], given[at + 1 :], strict=False)
     if given[at] not in CONTAINERS and ("vllm", "serve") in list(pairs)[1:]:
-        raise ConfigError(f"{_shown(given)}: what {given[at]} does to the server is not known; {HOW}")
+        raise FlagError(f"{_shown(given)}: what {given[at]} does to the server is not known; {HOW}")
     return at
 
 
@@ -177,18 +176,20 @@ def _with_file(command: ServeCommand, path: Value) -> ServeCommand:
             command, unread=f"--config={path}: vLLM reads the file only as two words, --config {path}"
         )
     if command.argv.count("--config") > 1:
-        raise ConfigError(f"--config {path}: is given twice, and vLLM takes one file only")
-    command = replace(command, file=tuple(words_of(path)))
+        raise FlagError(f"--config {path}: is given twice, and vLLM takes one file only")
+    command = replace(command, file=tuple(read_config(path)))
     try:
         _ = command.setting
     except FlagError as error:
-        raise ConfigError(f"--config {path}: {error}") from error
+        raise FlagError(f"--config {path}: {error}") from error
     return command
 
 
 def edited(command: ServeCommand, to: Mapping[str, Value], env: Mapping[str, str | None]) -> ServeCommand:
     """The same with these changes and no others. Raises FlagError."""
-    argv = tuple(with_setting(command.argv, whole(to, command.file, command.argv) if command.file else to))
+    argv = tuple(
+        with_setting(command.argv, merge_json_parts(to, command.file, command.argv) if command.file else to)
+    )
     inside = _assigned(command.front)
     own = {name: value for name, value in env.items() if name not in inside}
     kept = {**command.env, **{name: value for name, value in own.items() if value is not None}}

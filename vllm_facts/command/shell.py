@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from agent.domain.errors import ConfigError
+from vllm_facts.errors import FlagError
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")
@@ -14,16 +14,16 @@ _VARIABLE = re.compile(r"\$[A-Za-z_({]")
 
 
 def split(text: str) -> tuple[list[str], list[str]]:
-    """The words of the command, and those behind it that say where its output goes. Raises ConfigError."""
+    """The words of the command, and those behind it that say where its output goes. Raises FlagError."""
     try:
         words = shlex.split(_CONTINUED.sub(" ", text))
     except ValueError as error:
-        raise ConfigError(f"the command cannot be read: {error}") from error
+        raise FlagError(f"the command cannot be read: {error}") from error
     if words[:1] == ["$"]:  # a guide's prompt
         del words[0]
     for at, word in enumerate(words):
         if _JOINS.fullmatch(word) and not (word == "|" and words[at + 1 : at + 2] == ["tee"]):
-            raise ConfigError(
+            raise FlagError(
                 f"{word!r} joins several commands: give the one that starts the server alone, with what "
                 "an `export` sets in front of it: `NAME=VALUE vllm serve MODEL …`"
             )

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from agent.domain.errors import SensorError
+from vllm_facts.errors import MetricsPageError
 
 SampleRow = tuple[str, float]
 """The text between the braces, not parsed yet, and the value, which may be NaN or infinite."""
@@ -20,22 +20,22 @@ _SHOWN = 80  # characters of foreign text that an error repeats
 
 
 def page_text(body: bytes) -> str:
-    """The page as text. Raises SensorError when it is not a metrics page, or a piece of one."""
+    """The page as text. Raises MetricsPageError when it is not a metrics page, or a piece of one."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        raise SensorError(f"not a metrics page: not UTF-8, starts with {body[:_SHOWN]!r}") from error
+        raise MetricsPageError(f"not a metrics page: not UTF-8, starts with {body[:_SHOWN]!r}") from error
     if not text.strip():
-        raise SensorError("the metrics page is empty")
+        raise MetricsPageError("the metrics page is empty")
     if not text.startswith(("# HELP ", "# TYPE ")) and "\n# TYPE " not in text:
-        raise SensorError(f"not a metrics page: starts with {text[:_SHOWN]!r}")
+        raise MetricsPageError(f"not a metrics page: starts with {text[:_SHOWN]!r}")
     if not text.endswith("\n"):
-        raise SensorError(f"the metrics page is cut: it ends in {text[-_SHOWN:]!r}, without a newline")
+        raise MetricsPageError(f"the metrics page is cut: it ends in {text[-_SHOWN:]!r}, without a newline")
     return text
 
 
 def pick(text: str, wanted: Container[str]) -> dict[str, list[SampleRow]]:
-    """The samples of the wanted names, in the order of the page. Raises SensorError on a malformed one."""
+    """The samples of the wanted names, in the order of the page. Raises MetricsPageError."""
     picked: dict[str, list[SampleRow]] = {}
     for line in text.split("\n"):
         brace = line.find("{")
@@ -55,15 +55,15 @@ def _value(after: str, line: str) -> float:
         if len(parts) > 1:
             int(parts[1])
     except (ValueError, IndexError) as error:
-        raise SensorError(f"a line of the metrics page cannot be read: {line[:_SHOWN]!r}") from error
+        raise MetricsPageError(f"a line of the metrics page cannot be read: {line[:_SHOWN]!r}") from error
     return value
 
 
 @lru_cache(maxsize=8192)  # the same few hundred texts come back at every scrape
 def labels(inside: str) -> Mapping[str, str]:
-    """The labels between the braces. Raises SensorError when they are malformed."""
+    """The labels between the braces. Raises MetricsPageError when they are malformed."""
     if not _LABELS.fullmatch(inside):
-        raise SensorError(f"labels of the metrics page cannot be read: {inside[:_SHOWN]!r}")
+        raise MetricsPageError(f"labels of the metrics page cannot be read: {inside[:_SHOWN]!r}")
     return MappingProxyType({name: _unescape(value) for name, value in _LABEL.findall(inside)})
 
 
@@ -74,7 +74,7 @@ def bucket(inside: str) -> tuple[float, frozenset[tuple[str, str]]]:
     try:
         edge = float(found["le"])
     except (KeyError, ValueError) as error:
-        raise SensorError(f"a bucket without a readable `le`: {inside[:_SHOWN]!r}") from error
+        raise MetricsPageError(f"a bucket without a readable `le`: {inside[:_SHOWN]!r}") from error
     return edge, frozenset((name, value) for name, value in found.items() if name != "le")
 
 

@@ -5,11 +5,9 @@ Names across versions 0.11 to 0.33, newest first: a server that shows both an ol
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from math import inf, isinf
 
-from agent.domain.errors import SensorError
-from agent.domain.reading import Buckets, EngineSample
+from vllm_facts.errors import MetricsPageError
 from vllm_facts.metrics.exposition import SampleRow, bucket, labels, page_text, pick
 
 GAUGES: dict[str, tuple[str, ...]] = {
@@ -72,7 +70,7 @@ class PageTotals:
 
 
 def totals(body: bytes) -> PageTotals:
-    """Read a /metrics page. Raises SensorError when it is cut, or is not that of a vLLM server.
+    """Read a /metrics page. Raises MetricsPageError when it is cut, or is not that of a vLLM server.
 
     A metric with a value that is NaN, infinite, beyond all counting or negative counts as missing.
     """
@@ -80,8 +78,10 @@ def totals(body: bytes) -> PageTotals:
     rows = pick(text, _WANTED)
     if not any(name.startswith("vllm:") for name in rows):
         if "\nvllm:" in text:
-            raise SensorError("the page has vllm: metrics, but none that is known here (vLLM 0.11 or newer?)")
-        raise SensorError(
+            raise MetricsPageError(
+                "the page has vllm: metrics, but none that is known here (vLLM 0.11 or newer?)"
+            )
+        raise MetricsPageError(
             "the page has no vllm: metric: not a vLLM server, or one run with --disable-log-stats"
         )
     gauges = _numbers(GAUGES, rows, lambda field: max if field == "kv_usage" else sum)
@@ -89,7 +89,7 @@ def totals(body: bytes) -> PageTotals:
         del gauges["kv_usage"]
     for field in ("running", "waiting"):
         if field not in gauges:
-            raise SensorError(
+            raise MetricsPageError(
                 f"{GAUGES[field][0]} is missing or not a number: the server's load is not known"
             )
     counters = _numbers(COUNTERS, rows, lambda _: sum)
@@ -109,48 +109,6 @@ def totals(body: bytes) -> PageTotals:
             len(found) if not name.endswith("_bucket") else sum('le="+Inf"' in inside for inside, _ in found)
             for name, found in rows.items()
         ),
-    )
-
-
-def sample(
-    before: PageTotals | None,
-    after: PageTotals,
-    *,
-    at: datetime,
-    server: str,
-    interval_s: float,
-    version: str | None,
-) -> EngineSample:
-    """The increase from `before`; all 0 over 0 s when `after` is the first page of its process.
-
-    Raises SensorError when series are gone although the process is the same: the page is a piece of one.
-    """
-    if before is not None and restarted(before, after):
-        before = None
-    if before is not None and after.series < before.series:
-        raise SensorError(f"{before.series - after.series} series are gone: the metrics page is cut")
-    if before is None or after.series > before.series:  # what new series had before is not known
-        before, interval_s = after, 0.0
-    new = {field: count - before.counters.get(field, count) for field, count in after.counters.items()}
-    grown = {field: _increase(before.histograms.get(field), now) for field, now in after.histograms.items()}
-    return EngineSample(
-        at=at,
-        server=server,
-        interval_s=interval_s,
-        running=after.gauges["running"],
-        waiting=after.gauges["waiting"],
-        kv_usage=after.gauges.get("kv_usage"),
-        preemptions=new.get("preemptions", 0.0),
-        prompt_tokens=new.get("prompt_tokens", 0.0),
-        generation_tokens=new.get("generation_tokens", 0.0),
-        prefix_queries=new.get("prefix_queries", 0.0),
-        prefix_hits=new.get("prefix_hits", 0.0),
-        finished={why: count - before.finished.get(why, 0.0) for why, count in after.finished.items()},
-        ttft=grown.get("ttft"),
-        itl=grown.get("itl"),
-        e2e=grown.get("e2e"),
-        facts=after.facts if version is None else {**after.facts, "version": version},
-        missing=after.missing,
     )
 
 
@@ -211,7 +169,7 @@ def _by_reason(found: list[SampleRow]) -> Mapping[str, float]:
 
 
 def _histogram(names: tuple[str, ...], rows: Mapping[str, list[SampleRow]]) -> HistogramTotals | None:
-    """None: the server has none, or one that cannot be used. Raises SensorError when a part of it is gone."""
+    """None without a usable histogram. Raises MetricsPageError when a part of it is missing."""
     name = next((name for name in names if f"{name}_bucket" in rows or f"{name}_sum" in rows), None)
     if name is None:
         return None
@@ -221,7 +179,7 @@ def _histogram(names: tuple[str, ...], rows: Mapping[str, list[SampleRow]]) -> H
         series.setdefault(of, []).append((edge, value))
     sums = [value for _, value in rows.get(f"{name}_sum", ())]
     if len(sums) != len(series) or any(not isinf(buckets[-1][0]) for buckets in series.values()):
-        raise SensorError(f"the histogram {name} is incomplete: the metrics page is cut")
+        raise MetricsPageError(f"the histogram {name} is incomplete: the metrics page is cut")
     edges = {tuple(edge for edge, _ in buckets) for buckets in series.values()}
     if len(edges) != 1 or not _countable(sums):
         return None
@@ -229,14 +187,3 @@ def _histogram(names: tuple[str, ...], rows: Mapping[str, list[SampleRow]]) -> H
     if not all(_countable(of) and list(of) == sorted(of) for of in counts):
         return None
     return HistogramTotals(edges.pop(), tuple(map(sum, zip(*counts, strict=True))), sum(sums))
-
-
-def _increase(before: HistogramTotals | None, after: HistogramTotals) -> Buckets | None:
-    """None: the edges are not those of the page before."""
-    if before is None or before.edges != after.edges:
-        return None
-    grown = [now - then for then, now in zip(before.counts, after.counts, strict=True)]
-    counts = tuple(high - low for low, high in zip([0.0, *grown], grown, strict=False))
-    if min(counts) < 0.0:
-        return None
-    return Buckets(after.edges[:-1], counts, after.sum - before.sum)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agent.advisor.render import paste
-from agent.domain.errors import ConfigError
 from vllm_facts.command.serve_command import edited, read
+from vllm_facts.errors import FlagError
 
 SERVE = ("vllm", "serve", "org/model")
 EAGER = (*SERVE, "--enforce-eager", "--max-num-seqs", "64")
@@ -382,7 +382,7 @@ def test_a_model_config_that_is_no_json_is_named(lint: Lint, tmp_path: Path) -> 
 
 
 def test_what_cannot_be_read_is_one_error() -> None:
-    with pytest.raises(ConfigError, match="variables"):
+    with pytest.raises(FlagError, match="variables"):
         read(["A=1"])
 
 

@@ -12,6 +12,7 @@ from agent.domain.model import Bound, Proposal, Slo
 from agent.domain.ports import Context, Policy
 from agent.domain.reading import Gpu, GpuSample, Reading
 from agent.observe.aggregator import Aggregator
+from agent.observe.engine_sample import sample
 from agent.plugins import loader
 from lint.precedence import ranked
 from policies.conformance.safety_checks import harms
@@ -21,7 +22,7 @@ from simulator.hardware import PRESETS
 from simulator.server import build
 from tests.support.fast_time import NOON, in_no_time
 from vllm_facts.flags import setting_of
-from vllm_facts.metrics.totals import PageTotals, sample, totals
+from vllm_facts.metrics.totals import PageTotals, totals
 
 SERVER = "chat-r0"
 MIB = 1 << 20

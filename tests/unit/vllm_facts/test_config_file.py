@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_facts.config_file import path_in, words_of
+from vllm_facts.config_file import config_path, parse_config
 from vllm_facts.errors import FlagError
 from vllm_facts.flags import setting_of
 from vllm_facts.values import Value
@@ -28,7 +28,7 @@ seed: -1
 
 
 def read(text: str) -> dict[str, Value]:
-    return setting_of(["vllm", "serve", *words_of(text, "c.yaml")])
+    return setting_of(["vllm", "serve", *parse_config(text, "c.yaml")])
 
 
 def test_a_file_is_read_as_vllm_reads_it() -> None:
@@ -54,7 +54,7 @@ def test_a_switch_that_has_no_off_is_left_out() -> None:
 
 
 def test_an_empty_file_sets_nothing() -> None:
-    assert words_of("# nothing yet\n", "c.yaml") == []
+    assert parse_config("# nothing yet\n", "c.yaml") == []
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_empty_file_sets_nothing() -> None:
 )
 def test_a_file_that_holds_no_flags_is_refused(text: str, why: str) -> None:
     with pytest.raises(FlagError, match=why):
-        words_of(text, "c.yaml")
+        parse_config(text, "c.yaml")
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_a_file_that_holds_no_flags_is_refused(text: str, why: str) -> None:
     ],
 )
 def test_the_file_is_named_by_two_words(argv: list[str], path: str) -> None:
-    assert path_in(argv) == path
+    assert config_path(argv) == path
 
 
 @pytest.mark.parametrize("flags", [["--config"], ["--config", "a.yaml", "--config", "b.yaml"]])
 def test_a_config_flag_that_vllm_would_refuse_is_refused(flags: list[str]) -> None:
     with pytest.raises(FlagError, match="--config is"):
-        path_in(["vllm", "serve", *flags])
+        config_path(["vllm", "serve", *flags])
 
 
 _KNOBS = st.sampled_from(["max-num-seqs", "block-size", "seed", "max_num_partial_prefills", "watermark"])

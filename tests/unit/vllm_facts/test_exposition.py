@@ -2,7 +2,7 @@ from math import isnan
 
 import pytest
 
-from agent.domain.errors import SensorError
+from vllm_facts.errors import MetricsPageError
 from vllm_facts.metrics.exposition import bucket, labels, page_text, pick
 
 
@@ -41,7 +41,7 @@ def test_only_the_whole_name_counts() -> None:
 
 @pytest.mark.parametrize("line", ["a", "a ", "a one", 'a{b="c" 1', "a 1 yesterday", 'a{b="c"}'])
 def test_a_wanted_line_that_cannot_be_read_is_an_error(line: str) -> None:
-    with pytest.raises(SensorError, match="cannot be read"):
+    with pytest.raises(MetricsPageError, match="cannot be read"):
         picked(line)
 
 
@@ -63,7 +63,7 @@ def test_what_is_not_wanted_is_not_read() -> None:
     ids=["empty", "blank", "binary", "html", "json", "cut at a value", "cut in a label"],
 )
 def test_what_is_not_a_whole_page_is_an_error(body: bytes, why: str) -> None:
-    with pytest.raises(SensorError, match=why):
+    with pytest.raises(MetricsPageError, match=why):
         page_text(body)
 
 
@@ -82,7 +82,7 @@ def test_labels_are_unescaped() -> None:
     "inside", ["a", "a=b", 'a="b', 'a="b" c="d"', ',a="b"', '1a="b"', 'le="1"} 3 # {t="x"']
 )
 def test_malformed_labels_are_an_error(inside: str) -> None:
-    with pytest.raises(SensorError, match="labels"):
+    with pytest.raises(MetricsPageError, match="labels"):
         labels(inside)
 
 
@@ -96,5 +96,5 @@ def test_a_bucket_is_told_from_its_histogram() -> None:
 
 @pytest.mark.parametrize("inside", ['engine="0"', 'le="wide"', 'role="1"'])
 def test_a_bucket_without_an_edge_is_an_error(inside: str) -> None:
-    with pytest.raises(SensorError, match="le"):
+    with pytest.raises(MetricsPageError, match="le"):
         bucket(inside)

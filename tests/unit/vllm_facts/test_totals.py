@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.errors import SensorError
 from agent.domain.reading import EngineSample
+from agent.observe.engine_sample import sample
 from tests.unit.sensors.listening import NOON
 from tests.unit.sensors.pages import (
     DISABLED_LOG_STATS,
@@ -17,7 +17,8 @@ from tests.unit.sensors.pages import (
     with_values,
     without,
 )
-from vllm_facts.metrics.totals import PageTotals, sample, totals
+from vllm_facts.errors import MetricsPageError
+from vllm_facts.metrics.totals import PageTotals, totals
 
 
 def between(before: bytes | None, after: bytes) -> EngineSample:
@@ -151,7 +152,7 @@ def test_a_cache_fuller_than_full_counts_as_missing() -> None:
 @pytest.mark.parametrize("name", ["num_requests_running", "num_requests_waiting"])
 def test_without_the_load_there_is_no_sample(name: str) -> None:
     for page in (without(PAGE, f"{name}{{"), with_values(PAGE, **{name: nan})):
-        with pytest.raises(SensorError, match=name):
+        with pytest.raises(MetricsPageError, match=name):
             totals(page)
 
 
@@ -184,12 +185,12 @@ def test_a_histogram_that_is_not_cumulative_counts_as_missing() -> None:
 
 
 def test_a_page_without_vllm_metrics_says_why_that_may_be() -> None:
-    with pytest.raises(SensorError, match=r"no vllm: metric.*--disable-log-stats"):
+    with pytest.raises(MetricsPageError, match=r"no vllm: metric.*--disable-log-stats"):
         totals(DISABLED_LOG_STATS)
 
 
 def test_a_page_with_unknown_vllm_metrics_only_says_so() -> None:
-    with pytest.raises(SensorError, match="none that is known"):
+    with pytest.raises(MetricsPageError, match="none that is known"):
         totals(b"# TYPE vllm:new gauge\nvllm:new 1\n")
 
 
@@ -215,7 +216,7 @@ def test_a_page_cut_at_any_line_is_refused_or_complete_in_all_that_counts(
                 interval_s=1.0,
                 version="0.32.0",
             )
-        except SensorError:
+        except MetricsPageError:
             refused += 1
         else:
             assert one == whole
@@ -226,7 +227,7 @@ def test_a_page_cut_at_any_line_is_refused_or_complete_in_all_that_counts(
 def test_a_page_cut_within_a_line_is_refused() -> None:
     for kept in range(1, len(LATER), 97):
         if not LATER[:kept].endswith(b"\n"):
-            with pytest.raises(SensorError):
+            with pytest.raises(MetricsPageError):
                 totals(LATER[:kept])
 
 
@@ -239,7 +240,7 @@ def test_series_that_are_new_are_a_new_start() -> None:
 def read(page: bytes) -> PageTotals | None:
     try:
         return totals(page)
-    except SensorError:
+    except MetricsPageError:
         return None
 
 
@@ -255,7 +256,7 @@ def test_a_damaged_page_gives_no_negative_increase_and_no_other_error(
 
     try:
         one = sample(base, damaged, at=NOON, server="chat-r0", interval_s=1.0, version=None)
-    except SensorError:
+    except MetricsPageError:
         return
 
     increases = (

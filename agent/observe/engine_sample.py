@@ -1,0 +1,60 @@
+"""The increase between two /metrics pages of one vLLM server, as a sample."""
+
+from datetime import datetime
+
+from agent.domain.reading import Buckets, EngineSample
+from vllm_facts.errors import MetricsPageError
+from vllm_facts.metrics.totals import HistogramTotals, PageTotals, restarted
+
+
+def sample(
+    before: PageTotals | None,
+    after: PageTotals,
+    *,
+    at: datetime,
+    server: str,
+    interval_s: float,
+    version: str | None,
+) -> EngineSample:
+    """The increase from `before`; all 0 over 0 s when `after` is the first page of its process.
+
+    Raises MetricsPageError when series are gone although the process is the same: the page is a piece of one.
+    """
+    if before is not None and restarted(before, after):
+        before = None
+    if before is not None and after.series < before.series:
+        raise MetricsPageError(f"{before.series - after.series} series are gone: the metrics page is cut")
+    if before is None or after.series > before.series:  # what new series had before is not known
+        before, interval_s = after, 0.0
+    new = {field: count - before.counters.get(field, count) for field, count in after.counters.items()}
+    grown = {field: _increase(before.histograms.get(field), now) for field, now in after.histograms.items()}
+    return EngineSample(
+        at=at,
+        server=server,
+        interval_s=interval_s,
+        running=after.gauges["running"],
+        waiting=after.gauges["waiting"],
+        kv_usage=after.gauges.get("kv_usage"),
+        preemptions=new.get("preemptions", 0.0),
+        prompt_tokens=new.get("prompt_tokens", 0.0),
+        generation_tokens=new.get("generation_tokens", 0.0),
+        prefix_queries=new.get("prefix_queries", 0.0),
+        prefix_hits=new.get("prefix_hits", 0.0),
+        finished={why: count - before.finished.get(why, 0.0) for why, count in after.finished.items()},
+        ttft=grown.get("ttft"),
+        itl=grown.get("itl"),
+        e2e=grown.get("e2e"),
+        facts=after.facts if version is None else {**after.facts, "version": version},
+        missing=after.missing,
+    )
+
+
+def _increase(before: HistogramTotals | None, after: HistogramTotals) -> Buckets | None:
+    """None: the edges are not those of the page before."""
+    if before is None or before.edges != after.edges:
+        return None
+    grown = [now - then for then, now in zip(before.counts, after.counts, strict=True)]
+    counts = tuple(high - low for low, high in zip([0.0, *grown], grown, strict=False))
+    if min(counts) < 0.0:
+        return None
+    return Buckets(after.edges[:-1], counts, after.sum - before.sum)
