@@ -18,35 +18,35 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApiCredentials:
-    door: ListenOptions
+    options: ListenOptions
     tokens: Tokens
     peers: PeerIdentities
     tls: ssl.SSLContext | None = field(default=None)
 
     @classmethod
-    def of(cls, door: ListenOptions, now: Now) -> "ApiCredentials":
+    def of(cls, options: ListenOptions, now: Now) -> "ApiCredentials":
         """Raises ConfigError, with the key, for what cannot be read or is not there."""
         tls = None
-        if door.certificate is not None:
+        if options.certificate is not None:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            _certify(tls, door.certificate)
+            _certify(tls, options.certificate)
         try:
-            tokens = Tokens(door.tokens_file, now)
+            tokens = Tokens(options.tokens_file, now)
         except ConfigError as error:
             raise ConfigError(f"[api] tokens_file: {error}") from error
-        return cls(door, tokens, PeerIdentities(door.users, door.groups, door.certificates), tls)
+        return cls(options, tokens, PeerIdentities(options.users, options.groups, options.certificates), tls)
 
     @property
     def hosts(self) -> set[str]:
         """The names by which clients may call it: the configured ones, and the addresses it listens on."""
-        tcp = (listen for listen in self.door.listen if not listen.startswith(UNIX))
-        return {*self.door.hosts, *(listen.rpartition(":")[0] for listen in tcp)}
+        tcp = (listen for listen in self.options.listen if not listen.startswith(UNIX))
+        return {*self.options.hosts, *(listen.rpartition(":")[0] for listen in tcp)}
 
     @property
     def socket_mode(self) -> int:
         """Where accounts have roles everybody may connect, and the kernel says who it is: their groups need
         not be the daemon's own, whose members reach more than this socket."""
-        return 0o666 if self.door.users or self.door.groups else SOCKET_MODE
+        return 0o666 if self.options.users or self.options.groups else SOCKET_MODE
 
     def reload(self) -> None:
         """Read tokens and certificate again, for new requests and connections.
@@ -54,8 +54,8 @@ class ApiCredentials:
         What cannot be read is logged, and what was in force stays in force.
         """
         self._again("tokens", self.tokens.reload)
-        if self.tls is not None and self.door.certificate is not None:
-            tls, certificate = self.tls, self.door.certificate
+        if self.tls is not None and self.options.certificate is not None:
+            tls, certificate = self.tls, self.options.certificate
             self._again("certificate", lambda: _certify(tls, certificate))
 
     def _again(self, what: str, read: Callable[[], None]) -> None:

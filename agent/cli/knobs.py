@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from agent.cli.dispatch import Subparsers
-from agent.config.loader import policies_dir_of
+from agent.config.loader import find_policies_dir
 from agent.domain.errors import ConfigError
 from agent.plugins import loader
 from agent.plugins.option_errors import suggest_name
@@ -42,7 +42,7 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _policies(args: argparse.Namespace) -> int:
-    folder = policies_dir_of(args.config) if args.config else None
+    folder = find_policies_dir(args.config) if args.config else None
     origins = {name: other.origin for name, other in loader.third_party_policies("policies", folder).items()}
     names = _chosen(args.name, loader.names("policies", folder=folder))
     found = [_policy(name, origins.get(name, "trimtab"), folder) for name in names]

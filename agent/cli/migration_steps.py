@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from agent.config.loader import Target
-from agent.config.types import loopback, split_address
+from agent.config.types import is_loopback, split_address
 
 _RULE = "-m addrtype --dst-type LOCAL --dport PORT -j REDIRECT --to-ports"
 _STEPS = """\
@@ -43,6 +43,6 @@ def steps(target: Target, config: Path) -> str:
         listen=target.listen,
         here="127.0.0.1" if any_host else target.listen.rpartition(":")[0],
         port=port,
-        only_here=_ONLY_HERE.format(host=host, port=port) if loopback(target.listen) else "",
+        only_here=_ONLY_HERE.format(host=host, port=port) if is_loopback(target.listen) else "",
         rule=_RULE,
     )

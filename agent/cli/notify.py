@@ -42,11 +42,11 @@ def _test(args: argparse.Namespace) -> int:
 
 
 async def _all(config: Config, chosen: list[Receiver]) -> list[tuple[str, str]]:
-    from agent.runtime.wiring import courier  # noqa: PLC0415 - half a second that `trimtab notify -h` need not wait
+    from agent.runtime.wiring import build_delivery  # noqa: PLC0415 - half a second that `trimtab notify -h` need not wait
 
     async def one(receiver: Receiver) -> tuple[str, str]:
         try:
-            await courier(config, receiver, None, {}).test()
+            await build_delivery(config, receiver, None, {}).test()
         except NoticeError as error:
             return receiver.name, str(error)
         return receiver.name, ""

@@ -10,7 +10,7 @@ from agent.cli.dispatch import Subparsers
 from agent.config.loader import Config, load
 from agent.domain.errors import ActError, JournalError
 from agent.domain.ports import Site, Traffic
-from agent.runtime.lock import held
+from agent.runtime.lock import hold_lock
 from agent.terminal.tables import complain
 
 ENDED_WELL = (
@@ -37,7 +37,7 @@ def _revert(args: argparse.Namespace) -> int:
         return 0
     config = load(args.config)
     try:
-        with held(config.state_dir):
+        with hold_lock(config.state_dir):
             asyncio.run(_end_leases(config))
     except JournalError as error:  # another daemon works here, and renews what it wants to keep
         complain(f"nothing to revert: {error}")

@@ -41,12 +41,12 @@ def _run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     """Exit 0: it would work; what is to be done by hand is listed. 1: it would not; so is every reason."""
-    from agent.runtime.wiring import problems  # noqa: PLC0415 - as above
+    from agent.runtime.wiring import find_problems  # noqa: PLC0415 - as above
 
     by_hand: dict[str, str] = {}
     try:
         config = load(args.config)
-        found = asyncio.run(problems(config))
+        found = asyncio.run(find_problems(config))
         by_hand = {target.name: steps(target, args.config) for target in config.targets if not found}
     except ConfigError as error:
         found = str(error).splitlines()

@@ -1,1 +1,1 @@
-"""The TOML file: read, checked as a whole, turned into settings."""
+"""The TOML config file: parsed, validated as a whole, converted to values of the core."""

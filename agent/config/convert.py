@@ -1,20 +1,28 @@
-"""From the tables of the config file to the terms of the core: objectives, bounds, plans."""
+"""Converts the tables of the config file to values of the core: objectives, bounds, plans, golden prompts."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from agent.audit.segments import RetentionLimits
-from agent.config.tables import AuditTable, BoundTable, ObjectiveTable, RolloutTable, SloTable
+from agent.config.tables import AuditTable, BoundTable, ObjectiveTable, QualityTable, RolloutTable, SloTable
+from agent.domain.errors import ConfigError
 from agent.domain.model import Bound, Objective, Plan, Slo, Step
+from agent.io.bounded import parse_json
+from agent.quality.golden_prompts import LEAST, GoldenPromptOptions
 from vllm_facts.values import Knob
 
+MOST_PROMPTS = 1000  # each is asked three times
+LARGEST_FILE = 2**20
+
 BOUNDS: Mapping[Knob, Bound] = {
-    "max_num_seqs": Bound(min=1, max=1024, octaves=3),  # raised to a demand that already waits: no guess
+    "max_num_seqs": Bound(min=1, max=1024, octaves=3),  # raised only to a demand that already waits
     "max_num_active_seqs": Bound(min=1, max=1024, octaves=3),
     "max_num_batched_tokens": Bound(min=256, max=32768),
     "gpu_memory_utilization": Bound(min=0.5, max=0.92),
     "watermark": Bound(min=0.0, max=0.1),
 }
-"""In force where the file says nothing about a knob; a key that it leaves out of its table stays as here."""
+"""Default bounds; a key missing in a knob's table keeps its value."""
 
 
 def slo(table: SloTable) -> Slo:
@@ -50,7 +58,7 @@ def bound(knob: Knob, table: BoundTable) -> Bound:
 
 
 def _grid(table: BoundTable) -> Iterator[float]:
-    """min, min + step, ... up to max; whole where all three are."""
+    """Yield min, min + step, ... up to max; integers if all three are."""
     if table.min is None or table.max is None or table.step is None:
         return
     whole = all(number.is_integer() for number in (table.min, table.max, table.step))
@@ -76,3 +84,46 @@ def plan(table: RolloutTable) -> Plan:
         margin=table.margin,
         gain_needed=table.gain_needed,
     )
+
+
+def quality(table: QualityTable, prompts: Path | None) -> GoldenPromptOptions:
+    """`prompts`: the operator's own file. Raises ConfigError if it is invalid."""
+    options = GoldenPromptOptions(command=table.command, always=table.always, at_most_s=table.at_most)
+    return options if prompts is None else replace(options, prompts=_read_prompts(prompts), own=True)
+
+
+def _read_prompts(path: Path) -> tuple[str, ...]:
+    """Read one prompt a line, as text or as a JSON object with a `prompt`. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        text = content.decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
+    if len(content) > LARGEST_FILE:
+        raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes: use fewer or shorter prompts")
+    found = tuple(dict.fromkeys(_parse_prompts(path, text)))
+    if not LEAST <= len(found) <= MOST_PROMPTS:
+        raise ConfigError(
+            f"{path}: has {len(found)} different prompts: give {LEAST} to {MOST_PROMPTS}. With fewer, "
+            "wrong answers cannot be distinguished from chance; a few dozen are recommended"
+        )
+    return found
+
+
+def _parse_prompts(path: Path, text: str) -> Iterator[str]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        stripped = line.strip()
+        if not stripped.startswith("{"):
+            if stripped:
+                yield stripped
+            continue
+        try:
+            prompt = parse_json(stripped).get("prompt")
+        except ValueError as error:
+            raise ConfigError(f"{path}: line {number} starts like JSON but is invalid: {error}") from error
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ConfigError(f'{path}: line {number} has no "prompt" string')
+        yield prompt

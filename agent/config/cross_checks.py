@@ -1,4 +1,4 @@
-"""What is wrong with a config file beyond one table, and pydantic's findings in the operator's words."""
+"""Checks across the tables of a config file, and pydantic's errors as `[table] key: problem`."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -27,17 +27,17 @@ _DEPTHS = {
     "targets.rollout": 1,
     "targets.quality": 1,
 }
-"""How many names of a path are the name of the table."""
+"""The number of path elements that form the table's name."""
 
 
-def complaints(error: ValidationError, document: Mapping[str, object]) -> Iterator[str]:
-    """Every finding as `[table] key: what is wrong`."""
+def describe_errors(error: ValidationError, document: Mapping[str, object]) -> Iterator[str]:
+    """Describe every error as `[table] key: problem`."""
     for details in error.errors(include_url=False):
-        yield _complaint(details, document)
+        yield _describe_error(details, document)
 
 
-def of_target(document: Mapping[str, object], index: int) -> str:
-    """` of NAME` for the heads of one target's tables; nothing where there is only one target."""
+def target_suffix(document: Mapping[str, object], index: int) -> str:
+    """Return ` of NAME` for the table names of one target; empty if there is only one target."""
     targets = document.get("targets")
     if not isinstance(targets, tuple) or len(targets) <= 1:
         return ""
@@ -46,47 +46,51 @@ def of_target(document: Mapping[str, object], index: int) -> str:
     return f" of {name}" if isinstance(name, str) and name.isprintable() else f" of number {index + 1}"
 
 
-def clashes(document: Mapping[str, Any]) -> Iterator[str]:
-    """What two parts of the file both want."""
+def find_clashes(document: Mapping[str, Any]) -> Iterator[str]:
+    """Find target names and addresses that are used twice."""
     targets = _targets(document)
     names = [target["name"] for target in targets if isinstance(target.get("name"), str)]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"[[targets]] name: {name} is the name of {names.count(name)} targets: each needs its own"
-    listeners = [("[api] listen", each) for each in _of_the_api(document.get("api"))]
+        yield f"[[targets]] name: {name} is the name of {names.count(name)} targets: give each its own name"
+    listeners = [("[api] listen", each) for each in _api_addresses(document.get("api"))]
     listeners += [
-        (f"[targets.traffic{of_target(document, i)}] listen", _listen(target.get("traffic"), DEFAULT_LISTEN))
+        (
+            f"[targets.traffic{target_suffix(document, i)}] listen",
+            _listen(target.get("traffic"), DEFAULT_LISTEN),
+        )
         for i, target in enumerate(targets)
     ]
-    for (one, here), (other, there) in combinations(listeners, 2):
-        if here and there and _same_port(here, there):
-            yield f"{other}: {there} is taken by {one} ({here}): give it another port"
+    for (first, taken), (second, wanted) in combinations(listeners, 2):
+        if taken and wanted and _same_port(taken, wanted):
+            yield f"{second}: {wanted} is taken by {first} ({taken}): give it another port"
 
 
-def unknown_knobs(
+def find_unknown_bounds(
     document: Mapping[str, Any],
     known: Mapping[str, object],
     flags: Collection[str],
     tunable: Callable[[str], bool],
 ) -> Iterator[str]:
-    """Bounds without effect: a typing error here would leave a knob with its default bounds.
+    """Find bounds without effect: a misspelled knob would keep its default bounds.
 
-    `flags`: those of vLLM besides the known ones; of them, and of those not tunable, the table names values.
+    `flags`: vLLM's flags besides the known knobs. For them, and for knobs that are not tunable, the table
+    must name the values.
     """
     for index, target in enumerate(_targets(document) if known else ()):
         bounds = target.get("bounds")
         for knob, table in bounds.items() if isinstance(bounds, dict) else ():
             name = f'"{knob}"' if "." in knob else knob
-            head = f"[targets.bounds.{name}{of_target(document, index)}]"
+            head = f"[targets.bounds.{name}{target_suffix(document, index)}]"
             if knob.partition(".")[0] not in (*known, *flags):
                 yield f"{head}: unknown knob{suggest_name(knob, known)}"
-            elif isinstance(table, dict) and not tunable(knob) and not _limited(table):
+            elif isinstance(table, dict) and not tunable(knob) and not _has_values(table):
                 yield (
                     f"{head}: trimtab does not change {knob} unless its values are named:"
                     " give `allowed`, or min and max"
                 )
 
 
-def _limited(table: Mapping[str, object]) -> bool:
+def _has_values(table: Mapping[str, object]) -> bool:
     return any(table.get(key) not in (None, ()) for key in ("allowed", "min", "max"))
 
 
@@ -96,20 +100,20 @@ def _targets(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _listen(table: object, default: str) -> str:
-    """The address that the table asks for; empty if it is none (which is another complaint)."""
+    """Return the table's address; empty if it is invalid, which is reported elsewhere."""
     try:
         return address(table.get("listen", default) if isinstance(table, dict) else default)
     except ValueError:
         return ""
 
 
-def _of_the_api(table: object) -> tuple[str, ...]:
-    """Its TCP addresses; none where they cannot be read (which is another complaint)."""
+def _api_addresses(table: object) -> tuple[str, ...]:
+    """Return the API's TCP addresses; none if they are invalid, which is reported elsewhere."""
     try:
-        written = listens(table["listen"]) if isinstance(table, dict) and "listen" in table else (SOCKET,)
+        addresses = listens(table["listen"]) if isinstance(table, dict) and "listen" in table else (SOCKET,)
     except ValueError:
         return ()
-    return tuple(each for each in written if not each.startswith(UNIX))
+    return tuple(each for each in addresses if not each.startswith(UNIX))
 
 
 def _same_port(one: str, other: str) -> bool:
@@ -118,56 +122,58 @@ def _same_port(one: str, other: str) -> bool:
     return same_host and int(port) == int(port2) != 0
 
 
-def _complaint(details: ErrorDetails, document: Mapping[str, object]) -> str:
+def _describe_error(details: ErrorDetails, document: Mapping[str, object]) -> str:
     path = list(details["loc"])
     if details["type"] == "extra_forbidden":
-        known = _table_at(FileTable, path[:-1]).model_fields
-        return f"{_written(path, document)}: unknown key{suggest_name(str(path[-1]), known)}"
+        known = _find_table(FileTable, path[:-1]).model_fields
+        return f"{_format_path(path, document)}: unknown key{suggest_name(str(path[-1]), known)}"
     if details["type"] == "wrong_key":
-        return f"{_written([*path, details['ctx']['key']], document)}: {details['ctx']['what']}"
-    return f"{_written(path, document)}: {describe_problem(details)}"
+        return f"{_format_path([*path, details['ctx']['key']], document)}: {details['ctx']['problem']}"
+    return f"{_format_path(path, document)}: {describe_problem(details)}"
 
 
-def _table_at(annotation: Any, path: Sequence[str | int]) -> type[BaseModel]:  # noqa: ANN401 - a type form
-    """The table that a path leads to, through optional ones, lists and tables of tables."""
+def _find_table(annotation: Any, path: Sequence[str | int]) -> type[BaseModel]:  # noqa: ANN401 - a type form
+    """Find the table at a path, through optional tables, lists and tables of tables."""
     for part in path:
-        found = _model_in(annotation)
+        found = _find_model(annotation)
         by_name = annotation if annotation is found else None
-        annotation = found.model_fields[str(part)].annotation if by_name or _optional(annotation) else found
-    return _model_in(annotation)
+        annotation = (
+            found.model_fields[str(part)].annotation if by_name or _is_optional(annotation) else found
+        )
+    return _find_model(annotation)
 
 
-def _optional(annotation: Any) -> bool:  # noqa: ANN401 - a type form
+def _is_optional(annotation: Any) -> bool:  # noqa: ANN401 - a type form
     return type(None) in get_args(annotation)
 
 
-def _model_in(annotation: Any) -> type[BaseModel]:  # noqa: ANN401 - a type form
+def _find_model(annotation: Any) -> type[BaseModel]:  # noqa: ANN401 - a type form
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next(_model_in(arg) for arg in get_args(annotation) if arg not in (str, type(None), ...))
+    return next(_find_model(arg) for arg in get_args(annotation) if arg not in (str, type(None), ...))
 
 
-def _written(path: Sequence[str | int], document: Mapping[str, object]) -> str:
-    """`[table] key.key[index]`, as the operator wrote it."""
+def _format_path(path: Sequence[str | int], document: Mapping[str, object]) -> str:
+    """Format a path as `[table] key.key[index]`."""
     if path[0] == "targets":
-        return _written_of_target(path[1:], document)
+        return _format_target_path(path[1:], document)
     if path[0] == "notify":
-        return " ".join(filter(None, ("[[notify]]", _dotted(path[2:]))))
+        return " ".join(filter(None, ("[[notify]]", _format_keys(path[2:]))))
     depth = _DEPTHS.get(str(path[0]), 0)
     table, keys = path[:depth], path[depth:]
     head = f"[{'.'.join(map(str, table))}]" if table else ""
-    return " ".join(filter(None, (head, _dotted(keys))))
+    return " ".join(filter(None, (head, _format_keys(keys))))
 
 
-def _written_of_target(path: Sequence[str | int], document: Mapping[str, object]) -> str:
+def _format_target_path(path: Sequence[str | int], document: Mapping[str, object]) -> str:
     if not path:
         return "[[targets]]"
-    of, rest = of_target(document, int(path[0])), path[1:]
+    of, rest = target_suffix(document, int(path[0])), path[1:]
     depth = _DEPTHS.get(f"targets.{rest[0]}", 0) if rest else 0
     table = ".".join(("targets", *map(str, rest[:depth])))
     head = f"[{table}{of}]" if depth else f"[[{table}{of}]]"
-    return " ".join(filter(None, (head, _dotted(rest[depth:]))))
+    return " ".join(filter(None, (head, _format_keys(rest[depth:]))))
 
 
-def _dotted(keys: Sequence[str | int]) -> str:
+def _format_keys(keys: Sequence[str | int]) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")

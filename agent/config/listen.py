@@ -1,4 +1,4 @@
-"""Where the API listens, and who comes in without a token."""
+"""Options of the API: its addresses, TLS, and roles granted without a token."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ Role = Literal["viewer", "operator", "admin"]
 
 UNIX = "unix:"
 SOCKET = f"{UNIX}/run/trimtab/api.sock"
-"""Listened on, and asked by the commands, where nothing else is written."""
+"""Default address of the API, also for the commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What TLS is spoken with. With `client_ca` clients must show a certificate that it has signed."""
+    """The server's TLS files. With `client_ca`, clients need a certificate that it signed."""
 
     chain: Path
     key: Path
@@ -23,12 +23,12 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenOptions:
-    """`listen`: `unix:/path` or `host:port` each; TCP beyond loopback only with a certificate."""
+    """`listen`: `unix:/path` or `host:port` each; TCP beyond loopback needs a certificate."""
 
     listen: tuple[str, ...]
-    hosts: tuple[str, ...]  # names, besides those of loopback, by which clients may call it
+    hosts: tuple[str, ...]  # accepted Host names besides those of loopback
     tokens_file: Path | None
     certificate: Certificate | None
-    users: Mapping[str, Role]  # over the unix socket, by name or number
+    users: Mapping[str, Role]  # of the unix socket, by name or number
     groups: Mapping[str, Role]
-    certificates: Mapping[str, Role]  # by the name in a client's certificate
+    certificates: Mapping[str, Role]  # by a name in the client's certificate

@@ -1,4 +1,4 @@
-"""The operator's wishes: one TOML file, read whole, with every error in it named by its key."""
+"""Loads the TOML config file, and reports every error with its key."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -10,11 +10,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from agent.audit.segments import RetentionLimits
-from agent.config.convert import BOUNDS, bound, limits, plan, slo
-from agent.config.cross_checks import clashes, complaints, of_target, unknown_knobs
-from agent.config.golden import exam
+from agent.config.convert import BOUNDS, bound, limits, plan, quality, slo
+from agent.config.cross_checks import describe_errors, find_clashes, find_unknown_bounds, target_suffix
 from agent.config.listen import Certificate, ListenOptions
-from agent.config.notify import Receiver, receivers
+from agent.config.notify import Receiver, build_receivers
 from agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
 from agent.config.tables import DEFAULT_LISTEN, ApiTable, FileTable, TargetTable
 from agent.domain.errors import ConfigError
@@ -35,30 +34,30 @@ class Target:
     engine: ConfiguredPlugin
     strategy: Literal["auto", "surge", "replace", "swap"]
     traffic: ConfiguredPlugin
-    listen: str  # where the traffic part takes the clients' requests
+    listen: str  # the proxy's address for clients
     sensors: tuple[ConfiguredPlugin, ...]
     bounds: Mapping[Knob, Bound]
     plan: Plan
     cooldown_s: float
     suggestion_ttl_s: float
     changes_per_day: int
-    exam: GoldenPromptOptions
+    quality: GoldenPromptOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     state_dir: Path
     mode: Mode
-    door: ListenOptions
+    api: ListenOptions
     targets: tuple[Target, ...]
-    policies: tuple[ConfiguredPlugin, ...]  # in the order they are asked
+    policies: tuple[ConfiguredPlugin, ...]  # in evaluation order
     audit: RetentionLimits = field(default_factory=RetentionLimits)
     notify: tuple[Receiver, ...] = ()
-    public_url: str = ""  # of the console, for links in notices; empty: not known
+    public_url: str = ""  # of the console, for links in notices; empty: no links
 
 
 def load(path: Path, *, build: BuildPlugin = loader.build) -> Config:
-    """Read and check the file. ConfigError lists every problem, one a line."""
+    """Load and validate the file. ConfigError lists every problem, one a line."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -75,79 +74,79 @@ def load(path: Path, *, build: BuildPlugin = loader.build) -> Config:
 
 
 def parse(text: str, *, here: Path, build: BuildPlugin = loader.build) -> Config:
-    """The config of a TOML text. `here`: what its relative paths are relative to."""
+    """Parse a TOML text. `here`: the base of its relative paths."""
     try:
         document = loader.freeze_lists(tomllib.loads(text))
-        return _checked(document, here, build)
+        return _build_config(document, here, build)
     except RecursionError:
-        raise ConfigError("not a trimtab config: it is nested too deep") from None
+        raise ConfigError("not a trimtab config: it is nested too deeply") from None
     except ValueError as error:
         raise ConfigError(f"not TOML: {error}") from error
 
 
-def policies_dir_of(path: Path) -> Path | None:
-    """The folder of policies that the file names, whatever else is wrong in it."""
+def find_policies_dir(path: Path) -> Path | None:
+    """Read `policies_dir` from the file, even if the rest of it is invalid."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    return _policies_dir(document, path.absolute().parent)
+    return _find_policies_dir(document, path.absolute().parent)
 
 
-def _checked(document: dict[str, Any], here: Path, build: BuildPlugin) -> Config:
+def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> Config:
     problems: list[str] = []
     tables = None
     try:
         tables = FileTable.model_validate(document)
     except ValidationError as error:
-        problems += complaints(error, document)
-    problems += clashes(document)
-    problems += unknown_knobs(document, KNOBS, FLAGS, tunable)
-    workshop = PluginBuilder(build)
-    policies = _policies(document, here, workshop)
+        problems += describe_errors(error, document)
+    problems += find_clashes(document)
+    problems += find_unknown_bounds(document, KNOBS, FLAGS, tunable)
+    builder = PluginBuilder(build)
+    policies = _build_policies(document, here, builder)
     raw_targets = document.get("targets")
-    parts = [
-        _parts_of(workshop, target, of_target(document, index))
+    plugins = [
+        _build_parts(builder, target, target_suffix(document, index))
         for index, target in enumerate(raw_targets if isinstance(raw_targets, tuple) else ())
         if isinstance(target, dict)
     ]
     keys = {problem.split(": ")[0] for problem in problems}
-    problems += (problem for problem in workshop.problems if problem.split(": ")[0] not in keys)
-    exams = list(_exams(tables.targets if tables else (), document, here, problems))
-    told: tuple[Receiver, ...] = ()
+    problems += (problem for problem in builder.problems if problem.split(": ")[0] not in keys)
+    qualities = list(_quality_options(tables.targets if tables else (), document, here, problems))
+    receivers: tuple[Receiver, ...] = ()
     try:
-        told = receivers(tables.notify if tables else (), here, build)
+        receivers = build_receivers(tables.notify if tables else (), here, build)
     except ConfigError as error:
         problems += str(error).splitlines()
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
     return Config(
-        state_dir=_path(here, tables.agent.state_dir),
+        state_dir=_resolve_path(here, tables.agent.state_dir),
         mode=tables.agent.mode,
-        door=_door(tables.api, here),
+        api=_listen_options(tables.api, here),
         targets=tuple(
-            _target(target, wishes, *made)
-            for target, wishes, made in zip(tables.targets, exams, parts, strict=True)
+            _build_target(target, options, *built)
+            for target, options, built in zip(tables.targets, qualities, plugins, strict=True)
         ),
         policies=policies,
         audit=limits(tables.agent.audit),
-        notify=told,
+        notify=receivers,
         public_url=tables.api.public_url or "",
     )
 
 
-def _door(table: ApiTable, here: Path) -> ListenOptions:
+def _listen_options(table: ApiTable, here: Path) -> ListenOptions:
     certificate = None
     if table.tls_cert is not None and table.tls_key is not None:
         certificate = Certificate(
-            chain=_path(here, table.tls_cert),
-            key=_path(here, table.tls_key),
-            client_ca=_path(here, table.tls_client_ca) if table.tls_client_ca else None,
+            chain=_resolve_path(here, table.tls_cert),
+            key=_resolve_path(here, table.tls_key),
+            client_ca=_resolve_path(here, table.tls_client_ca) if table.tls_client_ca else None,
         )
     return ListenOptions(
         listen=table.listen,
         hosts=table.hosts,
-        tokens_file=_path(here, table.tokens_file) if table.tokens_file else None,
+        tokens_file=_resolve_path(here, table.tokens_file) if table.tokens_file else None,
         certificate=certificate,
         users=table.users,
         groups=table.groups,
@@ -155,62 +154,62 @@ def _door(table: ApiTable, here: Path) -> ListenOptions:
     )
 
 
-def _policies(
-    document: Mapping[str, Any], here: Path, workshop: PluginBuilder
+def _build_policies(
+    document: Mapping[str, Any], here: Path, builder: PluginBuilder
 ) -> tuple[ConfiguredPlugin, ...]:
-    """Ours and, after them, those of the operator's folder: a file that lies there is on as ours are."""
-    folder = _policies_dir(document, here)
-    dropped: tuple[str, ...] = ()
+    """Build the shipped policies, then those of `policies_dir`; both are enabled by default."""
+    folder = _find_policies_dir(document, here)
+    own: tuple[str, ...] = ()
     try:
-        dropped = tuple(third_party.policies_in_folder(folder))
+        own = tuple(third_party.policies_in_folder(folder))
         loader.third_party_policies("policies", folder)
     except ConfigError as error:
-        workshop.problems.append(f"[agent] policies_dir: {error}" if folder else f"[policies] {error}")
+        builder.problems.append(f"[agent] policies_dir: {error}" if folder else f"[policies] {error}")
         return ()
     if folder:
-        workshop = replace(workshop, build=partial(workshop.build, folder=folder))
-    return workshop.many("policies", document.get("policies"), "policies", (*POLICIES, *dropped))
+        builder = replace(builder, build=partial(builder.build, folder=folder))
+    return builder.build_all("policies", document.get("policies"), "policies", (*POLICIES, *own))
 
 
-def _policies_dir(document: Mapping[str, Any], here: Path) -> Path | None:
-    """The folder of policies that the file names."""
+def _find_policies_dir(document: Mapping[str, Any], here: Path) -> Path | None:
+    """Read `policies_dir` from the parsed file."""
     table = document.get("agent")
-    written = table.get("policies_dir") if isinstance(table, dict) else None
-    return _path(here, written) if isinstance(written, str) and written else None
+    value = table.get("policies_dir") if isinstance(table, dict) else None
+    return _resolve_path(here, value) if isinstance(value, str) and value else None
 
 
-def _parts_of(
-    workshop: PluginBuilder, target: dict[str, Any], of: str
+def _build_parts(
+    builder: PluginBuilder, target: dict[str, Any], of: str
 ) -> tuple[ConfiguredPlugin | None, ConfiguredPlugin | None, tuple[ConfiguredPlugin, ...]]:
     traffic = {"kind": "envoy", "listen": DEFAULT_LISTEN}
-    engine = workshop.one(target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy"))
+    engine = builder.build_actuator(target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy"))
     return (
         engine,
-        workshop.one(target.get("traffic"), f"targets.traffic{of}", traffic, ("kind",)),
-        workshop.sensors(target.get("sensors"), f"targets.sensors{of}", engine),
+        builder.build_actuator(target.get("traffic"), f"targets.traffic{of}", traffic, ("kind",)),
+        builder.build_sensors(target.get("sensors"), f"targets.sensors{of}", engine),
     )
 
 
-def _exams(
+def _quality_options(
     targets: tuple[TargetTable, ...], document: Mapping[str, Any], here: Path, problems: list[str]
 ) -> Iterator[GoldenPromptOptions]:
     for index, target in enumerate(targets):
-        written = target.quality.prompts
+        prompts = target.quality.prompts
         try:
-            yield exam(target.quality, _path(here, written) if written else None)
+            yield quality(target.quality, _resolve_path(here, prompts) if prompts else None)
         except ConfigError as error:
-            problems.append(f"[targets.quality{of_target(document, index)}] prompts: {error}")
+            problems.append(f"[targets.quality{target_suffix(document, index)}] prompts: {error}")
 
 
-def _target(
+def _build_target(
     table: TargetTable,
-    wishes: GoldenPromptOptions,
+    options: GoldenPromptOptions,
     engine: ConfiguredPlugin | None,
     traffic: ConfiguredPlugin | None,
     sensors: tuple[ConfiguredPlugin, ...],
 ) -> Target:
     if engine is None or traffic is None:
-        raise ConfigError(f"[[targets]] {table.name}: has no engine or no traffic part")
+        raise ConfigError(f"[[targets]] {table.name}: has no [targets.engine] or no [targets.traffic]")
     return Target(
         name=table.name,
         profile=table.profile,
@@ -220,18 +219,18 @@ def _target(
         traffic=traffic,
         listen=table.traffic.listen,
         sensors=sensors,
-        bounds={**BOUNDS, **{knob: bound(knob, asked) for knob, asked in table.bounds.items()}},
+        bounds={**BOUNDS, **{knob: bound(knob, given) for knob, given in table.bounds.items()}},
         plan=plan(table.rollout),
         cooldown_s=table.rollout.cooldown,
         suggestion_ttl_s=table.rollout.suggestion_ttl,
         changes_per_day=table.rollout.changes_per_day,
-        exam=wishes,
+        quality=options,
     )
 
 
-def _path(here: Path, written: str) -> Path:
-    """Relative to the config file; `~` is the home of who runs trimtab."""
+def _resolve_path(here: Path, path: str) -> Path:
+    """Resolve a path relative to the config file; `~` is the home of the user that runs trimtab."""
     try:
-        return here / Path(written).expanduser()
+        return here / Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"{written}: {error}") from error
+        raise ConfigError(f"{path}: {error}") from error

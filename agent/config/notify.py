@@ -1,4 +1,4 @@
-"""`[[notify]]`: whom the daemon tells, from which severity on. The kinds are the modules of `notifiers/`."""
+"""`[[notify]]`: the receivers of notices and their minimum severity; kinds are modules of `notifiers/`."""
 
 import os
 from collections.abc import Mapping
@@ -23,35 +23,39 @@ class Receiver:
     plugin: Notifier
 
 
-def receivers(
+def build_receivers(
     tables: tuple[NotifyTable, ...], here: Path, build: BuildPlugin = loader.build
 ) -> tuple[Receiver, ...]:
-    """ConfigError lists every problem, one a line."""
-    made = []
+    """Build the receivers. ConfigError lists every problem, one a line."""
+    built = []
     names = [table.name or table.kind for table in tables]
     problems = [
-        f"[[notify]] name: {name} is the name of {names.count(name)} receivers: give each its own"
+        f"[[notify]] name: {name} is the name of {names.count(name)} receivers: give each its own name"
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
     for table, name in zip(tables, names, strict=True):
-        options = {key: _found(key, value, here) for key, value in (table.model_extra or {}).items()}
+        options = {
+            key: _resolve_secret_file(key, value, here) for key, value in (table.model_extra or {}).items()
+        }
         try:
             plugin: Any = build("notifiers", table.kind, options, table=f"notify {name}")
         except ConfigError as error:
             problems.extend(str(error).splitlines())
         else:
-            made.append(Receiver(name=name, kind=table.kind, severity=table.severity, plugin=plugin))
+            built.append(Receiver(name=name, kind=table.kind, severity=table.severity, plugin=plugin))
     if problems:
         raise ConfigError("\n".join(problems))
-    return tuple(made)
+    return tuple(built)
 
 
-def _found(key: str, value: object, here: Path, environment: Mapping[str, str] = os.environ) -> object:
-    """A file of secrets: one that systemd hands over (LoadCredential=NAME:...), or relative to the config."""
+def _resolve_secret_file(
+    key: str, value: object, here: Path, environment: Mapping[str, str] = os.environ
+) -> object:
+    """Resolve a `..._file`: a systemd credential (LoadCredential=NAME:...), else relative to the config."""
     if not key.endswith("_file") or not isinstance(value, str) or not value:
         return value
-    handed_over = Path(environment.get("CREDENTIALS_DIRECTORY") or "/nonexistent") / value
+    credential = Path(environment.get("CREDENTIALS_DIRECTORY") or "/nonexistent") / value
     try:
-        return str(handed_over if handed_over.is_file() else here / Path(value).expanduser())
+        return str(credential if credential.is_file() else here / Path(value).expanduser())
     except RuntimeError as error:
         raise ConfigError(f"{value}: {error}") from error

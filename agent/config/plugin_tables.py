@@ -1,4 +1,4 @@
-"""The plugins that a config file asks for, built with their options, whatever else is wrong in the file."""
+"""Builds the configured plugins from raw tables, so that their errors appear together with all others."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,14 +21,14 @@ POLICIES = (
     "speculation",
     "queue_notes",
 )
-"""On unless the file says `NAME = false`."""
+"""Enabled unless the file has `NAME = false`."""
 
 BuildPlugin = Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredPlugin:
-    """A plugin as the config asks for it, built. What it can do is known to who asked for it by its kind."""
+    """A configured plugin, built. Its kind determines the port that it satisfies."""
 
     name: str
     options: Mapping[str, Any]
@@ -37,51 +37,55 @@ class ConfiguredPlugin:
 
 @dataclass(frozen=True, slots=True)
 class PluginBuilder:
-    """Builds parts from raw tables and collects what the plugins complain about; skips what is no table."""
+    """Builds plugins from raw tables and collects their errors; skips values that are not tables."""
 
     build: BuildPlugin
     problems: list[str] = field(default_factory=list)
 
-    def one(
+    def build_actuator(
         self, table: object, name: str, default: Mapping[str, object], own: Iterable[str]
     ) -> ConfiguredPlugin | None:
-        """The actuator that the table's `kind` names; `own`: the keys that are not its options."""
-        asked = {**default, **table} if isinstance(table, dict) else dict(default)
-        kind = asked.get("kind")
+        """Build the actuator that the table's `kind` names; `own`: keys that are not its options."""
+        values = {**default, **table} if isinstance(table, dict) else dict(default)
+        kind = values.get("kind")
         if not isinstance(kind, str):
             return None
-        options = {key: value for key, value in asked.items() if key not in own}
-        return self._part("actuators", kind, options, f"[{name}]")
+        options = {key: value for key, value in values.items() if key not in own}
+        return self._build_plugin("actuators", kind, options, f"[{name}]")
 
-    def sensors(
+    def build_sensors(
         self, table: object, name: str, engine: ConfiguredPlugin | None
     ) -> tuple[ConfiguredPlugin, ...]:
-        """Those that are on by default, those that the engine brings along, and those that the file names."""
-        asked = dict(table) if isinstance(table, dict) else {}
-        brought: Mapping[str, Iterable[str]] = getattr(engine.plugin, "sensors", {}) if engine else {}
+        """Build the default sensors, the engine's own, and those that the file names."""
+        tables = dict(table) if isinstance(table, dict) else {}
+        engine_sensors: Mapping[str, Iterable[str]] = getattr(engine.plugin, "sensors", {}) if engine else {}
         common = engine.options if engine else {}
-        for sensor, shared in brought.items():
-            own = asked.get(sensor, {})
+        for sensor, shared in engine_sensors.items():
+            own = tables.get(sensor, {})
             if own is True or isinstance(own, dict):
                 given = {} if own is True else own
-                asked[sensor] = {key: common[key] for key in shared if key in common} | given
-        return self.many("sensors", asked, name, SENSORS)
+                tables[sensor] = {key: common[key] for key in shared if key in common} | given
+        return self.build_all("sensors", tables, name, SENSORS)
 
-    def many(
+    def build_all(
         self, kind: str, table: object, name: str, default: tuple[str, ...]
     ) -> tuple[ConfiguredPlugin, ...]:
-        """The defaults that the file does not name, then those that it does, in its order."""
-        asked = table if isinstance(table, dict) else {}
-        wanted = {**{plugin: True for plugin in default if plugin not in asked}, **asked}
+        """Build the defaults that the file does not name, then the named ones in its order."""
+        tables = table if isinstance(table, dict) else {}
+        enabled = {**{plugin: True for plugin in default if plugin not in tables}, **tables}
         path, of, target = name.partition(" of ")
-        parts = (
-            self._part(kind, plugin, {} if options is True else options, f"[{path}.{plugin}{of}{target}]")
-            for plugin, options in wanted.items()
+        built = (
+            self._build_plugin(
+                kind, plugin, {} if options is True else options, f"[{path}.{plugin}{of}{target}]"
+            )
+            for plugin, options in enabled.items()
             if options is True or isinstance(options, dict)
         )
-        return tuple(part for part in parts if part is not None)
+        return tuple(plugin for plugin in built if plugin is not None)
 
-    def _part(self, kind: str, name: str, options: dict[str, Any], table: str) -> ConfiguredPlugin | None:
+    def _build_plugin(
+        self, kind: str, name: str, options: dict[str, Any], table: str
+    ) -> ConfiguredPlugin | None:
         try:
             return ConfiguredPlugin(
                 name=name, options=options, plugin=self.build(kind, name, options, table=table[1:-1])

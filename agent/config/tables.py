@@ -1,4 +1,4 @@
-"""The tables of the config file: keys, types, defaults, and what must hold inside one table."""
+"""The tables of the config file: keys, types, defaults, and constraints within one table."""
 
 from typing import Annotated, Literal, Self
 
@@ -14,12 +14,12 @@ from agent.config.types import (
     KnobValue,
     Listen,
     PathText,
+    PositiveSeconds,
     PublicUrl,
     Seconds,
-    SomeSeconds,
     Switch,
     TargetName,
-    loopback,
+    is_loopback,
 )
 from agent.domain.model import Mode
 from agent.notify.rules import NoticeSeverity
@@ -29,17 +29,17 @@ DEFAULT_LISTEN = "127.0.0.1:8080"
 MOST_VALUES = 10_000
 MOST_STEPS = 20
 LEASE_S = (5.0, 60.0)
-"""Renewed once a second. Patroni's rule: two renewals and a write fit in a lease; with 2 s for Envoy to put a
-file in force and 1 s to spare that is 5 s. Above 60 s nobody wants an unwatched green to keep its share."""
+"""Renewed once a second. As in Patroni, two renewals and a write must fit in a lease: with 2 s for Envoy
+to apply a file and 1 s of reserve that is 5 s. Above 60 s an unwatched green keeps its share too long."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
 FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-def wrong(key: str, what: str) -> PydanticCustomError:
-    """A complaint about one key of a table that several keys together give rise to."""
-    return PydanticCustomError("wrong_key", "{what}", {"key": key, "what": what})
+def key_error(key: str, problem: str) -> PydanticCustomError:
+    """An error in one key of a table that follows from several keys together."""
+    return PydanticCustomError("wrong_key", "{problem}", {"key": key, "problem": problem})
 
 
 class ConfigTable(BaseModel):
@@ -47,18 +47,18 @@ class ConfigTable(BaseModel):
 
 
 class PluginTable(BaseModel):
-    """The keys that are trimtab's own; the rest goes to the plugin."""
+    """Trimtab's own keys; all other keys are options of the plugin."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
 class AuditTable(ConfigTable):
-    """When a file of the journal is closed, and how long closed ones are kept: whichever comes first."""
+    """When a journal file is closed, and how long closed files are kept; the first limit reached applies."""
 
     segment_mb: Annotated[int, Field(ge=1, le=1024)] = 16
-    segment_age: SomeSeconds = 86400.0
+    segment_age: PositiveSeconds = 86400.0
     keep_mb: Annotated[int, Field(ge=1, le=2**20)] = 2048
-    keep: SomeSeconds = 366 * 86400.0
+    keep: PositiveSeconds = 366 * 86400.0
 
 
 class AgentTable(ConfigTable):
@@ -81,30 +81,30 @@ class ApiTable(ConfigTable):
     public_url: PublicUrl | None = None
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _check_tls(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
-            missing, there = ("tls_cert", "tls_key") if self.tls_cert is None else ("tls_key", "tls_cert")
-            raise wrong(missing, f"is missing beside {there}: TLS needs both")
+            missing, given = ("tls_cert", "tls_key") if self.tls_cert is None else ("tls_key", "tls_cert")
+            raise key_error(missing, f"is required with {given}: TLS needs both")
         if self.tls_client_ca is not None and self.tls_cert is None:
-            raise wrong("tls_cert", "is missing beside tls_client_ca: only a server with TLS asks for one")
+            raise key_error("tls_cert", "is required with tls_client_ca: client certificates need TLS")
         if self.certificates and self.tls_client_ca is None:
-            raise wrong("tls_client_ca", "is missing beside certificates: it says who may sign them")
+            raise key_error("tls_client_ca", "is required with certificates: it names the CA that signs them")
         return self
 
     @model_validator(mode="after")
-    def _stays_here(self) -> Self:
+    def _check_listen(self) -> Self:
         for listen in self.listen:
-            if self.tls_cert is None and not loopback(listen):
-                raise wrong(
+            if self.tls_cert is None and not is_loopback(listen):
+                raise key_error(
                     "listen",
-                    f"{listen} is not a loopback address, and without TLS anybody on the way reads the "
-                    f"tokens: give tls_cert and tls_key, or leave it to a proxy that speaks TLS",
+                    f"{listen} is not a loopback address, and without TLS tokens are readable on the "
+                    f"network: give tls_cert and tls_key, or use a proxy with TLS",
                 )
         return self
 
 
 class ObjectiveTable(ConfigTable):
-    under: SomeSeconds
+    under: PositiveSeconds
     share: Share = 0.95
 
 
@@ -137,17 +137,17 @@ class BoundTable(ConfigTable):
     octaves: Annotated[float, Field(gt=0, le=10)] | None = None
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
+    def _check_bounds(self) -> Self:
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise wrong("min", f"{self.min:g} is above max {self.max:g}")
+            raise key_error("min", f"{self.min:g} is above max {self.max:g}")
         if self.step is None:
             return self
         if self.min is None or self.max is None:
-            raise wrong("step", "needs min and max beside it: the values are min, min + step, ... up to max")
+            raise key_error("step", "needs min and max: the values are min, min + step, ... up to max")
         if self.allowed:
-            raise wrong("step", "cannot stand beside allowed: give one of them")
+            raise key_error("step", "cannot be combined with allowed: give one of them")
         if (self.max - self.min) / self.step > MOST_VALUES:
-            raise wrong("step", f"makes more than {MOST_VALUES} values between min and max")
+            raise key_error("step", f"makes more than {MOST_VALUES} values between min and max")
         return self
 
 
@@ -155,12 +155,12 @@ class StepTable(ConfigTable):
     weight: Annotated[int, Field(ge=1, le=99)]
     requests: Count
     at_least: Seconds
-    at_most: SomeSeconds
+    at_most: PositiveSeconds
 
     @model_validator(mode="after")
-    def _has_time(self) -> Self:
+    def _check_times(self) -> Self:
         if self.at_least >= self.at_most:
-            raise wrong("at_most", "must be longer than at_least, or the step is over before it may pass")
+            raise key_error("at_most", "must be longer than at_least, or the step ends before it can pass")
         return self
 
 
@@ -168,47 +168,49 @@ SMOKE = StepTable(weight=5, requests=20, at_least=30.0, at_most=600.0)
 PARITY = StepTable(weight=50, requests=100, at_least=60.0, at_most=2700.0)
 
 
-def _growing(steps: tuple[StepTable, ...]) -> tuple[StepTable, ...]:
+def _check_weights(steps: tuple[StepTable, ...]) -> tuple[StepTable, ...]:
     weights = [step.weight for step in steps]
     if not 1 <= len(steps) <= MOST_STEPS:
         raise ValueError(
-            f"must be 1 to {MOST_STEPS} steps, not {len(steps)}; the hold follows them by itself"
+            f"must be 1 to {MOST_STEPS} steps, not {len(steps)}; the hold step follows automatically"
         )
     if weights != sorted(set(weights)):
         raise ValueError(f"the weights must grow from step to step, not {weights}")
     return steps
 
 
-def _renewable(lease_s: float) -> float:
+def _check_lease(lease_s: float) -> float:
     low, high = LEASE_S
     if not low <= lease_s <= high:
         raise ValueError(
-            f"must be {low:g} to {high:g} s, not {lease_s:g}: it is renewed once a second, and must outlast "
-            f"two renewals and a write to the proxy, yet end soon when nobody watches green"
+            f"must be {low:g} to {high:g} s, not {lease_s:g}: it is renewed once a second, and must last for "
+            f"two renewals and a write to the proxy, and expire soon if it is not renewed"
         )
     return lease_s
 
 
 class RolloutTable(ConfigTable):
-    steps: Annotated[tuple[StepTable, ...], AfterValidator(_growing)] = (SMOKE, PARITY)
+    steps: Annotated[tuple[StepTable, ...], AfterValidator(_check_weights)] = (SMOKE, PARITY)
     hold: Seconds = 1800.0
-    hold_at_most: SomeSeconds | None = None  # None: four times `hold`, and an hour at least
+    hold_at_most: PositiveSeconds | None = None  # None: the larger of 4 x `hold` and `hold` + 1 h
     hold_requests: Count = 200
-    start: SomeSeconds = 900.0
+    start: PositiveSeconds = 900.0
     warm_up_requests: Annotated[int, Field(ge=0, le=10_000)] = 20
-    warm_up: SomeSeconds = 300.0
-    drain: SomeSeconds = 600.0  # 16,000 tokens at 30 a second take nine minutes
-    lease: Annotated[Seconds, AfterValidator(_renewable)] = 15.0
+    warm_up: PositiveSeconds = 300.0
+    drain: PositiveSeconds = 600.0  # 16,000 tokens at 30 a second take nine minutes
+    lease: Annotated[Seconds, AfterValidator(_check_lease)] = 15.0
     margin: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     gain_needed: bool = True
     cooldown: Seconds = 600.0
-    suggestion_ttl: SomeSeconds = 3600.0
+    suggestion_ttl: PositiveSeconds = 3600.0
     changes_per_day: Annotated[int, Field(ge=0, le=1000)] = 8
 
     @model_validator(mode="after")
-    def _can_pass(self) -> Self:
+    def _check_hold(self) -> Self:
         if self.hold_at_most is not None and self.hold_at_most <= self.hold:
-            raise wrong("hold_at_most", "must be longer than hold, or green is taken back before it may pass")
+            raise key_error(
+                "hold_at_most", "must be longer than hold, or green is rolled back before it can pass"
+            )
         return self
 
 
@@ -216,12 +218,12 @@ class QualityTable(ConfigTable):
     prompts: PathText | None = None
     command: tuple[str, ...] = ()
     always: bool = False
-    at_most: SomeSeconds = 600.0
+    at_most: PositiveSeconds = 600.0
 
     @model_validator(mode="after")
-    def _asks_green(self) -> Self:
+    def _check_command(self) -> Self:
         if self.command and not any("{green}" in word for word in self.command):
-            raise wrong("command", "has no {green} in any of its words: that is where green's URL goes")
+            raise key_error("command", "has no {green} in any argument: it is replaced by green's URL")
         return self
 
 
@@ -237,14 +239,14 @@ class TargetTable(ConfigTable):
     quality: QualityTable = QualityTable()
 
 
-def _some(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:
+def _check_targets(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:
     if not targets:
-        raise ValueError("there must be one at least")
+        raise ValueError("at least one is required")
     return targets
 
 
 class NotifyTable(PluginTable):
-    """`name`: for the log and `trimtab notify test`; without it the kind's."""
+    """`name`: for the log and `trimtab notify test`; defaults to the kind."""
 
     kind: str
     name: TargetName | None = None
@@ -254,6 +256,6 @@ class NotifyTable(PluginTable):
 class FileTable(ConfigTable):
     agent: AgentTable = AgentTable()
     api: ApiTable = ApiTable()
-    targets: Annotated[tuple[TargetTable, ...], AfterValidator(_some)]
+    targets: Annotated[tuple[TargetTable, ...], AfterValidator(_check_targets)]
     policies: dict[str, Switch] = {}
     notify: tuple[NotifyTable, ...] = ()

@@ -1,4 +1,4 @@
-"""The values of the config file that TOML has no type for: durations, addresses, names, switches."""
+"""Value types of the config file that TOML lacks: durations, addresses, names, switches."""
 
 import ipaddress
 import re
@@ -24,7 +24,7 @@ _LONGEST_S = 366 * 86400
 
 
 def seconds(value: object) -> float:
-    """Seconds of "500ms", "30s", "10m", "1h", "2d", or of a number of seconds."""
+    """Parse "500ms", "30s", "10m", "1h", "2d", or a number of seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         found = value
     elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
@@ -36,7 +36,7 @@ def seconds(value: object) -> float:
     return float(found)
 
 
-def some_seconds(value: object) -> float:
+def positive_seconds(value: object) -> float:
     found = seconds(value)
     if found == 0:
         raise ValueError("must be longer than 0 s")
@@ -44,7 +44,7 @@ def some_seconds(value: object) -> float:
 
 
 def address(value: object) -> str:
-    """A `host:port` with an IP address or `localhost`; IPv6 as `[::1]:8080`."""
+    """Check a `host:port` with an IP address or `localhost`; IPv6 as `[::1]:8080`."""
     if not isinstance(value, str):
         raise ValueError(f'must be an address like "127.0.0.1:8080", not {shown(value)}')  # noqa: TRY004
     host, port = split_address(value)
@@ -61,7 +61,7 @@ def address(value: object) -> str:
 
 
 def listens(value: object) -> tuple[str, ...]:
-    """One address or several: `unix:/path`, or a `host:port`."""
+    """Check one or several addresses: `unix:/path` or `host:port`."""
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, tuple | list) or not 1 <= len(found) <= _MOST_LISTENERS:
         raise ValueError(
@@ -85,7 +85,7 @@ def _socket(value: str) -> str:
 
 
 def host_name(value: object) -> str:
-    """As it stands in a Host header, without the port; IPv6 in brackets."""
+    """Check a name as in a Host header, without the port; IPv6 in brackets."""
     if not isinstance(value, str) or not _HOST.fullmatch(value):
         raise ValueError(
             f'must be a name like "trimtab.example.org" or an address, without a port, not {shown(value)}'
@@ -94,27 +94,27 @@ def host_name(value: object) -> str:
 
 
 def account(value: object) -> str:
-    """A user or a group of this host, by name or number."""
+    """Check a user or group of this host, by name or number."""
     if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
         raise ValueError(f"must be the name or the number of an account, not {shown(value)}")
     return value
 
 
 def certificate_name(value: object) -> str:
-    """A name in a client's certificate: of a host, an e-mail address, a URI."""
+    """Check a name in a client's certificate: a host name, an e-mail address, a URI."""
     if not isinstance(value, str) or not _CERTIFIED.fullmatch(value):
         raise ValueError(f"must be a name in a certificate, without spaces, not {shown(value)}")
     return value
 
 
 def split_address(value: str) -> tuple[str, str]:
-    """Host and port as they were written; the host without brackets."""
+    """Split into host and port as written; the host without brackets."""
     host, _, port = value.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     return (host[1:-1] if bracketed else host.replace(":", "?")), port
 
 
-def loopback(value: str) -> bool:
+def is_loopback(value: str) -> bool:
     """Whether only this host can reach the address."""
     if _is_socket(value):
         return True
@@ -129,27 +129,27 @@ def path_text(value: object) -> str:
 
 
 def public_url(value: object) -> str:
-    """Where people reach the console: without a slash at the end."""
+    """Check the console's URL; return it without a trailing slash."""
     what = 'must be a URL like "https://trimtab.example.org", without a query, not '
     if not isinstance(value, str) or not value.isprintable() or " " in value:
         raise ValueError(f"{what}{shown(value)}")
-    parts = urlsplit(value)  # a ValueError of its own is a complaint as well
+    parts = urlsplit(value)  # raises ValueError by itself, too
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"{what}{shown(value)}")
     if parts.username is not None:
-        raise ValueError("must be a URL without a name and password: it is sent to everybody who is notified")
+        raise ValueError("must be a URL without a name and password: it is part of every notice")
     return value.rstrip("/")
 
 
 def target_name(value: object) -> str:
-    """Also the first part of its servers' and rollouts' names."""
+    """Check a target's name, which is also the prefix of its servers' and rollouts' names."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError(f"must be lower-case letters, digits and hyphens, at most 63, not {shown(value)}")
     return value
 
 
 def switch(value: object) -> dict[str, Any] | bool:
-    """A plugin's options, or `false` to do without it."""
+    """Check a plugin's options, or `false` to disable it."""
     if not isinstance(value, dict | bool):
         raise ValueError(f"must be a table of options, or false, not {shown(value)}")  # noqa: TRY004
     return value
@@ -161,9 +161,8 @@ def knob_value(value: object) -> Value:
     return value
 
 
-Options = dict[str, Any]
 Seconds = Annotated[float, BeforeValidator(seconds)]
-SomeSeconds = Annotated[float, BeforeValidator(some_seconds)]
+PositiveSeconds = Annotated[float, BeforeValidator(positive_seconds)]
 Address = Annotated[str, BeforeValidator(address)]
 Listen = Annotated[tuple[str, ...], BeforeValidator(listens)]
 HostName = Annotated[str, BeforeValidator(host_name)]

@@ -19,7 +19,7 @@ from agent.api.client import ApiClient
 from agent.config.loader import load
 from agent.demo.setups import DemoSetup
 from agent.domain.errors import ActError
-from agent.runtime.wiring import actuators
+from agent.runtime.wiring import bind_actuators
 
 Json = dict[str, Any]
 LAST_EPOCH = 2**31  # of whoever clears the stage: nobody acts after it
@@ -191,7 +191,7 @@ async def _strike(config_file: Path) -> None:
     """Stop what outlives the daemon on purpose."""
     config = load(config_file)
     for target in config.targets:
-        engine, traffic = actuators(config, target, epoch=LAST_EPOCH)
+        engine, traffic = bind_actuators(config, target, epoch=LAST_EPOCH)
         for server in await engine.observe():
             try:
                 await engine.retire(server)

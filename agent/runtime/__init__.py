@@ -1,1 +1,1 @@
-"""The running daemon: the loop of each target, the effects, and the wiring of adapters to ports."""
+"""The running daemon: a loop for each target, the effect runner, and the wiring of adapters to ports."""

@@ -1,4 +1,4 @@
-"""The daemon: all targets' loops in one process, and the desk at which the API asks."""
+"""The daemon: the loops of all targets in one process, and the view of them that the API reads."""
 
 import asyncio
 import signal
@@ -24,7 +24,7 @@ from agent.runtime.server_logs import ServerLogs
 from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 from agent.telemetry.self_metrics import SelfMetrics
 
-STUCK_S = 10.0  # no step of a loop for so long, at one tick a second: the loop hangs
+STUCK_S = 10.0  # without a step, at one tick a second, after which a loop counts as stuck
 log = structlog.get_logger()
 
 
@@ -41,13 +41,13 @@ class Daemon:
     journal: Journal
     history: History
     series: Mapping[str, TimeSeries] = field(default_factory=dict)  # by target
-    couriers: Sequence[NoticeDelivery] = ()
+    deliveries: Sequence[NoticeDelivery] = ()
     systemd: SystemdNotifier = field(default_factory=find_notifier)
     _started: set[str] = field(default_factory=set)
-    _tails: dict[str, ServerLogs] = field(default_factory=dict)  # by target
+    _logs: dict[str, ServerLogs] = field(default_factory=dict)  # by target
 
     async def run(self, epoch: int, ready: Callable[[], None], reload: Callable[[], None]) -> None:
-        """Run until SIGTERM or SIGINT; what is unfinished is in the journal."""
+        """Run until SIGTERM or SIGINT; unfinished rollouts are in the journal."""
         root = asyncio.current_task()
         running = asyncio.get_running_loop()
         for stop in (signal.SIGTERM, signal.SIGINT):
@@ -57,26 +57,26 @@ class Daemon:
             async with asyncio.TaskGroup() as tasks:
                 for name, loop in self.loops.items():
                     tasks.create_task(loop.run(epoch, partial(self._started.add, name)), name=name)
-                tasks.create_task(self._watch_over(ready), name="watchdog")
-                for courier in self.couriers:
-                    tasks.create_task(courier.run(), name=f"notify {courier.name}")
-        self.systemd.stopping("what is unfinished is in the journal")
+                tasks.create_task(self._feed_watchdog(ready), name="watchdog")
+                for delivery in self.deliveries:
+                    tasks.create_task(delivery.run(), name=f"notify {delivery.name}")
+        self.systemd.stopping("unfinished rollouts are in the journal")
 
     def _reload(self, reload: Callable[[], None]) -> None:
         self.systemd.reloading()
         reload()
         self.systemd.ready()
 
-    async def _watch_over(self, ready: Callable[[], None]) -> None:
-        """Say READY once every loop has recovered; then feed systemd's watchdog from their progress."""
+    async def _feed_watchdog(self, ready: Callable[[], None]) -> None:
+        """Report READY once every loop has recovered, then feed systemd's watchdog from their progress."""
         every_s = min((read_watchdog_s() or STUCK_S) / 3, 1.0)
-        said = False
+        reported = False
         while True:
             if self.ready():
-                if not said:
+                if not reported:
                     ready()
                     self.systemd.ready()
-                    said = True
+                    reported = True
                 self.systemd.watchdog()
                 self.systemd.status(self._summary())
             await asyncio.sleep(every_s)
@@ -91,7 +91,7 @@ class Daemon:
         return {name: loop.reading for name, loop in self.loops.items()}
 
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
-        return {name: loop.fold.sources() for name, loop in self.loops.items()}
+        return {name: loop.aggregator.sources() for name, loop in self.loops.items()}
 
     def slos(self) -> Mapping[str, Slo]:
         return {name: loop.machine.rules.slo for name, loop in self.loops.items()}
@@ -100,7 +100,7 @@ class Daemon:
         return await self.loops[target].submit(event)
 
     async def log(self, target: str, server: Server) -> tuple[str, ...]:
-        return await self._tails.setdefault(target, ServerLogs(self.loops[target].engine)).of(server)
+        return await self._logs.setdefault(target, ServerLogs(self.loops[target].engine)).read(server)
 
     def suggestions(self) -> Sequence[Suggestion]:
         return self.history.suggestions()
@@ -120,7 +120,7 @@ class Daemon:
         return self.series[target].minutes()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
-        """The running one with this second's counts."""
+        """Return all rollouts, the running ones with the latest counts."""
         now = {s.rollout.id: s.rollout for s in self.states().values() if s.rollout is not None}
         return [(target, now.get(rollout.id, rollout)) for target, rollout in self.history.rollouts()]
 
@@ -159,7 +159,7 @@ class Daemon:
         return {name: loop.meters for name, loop in self.loops.items()}
 
     def tallies(self) -> Mapping[str, DeliveryCounts]:
-        return {courier.name: courier.counts for courier in self.couriers}
+        return {delivery.name: delivery.counts for delivery in self.deliveries}
 
     def counters(self) -> Mapping[str, float]:
         return {

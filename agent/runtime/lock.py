@@ -1,4 +1,4 @@
-"""One daemon for each state directory: a lock that the kernel takes back when its holder dies."""
+"""One daemon for each state directory: a lock that the kernel releases when its holder exits."""
 
 import fcntl
 import os
@@ -10,15 +10,15 @@ from agent.domain.errors import JournalError
 
 
 @contextmanager
-def held(state_dir: Path) -> Iterator[None]:
-    """Hold `state_dir/lock` (the directory is made if need be); JournalError if another process holds it.
+def hold_lock(state_dir: Path) -> Iterator[None]:
+    """Hold `state_dir/lock`, creating the directory if needed. JournalError if another process holds it.
 
-    flock and not lockf: a POSIX lock is lost when any descriptor of the file is closed. The file is never
-    removed: whoever opened it before would lock a file that nobody else can see.
+    Uses flock, not lockf: a POSIX lock is lost when any descriptor of the file is closed. The file is never
+    removed: a process that opened it before would lock a file that no other process sees.
     """
-    fd = _locked(state_dir)
+    fd = _open_locked(state_dir)
     try:
-        with suppress(OSError):  # a full disk: who holds it is a courtesy, holding it is not
+        with suppress(OSError):  # on a full disk only the pid in the error text is missing
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -26,7 +26,7 @@ def held(state_dir: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _locked(state_dir: Path) -> int:
+def _open_locked(state_dir: Path) -> int:
     path = state_dir / "lock"
     while True:
         try:
@@ -43,12 +43,12 @@ def _locked(state_dir: Path) -> int:
             os.close(fd)
             raise JournalError(
                 f"{state_dir}: another trimtab works here (pid {holder}): "
-                f"stop it, or give this one a state_dir of its own"
+                f"stop it, or configure another state_dir"
             ) from error
         except OSError as error:
             os.close(fd)
             raise JournalError(f"{path}: cannot be locked: {error}") from error
-        os.close(fd)  # somebody replaced the file between open and lock: take the new one
+        os.close(fd)  # the file was replaced between open and lock: open the new one
 
 
 def _same_file(fd: int, path: Path) -> bool:

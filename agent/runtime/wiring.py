@@ -1,4 +1,4 @@
-"""From a config to a running daemon: the one place that gives actuators, sensors and policies to the core."""
+"""Builds the daemon from a config: the only place that passes actuators, sensors and policies to the core."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -30,33 +30,33 @@ from agent.notify.delivery import NoticeDelivery
 from agent.observe.aggregator import Aggregator
 from agent.observe.timeseries import TimeSeries
 from agent.runtime.daemon import Daemon, utc_now
-from agent.runtime.lock import held
+from agent.runtime.lock import hold_lock
 from agent.runtime.loop import TargetLoop
 
 log = structlog.get_logger()
 
 
-def site_of(config: Config, target: Target, epoch: int) -> Site:
-    """Each target has a directory of its own below the state directory."""
+def build_site(config: Config, target: Target, epoch: int) -> Site:
+    """Return the target's site: its own directory below the state directory."""
     return Site(target=target.name, state_dir=config.state_dir / target.name, epoch=epoch)
 
 
-def actuators(config: Config, target: Target, epoch: int) -> tuple[Engine, Traffic]:
-    """The target's engine and traffic, at their site."""
-    site = site_of(config, target, epoch)
+def bind_actuators(config: Config, target: Target, epoch: int) -> tuple[Engine, Traffic]:
+    """Bind the target's engine and traffic to their site."""
+    site = build_site(config, target, epoch)
     engine: Engine = target.engine.plugin.bind(site)
     traffic: Traffic = target.traffic.plugin.bind(site)
     return engine, traffic
 
 
-def rules_of(config: Config, target: Target) -> Rules:
+def build_rules(config: Config, target: Target) -> Rules:
     guard = Guard(
         bounds=target.bounds,
         cooldown_s=target.cooldown_s,
         suggestion_ttl_s=target.suggestion_ttl_s,
         changes_per_day=target.changes_per_day,
     )
-    policies = tuple((part.name, part.plugin) for part in config.policies)
+    policies = tuple((policy.name, policy.plugin) for policy in config.policies)
     return Rules(
         plan=target.plan,
         judge=AnytimeJudge(),
@@ -64,17 +64,17 @@ def rules_of(config: Config, target: Target) -> Rules:
         guard=guard,
         policies=policies,
         strategy=target.strategy,
-        exam=target.exam,
+        exam=target.quality,
     )
 
 
 @contextmanager
-def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, int]]:
-    """The daemon and its epoch, larger than `above`, with the lock held and the journal open.
+def assemble(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, int]]:
+    """Build the daemon and its epoch, larger than `above`, holding the lock and the open journal.
 
-    Raises JournalError when another daemon works here or the journal is not whole.
+    Raises JournalError if another daemon uses the state directory or the journal was changed.
     """
-    with held(config.state_dir):
+    with hold_lock(config.state_dir):
         signer = checkpoints.find_signer(config.state_dir)
         path = config.state_dir / "audit.jsonl"
         journal = Journal.open(path, now=utc_now, limits=config.audit, signer=signer)
@@ -84,23 +84,23 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
         for target in config.targets:
             directory = config.state_dir / target.name
             directory.mkdir(mode=0o700, exist_ok=True)
-            engine, traffic = actuators(config, target, epoch)
+            engine, traffic = bind_actuators(config, target, epoch)
             series[target.name] = TimeSeries.load(directory / "series.jsonl")
             loops[target.name] = TargetLoop(
                 state=replace(states.get(target.name, State(target=target.name)), mode=mode),
-                machine=Machine(rules_of(config, target)),
+                machine=Machine(build_rules(config, target)),
                 journal=journal,
                 engine=engine,
                 traffic=traffic,
-                sensors=tuple(part.plugin for part in target.sensors),
+                sensors=tuple(sensor.plugin for sensor in target.sensors),
                 state_dir=directory,
                 now=utc_now,
-                heard=history.add_state,
-                seen=series[target.name].add,
-                fold=Aggregator(slo=target.slo),
+                on_state=history.add_state,
+                on_second=series[target.name].add,
+                aggregator=Aggregator(slo=target.slo),
             )
-        couriers = tuple(courier(config, receiver, journal, loops) for receiver in config.notify)
-        daemon = Daemon(loops=loops, journal=journal, history=history, series=series, couriers=couriers)
+        deliveries = tuple(build_delivery(config, receiver, journal, loops) for receiver in config.notify)
+        daemon = Daemon(loops=loops, journal=journal, history=history, series=series, deliveries=deliveries)
         try:
             yield daemon, epoch
         finally:
@@ -108,14 +108,14 @@ def assembled(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, 
 
 
 async def run(config: Config, mode: Mode) -> None:
-    """Be the daemon until a signal ends it. What must work before anything is decided is checked first."""
-    entry = ApiCredentials.of(config.door, utc_now)
+    """Run the daemon until a signal ends it, after checking what every rollout needs."""
+    entry = ApiCredentials.of(config.api, utc_now)
     if mode != "advise":
-        await refuse_what_cannot_work(config)
-    with assembled(config, mode, await newest_epoch(config)) as (daemon, epoch):
-        log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.door.listen)
+        await check_traffic(config)
+    with assemble(config, mode, await read_newest_epoch(config)) as (daemon, epoch):
+        log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.api.listen)
         app = build_app(daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers)
-        runner = await serve(app, *config.door.listen, tls=entry.tls, socket_mode=entry.socket_mode)
+        runner = await serve(app, *config.api.listen, tls=entry.tls, socket_mode=entry.socket_mode)
         try:
             await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=entry.reload)
         finally:
@@ -123,10 +123,10 @@ async def run(config: Config, mode: Mode) -> None:
             log.info("daemon.stopped", **daemon.journal.head.log_fields())
 
 
-def courier(
+def build_delivery(
     config: Config, receiver: Receiver, journal: Journal | None, loops: Mapping[str, TargetLoop]
 ) -> NoticeDelivery:
-    """Who takes the daemon's notices to the receiver; without a journal only single ones can be sent."""
+    """Build the delivery of notices to the receiver; without a journal it can only send test messages."""
     return NoticeDelivery(
         name=receiver.name,
         notifier=receiver.plugin,
@@ -141,49 +141,49 @@ def courier(
     )
 
 
-async def newest_epoch(config: Config) -> int:
-    """The epoch that the proxies were last written under: a journal that was moved away does not know it."""
-    seen = [await actuators(config, target, epoch=0)[1].observe() for target in config.targets]
+async def read_newest_epoch(config: Config) -> int:
+    """Return the newest epoch of the proxies, which a new journal does not contain."""
+    seen = [await bind_actuators(config, target, epoch=0)[1].observe() for target in config.targets]
     return max((traffic.epoch for traffic in seen if traffic is not None), default=0)
 
 
-async def refuse_what_cannot_work(config: Config) -> None:
-    """What makes every rollout fail, as a proxy that cannot split, is said at the start."""
+async def check_traffic(config: Config) -> None:
+    """Raise ConfigError if every rollout would fail, as with a proxy that cannot split traffic."""
     for target in config.targets:
-        _, traffic = actuators(config, target, epoch=0)
+        _, traffic = bind_actuators(config, target, epoch=0)
         found = [f"[targets.traffic] {target.name}: {what}" for what in await traffic.problems()]
         if found:
             raise ConfigError("\n".join(found))
 
 
-async def problems(config: Config) -> list[str]:
-    """Why this config cannot work here, one line each with its key; empty when it can."""
+async def find_problems(config: Config) -> list[str]:
+    """List why this config cannot work on this host, one line each with its key; empty if it can."""
     found = []
     try:
-        ApiCredentials.of(config.door, utc_now)
+        ApiCredentials.of(config.api, utc_now)
     except ConfigError as error:
         found.append(str(error))
     for target in config.targets:
-        engine, traffic = actuators(config, target, epoch=0)
+        engine, traffic = bind_actuators(config, target, epoch=0)
         of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())
         found += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
-    sockets = [Path(one.removeprefix(UNIX)) for one in config.door.listen if one.startswith(UNIX)]
+    sockets = [Path(one.removeprefix(UNIX)) for one in config.api.listen if one.startswith(UNIX)]
     needed = [("[agent] state_dir", config.state_dir), *(("[api] listen", path.parent) for path in sockets)]
     for receiver in config.notify:
         try:
-            courier(config, receiver, None, {}).check()
+            build_delivery(config, receiver, None, {}).check()
         except NoticeError as error:
             found.append(f"[[notify]] {receiver.name}: {error}")
-    return found + [why for why in (unwritable(key, folder) for key, folder in needed) if why]
+    return found + [why for why in (find_write_error(key, folder) for key, folder in needed) if why]
 
 
-def unwritable(key: str, folder: Path) -> str:
+def find_write_error(key: str, folder: Path) -> str:
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         probe = nearest / ".trimtab-check"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        return f"{key}: {nearest} cannot be written: {error.strerror}; choose a place that you own"
+        return f"{key}: {nearest} is not writable: {error.strerror}; choose a directory that you own"
     return ""

@@ -122,8 +122,8 @@ class Story:
             sensors=(self.world,),
             state_dir=self.home,
             now=loop_now,
-            heard=self._heard,
-            fold=Aggregator(slo=slo),
+            on_state=self._heard,
+            aggregator=Aggregator(slo=slo),
         )
         self._journal = journal
         self._daemon = asyncio.create_task(self.loop.run(self._epoch, lambda: None))

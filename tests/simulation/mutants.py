@@ -137,7 +137,7 @@ def epoch_not_checked(put: Put) -> None:
 
     put(SimEngine, "_fence", lambda _: None)
     put(SimTraffic, "_fence", lambda _: None)
-    put(EffectRunner, "_refuse_under_newer", nothing)
+    put(EffectRunner, "_check_epoch", nothing)
 
 
 def approval_not_checked(put: Put) -> None:

@@ -84,8 +84,8 @@ class Daemon:
             sensors=(Metrics(self),),
             state_dir=Path("/nowhere"),
             now=self.world.loop.wall,
-            heard=history.add_state,
-            fold=SimFold(span_s=4.0, fresh_s=2.0, wanted=self._reads),
+            on_state=history.add_state,
+            aggregator=SimFold(span_s=4.0, fresh_s=2.0, wanted=self._reads),
         )
         journal, wall = cast("Journal", book), self.world.loop.wall
         self.desk = SimDesk(loops={state.target: self.loop}, journal=journal, history=history, wall=wall)

@@ -98,7 +98,7 @@ class FakeTraffic:
         proxy = self.proxy
         epoch = self.site.epoch if self.site else 0
         if proxy.epoch > epoch:
-            raise FencedError(f"the proxy is of epoch {proxy.epoch}, this daemon is {epoch}")
+            raise FencedError(f"the proxy has epoch {proxy.epoch}, this daemon {epoch}")
         if error := self._error():
             raise error
         proxy.route, proxy.epoch, proxy.running = route, epoch, True

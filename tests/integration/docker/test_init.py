@@ -14,7 +14,7 @@ from agent.cli.init import look, text_of, write
 from agent.config.loader import load
 from agent.domain.errors import ConfigError
 from agent.domain.model import Server
-from agent.runtime.wiring import problems
+from agent.runtime.wiring import find_problems
 from tests.e2e.rig import until
 from tests.e2e.test_adopting import _answers
 from tests.support.docker_site import Bench
@@ -57,7 +57,7 @@ async def test_a_process_is_found_and_the_config_works_here(url: str, tmp_path: 
     assert [target.name for target in config.targets] == ["tiny-1b"]
     assert dict(config.targets[0].engine.options) == {"serving": url}
     assert config.mode == "advise"
-    assert await problems(config) == []
+    assert await find_problems(config) == []
 
 
 async def test_a_container_is_found_once_though_its_process_is_seen_too(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from agent.api.server import serve
 from agent.api.tokens import Tokens
 from agent.config.listen import Role
 from agent.domain.errors import ConfigError
-from agent.runtime.wiring import unwritable
+from agent.runtime.wiring import find_write_error
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
@@ -66,10 +66,10 @@ async def test_it_makes_the_folder_of_its_socket(
 
 
 def test_a_place_for_the_socket_that_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
-    assert unwritable("[api] listen", Path("/proc/trimtab")).startswith(
-        "[api] listen: /proc cannot be written"
+    assert find_write_error("[api] listen", Path("/proc/trimtab")).startswith(
+        "[api] listen: /proc is not writable"
     )
-    assert unwritable("[api] listen", tmp_path / "trimtab") == ""
+    assert find_write_error("[api] listen", tmp_path / "trimtab") == ""
 
 
 async def test_it_listens_in_several_places(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_the_last_state_of_a_target_holds_before_and_after_a_restart(path: Path)
     assert opened(path).epoch() == 3
 
 
-def test_a_record_says_who_what_why_and_with_which_effects(path: Path) -> None:
+def test_a_record_has_actor_action_reason_and_effects(path: Path) -> None:
     record = opened(path).append(ENTRY)
 
     assert record["actor"] == {"kind": "person", "id": "ann", "role": "operator"}
@@ -218,7 +218,7 @@ def test_any_state_comes_back_equal(
         ),
     )
 )
-def test_whatever_an_entry_says_can_be_written_and_verified(path: Path, after: dict[str, Any]) -> None:
+def test_any_entry_can_be_written_and_verified(path: Path, after: dict[str, Any]) -> None:
     path.unlink(missing_ok=True)
     journal = opened(path)
 
@@ -270,7 +270,7 @@ def test_entries_after_a_number_are_read_from_disk(path: Path, *, reopened: bool
     assert found == list(range(max(seq, 0) + 1, 151))[:70]
 
 
-async def test_a_follower_hears_every_entry_once_and_in_order(path: Path) -> None:
+async def test_a_follower_gets_every_entry_once_and_in_order(path: Path) -> None:
     journal = opened(path)
     journal.append(ENTRY)
     heard: list[int] = []
@@ -305,7 +305,7 @@ def test_a_follower_whose_loop_is_gone_does_not_stop_the_writer(path: Path) -> N
     assert journal.append(ENTRY)["seq"] == 2
 
 
-async def test_a_follower_without_a_number_hears_only_what_is_new(path: Path) -> None:
+async def test_a_follower_without_a_number_gets_only_new_entries(path: Path) -> None:
     journal = opened(path)
     journal.append(ENTRY)
     records = journal.subscribe()
@@ -332,7 +332,7 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_a_full_disk_leaves_no_half_entry_and_the_journal_goes_on_later(path: Path) -> None:
+def test_a_full_disk_leaves_no_partial_entry(path: Path) -> None:
     journal = opened(path)
     journal.append(ENTRY)
     whole = path.read_bytes()
@@ -350,7 +350,7 @@ def test_a_full_disk_leaves_no_half_entry_and_the_journal_goes_on_later(path: Pa
     assert verify(path) == Verification(entries=2, ok=True, head=journal.head)
 
 
-def test_an_entry_that_did_not_reach_the_disk_is_taken_back(path: Path) -> None:
+def test_an_entry_that_failed_to_sync_is_truncated(path: Path) -> None:
     failing = [False]
 
     def sync(fd: int) -> None:
@@ -424,7 +424,7 @@ def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
 # crash and tampering
 
 
-def test_a_line_torn_at_any_byte_is_told_from_tampering(path: Path) -> None:
+def test_a_line_torn_at_any_byte_is_distinguished_from_tampering(path: Path) -> None:
     whole = written(path, 3).read_bytes()
     start = whole.rindex(b"\n", 0, -1) + 1
 
@@ -434,7 +434,7 @@ def test_a_line_torn_at_any_byte_is_told_from_tampering(path: Path) -> None:
         assert (found.ok, found.entries, found.torn_tail) == (True, 2, end - start)
 
 
-def test_a_torn_line_is_set_aside_and_an_entry_says_so(path: Path) -> None:
+def test_a_torn_line_is_moved_and_recorded(path: Path) -> None:
     whole = written(path, 3).read_bytes()
     start = whole.rindex(b"\n", 0, -1) + 1
     path.write_bytes(whole[:-7])
@@ -557,7 +557,7 @@ def test_a_change_of_any_single_byte_is_found(path: Path) -> None:
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(garbage=st.binary(max_size=300))
-def test_garbage_is_never_more_than_an_answer(path: Path, garbage: bytes) -> None:
+def test_verifies_any_garbage_without_an_exception(path: Path, garbage: bytes) -> None:
     path.write_bytes(garbage + b"\n")
 
     found = verify(path)
@@ -566,7 +566,7 @@ def test_garbage_is_never_more_than_an_answer(path: Path, garbage: bytes) -> Non
     assert found.ok == bool(found.torn_tail)
 
 
-def test_a_cut_end_shows_against_a_head_that_was_noted_elsewhere(path: Path) -> None:
+def test_a_cut_end_is_found_with_a_pin(path: Path) -> None:
     lines = written(path, 5).read_bytes().splitlines(keepends=True)
     noted = verify(path).head
     path.write_bytes(b"".join(lines[:3]))
@@ -578,7 +578,7 @@ def test_a_cut_end_shows_against_a_head_that_was_noted_elsewhere(path: Path) -> 
     assert "cut off or rewritten" in found.problem
 
 
-def test_a_noted_head_holds_while_the_journal_grows(path: Path) -> None:
+def test_a_pin_stays_valid_while_the_journal_grows(path: Path) -> None:
     noted = verify(written(path, 3)).head
     journal = opened(path)
     journal.append(ENTRY)

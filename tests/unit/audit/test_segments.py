@@ -100,7 +100,7 @@ def test_a_restart_needs_no_other_file_than_the_last(path: Path) -> None:
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_pages_run_over_the_ends_of_files(path: Path, *, reopened: bool) -> None:
+def test_a_page_of_entries_spans_files(path: Path, *, reopened: bool) -> None:
     journal = written(path, 200)
     if reopened:
         journal.close()
@@ -112,7 +112,7 @@ def test_pages_run_over_the_ends_of_files(path: Path, *, reopened: bool) -> None
         assert [record["seq"] for record in page] == seqs[after : after + 30]
 
 
-async def test_a_follower_hears_what_stands_at_the_start_of_a_new_file(path: Path) -> None:
+async def test_a_follower_gets_the_first_entries_of_a_new_file(path: Path) -> None:
     journal = written(path, 2)
     heard: list[JournalRecord] = []
     records = journal.subscribe(0)
@@ -163,7 +163,7 @@ def test_a_crash_while_a_file_is_closed_loses_nothing(path: Path, crash: str) ->
     assert verify(path).entries == 6
 
 
-def test_a_file_that_cannot_be_closed_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rotation_continues_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -211,9 +211,7 @@ while True:
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 5, 8, 13])
-def test_what_was_acknowledged_survives_a_kill_while_files_come_and_go(
-    path: Path, signer: Signer, after: int
-) -> None:
+def test_acknowledged_entries_survive_a_kill_during_rotations(path: Path, signer: Signer, after: int) -> None:
     for _ in range(2):
         process = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -233,7 +231,7 @@ def test_what_was_acknowledged_survives_a_kill_while_files_come_and_go(
     journal.close()
 
 
-def test_who_reads_while_a_file_is_closed_misses_nothing(path: Path) -> None:
+def test_a_reader_misses_nothing_during_a_rotation(path: Path) -> None:
     journal = written(path, 40)
     before, first = journal.head.seq, len(closed_segments(path))
     files = open_files(path)
@@ -267,7 +265,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def test_a_disk_that_runs_full_costs_no_entry_that_was_acknowledged(small_disk: Path) -> None:
+def test_a_full_disk_loses_no_acknowledged_entry(small_disk: Path) -> None:
     path, ballast = small_disk / "audit.jsonl", small_disk / "ballast"
     ballast.write_bytes(b"b" * 50_000)
     journal = Journal.open(path, now=lambda: NOON, limits=RetentionLimits(segment_bytes=20_000))
@@ -289,7 +287,7 @@ def test_a_disk_that_runs_full_costs_no_entry_that_was_acknowledged(small_disk: 
     assert sorted(kept) == list(range(1, found.head.seq + 1))
 
 
-def test_a_torn_line_waits_for_room_to_be_set_aside(small_disk: Path) -> None:
+def test_a_torn_line_is_moved_once_the_disk_has_space(small_disk: Path) -> None:
     path, ballast = small_disk / "audit.jsonl", small_disk / "ballast"
     opened(path, RetentionLimits()).append(ENTRY)
     opened(path, RetentionLimits()).append(replace(ENTRY, why="w" * 60_000))
@@ -314,7 +312,7 @@ def test_a_torn_line_waits_for_room_to_be_set_aside(small_disk: Path) -> None:
 # what is removed
 
 
-def test_old_files_go_and_an_entry_says_so(path: Path) -> None:
+def test_old_files_are_removed_and_recorded(path: Path) -> None:
     journal = opened(path, RetentionLimits(segment_s=86400, keep_s=3 * 86400))
     for day in range(8):
         journal.append(replace(ENTRY, at=NOON + timedelta(days=day, minutes=1)))
@@ -332,7 +330,7 @@ def test_old_files_go_and_an_entry_says_so(path: Path) -> None:
     assert opened(path).head == found.head
 
 
-def test_files_beyond_the_room_for_them_go(path: Path) -> None:
+def test_files_beyond_the_size_limit_are_removed(path: Path) -> None:
     journal = written(path, 200, replace(SMALL, keep_bytes=12_000))
 
     assert sum(file.stat().st_size for file in every_file(path)) < 12_000 + 2 * 4000
@@ -340,7 +338,7 @@ def test_files_beyond_the_room_for_them_go(path: Path) -> None:
     assert journal.states() == {"chat": CHAT, "batch": BATCH}
 
 
-def test_a_clock_that_jumps_by_years_takes_few_files(path: Path) -> None:
+def test_a_clock_that_jumps_by_years_removes_few_files(path: Path) -> None:
     journal = written(path, 120)
     before = len(closed_segments(path))
     journal.append(replace(ENTRY, at=NOON + timedelta(days=4000)))
@@ -369,7 +367,7 @@ def test_a_crash_between_removals_is_no_tampering(path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [1, 2])
-def test_files_that_somebody_else_removed_are_missed(path: Path, left: int) -> None:
+def test_files_removed_by_another_program_are_reported_missing(path: Path, left: int) -> None:
     written(path, 60).close()
     gone = closed_segments(path)[:-left] if left < len(closed_segments(path)) else closed_segments(path)
     for segment in gone:
@@ -391,7 +389,7 @@ def test_a_start_without_the_files_before_it_is_refused_unless_an_entry_removed_
 
 
 @pytest.mark.parametrize("line", [0, -1], ids=["first", "last"])
-def test_a_start_looks_at_both_ends_of_each_closed_file(path: Path, line: int) -> None:
+def test_a_start_checks_both_ends_of_each_closed_file(path: Path, line: int) -> None:
     written(path, 60).close()
     middle = closed_segments(path)[1].path
     lines = middle.read_bytes().splitlines(keepends=True)
@@ -402,7 +400,7 @@ def test_a_start_looks_at_both_ends_of_each_closed_file(path: Path, line: int) -
         opened(path)
 
 
-def test_a_start_misses_a_file_in_the_middle_and_one_under_another_name(path: Path) -> None:
+def test_a_start_finds_a_missing_or_renamed_file(path: Path) -> None:
     written(path, 60).close()
     _, second, third, *_ = closed_segments(path)
     aside = second.path.rename(path.with_name("aside"))
@@ -414,7 +412,7 @@ def test_a_start_misses_a_file_in_the_middle_and_one_under_another_name(path: Pa
         opened(path)
 
 
-def test_a_start_takes_no_closed_file_that_ends_with_a_forged_signature(path: Path, signer: Signer) -> None:
+def test_a_start_rejects_a_closed_file_with_a_forged_signature(path: Path, signer: Signer) -> None:
     written(path, 60, SMALL, signer).close()
     files = {file: file.read_bytes().splitlines(keepends=True) for file in every_file(path)}
     middle = closed_segments(path)[1].path
@@ -429,7 +427,7 @@ def test_a_start_takes_no_closed_file_that_ends_with_a_forged_signature(path: Pa
         opened(path, SMALL, signer)
 
 
-def test_an_end_that_was_taken_away_is_not_written_anew(path: Path) -> None:
+def test_a_missing_open_file_is_not_created_again(path: Path) -> None:
     written(path, 40).close()
     path.unlink()
 
@@ -553,7 +551,7 @@ def test_an_end_that_no_crash_leaves_is_tampering(path: Path, end: Callable[[byt
 # checkpoints
 
 
-def test_every_so_many_entries_and_at_each_stop_all_before_is_signed(path: Path, signer: Signer) -> None:
+def test_signs_at_the_interval_and_at_each_stop(path: Path, signer: Signer) -> None:
     journal = written(path, 250, RetentionLimits(), signer)
     journal.close()
 
@@ -579,7 +577,7 @@ def test_a_stop_right_after_a_start_signs_nothing_twice(path: Path, signer: Sign
     assert len(every_record(path)) == 6
 
 
-def test_what_was_chained_anew_lacks_the_signature(path: Path, signer: Signer) -> None:
+def test_a_rechained_edit_lacks_the_signature(path: Path, signer: Signer) -> None:
     written(path, 250, RetentionLimits(), signer).close()
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(rechain(lines, 120)))
@@ -592,7 +590,7 @@ def test_what_was_chained_anew_lacks_the_signature(path: Path, signer: Signer) -
 
 
 @pytest.mark.parametrize("at", [120, 0])
-def test_checkpoints_that_were_taken_away_are_missed(path: Path, signer: Signer, at: int) -> None:
+def test_removed_checkpoints_are_found(path: Path, signer: Signer, at: int) -> None:
     written(path, 450, RetentionLimits(), signer).close()
     lines = path.read_bytes().splitlines(keepends=True)
     kept = [line for n, line in enumerate(lines) if n < at or b'"audit.checkpoint"' not in line]
@@ -604,7 +602,7 @@ def test_checkpoints_that_were_taken_away_are_missed(path: Path, signer: Signer,
     assert "were removed" in found.problem
 
 
-def test_what_was_chained_anew_after_the_last_checkpoint_shows_against_a_pin_alone(
+def test_a_rechained_edit_after_the_last_checkpoint_is_found_with_a_pin_only(
     path: Path, signer: Signer
 ) -> None:
     journal = written(path, 150, RetentionLimits(), signer)
@@ -616,7 +614,7 @@ def test_what_was_chained_anew_after_the_last_checkpoint_shows_against_a_pin_alo
     assert not verify(path, keys=signer.public_keys, pins=[pin]).ok
 
 
-def test_a_signature_of_another_key_is_not_taken(path: Path, signer: Signer, tmp_path: Path) -> None:
+def test_rejects_a_signature_of_another_key(path: Path, signer: Signer, tmp_path: Path) -> None:
     written(path, 5, RetentionLimits(), checkpoints.create_signer(tmp_path / "other.key")).close()
 
     found = verify(path, keys=signer.public_keys)
@@ -625,7 +623,7 @@ def test_a_signature_of_another_key_is_not_taken(path: Path, signer: Signer, tmp
     assert "with a key that was not given" in found.problem
 
 
-def test_a_new_key_goes_on_where_the_old_one_stopped(path: Path, signer: Signer, tmp_path: Path) -> None:
+def test_a_new_key_continues_after_the_old_one(path: Path, signer: Signer, tmp_path: Path) -> None:
     other = checkpoints.create_signer(tmp_path / "other.key")
     written(path, 5, RetentionLimits(), signer).close()
     journal = opened(path, RetentionLimits(), other)
@@ -644,7 +642,7 @@ def test_a_journal_older_than_its_key_is_signed_from_the_start(path: Path, signe
     assert verify(path, keys=signer.public_keys).ok
 
 
-def test_the_private_key_is_its_owners_alone(tmp_path: Path, signer: Signer) -> None:
+def test_only_the_owner_may_read_the_private_key(tmp_path: Path, signer: Signer) -> None:
     key = tmp_path / "audit.key"
 
     assert key.stat().st_mode & 0o777 == 0o600
@@ -658,7 +656,9 @@ def test_the_private_key_is_its_owners_alone(tmp_path: Path, signer: Signer) -> 
         checkpoints.create_signer(key)
 
 
-def test_systemd_hands_the_key_over(tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_the_key_from_systemd_credentials(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     empty = tmp_path / "state"
     empty.mkdir()
@@ -671,7 +671,7 @@ def test_systemd_hands_the_key_over(tmp_path: Path, signer: Signer, monkeypatch:
     assert checkpoints.find_signer(empty) is None
 
 
-def test_what_is_no_key_is_said(tmp_path: Path) -> None:
+def test_reports_an_invalid_key(tmp_path: Path) -> None:
     (tmp_path / "audit.key").write_text("not a key")
     (tmp_path / "audit.key").chmod(0o600)
 
@@ -681,7 +681,7 @@ def test_what_is_no_key_is_said(tmp_path: Path) -> None:
         checkpoints.load_public_keys(tmp_path / "audit.key")
 
 
-def test_a_pin_older_than_what_is_kept_is_said(path: Path) -> None:
+def test_reports_a_pin_older_than_the_first_entry(path: Path) -> None:
     written(path, 200, replace(SMALL, keep_bytes=12_000)).close()
 
     with pytest.raises(JournalError, match="give a later pin"):
@@ -691,7 +691,7 @@ def test_a_pin_older_than_what_is_kept_is_said(path: Path) -> None:
 # the config
 
 
-def test_the_config_says_when_files_are_closed_and_how_long_they_stay() -> None:
+def test_the_config_sets_rotation_and_retention() -> None:
     table = AuditTable.model_validate({"segment_mb": 1, "segment_age": "1h", "keep_mb": 10, "keep": "30d"})
 
     assert limits(AuditTable()) == RetentionLimits()
@@ -700,6 +700,6 @@ def test_the_config_says_when_files_are_closed_and_how_long_they_stay() -> None:
     )
 
 
-def test_a_limit_that_makes_no_sense_is_named_with_its_key(tmp_path: Path) -> None:
+def test_an_invalid_limit_is_named_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\[agent\] audit\.keep_mb: "):
         parse_config("[agent.audit]\nkeep_mb = 0\n", here=tmp_path)

@@ -29,11 +29,11 @@ def complaints(text: str) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_nobody_is_told_unless_the_config_says_so() -> None:
+def test_no_receivers_by_default() -> None:
     assert (parsed("").notify, parsed("").public_url) == ((), "")
 
 
-def test_receivers_are_called_as_the_config_says_or_by_their_kind() -> None:
+def test_receivers_have_the_configured_name_or_their_kind() -> None:
     found = parsed("""
         [api]
         public_url = "https://trimtab.example.org/console/"
@@ -58,7 +58,7 @@ def test_receivers_are_called_as_the_config_says_or_by_their_kind() -> None:
     assert found.public_url == "https://trimtab.example.org/console"
 
 
-def test_what_systemd_hands_over_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slack.url").write_text("https://hooks.example.org/x")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
 
@@ -104,7 +104,9 @@ def test_what_is_wrong_is_named(text: str, said: str) -> None:
 def test_two_of_a_kind_need_names() -> None:
     one = '[[notify]]\nkind = "slack"\nurl = "https://a"\n'
 
-    assert complaints(one * 2) == ["[[notify]] name: slack is the name of 2 receivers: give each its own"]
+    assert complaints(one * 2) == [
+        "[[notify]] name: slack is the name of 2 receivers: give each its own name"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_two_of_a_kind_need_names() -> None:
         "http://[::1",
     ],
 )
-def test_the_consoles_url_must_be_one_that_links_can_begin_with(url: str) -> None:
+def test_rejects_a_public_url_that_cannot_start_links(url: str) -> None:
     (said,) = complaints(f'[api]\npublic_url = "{url}"')
 
     assert said.startswith("[api] public_url: ")

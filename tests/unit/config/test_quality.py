@@ -18,8 +18,8 @@ def target(text: str, here: Path = Path("/etc/trimtab")) -> Target:
     return found
 
 
-def test_our_own_prompts_are_asked_where_nothing_is_said() -> None:
-    assert target("").exam == GoldenPromptOptions()
+def test_shipped_prompts_are_the_default() -> None:
+    assert target("").quality == GoldenPromptOptions()
     assert len(set(PROMPTS)) == len(PROMPTS) >= LEAST
 
 
@@ -33,7 +33,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
         at_most = "30m"
     """
 
-    assert target(text, tmp_path).exam == GoldenPromptOptions(
+    assert target(text, tmp_path).quality == GoldenPromptOptions(
         prompts=(*LINES, "of\ntwo lines"),
         own=True,
         command=("lm_eval", "--url", "{green}/v1"),
@@ -51,13 +51,13 @@ def test_everything_is_read(tmp_path: Path) -> None:
             "[targets.quality] prompts: /etc/trimtab/nowhere.txt: cannot be read: No",
         ),
         ("prompts = 5", "[targets.quality] prompts: must be a path, not 5"),
-        ("command = ['lm_eval']", "[targets.quality] command: has no {green} in any of its words"),
+        ("command = ['lm_eval']", "[targets.quality] command: has no {green} in any argument"),
         ("command = 'lm_eval {green}'", "[targets.quality] command: must be a list"),
         ("always = 1", "[targets.quality] always: must be true or false, not 1"),
         ("at_most = 0", "[targets.quality] at_most: must be longer than 0 s"),
     ],
 )
-def test_a_wrong_wish_is_named(text: str, expected: str) -> None:
+def test_a_wrong_option_is_named(text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as error:
         target(text)
 
@@ -67,16 +67,16 @@ def test_a_wrong_wish_is_named(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"one\ntwo\n", "has 2 different prompts: 8 at least"),
+        (b"one\ntwo\n", "has 2 different prompts: give 8 to 1000"),
         (b"the same\n" * 20, "has 1 different prompts"),
-        (b'{"prompt": "a"}\n{"prompt"\n', "line 2 begins as JSON but is none"),
-        (b'{"text": "a"}\n', 'line 1 has no "prompt" that is a text'),
+        (b'{"prompt": "a"}\n{"prompt"\n', "line 2 starts like JSON but is invalid"),
+        (b'{"text": "a"}\n', 'line 1 has no "prompt" string'),
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"x" * (2**20 + 1), "is larger than 1048576 bytes"),
         (b"\n".join(b"%d" % number for number in range(1001)), "has 1001 different prompts"),
     ],
 )
-def test_a_file_that_holds_no_prompts_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_rejects_a_file_without_valid_prompts(tmp_path: Path, content: bytes, expected: str) -> None:
     (tmp_path / "golden.txt").write_bytes(content)
 
     with pytest.raises(ConfigError) as error:

@@ -71,7 +71,7 @@ def folded(*samples: EngineSample) -> Aggregator:
     return fold
 
 
-def test_a_signal_is_weighted_by_the_time_each_scrape_speaks_for() -> None:
+def test_a_signal_is_weighted_by_the_time_that_each_scrape_covers() -> None:
     quick = [scrape(number, running=0) for number in range(1, 16)]
     slow = [scrape(20, interval_s=5, running=10), scrape(25, interval_s=5, running=10), scrape(30, running=4)]
 
@@ -99,23 +99,21 @@ def test_an_interval_that_crosses_the_middle_counts_in_both_halves() -> None:
         pytest.param([1, 30], 30, 2 / 30, id="two scrapes"),
     ],
 )
-def test_coverage_is_the_share_of_seconds_that_a_scrape_speaks_for(
-    seconds: range, at_s: float, coverage: float
-) -> None:
+def test_coverage_is_the_share_of_covered_seconds(seconds: range, at_s: float, coverage: float) -> None:
     assert read(folded(*(scrape(number) for number in seconds)), at_s).coverage == pytest.approx(coverage)
 
 
-def test_a_scrape_after_a_long_silence_speaks_only_for_its_last_seconds() -> None:
+def test_a_scrape_after_a_long_gap_covers_only_its_last_seconds() -> None:
     assert read(folded(scrape(1), scrape(30, interval_s=29))).coverage == pytest.approx(6 / 30)
 
 
 @pytest.mark.parametrize("at_s", [31, 0.5], ids=["too old", "not yet"])
-def test_nothing_fresh_is_no_reading(at_s: float) -> None:
+def test_no_reading_without_a_fresh_scrape(at_s: float) -> None:
     assert folded(scrape(1)).reading("r0", second(at_s)) is None
     assert folded(scrape(1)).reading("r1", second(1)) is None
 
 
-def test_a_first_scrape_alone_tells_the_gauges_and_no_rate() -> None:
+def test_a_first_scrape_gives_gauges_and_no_rate() -> None:
     reading = read(folded(scrape(30, interval_s=0, running=7)))
 
     assert (reading.running.mean, reading.running.late, reading.coverage) == (7, 7, 0)
@@ -136,7 +134,7 @@ def test_counters_become_rates_and_a_ratio() -> None:
     assert reading.prefix_hit_ratio == 0.25
 
 
-def test_what_a_server_does_not_have_is_unknown_not_zero() -> None:
+def test_a_missing_metric_is_unknown_not_zero() -> None:
     bare = replace(scrape(30), kv_usage=None, missing=frozenset({"num_preemptions", "prompt_tokens"}))
 
     reading = read(folded(scrape(29), bare))
@@ -213,7 +211,7 @@ def test_refusals_never_raise_goodput(served_at: list[int], refused_at: list[int
 
 
 @given(st.lists(st.sampled_from(get_args(RequestOutcome))), st.integers(0, 20))
-def test_every_attempt_is_in_an_arm_once_and_arms_add_up(outcomes: list[RequestOutcome], cut: int) -> None:
+def test_every_attempt_is_counted_once(outcomes: list[RequestOutcome], cut: int) -> None:
     requests = [request(outcome) for outcome in outcomes]
     arm = count_requests(requests, FULL_SLO)
 
@@ -223,7 +221,7 @@ def test_every_attempt_is_in_an_arm_once_and_arms_add_up(outcomes: list[RequestO
     assert sum(arm.e2e) == arm.total - arm.errors
 
 
-def test_what_is_above_an_objective_is_counted_exactly() -> None:
+def test_requests_above_an_objective_are_counted_exactly() -> None:
     requests = [
         request(ttft_s=0.5, duration_s=2.0, tokens=16),  # on the edge of all three
         request(ttft_s=0.51, duration_s=2.01, tokens=16),
@@ -251,7 +249,7 @@ def test_what_is_above_an_objective_is_counted_exactly() -> None:
         )
     )
 )
-def test_late_is_what_was_answered_and_did_not_meet_the_slo(requests: list[Request]) -> None:
+def test_late_counts_answered_requests_outside_the_slo(requests: list[Request]) -> None:
     answered = [request for request in requests if request.outcome == "ok"]
 
     assert count_requests(requests, FULL_SLO).late == sum(
@@ -364,13 +362,13 @@ def test_gpus_and_series_are_those_of_the_last_fresh_sample() -> None:
     assert (read(fold, 60).gpus, read(fold, 60).series) == ((), {})
 
 
-def test_facts_said_once_stay_known() -> None:
+def test_facts_are_kept_after_their_last_scrape() -> None:
     first = replace(scrape(1), facts={"version": "0.32.0"})
 
     assert read(folded(first, scrape(60)), 60).facts == {"version": "0.32.0"}
 
 
-def test_arms_are_what_came_since_the_last_call() -> None:
+def test_request_counts_start_at_the_last_call() -> None:
     fold = Aggregator()
     fold.add(RequestSample(at=second(1), requests=(request(), request("failed"), request(server="r1"))))
     first = fold.take_request_counts(second(1))
@@ -381,7 +379,7 @@ def test_arms_are_what_came_since_the_last_call() -> None:
     assert fold.take_request_counts(second(3)) == {}
 
 
-def test_a_pulse_is_what_the_engine_said_last_and_each_scrape_counts_once() -> None:
+def test_a_pulse_has_the_last_state_and_counts_each_scrape_once() -> None:
     busy = replace(
         scrape(2, waiting=3), prompt_tokens=5, generation_tokens=7, prefix_queries=4, prefix_hits=1
     )
@@ -398,7 +396,7 @@ def test_a_pulse_is_what_the_engine_said_last_and_each_scrape_counts_once() -> N
     assert again == Pulse(age_s=1.5, running=4, waiting=1, tokens=24)
 
 
-def test_a_pulse_says_once_that_the_process_is_another_one() -> None:
+def test_a_pulse_reports_a_restart_once() -> None:
     fold = folded(scrape(1, interval_s=0))
     fold.take_pulses(second(1))
     fold.add(scrape(2))
@@ -417,13 +415,13 @@ def test_tokens_that_a_server_does_not_count_are_unknown_not_none() -> None:
     assert fold.take_pulses(second(2))["r0"].tokens is None
 
 
-def test_pulses_that_nobody_fetches_do_not_pile_up() -> None:
+def test_untaken_pulses_are_bounded() -> None:
     fold = folded(*(scrape(number) for number in range(1000)))
 
     assert len(fold._servers["r0"].new_samples) == MAX_NEW_SAMPLES
 
 
-def test_blind_is_what_the_source_of_requests_has_said() -> None:
+def test_blind_is_the_reason_of_the_lost_request_source() -> None:
     fold, seen = Aggregator(), []
     for source, available in [
         ("nvidia_smi", False),
@@ -437,7 +435,7 @@ def test_blind_is_what_the_source_of_requests_has_said() -> None:
     assert [*seen, fold.blind] == ["", "", "proxy_requests: it left", "proxy_requests: it left", ""]
 
 
-def test_arms_that_nobody_fetches_do_not_pile_up() -> None:
+def test_untaken_request_counts_are_bounded() -> None:
     fold = Aggregator(most=10)
     fold.add(RequestSample(at=second(1), requests=(request(),) * (PENDING * 2 + 1)))
 
@@ -455,7 +453,7 @@ def test_the_window_forgets() -> None:
     assert len(fold._servers["r0"].requests) <= 61
 
 
-def test_a_server_that_fell_silent_or_was_retired_is_forgotten() -> None:
+def test_a_silent_or_retired_server_is_forgotten() -> None:
     fold = folded(scrape(1), replace(scrape(1), server="r1"))
     fold.add(SourceState(at=second(1), source="vllm_metrics r1", available=True))
     fold.add(SourceState(at=second(1), source="nvidia_smi", available=True))
@@ -469,7 +467,7 @@ def test_a_server_that_fell_silent_or_was_retired_is_forgotten() -> None:
     assert not fold._servers
 
 
-def test_sources_are_as_last_said_and_bounded() -> None:
+def test_sources_keep_their_last_state_and_are_bounded() -> None:
     fold = Aggregator()
     for number in range(SOURCES + 1):
         fold.add(SourceState(at=second(number), source=f"source {number}", available=True))
@@ -491,7 +489,7 @@ def test_sources_are_as_last_said_and_bounded() -> None:
         {"itl": Buckets(edges=(1.0,), counts=(1,), sum=1.0)},
     ],
 )
-def test_a_number_that_is_none_changes_nothing(broken: dict[str, float]) -> None:
+def test_a_sample_with_an_invalid_number_is_skipped(broken: dict[str, float]) -> None:
     fold = folded(scrape(29))
     before = read(fold)
 
@@ -503,7 +501,7 @@ def test_a_number_that_is_none_changes_nothing(broken: dict[str, float]) -> None
 
 
 @pytest.mark.parametrize("options", [{"span_s": 0.0}, {"fresh_s": -1.0}, {"most": 0}])
-def test_a_window_of_nothing_is_refused(options: dict[str, float]) -> None:
+def test_rejects_an_empty_window(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="above 0"):
         Aggregator(**options)  # type: ignore[arg-type]
 
@@ -518,7 +516,7 @@ scrapes = st.builds(
 
 
 @given(samples=st.lists(scrapes, min_size=1, max_size=40), at_s=st.floats(0, 70))
-def test_any_scrapes_make_a_reading_that_holds_together(samples: list[EngineSample], at_s: float) -> None:
+def test_any_scrapes_make_a_consistent_reading(samples: list[EngineSample], at_s: float) -> None:
     fold, again = folded(*samples), folded(*samples)
 
     reading = fold.reading("r0", second(at_s))
@@ -532,7 +530,7 @@ def test_any_scrapes_make_a_reading_that_holds_together(samples: list[EngineSamp
 
 
 @given(st.lists(st.integers(0, 5), max_size=20))
-def test_arms_lose_and_double_nothing(batches: list[int]) -> None:
+def test_no_request_is_lost_or_counted_twice(batches: list[int]) -> None:
     fold, total = Aggregator(), RequestCounts()
     for number, size in enumerate(batches):
         fold.add(RequestSample(at=second(number), requests=(request(),) * size))
@@ -544,7 +542,7 @@ def test_arms_lose_and_double_nothing(batches: list[int]) -> None:
     assert total == count_requests([request()] * sum(batches))
 
 
-def test_what_happened_to_a_server_is_read_while_it_is_in_the_window() -> None:
+def test_incidents_are_in_the_reading_while_in_the_window() -> None:
     fold = folded(*(scrape(at_s) for at_s in range(70)))
     ours = Incident(at=second(20), server="r0", what="oom", why="the kernel killed a process of it")
 

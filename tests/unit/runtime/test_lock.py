@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from agent.domain.errors import JournalError
-from agent.runtime.lock import held
+from agent.runtime.lock import hold_lock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from agent.runtime.lock import held
-with held(Path(sys.argv[1])):
+from agent.runtime.lock import hold_lock
+with hold_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -32,17 +32,17 @@ def holder(state_dir: Path) -> "subprocess.Popen[str]":
     return process
 
 
-def test_a_second_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+def test_a_second_process_is_rejected_with_the_pid_of_the_holder(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         with (
             pytest.raises(JournalError, match=rf"another trimtab works here \(pid {process.pid}\)"),
-            held(tmp_path),
+            hold_lock(tmp_path),
         ):
             pass
         process.kill()
         process.wait()
 
-    with held(tmp_path):
+    with hold_lock(tmp_path):
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
@@ -57,9 +57,9 @@ def test_the_lock_is_held_though_not_a_byte_can_be_written(tmp_path: Path) -> No
 
 
 def test_the_lock_is_free_again_after_use(tmp_path: Path) -> None:
-    with held(tmp_path):
+    with hold_lock(tmp_path):
         pass
-    with held(tmp_path):
+    with hold_lock(tmp_path):
         pass
 
     assert (tmp_path / "lock").exists()
@@ -68,28 +68,28 @@ def test_the_lock_is_free_again_after_use(tmp_path: Path) -> None:
 def test_the_state_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
     state_dir = tmp_path / "var" / "trimtab"
 
-    with held(state_dir):
+    with hold_lock(state_dir):
         assert state_dir.stat().st_mode & 0o777 == 0o700
         assert (state_dir / "lock").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_started_server_does_not_keep_the_lock(tmp_path: Path) -> None:
-    with held(tmp_path):
+    with hold_lock(tmp_path):
         child = subprocess.Popen(["sleep", "60"])
     try:
-        with held(tmp_path):
+        with hold_lock(tmp_path):
             pass
     finally:
         child.kill()
         child.wait()
 
 
-def test_a_state_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
+def test_an_impossible_state_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     impossible = tmp_path / "file" / "state"
 
-    with pytest.raises(JournalError, match="file/state: cannot be used as the state"), held(impossible):
+    with pytest.raises(JournalError, match="file/state: cannot be used as the state"), hold_lock(impossible):
         pass
 
 
@@ -97,7 +97,7 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "lock").symlink_to(tmp_path / "victim")
 
-    with pytest.raises(JournalError, match="cannot be used"), held(tmp_path):
+    with pytest.raises(JournalError, match="cannot be used"), hold_lock(tmp_path):
         pass
 
     assert (tmp_path / "victim").read_text() == "precious"

@@ -20,44 +20,44 @@ def engine() -> FakeEngine:
     return engine
 
 
-def test_all_who_ask_at_once_are_told_by_one_reading(engine: FakeEngine) -> None:
+def test_concurrent_requests_share_one_read(engine: FakeEngine) -> None:
     engine.log_takes_s = 0.2
 
     async def story() -> None:
-        tails = ServerLogs(engine)
+        logs = ServerLogs(engine)
 
-        told = await asyncio.gather(*(tails.of(GREEN) for _ in range(20)))
+        found = await asyncio.gather(*(logs.read(GREEN) for _ in range(20)))
 
-        assert told == [("loading", "loaded")] * 20
+        assert found == [("loading", "loaded")] * 20
         assert engine.logs_read == 1
 
     in_no_time(story())
 
 
-def test_it_is_read_again_after_a_moment(engine: FakeEngine) -> None:
+def test_the_log_is_read_again_after_a_second(engine: FakeEngine) -> None:
     async def story() -> None:
-        tails = ServerLogs(engine)
-        await tails.of(GREEN)
+        logs = ServerLogs(engine)
+        await logs.read(GREEN)
         engine.logs[GREEN.name] = ("serving",)
 
-        at_once = await tails.of(GREEN)
+        at_once = await logs.read(GREEN)
         await asyncio.sleep(FRESH_S)
-        later = await tails.of(GREEN)
+        later = await logs.read(GREEN)
 
         assert (at_once, later) == (("loading", "loaded"), ("serving",))
 
     in_no_time(story())
 
 
-def test_a_reading_that_hangs_keeps_nobody_waiting_and_is_not_begun_again(engine: FakeEngine) -> None:
+def test_a_hanging_read_times_out_and_is_not_started_twice(engine: FakeEngine) -> None:
     engine.log_takes_s = 3600
 
     async def story() -> None:
-        tails, began = ServerLogs(engine), asyncio.get_running_loop().time()
+        logs, began = ServerLogs(engine), asyncio.get_running_loop().time()
 
         for _ in range(3):
-            with pytest.raises(ActError, match=f"not there within {LONGEST_S:g} s"):
-                await tails.of(GREEN)
+            with pytest.raises(ActError, match=f"takes more than {LONGEST_S:g} s"):
+                await logs.read(GREEN)
 
         assert asyncio.get_running_loop().time() - began == 3 * LONGEST_S
         assert engine.logs_read == 1
@@ -69,25 +69,25 @@ def test_a_log_that_cannot_be_read_is_tried_again(engine: FakeEngine) -> None:
     engine.unreadable = "docker: the log of chat-r1: no Engine"
 
     async def story() -> None:
-        tails = ServerLogs(engine)
+        logs = ServerLogs(engine)
         with pytest.raises(ActError, match="no Engine"):
-            await tails.of(GREEN)
+            await logs.read(GREEN)
 
         engine.unreadable = ""
         await asyncio.sleep(FRESH_S)
 
-        assert await tails.of(GREEN) == ("loading", "loaded")
+        assert await logs.read(GREEN) == ("loading", "loaded")
 
     in_no_time(story())
 
 
-def test_each_server_has_its_own(engine: FakeEngine) -> None:
+def test_each_server_has_its_own_log(engine: FakeEngine) -> None:
     engine.logs["chat-r2"] = ("another",)
 
     async def story() -> None:
-        tails = ServerLogs(engine)
+        logs = ServerLogs(engine)
 
-        assert await tails.of(GREEN) == ("loading", "loaded")
-        assert await tails.of(Server(name="chat-r2", setting={})) == ("another",)
+        assert await logs.read(GREEN) == ("loading", "loaded")
+        assert await logs.read(Server(name="chat-r2", setting={})) == ("another",)
 
     in_no_time(story())

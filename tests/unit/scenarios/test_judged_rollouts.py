@@ -30,15 +30,13 @@ pytestmark = pytest.mark.timeout(300)  # seconds of arithmetic, on a machine tha
 
 
 @pytest.mark.parametrize("profile", [CALM, STALLS, DRIFT], ids=lambda profile: profile.name)
-def test_an_equal_green_is_never_taken_back_for_cause(tmp_path: Path, profile: Profile) -> None:
+def test_an_equal_green_is_never_rolled_back_as_worse(tmp_path: Path, profile: Profile) -> None:
     told = tell(replace(CASE, profile=profile), tmp_path)
     assert told.result in {"promoted", "undecided"}, told
 
 
 @pytest.mark.parametrize("green", BAD, ids=lambda green: green.name)
-def test_a_bad_green_is_taken_back_and_blue_has_everything_without_a_start(
-    tmp_path: Path, green: Green
-) -> None:
+def test_a_bad_green_is_rolled_back_without_a_restart_of_blue(tmp_path: Path, green: Green) -> None:
     slow = replace(green, turns_in_hold_s=30.0) if green.turns_in_hold_s is not None else green
     smoke, parity, hold = PLAN.steps
     steps = (smoke, replace(parity, at_most_s=1800), replace(hold, at_least_s=600, at_most_s=1800))
@@ -56,7 +54,7 @@ def test_a_bad_green_is_taken_back_and_blue_has_everything_without_a_start(
     assert told.launches == 0
 
 
-def test_a_minute_without_records_is_held_and_what_was_known_before_counts_again(tmp_path: Path) -> None:
+def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_path: Path) -> None:
     async def plot() -> tuple[State, State, State, Told]:
         async with telling(CASE, tmp_path) as story:
             await story.begin()
@@ -78,7 +76,7 @@ def test_a_minute_without_records_is_held_and_what_was_known_before_counts_again
 
 
 @pytest.mark.parametrize("weight", [50, 100])
-def test_after_two_minutes_without_records_green_waits_without_traffic_and_comes_back(
+def test_after_two_minutes_without_records_green_loses_traffic_until_they_return(
     tmp_path: Path, weight: int
 ) -> None:
     async def plot() -> tuple[State, dict[str, int], Told]:
@@ -99,7 +97,7 @@ def test_after_two_minutes_without_records_green_waits_without_traffic_and_comes
     assert told.parked == 1
 
 
-def test_records_that_never_come_back_promote_nothing_and_blame_nobody(tmp_path: Path) -> None:
+def test_a_lasting_loss_of_records_neither_promotes_nor_blames(tmp_path: Path) -> None:
     async def plot() -> Told:
         async with telling(CASE, tmp_path) as story:
             await story.begin()
@@ -112,7 +110,7 @@ def test_records_that_never_come_back_promote_nothing_and_blame_nobody(tmp_path:
     assert "no verdict at 50 % within" in told.why
 
 
-def test_without_scrapes_the_records_are_evidence_enough(tmp_path: Path) -> None:
+def test_request_records_suffice_without_scrapes(tmp_path: Path) -> None:
     async def plot() -> Told:
         async with telling(CASE, tmp_path) as story:
             await story.begin()
@@ -123,9 +121,7 @@ def test_without_scrapes_the_records_are_evidence_enough(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("weight", [50, 100])
-def test_a_daemon_that_starts_again_goes_on_with_evidence_at_most_ten_seconds_old(
-    tmp_path: Path, weight: int
-) -> None:
+def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight: int) -> None:
     async def plot() -> tuple[State, State, Told]:
         async with telling(CASE, tmp_path) as story:
             await story.begin()
@@ -147,7 +143,7 @@ def test_a_daemon_that_starts_again_goes_on_with_evidence_at_most_ten_seconds_ol
     assert told.result == "promoted", told
 
 
-def test_an_incident_of_both_sides_is_held_and_nobody_is_blamed(tmp_path: Path) -> None:
+def test_an_incident_on_both_sides_holds_the_step(tmp_path: Path) -> None:
     both = Profile(name="incident", incident_s=(60.0, 240.0), incident_errors=0.5)
 
     async def plot() -> tuple[State, Told]:
@@ -163,14 +159,14 @@ def test_an_incident_of_both_sides_is_held_and_nobody_is_blamed(tmp_path: Path) 
     assert told.held_s >= 60
 
 
-def test_an_incident_that_began_beside_blue_is_not_blamed_on_green_alone(tmp_path: Path) -> None:
+def test_an_incident_that_began_with_blue_present_is_not_evidence_against_green_alone(tmp_path: Path) -> None:
     both = Profile(name="incident", incident_s=(60.0, 360.0), incident_errors=0.06)
     told = tell(replace(CASE, profile=both), tmp_path)
     assert told.result in {"promoted", "undecided"}, told
     assert told.steps_s.get(100, 360.0) >= 360.0
 
 
-def test_what_turns_bad_in_the_hold_back_is_on_blue_again_within_seconds_of_the_verdict(
+def test_a_failure_in_the_hold_step_rolls_back_to_blue_within_seconds(
     tmp_path: Path,
 ) -> None:
     late = Green(name="late", faults=Faults(), turns_in_hold_s=600.0)

@@ -104,7 +104,7 @@ async def approve(loop: TargetLoop) -> None:
     )
 
 
-def test_a_suggestion_is_promoted_and_every_step_is_in_the_journal(tmp_path: Path) -> None:
+def test_a_promotion_records_every_step_in_the_journal(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
 
     async def story() -> None:
@@ -136,7 +136,7 @@ def test_a_suggestion_is_promoted_and_every_step_is_in_the_journal(tmp_path: Pat
     assert [action for action in dict.fromkeys(actions) if action in expected] == expected
 
 
-def test_three_servers_give_their_places_one_after_the_other(tmp_path: Path) -> None:
+def test_three_servers_are_replaced_one_by_one(tmp_path: Path) -> None:
     fleet = [replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}") for n in range(3)]
     engine, traffic = FakeEngine(*fleet, takes_s=3), FakeTraffic()
     engine.prospect = PreflightResult(strategy="replace", why="no room")
@@ -157,7 +157,7 @@ def test_three_servers_give_their_places_one_after_the_other(tmp_path: Path) -> 
     assert verify(tmp_path / "audit.jsonl").ok
 
 
-def test_a_swap_that_fails_starts_blue_again_and_nobody_is_sent_to_a_stopped_server(tmp_path: Path) -> None:
+def test_a_failed_swap_restarts_blue_and_routes_nothing_to_a_stopped_server(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
     engine.prospect = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
@@ -181,7 +181,7 @@ def test_a_swap_that_fails_starts_blue_again_and_nobody_is_sent_to_a_stopped_ser
     assert 40.0 in {route.closed_s for _, route in traffic.calls}
 
 
-def test_a_green_that_answers_wrongly_goes_and_its_answers_stay_out_of_the_journal(tmp_path: Path) -> None:
+def test_a_green_with_wrong_answers_is_retired_and_its_answers_are_not_recorded(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
     engine.wrong_answers["chat-r1"] = "a private matter"
 
@@ -201,7 +201,7 @@ def test_a_green_that_answers_wrongly_goes_and_its_answers_stay_out_of_the_journ
     assert PROMPTS[0] not in written
 
 
-def test_the_only_server_answers_before_it_stops_and_green_is_held_up_to_that(tmp_path: Path) -> None:
+def test_a_swap_examines_blue_before_its_stop_and_compares_green_with_it(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
     engine.prospect = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
@@ -225,7 +225,7 @@ def test_the_only_server_answers_before_it_stops_and_green_is_held_up_to_that(tm
     ]
 
 
-def test_a_bad_green_goes_and_the_journal_counts_who_met_it(tmp_path: Path) -> None:
+def test_a_bad_green_is_retired_and_the_journal_counts_its_requests(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
 
     async def story() -> State:
@@ -241,7 +241,7 @@ def test_a_bad_green_goes_and_the_journal_counts_who_met_it(tmp_path: Path) -> N
     assert state.rollout.exposed.errors == state.rollout.exposed.total > 0
 
 
-def test_nothing_is_done_that_could_not_be_written_down(tmp_path: Path) -> None:
+def test_no_effect_is_performed_without_a_journal_entry(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
     async def story() -> None:
@@ -256,7 +256,7 @@ def test_nothing_is_done_that_could_not_be_written_down(tmp_path: Path) -> None:
     assert engine.calls == [("preflight", "chat-r0")]
 
 
-def test_an_abort_stops_a_launch_that_is_still_at_work(tmp_path: Path) -> None:
+def test_an_abort_cancels_a_running_launch(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=500), FakeTraffic()
 
     async def story() -> float:
@@ -273,7 +273,7 @@ def test_an_abort_stops_a_launch_that_is_still_at_work(tmp_path: Path) -> None:
     assert list(engine.servers) == [BLUE.name]
 
 
-def test_a_failure_of_the_engine_is_a_rollback_with_its_last_words(tmp_path: Path) -> None:
+def test_an_engine_failure_rolls_back_with_its_last_log_lines(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
     engine.next_error = ActError("exited with 2: unrecognized arguments", ("usage: …",))
 
@@ -291,9 +291,7 @@ def test_a_failure_of_the_engine_is_a_rollback_with_its_last_words(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seconds", range(0, 60, 4))
-def test_a_daemon_killed_at_any_second_is_followed_by_one_that_ends_whole(
-    tmp_path: Path, seconds: int
-) -> None:
+def test_a_daemon_killed_at_any_second_recovers_to_a_consistent_end(tmp_path: Path, seconds: int) -> None:
     engine, traffic = FakeEngine(replace(BLUE, ours=True), takes_s=3), FakeTraffic()
 
     async def story() -> tuple[State, dict[str, int]]:
@@ -313,7 +311,7 @@ def test_a_daemon_killed_at_any_second_is_followed_by_one_that_ends_whole(
     assert list(engine.servers) == [state.blue.name]
 
 
-def test_the_lease_ends_greens_share_when_nobody_renews_it(tmp_path: Path) -> None:
+def test_an_expired_lease_ends_greens_share(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
     async def story() -> dict[str, int]:
@@ -327,7 +325,7 @@ def test_the_lease_ends_greens_share_when_nobody_renews_it(tmp_path: Path) -> No
     assert in_no_time(story()) == {BLUE.name: 100}
 
 
-def test_a_server_that_hangs_in_the_canary_is_left(tmp_path: Path) -> None:
+def test_traffic_leaves_a_server_that_hangs_in_the_canary(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
     async def story() -> State:
@@ -345,7 +343,7 @@ def test_a_server_that_hangs_in_the_canary_is_left(tmp_path: Path) -> None:
     assert isinstance(state.blue, Server)
 
 
-def test_while_nothing_is_tried_the_fleet_is_calibrated_and_its_budget_counted(tmp_path: Path) -> None:
+def test_without_a_rollout_the_fleet_is_calibrated_and_its_budget_counted(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
     async def story() -> State:
@@ -360,7 +358,7 @@ def test_while_nothing_is_tried_the_fleet_is_calibrated_and_its_budget_counted(t
     assert sum(slot[1] for slot in state.budget.slots) >= 5 * 400
 
 
-def test_a_daemon_that_slept_while_another_took_over_ends_no_server(tmp_path: Path) -> None:
+def test_a_daemon_fenced_off_by_another_stops_no_server(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
 
     async def story() -> None:
@@ -380,7 +378,7 @@ def test_a_daemon_that_slept_while_another_took_over_ends_no_server(tmp_path: Pa
     assert set(engine.servers) == {BLUE.name, "chat-r1"}
 
 
-def test_of_two_daemons_that_took_the_same_epoch_the_second_to_speak_ends(tmp_path: Path) -> None:
+def test_of_two_daemons_with_one_epoch_the_second_writer_ends(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
     async def story() -> None:
@@ -402,14 +400,14 @@ def test_of_two_daemons_that_took_the_same_epoch_the_second_to_speak_ends(tmp_pa
     in_no_time(story())
 
 
-def test_a_server_that_is_still_being_retired_is_started_again_only_when_it_is_gone(tmp_path: Path) -> None:
-    engine, traffic, heard = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
+def test_a_launch_waits_for_a_running_retirement(tmp_path: Path) -> None:
+    engine, traffic, on_state = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
 
     async def story() -> None:
         performer = EffectRunner(
             engine=engine,
             traffic=traffic.bind(_site(tmp_path, 1)),
-            emit=heard.append,
+            emit=on_state.append,
             now=loop_now,
             epoch=1,
         )
@@ -420,5 +418,5 @@ def test_a_server_that_is_still_being_retired_is_started_again_only_when_it_is_g
 
     in_no_time(story())
 
-    assert [type(event) for event in heard] == [e.Retired, e.Launched]
+    assert [type(event) for event in on_state] == [e.Retired, e.Launched]
     assert list(engine.servers) == [BLUE.name]

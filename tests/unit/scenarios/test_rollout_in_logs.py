@@ -40,7 +40,7 @@ class Talking(FakeEngine):
         return await super().launch(server, deadline_s)
 
 
-def test_lines_of_a_rollout_name_it_and_others_do_not(tmp_path: Path, said: io.StringIO) -> None:
+def test_only_log_lines_of_a_rollout_name_it(tmp_path: Path, said: io.StringIO) -> None:
     async def story() -> None:
         async with running(tmp_path, Talking(BLUE, takes_s=3), FakeTraffic()) as loop:
             await approve(loop)

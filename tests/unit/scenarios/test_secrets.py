@@ -113,7 +113,7 @@ def test_each_logged_transition_pins_the_head_of_the_audit(tmp_path: Path) -> No
     assert all(hashes[pin["audit_seq"]] == pin["audit_head"] for pin in pins)
 
 
-def test_what_people_write_is_kept_but_for_secrets(tmp_path: Path) -> None:
+def test_texts_of_people_are_recorded_with_masked_secrets(tmp_path: Path) -> None:
     place = Place(tmp_path)
 
     async def story() -> list[JournalRecord]:
@@ -164,7 +164,7 @@ def test_a_refusal_quotes_no_secret(line: str) -> None:
         f'[targets.engine]\nkind = "process"\n[targets.engine.environment]\nHF_TOKEN = ["{HF}"]',
     ],
 )
-def test_a_complaint_about_a_config_quotes_no_secret(tmp_path: Path, table: str) -> None:
+def test_a_config_error_quotes_no_secret(tmp_path: Path, table: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse(f'[[targets]]\nname = "chat"\n{table}\n', here=tmp_path)
 

@@ -115,7 +115,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_nothing_new_starts_and_the_daemon_lives(place: Place) -> None:
+def test_an_unwritable_journal_starts_nothing_and_ends_no_daemon(place: Place) -> None:
     async def story() -> None:
         async with place.running() as loop:
             await reach(loop, Phase.PROPOSED)
@@ -136,7 +136,7 @@ def test_nothing_new_starts_and_the_daemon_lives(place: Place) -> None:
     assert verify(place.path).ok
 
 
-def test_when_there_is_room_again_that_shows_by_itself(place: Place) -> None:
+def test_recovers_by_itself_when_the_disk_has_space(place: Place) -> None:
     async def story() -> None:
         async with place.running() as loop:
             await reach(loop, Phase.PROPOSED)
@@ -152,7 +152,7 @@ def test_when_there_is_room_again_that_shows_by_itself(place: Place) -> None:
     assert verify(place.path).ok
 
 
-def test_a_rollback_runs_and_is_recorded_when_there_is_room_again(place: Place) -> None:
+def test_a_rollback_runs_at_once_and_is_recorded_when_the_disk_has_space(place: Place) -> None:
     async def story() -> None:
         async with place.running(green_fails=True) as loop:
             await taken_back_unwritten(loop, place)
@@ -174,7 +174,7 @@ def test_a_rollback_runs_and_is_recorded_when_there_is_room_again(place: Place) 
     assert verify(place.path).ok
 
 
-def test_a_person_may_abort_all_the_same(place: Place) -> None:
+def test_an_abort_works_with_an_unwritable_journal(place: Place) -> None:
     async def story() -> None:
         async with place.running() as loop:
             await approve(loop)
@@ -194,7 +194,7 @@ def test_a_person_may_abort_all_the_same(place: Place) -> None:
     assert list(place.engine.servers) == [BLUE.name]
 
 
-def test_a_swap_that_fails_has_its_old_server_back_though_nothing_can_be_written(place: Place) -> None:
+def test_a_failed_swap_restarts_blue_with_an_unwritable_journal(place: Place) -> None:
     place.engine.prospect = replace(place.engine.prospect, strategy="swap", why="one GPU", outage_s=40.0)
 
     async def story() -> None:
@@ -206,7 +206,7 @@ def test_a_swap_that_fails_has_its_old_server_back_though_nothing_can_be_written
     in_no_time(story())
 
 
-def test_a_good_green_waits_with_its_share_or_less(place: Place) -> None:
+def test_a_good_green_gains_no_share_while_the_journal_is_unwritable(place: Place) -> None:
     async def story() -> None:
         async with place.running() as loop:
             await approve(loop)
@@ -224,7 +224,7 @@ def test_a_good_green_waits_with_its_share_or_less(place: Place) -> None:
     assert verify(place.path).ok
 
 
-def test_a_daemon_that_dies_before_it_could_record_is_followed_by_one_that_ends_whole(place: Place) -> None:
+def test_a_crash_before_late_entries_are_recorded_recovers_consistently(place: Place) -> None:
     async def story() -> None:
         async with place.running(green_fails=True) as loop:
             await taken_back_unwritten(loop, place)
@@ -240,11 +240,11 @@ def test_a_daemon_that_dies_before_it_could_record_is_followed_by_one_that_ends_
     assert list(place.engine.servers) == [BLUE.name]
 
 
-def test_a_start_on_a_full_disk_waits_and_refuses_who_asks(place: Place) -> None:
+def test_a_start_on_a_full_disk_waits_and_rejects_requests(place: Place) -> None:
     async def story() -> None:
         place.disk.full = True
         async with place.running() as loop:
-            with pytest.raises(JournalError, match="cannot be written down yet"):
+            with pytest.raises(JournalError, match="cannot be recorded yet"):
                 await loop.submit(e.Paused(at=loop_now(), actor="ann"))
             assert not place.traffic.calls
             place.disk.full = False
@@ -272,7 +272,7 @@ def forward(record: JournalRecord) -> set[str]:
     outage=st.tuples(st.integers(0, 90), st.integers(0, 60)),
     green_fails=st.booleans(),
 )
-def test_whatever_cannot_be_written_it_ends_whole_and_what_went_on_was_written_first(
+def test_any_write_failure_ends_consistently_and_forward_steps_are_recorded_first(
     fails: frozenset[int], outage: tuple[int, int], green_fails: bool
 ) -> None:
     with TemporaryDirectory() as home:
@@ -329,7 +329,7 @@ def route(green: int) -> Route:
     return Route(number=2, servers=(BLUE, GREEN), weights=weights, fallback=BLUE.name)
 
 
-def test_only_what_goes_back_goes_unwritten() -> None:
+def test_only_rollback_steps_are_taken_without_a_record() -> None:
     vacated = replace(BACK, vacated=(BLUE.name,))
 
     assert only_rolls_back(BACK, BACK, (route(0),))

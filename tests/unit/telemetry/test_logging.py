@@ -49,7 +49,7 @@ def test_a_collector_gets_json_without_secrets() -> None:
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["json", "terminal"])
-def test_an_exception_is_told_without_secrets(stream: io.StringIO) -> None:
+def test_an_exception_is_logged_without_secrets(stream: io.StringIO) -> None:
     configure("error", stream)
 
     try:
@@ -89,7 +89,9 @@ def test_journald_gets_each_key_as_a_field(tmp_path: Path, monkeypatch: pytest.M
     assert told == ""
 
 
-def test_what_journald_does_not_take_goes_to_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_journald_refuses_goes_to_stderr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with journald(tmp_path, monkeypatch) as (_, stderr):
         (tmp_path / "journal").unlink()
         structlog.get_logger("trimtab").error("launched", target="chat")

@@ -19,7 +19,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield listener, f"@{name}" if request.param == "abstract" else name
 
 
-def test_systemd_hears_every_word(systemd: tuple[socket.socket, str]) -> None:
+def test_sends_every_notification_to_systemd(systemd: tuple[socket.socket, str]) -> None:
     listener, address = systemd
     daemon = find_notifier({"NOTIFY_SOCKET": address})
 
@@ -38,7 +38,7 @@ def test_systemd_hears_every_word(systemd: tuple[socket.socket, str]) -> None:
     assert said[4] == "STOPPING=1"
 
 
-def test_without_systemd_nothing_is_said() -> None:
+def test_sends_nothing_without_systemd() -> None:
     daemon = find_notifier({})
 
     daemon.ready("fine")
@@ -47,7 +47,7 @@ def test_without_systemd_nothing_is_said() -> None:
     assert daemon == SystemdNotifier("")
 
 
-def test_a_systemd_that_went_away_disturbs_nobody(tmp_path: Path) -> None:
+def test_ignores_a_missing_systemd_socket(tmp_path: Path) -> None:
     SystemdNotifier(str(tmp_path / "gone")).watchdog()
     SystemdNotifier("x" * 500).watchdog()
 
