@@ -31,7 +31,7 @@ from policies.shared.signals import (
     read_number,
 )
 from policies.shared.step_grid import is_allowed, was_reversed_recently
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import KNOBS
 
 WATERMARK = "watermark"
@@ -191,7 +191,7 @@ class Admission:
         return None
 
     def _spare(self, reading: Reading, context: Context) -> Proposal | None:
-        usage, cap = reading.kv_usage, whole(context.setting, SEQS)
+        usage, cap = reading.kv_usage, positive_int(context.setting, SEQS)
         if usage is None or cap is None or usage.high >= self.kv_idle_below_ratio or reading.waiting.high > 0:
             return None
         busy, running = find_peak_gpu_utilization(reading), reading.running.high

@@ -14,7 +14,7 @@ from policies.shared.signals import (
     is_kv_cache_full,
 )
 from policies.shared.step_grid import step_down
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 
 LENGTH = "max_model_len"
 
@@ -41,7 +41,7 @@ class ContextLength:
             return ()
         p99, longest = reading.series.get(self.p99_series), reading.series.get(self.longest_series)
         model = context.case.model if context.case else None
-        length = whole(context.setting, LENGTH) or (model.max_len if model else None)
+        length = positive_int(context.setting, LENGTH) or (model.max_len if model else None)
         short = is_kv_cache_full(reading, self.kv_full_above_ratio) or has_preemptions(
             reading, self.preemptions_at_least_per_s
         )

@@ -20,7 +20,7 @@ from policies.shared.signals import (
     read_environment,
 )
 from policies.shared.step_grid import is_allowed, step_up
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Knob, Setting, Value
 
@@ -93,7 +93,7 @@ class Graphs:
         setting, peak = context.setting, reading.running.high
         seqs = find_max_num_seqs(setting, reading)
         default = min(2 * seqs, DEFAULT_LARGEST)
-        sizes, largest = _whole_numbers(setting.get(SIZES)), whole(setting, LARGEST)
+        sizes, largest = _whole_numbers(setting.get(SIZES)), positive_int(setting, LARGEST)
         given = [knob for knob in (SIZES, LARGEST) if setting.get(knob) is not None]
         current = max(sizes) if sizes else largest or default
         if any(knob.startswith(f"{CONFIG}.cudagraph_capture") for knob in setting):

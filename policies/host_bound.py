@@ -18,7 +18,7 @@ from policies.shared.signals import (
     read_environment,
 )
 from policies.shared.step_grid import step_up
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Setting
 
@@ -79,7 +79,7 @@ class HostBound:
                 source=source,
                 klass="note",  # which tokenizer reads the prompts is the operator's choice
             )
-        now = whole(setting, SERVERS) or whole(setting, "data_parallel_size") or 1
+        now = positive_int(setting, SERVERS) or positive_int(setting, "data_parallel_size") or 1
         servers = step_up(
             context.bounds.get(SERVERS), current=now, wanted=now * 2, limit=self.servers_at_most
         )
@@ -129,7 +129,7 @@ class HostBound:
 
 def _goes_with_async(setting: Setting) -> bool:
     """Combinations of which vLLM says that they do not work are left alone."""
-    if (whole(setting, "pipeline_parallel_size") or 1) > 1 or setting.get("enable_dbo"):
+    if (positive_int(setting, "pipeline_parallel_size") or 1) > 1 or setting.get("enable_dbo"):
         return False
     if setting.get("distributed_executor_backend") not in {None, "mp", "uni"}:
         return False

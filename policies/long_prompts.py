@@ -17,7 +17,7 @@ from policies.shared.signals import (
     read_number,
 )
 from policies.shared.step_grid import step_down
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import KNOBS
 
 THRESHOLD = "long_prefill_token_threshold"
@@ -56,7 +56,10 @@ class LongPrompts:
             or not is_kv_cache_free(reading, self.kv_free_below_ratio)
         ):
             return ()
-        budget, length = find_token_budget(context.setting, reading), whole(context.setting, "max_model_len")
+        budget, length = (
+            find_token_budget(context.setting, reading),
+            positive_int(context.setting, "max_model_len"),
+        )
         most = min(p99, length or p99)
         value = step_down(
             context.bounds.get(THRESHOLD), current=int(most), at_most=budget * self.budget_ratio, least=LEAST

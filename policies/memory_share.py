@@ -19,7 +19,7 @@ from policies.shared.signals import (
     ran_out_of_memory,
 )
 from policies.shared.step_grid import is_allowed, step_down, was_reversed_recently
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.values import Knob, Value
 
 BYTES, LENGTH = "kv_cache_memory_bytes", "max_model_len"
@@ -148,7 +148,7 @@ class MemoryShare:
         ]
         if fewer := lower_cap(reading, context, find_cap(reading, context)):
             chain.append((dict(fewer), dict.fromkeys(fewer, find_peak_running(reading, context))))
-        length = whole(context.setting, LENGTH)
+        length = positive_int(context.setting, LENGTH)
         shorter = (
             step_down(context.bounds.get(LENGTH), current=length, at_most=length / 2) if length else None
         )

@@ -10,7 +10,7 @@ from agent.domain.reading import Latency, Reading
 from policies.shared.flags_in_force import find_token_budget
 from policies.shared.signals import Measured, build_evidence, build_note
 from policies.shared.step_grid import step_down, step_up, was_reversed_recently
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.values import ChangeClass, Knob
 
 BATCHED, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
@@ -136,7 +136,7 @@ class PrefillBudget:
     ) -> Proposal | None:
         knob, current, _ = _budget(reading, context)
         klass, guessed = _sure(reading, context, knob)
-        seqs = whole(context.setting, "max_num_seqs") or 0
+        seqs = positive_int(context.setting, "max_num_seqs") or 0
         least = max(LEAST, seqs)  # vLLM refuses fewer tokens than sequences
         wanted = to or current // 2
         value = step_down(context.bounds.get(knob), current=current, at_most=wanted, least=least)
@@ -163,7 +163,7 @@ class PrefillBudget:
 def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
     """The flag that binds, its value, and how far it may rise: scheduled tokens stay within batched."""
     batched = find_token_budget(context.setting, reading)
-    scheduled = whole(context.setting, SCHEDULED)
+    scheduled = positive_int(context.setting, SCHEDULED)
     if scheduled is not None and scheduled < batched:
         return SCHEDULED, scheduled, batched
     return BATCHED, batched, float("inf")
@@ -171,7 +171,9 @@ def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
 
 def _sure(reading: Reading, context: Context, knob: Knob) -> tuple[ChangeClass, str]:
     """Where neither the flag nor the GPU is known, the default is a guess: a person decides."""
-    known = whole(context.setting, knob) is not None or any(gpu.memory_total_mib for gpu in reading.gpus)
+    known = positive_int(context.setting, knob) is not None or any(
+        gpu.memory_total_mib for gpu in reading.gpus
+    )
     return ("auto", "") if known else ("gated", " (a guess: neither the flag nor the GPU is known)")
 
 

@@ -8,7 +8,7 @@ from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from policies.shared.signals import build_optimisation, check_options, first_allowed, has_insufficient_data
 from policies.shared.step_grid import is_allowed
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.values import Knob, Value
 
 TOKENS = "spec_tokens"
@@ -63,7 +63,7 @@ class Speculation:
 
     def _to(self, context: Context, given: Sequence[Knob], accepted: float | None) -> dict[Knob, Value]:
         """Half the drafted tokens where some are of use, else every flag of it taken out."""
-        tokens = whole(context.setting, TOKENS) or 0
+        tokens = positive_int(context.setting, TOKENS) or 0
         fewer = tokens // 2
         some = accepted is not None and accepted >= self.useless_below_ratio
         if some and fewer and is_allowed(context.bounds.get(TOKENS), fewer):

@@ -6,7 +6,7 @@ BIG_GIB, HUGE_GIB = 70, 160
 SIXTEEN_K_SINCE = (0, 28)
 
 
-def whole(setting: Setting, knob: Knob) -> int | None:
+def positive_int(setting: Setting, knob: Knob) -> int | None:
     """The knob's value where it is given as a whole number above 0."""
     value = setting.get(knob)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

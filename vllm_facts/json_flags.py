@@ -29,7 +29,7 @@ _SUFFIXED = re.compile(r"\b(\d+(?:\.\d+)?)[kKmMgGtT]\b")  # vLLM reads `{"bytes"
 _PAIRS = re.compile(r"(\w+=\d+)(,\w+=\d+)*")
 
 
-def broken(knob: Knob, value: Value) -> str:
+def describe_json_error(knob: Knob, value: Value) -> str:
     """Why the value is no JSON and where it breaks, as the end of a sentence; empty where all is well."""
     if knob in OBJECTS and isinstance(value, (int, float)) and not isinstance(value, bool):
         return f'is {value}, yet wants keys and values: {{"key": {value}}}'
@@ -48,7 +48,7 @@ def broken(knob: Knob, value: Value) -> str:
     return f"is {value}, yet wants keys and values: {{…}}" if wrong else ""
 
 
-def mended(knob: Knob, value: Value) -> str:
+def repair_json(knob: Knob, value: Value) -> str:
     """The same as JSON, where there is no doubt what was meant; else empty."""
     if knob == "compilation_config" and isinstance(value, int):  # the level, as -O had it
         return json.dumps({"mode": value})
@@ -64,7 +64,7 @@ def mended(knob: Knob, value: Value) -> str:
         return ""
 
 
-def as_json(value: Value) -> object:
+def parse_json_part(value: Value) -> object:
     """What a part of a flag stands for, given as `--flag.part value`: vLLM reads JSON there too."""
     if not isinstance(value, str):
         return value

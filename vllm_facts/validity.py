@@ -6,9 +6,9 @@ Nothing is said of what is not known. What the attention heads allow is said by 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment
-from vllm_facts.models.context_limit import ALLOWED, LENGTH, allowed, too_long
+from vllm_facts.models.context_limit import ALLOWED, LENGTH, allows_longer_context, find_exceeded_context
 from vllm_facts.sizing.effective_flags import inner, layout, speculation, tokens_in_force
 from vllm_facts.values import Knob, Value
 
@@ -42,7 +42,7 @@ class _NotAbove:
     lower: bool = False  # mended by lowering the one instead of raising the other
 
     def problems(self, case: Deployment) -> Iterator[InvalidSetting]:
-        low, high = whole(case.setting, self.low), whole(case.setting, self.high)
+        low, high = positive_int(case.setting, self.low), positive_int(case.setting, self.high)
         if low is None or high is None or low <= high:
             return
         yield InvalidSetting(
@@ -112,7 +112,7 @@ WITHOUT = (
     ),
     _Without(
         "data_parallel_external_lb",
-        lambda case: whole(case.setting, "data_parallel_size") == 1,
+        lambda case: positive_int(case.setting, "data_parallel_size") == 1,
         "needs data_parallel_size above 1",
         PARALLEL,
     ),
@@ -138,7 +138,7 @@ WITHOUT = (
     ),
     _Without(
         "enable_fault_tolerance",
-        lambda case: (whole(case.setting, "api_server_count") or 1) > 1,
+        lambda case: (positive_int(case.setting, "api_server_count") or 1) > 1,
         "needs one API server",
         PARALLEL,
         to=(("api_server_count", 1),),
@@ -158,7 +158,7 @@ WITHOUT = (
 )
 
 
-def problems(case: Deployment) -> Iterator[InvalidSetting]:
+def find_problems(case: Deployment) -> Iterator[InvalidSetting]:
     """Everything about the case that vLLM would refuse."""
     for row in (*NOT_ABOVE, *WITHOUT):
         yield from row.problems(case)
@@ -168,8 +168,8 @@ def problems(case: Deployment) -> Iterator[InvalidSetting]:
 
 def _budget(case: Deployment) -> Iterator[InvalidSetting]:
     """The token budget holds a token for every sequence, and a whole prompt where prompts are not cut."""
-    tokens, seqs = tokens_in_force(case), whole(case.setting, "max_num_seqs")
-    length = whole(case.setting, "max_model_len")
+    tokens, seqs = tokens_in_force(case), positive_int(case.setting, "max_num_seqs")
+    length = positive_int(case.setting, "max_model_len")
     if tokens is not None and seqs is not None and tokens < seqs:
         yield InvalidSetting(
             knobs=("max_num_batched_tokens", "max_num_seqs"),
@@ -178,7 +178,7 @@ def _budget(case: Deployment) -> Iterator[InvalidSetting]:
             to={"max_num_batched_tokens": seqs},
         )
     given, whole_prompts = (
-        whole(case.setting, "max_num_batched_tokens"),
+        positive_int(case.setting, "max_num_batched_tokens"),
         case.setting.get("enable_chunked_prefill"),
     )
     if whole_prompts is False and given is not None and length is not None and given < length:
@@ -192,8 +192,8 @@ def _budget(case: Deployment) -> Iterator[InvalidSetting]:
 
 def _length(case: Deployment) -> Iterator[InvalidSetting]:
     """A longer context than the model's, which vLLM takes only where a variable of its allows it."""
-    found = too_long(case)
-    if found is None or allowed(case):
+    found = find_exceeded_context(case)
+    if found is None or allows_longer_context(case):
         return
     model = case.model.name if case.model else "the model"
     why = (
@@ -206,7 +206,7 @@ def _length(case: Deployment) -> Iterator[InvalidSetting]:
 
 
 def _graphs(case: Deployment) -> Iterator[InvalidSetting]:
-    largest = whole(case.setting, "max_cudagraph_capture_size")
+    largest = positive_int(case.setting, "max_cudagraph_capture_size")
     sizes = str(case.setting.get("cudagraph_capture_sizes") or "").split()
     if largest is None or not sizes or not all(map(str.isdecimal, sizes)):
         return
@@ -239,8 +239,8 @@ def _async(case: Deployment) -> Iterator[InvalidSetting]:
 def _context_parallel(case: Deployment) -> Iterator[InvalidSetting]:
     """Decode context parallelism: inside tensor parallelism, and of grouped heads only their spare copies."""
     knob, tp = "decode_context_parallel_size", layout(case).tp
-    dcp = whole(case.setting, knob) or 1
-    prefill = whole(case.setting, "prefill_context_parallel_size") or 1
+    dcp = positive_int(case.setting, knob) or 1
+    prefill = positive_int(case.setting, "prefill_context_parallel_size") or 1
     if dcp == 1:
         return
     if prefill == 1 and tp % dcp:

@@ -51,7 +51,7 @@ _WORDS = {
 _EIGHT_BITS = frozenset({"int8", "8bit"})
 
 
-def told_by(words: frozenset[str]) -> WeightFormat | None:
+def format_from_name(words: frozenset[str]) -> WeightFormat | None:
     """The format that a name's words tell; None where they tell none."""
     for word, known in _WORDS.items():
         if word in words:
@@ -61,7 +61,7 @@ def told_by(words: frozenset[str]) -> WeightFormat | None:
     return None
 
 
-def of_config(config: Mapping[str, Any], dtype: object) -> WeightFormat:
+def format_from_config(config: Mapping[str, Any], dtype: object) -> WeightFormat:
     """The format that a `config.json` tells; its size is None where it is not clear.
 
     `config`: its `quantization_config` or `compression_config`; empty: there is none.

@@ -10,7 +10,7 @@ from agent.domain.errors import ConfigError
 from vllm_facts.command.serve_command import ServeCommand
 from vllm_facts.deployment import Deployment, GpuModel, Model
 from vllm_facts.models import lookup
-from vllm_facts.sizing.gpus import card_of
+from vllm_facts.sizing.gpus import find_gpu
 
 PROFILES = ("api", "batch", "chat", "rag", "wide-ep")
 _LARGEST_LOG = 64 * 2**20
@@ -76,7 +76,7 @@ def unknown(case: Deployment) -> list[str]:
 
 
 def _card(name: str) -> GpuModel:
-    card = card_of(name)
+    card = find_gpu(name)
     if card is None:
         raise ConfigError(
             f"--gpu {name}: is no GPU that is known; write it as nvidia-smi does (T4, L40S, RTX 4090, "
@@ -91,7 +91,7 @@ def _model(path: Path | None, name: str) -> Model | None:
     if path is None and own is not None and own.is_file():
         path = own
     if path is None:
-        return lookup.model_of(name) if name else None
+        return lookup.find_model(name) if name else None
     path = path / "config.json" if path.is_dir() else path
     text = _read(path, "--model-config", "the config.json of the model is wanted", _LARGEST_CONFIG)
     try:

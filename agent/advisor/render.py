@@ -9,7 +9,7 @@ from typing import Any
 from agent.terminal.tables import safe, value
 from lint.advice import SEVERITIES, Advice, rows
 from vllm_facts.command.serve_command import ServeCommand
-from vllm_facts.command.shell import quoted, tail
+from vllm_facts.command.shell import join_redirections, quote_word
 from vllm_facts.config_file import UnsupportedEdit
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flag_table import is_switch
@@ -95,7 +95,7 @@ def paste(command: ServeCommand, width: int | None = None) -> str:
             line = "    " + chunk
         else:
             line = f"{line} {chunk}" if line else chunk
-    aside = f" {tail(command.aside)}" if command.aside else ""
+    aside = f" {join_redirections(command.aside)}" if command.aside else ""
     return " \\\n".join([*lines, line]) + aside + "\n"
 
 
@@ -106,9 +106,9 @@ def _chunks(command: ServeCommand) -> list[str]:
         last = chunks[-1] if chunks else ""
         joins = last.startswith("-") and " " not in last and "=" not in last and not word.startswith("-")
         if joins or chunks in (["vllm"], ["docker"], ["vllm serve"]):
-            chunks[-1] = f"{last} {quoted(word, live=command.live)}"
+            chunks[-1] = f"{last} {quote_word(word, live=command.live)}"
         else:
-            chunks.append(quoted(word, live=command.live))
+            chunks.append(quote_word(word, live=command.live))
     return chunks
 
 

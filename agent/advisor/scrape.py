@@ -99,7 +99,7 @@ def saved(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
             raise ConfigError(
                 f"--scrape {path}: {error}; save it with `curl URL/metrics > {path}`"
             ) from error
-    if scrapes.restarted(*pages):
+    if scrapes.has_restarted(*pages):
         raise ConfigError(
             f"--scrape {first} --scrape {second}: the counts fall from one to the other: give the older "
             "page first, both of one run of the server"

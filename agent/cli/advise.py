@@ -21,7 +21,7 @@ from agent.terminal.tables import safe
 from lint.advice import Advice, advise
 from lint.precedence import ranked
 from lint.rules import all_lints
-from vllm_facts.command.serve_command import ServeCommand, edited, read
+from vllm_facts.command.serve_command import ServeCommand, edit_command, parse_command
 from vllm_facts.deployment import Deployment
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Knob, Setting, Value
@@ -91,7 +91,7 @@ def _run(args: argparse.Namespace) -> int:
     heard = None if seen.idle or still else _live(reading, case, slo, believed, doubted)
     lints = all_lints() if command or case.log else ()
     advice = advise(case, lints, ranked, heard.findings if heard else ())
-    better = edited(replace(known, env={} if known.before else case.env), advice.to, advice.env)
+    better = edit_command(replace(known, env={} if known.before else case.env), advice.to, advice.env)
     window = {**_numbers(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
     current = {**told, **(heard.assumed if heard else {})}
     broken = heard.broken if heard else ()
@@ -159,9 +159,9 @@ def _command(flags: str, model: str) -> ServeCommand:
         raise ConfigError(f"--flags: cannot be read: {error}; write them as in a shell") from error
     if not words or words[0].startswith("-"):
         words = ["vllm", "serve", *words]
-        if model and "model" not in read(words).setting:
+        if model and "model" not in parse_command(words).setting:
             words.insert(2, model)
-    return read(words)
+    return parse_command(words)
 
 
 def _slo(args: argparse.Namespace) -> Slo:

@@ -12,7 +12,7 @@ from agent.domain.errors import ConfigError
 from lint.advice import Advice, advise
 from lint.precedence import ranked
 from lint.rules import all_lints
-from vllm_facts.command.serve_command import edited, read
+from vllm_facts.command.serve_command import edit_command, parse_command
 from vllm_facts.deployment import Deployment, LintRule
 from vllm_facts.errors import FlagError
 
@@ -37,7 +37,7 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    command = read(args.command)
+    command = parse_command(args.command)
     try:
         case = case_of(args, command)
     except FlagError as error:
@@ -45,7 +45,7 @@ def _run(args: argparse.Namespace) -> int:
     lints = all_lints()
     advice = advise(case, lints, ranked)
     command = replace(command, env={} if command.before else case.env)
-    better = edited(command, advice.to, advice.env)
+    better = edit_command(command, advice.to, advice.env)
     checked = sorted({rule for lint in lints for rule in lint.rules})
     lacking = [*unknown(case), *([command.unread] if command.unread else [])]
     still, undone = _still(advice, case, lints), command.undone(advice.to)

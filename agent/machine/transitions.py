@@ -13,7 +13,7 @@ from agent.domain.state import Awaited, Phase, State, Suggestion
 from agent.machine.guard import DENIED_FOR, Guard
 from agent.quality.golden_prompts import GoldenPromptOptions
 from vllm_facts.deployment import Deployment
-from vllm_facts.models.lookup import model_of
+from vllm_facts.models.lookup import find_model
 
 IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
 Moved = tuple[State, tuple[Effect, ...]]
@@ -38,7 +38,7 @@ class Rules:
         if state.blue is None:
             return None
         setting = state.blue.setting
-        model = model_of(str(setting.get("model", "")))
+        model = find_model(str(setting.get("model", "")))
         return Context(
             setting=setting,
             slo=self.slo,

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from agent.domain.reading import Buckets, EngineSample
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.totals import HistogramTotals, PageTotals, restarted
+from vllm_facts.metrics.totals import HistogramTotals, PageTotals, has_restarted
 
 
 def sample(
@@ -20,7 +20,7 @@ def sample(
 
     Raises MetricsPageError when series are gone although the process is the same: the page is a piece of one.
     """
-    if before is not None and restarted(before, after):
+    if before is not None and has_restarted(before, after):
         before = None
     if before is not None and after.series < before.series:
         raise MetricsPageError(f"{before.series - after.series} series are gone: the metrics page is cut")

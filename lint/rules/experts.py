@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, Model
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -78,7 +78,7 @@ def _shared_out(case: Deployment, model: Model) -> Iterable[Finding]:
     few = case.concurrency is not None and case.concurrency <= FEW
     if took is None or took.fits is False or now.tp < LATENT or few or not sparse(case) or now.pp > 1:
         return
-    if (whole(case.setting, "decode_context_parallel_size") or 1) > 1:
+    if (positive_int(case.setting, "decode_context_parallel_size") or 1) > 1:
         return
     yield Finding(
         rule="D7",

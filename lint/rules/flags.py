@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from lint.rules.hardware import VARIABLE
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
 from vllm_facts.flag_table import is_switch
-from vllm_facts.json_flags import as_json
+from vllm_facts.json_flags import parse_json_part
 from vllm_facts.knobs import KNOBS, KnobFacts
-from vllm_facts.models.context_limit import ALLOWED, allowed, too_long
+from vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context
 from vllm_facts.releases import FLAGS, RELEASE
 from vllm_facts.sizing.effective_flags import DeploymentCheck, entries, not_taken, release, text
-from vllm_facts.validity import problems
+from vllm_facts.validity import find_problems
 from vllm_facts.values import Knob, Value
 
 DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
@@ -51,7 +51,7 @@ def _gone(case: Deployment) -> Iterable[Finding]:
 
 def _drafts(case: Deployment) -> dict[Knob, Value]:
     """What the two old flags of a draft model say as one, where both are given and nothing else."""
-    model, tokens = text(case, DRAFT), whole(case.setting, DRAFT_TOKENS)
+    model, tokens = text(case, DRAFT), positive_int(case.setting, DRAFT_TOKENS)
     if not model or tokens is None or "speculative_config" in case.setting or model.startswith("["):
         return {}
     said = json.dumps({"model": model, "num_speculative_tokens": tokens})
@@ -65,7 +65,7 @@ def _whole(case: Deployment, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
         first, dot, rest = knob.partition(".")
         if dot and case.setting.get(first) is not None and value is not None:
             del written[knob]
-            written[first] = json.dumps({**entries(case, first), rest: as_json(value)})
+            written[first] = json.dumps({**entries(case, first), rest: parse_json_part(value)})
     return written
 
 
@@ -149,8 +149,8 @@ def _not_filled_in(knob: Knob, value: str) -> Finding:
 
 
 def _beyond(case: Deployment) -> Iterable[Finding]:
-    found = too_long(case)
-    if found is None or not allowed(case):
+    found = find_exceeded_context(case)
+    if found is None or not allows_longer_context(case):
         return
     yield Finding(
         rule="V1",
@@ -167,7 +167,7 @@ def _beyond(case: Deployment) -> Iterable[Finding]:
 
 
 def _together(case: Deployment) -> Iterable[Finding]:
-    for problem in problems(case):
+    for problem in find_problems(case):
         by_hand = "" if problem.to else "vLLM takes the command line once that is given"
         yield not_taken(problem.why, problem.source, problem.to, expects=by_hand)
 

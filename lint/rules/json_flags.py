@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.json_flags import KEYS, RENAMED_KEYS, broken, mended
+from vllm_facts.json_flags import KEYS, RENAMED_KEYS, describe_json_error, repair_json
 from vllm_facts.releases import RELEASE
 from vllm_facts.sizing.effective_flags import DeploymentCheck, entries, not_taken, release
 from vllm_facts.values import Knob, Value
@@ -13,9 +13,9 @@ from vllm_facts.values import Knob, Value
 
 def _unreadable(case: Deployment) -> Iterable[Finding]:
     for knob, value in case.setting.items():
-        if not (why := broken(knob, value)):
+        if not (why := describe_json_error(knob, value)):
             continue
-        meant = mended(knob, value)
+        meant = repair_json(knob, value)
         yield not_taken(
             f"--{knob.replace('_', '-')} {why}",
             "vLLM 0.32 engine/arg_utils.py: it ends with exit code 2",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lint.rules.profile import PROFILES
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from vllm_facts.sizing.capacity import fits, kv_tokens_at, seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
@@ -107,7 +107,7 @@ def _kv_change(case: Deployment, to: float) -> str:
 
 
 def _few(case: Deployment) -> Iterable[Finding]:
-    seqs, took, most = whole(case.setting, SEQS), fit(settled(case)), longest(settled(case))
+    seqs, took, most = positive_int(case.setting, SEQS), fit(settled(case)), longest(settled(case))
     if seqs is None or seqs > FEW_SEQS or not transformer(case) or took is None or most is None:
         return
     if case.concurrency is not None and case.concurrency <= seqs:
@@ -117,7 +117,7 @@ def _few(case: Deployment) -> Iterable[Finding]:
     if to is None:
         return
     wanted: dict[Knob, Value] = {SEQS: to}
-    tokens = whole(case.setting, TOKENS)
+    tokens = positive_int(case.setting, TOKENS)
     if tokens is not None and tokens < to:
         wanted[TOKENS] = max(to, _least(case)[0])
     yield Finding(
@@ -189,9 +189,9 @@ def _hybrid(case: Deployment) -> Iterable[Finding]:
 
 
 def _small_steps(case: Deployment) -> Iterable[Finding]:
-    tokens = whole(case.setting, TOKENS)
+    tokens = positive_int(case.setting, TOKENS)
     hybrid = case.model is not None and case.model.hybrid
-    seqs = whole(case.setting, SEQS)
+    seqs = positive_int(case.setting, SEQS)
     if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
         return  # the last is an error of its own
     severity: FindingSeverity = "warning" if transformer(case) else "info"

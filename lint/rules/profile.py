@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.sizing.capacity import seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
@@ -83,7 +83,7 @@ def _one(
     least, most = within
     if current is not None and least <= current <= most:
         return None
-    given = whole(case.setting, knob) is not None
+    given = positive_int(case.setting, knob) is not None
     to = _wanted(case, knob, current, first if not given or current is None else _nearest(current, within))
     if to is None:
         return None

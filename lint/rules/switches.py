@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -70,8 +70,8 @@ def _below(why: str, to: Mapping[Knob, Value], severity: FindingSeverity) -> Fin
 
 
 def _capture(case: Deployment) -> Iterable[Finding]:
-    seqs = whole(case.setting, "max_num_seqs")
-    largest = whole(case.setting, "max_cudagraph_capture_size")
+    seqs = positive_int(case.setting, "max_num_seqs")
+    largest = positive_int(case.setting, "max_cudagraph_capture_size")
     knob = "max_cudagraph_capture_size"
     if largest is None:
         knob = "cudagraph_capture_sizes"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agent.domain.reading import Gpu, Reading
-from vllm_facts.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, whole
+from vllm_facts.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, positive_int
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Setting
 
@@ -12,7 +12,7 @@ MIB_PER_GIB = 1024
 
 def find_token_budget(setting: Setting, reading: Reading) -> int:
     """max_num_batched_tokens in force: given, or what vLLM chooses on this hardware."""
-    given = whole(setting, "max_num_batched_tokens")
+    given = positive_int(setting, "max_num_batched_tokens")
     if given is not None:
         return given
     memory_gib = _memory_gib(reading.gpus)
@@ -24,7 +24,7 @@ def find_token_budget(setting: Setting, reading: Reading) -> int:
 
 def find_max_num_seqs(setting: Setting, reading: Reading) -> int:
     """max_num_seqs in force: given, or what vLLM chooses on this hardware."""
-    given = whole(setting, "max_num_seqs")
+    given = positive_int(setting, "max_num_seqs")
     if given is not None:
         return given
     chosen = 1024 if _big(reading.gpus) else 256 if reading.gpus else 128

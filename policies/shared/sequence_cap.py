@@ -8,7 +8,7 @@ from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
 from policies.shared.step_grid import is_allowed, step_down, step_up
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import KNOBS
 from vllm_facts.values import Knob, Setting
 
@@ -37,7 +37,7 @@ def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
 
     Of a command that is known all through, a level below what vLLM chooses by itself is no cap.
     """
-    active, seqs = whole(context.setting, ACTIVE), whole(context.setting, SEQS)
+    active, seqs = positive_int(context.setting, ACTIVE), positive_int(context.setting, SEQS)
     count = count_engines(context.setting)
     each = f" for each of {count} engines" if count > 1 else ""
     if active is not None and active <= (seqs or active) and has_active_cap(reading, context):
@@ -58,14 +58,16 @@ def count_engines(setting: Setting) -> int:
     """Data-parallel engines that one page of metrics counts together."""
     if any(setting.get(knob) for knob in ALONE):
         return 1
-    local = whole(setting, "data_parallel_size_local") if setting.get("data_parallel_hybrid_lb") else None
-    return local or whole(setting, "data_parallel_size") or 1
+    local = (
+        positive_int(setting, "data_parallel_size_local") if setting.get("data_parallel_hybrid_lb") else None
+    )
+    return local or positive_int(setting, "data_parallel_size") or 1
 
 
 def has_active_cap(reading: Reading, context: Context) -> bool:
     """A server of unknown version that runs with the flag has it."""
     known = KNOBS[ACTIVE].in_version(reading.facts.get("version"))
-    return known or (known is None and whole(context.setting, ACTIVE) is not None)
+    return known or (known is None and positive_int(context.setting, ACTIVE) is not None)
 
 
 def raise_cap(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: float) -> dict[Knob, int]:

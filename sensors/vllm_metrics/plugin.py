@@ -15,7 +15,7 @@ from agent.io.bounded import MOST_BYTES, parse_json, read_body
 from agent.observe.engine_sample import sample
 from agent.plugins.option_errors import check_periods
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.totals import PageTotals, restarted, totals
+from vllm_facts.metrics.totals import PageTotals, has_restarted, totals
 
 _MAX_VERSION_BYTES = 4096
 _VERSION_TRIES = 3  # of a process that does not answer; one that answers is asked once
@@ -93,7 +93,7 @@ class _Source:
         try:
             after = totals(await self._get("/metrics", MOST_BYTES))
             at, at_s = self._now(), clock()
-            if self._before is None or restarted(self._before, after):
+            if self._before is None or has_restarted(self._before, after):
                 self._version, self._version_tries = None, _VERSION_TRIES
             if self._version_tries:
                 await self._ask_version()

@@ -43,7 +43,7 @@ class DockerRunCommand:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def contained(words: list[str], outside: Mapping[str, str]) -> DockerRunCommand:
+def parse_docker_run(words: list[str], outside: Mapping[str, str]) -> DockerRunCommand:
     """The images of vLLM say `vllm serve` themselves. Raises FlagError.
 
     `outside`: the variables of the shell, of which `-e NAME` takes one along.
@@ -80,7 +80,7 @@ def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], in
     """The server's words, and how many of them the image says."""
     program = (entry or (own[0] if own else "")).rpartition("/")[2]
     if program in SHELLS:
-        raise FlagError(f"in {image} {in_shell(own)}")
+        raise FlagError(f"in {image} {explain_shell(own)}")
     starts = program.startswith(("vllm", "python"))
     if entry:
         if not starts:
@@ -96,7 +96,7 @@ def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], in
     return (tuple(own), 0) if starts else ((*_SERVE, *own), len(_SERVE))
 
 
-def in_shell(words: Sequence[str]) -> str:
+def explain_shell(words: Sequence[str]) -> str:
     """What to lint instead of `sh -c "…"`."""
     script = next((word for word in words if "vllm serve" in word), "")
     if script:
@@ -105,7 +105,7 @@ def in_shell(words: Sequence[str]) -> str:
     return f"a shell starts the server: lint what it runs; {HOW}"
 
 
-def with_env(before: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
+def replace_env(before: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
     """`-e K=V` of the changed variables taken out, and put in again before the image."""
     kept: list[str] = []
     at = 0

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from vllm_facts.command import shell
-from vllm_facts.command.docker_run import CONTAINERS, HOW, contained, in_shell, with_env
-from vllm_facts.command.shell import ASSIGNMENT, quoted
+from vllm_facts.command.docker_run import CONTAINERS, HOW, explain_shell, parse_docker_run, replace_env
+from vllm_facts.command.shell import ASSIGNMENT, quote_word
 from vllm_facts.config_file import UnsupportedEdit, merge_json_parts, read_config, unsupported_edits
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_table import SHORT
@@ -73,7 +73,7 @@ class ServeCommand:
         unset = [word for name in self.unset for word in ("-u", name)]
         inside = _assigned(self.front)
         given = [f"{name}={value}" for name, value in self.env.items() if inside.get(name) != value]
-        return [*(["env"] if unset else []), *unset, *map(partial(quoted, live=self.live), given)]
+        return [*(["env"] if unset else []), *unset, *map(partial(quote_word, live=self.live), given)]
 
     def undone(self, to: Mapping[str, Value]) -> list[UnsupportedEdit]:
         """The lines of its --config file that must go, because no flag takes them back."""
@@ -92,14 +92,14 @@ def _one_dash(argv: Sequence[str]) -> str:
     return ""
 
 
-def read(words: Sequence[str]) -> ServeCommand:
+def parse_command(words: Sequence[str]) -> ServeCommand:
     """The command of these words. FlagError says what is missing and how it is written."""
     given, aside = list(words), list[str]()
     if given[:1] == ["--"]:
         del given[0]
     live = len(given) == 1 and len(given[0].split()) > 1
     if live:
-        given, aside = shell.split(given[0])
+        given, aside = shell.split_command(given[0])
     if not given:
         raise FlagError(f"no command is given; {HOW}")
     env: dict[str, str] = {}
@@ -130,7 +130,7 @@ def _started(given: list[str], env: dict[str, str]) -> ServeCommand:
     front, own = given[:at], given[at:]
     if own[0] not in CONTAINERS:
         return ServeCommand(argv=tuple(own), front=tuple(front), env=env)
-    inside = contained(own, {**env, **_assigned(front)})
+    inside = parse_docker_run(own, {**env, **_assigned(front)})
     leading = [f"{name}={value}" for name, value in env.items()]
     return ServeCommand(
         argv=inside.argv,
@@ -152,7 +152,7 @@ def _start(given: list[str]) -> int:
     try:
         at = start_of(given)
     except FlagError as error:
-        told = in_shell(given) if "a shell" in str(error) else f"{error}"
+        told = explain_shell(given) if "a shell" in str(error) else f"{error}"
         raise FlagError(f"{_shown(given)}: {told}") from error
     pairs = zip(given[at:], given[at + 1 :], strict=False)
     if given[at] not in CONTAINERS and ("vllm", "serve") in list(pairs)[1:]:
@@ -185,7 +185,9 @@ def _with_file(command: ServeCommand, path: Value) -> ServeCommand:
     return command
 
 
-def edited(command: ServeCommand, to: Mapping[str, Value], env: Mapping[str, str | None]) -> ServeCommand:
+def edit_command(
+    command: ServeCommand, to: Mapping[str, Value], env: Mapping[str, str | None]
+) -> ServeCommand:
     """The same with these changes and no others. Raises FlagError."""
     argv = tuple(
         with_setting(command.argv, merge_json_parts(to, command.file, command.argv) if command.file else to)
@@ -203,7 +205,7 @@ def edited(command: ServeCommand, to: Mapping[str, Value], env: Mapping[str, str
         argv=argv,
         front=front,
         env={name: value for name, value in kept.items() if name not in gone},
-        before=with_env(command.before, env) if command.before else (),
+        before=replace_env(command.before, env) if command.before else (),
         unset=tuple(name for name in gone if name not in command.env),
     )
 

@@ -13,7 +13,7 @@ _ASIDE = re.compile(r"&|&?\d*>>?.*|\d*<.*")  # `> log 2>&1 &`
 _VARIABLE = re.compile(r"\$[A-Za-z_({]")
 
 
-def split(text: str) -> tuple[list[str], list[str]]:
+def split_command(text: str) -> tuple[list[str], list[str]]:
     """The words of the command, and those behind it that say where its output goes. Raises FlagError."""
     try:
         words = shlex.split(_CONTINUED.sub(" ", text))
@@ -34,7 +34,7 @@ def split(text: str) -> tuple[list[str], list[str]]:
     return words, []
 
 
-def quoted(word: str, *, live: bool = False) -> str:
+def quote_word(word: str, *, live: bool = False) -> str:
     """For a shell. `live`: its `$NAME` are variables still, which the shell is to fill in."""
     assigned = ASSIGNMENT.match(word)
     name, value = (assigned[0], word[assigned.end() :]) if assigned else ("", word)
@@ -45,6 +45,6 @@ def quoted(word: str, *, live: bool = False) -> str:
     return name + shlex.quote(value) if value or not name else name
 
 
-def tail(words: Sequence[str]) -> str:
+def join_redirections(words: Sequence[str]) -> str:
     """The words behind a command as they were."""
     return " ".join(word if _ASIDE.fullmatch(word) or word == "|" else shlex.quote(word) for word in words)

@@ -19,7 +19,7 @@ _ESCAPE = re.compile(r"\\(.)")
 _SHOWN = 80  # characters of foreign text that an error repeats
 
 
-def page_text(body: bytes) -> str:
+def decode_page(body: bytes) -> str:
     """The page as text. Raises MetricsPageError when it is not a metrics page, or a piece of one."""
     try:
         text = body.decode()
@@ -34,7 +34,7 @@ def page_text(body: bytes) -> str:
     return text
 
 
-def pick(text: str, wanted: Container[str]) -> dict[str, list[SampleRow]]:
+def pick_samples(text: str, wanted: Container[str]) -> dict[str, list[SampleRow]]:
     """The samples of the wanted names, in the order of the page. Raises MetricsPageError."""
     picked: dict[str, list[SampleRow]] = {}
     for line in text.split("\n"):
@@ -60,7 +60,7 @@ def _value(after: str, line: str) -> float:
 
 
 @lru_cache(maxsize=8192)  # the same few hundred texts come back at every scrape
-def labels(inside: str) -> Mapping[str, str]:
+def parse_labels(inside: str) -> Mapping[str, str]:
     """The labels between the braces. Raises MetricsPageError when they are malformed."""
     if not _LABELS.fullmatch(inside):
         raise MetricsPageError(f"labels of the metrics page cannot be read: {inside[:_SHOWN]!r}")
@@ -68,9 +68,9 @@ def labels(inside: str) -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=8192)
-def bucket(inside: str) -> tuple[float, frozenset[tuple[str, str]]]:
+def parse_bucket(inside: str) -> tuple[float, frozenset[tuple[str, str]]]:
     """A bucket's upper edge, and the labels of the histogram it belongs to."""
-    found = labels(inside)
+    found = parse_labels(inside)
     try:
         edge = float(found["le"])
     except (KeyError, ValueError) as error:

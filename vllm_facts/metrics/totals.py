@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf, isinf
 
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.exposition import SampleRow, bucket, labels, page_text, pick
+from vllm_facts.metrics.exposition import SampleRow, decode_page, parse_bucket, parse_labels, pick_samples
 
 GAUGES: dict[str, tuple[str, ...]] = {
     "running": ("vllm:num_requests_running",),
@@ -74,8 +74,8 @@ def totals(body: bytes) -> PageTotals:
 
     A metric with a value that is NaN, infinite, beyond all counting or negative counts as missing.
     """
-    text = page_text(body)
-    rows = pick(text, _WANTED)
+    text = decode_page(body)
+    rows = pick_samples(text, _WANTED)
     if not any(name.startswith("vllm:") for name in rows):
         if "\nvllm:" in text:
             raise MetricsPageError(
@@ -112,7 +112,7 @@ def totals(body: bytes) -> PageTotals:
     )
 
 
-def restarted(before: PageTotals, after: PageTotals) -> bool:
+def has_restarted(before: PageTotals, after: PageTotals) -> bool:
     """Whether the counts began anew in between."""
     births = [
         (then, now)
@@ -157,13 +157,13 @@ def _countable(values: Iterable[float]) -> bool:
 
 def _facts(inside: str) -> Mapping[str, str]:
     """The cache's configuration and what came of it; of several engines, the first one's."""
-    return {name: value for name, value in labels(inside).items() if name != "engine"}
+    return {name: value for name, value in parse_labels(inside).items() if name != "engine"}
 
 
 def _by_reason(found: list[SampleRow]) -> Mapping[str, float]:
     finished: dict[str, float] = {}
     for inside, value in found:
-        reason = labels(inside).get("finished_reason", "")
+        reason = parse_labels(inside).get("finished_reason", "")
         finished[reason] = finished.get(reason, 0.0) + value
     return finished
 
@@ -175,7 +175,7 @@ def _histogram(names: tuple[str, ...], rows: Mapping[str, list[SampleRow]]) -> H
         return None
     series: dict[frozenset[tuple[str, str]], list[tuple[float, float]]] = {}
     for inside, value in rows.get(f"{name}_bucket", ()):
-        edge, of = bucket(inside)
+        edge, of = parse_bucket(inside)
         series.setdefault(of, []).append((edge, value))
     sums = [value for _, value in rows.get(f"{name}_sum", ())]
     if len(sums) != len(series) or any(not isinf(buckets[-1][0]) for buckets in series.values()):

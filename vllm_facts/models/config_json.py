@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_facts.deployment import Model
 from vllm_facts.models.parameters import active_parameters, apart, parameters
-from vllm_facts.weight_formats import of_config, stored_size
+from vllm_facts.weight_formats import format_from_config, stored_size
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -43,7 +43,7 @@ def read_config(
     latent = None if _kind(text) in _NO_MLA else _whole(text, "kv_lora_rank")
     hybrid, attention = _attention_layers(text)
     experts = _whole(text, *_EXPERTS) or None
-    known = of_config(_quantization(config, text), _first(text, config, "torch_dtype", "dtype"))
+    known = format_from_config(_quantization(config, text), _first(text, config, "torch_dtype", "dtype"))
     count = count or parameters(text)
     heads = _whole(text, *_HEADS)
     return Model(

@@ -6,9 +6,9 @@ As vLLM 0.32 config/model.py, _get_and_verify_max_len; what is over it is refuse
 import json
 from dataclasses import dataclass, field
 
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment
-from vllm_facts.json_flags import as_json
+from vllm_facts.json_flags import parse_json_part
 from vllm_facts.sizing.effective_flags import entries, since
 from vllm_facts.values import Knob, Value
 
@@ -31,14 +31,14 @@ class ContextExceeded:
     yarn: bool = False  # it was to be stretched, yet vLLM is not told to where
 
 
-def allowed(case: Deployment) -> bool:
+def allows_longer_context(case: Deployment) -> bool:
     """Whether vLLM only warns, as it was told to."""
     return case.env.get(ALLOWED, "").strip().lower() in {"1", "true"}
 
 
-def too_long(case: Deployment) -> ContextExceeded | None:
+def find_exceeded_context(case: Deployment) -> ContextExceeded | None:
     """None where it fits, or where one of the two is not known."""
-    asked, own = whole(case.setting, LENGTH), case.model.max_len if case.model else None
+    asked, own = positive_int(case.setting, LENGTH), case.model.max_len if case.model else None
     over = _overrides(case)
     own = _number(over[POSITIONS]) if POSITIONS in over else own
     if asked is None or own is None or "hf_config_path" in case.setting or "text_config" in over:
@@ -63,7 +63,7 @@ def _overrides(case: Deployment) -> dict[str, object]:
     """What --hf-overrides puts into the model's config, given as JSON or dotted; --rope-scaling once did."""
     over = entries(case, OVERRIDES)
     if _ROPE[0] in case.setting:
-        over.setdefault(_ROPE[0], as_json(case.setting[_ROPE[0]]))
+        over.setdefault(_ROPE[0], parse_json_part(case.setting[_ROPE[0]]))
     for knob, value in case.setting.items():
         first, _, rest = knob.partition(".")
         if first == OVERRIDES and rest:
@@ -74,7 +74,7 @@ def _overrides(case: Deployment) -> dict[str, object]:
                 if not isinstance(below, dict):
                     return over
                 inside = below
-            inside[last] = as_json(value)
+            inside[last] = parse_json_part(value)
     return over
 
 

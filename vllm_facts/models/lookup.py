@@ -8,7 +8,7 @@ from typing import Any
 from vllm_facts.deployment import Model
 from vllm_facts.models.config_json import read_config
 from vllm_facts.models.table import LENGTHS, LOADED, ROWS, ModelRow
-from vllm_facts.weight_formats import NONE, WeightFormat, stored_size, told_by
+from vllm_facts.weight_formats import NONE, WeightFormat, format_from_name, stored_size
 
 _HOUSES = frozenset({"meta", "nvidia", "ibm", "microsoft", "google", "openai", "unsloth", "neuralmagic"})
 """Makers that stand before a model's name and are no part of it: "Meta-Llama-3-8B"."""
@@ -23,7 +23,7 @@ _OTHER = re.compile(
 _CONTEXT = re.compile(r"\d+[km]")  # "128k", "1m": another max_len
 
 
-def model_of(name: str) -> Model | None:
+def find_model(name: str) -> Model | None:
     """The well-known model that this name means; None for any other.
 
     A maker before it, a path, and what comes behind it ("-Instruct", "-AWQ", a fine-tune's own name) do not
@@ -95,12 +95,12 @@ def _max_len(row: ModelRow, plain: str) -> int | None:
 
 
 def _published(row: ModelRow) -> WeightFormat:
-    return told_by(frozenset({row.stored})) or NONE
+    return format_from_name(frozenset({row.stored})) or NONE
 
 
 def _model(row: ModelRow, plain: str, name: str) -> Model:
     published = _published(row)
-    known = told_by(frozenset(re.split(r"[^a-z0-9]+", plain.removeprefix(row.key)))) or published
+    known = format_from_name(frozenset(re.split(r"[^a-z0-9]+", plain.removeprefix(row.key)))) or published
     size = stored_size(known, row.parameters, row.apart)
     if known == published and row.key in LOADED:
         size = LOADED[row.key]

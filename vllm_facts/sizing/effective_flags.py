@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from vllm_facts.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, whole
+from vllm_facts.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, positive_int
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Knob, Value
@@ -54,7 +54,9 @@ class Layout:
 
 def layout(case: Deployment) -> Layout:
     """As the flags give it; what is not given is 1."""
-    sizes = (whole(case.setting, f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "data"))
+    sizes = (
+        positive_int(case.setting, f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "data")
+    )
     tp, pp, dp = sizes
     return Layout(tp=tp, pp=pp, dp=dp)
 
@@ -180,7 +182,7 @@ def tokens_in_force(case: Deployment) -> int | None:
 
     As vLLM 0.32 engine/arg_utils.py: get_batch_defaults, for a server.
     """
-    given = whole(case.setting, "max_num_batched_tokens")
+    given = positive_int(case.setting, "max_num_batched_tokens")
     memory_gib = case.card.memory_gib if case.card else None
     if given is not None or case.card is None or memory_gib is None:
         return given
@@ -191,7 +193,7 @@ def tokens_in_force(case: Deployment) -> int | None:
 
 def seqs_in_force(case: Deployment) -> int | None:
     """max_num_seqs: given, or what vLLM chooses on the card; None where that is not known."""
-    given = whole(case.setting, "max_num_seqs")
+    given = positive_int(case.setting, "max_num_seqs")
     memory_gib = case.card.memory_gib if case.card else None
     if given is not None or case.card is None or memory_gib is None:
         return given

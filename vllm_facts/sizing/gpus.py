@@ -108,7 +108,7 @@ _PART = re.compile(r"\b(mig|laptop|mobile|max q|vgpu|grid)\b|\b\dg \d+gb\b")
 """A slice or a smaller sibling: of the same architecture, with another memory."""
 
 
-def card_of(name: str) -> GpuModel | None:
+def find_gpu(name: str) -> GpuModel | None:
     """The card of a name as `nvidia-smi`, a cloud or a person writes it; None for one that is not known.
 
     "NVIDIA H100 80GB HBM3", "Tesla T4", "a100-80gb" and "rtx5070" are all understood. What the name leaves

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Model
 from vllm_facts.sizing.effective_flags import Layout, before, layout, number, seqs_in_force, tokens_in_force
 from vllm_facts.sizing.effective_flags import share as share_of
@@ -144,7 +144,7 @@ def kv_bytes_per_token(case: Deployment, shape: Layout) -> float | None:
         numbers = None
     if not layers or not numbers:
         return None
-    context = whole(case.setting, "decode_context_parallel_size") or 1
+    context = positive_int(case.setting, "decode_context_parallel_size") or 1
     return numbers * width * ceil(layers / shape.pp) / context
 
 
@@ -175,7 +175,7 @@ def longest(case: Deployment) -> int | None:
     """max_model_len in force; None where it is not known, or vLLM is left to find it."""
     given = case.setting.get("max_model_len")
     if given is not None:
-        return whole(case.setting, "max_model_len")
+        return positive_int(case.setting, "max_model_len")
     return case.model.max_len if case.model else None
 
 

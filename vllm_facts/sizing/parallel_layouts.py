@@ -7,7 +7,7 @@ is enough. What an answer proposes, asked again, is answered with itself.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from vllm_facts.defaults import whole
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Model
 from vllm_facts.sizing.effective_flags import Layout, expert_parallel, layout, number, share, sparse, text
 from vllm_facts.sizing.kv_cache import KvCacheFit, fit, longest
@@ -53,7 +53,9 @@ def planned(case: Deployment) -> ParallelPlan | None:
     start = _possible(case)
     took = fit(case, shape=start)
     if took is None or took.fits is not False:
-        shared = (whole(case.setting, "decode_context_parallel_size") or 1) > 1  # chosen for its KV cache
+        shared = (
+            positive_int(case.setting, "decode_context_parallel_size") or 1
+        ) > 1  # chosen for its KV cache
         plan = None if shared else _latent(case, start) or _narrowed(case, start)
         return plan or ParallelPlan(layout=start)
     plan = _alone(case, start) or _grown(case, start, took)
@@ -125,7 +127,7 @@ def crowded(case: Deployment) -> bool:
 
 def one_node(case: Deployment) -> bool:
     """Whether nothing says that other hosts take part."""
-    several = (whole(case.setting, "nnodes") or 1) > 1
+    several = (positive_int(case.setting, "nnodes") or 1) > 1
     launcher = text(case, "distributed_executor_backend") in {"ray", "external_launcher"}
     return not several and not launcher and not _given(case, ELSEWHERE)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.advisor.render import paste
-from vllm_facts.command.serve_command import edited, read
+from vllm_facts.command.serve_command import edit_command, parse_command
 from vllm_facts.errors import FlagError
 
 SERVE = ("vllm", "serve", "org/model")
@@ -153,7 +153,7 @@ def test_docker_run_keeps_its_words(lint: Lint) -> None:
     ],
 )
 def test_the_tag_of_the_image_tells_the_version(image: str, version: str) -> None:
-    assert read(["docker", "run", image, "--model", "org/model"]).version == version
+    assert parse_command(["docker", "run", image, "--model", "org/model"]).version == version
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_stands_around_the_server_is_kept(lint: Lint, command: str, better:
     ],
 )
 def test_a_variable_is_set_where_the_server_sees_it(command: str, changed: str) -> None:
-    assert paste(edited(read([command]), {}, {"A": "2"})) == changed + "\n"
+    assert paste(edit_command(parse_command([command]), {}, {"A": "2"})) == changed + "\n"
 
 
 def test_variables_that_a_shell_is_to_fill_in_are_no_fault(lint: Lint) -> None:
@@ -209,14 +209,14 @@ def test_variables_that_a_shell_is_to_fill_in_are_no_fault(lint: Lint) -> None:
 
 
 def test_sudo_keeps_back_the_variables_before_it() -> None:
-    assert read(["A=1 sudo B=2 vllm serve m"]).reaching == {"B": "2"}
-    assert read(["A=1 sudo -E vllm serve m"]).reaching == {"A": "1"}
+    assert parse_command(["A=1 sudo B=2 vllm serve m"]).reaching == {"B": "2"}
+    assert parse_command(["A=1 sudo -E vllm serve m"]).reaching == {"A": "1"}
 
 
 def test_a_variable_of_docker_run_is_edited_where_it_stands() -> None:
     words = ["docker", "run", "-e", "A=1", "--env=B=2", "image", "serve", "org/model"]
 
-    better = edited(read(words), {"max_num_seqs": 4}, {"A": None, "B": "3"})
+    better = edit_command(parse_command(words), {"max_num_seqs": 4}, {"A": None, "B": "3"})
 
     assert better.words == [
         "docker",
@@ -233,7 +233,7 @@ def test_a_variable_of_docker_run_is_edited_where_it_stands() -> None:
 
 
 def test_variables_are_set_and_unset_in_front() -> None:
-    better = edited(read(["A=1", "B=x y", *SERVE]), {}, {"A": None, "C": "2", "D": None})
+    better = edit_command(parse_command(["A=1", "B=x y", *SERVE]), {}, {"A": None, "C": "2", "D": None})
 
     assert better.assignments == ["env", "-u", "D", "B='x y'", "C=2"]
 
@@ -265,9 +265,9 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     file.write_text(
         "compilation-config:\n  mode: 3\n  level: 1\nmax-num-seqs: 64\nno-async-scheduling: true\n"
     )
-    command = read([*SERVE, "--config", str(file), "--max-num-seqs", "8"])
+    command = parse_command([*SERVE, "--config", str(file), "--max-num-seqs", "8"])
 
-    better = edited(command, {"compilation_config.mode": None, "max_num_seqs": 4}, {})
+    better = edit_command(command, {"compilation_config.mode": None, "max_num_seqs": 4}, {})
 
     assert command.setting["max_num_seqs"] == 8
     assert command.setting["async_scheduling"] is False
@@ -283,7 +283,7 @@ def test_the_lines_of_the_file_are_the_flags_that_vllm_makes_of_them(tmp_path: P
         "served-model-name: [a, b]\neplb-config: {step_interval: 100}\nlora-modules: []\n"
     )
 
-    command = read([*SERVE, "--config", str(file)])
+    command = parse_command([*SERVE, "--config", str(file)])
 
     assert command.setting == {
         "model": "org/model",
@@ -383,7 +383,7 @@ def test_a_model_config_that_is_no_json_is_named(lint: Lint, tmp_path: Path) -> 
 
 def test_what_cannot_be_read_is_one_error() -> None:
     with pytest.raises(FlagError, match="variables"):
-        read(["A=1"])
+        parse_command(["A=1"])
 
 
 def test_lint_starts_without_the_daemons_libraries() -> None:

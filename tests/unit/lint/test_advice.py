@@ -13,8 +13,8 @@ from lint.precedence import ranked
 from lint.rules import all_lints
 from tests.support.lint_cases import case
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity
-from vllm_facts.models.lookup import model_of
-from vllm_facts.sizing.gpus import card_of
+from vllm_facts.models.lookup import find_model
+from vllm_facts.sizing.gpus import find_gpu
 from vllm_facts.values import Value
 
 CASE = Deployment(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
@@ -127,7 +127,7 @@ def test_finding_that_contradicts_an_error_is_outranked_by_it() -> None:
 @pytest.mark.parametrize("gpus", [None, 1])
 def test_lint_example_of_the_readme_has_a_finding(gpus: int | None) -> None:
     command = "vllm serve Qwen/Qwen3-8B --enforce-eager --max-num-seqs 16"
-    asked = case(command, model=model_of("Qwen/Qwen3-8B"), card=card_of("L4"), gpus=gpus)
+    asked = case(command, model=find_model("Qwen/Qwen3-8B"), card=find_gpu("L4"), gpus=gpus)
 
     advice = advise(asked, all_lints(), ranked)
 

@@ -12,9 +12,9 @@ from lint.precedence import ranked
 from lint.rules import all_lints
 from tests.support.lint_cases import case
 from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.models.lookup import model_of
+from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.effective_flags import layout
-from vllm_facts.sizing.gpus import card_of
+from vllm_facts.sizing.gpus import find_gpu
 
 MODELS = (
     "Qwen/Qwen3-0.6B",
@@ -69,11 +69,11 @@ PROFILES = ("chat", "api", "batch", "rag", "wide-ep")
 
 def of(name: str) -> Iterator[Deployment]:
     """Each card and host; layouts, flags and profiles in turn."""
-    model = model_of(name)
+    model = find_model(name)
     start = MODELS.index(name)
     for turn, (card, gpus) in enumerate(product(CARDS, HOSTS), start):
         flags = f"{LAYOUTS[turn * 5 % len(LAYOUTS)]} {FLAGS[turn % len(FLAGS)]}"
-        known = card_of(card) if card else None
+        known = find_gpu(card) if card else None
         asked = case(f"vllm serve {name} {flags}", model=model, gpus=gpus, card=known)
         yield asked
         if turn % 2:

@@ -14,9 +14,9 @@ from lint.rules import all_lints
 from tests.support.lint_cases import case
 from vllm_facts.deployment import Deployment
 from vllm_facts.flags import setting_of, with_setting
-from vllm_facts.models.lookup import model_of
+from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.effective_flags import Layout, layout
-from vllm_facts.sizing.gpus import card_of
+from vllm_facts.sizing.gpus import find_gpu
 
 T4_AWQ = "vllm serve ArtusDev/nvidia_Llama-3.1-Nemotron-Nano-8B-v1-AWQ --max-model-len 2048"
 T4_MAMBA = "vllm serve RedHatAI/NVIDIA-Nemotron-Nano-9B-v2-quantized.w4a16 --max-model-len 2048"
@@ -57,10 +57,10 @@ def known(
     concurrency: float | None = None,
 ) -> Deployment:
     """The case as the command line tool makes it: card and model by their names."""
-    model = model_of(shlex.split(command)[2])
+    model = find_model(shlex.split(command)[2])
     assert model is not None, command
     asked = case(command, env=env, version=version, model=model, gpus=gpus)
-    found = card_of(card) if card else None
+    found = find_gpu(card) if card else None
     assert found is not None or not card
     return replace(asked, card=found, profile=profile, log=log, concurrency=concurrency)
 

@@ -20,8 +20,8 @@ from vllm_facts.errors import FlagError
 from vllm_facts.flags import setting_of, with_setting
 from vllm_facts.knobs import KNOBS
 from vllm_facts.metrics.totals import totals
-from vllm_facts.models.lookup import model_of
-from vllm_facts.sizing.gpus import card_of
+from vllm_facts.models.lookup import find_model
+from vllm_facts.sizing.gpus import find_gpu
 
 EACH = 2_500  # of four, so that no test is long
 PARTS = range(4)
@@ -75,9 +75,9 @@ def a_case(random: Random, argv: list[str]) -> Deployment:
     setting = setting_of(argv)
     return Deployment(
         setting=setting,
-        card=card_of(random.choice(CARDS)),
+        card=find_gpu(random.choice(CARDS)),
         gpus=random.choice((None, 1, 2, 8)),
-        model=model_of(str(setting.get("model", ""))),
+        model=find_model(str(setting.get("model", ""))),
         version=random.choice(VERSIONS),
         profile=random.choice(("", "chat", "batch", "rag")),
     )

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.lint_cases import case, dense
 from vllm_facts.models.config_json import read_config
-from vllm_facts.models.context_limit import too_long
+from vllm_facts.models.context_limit import find_exceeded_context
 
 QWEN3 = dense("Qwen/Qwen3-8B", 8.2, max_len=40960)
 YARN = """"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}"""
@@ -26,18 +26,18 @@ DOTTED = "--hf-overrides.rope_scaling.rope_type yarn --hf-overrides.rope_scaling
     ],
 )
 def test_what_vllm_takes_is_not_too_long(flags: str) -> None:
-    assert too_long(case(f"vllm serve m {flags}", model=QWEN3)) is None
+    assert find_exceeded_context(case(f"vllm serve m {flags}", model=QWEN3)) is None
 
 
 def test_one_token_more_is_too_long() -> None:
-    found = too_long(case("vllm serve m --max-model-len 40961", model=QWEN3))
+    found = find_exceeded_context(case("vllm serve m --max-model-len 40961", model=QWEN3))
 
     assert found is not None
     assert (found.asked, found.own, found.to) == (40961, 40960, {"max_model_len": 40960})
 
 
 def test_yarn_alone_does_not_lengthen_and_is_completed() -> None:
-    found = too_long(case(LONG, model=QWEN3))
+    found = find_exceeded_context(case(LONG, model=QWEN3))
 
     assert found is not None
     assert found.yarn
@@ -47,14 +47,16 @@ def test_yarn_alone_does_not_lengthen_and_is_completed() -> None:
 def test_dotted_yarn_is_completed_by_another_part() -> None:
     original = "--hf-overrides.rope_scaling.original_max_position_embeddings 32768"
 
-    found = too_long(case(f"vllm serve m --max-model-len 131072 {DOTTED} {original}", model=QWEN3))
+    found = find_exceeded_context(
+        case(f"vllm serve m --max-model-len 131072 {DOTTED} {original}", model=QWEN3)
+    )
 
     assert found is not None
     assert found.to == {"hf_overrides.max_position_embeddings": 131072}
 
 
 def test_of_older_versions_yarn_is_not_judged() -> None:
-    assert too_long(case(LONG, model=QWEN3, version="0.14.0")) is None
+    assert find_exceeded_context(case(LONG, model=QWEN3, version="0.14.0")) is None
 
 
 @pytest.mark.parametrize(

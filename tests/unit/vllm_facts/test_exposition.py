@@ -3,7 +3,7 @@ from math import isnan
 import pytest
 
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.exposition import bucket, labels, page_text, pick
+from vllm_facts.metrics.exposition import decode_page, parse_bucket, parse_labels, pick_samples
 
 
 def page(*lines: str) -> bytes:
@@ -11,7 +11,7 @@ def page(*lines: str) -> bytes:
 
 
 def picked(*lines: str) -> list[tuple[str, float]]:
-    return pick(page_text(page(*lines)), {"a"}).get("a", [])
+    return pick_samples(decode_page(page(*lines)), {"a"}).get("a", [])
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_what_is_not_wanted_is_not_read() -> None:
 )
 def test_what_is_not_a_whole_page_is_an_error(body: bytes, why: str) -> None:
     with pytest.raises(MetricsPageError, match=why):
-        page_text(body)
+        decode_page(body)
 
 
 def test_labels_are_unescaped() -> None:
-    assert labels(r'a="say \"hi\"",b="c:\\d",e="two\nlines",f="a,b=}{"') == {
+    assert parse_labels(r'a="say \"hi\"",b="c:\\d",e="two\nlines",f="a,b=}{"') == {
         "a": 'say "hi"',
         "b": "c:\\d",
         "e": "two\nlines",
         "f": "a,b=}{",
     }
-    assert labels("") == {}
-    assert labels('a="",') == {"a": ""}
+    assert parse_labels("") == {}
+    assert parse_labels('a="",') == {"a": ""}
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_labels_are_unescaped() -> None:
 )
 def test_malformed_labels_are_an_error(inside: str) -> None:
     with pytest.raises(MetricsPageError, match="labels"):
-        labels(inside)
+        parse_labels(inside)
 
 
 def test_a_bucket_is_told_from_its_histogram() -> None:
-    edge, of = bucket('engine="0",le="0.25",model_name="m"')
-    last, of_last = bucket('model_name="m",engine="0",le="+Inf"')
+    edge, of = parse_bucket('engine="0",le="0.25",model_name="m"')
+    last, of_last = parse_bucket('model_name="m",engine="0",le="+Inf"')
 
     assert (edge, last) == (0.25, float("inf"))
     assert of == of_last
@@ -97,4 +97,4 @@ def test_a_bucket_is_told_from_its_histogram() -> None:
 @pytest.mark.parametrize("inside", ['engine="0"', 'le="wide"', 'role="1"'])
 def test_a_bucket_without_an_edge_is_an_error(inside: str) -> None:
     with pytest.raises(MetricsPageError, match="le"):
-        bucket(inside)
+        parse_bucket(inside)

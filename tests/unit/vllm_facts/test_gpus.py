@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_facts.sizing.gpus import card_of
+from vllm_facts.sizing.gpus import find_gpu
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ from vllm_facts.sizing.gpus import card_of
 def test_a_card_is_known_by_its_name(
     name: str, capability: tuple[int, int] | None, gib: float | None, link: str | None
 ) -> None:
-    card = card_of(name)
+    card = find_gpu(name)
     assert card is not None
     assert (card.capability, card.memory_gib, card.link) == (capability, gib, link)
 
@@ -59,7 +59,7 @@ def test_a_card_is_known_by_its_name(
     "name", ["", "GPU", "NVIDIA", "Quadro T400", "Xeon", "A1000", "H1000", "Radeon", "🐈"]
 )
 def test_an_unknown_card_is_not_guessed(name: str) -> None:
-    assert card_of(name) is None
+    assert find_gpu(name) is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_unknown_card_is_not_guessed(name: str) -> None:
     ["NVIDIA A100-SXM4-80GB MIG 3g.40gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "GRID T4-8Q"],
 )
 def test_of_a_slice_or_a_laptop_only_the_capability_is_known(name: str) -> None:
-    card = card_of(name)
+    card = find_gpu(name)
     assert card is not None
     assert card.capability is not None
     assert card.memory_gib is None
@@ -75,7 +75,7 @@ def test_of_a_slice_or_a_laptop_only_the_capability_is_known(name: str) -> None:
 
 
 def test_the_memory_is_less_than_what_the_box_says() -> None:
-    card = card_of("NVIDIA GeForce RTX 5070")
+    card = find_gpu("NVIDIA GeForce RTX 5070")
     assert card is not None
     assert card.memory_gib is not None
     assert round(card.memory_gib * 1024) in range(12_220, 12_235)  # "12,227 MB" in a log of this card
@@ -83,7 +83,7 @@ def test_the_memory_is_less_than_what_the_box_says() -> None:
 
 def test_the_size_is_in_the_name_where_two_are_sold() -> None:
     names = {
-        (card.name if (card := card_of(name)) else "") for name in ("A100 40GB", "A100-80GB", "T4", "H100")
+        (card.name if (card := find_gpu(name)) else "") for name in ("A100 40GB", "A100-80GB", "T4", "H100")
     }
     assert names == {"A100 40GB", "A100 80GB", "T4", "H100"}
 
@@ -91,6 +91,6 @@ def test_the_size_is_in_the_name_where_two_are_sold() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=40))
 def test_no_name_breaks_it(name: str) -> None:
-    card = card_of(name)
+    card = find_gpu(name)
     assert card is None or card.name
-    assert card_of(f"NVIDIA GeForce RTX 5090 {name}") is not None
+    assert find_gpu(f"NVIDIA GeForce RTX 5090 {name}") is not None

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from tests.support.model_configs import llama
 from vllm_facts.deployment import Deployment, GpuModel, Model
-from vllm_facts.models.lookup import from_config, model_of
+from vllm_facts.models.lookup import find_model, from_config
 from vllm_facts.models.table import ROWS
 from vllm_facts.sizing.effective_flags import Layout, layout
-from vllm_facts.sizing.gpus import card_of
+from vllm_facts.sizing.gpus import find_gpu
 from vllm_facts.sizing.kv_cache import GIB, KvCacheFit, fit, kv_bytes_per_token, overhead_gib, weights_gib
 from vllm_facts.values import Setting
 
@@ -17,9 +17,9 @@ from vllm_facts.values import Setting
 def case(
     name: str, card: str = "", version: str = "0.32.0", **setting: bool | float | str | None
 ) -> Deployment:
-    model = model_of(name)
+    model = find_model(name)
     assert model is not None
-    return Deployment(setting=setting, card=card_of(card), model=model, version=version)
+    return Deployment(setting=setting, card=find_gpu(card), model=model, version=version)
 
 
 def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | float | str | None) -> KvCacheFit:
@@ -43,7 +43,7 @@ def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | floa
     ],
 )
 def test_weights_are_as_logged(name: str, setting: Setting, gib: float, error: float) -> None:
-    asked = Deployment(setting=setting, model=model_of(name))
+    asked = Deployment(setting=setting, model=find_model(name))
     assert weights_gib(asked, layout(asked)) == pytest.approx(gib, rel=error)
 
 
@@ -82,7 +82,7 @@ def test_weights_are_as_logged(name: str, setting: Setting, gib: float, error: f
 def test_a_token_takes_what_was_logged(
     name: str, setting: Setting, gib: float, tokens: int, error: float
 ) -> None:
-    asked = Deployment(setting=setting, model=model_of(name))
+    asked = Deployment(setting=setting, model=find_model(name))
     assert kv_bytes_per_token(asked, layout(asked)) == pytest.approx(gib * GIB / tokens, rel=error)
 
 
@@ -322,12 +322,16 @@ def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
     "asked",
     [
         Deployment(setting={}),
-        Deployment(setting={}, card=card_of("H100")),
-        Deployment(setting={}, card=card_of("A100"), model=model_of("Qwen/Qwen3-8B")),  # 40 or 80 GB?
-        Deployment(setting={}, card=card_of("H100"), model=Model(name="x", parameters=8e9, weight_bytes=2.0)),
-        Deployment(setting={"data_parallel_size": 2}, card=card_of("H100"), model=Model(name="x", experts=8)),
+        Deployment(setting={}, card=find_gpu("H100")),
+        Deployment(setting={}, card=find_gpu("A100"), model=find_model("Qwen/Qwen3-8B")),  # 40 or 80 GB?
         Deployment(
-            setting={"kv_cache_dtype": "turbo9"}, card=card_of("H100"), model=model_of("Qwen/Qwen3-8B")
+            setting={}, card=find_gpu("H100"), model=Model(name="x", parameters=8e9, weight_bytes=2.0)
+        ),
+        Deployment(
+            setting={"data_parallel_size": 2}, card=find_gpu("H100"), model=Model(name="x", experts=8)
+        ),
+        Deployment(
+            setting={"kv_cache_dtype": "turbo9"}, card=find_gpu("H100"), model=find_model("Qwen/Qwen3-8B")
         ),
     ],
 )
@@ -363,5 +367,5 @@ SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sam
     ),
 )
 def test_no_setting_breaks_it(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
-    found = fit(Deployment(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=model_of(key)))
+    found = fit(Deployment(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=find_model(key)))
     assert found is None or (found.kv_tokens >= 0 and found.why)

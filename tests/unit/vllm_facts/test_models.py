@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from tests.support.model_configs import COUNTED, DEEPSEEK_V3, GPT_OSS, llama
 from vllm_facts.deployment import Model
 from vllm_facts.models.config_json import read_config
-from vllm_facts.models.lookup import canonical, from_config, model_of
+from vllm_facts.models.lookup import canonical, find_model, from_config
 from vllm_facts.models.parameters import parameters
 from vllm_facts.models.table import LENGTHS, ROWS
 
 
 def known(name: str) -> Model:
-    model = model_of(name)
+    model = find_model(name)
     assert model is not None, name
     return model
 
@@ -57,7 +57,7 @@ def test_every_row_fits_together(key: str) -> None:
 
 def test_the_table_has_the_families_that_people_serve() -> None:
     assert len(ROWS) >= 80
-    assert all(model_of(key) is not None for key in LENGTHS)
+    assert all(find_model(key) is not None for key in LENGTHS)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_format_in_the_name_tells_the_size(name: str, quantization: str, gib: 
     ],
 )
 def test_another_model_is_not_mistaken_for_a_known_one(name: str) -> None:
-    assert model_of(name) is None
+    assert find_model(name) is None
 
 
 @pytest.mark.parametrize(
@@ -294,4 +294,4 @@ def test_no_config_breaks_it(data: st.DataObject) -> None:
 @given(st.text(max_size=60))
 def test_no_name_breaks_it(name: str) -> None:
     assert "/" not in canonical(name)
-    assert model_of(name) is None or name
+    assert find_model(name) is None or name

@@ -5,7 +5,7 @@ import pytest
 from tests.support.lint_cases import DEEPSEEK_R1, H100, LLAMA_8B, MIXTRAL, case
 from vllm_facts.deployment import Deployment
 from vllm_facts.knobs import KNOBS
-from vllm_facts.validity import NOT_ABOVE, WITHOUT, problems
+from vllm_facts.validity import NOT_ABOVE, WITHOUT, find_problems
 from vllm_facts.values import Value
 
 
@@ -62,12 +62,12 @@ def test_what_does_not_go_together_is_told_with_its_mending(
     flags: str, why: str, to: dict[str, Value]
 ) -> None:
     quoted = flags.replace("{", "'{").replace("}", "}'")
-    (found,) = problems(case(f"vllm serve m {quoted}"))
+    (found,) = find_problems(case(f"vllm serve m {quoted}"))
 
     assert why in found.why
     assert found.to == to
     mended = {knob: value for knob, value in case(f"vllm serve m {quoted}").setting.items() if knob not in to}
-    assert not list(problems(Deployment(setting={**mended, **to}, version="0.32.0")))
+    assert not list(find_problems(Deployment(setting={**mended, **to}, version="0.32.0")))
 
 
 @pytest.mark.parametrize(
@@ -89,18 +89,18 @@ def test_what_does_not_go_together_is_told_with_its_mending(
     ],
 )
 def test_what_goes_together_or_is_not_known_is_left_alone(flags: str) -> None:
-    assert not list(problems(case(f"vllm serve m {flags}")))
+    assert not list(find_problems(case(f"vllm serve m {flags}")))
 
 
 def test_tools_need_a_parser_that_only_a_person_can_name() -> None:
-    (found,) = problems(case("vllm serve m --enable-auto-tool-choice"))
+    (found,) = find_problems(case("vllm serve m --enable-auto-tool-choice"))
 
     assert "needs tool_call_parser" in found.why
     assert not found.to
 
 
 def test_what_vllm_chooses_counts_where_the_card_is_known() -> None:
-    (found,) = problems(case("vllm serve m --max-num-seqs 9000", card=H100))
+    (found,) = find_problems(case("vllm serve m --max-num-seqs 9000", card=H100))
 
     assert found.to == {"max_num_batched_tokens": 9000}
 
@@ -108,16 +108,16 @@ def test_what_vllm_chooses_counts_where_the_card_is_known() -> None:
 def test_experts_are_for_models_that_have_some() -> None:
     asked = "vllm serve m --enable-expert-parallel"
 
-    assert "has no experts" in next(problems(case(asked, model=LLAMA_8B))).why
-    assert not list(problems(case(asked, model=MIXTRAL)))
+    assert "has no experts" in next(find_problems(case(asked, model=LLAMA_8B))).why
+    assert not list(find_problems(case(asked, model=MIXTRAL)))
 
 
 def test_grouped_heads_bound_how_far_a_cache_is_split() -> None:
     asked = "vllm serve m -tp 8 -dcp 2"
 
-    assert "8 KV heads" in next(problems(case(asked, model=LLAMA_8B))).why
-    assert not list(problems(case(asked.replace("-tp 8", "-tp 16"), model=LLAMA_8B)))
-    assert not list(problems(case(asked, model=DEEPSEEK_R1)))
+    assert "8 KV heads" in next(find_problems(case(asked, model=LLAMA_8B))).why
+    assert not list(find_problems(case(asked.replace("-tp 8", "-tp 16"), model=LLAMA_8B)))
+    assert not list(find_problems(case(asked, model=DEEPSEEK_R1)))
 
 
 def test_the_catalogue_says_what_is_checked() -> None:
