@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 from urllib.parse import urlsplit
 
-from actuators.docker.client import DockerClient, Json
-from actuators.docker.gpus import Gpus, gpus_of
+from actuators.docker.client import DockerClient
+from actuators.docker.gpus import Gpus
+from actuators.docker.spec import ContainerSpec
 from actuators.host import memory as host_room
 from actuators.host.memory import GpuMemory
 from agent.domain.errors import ActError
@@ -55,12 +56,12 @@ def here(host: str) -> bool:
     return parts.scheme in {"", "unix"} or parts.hostname in {"localhost", "127.0.0.1", "::1"}
 
 
-async def look(host: str, blues: Sequence[Json]) -> Host:
+async def look(host: str, blues: Sequence[ContainerSpec]) -> Host:
     """The host's free memory; its GPUs only when one of the containers has any."""
     if not here(host):
         return Host(why=f"the Engine is on another host, {host}")
     free, total = await asyncio.gather(host_room.free_memory(), host_room.total_memory())
-    if not any(gpus_of(blue).any for blue in blues):
+    if not any(blue.gpus.any for blue in blues):
         return Host(memory=free, memory_total=total, why="no server has a GPU")
     try:
         return Host(memory=free, memory_total=total, gpus=await host_room.gpus())
@@ -68,19 +69,17 @@ async def look(host: str, blues: Sequence[Json]) -> Host:
         return Host(memory=free, memory_total=total, why=error.why)
 
 
-async def holding(blue: Json, client: DockerClient, setting: Setting) -> Holding:
-    """`setting`: the one it runs with. Its memory is asked for where no limit says it."""
-    config: Json = blue.get("HostConfig") or {}
-    limit = int(config.get("Memory") or 0)
+async def holding(blue: ContainerSpec, client: DockerClient, setting: Setting) -> Holding:
+    """`setting`: the one it runs with. Its memory is measured if it has no limit."""
     measured = None
-    if not limit:
+    if not blue.memory_limit:
         with suppress(ActError):
-            measured = await client.memory(str(blue["Id"]))
+            measured = await client.memory(blue.id)
     return Holding(
-        name=str(blue.get("Name") or "").lstrip("/"),
-        gpus=gpus_of(blue),
-        cpus=str(config.get("CpusetCpus") or ""),
-        limit=limit,
+        name=blue.name,
+        gpus=blue.gpus,
+        cpus=blue.cpus,
+        limit=blue.memory_limit,
         memory=measured,
         utilization=_utilization(setting),
     )
@@ -106,14 +105,15 @@ def gpus_needed(setting: Setting) -> int:
     return needed
 
 
-def too_few(blue: Json, setting: Setting, host: Host) -> str:
+def too_few(blue: ContainerSpec, setting: Setting, host: Host) -> str:
     """Why the GPUs of this container cannot be enough for the setting, with the fix; empty: they may be."""
-    gpus, needed = gpus_of(blue), gpus_needed(setting)
+    gpus, needed = blue.gpus, gpus_needed(setting)
     have = len(host.gpus) if gpus.all and host.gpus is not None else len(gpus.ids)
     if not gpus.any or gpus.odd or (gpus.all and host.gpus is None) or needed <= have:
         return ""
-    name = str(blue.get("Name") or "").lstrip("/")
-    return f"this setting needs {needed} GPUs, and {name} has {have}: start it with more of them (--gpus)"
+    return (
+        f"this setting needs {needed} GPUs, and {blue.name} has {have}: start it with more of them (--gpus)"
+    )
 
 
 def _beside(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import docker
 
+from actuators.docker.spec import ContainerSpec, ContainerState, Endpoint
 from agent.domain.errors import ActError
 from docker_engine.api import EngineAt, Json, MissingError, SilentError, post
 from docker_engine.events import events
@@ -50,11 +51,11 @@ class DockerClient:
         answer: Json = await self._engine.ask("its version", lambda api: api.version())
         return str(answer["Version"])
 
-    async def inspect(self, container: str) -> Json | None:
+    async def inspect(self, container: str) -> ContainerSpec | None:
         """By name or id; None: there is none."""
         try:
             return await self._engine.ask(
-                f"inspect {container}", lambda api: api.inspect_container(container)
+                f"inspect {container}", lambda api: ContainerSpec.parse(api.inspect_container(container))
             )
         except MissingError:
             return None
@@ -113,13 +114,19 @@ class DockerClient:
 
     async def create(self, body: Json, name: str) -> str:
         """A container of raw Engine JSON; its id. Nothing is pulled; it is not started."""
-        made = await self._make(
-            f"create {name}",
-            lambda api: api.create_container_from_config(body, name),  # type: ignore[no-untyped-call]
-            lambda: self.inspect(name),
-            only_silence=True,  # a container of that name that was there before is not this one
+
+        async def made() -> str:
+            found = await self.inspect(name)
+            return found.id if found else ""
+
+        return str(
+            await self._make(
+                f"create {name}",
+                lambda api: api.create_container_from_config(body, name)["Id"],  # type: ignore[no-untyped-call]
+                made,
+                only_silence=True,  # a container of that name that was there before is not this one
+            )
         )
-        return str(made["Id"])
 
     async def start(self, container: str) -> None:
         """Fine if it runs. Raises ActError with the runtime's own words; it is then left as created."""
@@ -127,7 +134,7 @@ class DockerClient:
 
         async def started() -> bool:
             now = await self._state(container)
-            return bool(now.get("Running")) or now.get("StartedAt") != before.get("StartedAt")
+            return now.running or now.started_at != before.started_at
 
         await self._make(f"start {container}", lambda api: api.start(container), started)
 
@@ -163,7 +170,7 @@ class DockerClient:
 
         async def renamed() -> bool:
             found = await self.inspect(name)
-            return found is not None and known is not None and found["Id"] == known["Id"]
+            return found is not None and known is not None and found.id == known.id
 
         await self._make(f"rename {container} to {name}", lambda api: api.rename(container, name), renamed)
 
@@ -171,8 +178,8 @@ class DockerClient:
         """`policy` as in HostConfig.RestartPolicy: {"Name": "no"}."""
 
         async def set_so() -> bool:
-            found = (await self.inspect(container) or {}).get("HostConfig", {}).get("RestartPolicy", {})
-            return all(found.get(key) == value for key, value in policy.items()) and bool(found)
+            found = await self.inspect(container)
+            return found is not None and policy.items() <= found.restart_policy.items()
 
         await self._make(
             f"set the restart policy of {container}",
@@ -185,8 +192,7 @@ class DockerClient:
 
         async def connected() -> bool:
             found = await self._endpoint(network, container)
-            aliases = set(endpoint.get("Aliases") or ())
-            return found is not None and aliases <= set(found.get("Aliases") or ())
+            return found is not None and set(endpoint.get("Aliases") or ()) <= set(found.aliases)
 
         body = {"Container": container, "EndpointConfig": endpoint}
         path = f"/networks/{network}/connect"
@@ -210,8 +216,8 @@ class DockerClient:
             found = await self.inspect(container)
             if found is None:
                 raise ActError(f"docker: wait for {container}: it is gone, and its exit code with it")
-            if not found["State"]["Running"]:
-                return int(found["State"]["ExitCode"])
+            if not found.state.running:
+                return found.state.exit_code
             await asyncio.sleep(_POLL_S)
 
     async def run_once(self, body: Json, name: str, deadline_s: float) -> tuple[int, str]:
@@ -269,19 +275,19 @@ class DockerClient:
                 return found
             await asyncio.sleep(_POLL_S)
 
-    async def _state(self, container: str) -> Json:
-        state: Json = (await self.inspect(container) or {}).get("State", {})
-        return state
+    async def _state(self, container: str) -> ContainerState:
+        found = await self.inspect(container)
+        return found.state if found else ContainerState()
 
     async def _ended(self, container: str) -> bool:
-        return not (await self._state(container)).get("Running", False)
+        return not (await self._state(container)).running
 
-    async def _endpoint(self, network: str, container: str) -> Json | None:
+    async def _endpoint(self, network: str, container: str) -> Endpoint | None:
         """How the container is connected to the network, given by name or id."""
-        found = await self.inspect(container) or {}
-        for name, endpoint in found.get("NetworkSettings", {}).get("Networks", {}).items():
-            if network in {name, endpoint.get("NetworkID")}:
-                return dict(endpoint)
+        found = await self.inspect(container)
+        for name, endpoint in found.networks.items() if found else ():
+            if network in {name, endpoint.network_id}:
+                return endpoint
         return None
 
 

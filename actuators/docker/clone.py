@@ -1,7 +1,7 @@
-"""Make the body of a container that is like another one but for its flags, its name and its place.
+"""Make the body of a container that is like another one, except for flags, name, ports and networks.
 
-What the Engine shows by inspect is what it takes by create, but for a dozen fields that belong to one
-container only; those are left out or replaced here, and each one that anybody could miss is noted.
+The create call takes what inspect shows, except for a dozen fields that belong to one container only. Those
+are left out or replaced here, and each one that an operator may notice is noted.
 """
 
 import re
@@ -9,24 +9,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from actuators.docker.command import Json, ReadFiles, place_in, with_command, with_environment
-from actuators.docker.mounts import binds_of, mounts_of
-from actuators.docker.networks import (
-    at_create,
-    before_start,
-    given_hostname,
-    links_in,
-    mode_of,
-    own_network,
-    published,
-)
-from actuators.docker.obstacles import foreign_label, notes_of, obstacles, unlike
+from actuators.docker.obstacles import foreign_label, notes_of, obstacles_of_container
+from actuators.docker.spec import BUILT_IN_NETWORKS, NEVER, ContainerSpec, Endpoint, Json
 from agent.domain.errors import ActError
 from vllm_facts.values import Value
 
-__all__ = ["CreateRequest", "clone", "obstacles", "spec_of"]
-
-_SPEC = ("Id", "Name", "Image", "Config", "HostConfig", "Mounts", "NetworkSettings")
+_DOCUMENT = ("Id", "Name", "Image", "Config", "HostConfig", "Mounts", "NetworkSettings")
 _NOT_CONFIG = frozenset(
     {"ArgsEscaped", "AttachStderr", "AttachStdin", "AttachStdout", "Hostname", "MacAddress", "OnBuild"}
 )
@@ -38,26 +26,28 @@ _LONGEST_HOSTNAME = 63
 class CreateRequest:
     """A container to be made."""
 
-    image: str  # the id that is pinned: the tag may have moved on
+    image: str  # the pinned id: the tag may point to another image by now
     body: Json = field(repr=False)  # for POST /containers/create; holds secrets
     name: str
+    argv: tuple[str, ...] = field(repr=False)  # program and flags of its server
     networks: tuple[tuple[str, Json], ...] = ()  # to be connected between create and start
-    notes: tuple[str, ...] = ()  # what is not as in the original, for who decides
+    notes: tuple[str, ...] = ()  # differences from the original, for the operator who approves
 
 
-def spec_of(inspect: Json, image: Json | None) -> Json:
-    """What must be kept of a container to make a like one when it is gone; reads as an inspect document.
+def document_to_keep(spec: ContainerSpec, image: Json | None) -> Json:
+    """Return what must be kept of a container to make a like one when it is gone, for ContainerSpec.parse.
 
-    `ImageDigest` is added: where the image can be had again. Holds secrets: keep it private.
+    `ImageDigest` is added: the image can be pulled by it. The document holds secrets: keep it private.
     """
-    digests = (image or {}).get("RepoDigests") or [inspect.get("ImageDigest", "")]
-    kept = {key: deepcopy(inspect[key]) for key in _SPEC if key in inspect}
+    inspect = spec.document
+    digests = (image or {}).get("RepoDigests") or [spec.image_digest]
+    kept = {key: deepcopy(inspect[key]) for key in _DOCUMENT if key in inspect}
     networks = (inspect.get("NetworkSettings") or {}).get("Networks") or {}
     return {**kept, "NetworkSettings": {"Networks": deepcopy(networks)}, "ImageDigest": digests[0]}
 
 
 def clone(
-    inspect: Json,
+    spec: ContainerSpec,
     *,
     name: str,
     labels: Mapping[str, str],
@@ -65,79 +55,106 @@ def clone(
     host_port_ip: str = "127.0.0.1",
     host_port: int | None = None,
     port: int | None = None,
-    files: ReadFiles | None = None,
 ) -> CreateRequest:
-    """The container `name`: like the one inspected, with this whole setting (empty: with its own).
+    """Return the container `name`: like `spec`, with this full setting (empty: with its own).
 
-    While it is green it restarts never, is reached on `host_port` of `host_port_ip`, and answers to its own
-    name only. Without `host_port` the engine chooses one, another at each start. In the host's network there
-    is nothing to publish: `port` is where it listens then. Raises FlagError when the flags cannot be
-    changed, ActError when something else stands in the way.
+    It never restarts, is reached on `host_port` of `host_port_ip`, and answers to its own name only. Without
+    `host_port` the Engine chooses one, a new one at each start. In the network of the host no port is
+    published: the server listens on `port`. Raises FlagError if the flags cannot be changed, ActError for
+    any other obstacle.
     """
-    entrypoint, command = with_command(inspect, setting, port=port, files=files)
-    if problems := unlike(inspect, files):
+    changed = spec.serve.with_setting(setting, port=port)
+    if problems := obstacles_of_container(spec):
         raise ActError("; ".join(problems))
     body = {
-        **_config(inspect, name, labels),
-        "Image": inspect["Image"],
-        "Env": with_environment(inspect, setting, port=port, files=files),
-        "Entrypoint": entrypoint,
-        "Cmd": command,
-        "HostConfig": _host_config(inspect),
+        **_config(spec, name, labels),
+        "Image": spec.image,
+        "Env": changed.env,
+        "Entrypoint": changed.entrypoint,
+        "Cmd": changed.command,
+        "HostConfig": _host_config(spec),
     }
-    if own_network(inspect):
-        listens = place_in(inspect, files)[1] if port is None else port
-        bound = dict.fromkeys(published(inspect, listens), "")
+    if spec.has_own_ports:
+        listens = spec.serve.port if port is None else port
+        bound = dict.fromkeys(_published(spec, listens), "")
         bound |= {f"{listens}/tcp": str(host_port or "")}
         _publish(body, bound, host_port_ip)
     elif port is None:
-        raise ActError("a container in the host's network needs a port of its own to listen on")
-    if network := at_create(inspect, name):
+        raise ActError("a container in the network of the host needs a port of its own to listen on")
+    if network := _network_at_create(spec, name):
         body["NetworkingConfig"] = {"EndpointsConfig": network}
     return CreateRequest(
-        image=inspect["Image"],
+        image=spec.image,
         body=body,
         name=name,
-        networks=before_start(inspect, name),
-        notes=notes_of(inspect, files),
+        argv=changed.argv,
+        networks=_networks_before_start(spec, name),
+        notes=notes_of(spec),
     )
 
 
-def _config(inspect: Json, name: str, labels: Mapping[str, str]) -> Json:
-    config = inspect["Config"]
+def mount_options(spec: ContainerSpec) -> list[Json]:
+    """`Mounts` of a like container: `--mount type=volume,target=/data` by the volume's real name."""
+    names = spec.anonymous_volumes
+    return [
+        {**one, "Source": names[one["Target"]]} if one["Target"] in names else dict(one)
+        for one in spec.document["HostConfig"].get("Mounts") or ()
+    ]
+
+
+def _config(spec: ContainerSpec, name: str, labels: Mapping[str, str]) -> Json:
     kept = {
-        key: deepcopy(value) for key, value in config.items() if key not in _NOT_CONFIG and value is not None
+        key: deepcopy(value)
+        for key, value in spec.document["Config"].items()
+        if key not in _NOT_CONFIG and value is not None
     }
-    own = {key: value for key, value in (config.get("Labels") or {}).items() if not foreign_label(key)}
-    return {**kept, **_hostname(inspect, name), "Labels": {**own, **labels}}
+    own = {key: value for key, value in spec.labels.items() if not foreign_label(key)}
+    return {**kept, **_hostname(spec, name), "Labels": {**own, **labels}}
 
 
-def _hostname(inspect: Json, name: str) -> Json:
-    """One that was given by hand is a name in the network too, so green's must be another one."""
-    given = given_hostname(inspect)
-    if not given:
+def _hostname(spec: ContainerSpec, name: str) -> Json:
+    """A chosen host name is also a name in the network, so green gets another one."""
+    if not spec.hostname:
         return {}
-    if mode_of(inspect) == "host":
-        return {"Hostname": given}
+    if spec.network_mode == "host":
+        return {"Hostname": spec.hostname}
     return {"Hostname": re.sub(r"[^A-Za-z0-9-]", "-", name)[:_LONGEST_HOSTNAME].strip("-")}
 
 
-def _host_config(inspect: Json) -> Json:
+def _host_config(spec: ContainerSpec) -> Json:
     kept = {
         key: deepcopy(value)
-        for key, value in inspect["HostConfig"].items()
+        for key, value in spec.document["HostConfig"].items()
         if key not in _NOT_HOST and value is not None
     }
     return {
         **kept,
-        "Binds": binds_of(inspect),
-        "Mounts": mounts_of(inspect),
-        "Links": [f"{other}:{alias}" for other, alias in links_in(inspect)],
-        "AutoRemove": False,  # or the engine would throw away what is left of it before anybody has looked
-        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+        "Binds": _binds(spec),
+        "Mounts": mount_options(spec),
+        "Links": [f"{other}:{alias}" for other, alias in spec.links],
+        "AutoRemove": False,  # the Engine would remove it, log included, before its end was examined
+        "RestartPolicy": dict(NEVER),
         "PortBindings": {},
         "PublishAllPorts": False,
     }
+
+
+def _binds(spec: ContainerSpec) -> list[str]:
+    """Anonymous volumes by name: without it the Engine would make new, empty ones."""
+    by_mount = {one["Target"] for one in mount_options(spec)}
+    read_only = {one.destination for one in spec.mounts if not one.writable}
+    volumes = [
+        f"{name}:{path}" + (":ro" if path in read_only else "")
+        for path, name in sorted(spec.anonymous_volumes.items())
+        if path not in by_mount
+    ]
+    return [*spec.binds, *volumes]
+
+
+def _published(spec: ContainerSpec, listens: int) -> list[str]:
+    """Return the ports to publish: those of the original, and the one that the server listens on."""
+    exposed = spec.exposed_ports if spec.publish_all else ()
+    return sorted({*spec.bound_ports, *exposed, f"{listens}/tcp"})
 
 
 def _publish(body: Json, ports: Mapping[str, str], ip: str) -> None:
@@ -145,3 +162,29 @@ def _publish(body: Json, ports: Mapping[str, str], ip: str) -> None:
     body["HostConfig"]["PortBindings"] = {
         port: [{"HostIp": ip, "HostPort": there}] for port, there in ports.items()
     }
+
+
+def _network_at_create(spec: ContainerSpec, alias: str) -> dict[str, Json]:
+    """Return the network of the create body: older Engines take one only, built-in ones are not named.
+
+    Raises ActError for a network that the container was started in and has left.
+    """
+    mode = spec.network_mode
+    if not spec.has_own_ports or mode in BUILT_IN_NETWORKS:
+        return {}
+    if mode not in spec.networks:
+        raise ActError(
+            f"the container was started in the network {mode} and is not in it now: "
+            f"`docker network connect {mode} {spec.name}`, or recreate it without"
+        )
+    return {mode: _endpoint(spec.networks[mode], alias)}
+
+
+def _networks_before_start(spec: ContainerSpec, alias: str) -> tuple[tuple[str, Json], ...]:
+    others = sorted(spec.networks.keys() - BUILT_IN_NETWORKS - {spec.network_mode})
+    return tuple((name, _endpoint(spec.networks[name], alias)) for name in others)
+
+
+def _endpoint(endpoint: Endpoint, alias: str) -> Json:
+    """Without the addresses and names of blue: Docker's DNS would send it traffic of blue at once."""
+    return {**endpoint.options, "Aliases": [alias]}

@@ -1,14 +1,15 @@
-"""Where a container's vLLM flags stand, and how to change some and leave the rest word for word.
+"""How a container starts vLLM, and how to change some of its flags and leave the rest word for word.
 
-Flags are read from the container's entrypoint and command, and from the YAML of `--config FILE` below them:
-the command line wins. A knob that the file sets is changed by a flag on the command line; the file is never
-written. Images whose entrypoint makes flags of the environment are read and changed there.
+Flags come from the container's entrypoint and command, and from the YAML of `--config FILE` below them: the
+command line wins. A flag changes a knob that the file sets; the file is never written. Some images have an
+entrypoint that makes flags of environment variables: there they are read and changed in the environment.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Self, TypeVar
 
 from actuators.docker import env_flags
 from vllm_facts import config_file
@@ -18,110 +19,156 @@ from vllm_facts.flags import api_key_of, place_of, setting_of, with_setting
 from vllm_facts.masking import MASK
 from vllm_facts.values import Value
 
-Json = dict[str, Any]
-
-ReadFiles = Callable[[str], str | None]
-"""The text of a file inside the container, by its absolute path; None when it cannot be read."""
+ReadFile = Callable[[str], str | None]
+"""Returns the text of a file inside the container, by its absolute path; None if it cannot be read."""
 
 KEPT = frozenset({"config", "model", "served_model_name"})  # no change of a setting changes what is served
 
+_T = TypeVar("_T")
 _PROGRAM = re.compile(r"vllm|(python|pypy)[0-9.]*|dumb-init|env|numactl|nohup|stdbuf|taskset|tini")
 _COMMAND_STRING = re.compile(r"-[a-z]*c")  # bash -c, sh -ec
 _SERVER = ("vllm", "serve")
 
 
-def argv_of(inspect: Json) -> tuple[str, ...]:
-    """The server's program and its flags: entrypoint and command, without a script that hands over to them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedCommand:
+    """The part of a create body that starts vLLM. `entrypoint` [""] removes the entrypoint of the image."""
 
-    Where an entrypoint makes flags of the environment: the command line that it makes. Raises FlagError
-    when there is nothing to run.
+    entrypoint: list[str]
+    command: list[str]
+    env: list[str] = field(repr=False)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return argv_of([word for word in self.entrypoint if word], self.command, self.env)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeCommand:
+    """The command of a container and the flags in it.
+
+    `error` is the reason why the flags cannot be read; it is empty if they can. With an error the other
+    fields hold as much as was read: `setting` lacks the flags of a `--config` file that cannot be read.
     """
-    entrypoint, command = _parts(inspect)
-    if made := _from_environment(inspect):
+
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    env: tuple[str, ...] = field(default=(), repr=False)
+    argv: tuple[str, ...] = ()  # program and flags, without an entrypoint script that runs the command
+    setting: Mapping[str, Value] = field(default_factory=dict)
+    file_setting: Mapping[str, Value] = field(default_factory=dict)  # the part from the --config file
+    host: str = ""  # the server listens on it inside the container; empty: every interface
+    port: int = 0
+    api_key: str = field(default="", repr=False)  # clients must send it; empty: no key
+    error: str = ""
+
+    @classmethod
+    def parse(
+        cls,
+        entrypoint: Sequence[str],
+        command: Sequence[str],
+        env: Sequence[str],
+        working_dir: str,
+        read_file: ReadFile,
+    ) -> Self:
+        errors: list[str] = []
+
+        def attempt(read: Callable[[], _T], default: _T) -> _T:
+            try:
+                return read()
+            except FlagError as error:
+                errors.append(str(error))
+                return default
+
+        argv: tuple[str, ...] = attempt(lambda: argv_of(entrypoint, command, env), ())
+        file_words: list[str] = attempt(lambda: _words_of_file(argv, working_dir, read_file), [])
+        file_argv = [*_SERVER, *file_words]
+        file_setting: dict[str, Value] = attempt(lambda: setting_of(file_argv), {})
+        setting: dict[str, Value] = attempt(lambda: {**file_setting, **setting_of(argv)}, {})
+        host, port = attempt(lambda: _listen_address(argv, file_argv), ("", 0))
+        env_key = dict(line.partition("=")[::2] for line in env).get("VLLM_API_KEY", "")
+        return cls(
+            entrypoint=tuple(entrypoint),
+            command=tuple(command),
+            env=tuple(env),
+            argv=argv,
+            setting=setting,
+            file_setting=file_setting,
+            host=host,
+            port=port,
+            api_key=attempt(lambda: api_key_of(argv) or api_key_of(file_argv), "") or env_key,
+            error=errors[0] if errors else "",
+        )
+
+    def with_setting(self, setting: Mapping[str, Value], *, port: int | None = None) -> ChangedCommand:
+        """Return the command of a like container with this full setting; an empty one keeps all flags.
+
+        Knobs that the setting does not name are removed, except KEPT. A value that the journal has masked
+        stays as it is. Raises FlagError if a change of flags cannot do it.
+        """
+        if self.error and (setting or port is not None):
+            raise FlagError(self.error)
+        changes = self._changes(setting, port)
+        entrypoint, command, env = list(self.entrypoint), list(self.command), list(self.env)
+        if from_env := env_flags.argv_in(self.entrypoint, self.env):
+            host, listens = place_of(from_env)
+            given = {**setting_of(from_env), "host": host, "port": listens}
+            changed = {knob: value for knob, value in changes.items() if not same(given.get(knob), value)}
+            return ChangedCommand(
+                entrypoint=entrypoint, command=command, env=env_flags.with_flags(env, changed)
+            )
+        for knob, value in changes.items():  # one by one: an edit of both parts at once cannot be split again
+            entrypoint, command = _edited(entrypoint, command, {knob: value})
+        return ChangedCommand(entrypoint=entrypoint or [""], command=command, env=env)
+
+    def _changes(self, setting: Mapping[str, Value], port: int | None) -> dict[str, Value]:
+        """Return the knobs to write on the command line; some may have the value already."""
+        place: dict[str, Value] = {} if port is None else {"port": port}
+        if not setting:
+            return place
+        given = setting_of(self.argv)
+        wanted = {knob: value for knob, value in setting.items() if not _masked(value)}
+        known = setting.keys() | KEPT
+        changes: dict[str, Value] = dict.fromkeys(given.keys() - known)
+        for knob in [*wanted, *(self.file_setting.keys() - known)]:
+            value = wanted.get(knob)
+            if knob in self.file_setting:
+                if knob not in given and same(self.file_setting[knob], value):
+                    continue
+                if value is None or (value is False and knob in ONE_WAY):
+                    raise FlagError(
+                        f"{knob} stands in the --config file of the container, and no flag removes it: "
+                        "remove it from that file, and recreate the container"
+                    )
+            changes[knob] = value
+        return changes | place
+
+
+def argv_of(entrypoint: Sequence[str], command: Sequence[str], env: Sequence[str]) -> tuple[str, ...]:
+    """Return the program of the server and its flags, without a script that runs them.
+
+    For an entrypoint that makes flags of the environment: the command line that it makes. Raises FlagError
+    if there is no command.
+    """
+    if not entrypoint and not command:
+        raise FlagError("the container has neither entrypoint nor command: start it with `vllm serve MODEL`")
+    if made := env_flags.argv_in(entrypoint, env):
         return made
     return (*([] if _hands_over(entrypoint, command) else entrypoint), *command)
-
-
-def setting_in(inspect: Json, files: ReadFiles | None = None) -> dict[str, Value]:
-    """The knobs it was started with, the last one wins; without `files`, those of the command line.
-
-    Raises FlagError: a shell string, a `--config` file that cannot be read.
-    """
-    argv = argv_of(inspect)
-    return {**_setting_of_file(inspect, files), **setting_of(argv)}
-
-
-def place_in(inspect: Json, files: ReadFiles | None = None) -> tuple[str, int]:
-    """Host ("": every interface) and port that it listens on inside the container. Raises FlagError."""
-    argv = argv_of(inspect)
-    host, port = place_of(argv)
-    file_host, file_port = place_of([*_SERVER, *_words_of_file(inspect, files)])
-    return (host if _gives(argv, "host") else file_host), (port if _gives(argv, "port") else file_port)
-
-
-def api_key_in(inspect: Json, files: ReadFiles | None = None) -> str:
-    """What the server wants to see of its clients; empty when it does not ask. Raises FlagError."""
-    in_file = api_key_of([*_SERVER, *_words_of_file(inspect, files)])
-    return api_key_of(argv_of(inspect)) or in_file or env_of(inspect).get("VLLM_API_KEY", "")
-
-
-def env_of(inspect: Json) -> dict[str, str]:
-    pairs = (line.partition("=") for line in inspect["Config"].get("Env") or ())
-    return {name: value for name, _, value in pairs}
-
-
-def with_command(
-    inspect: Json, setting: Mapping[str, Value], *, port: int | None = None, files: ReadFiles | None = None
-) -> tuple[list[str], list[str]]:
-    """Entrypoint and command of a container like this one, with this whole setting; empty: as it is.
-
-    Knobs that the setting does not name are taken out, but for KEPT. A value that the journal has masked
-    stays as it is. An entrypoint that was taken out is [""]: an empty one would mean the image's own.
-    Raises FlagError when that cannot be done by changing flags.
-    """
-    changes = _changes(inspect, setting, files, port)
-    entrypoint, command = _parts(inspect)
-    if _from_environment(inspect):
-        return entrypoint, command
-    for knob, value in changes.items():  # one by one: an edit in both parts at once could not be told apart
-        entrypoint, command = _edited(entrypoint, command, {knob: value})
-    return entrypoint or [""], command
-
-
-def with_environment(
-    inspect: Json, setting: Mapping[str, Value], *, port: int | None = None, files: ReadFiles | None = None
-) -> list[str]:
-    """The environment that goes with `with_command`: as it is, unless that is where the flags stand."""
-    env = list(inspect["Config"].get("Env") or ())
-    argv = _from_environment(inspect)
-    if not argv:
-        return env
-    host, listens = place_of(argv)
-    given = {**setting_of(argv), "host": host, "port": listens}
-    changes = _changes(inspect, setting, files, port)
-    changed = {knob: value for knob, value in changes.items() if not same(given.get(knob), value)}
-    return env_flags.with_flags(env, changed)
 
 
 def same(have: Value, want: Value) -> bool:
     return have == want and isinstance(have, bool) == isinstance(want, bool)  # True == 1
 
 
-def _from_environment(inspect: Json) -> tuple[str, ...]:
-    config = inspect["Config"]
-    return env_flags.argv_in(config.get("Entrypoint") or (), config.get("Env") or ())
-
-
-def _parts(inspect: Json) -> tuple[list[str], list[str]]:
-    config = inspect["Config"]
-    entrypoint, command = list(config.get("Entrypoint") or ()), list(config.get("Cmd") or ())
-    if not entrypoint and not command:
-        raise FlagError("the container has neither entrypoint nor command: start it with `vllm serve MODEL`")
-    return entrypoint, command
+def _listen_address(argv: Sequence[str], file_argv: Sequence[str]) -> tuple[str, int]:
+    host, port = place_of(argv)
+    file_host, file_port = place_of(file_argv)
+    return (host if _gives(argv, "host") else file_host), (port if _gives(argv, "port") else file_port)
 
 
 def _hands_over(entrypoint: Sequence[str], command: Sequence[str]) -> bool:
-    """The entrypoint is a script of the image that runs the command, as nvidia_entrypoint.sh does."""
+    """Whether the entrypoint is a script of the image that runs the command, like nvidia_entrypoint.sh."""
     if not entrypoint or not command or not _is_program(command[0]):
         return False
     return not any(_is_program(word) or _COMMAND_STRING.fullmatch(word) for word in entrypoint)
@@ -144,31 +191,6 @@ def _edited(
     return (words, []) if not command else (words[:1], words[1:])
 
 
-def _changes(
-    inspect: Json, setting: Mapping[str, Value], files: ReadFiles | None, port: int | None
-) -> dict[str, Value]:
-    """The knobs to be written on the command line; some may be there as wanted."""
-    place: dict[str, Value] = {} if port is None else {"port": port}
-    if not setting:
-        return place
-    given, in_file = setting_of(argv_of(inspect)), _setting_of_file(inspect, files)
-    wanted = {knob: value for knob, value in setting.items() if not _masked(value)}
-    known = setting.keys() | KEPT
-    changes: dict[str, Value] = dict.fromkeys(given.keys() - known)
-    for knob in [*wanted, *(in_file.keys() - known)]:
-        value = wanted.get(knob)
-        if knob in in_file:
-            if knob not in given and same(in_file[knob], value):
-                continue
-            if value is None or (value is False and knob in ONE_WAY):
-                raise FlagError(
-                    f"{knob} stands in the --config file of the container, and no flag takes it out again: "
-                    "take it out of that file, and start the container anew"
-                )
-        changes[knob] = value
-    return changes | place
-
-
 def _masked(value: Value) -> bool:
     return isinstance(value, str) and MASK in value
 
@@ -177,16 +199,12 @@ def _gives(argv: Sequence[str], knob: str) -> bool:
     return with_setting(argv, {knob: None}) != list(argv)
 
 
-def _setting_of_file(inspect: Json, files: ReadFiles | None) -> dict[str, Value]:
-    return setting_of([*_SERVER, *_words_of_file(inspect, files)])
-
-
-def _words_of_file(inspect: Json, files: ReadFiles | None) -> list[str]:
-    path = config_file.config_path(argv_of(inspect))
-    if not path or files is None:
+def _words_of_file(argv: Sequence[str], working_dir: str, read_file: ReadFile) -> list[str]:
+    path = config_file.config_path(argv)
+    if not path:
         return []
-    full = str(PurePosixPath(inspect["Config"].get("WorkingDir") or "/", path))
-    text = files(full)
+    full = str(PurePosixPath(working_dir or "/", path))
+    text = read_file(full)
     if text is None:
         raise FlagError(
             f"--config {full} cannot be read in the container, so its flags are not known: "

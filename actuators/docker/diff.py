@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from actuators.docker.command import Json, argv_of, env_of, same
-from actuators.docker.mounts import options_of, seen_in
-from actuators.docker.networks import links_in, mode_of, networks_in, own_network
+from actuators.docker.clone import mount_options
+from actuators.docker.command import same
 from actuators.docker.obstacles import foreign_label
+from actuators.docker.spec import ContainerSpec, Json
 from vllm_facts.errors import FlagError
 from vllm_facts.flags import place_of, secrets_of, setting_of, with_setting
 from vllm_facts.masking import MASK, masked
@@ -52,7 +52,7 @@ _ABSENT = "not given"
 _LONGEST = 300  # characters of a value; a seccomp profile has thousands
 
 
-def differs(blue: Json, green: Json) -> tuple[str, ...]:
+def differs(blue: ContainerSpec, green: ContainerSpec) -> tuple[str, ...]:
     """What green has other than blue, one line for each field or flag: `Config.Cmd max_num_seqs: 64 → 128`.
 
     Secrets are masked. Left out is what differs because there are two of them: ids, names, times, state,
@@ -60,26 +60,26 @@ def differs(blue: Json, green: Json) -> tuple[str, ...]:
     policy while green has none.
     """
     return (
-        *_field("Image", blue.get("Image"), green.get("Image")),
+        *_field("Image", blue.image, green.image),
         *_command(blue, green),
-        *_tables("Config.Env", env_of(blue), env_of(green)),
+        *_tables("Config.Env", blue.env, green.env),
         *_tables("Config.Labels", _labels(blue), _labels(green)),
-        *_tables("Config", _rest(blue["Config"], _NOT_CONFIG), _rest(green["Config"], _NOT_CONFIG)),
+        *_tables("Config", _config(blue), _config(green)),
         *_tables("HostConfig", _host(blue), _host(green)),
         *_restarts(blue, green),
-        *_tables("Mounts", seen_in(blue), seen_in(green)),
-        *_field("HostConfig.Mounts", options_of(blue), options_of(green)),
+        *_tables("Mounts", _mounts(blue), _mounts(green)),
+        *_field("HostConfig.Mounts", _mount_options(blue), _mount_options(green)),
         *_tables("NetworkSettings.Networks", _endpoints(blue), _endpoints(green)),
         *_lost_ports(blue, green),
     )
 
 
-def _command(blue: Json, green: Json) -> Iterator[str]:
+def _command(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
     before, after = _words(blue), _words(green)
     if before == after:
         return
     try:
-        old, new = argv_of(blue), argv_of(green)
+        old, new = blue.serve.argv, green.serve.argv
         changes = dict(_flags(old, new))
         told = with_setting(old, {knob: value for knob, (_, value) in changes.items()})
         complete = sorted([*before[: -len(old)], *told]) == sorted(after)
@@ -91,9 +91,8 @@ def _command(blue: Json, green: Json) -> Iterator[str]:
         yield _line("Config.Cmd", _shown(before), _shown(after))
 
 
-def _words(inspect: Json) -> list[str]:
-    config = inspect["Config"]
-    return [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
+def _words(spec: ContainerSpec) -> list[str]:
+    return [*spec.serve.entrypoint, *spec.serve.command]
 
 
 def _flags(blue: Sequence[str], green: Sequence[str]) -> Iterator[tuple[str, tuple[Value, Value]]]:
@@ -113,43 +112,59 @@ def _shown(words: Sequence[str]) -> list[str]:
     return [MASK if word in secrets else word for word in words]
 
 
-def _labels(inspect: Json) -> Json:
-    labels = inspect["Config"].get("Labels") or {}
-    return {key: value for key, value in labels.items() if not foreign_label(key)}
+def _labels(spec: ContainerSpec) -> Json:
+    return {key: value for key, value in spec.labels.items() if not foreign_label(key)}
 
 
-def _host(inspect: Json) -> Json:
+def _config(spec: ContainerSpec) -> Json:
+    return _rest(spec.document["Config"], _NOT_CONFIG)
+
+
+def _host(spec: ContainerSpec) -> Json:
     """HostConfig, with names that mean the same on both sides."""
-    host = inspect["HostConfig"]
-    rest = _rest(host, _NOT_HOST)
+    rest = _rest(spec.document["HostConfig"], _NOT_HOST)
     return {
         **rest,
         **{key: sorted(rest[key]) for key in _UNORDERED & rest.keys() if rest[key]},
-        "NetworkMode": mode_of(inspect),
-        "Links": [":".join(link) for link in links_in(inspect)],
+        "NetworkMode": spec.network_mode,
+        "Links": [":".join(link) for link in spec.links],
     }
 
 
-def _restarts(blue: Json, green: Json) -> Iterator[str]:
-    old, new = (one["HostConfig"].get("RestartPolicy") or {} for one in (blue, green))
-    if new.get("Name") not in {None, "", "no"}:
-        yield from _field("HostConfig.RestartPolicy", old, new)
+def _restarts(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
+    if green.restarts:
+        yield from _field("HostConfig.RestartPolicy", blue.restart_policy, green.restart_policy)
 
 
-def _endpoints(inspect: Json) -> Json:
+def _mounts(spec: ContainerSpec) -> dict[str, Json]:
     return {
-        name: {"joined": True, "DriverOpts": endpoint.get("DriverOpts"), "Links": endpoint.get("Links")}
-        for name, endpoint in networks_in(inspect).items()
+        one.destination: {
+            "Type": one.type,
+            "Source": one.name or one.source,
+            "RW": one.writable,
+            "Propagation": one.propagation,
+        }
+        for one in spec.mounts
     }
 
 
-def _lost_ports(blue: Json, green: Json) -> Iterator[str]:
+def _mount_options(spec: ContainerSpec) -> list[Json]:
+    return sorted(mount_options(spec), key=lambda one: str(one["Target"]))
+
+
+def _endpoints(spec: ContainerSpec) -> Json:
+    return {
+        name: {"joined": True, **{key: one.options.get(key) for key in ("DriverOpts", "Links")}}
+        for name, one in spec.networks.items()
+    }
+
+
+def _lost_ports(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
     """Published by blue only; green may publish one more, to be reached."""
-    if not own_network(blue):
+    if not blue.has_own_ports:
         return
-    kept = green["HostConfig"].get("PortBindings") or {}
-    for port in sorted(blue["HostConfig"].get("PortBindings") or {}):
-        if port not in kept:
+    for port in sorted(blue.bound_ports):
+        if port not in green.bound_ports:
             yield _line(f"HostConfig.PortBindings.{port}", "published", None)
 
 

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from actuators.docker.client import DockerClient, Json
-from actuators.docker.discovery import COMPOSE, secrets_of
+from actuators.docker.client import DockerClient
+from actuators.docker.discovery import COMPOSE
+from actuators.docker.spec import ContainerSpec, Json
 from actuators.host.process_group import how_it_ended
 from actuators.host.server_log import cause_in, shown
 from agent.domain.errors import ActError
@@ -100,31 +101,30 @@ async def told(heard: ObservedEvents) -> None:
             await heard.over.wait()
 
 
-def fate(inspect: Json | None, heard: ObservedEvents, log: Sequence[str] = ()) -> str:
+def fate(spec: ContainerSpec | None, heard: ObservedEvents, log: Sequence[str] = ()) -> str:
     """How a container that does not run ended, the cause last: "exited with code 1: ValueError: …"."""
     cause = cause_in(log)
-    how = _fate(inspect, heard)
+    how = _fate(spec, heard)
     if "with code 0" in how and any(_ENGINE_DIED.search(line) for line in log):
         how = f"{how}, after its engine died"
     return f"{how}: {cause}" if cause else how
 
 
-def _fate(inspect: Json | None, heard: ObservedEvents) -> str:
-    if inspect is None:
+def _fate(spec: ContainerSpec | None, heard: ObservedEvents) -> str:
+    if spec is None:
         by_itself = heard.exit_code is not None and not heard.signals and not heard.oom
         if by_itself:
             return f"{how_it_ended(heard.exit_code)}, and its container was removed"
         return "was removed by hand (docker rm)"
-    state = inspect["State"]
-    code = heard.exit_code if heard.exit_code is not None else int(state.get("ExitCode") or 0)
-    if state.get("Status") == "created":
-        return f"could not be started: {state.get('Error') or 'nobody has started it'}"
-    if state.get("OOMKilled") or heard.oom:
-        limit = inspect["HostConfig"].get("Memory") or 0
-        of = f" of {limit // _MIB} MiB" if limit else ""
+    state = spec.state
+    code = heard.exit_code if heard.exit_code is not None else state.exit_code
+    if state.status == "created":
+        return f"could not be started: {state.error or 'nobody has started it'}"
+    if state.oom_killed or heard.oom:
+        of = f" of {spec.memory_limit // _MIB} MiB" if spec.memory_limit else ""
         return f"was killed by the kernel, out of memory: it needed more than its limit{of}"
     if heard.stopped or signal.SIGTERM in heard.signals:
-        project = (inspect["Config"].get("Labels") or {}).get(COMPOSE)
+        project = spec.labels.get(COMPOSE)
         by = f", or docker compose (project {project})" if project else ""
         return f"was stopped by somebody else (docker stop{by}), {how_it_ended(code)}"
     if heard.signals:
@@ -135,11 +135,11 @@ def _fate(inspect: Json | None, heard: ObservedEvents) -> str:
     return how_it_ended(code) + meaning.get(code, "")
 
 
-def starts_again(inspect: Json, heard: ObservedEvents, log: Sequence[str], before: int) -> str:
+def starts_again(spec: ContainerSpec, heard: ObservedEvents, log: Sequence[str], before: int) -> str:
     """Of one that its own restart policy has started again. `before`: its RestartCount at first."""
-    times = int(inspect.get("RestartCount") or 0) - before
+    times = spec.restart_count - before
     oom, code = (heard.oom, heard.exit_code) if heard.exit_code is not None else heard.before
-    how = "out of memory" if oom or inspect["State"].get("OOMKilled") else ""
+    how = "out of memory" if oom or spec.state.oom_killed else ""
     if not how and code is not None:
         how = how_it_ended(code)
     said = "; ".join(filter(None, (how, cause_in(log))))
@@ -147,19 +147,15 @@ def starts_again(inspect: Json, heard: ObservedEvents, log: Sequence[str], befor
     return f"was restarted by Docker{often}" + (f": {said}" if said else "")
 
 
-def why_silent(inspect: Json | None) -> str:
+def why_silent(spec: ContainerSpec | None) -> str:
     """What its state adds to its silence; empty when nothing."""
-    if inspect is None:
+    if spec is None:
         return ""
-    state = inspect["State"]
-    if state.get("Paused"):
+    if spec.state.paused:
         return "its container is paused (docker unpause)"
-    if inspect["HostConfig"].get("NetworkMode") not in {"host", "none"} and not any(
-        one.get("IPAddress") for one in (inspect["NetworkSettings"].get("Networks") or {}).values()
-    ):
+    if spec.network_mode not in {"host", "none"} and not any(one.address for one in spec.networks.values()):
         return "its container is disconnected from its network (docker network connect)"
-    health = (state.get("Health") or {}).get("Status", "")
-    return "its own health check says unhealthy" if health == "unhealthy" else ""
+    return "its own health check says unhealthy" if spec.state.health == "unhealthy" else ""
 
 
 def refusal(said: str) -> str:
@@ -168,17 +164,17 @@ def refusal(said: str) -> str:
     return f"{said} ({fixes[0]})" if fixes else said
 
 
-async def log_of(client: DockerClient, inspect: Json) -> tuple[str, ...]:
+async def log_of(client: DockerClient, spec: ContainerSpec) -> tuple[str, ...]:
     """The end of its log, fit to be shown; () when it is gone. Raises ActError when it cannot be read."""
     with suppress(MissingError):
-        return shown(await client.log(inspect["Id"]), secrets_of(inspect))
+        return shown(await client.log(spec.id), spec.secrets)
     return ()
 
 
-async def last_lines(client: DockerClient, inspect: Json) -> tuple[str, ...]:
+async def last_lines(client: DockerClient, spec: ContainerSpec) -> tuple[str, ...]:
     """As `log_of`; () when it cannot be read."""
     with suppress(ActError):
-        return await log_of(client, inspect)
+        return await log_of(client, spec)
     return ()
 
 

@@ -1,6 +1,6 @@
-"""Which GPUs of the host a container sees, read from its inspect."""
+"""The GPUs of the host that a container sees."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,11 +25,11 @@ class Gpus:
         return bool(self.ids or self.all or self.odd)
 
 
-def gpus_of(inspect: Json) -> Gpus:
-    """From `--gpus`, the nvidia runtime, or device files; then what CUDA_VISIBLE_DEVICES leaves of them."""
-    host: Json = inspect.get("HostConfig") or {}
-    words = (inspect.get("Config") or {}).get("Env") or ()
-    env = {name: value for name, _, value in (str(word).partition("=") for word in words)}
+def parse_gpus(host: Json, env: Mapping[str, str]) -> Gpus:
+    """From `--gpus`, the nvidia runtime, or device files, filtered by CUDA_VISIBLE_DEVICES.
+
+    `host`: HostConfig of the container.
+    """
     asked = [one for one in host.get("DeviceRequests") or () if _for_gpus(one)]
     if asked:
         gpus = _requested(asked)

@@ -3,18 +3,8 @@
 Both are known from `inspect` alone, before anything is started. Each sentence says what to do.
 """
 
-from actuators.docker.command import Json, ReadFiles, argv_of, env_of, place_in, setting_in
 from actuators.docker.labels import EPOCH, LIKE, SERVER, SETTING, STATE_DIR, TARGET
-from actuators.docker.mounts import anonymous_in
-from actuators.docker.networks import (
-    fixed_addresses,
-    given_hostname,
-    links_in,
-    mode_of,
-    names_in,
-    own_network,
-)
-from vllm_facts.errors import FlagError
+from actuators.docker.spec import BUILT_IN_NETWORKS, ContainerSpec, Json
 
 _STRIPPED = ("com.docker.compose.", "org.testcontainers.")
 _OURS = frozenset({TARGET, SERVER, EPOCH, SETTING, LIKE, STATE_DIR})
@@ -34,27 +24,27 @@ _LOOPBACK = ("127.", "localhost", "::1")
 _UNREADABLE_LOGS = frozenset({"none"})
 
 
-def obstacles(inspect: Json, image: Json | None, files: ReadFiles | None = None) -> tuple[str, ...]:
-    """Why no like container can be made. `image`: what the engine says of its image; None: it is gone."""
+def obstacles(spec: ContainerSpec, image: Json | None) -> tuple[str, ...]:
+    """Return why no like container can be made. `image`: its inspect document; None: the image is gone."""
     gone: tuple[str, ...] = ()
     if image is None:
-        name = inspect["Config"].get("Image") or inspect["Image"]
-        gone = (f"its image {name} ({inspect['Image'][:19]}) is not on this host any more: pull or build it",)
-    return (*gone, *unlike(inspect, files))
+        name = spec.image_tag or spec.image
+        gone = (f"its image {name} ({spec.image[:19]}) is not on this host any more: pull or build it",)
+    return (*gone, *obstacles_of_container(spec))
 
 
-def unlike(inspect: Json, files: ReadFiles | None = None) -> tuple[str, ...]:
-    """Why no like container can be made, whatever became of the image."""
-    return (*_of_command(inspect, files), *_of_network(inspect), *_of_owner(inspect))
+def obstacles_of_container(spec: ContainerSpec) -> tuple[str, ...]:
+    """Return why no like container can be made, even with its image."""
+    return (*_of_command(spec), *_of_network(spec), *_of_owner(spec))
 
 
-def notes_of(inspect: Json, files: ReadFiles | None = None) -> tuple[str, ...]:
-    """In what a like container will not be like this one, or will be in its way. Raises FlagError."""
+def notes_of(spec: ContainerSpec) -> tuple[str, ...]:
+    """Return in what a like container differs from this one, and what they share."""
     return (
-        *_notes_of_network(inspect, files),
-        *_notes_of_volumes(inspect),
-        *_notes_of_life(inspect),
-        *_notes_of_labels(inspect),
+        *_notes_of_network(spec),
+        *_notes_of_volumes(spec),
+        *_notes_of_life(spec),
+        *_notes_of_labels(spec),
     )
 
 
@@ -63,28 +53,27 @@ def foreign_label(key: str) -> bool:
     return key in _OURS or key.startswith(_STRIPPED)
 
 
-def _of_command(inspect: Json, files: ReadFiles | None) -> list[str]:
-    try:
-        argv_of(inspect)
-        setting = setting_in(inspect, files)
-        host, port = place_in(inspect, files)
-    except FlagError as error:
-        return [f"its command cannot be read: {error}"]
+def _of_command(spec: ContainerSpec) -> list[str]:
+    serve = spec.serve
+    if serve.error:
+        return [f"its command cannot be read: {serve.error}"]
     found = {
         f"{why} (--{knob.replace('_', '-')}), and trimtab asks servers by plain HTTP on a port: "
         "take the flag out; TLS can end at the proxy"
         for knob, why in _NOT_PLAIN_HTTP.items()
-        if setting.get(knob)
+        if serve.setting.get(knob)
     }
-    if own_network(inspect) and host.startswith(_LOOPBACK):
-        found.add(f"it listens on {host} inside the container, where nobody can reach it: take --host out")
-    if not port:
+    if spec.has_own_ports and serve.host.startswith(_LOOPBACK):
+        found.add(
+            f"it listens on {serve.host} inside the container, where no client reaches it: remove --host"
+        )
+    if not serve.port:
         found.add("--port 0 is no port to be reached on: name one")
     return sorted(found)
 
 
-def _of_network(inspect: Json) -> list[str]:
-    mode = mode_of(inspect)
+def _of_network(spec: ContainerSpec) -> list[str]:
+    mode = spec.network_mode
     if mode.startswith("container:"):
         other = mode.removeprefix("container:")[:12]
         return [
@@ -96,80 +85,90 @@ def _of_network(inspect: Json) -> list[str]:
     return []
 
 
-def _of_owner(inspect: Json) -> list[str]:
-    labels = inspect["Config"].get("Labels") or {}
-    return [f"it belongs to {why}: change its flags there" for key, why in _OWNERS.items() if key in labels]
+def _of_owner(spec: ContainerSpec) -> list[str]:
+    return [
+        f"it belongs to {why}: change its flags there" for key, why in _OWNERS.items() if key in spec.labels
+    ]
 
 
-def _notes_of_network(inspect: Json, files: ReadFiles | None) -> list[str]:
-    _, port = place_in(inspect, files)
-    host = inspect["HostConfig"]
+def _notes_of_network(spec: ContainerSpec) -> list[str]:
+    port = spec.serve.port
+    fixed = {name: one.fixed_address for name, one in spec.networks.items() if one.fixed_address}
     found = [
         f"its fixed address {address} in {network} stays with it, the new one gets another: "
         "let clients ask the proxy, or a name"
-        for network, address in fixed_addresses(inspect).items()
+        for network, address in fixed.items()
     ]
     found += [
         f"in {network} it answers to {', '.join(names)}, the new one only to its own name: "
         "let clients ask the proxy"
-        for network, names in names_in(inspect).items()
-        if names and not _is_ours(inspect)
+        for network, names in _given_names(spec).items()
+        if names and SERVER not in spec.labels
     ]
     found += [
         f"--link {other}:{alias} holds as long as {other} runs: a user-defined network outlives that"
-        for other, alias in links_in(inspect)
+        for other, alias in spec.links
     ]
-    if mode_of(inspect) == "host":
+    if spec.network_mode == "host":
         found.append(f"it has port {port} of the host's network: the new one is told another by --port")
-    elif f"{port}/tcp" not in (host.get("PortBindings") or {}) and not host.get("PublishAllPorts"):
+    elif f"{port}/tcp" not in spec.bound_ports and not spec.publish_all:
         found.append(f"port {port} is not published: the new one publishes it, on the loopback address only")
-    if own_network(inspect) and (given := given_hostname(inspect)):
-        found.append(f"its host name {given} is a name in its networks: the new one gets another")
-    if inspect["Config"].get("MacAddress"):
+    if spec.has_own_ports and spec.hostname:
+        found.append(f"its host name {spec.hostname} is a name in its networks: the new one gets another")
+    if spec.mac_address:
         found.append("its fixed MAC address stays with it: the new one gets another")
-    for kind in ("PidMode", "IpcMode"):
-        if str(host.get(kind) or "").startswith("container:"):
+    for kind, mode in (("PidMode", spec.pid_mode), ("IpcMode", spec.ipc_mode)):
+        if mode.startswith("container:"):
             found.append(
-                f"{kind} is that of another container and ends with it: start both anew when it changes"
+                f"{kind} is that of another container and ends with it: start both again when it changes"
             )
     return found
 
 
-def _notes_of_volumes(inspect: Json) -> list[str]:
+def _given_names(spec: ContainerSpec) -> dict[str, list[str]]:
+    """Return the aliases by network, without those that the Engine makes of id and name."""
+    made = {spec.id[:12], spec.name}
+    return {
+        name: [alias for alias in endpoint.aliases if alias not in made]
+        for name, endpoint in spec.networks.items()
+        if name not in BUILT_IN_NETWORKS
+    }
+
+
+def _notes_of_volumes(spec: ContainerSpec) -> list[str]:
     return [
         f"{path} is a volume without a name, which both will share: name it ({name[:12]} now)"
-        for path, name in sorted(anonymous_in(inspect).items())
+        for path, name in sorted(spec.anonymous_volumes.items())
     ]
 
 
-def _notes_of_life(inspect: Json) -> list[str]:
-    host = inspect["HostConfig"]
+def _notes_of_life(spec: ContainerSpec) -> list[str]:
     found: list[str] = []
-    if _pins_its_cores(inspect):
+    if _pins_its_cores(spec):
         found.append(
             "vLLM for the CPU binds each server to the same cores, so two of them starve each other: set "
             "VLLM_CPU_OMP_THREADS_BIND=nobind in its environment, or give it a CPU set"
         )
-    if host.get("AutoRemove"):
+    if spec.auto_remove:
         found.append(
             "it was started with --rm: to stop it deletes it, and the way back with it, so it cannot give "
             "its place to another; start it without --rm"
         )
-    if (host.get("LogConfig") or {}).get("Type") in _UNREADABLE_LOGS:
+    if spec.log_driver in _UNREADABLE_LOGS:
         found.append("it keeps no log (--log-driver none): a failed start can be told, but not why")
     return found
 
 
-def _pins_its_cores(inspect: Json) -> bool:
+def _pins_its_cores(spec: ContainerSpec) -> bool:
     """Seen: a second server got 1 s of CPU in 4 minutes beside a busy one."""
-    env = env_of(inspect)
+    env = spec.env
     is_cpu = any(name.startswith("VLLM_CPU_") for name in env)
     pinned = env.get("VLLM_CPU_OMP_THREADS_BIND", "auto") == "auto"
-    return is_cpu and pinned and not inspect["HostConfig"].get("CpusetCpus")
+    return is_cpu and pinned and not spec.cpus
 
 
-def _notes_of_labels(inspect: Json) -> list[str]:
-    labels = inspect["Config"].get("Labels") or {}
+def _notes_of_labels(spec: ContainerSpec) -> list[str]:
+    labels = spec.labels
     found: list[str] = []
     if project := labels.get("com.docker.compose.project"):
         service = labels.get("com.docker.compose.service", "?")
@@ -183,7 +182,3 @@ def _notes_of_labels(inspect: Json) -> list[str]:
             "give those labels to the proxy instead"
         )
     return found
-
-
-def _is_ours(inspect: Json) -> bool:
-    return SERVER in (inspect["Config"].get("Labels") or {})

@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 from actuators.docker import discovery, snapshots
 from actuators.docker import stop as docker_end
 from actuators.docker.client import DockerClient
-from actuators.docker.clone import obstacles
 from actuators.docker.discovery import FoundContainer
 from actuators.docker.exit_diagnosis import log_of
+from actuators.docker.obstacles import obstacles
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.start import Starter
 from actuators.docker.watch import Watch
@@ -75,7 +75,7 @@ class DockerEngine:
         try:
             await self._client.version()
             found = await self._found()
-            serving = any(one.running for one in found.values())
+            serving = any(one.active for one in found.values())
             wrong: list[str] = []
             for name in self.containers:
                 wrong += await self._wrong(name, found.get(name), serving=serving)
@@ -85,12 +85,12 @@ class DockerEngine:
 
     async def observe(self) -> Sequence[Server]:
         """Ours first. What is found for the first time is kept, so that it can be made again."""
-        running = [one for one in (await self._found()).values() if one.running]
+        running = [one for one in (await self._found()).values() if one.active]
         for one in running:
             with suppress(OSError):  # who only looks may not be allowed to write
                 await docker_end.keep(self._client, self._bound, one)
         return [
-            one.seen()
+            one.to_server()
             for one in sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
         ]
 
@@ -101,7 +101,7 @@ class DockerEngine:
         missing = [server.name for server in servers if server.name not in found]
         if missing or not servers:
             raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
-        blues = [found[server.name].inspect for server in servers]
+        blues = [found[server.name].spec for server in servers]
         return await preflight(self._client, self._bound, blues, servers, setting, wanted, self._times)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
@@ -132,14 +132,14 @@ class DockerEngine:
         if not server.address:
             raise ActError(f"{server.name} has no address: it was never launched")
         one = (await self._found()).get(server.name)
-        return OpenAiProbe(address=server.address, api_key=discovery.api_key_of(one.inspect) if one else "")
+        return OpenAiProbe(address=server.address, api_key=one.spec.serve.api_key if one else "")
 
     async def busy(self, server: Server) -> int | None:
         return await OpenAiProbe(address=server.address).busy()
 
     async def log(self, server: Server) -> tuple[str, ...]:
         one = (await self._found()).get(server.name)
-        return await log_of(self._client, one.inspect) if one else ()
+        return await log_of(self._client, one.spec) if one else ()
 
     async def stop(self, server: Server) -> None:
         async with self._turn(server.name):
@@ -148,9 +148,9 @@ class DockerEngine:
                 raise ActError(f"{server.name} is not there any more: nothing is left to be started again")
             began = asyncio.get_running_loop().time()
             await docker_end.stop(self._client, self._bound, one, self.stop_s)
-            if one.running:
+            if one.active:
                 took_s = asyncio.get_running_loop().time() - began
-                self._times.record_stop(start_key(one.inspect, one.seen().setting), took_s)
+                self._times.record_stop(start_key(one.spec, one.spec.serve.setting), took_s)
 
     async def retire(self, server: Server) -> None:
         async with self._turn(server.name):
@@ -228,14 +228,13 @@ class DockerEngine:
                 await docker_end.bequeath(self._client, self._bound, kept, found)
 
     async def _wrong(self, name: str, one: FoundContainer | None, *, serving: bool) -> list[str]:
-        if one is None or not one.running:
+        if one is None or not one.active:
             kept = snapshots.read(self._bound, name)
             if serving or (kept is not None and (kept.stopped or kept.gone)):
                 return []
             state = "there is no such container" if one is None else "it does not run"
             return [f"containers: {name}: {state}: start it, or correct the name (`docker ps` shows them)"]
-        image = await self._client.image(one.inspect["Image"])
-        found = obstacles(one.inspect, image, discovery.files_of(one.inspect))
+        found = obstacles(one.spec, await self._client.image(one.spec.image))
         return [f"containers: {name}: {problem}" for problem in found]
 
     # Taking turns.

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from actuators.docker import capacity, start_history
 from actuators.docker.client import DockerClient
-from actuators.docker.clone import CreateRequest, clone, obstacles
-from actuators.docker.command import argv_of
-from actuators.docker.discovery import files_of
+from actuators.docker.clone import CreateRequest, clone
+from actuators.docker.obstacles import obstacles
+from actuators.docker.spec import ContainerSpec, Json
 from actuators.vllm.compile_cache import start_of
 from actuators.vllm.dry_run import DryRunResult, dry_run
 from actuators.vllm.start_times import StartTimes
@@ -18,8 +18,6 @@ from agent.domain.ports import Site
 from agent.machine.strategy import Choice, choose_strategy
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting
-
-Json = dict[str, Any]
 
 _STOP_S = 10.0  # SIGTERM to a drained vLLM, until its GPU memory is free
 _ANY_PORT = 8000  # one in the host's network needs a port, which is chosen when it starts
@@ -32,20 +30,20 @@ class _Asked:
 
     client: DockerClient
     site: Site
-    blues: Sequence[Json]
+    blues: Sequence[ContainerSpec]
     servers: Sequence[Server]
     setting: Setting
     times: StartTimes
 
     @property
-    def pattern(self) -> Json:
+    def pattern(self) -> ContainerSpec:
         return self.blues[-1]
 
 
 async def preflight(
     client: DockerClient,
     site: Site,
-    blues: Sequence[Json],
+    blues: Sequence[ContainerSpec],
     servers: Sequence[Server],
     setting: Setting,
     wanted: Strategy | Literal["auto"],
@@ -69,15 +67,15 @@ async def preflight(
         return PreflightResult(problem=choice.why)
     if choice.strategy != "surge" and (unkept := _unkept(blues)):
         return PreflightResult(problem=unkept)
-    checked = await dry_run(client, site, asked.pattern, [argv_of(asked.pattern), _command(specs[-1])])
+    checked = await dry_run(client, site, asked.pattern, [asked.pattern.serve.argv, specs[-1].argv])
     if problem := _refused(checked):
         return PreflightResult(problem=problem, lasting=True)
     return await _prospect(asked, choice.strategy, choice.why, checked, specs[-1].notes)
 
 
-def _unkept(blues: Sequence[Json]) -> str:
+def _unkept(blues: Sequence[ContainerSpec]) -> str:
     """Who would be gone for good where it gives its place, with the fix; empty when nobody would."""
-    names = [str(blue["Name"]).lstrip("/") for blue in blues if blue["HostConfig"].get("AutoRemove")]
+    names = [blue.name for blue in blues if blue.auto_remove]
     if not names:
         return ""
     return (
@@ -86,32 +84,26 @@ def _unkept(blues: Sequence[Json]) -> str:
     )
 
 
-def start_key(blue: Json, setting: Setting) -> str:
+def start_key(blue: ContainerSpec, setting: Setting) -> str:
     """What starts alike: image and model. The key of StartTimes."""
-    return f"{blue.get('Image', '')} {setting.get('model', '')}"
+    return f"{blue.image} {setting.get('model', '')}"
 
 
 async def _in_the_way(asked: _Asked) -> str:
     """Why no like container can be made of one of them, with the fix."""
     images: dict[str, Json | None] = {}
     for blue in asked.blues:
-        image = str(blue["Image"])
-        if image not in images:
-            images[image] = await asked.client.image(image)
-        if found := obstacles(blue, images[image], files_of(blue)):
-            return f"{str(blue['Name']).lstrip('/')} cannot be made again: {'; '.join(found)}"
+        if blue.image not in images:
+            images[blue.image] = await asked.client.image(blue.image)
+        if found := obstacles(blue, images[blue.image]):
+            return f"{blue.name} cannot be made again: {'; '.join(found)}"
     return ""
 
 
-def _spec(blue: Json, setting: Setting) -> CreateRequest:
+def _spec(blue: ContainerSpec, setting: Setting) -> CreateRequest:
     """Of the like container with this setting; it is not made. Raises FlagError."""
-    port = _ANY_PORT if blue["HostConfig"].get("NetworkMode") == "host" else None
-    return clone(blue, name="green", labels={}, setting=setting, port=port, files=files_of(blue))
-
-
-def _command(spec: CreateRequest) -> tuple[str, ...]:
-    entrypoint = [word for word in spec.body["Entrypoint"] or () if word]
-    return argv_of({"Config": {**spec.body, "Entrypoint": entrypoint}})
+    port = _ANY_PORT if blue.network_mode == "host" else None
+    return clone(blue, name="green", labels={}, setting=setting, port=port)
 
 
 async def _placed(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Choice, str]:

@@ -4,16 +4,14 @@ The environment is in it, secrets too, so only the daemon's user may read it.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from actuators.docker.client import Json
+from actuators.docker.spec import NEVER, ContainerSpec, Json
 from actuators.host.ownership_env import write_private
 from agent.domain.ports import Site
 
-NEVER: Mapping[str, Any] = {"Name": "no", "MaximumRetryCount": 0}
 _OURS_KEPT = 5  # of containers that are gone; those that somebody else made are kept for good
 
 
@@ -23,10 +21,13 @@ class Snapshots:
     id: str
     ours: bool
     epoch: int
-    spec: Json = field(repr=False)  # what docker_clone makes another one of
+    spec: Json = field(repr=False)  # as clone.document_to_keep returns it
     policy: Json = field(default_factory=lambda: dict(NEVER))  # its restart policy, when it is not stopped
     stopped: bool = False  # by us: nothing but a launch starts it again
     gone: bool = False  # removed by us
+
+    def parsed(self) -> ContainerSpec:
+        return ContainerSpec.parse(self.spec)
 
 
 def read(site: Site, server: str) -> Snapshots | None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from actuators.docker import discovery, snapshots, stop
-from actuators.docker.client import DockerClient, Json
+from actuators.docker.client import DockerClient
 from actuators.docker.clone import clone
 from actuators.docker.diff import differs
-from actuators.docker.discovery import FoundContainer, address_of, files_of
+from actuators.docker.discovery import FoundContainer
 from actuators.docker.exit_diagnosis import (
     ObservedEvents,
     fate,
@@ -24,6 +24,7 @@ from actuators.docker.exit_diagnosis import (
 )
 from actuators.docker.labels import container_name, labels_of
 from actuators.docker.preflight import start_key
+from actuators.docker.spec import ContainerSpec, Json
 from actuators.vllm.probe import OpenAiProbe
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
@@ -41,7 +42,7 @@ class StartTemplate:
     """What a container is made like. `policy`: its restart policy, when it is not there to hand it on."""
 
     server: str
-    inspect: Json
+    spec: ContainerSpec
     policy: Json | None = None
 
 
@@ -60,7 +61,7 @@ class Starter:
         """Healthy, with its address. Raises ActError; it is then as it was: gone, or stopped."""
         one = found.get(server.name)
         undo = self._undo_of(one)
-        if one is not None and undo == "remove" and not one.running:
+        if one is not None and undo == "remove" and not one.active:
             await self.client.remove(one.id)
             one = None
         try:
@@ -82,13 +83,13 @@ class Starter:
     def pattern(self, server: Server, found: Mapping[str, FoundContainer]) -> StartTemplate:
         """The one it shall be like, or what is kept of it; else what serves here, somebody else's first."""
         kept = {one.server: one for one in snapshots.every(self.site)}
-        others = [one.server for one in sorted(found.values(), key=lambda one: (one.ours, not one.running))]
+        others = [one.server for one in sorted(found.values(), key=lambda one: (one.ours, not one.active))]
         gone = sorted(kept, key=lambda name: kept[name].ours)
         for name in (server.like, *others, *gone):
             if name in found and name != server.name:
-                return StartTemplate(server=name, inspect=found[name].inspect)
+                return StartTemplate(server=name, spec=found[name].spec)
             if name in kept:
-                return StartTemplate(server=name, inspect=kept[name].spec, policy=kept[name].policy)
+                return StartTemplate(server=name, spec=kept[name].parsed(), policy=kept[name].policy)
         raise ActError(
             f"{server.name} cannot be made: none of the target's containers is there, and nothing is kept of "
             "one: start the first one yourself"
@@ -101,51 +102,49 @@ class Starter:
             pattern = self.pattern(server, found)
             made = await self._made(server, pattern)
             began = asyncio.get_running_loop().time()
-            inspect = await self._healthy(server.name, made, start=True)
-            self._remember(server, inspect, asyncio.get_running_loop().time() - began)
-            one = FoundContainer(server=server.name, ours=True, inspect=inspect)
+            spec = await self._healthy(server.name, made, start=True)
+            self._remember(server, spec, asyncio.get_running_loop().time() - began)
+            one = FoundContainer(server=server.name, ours=True, spec=spec)
             await stop.keep(self.client, self.site, one)
             if pattern.policy is not None:
                 await stop.hand_on(self.client, self.site, one, pattern.policy)
-            return replace(one.seen(), like=pattern.server, differs=differs(pattern.inspect, inspect))
-        inspect = await self._healthy(server.name, one.id, start=not one.running)
-        one = replace(one, inspect=inspect)
+            return replace(one.to_server(), like=pattern.server, differs=differs(pattern.spec, spec))
+        one = replace(one, spec=await self._healthy(server.name, one.id, start=not one.active))
         kept = snapshots.read(self.site, server.name)
         if kept is not None and kept.stopped:
             await stop.hand_on(self.client, self.site, one, kept.policy)
             snapshots.change(self.site, server.name, stopped=False, epoch=self.site.epoch)
-        return replace(one.seen(), like=server.like or one.like, differs=self._differs(one, found))
+        return replace(one.to_server(), like=server.like or one.like, differs=self._differs(one, found))
 
     def _differs(self, one: FoundContainer, found: Mapping[str, FoundContainer]) -> tuple[str, ...]:
         """From the one it was made like, as far as that is known."""
         kept = snapshots.read(self.site, one.like) if one.like else None
-        first = found[one.like].inspect if one.like in found else kept.spec if kept else None
-        return differs(first, one.inspect) if first else ()
+        first = found[one.like].spec if one.like in found else kept.parsed() if kept else None
+        return differs(first, one.spec) if first else ()
 
-    def _remember(self, server: Server, inspect: Json, seconds: float) -> None:
-        key = start_key(inspect, discovery.setting_of(inspect))
+    def _remember(self, server: Server, spec: ContainerSpec, seconds: float) -> None:
+        key = start_key(spec, spec.serve.setting)
         self.times.record(key, seconds, self.times.foreseen(key, server.setting))
 
     async def _made(self, server: Server, pattern: StartTemplate) -> str:
-        spec = clone(
-            pattern.inspect,
+        request = clone(
+            pattern.spec,
             name=container_name(self.site, server.name),
             labels=labels_of(self.site, replace(server, like=pattern.server)),
             setting=server.setting,
             host_port_ip=self.publish,
-            port=_free_port() if _in_hosts_network(pattern.inspect) else None,
-            files=files_of(pattern.inspect),
+            port=_free_port() if pattern.spec.network_mode == "host" else None,
         )
         try:
-            made = await self.client.create(spec.body, spec.name)
-            for network, endpoint in spec.networks:
+            made = await self.client.create(request.body, request.name)
+            for network, endpoint in request.networks:
                 await self.client.connect(network, made, endpoint)
         except ActError as error:
             raise ActError(f"{server.name} cannot be made: {refusal(error.why)}") from error
         return made
 
-    async def _healthy(self, name: str, container: str, *, start: bool) -> Json:
-        """Its inspect, once /health answers. Raises ActError when it ends, or starts over and over."""
+    async def _healthy(self, name: str, container: str, *, start: bool) -> ContainerSpec:
+        """Return the container once /health answers. Raises ActError if it ends or restarts."""
         async with hearing(self.client, container) as heard:
             if start:
                 try:
@@ -153,32 +152,32 @@ class Starter:
                 except ActError as error:
                     why = f"{name} cannot be started: {refusal(error.why)}"
                     raise ActError(why, await self._tail(container)) from error
-            inspect = await self.client.inspect(container)
-            restarts = int((inspect or {}).get("RestartCount") or 0)
+            spec = await self.client.inspect(container)
+            restarts = spec.restart_count if spec else 0
             while True:
-                healthy = inspect is not None and not await _why_unhealthy(inspect)
+                healthy = spec is not None and not await _why_unhealthy(spec)
                 try:
-                    inspect = await self.client.inspect(container)
+                    spec = await self.client.inspect(container)
                 except ActError:  # Docker's daemon is away: the server may get ready all the same
                     await asyncio.sleep(_POLL_S)
                     continue
-                await self._still_there(name, inspect, heard, restarts)
-                if healthy and inspect is not None:
-                    return inspect
+                await self._still_there(name, spec, heard, restarts)
+                if healthy and spec is not None:
+                    return spec
                 await asyncio.sleep(_POLL_S)
 
     async def _still_there(
-        self, name: str, inspect: Json | None, heard: ObservedEvents, restarts: int
+        self, name: str, spec: ContainerSpec | None, heard: ObservedEvents, restarts: int
     ) -> None:
-        if inspect is not None and int(inspect.get("RestartCount") or 0) > restarts:
-            log = await last_lines(self.client, inspect)
-            raise ActError(f"{name} {starts_again(inspect, heard, log, restarts)}", log)
-        if inspect is None or not inspect["State"].get("Running"):
+        if spec is not None and spec.restart_count > restarts:
+            log = await last_lines(self.client, spec)
+            raise ActError(f"{name} {starts_again(spec, heard, log, restarts)}", log)
+        if spec is None or not spec.state.running:
             await told(heard)
-            inspect = await self.client.inspect(inspect["Id"]) if inspect else None
-            log = await last_lines(self.client, inspect) if inspect else ()
-            raise ActError(f"{name} {fate(inspect, heard, log)}", log)
-        if not address_of(inspect):
+            spec = await self.client.inspect(spec.id) if spec else None
+            log = await last_lines(self.client, spec) if spec else ()
+            raise ActError(f"{name} {fate(spec, heard, log)}", log)
+        if not spec.address:
             raise ActError(f"{name} has no address that this host reaches: connect it to a network")
 
     # When it fails.
@@ -191,7 +190,7 @@ class Starter:
             return "stop"
         if one.ours:
             return "remove"
-        return "leave" if one.running else "stop"
+        return "leave" if one.active else "stop"
 
     async def _undone(self, name: str, undo: Undo) -> str:
         """What to add to the reason: empty, or what is left.
@@ -218,8 +217,8 @@ class Starter:
         """What more there is to say of one that is not ready in time; its last lines."""
         with suppress(ActError):
             if (one := await self._mine(name)) is not None:
-                why = why_silent(one.inspect) or await _why_unhealthy(one.inspect)
-                return f": {why}", await last_lines(self.client, one.inspect)
+                why = why_silent(one.spec) or await _why_unhealthy(one.spec)
+                return f": {why}", await last_lines(self.client, one.spec)
         return "", ()
 
     async def _mine(self, name: str) -> FoundContainer | None:
@@ -227,18 +226,13 @@ class Starter:
 
     async def _tail(self, container: str) -> tuple[str, ...]:
         with suppress(ActError):
-            if (inspect := await self.client.inspect(container)) is not None:
-                return await last_lines(self.client, inspect)
+            if (spec := await self.client.inspect(container)) is not None:
+                return await last_lines(self.client, spec)
         return ()
 
 
-async def _why_unhealthy(inspect: Json) -> str:
-    address = address_of(inspect)
-    return (await OpenAiProbe(address=address).health()).why if address else "it has no address"
-
-
-def _in_hosts_network(inspect: Json) -> bool:
-    return bool(inspect["HostConfig"].get("NetworkMode") == "host")
+async def _why_unhealthy(spec: ContainerSpec) -> str:
+    return (await OpenAiProbe(address=spec.address).health()).why if spec.address else "it has no address"
 
 
 def _free_port() -> int:

@@ -5,15 +5,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
-from typing import Any
 
 import docker
 
 from actuators.docker.client import DockerClient
+from actuators.docker.spec import ContainerSpec
 from agent.domain.errors import ActError
 from docker_engine.api import EngineAt
-
-Json = dict[str, Any]
 
 _SERVES = re.compile(rb"Application startup complete|Uvicorn running on")
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -21,13 +19,12 @@ _MOST_LINES = 20_000  # vLLM says a few hundred until it serves
 _LONGEST_S = 6 * 3600.0
 
 
-async def start_of(client: DockerClient, blue: Json) -> float | None:
+async def start_of(client: DockerClient, blue: ContainerSpec) -> float | None:
     """Seconds from its last start until it served; None where the log does not tell, or is gone."""
-    name, state = str(blue.get("Id") or ""), blue.get("State") or {}
     engine = EngineAt(host=client.host, timeout_s=client.timeout_s)
     with suppress(ActError, ValueError):
-        started = datetime.fromisoformat(str(state.get("StartedAt") or ""))
-        served = await engine.ask(f"the log of {name}", lambda api: _served(api, name, started))
+        started = datetime.fromisoformat(blue.state.started_at)
+        served = await engine.ask(f"the log of {blue.id}", lambda api: _served(api, blue.id, started))
         if served is not None and 0 <= (took := (served - started).total_seconds()) <= _LONGEST_S:
             return took
     return None

@@ -5,11 +5,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from actuators.docker import snapshots
-from actuators.docker.client import DockerClient, Json
-from actuators.docker.clone import spec_of
+from actuators.docker.client import DockerClient
+from actuators.docker.clone import document_to_keep
 from actuators.docker.discovery import COMPOSE, FoundContainer
 from actuators.docker.gpu_release import freed
-from actuators.docker.snapshots import NEVER, Snapshots
+from actuators.docker.snapshots import Snapshots
+from actuators.docker.spec import NEVER, Json, is_restarting
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
 
@@ -25,9 +26,13 @@ async def keep(client: DockerClient, site: Site, one: FoundContainer) -> Snapsho
             kept = replace(kept, policy=one.policy)
             snapshots.write(site, kept)
         return kept
-    spec = spec_of(one.inspect, await client.image(one.inspect["Image"]))
     kept = Snapshots(
-        server=one.server, id=one.id, ours=one.ours, epoch=site.epoch, spec=spec, policy=one.policy
+        server=one.server,
+        id=one.id,
+        ours=one.ours,
+        epoch=site.epoch,
+        spec=document_to_keep(one.spec, await client.image(one.spec.image)),
+        policy=one.policy,
     )
     snapshots.write(site, kept)
     return kept
@@ -35,7 +40,7 @@ async def keep(client: DockerClient, site: Site, one: FoundContainer) -> Snapsho
 
 async def stop(client: DockerClient, site: Site, one: FoundContainer, grace_s: float) -> None:
     """Ended, and started again by nobody but us."""
-    if one.removes_itself:
+    if one.spec.auto_remove:
         raise ActError(
             f"{one.server} was started with --rm: stopped it would be gone, and with it the way back; "
             "start it without --rm"
@@ -60,7 +65,7 @@ async def retire(
     if one is None:
         snapshots.change(site, name, gone=True, epoch=site.epoch)
         return
-    composed = COMPOSE in one.labels and not one.ours
+    composed = COMPOSE in one.spec.labels and not one.ours
     snapshots.change(site, name, stopped=True, epoch=site.epoch)
     await end(client, one, grace_s)
     if not composed:
@@ -73,13 +78,13 @@ async def bequeath(
 ) -> None:
     """What runs and was made like it is to be started again as it was."""
     for heir in found.values():
-        if heir.like == kept.server and heir.running:
+        if heir.like == kept.server and heir.active:
             await hand_on(client, site, heir, kept.policy)
 
 
 async def hand_on(client: DockerClient, site: Site, heir: FoundContainer, policy: Json) -> None:
     """First in force, then written: repeated, it comes to the same."""
-    if policy.get("Name", "no") in {"", "no"} or heir.policy == policy or heir.removes_itself:
+    if not is_restarting(policy) or heir.policy == policy or heir.spec.auto_remove:
         return
     await client.restart_policy(heir.id, policy)
     await keep(client, site, heir)
@@ -92,9 +97,9 @@ async def end(client: DockerClient, one: FoundContainer, grace_s: float) -> None
     SIGKILL at once when it is paused, or without grace: one that still loads does not hear a SIGTERM.
     """
     await _never_again(client, one)
-    if not one.running:
+    if not one.active:
         return
-    if one.paused or grace_s <= 0:
+    if one.spec.state.paused or grace_s <= 0:
         await client.kill(one.id)
     else:
         await client.stop(one.id, grace_s)
@@ -104,7 +109,7 @@ async def end(client: DockerClient, one: FoundContainer, grace_s: float) -> None
     except TimeoutError as error:
         why = f"{one.server} still runs {_ENDED_WITHIN_S:g} s after SIGKILL: look at the driver"
         raise ActError(why) from error
-    await freed(client.host, one.inspect)
+    await freed(client.host, one.spec)
 
 
 async def sweep(
@@ -117,7 +122,7 @@ async def sweep(
     for name, one in found.items():
         kept = snapshots.read(site, name)
         kept_stopped = kept is not None and kept.stopped and kept.id == one.id
-        if one.ours and not one.running and name not in wanted and not kept_stopped:
+        if one.ours and not one.active and name not in wanted and not kept_stopped:
             if kept is not None and kept.id == one.id:
                 snapshots.change(site, name, gone=True)
             await client.remove(one.id)
@@ -127,11 +132,11 @@ async def sweep(
 async def _ended(client: DockerClient, container: str) -> None:
     while True:
         now = await client.inspect(container)
-        if now is None or not now["State"].get("Running"):
+        if now is None or not now.state.running:
             return
         await asyncio.sleep(_POLL_S)
 
 
 async def _never_again(client: DockerClient, one: FoundContainer) -> None:
-    if one.policy.get("Name", "no") not in {"", "no"} and not one.removes_itself:
+    if one.spec.restarts and not one.spec.auto_remove:
         await client.restart_policy(one.id, dict(NEVER))

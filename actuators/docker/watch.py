@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from actuators.docker.client import DockerClient, Json
-from actuators.docker.discovery import address_of
+from actuators.docker.client import DockerClient
 from actuators.docker.exit_diagnosis import (
     ObservedEvents,
     fate,
@@ -19,6 +18,7 @@ from actuators.docker.exit_diagnosis import (
     told,
     why_silent,
 )
+from actuators.docker.spec import ContainerSpec
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 
@@ -42,7 +42,7 @@ class Watch:
     misses: int
     silent: Say  # told once each time that it does not answer any more
     returns: Callable[[], bool]  # whether somebody else may start it again, to the same address: no loss
-    _first: Json | None = field(default=None, init=False)
+    _first: ContainerSpec | None = field(default=None, init=False)
     _started: str = field(default="", init=False)  # when it was started, as far as was told
     _log: tuple[str, ...] = field(default=(), init=False)  # a removed container takes its log along
     _away: bool = field(default=False, init=False)  # Docker's daemon did not answer the last look
@@ -74,7 +74,7 @@ class Watch:
         """Why it is gone; None while it is not. Raises ActError when the Engine does not answer."""
         now = await self.client.inspect(self.container)
         if self._first is None and now is not None:
-            self._first, self._started = now, now["State"]["StartedAt"]
+            self._first, self._started = now, now.state.started_at
         if not _up(now):
             await told(heard)
             now = await self._back(heard)
@@ -83,13 +83,12 @@ class Watch:
         if now is None or self._first is None:
             return fate(now, heard, self._log)
         if self._anew(now):
-            why = starts_again(now, heard, self._log, int(self._first.get("RestartCount") or 0))
+            why = starts_again(now, heard, self._log, self._first.restart_count)
             return None if self._serves_again(now, why) else why
         if not _up(now):
             return fate(now, heard, self._log)
-        address = address_of(now)
-        if address and address != self.address:
-            return f"was restarted by Docker: it is reached at {address} now, not at {self.address}"
+        if now.address and now.address != self.address:
+            return f"was restarted by Docker: it is reached at {now.address} now, not at {self.address}"
         return None
 
     async def _ask(self) -> None:
@@ -118,7 +117,7 @@ class Watch:
 
     # Started again.
 
-    async def _back(self, heard: ObservedEvents) -> Json | None:
+    async def _back(self, heard: ObservedEvents) -> ContainerSpec | None:
         """Its inspect, once it is known whether it ended for good: a `docker restart` begins as a stop."""
         now = await self.client.inspect(self.container)
         clock = asyncio.get_running_loop().time
@@ -130,19 +129,19 @@ class Watch:
             now = await self.client.inspect(self.container)
         return now
 
-    def _serves_again(self, now: Json, why: str) -> bool:
+    def _serves_again(self, now: ContainerSpec, why: str) -> bool:
         """Or will: nothing was lost but its open requests. Told when it runs, or is about to."""
-        if not self.returns() or address_of(now) not in {"", self.address}:
+        if not self.returns() or now.address not in {"", self.address}:
             return False
-        if _up(now) and not now["State"].get("Restarting"):
-            self._started = now["State"]["StartedAt"]
+        if _up(now) and not now.state.restarting:
+            self._started = now.state.started_at
             self.silent(why, self._log)
         return True
 
-    def _anew(self, now: Json) -> bool:
+    def _anew(self, now: ContainerSpec) -> bool:
         """Whether Docker has started it again, or is about to."""
-        return bool(now["State"].get("Restarting")) or now["State"]["StartedAt"] != self._started
+        return now.state.restarting or now.state.started_at != self._started
 
 
-def _up(inspect: Json | None) -> bool:
-    return inspect is not None and bool(inspect["State"].get("Running"))
+def _up(spec: ContainerSpec | None) -> bool:
+    return spec is not None and spec.state.running

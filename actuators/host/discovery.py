@@ -7,10 +7,9 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from actuators.docker import discovery
-from actuators.docker.client import DockerClient, Json
-from actuators.docker.command import argv_of
+from actuators.docker.client import DockerClient
 from actuators.docker.labels import SERVER
+from actuators.docker.spec import ContainerSpec
 from actuators.host import ownership_env, procfs
 from actuators.process.address import listens
 from agent.domain.model import Server
@@ -32,14 +31,10 @@ async def containers(host: str) -> Sequence[DiscoveredServer]:
     return [found for one in inspected if one for found in _container(one)]
 
 
-def _container(inspect: Json) -> Iterator[DiscoveredServer]:
-    argv: Sequence[str] = ()
-    with suppress(FlagError):
-        argv = argv_of(inspect)
-    if inspect["State"].get("Running") and serves(argv):
-        name = str(inspect["Name"]).removeprefix("/")
-        setting, address = discovery.setting_of(inspect), discovery.address_of(inspect)
-        yield Server(name=name, setting=setting, address=address, ours=False), {"containers": [name]}
+def _container(one: ContainerSpec) -> Iterator[DiscoveredServer]:
+    if one.state.running and serves(one.serve.argv):
+        server = Server(name=one.name, setting=one.serve.setting, address=one.address, ours=False)
+        yield server, {"containers": [one.name]}
 
 
 def processes() -> Sequence[DiscoveredServer]:

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
+from actuators.docker.spec import ContainerSpec
 from actuators.vllm.dry_run import DryRunOutput, DryRunResult
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +15,7 @@ class CacheState:
     notes: tuple[str, ...]  # for who decides
 
 
-def start_of(blue: Json, checked: DryRunResult) -> CacheState:
+def start_of(blue: ContainerSpec, checked: DryRunResult) -> CacheState:
     """Of one like `blue`; `checked` has answered for the command that runs, then for the candidate."""
     if checked.why:
         return CacheState(warm=None, notes=(f"the flags are tried by the start itself: {checked.why}",))
@@ -30,7 +28,7 @@ def start_of(blue: Json, checked: DryRunResult) -> CacheState:
     return CacheState(warm=warm, notes=(takes, why))
 
 
-def _warm(blue: Json, cache: str, now: DryRunOutput, then: DryRunOutput) -> tuple[bool | None, str]:
+def _warm(blue: ContainerSpec, cache: str, now: DryRunOutput, then: DryRunOutput) -> tuple[bool | None, str]:
     if not then.compiles:
         return True, "nothing is compiled with these flags: every start is a warm one"
     if not then.hash:
@@ -43,9 +41,9 @@ def _warm(blue: Json, cache: str, now: DryRunOutput, then: DryRunOutput) -> tupl
     return True, f"compiled graphs are found in {cache}, which old and new servers share"
 
 
-def _kept(blue: Json, cache: str) -> bool:
+def _kept(blue: ContainerSpec, cache: str) -> bool:
     """Whether that folder lies on something that all like containers have mounted, and may write to."""
-    targets = [one["Destination"] for one in blue.get("Mounts") or () if one.get("RW", True)]
+    targets = [one.destination for one in blue.mounts if one.writable]
     return bool(cache) and any(PurePosixPath(cache).is_relative_to(target) for target in targets)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from actuators.docker.client import DockerClient
-from actuators.docker.gpus import gpus_of
 from actuators.docker.labels import TARGET, container_name, site_digest
+from actuators.docker.spec import ContainerSpec
 from actuators.vllm import arg_check
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
@@ -62,7 +62,7 @@ class DryRunResult:
 
 
 async def dry_run(
-    client: DockerClient, site: Site, blue: Json, commands: Sequence[Sequence[str]]
+    client: DockerClient, site: Site, blue: ContainerSpec, commands: Sequence[Sequence[str]]
 ) -> DryRunResult:
     """Asks about these whole commands (program and flags). Raises ActError when that cannot be done."""
     name = container_name(site, "check")
@@ -86,16 +86,17 @@ async def tidy(client: DockerClient, site: Site) -> None:
     await client.remove(container_name(site, "check"), volumes=True)
 
 
-def body_of(blue: Json, python: str, lines: Sequence[Sequence[str]], labels: Mapping[str, str]) -> Json:
+def body_of(
+    blue: ContainerSpec, python: str, lines: Sequence[Sequence[str]], labels: Mapping[str, str]
+) -> Json:
     """The create body: the image, environment, user, mounts and devices of `blue`, and nothing else of it."""
-    config, host = blue["Config"], blue["HostConfig"]
-    given = dict(str(word).partition("=")[::2] for word in config.get("Env") or ())
-    kept = [*_KEPT, *(_KEPT_FOR_GPUS if gpus_of(blue).any else ())]
+    config, host = blue.document["Config"], blue.document["HostConfig"]
+    kept = [*_KEPT, *(_KEPT_FOR_GPUS if blue.gpus.any else ())]
     return {
-        "Image": blue["Image"],
+        "Image": blue.image,
         "Entrypoint": [python],
         "Cmd": ["-c", text(), json.dumps([list(words) for words in lines])],
-        "Env": [f"{name}={value}" for name, value in {**given, **_OFFLINE}.items()],
+        "Env": [f"{name}={value}" for name, value in {**blue.env, **_OFFLINE}.items()],
         "User": config.get("User") or "",
         "WorkingDir": config.get("WorkingDir") or "",
         "Labels": dict(labels),
@@ -116,15 +117,15 @@ def body_of(blue: Json, python: str, lines: Sequence[Sequence[str]], labels: Map
     }
 
 
-def mounts_of(blue: Json) -> list[Json]:
+def mounts_of(blue: ContainerSpec) -> list[Json]:
     """All that it has mounted, read-only; without sockets, which are doors to other things."""
     found = []
-    for mount in blue.get("Mounts") or ():
-        source = mount.get("Name") if mount.get("Type") == "volume" else mount.get("Source")
-        if mount.get("Type") not in {"bind", "volume"} or not source or str(source).endswith(".sock"):
-            continue
-        target = mount["Destination"]
-        found.append({"Type": mount["Type"], "Source": source, "Target": target, "ReadOnly": True})
+    for mount in blue.mounts:
+        source = mount.name if mount.type == "volume" else mount.source
+        if mount.type in {"bind", "volume"} and source and not source.endswith(".sock"):
+            found.append(
+                {"Type": mount.type, "Source": source, "Target": mount.destination, "ReadOnly": True}
+            )
     return found
 
 

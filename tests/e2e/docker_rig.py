@@ -104,7 +104,7 @@ class DockerRig(Rig):
         for name in await self.bench.names():
             one = await self.bench.client.inspect(name)
             if one is not None:
-                found[one["Config"]["Labels"].get(SERVER, name)] = one
+                found[one.labels.get(SERVER, name)] = one.document
         return found
 
     async def container(self, server: str) -> Json:

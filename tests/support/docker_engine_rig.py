@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actuators.docker import snapshots
-from actuators.docker.clone import spec_of
+from actuators.docker.clone import document_to_keep
 from actuators.docker.labels import ours
 from actuators.docker.plugin import DockerEngine
 from actuators.docker.snapshots import Snapshots
@@ -54,11 +54,11 @@ class Place:
             "HostConfig": {"Binds": list(image.binds), "Init": True, **host},
         }
         made = await self.bench.client.create(body, self.adopted)
-        inspect = await self.bench.client.inspect(made)
+        spec = await self.bench.client.inspect(made)
         await self.bench.client.remove(made)
-        assert inspect
+        assert spec
         kept = Snapshots(
-            server=self.adopted, id=made, ours=False, epoch=1, spec=spec_of(inspect, None), gone=True
+            server=self.adopted, id=made, ours=False, epoch=1, spec=document_to_keep(spec, None), gone=True
         )
         snapshots.write(self.site, kept)
 
@@ -68,9 +68,9 @@ class Place:
         return {one["Names"][0].removeprefix("/"): one["State"] for one in found}
 
     async def policy(self, container: str) -> str:
-        inspect = await self.bench.client.inspect(container)
-        assert inspect
-        return str(inspect["HostConfig"]["RestartPolicy"]["Name"])
+        spec = await self.bench.client.inspect(container)
+        assert spec
+        return str(spec.restart_policy["Name"])
 
     async def tear_down(self) -> None:
         for one in await self.bench.client.listed(ours(self.site)):

@@ -20,6 +20,7 @@ from docker.errors import APIError, NotFound
 from docker.utils import kwargs_from_env
 
 from actuators.docker.client import DockerClient, Json
+from actuators.docker.spec import ContainerSpec
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 from tests.support.docker_images import Image, real_vllm_image, simulator_image
@@ -161,7 +162,7 @@ class Bench:
             async with asyncio.timeout(deadline_s):
                 while (await probe.health()).why:
                     found = await self.client.inspect(container.id)
-                    if found is None or found["State"]["Status"] in {"exited", "dead"}:
+                    if found is None or found.state.status in {"exited", "dead"}:
                         raise ActError(f"{container.name} ended", await self.said(container))
                     await asyncio.sleep(0.05)
         except TimeoutError as error:
@@ -175,6 +176,9 @@ class Bench:
         return container
 
     async def inspect(self, container: Container) -> Json:
+        return (await self.spec(container)).document
+
+    async def spec(self, container: Container) -> ContainerSpec:
         found = await self.client.inspect(container.id)
         assert found is not None, f"{container.name} is gone"
         return found

@@ -255,7 +255,7 @@ async def test_a_create_without_an_answer_is_looked_for_and_not_repeated(
 
     found = await bench.client.inspect(made)
     assert found is not None
-    assert found["Name"] == f"/{bench.prefix}one"
+    assert found.name == f"{bench.prefix}one"
     assert between.times("/containers/create") == 1
 
 

@@ -4,11 +4,16 @@ from typing import Any
 
 import pytest
 
-from actuators.docker.clone import clone, obstacles, spec_of
-from actuators.docker.command import Json, setting_in
-from actuators.docker.diff import differs
+from actuators.docker import diff
+from actuators.docker.clone import clone, document_to_keep
+from actuators.docker.obstacles import obstacles
+from actuators.docker.spec import ContainerSpec, Json
 from tests.support.docker_documents import container, recorded, started
 from tests.support.docker_site import BENCH, Bench
+
+
+def differs(blue: Json, green: Json) -> tuple[str, ...]:
+    return diff.differs(ContainerSpec.parse(blue), ContainerSpec.parse(green))
 
 
 def changed(path: str, value: Any) -> Json:  # noqa: ANN401
@@ -138,9 +143,10 @@ def test_secrets_are_told_apart_but_not_shown() -> None:
 
 def test_a_clone_differs_in_the_flags_that_were_asked_for() -> None:
     blue = recorded()
-    spec = clone(blue, name="green", labels={}, setting={**setting_in(blue), "max_num_seqs": 32})
+    spec = ContainerSpec.parse(blue)
+    made = clone(spec, name="green", labels={}, setting={**spec.serve.setting, "max_num_seqs": 32})
 
-    assert differs(blue, started(spec.body, blue)) == ("Config.Cmd max_num_seqs: 16 → 32",)
+    assert differs(blue, started(made.body, blue)) == ("Config.Cmd max_num_seqs: 16 → 32",)
 
 
 # A real engine.
@@ -201,10 +207,11 @@ async def test_a_container_with_forty_options_is_cloned_but_for_its_flags() -> N
             config=CONFIG,
             host=HOST,
         )
-        before = await bench.inspect(blue)
-        image = await bench.client.image(before["Image"])
-        setting = {**setting_in(before), "max_num_seqs": 32, "enable_prefix_caching": False}
-        spec = clone(spec_of(before, image), name=f"{bench.prefix}green", labels={}, setting=setting)
+        before = await bench.spec(blue)
+        image = await bench.client.image(before.image)
+        setting = {**before.serve.setting, "max_num_seqs": 32, "enable_prefix_caching": False}
+        kept = ContainerSpec.parse(document_to_keep(before, image))
+        spec = clone(kept, name=f"{bench.prefix}green", labels={}, setting=setting)
         made = await bench.client.create(spec.body, spec.name)
         for network, endpoint in spec.networks:
             await bench.client.connect(network, made, endpoint)
@@ -213,15 +220,15 @@ async def test_a_container_with_forty_options_is_cloned_but_for_its_flags() -> N
 
     assert obstacles(before, image) == ()
     assert after is not None
-    assert differs(before, after) == (
+    assert diff.differs(before, after) == (
         "Config.Cmd enable_prefix_caching: not given → false",
         "Config.Cmd max_num_seqs: 16 → 32",
     )
-    assert {name for one in after["NetworkSettings"]["Networks"].values() for name in one["Aliases"]} == {
+    assert {name for one in after.networks.values() for name in one.aliases} == {
         spec.name,
         made[:12],
     }
-    [published] = after["NetworkSettings"]["Ports"]["8000/tcp"]
+    [published] = after.document["NetworkSettings"]["Ports"]["8000/tcp"]
     assert published["HostIp"] == "127.0.0.1"
 
 
@@ -233,14 +240,14 @@ async def test_a_container_in_the_hosts_network_is_cloned_to_another_port() -> N
             host={"NetworkMode": "host", "PortBindings": {}},
             config={"NetworkingConfig": {}},
         )
-        before = await bench.inspect(blue)
+        before = await bench.spec(blue)
         spec = clone(before, name=f"{bench.prefix}green", labels={}, setting={}, port=28432)
         made = await bench.client.create(spec.body, spec.name)
         await bench.client.start(made)
         after = await bench.client.inspect(made)
 
     assert after is not None
-    assert differs(before, after) == ("Config.Cmd port: 28431 → 28432",)
+    assert diff.differs(before, after) == ("Config.Cmd port: 28431 → 28432",)
 
 
 async def test_gpus_are_asked_for_in_the_same_words() -> None:
@@ -259,5 +266,5 @@ async def test_gpus_are_asked_for_in_the_same_words() -> None:
         green = await bench.client.inspect(await bench.client.create(spec.body, spec.name))
 
     assert green is not None
-    assert green["HostConfig"]["DeviceRequests"] == wanted
-    assert differs(blue, green) == ("Config.Cmd seed: not given → 1",)
+    assert green.document["HostConfig"]["DeviceRequests"] == wanted
+    assert diff.differs(blue, green) == ("Config.Cmd seed: not given → 1",)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from actuators.docker.labels import container_name
+from actuators.docker.spec import ContainerSpec
 from actuators.vllm.arg_check import MARK
 from actuators.vllm.compile_cache import start_of
 from actuators.vllm.dry_run import (
@@ -174,9 +175,10 @@ def test_the_check_sees_what_the_server_sees_and_can_touch_none_of_it() -> None:
         "m", config={"Env": ["HF_TOKEN=x", "HF_HUB_OFFLINE=0"], "User": "7"}, host=host, mounts=mounts
     )
 
-    body = body_of(blue, "python3", [["m"]], {"trimtab.target": "chat"})
+    spec = ContainerSpec.parse(blue)
+    body = body_of(spec, "python3", [["m"]], {"trimtab.target": "chat"})
 
-    assert mounts_of(blue) == [
+    assert mounts_of(spec) == [
         {"Type": "bind", "Source": "/srv/models", "Target": "/models", "ReadOnly": True},
         {"Type": "volume", "Source": "cache", "Target": "/root/.cache", "ReadOnly": True},
     ]
@@ -227,7 +229,7 @@ KEPT = [{"Type": "volume", "Name": "cache", "Destination": "/root/.cache", "RW":
 def test_a_start_is_warm_when_its_graphs_are_known_to_be_there(
     checked: DryRunResult, mounts: list[Json], warm: bool | None, why: str
 ) -> None:
-    start = start_of(container(mounts=mounts), checked)
+    start = start_of(ContainerSpec.parse(container(mounts=mounts)), checked)
 
     assert start.warm is warm
     assert why in " ".join(start.notes)
@@ -237,7 +239,7 @@ def test_what_follows_from_a_flag_is_told_with_it() -> None:
     now = answer(resolved={"max_num_seqs": 4, "max_num_batched_tokens": 2048, "dtype": "bfloat16"})
     then = answer(resolved={"max_num_seqs": 64, "max_num_batched_tokens": 4096, "dtype": "bfloat16"})
 
-    notes = start_of(container(), checked_with(now, then)).notes
+    notes = start_of(ContainerSpec.parse(container()), checked_with(now, then)).notes
 
     assert "max_num_seqs 4 → 64, max_num_batched_tokens 2048 → 4096" in notes[0]
     assert "dtype" not in notes[0]
@@ -257,12 +259,10 @@ def site(bench: Bench, tmp_path: Path) -> Site:
     return Site(target=bench.prefix + "chat", state_dir=tmp_path, epoch=1)
 
 
-async def with_package(bench: Bench, folder: Path) -> Json:
+async def with_package(bench: Bench, folder: Path) -> ContainerSpec:
     """A server of the simulator whose image seems to have a vLLM, too."""
     binds = [f"{package(folder)}:/vllm-package:ro"]
-    return await bench.inspect(
-        await bench.run(binds=binds, env={"PYTHONPATH": f"/vllm-package:{REPOSITORY}"})
-    )
+    return await bench.spec(await bench.run(binds=binds, env={"PYTHONPATH": f"/vllm-package:{REPOSITORY}"}))
 
 
 async def test_the_images_own_vllm_answers_for_each_command(bench: Bench, site: Site, tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ async def test_a_vllm_that_crashes_over_a_command_has_not_answered(
 
 
 async def test_the_simulators_image_has_no_vllm_to_ask(bench: Bench, site: Site) -> None:
-    blue = await bench.inspect(await bench.run())
+    blue = await bench.spec(await bench.run())
 
     checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "tiny"]])
 
@@ -311,14 +311,14 @@ async def test_an_image_without_python_cannot_be_asked(bench: Bench, site: Site)
     blue = await bench.inspect(await bench.run())
     blue["Config"]["Env"] = ["PATH=/nowhere"]
 
-    checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "tiny"]])
+    checked = await dry_run(bench.client, site, ContainerSpec.parse(blue), [["vllm", "serve", "tiny"]])
 
     assert "none of python3, python" in checked.why
     assert await bench.client.inspect(container_name(site, "check")) is None
 
 
 async def test_what_a_killed_daemon_left_of_a_check_is_removed(bench: Bench, site: Site) -> None:
-    blue = await bench.inspect(await bench.run())
+    blue = await bench.spec(await bench.run())
     name = container_name(site, "check")
     await bench.client.create(body_of(blue, "python3", [["tiny"]], {}), name)
 

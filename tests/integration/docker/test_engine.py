@@ -109,11 +109,11 @@ async def test_what_somebody_else_started_can_be_made_again_when_it_is_gone(here
 
     again = await engine.launch(like(blue), 60)
 
-    inspect = await here.bench.client.inspect(container_name(here.site, again.name))
-    assert inspect
+    spec = await here.bench.client.inspect(container_name(here.site, again.name))
+    assert spec
     assert again.setting == blue.setting
-    assert "HF_TOKEN=hf_very_secret" in inspect["Config"]["Env"]
-    assert inspect["HostConfig"]["RestartPolicy"]["Name"] == "always"
+    assert "HF_TOKEN=hf_very_secret" in spec.serve.env
+    assert spec.restart_policy["Name"] == "always"
     assert container.name not in await here.bench.names()
 
 
@@ -128,7 +128,7 @@ async def test_one_that_compose_made_is_only_stopped(here: Place) -> None:
     assert inspect["HostConfig"]["RestartPolicy"]["Name"] == "no"
     found = await here.bench.client.inspect(container_name(here.site, green.name))
     assert found
-    assert not COMPOSE.keys() & found["Config"]["Labels"].keys()
+    assert not COMPOSE.keys() & found.labels.keys()
     assert list(await engine.observe()) == [green]
     assert list(await engine.problems()) == []
 

@@ -15,6 +15,7 @@ from actuators.docker import snapshots
 from actuators.docker.exit_diagnosis import ObservedEvents, fate, refusal
 from actuators.docker.labels import container_name
 from actuators.docker.plugin import DockerEngine
+from actuators.docker.spec import ContainerSpec
 from agent.domain.errors import ActError
 from agent.domain.model import Server
 from tests.support.docker_engine_rig import Door, Place, place, until, watched
@@ -359,7 +360,7 @@ async def test_one_gone_before_it_is_watched_is_said_so(here: Place) -> None:
     ],
 )
 def test_the_end_is_put_in_words(state: dict[str, Any], heard: ObservedEvents, why: str) -> None:
-    assert fate({"State": state, "HostConfig": {}, "Config": {}}, heard).startswith(why)
+    assert fate(ContainerSpec.parse({"State": state}), heard).startswith(why)
 
 
 def test_one_that_removed_itself_says_how_it_ended() -> None:

@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 import pytest
 
-from actuators.docker.command import setting_in
 from actuators.docker.labels import container_name
 from actuators.docker.preflight import preflight, start_key
+from actuators.docker.spec import ContainerSpec
 from actuators.docker.start_history import start_of, when
 from actuators.vllm.start_times import StartTimes
 from agent.domain.model import PreflightResult, Server, Strategy
@@ -46,12 +46,13 @@ class Desk:
     async def prospect(
         self, to: Setting, blues: Sequence[Json], wanted: Strategy | Literal["auto"] = "auto"
     ) -> PreflightResult:
-        servers = [Server(name=blue["Name"][1:], setting=setting_in(blue)) for blue in blues]
+        specs = [ContainerSpec.parse(blue) for blue in blues]
+        servers = [Server(name=one.name, setting=one.serve.setting) for one in specs]
         setting = {**servers[-1].setting, **to}
-        return await preflight(self.bench.client, self.site, blues, servers, setting, wanted, self.times)
+        return await preflight(self.bench.client, self.site, specs, servers, setting, wanted, self.times)
 
     async def key(self, container: Container) -> str:
-        return start_key(await self.bench.inspect(container), {"model": "tiny"})
+        return start_key(await self.bench.spec(container), {"model": "tiny"})
 
 
 @pytest.fixture
@@ -214,12 +215,13 @@ async def test_an_error_that_the_running_command_has_too_says_nothing_of_the_cha
 
 async def test_a_cold_start_is_told_and_remembered_until_it_is_timed(desk: Desk, tmp_path: Path) -> None:
     blue = await with_package(desk, tmp_path, "/package", "--max-num-seqs", "4")
-    setting = setting_in(blue)
+    spec = ContainerSpec.parse(blue)
+    setting = spec.serve.setting
 
     cold = await desk.prospect(MORE, [blue])
     same = await desk.prospect({}, [blue])
 
-    key = start_key(blue, setting)
+    key = start_key(spec, setting)
     assert any("it compiles anew" in note for note in cold.notes)
     assert any("resolved by it: max_num_seqs 4 → 16" in note for note in cold.notes)
     assert any("old and new servers share" in note for note in same.notes)
@@ -246,5 +248,5 @@ def test_a_log_tells_when_the_server_served(lines: list[bytes], found: bool) -> 
 async def test_a_log_that_is_gone_tells_nothing(desk: Desk) -> None:
     blue = container() | {"State": {"StartedAt": "2026-11-21T16:00:00Z"}}
 
-    assert await start_of(desk.bench.client, blue) is None
-    assert await start_of(desk.bench.client, container()) is None
+    assert await start_of(desk.bench.client, ContainerSpec.parse(blue)) is None
+    assert await start_of(desk.bench.client, ContainerSpec.parse(container())) is None

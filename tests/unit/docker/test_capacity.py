@@ -4,7 +4,8 @@ import pytest
 
 from actuators.docker.capacity import Holding, Host, gpus_needed, here, holding, look, room, too_few
 from actuators.docker.client import DockerClient
-from actuators.docker.gpus import Gpus, gpus_of
+from actuators.docker.gpus import Gpus
+from actuators.docker.spec import ContainerSpec
 from actuators.host.memory import GpuMemory
 from tests.support.docker_documents import container
 from vllm_facts.values import Setting
@@ -15,13 +16,17 @@ GIB = 1024**3
 NOTHING = Gpus()
 
 
+def parsed(**options: Any) -> ContainerSpec:  # noqa: ANN401
+    return ContainerSpec.parse(container(**options))
+
+
 def asked(count: int = 0, *ids: str) -> Json:
     request = {"Driver": "", "Count": count, "DeviceIDs": list(ids) or None, "Capabilities": [["gpu"]]}
     return {"DeviceRequests": [request]}
 
 
 def gpus_in(host: Json, *env: str) -> Gpus:
-    return gpus_of(container(host=host, config={"Env": list(env)}))
+    return parsed(host=host, config={"Env": list(env)}).gpus
 
 
 def gpu(index: int, free_gib: float, total_gib: float = 80.0, *, sliced: bool = False) -> GpuMemory:
@@ -225,13 +230,13 @@ def test_a_setting_that_needs_more_gpus_than_the_container_has_is_named_with_the
     setting: Setting = {"tensor_parallel_size": 4}
     known = host(gpu(0, 1), gpu(1, 1))
 
-    assert "needs 4 GPUs, and vllm has 2" in too_few(container(host=asked(2)), setting, known)
-    assert "--gpus" in too_few(container(host=asked(-1)), setting, known)
+    assert "needs 4 GPUs, and vllm has 2" in too_few(parsed(host=asked(2)), setting, known)
+    assert "--gpus" in too_few(parsed(host=asked(-1)), setting, known)
 
 
 @pytest.mark.parametrize("options", [asked(4), {}, asked(0, "MIG-7f")], ids=["enough", "none", "not known"])
 def test_gpus_are_too_few_only_where_they_are_known_to_be(options: Json) -> None:
-    assert too_few(container(host=options), {"tensor_parallel_size": 4}, host(gpu(0, 1))) == ""
+    assert too_few(parsed(host=options), {"tensor_parallel_size": 4}, host(gpu(0, 1))) == ""
 
 
 @pytest.mark.parametrize(
@@ -249,18 +254,18 @@ def test_only_what_runs_here_can_be_looked_at(address: str, local: bool) -> None
 
 
 async def test_a_host_is_not_asked_for_gpus_that_no_server_has() -> None:
-    found = await look("", [container()])
+    found = await look("", [parsed()])
 
     assert found.gpus is None
     assert found.memory
-    assert (await look("tcp://gpu7:2376", [container()])).memory is None
+    assert (await look("tcp://gpu7:2376", [parsed()])).memory is None
 
 
 async def test_a_limit_is_what_a_server_may_need() -> None:
     nobody = DockerClient(host="unix:///nowhere/docker.sock")
-    limited = container(host={"Memory": 3 * GIB, "CpusetCpus": "0"})
+    limited = parsed(host={"Memory": 3 * GIB, "CpusetCpus": "0"})
 
     found = await holding(limited, nobody, {"gpu_memory_utilization": 0.5})
 
     assert (found.name, found.limit, found.cpus, found.utilization) == ("vllm", 3 * GIB, "0", 0.5)
-    assert (await holding(container(), nobody, {})).memory is None
+    assert (await holding(parsed(), nobody, {})).memory is None

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from actuators.docker.clone import CreateRequest, clone, obstacles, spec_of
-from actuators.docker.command import Json
-from actuators.docker.networks import networks_in
+from actuators.docker.clone import CreateRequest, clone, document_to_keep
+from actuators.docker.command import ReadFile
+from actuators.docker.obstacles import obstacles
+from actuators.docker.spec import ContainerSpec, Json
 from agent.domain.errors import ActError
 from tests.support.docker_documents import container, recorded
 from vllm_facts.errors import FlagError
@@ -28,7 +29,15 @@ REPLACED_HOST = ("AutoRemove", "Binds", "Links", "Mounts", "PortBindings", "Publ
 
 
 def green(blue: Json, **asked: Any) -> CreateRequest:  # noqa: ANN401
-    return clone(blue, **{"name": "green", "labels": LABELS, "setting": {}, **asked})
+    return clone(ContainerSpec.parse(blue), **{"name": "green", "labels": LABELS, "setting": {}, **asked})
+
+
+def kept(blue: Json, image: Json | None) -> Json:
+    return document_to_keep(ContainerSpec.parse(blue), image)
+
+
+def in_the_way(blue: Json, image: Json | None, read_file: ReadFile | None = None) -> tuple[str, ...]:
+    return obstacles(ContainerSpec.parse(blue, read_file), image)
 
 
 # What is kept.
@@ -51,7 +60,7 @@ def test_the_image_is_pinned_by_what_runs_and_not_by_its_tag() -> None:
     spec = green(blue)
 
     assert spec.image == spec.body["Image"] == blue["Image"]
-    assert spec_of(blue, IMAGE)["ImageDigest"] == IMAGE["RepoDigests"][0]
+    assert kept(blue, IMAGE)["ImageDigest"] == IMAGE["RepoDigests"][0]
 
 
 def test_only_the_flags_that_were_asked_for_change() -> None:
@@ -156,7 +165,7 @@ def test_networks_besides_the_default_one_are_joined_before_the_start() -> None:
 
 def test_a_network_told_by_its_id_is_found_by_its_name() -> None:
     blue = recorded()
-    blue["HostConfig"]["NetworkMode"] = networks_in(blue)["llm-one"]["NetworkID"]
+    blue["HostConfig"]["NetworkMode"] = blue["NetworkSettings"]["Networks"]["llm-one"]["NetworkID"]
 
     assert list(green(blue).body["NetworkingConfig"]["EndpointsConfig"]) == ["llm-one"]
 
@@ -201,8 +210,8 @@ def test_links_are_written_as_create_takes_them() -> None:
 def test_a_kept_description_makes_the_same_container_as_the_original() -> None:
     blue = recorded()
 
-    assert green(spec_of(blue, IMAGE)) == green(blue)
-    assert spec_of(spec_of(blue, IMAGE), None) == spec_of(blue, IMAGE)
+    assert green(kept(blue, IMAGE)) == green(blue)
+    assert kept(kept(blue, IMAGE), None) == kept(blue, IMAGE)
 
 
 def test_making_one_leaves_the_description_as_it_was() -> None:
@@ -253,7 +262,7 @@ def test_what_needs_care_is_noted(blue: Json, note: str) -> None:
 
 
 def test_a_plain_container_needs_no_words() -> None:
-    assert obstacles(container("m"), IMAGE) == ()
+    assert in_the_way(container("m"), IMAGE) == ()
     assert green(container("m")).notes == ()
 
 
@@ -274,7 +283,7 @@ def test_a_plain_container_needs_no_words() -> None:
     ],
 )
 def test_what_cannot_be_made_again_is_told_before_and_never_tried(blue: Json, why: str) -> None:
-    assert [one for one in obstacles(blue, IMAGE) if why in one]
+    assert [one for one in in_the_way(blue, IMAGE) if why in one]
     with pytest.raises(ActError, match=why):
         green(blue)
 
@@ -282,7 +291,7 @@ def test_what_cannot_be_made_again_is_told_before_and_never_tried(blue: Json, wh
 def test_a_shell_string_is_told_and_never_tried() -> None:
     blue = container("vllm serve m", entrypoint=("/bin/sh", "-c"))
 
-    assert obstacles(blue, IMAGE)[0].startswith("its command cannot be read: the command starts a shell")
+    assert in_the_way(blue, IMAGE)[0].startswith("its command cannot be read: the command starts a shell")
     with pytest.raises(ActError, match="shell"):
         green(blue)
     with pytest.raises(FlagError, match="shell"):
@@ -292,9 +301,9 @@ def test_a_shell_string_is_told_and_never_tried() -> None:
 def test_a_config_file_that_cannot_be_read_is_told() -> None:
     blue = container("m", "--config", "/c.yaml")
 
-    assert "mount the file" in obstacles(blue, IMAGE, lambda _: None)[0]
-    assert obstacles(blue, IMAGE, lambda _: "seed: 1") == ()
+    assert "mount the file" in in_the_way(blue, IMAGE, lambda _: None)[0]
+    assert in_the_way(blue, IMAGE, lambda _: "seed: 1") == ()
 
 
 def test_an_image_that_is_gone_is_told() -> None:
-    assert "not on this host any more" in obstacles(container("m"), None)[0]
+    assert "not on this host any more" in in_the_way(container("m"), None)[0]

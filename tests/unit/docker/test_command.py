@@ -4,10 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.docker.command import api_key_in, argv_of, place_in, setting_in, with_command, with_environment
+from actuators.docker.command import ReadFile, ServeCommand
+from actuators.docker.spec import ContainerSpec, Json
 from tests.support.docker_documents import container, recorded
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Value
+
+
+def serve(document: Json, read_file: ReadFile | None = None) -> ServeCommand:
+    return ContainerSpec.parse(document, read_file).serve
+
 
 API_SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 SAGEMAKER = ("./sagemaker-entrypoint.sh",)
@@ -31,13 +37,14 @@ FORMS = [
 def changed(
     entrypoint: tuple[str, ...], command: tuple[str, ...], setting: dict[str, Value]
 ) -> dict[str, Value]:
-    there, flags = with_command(container(*command, entrypoint=entrypoint), setting)
-    return setting_in(container(*flags, entrypoint=[] if there == [""] else there))
+    there = serve(container(*command, entrypoint=entrypoint)).with_setting(setting)
+    left = [word for word in there.entrypoint if word]
+    return dict(serve(container(*there.command, entrypoint=left)).setting)
 
 
 @pytest.mark.parametrize(("entrypoint", "command"), FORMS)
 def test_flags_are_found_wherever_they_stand(entrypoint: tuple[str, ...], command: tuple[str, ...]) -> None:
-    setting = setting_in(container(*command, entrypoint=entrypoint))
+    setting = serve(container(*command, entrypoint=entrypoint)).setting
 
     assert setting["model"] == "m"
     assert setting["max_num_seqs"] == 8
@@ -48,10 +55,10 @@ def test_only_the_flags_that_change_are_touched(
     entrypoint: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
     before = container(*command, entrypoint=entrypoint)
-    setting = setting_in(before)
-    there, flags = with_command(before, {**setting, "max_num_seqs": 16})
+    setting = serve(before).setting
+    there = serve(before).with_setting({**setting, "max_num_seqs": 16})
     old = [*entrypoint, *command]
-    new = [*there, *flags] if entrypoint else flags
+    new = [*there.entrypoint, *there.command] if entrypoint else there.command
 
     assert changed(entrypoint, command, {**setting, "max_num_seqs": 16}) == {**setting, "max_num_seqs": 16}
     assert len(new) == len(old)
@@ -64,18 +71,20 @@ def test_only_the_flags_that_change_are_touched(
 def test_a_setting_as_it_is_changes_no_word(entrypoint: tuple[str, ...], command: tuple[str, ...]) -> None:
     before = container(*command, entrypoint=entrypoint)
 
-    for setting in (setting_in(before), {}):
-        assert with_command(before, setting) == (list(entrypoint) or [""], list(command))
+    for setting in (serve(before).setting, {}):
+        there = serve(before).with_setting(setting)
+        assert (there.entrypoint, there.command) == (list(entrypoint) or [""], list(command))
 
 
 def test_the_entrypoint_keeps_its_words_when_a_flag_is_added() -> None:
     before = container("m", entrypoint=("vllm", "serve"))
+    there = serve(before).with_setting({"model": "m", "seed": 3})
 
-    assert with_command(before, {"model": "m", "seed": 3}) == (["vllm", "serve"], ["m", "--seed", "3"])
+    assert (there.entrypoint, there.command) == (["vllm", "serve"], ["m", "--seed", "3"])
 
 
 def test_knobs_that_the_setting_does_not_name_are_taken_out() -> None:
-    assert with_command(container("m", "--seed", "3", "--block-size=16"), {"seed": 3})[1] == [
+    assert serve(container("m", "--seed", "3", "--block-size=16")).with_setting({"seed": 3}).command == [
         "m",
         "--seed",
         "3",
@@ -86,15 +95,16 @@ def test_a_value_that_was_masked_stays_as_it_is() -> None:
     before = container("m", "--hf-overrides", '{"token": "x"}')
 
     assert (
-        with_command(before, {"model": "m", "hf_overrides": '{"token": "***"}'})[1] == before["Config"]["Cmd"]
+        serve(before).with_setting({"model": "m", "hf_overrides": '{"token": "***"}'}).command
+        == before["Config"]["Cmd"]
     )
 
 
 def test_another_port_is_one_more_change() -> None:
     command = container("m", "--port", "8000")
 
-    assert with_command(command, {}, port=8101)[1] == ["m", "--port", "8101"]
-    assert with_command(command, {"model": "m", "seed": 1}, port=8101)[1] == [
+    assert serve(command).with_setting({}, port=8101).command == ["m", "--port", "8101"]
+    assert serve(command).with_setting({"model": "m", "seed": 1}, port=8101).command == [
         "m",
         "--port",
         "8101",
@@ -117,7 +127,7 @@ def test_what_cannot_be_edited_safely_is_refused(
     entrypoint: tuple[str, ...], command: tuple[str, ...], why: str
 ) -> None:
     with pytest.raises(FlagError, match=why):
-        setting_in(container(*command, entrypoint=entrypoint))
+        serve(container(*command, entrypoint=entrypoint)).with_setting({"seed": 1})
 
 
 # The file of --config.
@@ -131,7 +141,7 @@ def files(path: str) -> str | None:
 
 
 def test_the_command_line_wins_over_the_file() -> None:
-    assert setting_in(WITH_FILE, files) == {
+    assert serve(WITH_FILE, files).setting == {
         "model": "m",
         "config": "serve.yaml",
         "max_num_seqs": 64,
@@ -141,21 +151,24 @@ def test_the_command_line_wins_over_the_file() -> None:
 
 
 def test_the_file_says_where_it_listens_and_what_key_it_wants() -> None:
-    assert place_in(WITH_FILE, files) == ("", 9000)
-    assert place_in(container("m", "--config", "serve.yaml", "--port", "8000"), files) == ("", 8000)
-    assert api_key_in(WITH_FILE, files) == "k"
+    from_file = serve(WITH_FILE, files)
+    assert (from_file.host, from_file.port, from_file.api_key) == ("", 9000, "k")
+    assert serve(container("m", "--config", "serve.yaml", "--port", "8000"), files).port == 8000
 
 
 def test_a_knob_of_the_file_is_changed_by_a_flag() -> None:
-    setting = {**setting_in(WITH_FILE, files), "max_num_seqs": 32, "enforce_eager": False}
+    setting = {**serve(WITH_FILE, files).setting, "max_num_seqs": 32, "enforce_eager": False}
 
-    assert with_command(WITH_FILE, setting, files=files)[1] == (
+    assert serve(WITH_FILE, files).with_setting(setting).command == (
         ["m", "--config", "serve.yaml", "--seed", "1", "--max-num-seqs", "32", "--no-enforce-eager"]
     )
 
 
 def test_flags_of_the_file_are_not_written_out_again() -> None:
-    assert with_command(WITH_FILE, setting_in(WITH_FILE, files), files=files)[1] == WITH_FILE["Config"]["Cmd"]
+    assert (
+        serve(WITH_FILE, files).with_setting(serve(WITH_FILE, files).setting).command
+        == WITH_FILE["Config"]["Cmd"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,18 +176,21 @@ def test_flags_of_the_file_are_not_written_out_again() -> None:
 )
 def test_a_knob_of_the_file_cannot_be_taken_out(setting: dict[str, Value]) -> None:
     with pytest.raises(FlagError, match="max_num_seqs stands in the --config file"):
-        with_command(WITH_FILE, setting, files=files)
+        serve(WITH_FILE, files).with_setting(setting)
 
 
 def test_a_file_that_cannot_be_read_hides_flags_so_it_is_refused() -> None:
+    hidden = serve(WITH_FILE, lambda _: None)
+
+    assert hidden.setting == {"model": "m", "config": "serve.yaml", "seed": 1}
     with pytest.raises(FlagError, match=r"/vllm-workspace/serve\.yaml cannot be read"):
-        setting_in(WITH_FILE, lambda _: None)
+        hidden.with_setting({"seed": 1})
 
 
 def test_a_knob_in_the_file_and_twice_on_the_line_is_changed_in_the_last_place() -> None:
     before = container("m", "--config", "serve.yaml", "--seed", "1", "--seed", "2")
 
-    assert with_command(before, {**setting_in(before, files), "seed": 7}, files=files)[1] == (
+    assert serve(before, files).with_setting({**serve(before, files).setting, "seed": 7}).command == (
         ["m", "--config", "serve.yaml", "--seed", "7"]
     )
 
@@ -186,41 +202,43 @@ FROM_ENV = container(entrypoint=SAGEMAKER, config={"Env": ENV})
 
 
 def test_flags_are_read_from_the_environment_where_the_image_does_so() -> None:
-    assert setting_in(FROM_ENV) == {"model": "m", "max_num_seqs": 8, "enforce_eager": True}
-    assert place_in(FROM_ENV) == ("", 8080)
+    assert serve(FROM_ENV).setting == {"model": "m", "max_num_seqs": 8, "enforce_eager": True}
+    assert serve(FROM_ENV).port == 8080
 
 
 def test_flags_of_the_environment_are_changed_there() -> None:
     setting: dict[str, Value] = {"model": "m", "max_num_seqs": 16, "enable_prefix_caching": False}
+    there = serve(FROM_ENV).with_setting(setting)
 
-    assert with_environment(FROM_ENV, setting) == [
+    assert there.env == [
         "PATH=/usr/bin",
         "SM_VLLM_MODEL=m",
         "SM_VLLM_MAX_NUM_SEQS=16",
         "SM_VLLM_NO_ENABLE_PREFIX_CACHING=",
     ]
-    assert with_command(FROM_ENV, setting) == (list(SAGEMAKER), [])
+    assert there.entrypoint == list(SAGEMAKER)
+    assert there.command == []
 
 
 def test_an_environment_as_it_is_changes_no_line() -> None:
-    assert with_environment(FROM_ENV, setting_in(FROM_ENV)) == ENV
-    assert with_environment(container("m"), {"max_num_seqs": 9}) == ["PATH=/usr/bin"]
+    assert serve(FROM_ENV).with_setting(serve(FROM_ENV).setting).env == ENV
+    assert serve(container("m")).with_setting({"max_num_seqs": 9}).env == ["PATH=/usr/bin"]
 
 
 def test_another_port_goes_into_the_environment_too() -> None:
-    assert with_environment(FROM_ENV, {}, port=8101) == [*ENV, "SM_VLLM_PORT=8101"]
-    moved = container(entrypoint=SAGEMAKER, config={"Env": with_environment(FROM_ENV, {}, port=8101)})
-    assert place_in(moved) == ("", 8101)
+    assert serve(FROM_ENV).with_setting({}, port=8101).env == [*ENV, "SM_VLLM_PORT=8101"]
+    moved = container(entrypoint=SAGEMAKER, config={"Env": serve(FROM_ENV).with_setting({}, port=8101).env})
+    assert serve(moved).port == 8101
 
 
 def test_several_values_do_not_fit_into_one_variable() -> None:
     with pytest.raises(FlagError, match="takes one value only"):
-        with_environment(FROM_ENV, {**setting_in(FROM_ENV), "cudagraph_capture_sizes": "1 2 4"})
+        serve(FROM_ENV).with_setting({**serve(FROM_ENV).setting, "cudagraph_capture_sizes": "1 2 4"})
 
 
 def test_the_key_may_stand_in_the_environment() -> None:
-    assert api_key_in(container("m", config={"Env": ["VLLM_API_KEY=k"]})) == "k"
-    assert api_key_in(recorded()) == "sekrit"
+    assert serve(container("m", config={"Env": ["VLLM_API_KEY=k"]})).api_key == "k"
+    assert serve(recorded()).api_key == "sekrit"
 
 
 # Whatever is asked.
@@ -241,12 +259,12 @@ def test_what_is_asked_is_what_is_read(
 @given(_SETTINGS)
 def test_what_is_asked_of_an_environment_is_what_is_read(asked: dict[str, Value]) -> None:
     setting: dict[str, Value] = {"model": "m", **asked}
-    env = with_environment(FROM_ENV, setting)
+    env = serve(FROM_ENV).with_setting(setting).env
 
-    assert setting_in(container(entrypoint=SAGEMAKER, config={"Env": env})) == setting
+    assert serve(container(entrypoint=SAGEMAKER, config={"Env": env})).setting == setting
 
 
 def test_the_words_start_with_the_server() -> None:
     script = container("vllm", "serve", "m", entrypoint=("/entrypoint.sh",))
 
-    assert argv_of(script) == ("vllm", "serve", "m")
+    assert serve(script).argv == ("vllm", "serve", "m")

@@ -1,13 +1,13 @@
 """A GPU's memory comes back some time after its server has ended: it is waited for."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from actuators.docker.gpu_release import freed
+from actuators.docker.spec import ContainerSpec
 
-GPU = {"HostConfig": {"DeviceRequests": [{"Count": -1, "Capabilities": [["gpu"]]}]}, "Config": {}}
+GPU = ContainerSpec.parse({"HostConfig": {"DeviceRequests": [{"Count": -1, "Capabilities": [["gpu"]]}]}})
 SMI = """#!/bin/sh
 echo x >> {asked}
 used=$((80000 - 20000 * $(wc -l < {asked})))
@@ -42,11 +42,9 @@ async def test_it_is_not_waited_for_longer_than_allowed(smi: Path) -> None:
     assert asked(smi) == 1
 
 
-@pytest.mark.parametrize(
-    ("host", "inspect"), [("tcp://10.0.0.7:2376", GPU), ("", {"HostConfig": {}, "Config": {}})]
-)
-async def test_there_is_nothing_to_wait_for(smi: Path, host: str, inspect: dict[str, Any]) -> None:
-    await freed(host, inspect)
+@pytest.mark.parametrize(("host", "spec"), [("tcp://10.0.0.7:2376", GPU), ("", ContainerSpec.parse({}))])
+async def test_there_is_nothing_to_wait_for(smi: Path, host: str, spec: ContainerSpec) -> None:
+    await freed(host, spec)
 
     assert asked(smi) == 0
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from actuators.docker import discovery
-from actuators.docker.discovery import files_of
+from actuators.docker.mounted_files import LARGEST_FILE, Mount, mounted_files
 
 
 def reading(folder: Path) -> Callable[[str], str | None]:
-    mounts = [{"Source": str(folder), "Destination": "/models"}]
-    return files_of({"Mounts": mounts, "Config": {"WorkingDir": "/models"}})
+    mount = Mount(type="bind", name="", source=str(folder), destination="/models")
+    return mounted_files([mount], "/models")
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     (mounted / "link").symlink_to("config.yaml")
     (mounted / "out").symlink_to(tmp_path / "secret")
     (mounted / "endless").symlink_to("/dev/zero")
-    (mounted / "large").write_bytes(b"x" * (discovery._LARGEST_FILE + 1))
+    (mounted / "large").write_bytes(b"x" * (LARGEST_FILE + 1))
     (mounted / "binary").write_bytes(b"\xff\xfe")
     (mounted / "folder").mkdir()
     os.mkfifo(mounted / "pipe")
