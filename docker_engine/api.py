@@ -1,7 +1,8 @@
-"""One call to the Docker Engine: in a thread, with an end, and with its failure named."""
+"""One call to the Docker Engine: in a thread, with a timeout, and with a typed error."""
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,16 @@ Json = dict[str, Any]
 _T = TypeVar("_T")
 _UNIX = "unix://"
 _NOT_FOUND = 404
-_NOBODY = (FileNotFoundError, ConnectionRefusedError, PermissionError, NotADirectoryError, socket.gaierror)
+_NOT_CONNECTED = (
+    FileNotFoundError,
+    ConnectionRefusedError,
+    PermissionError,
+    NotADirectoryError,
+    socket.gaierror,
+)
 
-# Not the event loop's own pool, which has six threads on two cores: an Engine that hangs keeps them all, and
-# the journal is written in that pool.
+# Not the event loop's own pool, which has six threads on two cores: an Engine that hangs would keep them all,
+# and file access, DNS and the other adapters wait for a free thread in that pool.
 _THREADS = ThreadPoolExecutor(max_workers=24, thread_name_prefix="docker")
 
 
@@ -32,21 +39,21 @@ class MissingError(ActError):
 
 
 class SilentError(ActError):
-    """The Engine was asked, and nobody knows what became of it."""
+    """The Engine did not answer, so the outcome of the call is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAt:
-    """`host` as in DOCKER_HOST; empty: what stands there, else Docker's own socket."""
+    """`host` as in DOCKER_HOST; empty: the value of DOCKER_HOST, else Docker's own socket."""
 
     host: str
     timeout_s: float
     _version: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     async def ask(self, asked: str, call: Callable[[docker.APIClient], _T], longer_s: float = 0.0) -> _T:
-        """What `call` answers. Raises MissingError, SilentError, or ActError when the Engine refuses.
+        """Return the result of `call`. Raises MissingError, SilentError, or ActError if the Engine refuses.
 
-        Cancelled, it is waited for first: by then it is known what was done.
+        A cancelled call still waits for the answer: until then its outcome is unknown.
         """
 
         def in_thread() -> _T:
@@ -57,11 +64,11 @@ class EngineAt:
         try:
             return await _settled(answer)
         except APIError as error:
-            said = str(error.explanation or error)
+            why = str(error.explanation or error)
             kind = MissingError if error.status_code == _NOT_FOUND else ActError
-            raise kind(f"docker: {asked}: {said}") from error
+            raise kind(f"docker: {asked}: {why}") from error
         except (DockerException, requests.RequestException, OSError, ValueError) as error:
-            if not _heard(error):
+            if not _was_sent(error):
                 why = "is it running, and may this user use its socket?"
                 raise ActError(f"docker: {asked}: no Engine at {self._where} ({error}): {why}") from error
             within = f" within {self.timeout_s + longer_s:g} s" if _timed_out(error) else ""
@@ -69,10 +76,9 @@ class EngineAt:
             raise SilentError(f"docker: {asked}: {why} ({error})") from error
 
     def connected(self) -> docker.APIClient:
-        """For one thread; the caller closes it. Raises what sockets, requests and docker-py raise."""
-        options: Json = {"base_url": self.host} if self.host else dict(kwargs_from_env())
-        if self._where.startswith(_UNIX):
-            _knock(self._where.removeprefix(_UNIX), self.timeout_s)
+        """Open a client for one thread; the caller closes it. Raises OSError, DockerException, …"""
+        options: Json = dict(self._options)
+        _probe_socket(self._where, self.timeout_s)
         api = docker.APIClient(
             **options,
             timeout=self.timeout_s,  # type: ignore[arg-type]
@@ -84,11 +90,16 @@ class EngineAt:
 
     @property
     def _where(self) -> str:
-        return self.host or str(kwargs_from_env().get("base_url") or f"{_UNIX}/var/run/docker.sock")
+        return self.host or str(self._options.get("base_url") or f"{_UNIX}/var/run/docker.sock")
+
+    @property
+    def _options(self) -> Json:
+        host = {"DOCKER_HOST": self.host} if self.host else {}
+        return dict(kwargs_from_env(environment={**os.environ, **host}))
 
 
 def post(api: docker.APIClient, path: str, body: Json) -> None:
-    """Raw JSON, where docker-py would have it in words of its own. Raises APIError."""
+    """Post raw JSON, where docker-py takes arguments of its own. Raises APIError."""
     answer = api.post(
         f"{api.base_url}/v{api.api_version}{path}",
         data=json.dumps(body),
@@ -106,28 +117,34 @@ async def _settled(answer: asyncio.Future[_T]) -> _T:
         return await asyncio.shield(answer)
     except asyncio.CancelledError:
         await asyncio.wait([answer])
-        answer.exception()  # heard, so that nobody complains
+        answer.exception()  # retrieved: asyncio logs errors that are not
         raise
 
 
-def _knock(path: str, timeout_s: float) -> None:
-    """Raises OSError when nobody listens there: docker-py would leave its own end of it open."""
+def _probe_socket(where: str, timeout_s: float) -> None:
+    """Raises OSError if no process listens on this Unix socket: docker-py would leave its own end open."""
+    if not where.startswith(_UNIX):
+        return
+    path = where.removeprefix(_UNIX)
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(timeout_s)
-        probe.connect(path)
+        try:
+            probe.connect(path)
+        except OSError as error:
+            raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
 
 
-def _heard(error: BaseException | None) -> bool:
-    """Whether the Engine may have been asked: not when nobody let us in."""
+def _was_sent(error: BaseException | None) -> bool:
+    """Whether the Engine may have received the call: not if there was no connection."""
     while error is not None:
-        if any(isinstance(one, _NOBODY) for one in _with_arguments(error)):
+        if any(isinstance(one, _NOT_CONNECTED) for one in _with_arguments(error)):
             return False
         error = error.__cause__ or error.__context__
     return True
 
 
 def _with_arguments(error: BaseException) -> Iterator[BaseException]:
-    """Those who pass an error on wrap what happened in their arguments."""
+    """Both requests and urllib3 carry the original error in their arguments."""
     yield error
     for argument in error.args:
         if isinstance(argument, BaseException):

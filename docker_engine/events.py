@@ -1,10 +1,15 @@
-"""The Docker Engine's events as they happen, over restarts of the Engine."""
+"""The event stream of the Docker Engine.
+
+`EventStream` is one connection, read in a thread of its own, because docker-py blocks. `follow_events` opens
+the stream again whenever it ends, and goes on after the last event it has seen. The sensor uses the first,
+the actuator the second.
+"""
 
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final, Generic, Self, TypeVar
 
 import docker
 import requests
@@ -12,124 +17,162 @@ from docker.errors import DockerException
 from docker.types import CancellableStream
 from docker.utils import convert_filters
 
-from agent.io.bounded import parse_json
+from agent.domain.errors import SensorError
+from docker_engine.parse import ContainerEvent, event_of
 
-Json = dict[str, Any]
+THREAD_NAME: Final = "docker-events"
+RESYNC: Final = ContainerEvent.model_validate({"Action": "resync"})
+"""Events may be missing: look at the current state."""
 
-RESYNC: Json = {"resync": True}
-_BACK_OFF_S = (0.1, 5.0)  # first and longest wait for an Engine that is away
-_AT_ONCE = 2**16
-_LONGEST_EVENT = 2**20  # bytes; a container's labels are in it
-_LATEST_NS = 2**63 - 1  # what the Engine itself can say
-_SILENCE_S = 60.0  # then the stream is opened anew: an Engine that hangs closes nothing
+Connect = Callable[[], docker.APIClient]
 
-
-async def events(
-    connected: Callable[[], docker.APIClient], filters: Mapping[str, Sequence[str]], since: str | None
-) -> AsyncGenerator[Json, None]:
-    """Event dicts as the Engine writes them, and RESYNC whenever a stream is open that was not before."""
-    loop = asyncio.get_running_loop()
-    heard: asyncio.Queue[Json] = asyncio.Queue()
-
-    def tell(event: Json) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            loop.call_soon_threadsafe(heard.put_nowait, event)
-
-    listener = _Listener(connected, filters, since, tell)
-    thread = threading.Thread(target=listener.run, name="docker-events", daemon=True)
-    thread.start()
-    try:
-        while True:
-            yield await heard.get()
-    finally:
-        listener.close()
+_T = TypeVar("_T")
+_MAX_EVENT_BYTES = 2**20  # the labels of a container are in it
+_MAX_QUEUED = 5000
+_CHUNK_BYTES = 2**16
+_END_WITHIN_S = 2.0
+_BACK_OFF_S = (0.1, 5.0)  # first and longest wait before the stream is opened again
+_SILENCE_S = 60.0
+_STREAM_ERRORS = (DockerException, requests.RequestException, OSError, ValueError, RecursionError)
 
 
-class _Listener:
-    """The thread's work: `run` until `close` is called from another thread."""
+class EventStream(Generic[_T]):
+    """One connection to `/events`. `async with` opens it and closes it, thread and socket.
+
+    `read` turns the lines of the open stream into items; it runs in the thread and may ask the Engine for
+    more. Without an event for `silence_s` seconds the stream ends: an Engine that hangs closes no connection.
+    `since`: seconds since the epoch with nanoseconds; earlier events are left out.
+    """
 
     def __init__(
         self,
-        connected: Callable[[], docker.APIClient],
+        connect: Connect,
         filters: Mapping[str, Sequence[str]],
-        since: str | None,
-        tell: Callable[[Json], None],
+        read: Callable[[docker.APIClient, Iterator[bytes]], Iterator[_T]],
+        *,
+        silence_s: float = _SILENCE_S,
+        since: str | None = None,
     ) -> None:
-        self._connected = connected
-        self._filters = {name: list(values) for name, values in filters.items()}
-        self._since = since
-        self._tell = tell
-        self._ended = threading.Event()
-        self._turn = threading.Lock()
+        self._connect = connect
+        self._params = {"filters": convert_filters({name: list(values) for name, values in filters.items()})}
+        if since:
+            self._params["since"] = since
+        self._read = read
+        self._silence_s = silence_s
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[_T | SensorError | None] = asyncio.Queue()
+        self._delivered = self._taken = 0
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._lock = threading.Lock()
+        self._closed = False
         self._stream: CancellableStream[bytes] | None = None
 
-    def run(self) -> None:
-        first, longest = _BACK_OFF_S
-        back_off = first
-        while not self._ended.is_set():
-            try:
-                for event in self._listened():
-                    back_off = first
-                    self._tell(event)
-            except (DockerException, requests.RequestException, OSError, ValueError):
-                pass  # the Engine is away, or went: what matters is that it comes back
-            self._ended.wait(back_off)
-            back_off = min(2 * back_off, longest)
+    async def __aenter__(self) -> Self:
+        self._thread.start()
+        return self
 
-    def close(self) -> None:
-        self._ended.set()
-        with self._turn:
+    async def __aexit__(self, *_: object) -> None:
+        with self._lock:
+            self._closed = True
             if self._stream is not None:
-                with suppress(OSError, AttributeError, ValueError):  # it has ended by itself meanwhile
+                with suppress(OSError, AttributeError, ValueError, DockerException):  # it has ended already
                     self._stream.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_WITHIN_S):
+                await self._ended.wait()
+                self._thread.join()
 
-    def _listened(self) -> Iterator[Json]:
-        """RESYNC once the stream is open, so that nothing falls between looking and listening."""
-        with self._connected() as api, self._opened(api) as answer:
-            yield RESYNC
-            rest = b""
-            for chunk in answer.iter_content(_AT_ONCE):
-                *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) > _LONGEST_EVENT:
-                    raise ValueError(f"an event of more than {_LONGEST_EVENT} bytes")
-                for line in filter(None, map(bytes.strip, lines)):
-                    event = event_of(line)
-                    self._since = _just_after(event) or self._since
-                    yield event
+    async def next(self) -> _T | None:
+        """Return the next item; None: no event for `silence_s`. Raises SensorError if the stream is lost."""
+        item = await self._items.get()
+        self._taken += 1
+        if isinstance(item, SensorError):
+            raise item
+        return item
 
-    def _opened(self, api: docker.APIClient) -> requests.Response:
-        asked = {"filters": convert_filters(self._filters), "since": self._since}
+    def _run(self) -> None:
+        end: SensorError | None = SensorError("the Docker Engine has closed its event stream")
+        try:
+            with self._connect() as api, self._open(api) as answer:
+                for item in self._read(api, _lines(answer)):
+                    self._delivered += 1
+                    if self._delivered - self._taken > _MAX_QUEUED:
+                        raise ValueError(f"more than {_MAX_QUEUED} events are queued")
+                    self._call(self._items.put_nowait, item)
+        except SensorError as error:
+            end = error
+        except _STREAM_ERRORS as error:
+            silent = self._stream is not None and "timed out" in str(error)
+            end = None if silent else SensorError(f"no event stream from the Docker Engine: {error}")
+        self._call(self._items.put_nowait, end)
+        self._call(self._ended.set)
+
+    def _call(self, callback: Callable[..., object], *args: Any) -> None:  # noqa: ANN401
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _open(self, api: docker.APIClient) -> requests.Response:
         answer = api.get(
             f"{api.base_url}/v{api.api_version}/events",
-            params={name: value for name, value in asked.items() if value},
+            params=self._params,
             stream=True,
-            timeout=(api.timeout, _SILENCE_S),
+            timeout=(api.timeout, self._silence_s),
         )
-        answer.raise_for_status()
-        with self._turn:
+        with self._lock:
             self._stream = CancellableStream(iter(()), answer)
-            if self._ended.is_set():
+            if self._closed:
                 self._stream.close()
+        answer.raise_for_status()
         return answer
 
 
-def event_of(line: bytes) -> Json:
-    """RESYNC for what cannot be read: whatever it would have said, it can be looked at."""
-    try:
-        event = parse_json(line)
-    except ValueError:
-        return RESYNC
-    actor = (event.get("Actor") or {}) if isinstance(event, dict) else None
-    told = (actor.get("Attributes") or {}) if isinstance(actor, dict) else None
-    if not isinstance(told, dict) or not all(isinstance(one, str) for one in told.values()):
-        return RESYNC
-    return dict(event)
+async def follow_events(
+    connect: Connect, filters: Mapping[str, Sequence[str]], since: str | None = None
+) -> AsyncGenerator[ContainerEvent, None]:
+    """Yield events until the generator is closed, over restarts of the Engine.
+
+    RESYNC comes first, whenever the stream was opened again, and for an event that cannot be read.
+    """
+    first, longest = _BACK_OFF_S
+    back_off = first
+    while True:
+        with suppress(SensorError):  # the Engine is away
+            async with EventStream(connect, filters, _resync_and_events, since=since) as stream:
+                while (event := await stream.next()) is not None:
+                    back_off = first
+                    since = just_after(event) or since
+                    yield event
+        await asyncio.sleep(back_off)
+        back_off = min(2 * back_off, longest)
 
 
-def _just_after(event: Json) -> str | None:
-    """`since` takes seconds with nanoseconds behind the point."""
-    at = event.get("timeNano")
-    if not isinstance(at, int) or not 0 <= at < _LATEST_NS:
+def event_or_resync(line: bytes) -> ContainerEvent:
+    with suppress(SensorError):
+        event = event_of(line)
+        return event if event.action else RESYNC
+    return RESYNC
+
+
+def just_after(event: ContainerEvent) -> str | None:
+    """Return the `since` that leaves the event out: seconds with nanoseconds behind the point."""
+    if not event.time_ns:
         return None
-    seconds, nanos = divmod(at + 1, 10**9)
+    seconds, nanos = divmod(event.time_ns + 1, 10**9)
     return f"{seconds}.{nanos:09d}"
+
+
+def _resync_and_events(_: docker.APIClient, lines: Iterator[bytes]) -> Iterator[ContainerEvent]:
+    """RESYNC once the stream is open: no event is lost between the look at the state and the first event."""
+    yield RESYNC
+    yield from map(event_or_resync, lines)
+
+
+def _lines(answer: requests.Response) -> Iterator[bytes]:
+    """Raises ValueError for an event that is too long."""
+    rest = b""
+    for chunk in answer.iter_content(_CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _MAX_EVENT_BYTES:
+            raise ValueError(f"an event of more than {_MAX_EVENT_BYTES} bytes")
+        yield from filter(None, map(bytes.strip, lines))

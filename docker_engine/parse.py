@@ -1,4 +1,4 @@
-"""What the Docker Engine says of its containers, as far as it is needed; any other shape is refused."""
+"""Validate container lists and events of the Docker Engine: the fields in use; other shapes are refused."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeVar
@@ -19,10 +19,11 @@ from agent.plugins.option_errors import describe_problem
 
 _T = TypeVar("_T")
 _SHOWN = 200
+_MAX_TIME_NS = 2**63  # of the Engine's own integers
 
 
 def _or(empty: Callable[[], object]) -> BeforeValidator:
-    """The Engine writes null for what is empty."""
+    """The Engine writes null for an empty value."""
     return BeforeValidator(lambda found: empty() if found is None else found)
 
 
@@ -31,26 +32,26 @@ _Words = Annotated[dict[str, str], _or(dict)]
 _Id = Annotated[str, StringConstraints(min_length=1)]
 
 
-class _Said(BaseModel):
+class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
-class PublishedPort(_Said):
+class PublishedPort(_Shape):
     """`public`: 0 where it is not published."""
 
     host: _Text = Field("", validation_alias="IP")
     public: int = Field(0, validation_alias="PublicPort", ge=0, lt=2**16)
 
 
-class NetworkEndpoint(_Said):
-    """In one network; a container has a new `id` at every start."""
+class NetworkEndpoint(_Shape):
+    """The connection to one network; a container has a new `id` at every start."""
 
     id: _Text = Field("", validation_alias="EndpointID")
     address: _Text = Field("", validation_alias="IPAddress")
 
 
-class ContainerSummary(_Said):
-    """A container as a list has it."""
+class ContainerSummary(_Shape):
+    """A container as a list of containers shows it."""
 
     id: _Id = Field(validation_alias="Id")
     names: Annotated[list[str], _or(list)] = Field([], validation_alias="Names")
@@ -63,13 +64,14 @@ class ContainerSummary(_Said):
     )
 
 
-class ContainerEvent(_Said):
-    """`told`: the actor's attributes, among them a container's labels and its name."""
+class ContainerEvent(_Shape):
+    """`attributes`: of the actor; for a container its labels, its name, and details such as exitCode."""
 
     kind: _Text = Field("", validation_alias="Type")
     action: _Text = Field("", validation_alias="Action")
     actor: _Text = Field("", validation_alias=AliasPath("Actor", "ID"))
-    told: _Words = Field({}, validation_alias=AliasPath("Actor", "Attributes"))
+    attributes: _Words = Field({}, validation_alias=AliasPath("Actor", "Attributes"))
+    time_ns: int = Field(0, validation_alias="timeNano", ge=0, lt=_MAX_TIME_NS)
 
 
 _EVENT = TypeAdapter(ContainerEvent)
@@ -93,4 +95,4 @@ def _read(shape: TypeAdapter[_T], text: bytes) -> _T:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         what = f"{where} {describe_problem(first)}".strip()[:_SHOWN]
-        raise SensorError(f"the Docker Engine says what cannot be read: {what}") from error
+        raise SensorError(f"an answer of the Docker Engine cannot be read: {what}") from error

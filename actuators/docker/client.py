@@ -17,7 +17,8 @@ import docker
 from actuators.docker.spec import ContainerSpec, ContainerState, Endpoint
 from agent.domain.errors import ActError
 from docker_engine.api import EngineAt, Json, MissingError, SilentError, post
-from docker_engine.events import events
+from docker_engine.events import follow_events
+from docker_engine.parse import ContainerEvent
 
 __all__ = ["DockerClient", "Json"]
 
@@ -102,13 +103,9 @@ class DockerClient:
 
     def events(
         self, filters: Mapping[str, Sequence[str]], since: str | None = None
-    ) -> AsyncGenerator[Json, None]:
-        """The Engine's events for as long as they are iterated. An Engine that is away is waited for.
-
-        {"resync": True} comes first, and whenever the stream was opened anew: some may be missing, so look
-        at everything then.
-        """
-        return events(self._engine.connected, filters, since)
+    ) -> AsyncGenerator[ContainerEvent, None]:
+        """Events of the Engine, over its restarts. RESYNC first, and whenever events may be missing."""
+        return follow_events(self._engine.connected, filters, since)
 
     # Changing.
 

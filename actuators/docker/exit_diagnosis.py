@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 from actuators.docker.client import DockerClient
 from actuators.docker.discovery import COMPOSE
-from actuators.docker.spec import ContainerSpec, Json
+from actuators.docker.spec import ContainerSpec
 from actuators.host.process_group import how_it_ended
 from actuators.host.server_log import cause_in, shown
 from agent.domain.errors import ActError
 from docker_engine.api import MissingError
+from docker_engine.parse import ContainerEvent
 
 _MIB = 2**20
 _LISTENING_WITHIN_S = 2.0
@@ -45,16 +46,15 @@ class ObservedEvents:
     news: asyncio.Event = field(default_factory=asyncio.Event)  # worth a look
     over: asyncio.Event = field(default_factory=asyncio.Event)  # nothing more is to be told of its end
 
-    def take(self, event: Json) -> bool:
+    def take(self, event: ContainerEvent) -> bool:
         """Whether something may have changed."""
-        action, said = str(event.get("Action", "")), (event.get("Actor") or {}).get("Attributes") or {}
-        match action:
+        match event.action:
             case "oom":
                 self.oom = True
             case "kill":
-                self.signals.append(_number(said.get("signal", "")))
+                self.signals.append(_number(event.attributes.get("signal", "")))
             case "die":
-                self.exit_code = _number(said.get("exitCode", ""))
+                self.exit_code = _number(event.attributes.get("exitCode", ""))
                 if not self.signals:
                     self.over.set()
             case "stop":
@@ -69,7 +69,7 @@ class ObservedEvents:
                 self.over.clear()
             case _:
                 pass
-        return not action.startswith(("exec_", "health_status", "top", "resize"))
+        return not event.action.startswith(("exec_", "health_status", "top", "resize"))
 
 
 @asynccontextmanager

@@ -8,8 +8,10 @@ from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
 from agent.domain.reading import Incident, Sample, SourceState
 from agent.plugins.option_errors import check_periods
-from docker_engine.event_stream import ContainerEventStream, ContainerListing
+from docker_engine.api import EngineAt
+from docker_engine.events import EventStream
 from docker_engine.parse import ContainerEvent
+from sensors.docker_events.listing import ContainerListing, open_stream
 from sensors.docker_events.registry import ContainerRegistry
 
 SOURCE = "docker_events"
@@ -40,11 +42,12 @@ class DockerEvents:
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
         source = _Source(ContainerRegistry(view, self.containers), emit, now)
+        engine = EngineAt(host=self.host, timeout_s=self.timeout_s)
         retry_s = _FIRST_RETRY_S
         while True:
             source.opened = False
             try:
-                async with ContainerEventStream(self.host, self.timeout_s, self.silence_s) as stream:
+                async with open_stream(engine, self.silence_s) as stream:
                     await source.follow(stream)
                 continue
             except SensorError as error:
@@ -64,7 +67,7 @@ class _Source:
     opened: bool = False
     lost: bool = False
 
-    async def follow(self, stream: ContainerEventStream) -> None:
+    async def follow(self, stream: EventStream[ContainerEvent | ContainerListing]) -> None:
         """Until the stream ends for want of news. Raises SensorError when it is lost."""
         while True:
             try:

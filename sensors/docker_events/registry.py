@@ -77,16 +77,16 @@ class ContainerRegistry:
     def happened(self, event: ContainerEvent, at: datetime, clock_s: float) -> list[Incident]:
         """What one event of the Engine means to the target's servers; mostly nothing. Raises SensorError."""
         if event.kind == "network":
-            self._moved(event.action, event.told, clock_s)
+            self._moved(event.action, event.attributes, clock_s)
             return []
         if event.action == "destroy":
             self._known.pop(event.actor, None)
             return []
         if event.actor not in self._known and len(self._known) >= _MOST_KNOWN:
             raise SensorError(f"the Docker Engine tells of more than {_MOST_KNOWN} containers")
-        new = _Container(event.told.get("name", ""), event.told)
+        new = _Container(event.attributes.get("name", ""), event.attributes)
         container = self._known.setdefault(event.actor, new)
-        found = _changed(container, event.action, event.told)
+        found = _changed(container, event.action, event.attributes)
         return self._said(container, *found, at) if found else []
 
     def settled(self, at: datetime, clock_s: float) -> list[Incident]:

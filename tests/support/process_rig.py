@@ -11,7 +11,7 @@ from actuators.process.plugin import ProcessEngine
 from agent.domain.model import Server
 from agent.domain.ports import Site
 
-STUB = (sys.executable, str(Path(__file__).parents[1] / "stub_vllm.py"))
+STUB = (sys.executable, str(Path(__file__).with_name("stub_vllm.py")))
 SERVER = Server(name="chat-r1", setting={})
 
 Bound = Callable[..., ProcessEngine]

@@ -11,6 +11,7 @@ import pytest
 from actuators.docker import client
 from actuators.docker.client import DockerClient, Json
 from agent.domain.errors import ActError
+from docker_engine.events import RESYNC, THREAD_NAME
 from tests.support.docker_site import BENCH, PORT, Bench
 from tests.support.docker_socket import EngineSocket
 
@@ -306,26 +307,26 @@ async def test_events_begin_with_a_look_and_tell_what_happens(bench: Bench) -> N
         await bench.client.kill(one.id)
         seen = [await anext(events) for _ in range(4)]
 
-    assert first == {"resync": True}
-    assert [event["Action"] for event in seen] == ["create", "start", "kill", "die"]
-    assert {event["Actor"]["ID"] for event in seen} == {one.id}
+    assert first == RESYNC
+    assert [event.action for event in seen] == ["create", "start", "kill", "die"]
+    assert {event.actor for event in seen} == {one.id}
 
 
 async def test_events_go_on_once_the_engine_is_back(
     bench: Bench, between: EngineSocket, impatient: DockerClient
 ) -> None:
     async with aclosing(impatient.events(mine(bench))) as events:
-        assert await anext(events) == {"resync": True}
+        assert await anext(events) == RESYNC
         one = await bench.run(port=None, config=SLEEPS)
-        before = [(await anext(events))["Action"] for _ in range(2)]
+        before = [(await anext(events)).action for _ in range(2)]
         await between.close()
         await bench.client.kill(one.id)
         await between.open()
         again = await anext(events)
-        after = [(await anext(events))["Action"] for _ in range(2)]
+        after = [(await anext(events)).action for _ in range(2)]
 
     assert before == ["create", "start"]
-    assert again == {"resync": True}
+    assert again == RESYNC
     assert after == ["kill", "die"]
 
 
@@ -333,7 +334,7 @@ async def test_whoever_stops_listening_leaves_no_thread(bench: Bench) -> None:
     async with aclosing(bench.client.events(mine(bench))) as events:
         await anext(events)
 
-    while any(thread.name == "docker-events" for thread in threading.enumerate()):
+    while any(thread.name == THREAD_NAME for thread in threading.enumerate()):
         await asyncio.sleep(0.01)
 
 

@@ -19,6 +19,7 @@ from docker.errors import NotFound
 from actuators.docker import labels as docker_labels
 from agent.domain.ports import Site
 from agent.domain.reading import Incident
+from docker_engine.events import THREAD_NAME
 from docker_engine.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
 from sensors.docker_events import registry
 from sensors.docker_events.plugin import DockerEvents
@@ -460,10 +461,10 @@ async def test_cancelled_it_leaves_no_thread_and_no_connection(world: World, tmp
     async with doorway(tmp_path / "docker.sock") as door:
         async with listening(sensor, Fleet(target=world.prefix)) as heard:
             await listed(heard, world)
-            assert any(thread.name == "docker_events" for thread in threading.enumerate())
+            assert any(thread.name == THREAD_NAME for thread in threading.enumerate())
             assert door.inside
 
-        assert not any(thread.name == "docker_events" for thread in threading.enumerate())
+        assert not any(thread.name == THREAD_NAME for thread in threading.enumerate())
         async with asyncio.timeout(60):
             while door.inside:
                 await asyncio.sleep(0.05)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators.docker.exit_diagnosis import ObservedEvents
-from docker_engine.events import RESYNC, _just_after, event_of
+from docker_engine.events import RESYNC, event_or_resync, just_after
 
 LEAVES = st.sampled_from(
     [None, True, -1, 10**400, 1e300, float("nan"), "", "9", "--5", "9" * 5000, "137", "\ud800"]
@@ -37,10 +37,10 @@ LINES = (
 def test_any_line_is_an_event_or_a_reason_to_look(lines: list[bytes]) -> None:
     heard = ObservedEvents()
     for line in lines:
-        event = event_of(line)
+        event = event_or_resync(line)
         heard.take(event)
 
-        since = _just_after(event)
+        since = just_after(event)
         assert since is None or len(since) < 30
     assert heard.exit_code is None or abs(heard.exit_code) < 10**9
 
@@ -49,4 +49,4 @@ def test_any_line_is_an_event_or_a_reason_to_look(lines: list[bytes]) -> None:
     "line", [b"[]", b"7", b'{"Actor": [1]}', b'{"Actor": {"Attributes": {"signal": 9}}}', b"[" * 100_000]
 )
 def test_what_cannot_be_read_is_a_reason_to_look(line: bytes) -> None:
-    assert event_of(line) == RESYNC
+    assert event_or_resync(line) == RESYNC

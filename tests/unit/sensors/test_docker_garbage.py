@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.domain.errors import SensorError
-from docker_engine.event_stream import ACTIONS as HEARD
-from docker_engine.event_stream import ContainerEventStream, ContainerListing
+from docker_engine.api import EngineAt
 from docker_engine.parse import ContainerEvent, event_of, summaries_of
+from sensors.docker_events.listing import ACTIONS as FOLLOWED
+from sensors.docker_events.listing import ContainerListing, open_stream
 from sensors.docker_events.registry import ContainerRegistry
 from tests.unit.sensors.listening import NOON, Fleet
 
@@ -30,7 +31,7 @@ JSON = st.recursive(
 WORDS = st.dictionaries(
     TEXTS | st.sampled_from(["name", "oldName", "signal", "exitCode", "container"]), TEXTS, max_size=4
 )
-ACTIONS = TEXTS | st.sampled_from([*HEARD, "connect", "disconnect", "health_status: unhealthy", "die x"])
+ACTIONS = TEXTS | st.sampled_from([*FOLLOWED, "connect", "disconnect", "health_status: unhealthy", "die x"])
 EVENTS = st.builds(
     lambda kind, action, key, told: {
         "Type": kind,
@@ -144,7 +145,7 @@ def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liar]:
 async def heard_of(host: str) -> list[object]:
     """All that comes until the stream ends, which it does."""
     heard: list[object] = []
-    async with asyncio.timeout(60), ContainerEventStream(host, 5.0, 5.0) as stream:
+    async with asyncio.timeout(60), open_stream(EngineAt(host=host, timeout_s=5.0), 5.0) as stream:
         with suppress(SensorError):
             while item := await stream.next():
                 heard.append(item)
@@ -168,10 +169,10 @@ def test_whatever_an_engine_answers_the_stream_ends(
 @pytest.mark.parametrize(
     ("events", "containers", "heard"),
     [
-        (b'{"Type": "container", "Action": "oom"}\n', b"[]", ["Listed", "Event"]),
-        (b'{"Action": "die"}\n\n[]\n{"Action": "die"}\n', b"[]", ["Listed", "Event"]),
-        (b"x" * 2**21, b"[]", ["Listed"]),
-        (b"[" * 100_000 + b"\n", b"[]", ["Listed"]),
+        (b'{"Type": "container", "Action": "oom"}\n', b"[]", ["ContainerListing", "ContainerEvent"]),
+        (b'{"Action": "die"}\n\n[]\n{"Action": "die"}\n', b"[]", ["ContainerListing", "ContainerEvent"]),
+        (b"x" * 2**21, b"[]", ["ContainerListing"]),
+        (b"[" * 100_000 + b"\n", b"[]", ["ContainerListing"]),
         (b"", b"[]" + b" " * 2**23, []),
         (b"", b"[" * 100_000, []),
         (b"", b'[{"Id": 7}]', []),
