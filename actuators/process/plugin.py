@@ -1,350 +1,51 @@
 """Run vLLM servers as plain processes of this host, each in a session of its own that outlives the daemon."""
 
 import asyncio
-import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import ClassVar, Literal, Self
-from weakref import WeakValueDictionary
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from actuators.host import discovery, ownership_env, procfs
-from actuators.host import origin as server_origin
-from actuators.host.origin import Origin
-from actuators.host.ownership_env import MarkedProcess, OwnershipNote
-from actuators.host.process_group import end, exit_code, how_it_ended, spawn
-from actuators.host.procfs import Process
-from actuators.host.server_log import log_cause, log_lines, log_tail
-from actuators.process import adopted
-from actuators.process.address import address_of, listens, port_of
-from actuators.process.watch import until_gone
-from actuators.vllm.probe import OpenAiProbe
-from agent.domain.answers import GoldenAnswer
-from agent.domain.errors import ActError, FencedError
-from agent.domain.events import ServerLost
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Now, Site
-from vllm_facts.errors import FlagError
-from vllm_facts.flags import setting_of
-from vllm_facts.values import Setting
+from actuators.host import discovery
+from actuators.process.address import address_of
+from actuators.process.engine import ProcessEngine
+from actuators.vllm.engine import ServerOptions
+from agent.domain.ports import Site
 
-_LAST_PORT = 65535
-_POLL_S = 0.25
-_NOT_SPOKEN = ("uds", "ssl_certfile", "ssl_keyfile")  # flags of servers that speak no plain HTTP on a port
+_MAX_PORT = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessEngine:
-    """The fields without an underscore are the options of `[targets.engine]`."""
+class ProcessOptions(ServerOptions):
+    """The fields are the options of `[targets.engine]`."""
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     command: tuple[str, ...] = field(default=(), repr=False)  # empty: the command of the adopted server
-    serving: str = ""  # "http://127.0.0.1:8000": a server that runs already and is to be adopted
+    serving: str = ""  # "http://127.0.0.1:8000": a running server to adopt
     ports: tuple[int, int] = (8101, 8199)  # where new servers listen: first and last
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # on top of the daemon's own
-    cwd: str = ""  # where servers work; empty: where the daemon does
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to the daemon's own
+    cwd: str = ""  # working directory of the servers; empty: the daemon's
     stop_s: float = 20.0  # from SIGTERM to SIGKILL
-    health_every_s: float = 1.0
-    health_timeout_s: float = 5.0  # a busy server's event loop stalls for seconds: shorter calls it hung
-    lost_after: int = 10  # missed health probes in a row; with the above, a hung server is told in a minute
-    _site: Site | None = field(default=None, init=False, repr=False, compare=False)
-    _turns: WeakValueDictionary[str, asyncio.Lock] = field(
-        default_factory=WeakValueDictionary, init=False, repr=False, compare=False
-    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "command", tuple(self.command))  # TOML knows lists only
+        object.__setattr__(self, "command", tuple(self.command))  # TOML has lists only
         object.__setattr__(self, "ports", tuple(self.ports))
+        super().__post_init__()
         if not self.command and not self.serving:
             raise ValueError(
                 "say what is served: command = ['vllm', 'serve', 'MODEL'], or serving = 'http://…'"
             )
         if self.serving:
             address_of(self.serving)
-        if len(self.ports) != len(("first", "last")) or not 0 < self.ports[0] <= self.ports[1] <= _LAST_PORT:
-            raise ValueError(f"ports must be [first, last] within 1..{_LAST_PORT}, not {list(self.ports)}")
-        if self.stop_s < 0 or self.health_every_s <= 0 or self.health_timeout_s <= 0 or self.lost_after < 1:
-            raise ValueError(
-                "stop_s is at least 0, health_every_s and health_timeout_s above 0, lost_after at least 1"
-            )
+        if len(self.ports) != len(("first", "last")) or not 0 < self.ports[0] <= self.ports[1] <= _MAX_PORT:
+            raise ValueError(f"ports must be [first, last] within 1..{_MAX_PORT}, not {list(self.ports)}")
 
-    def bind(self, site: Site) -> Self:
-        bound = replace(self)
-        object.__setattr__(bound, "_site", site)
-        return bound
+    def bind(self, site: Site) -> ProcessEngine:
+        return ProcessEngine(self, site)
 
     @staticmethod
     async def found_here() -> Sequence[discovery.DiscoveredServer]:
-        """The servers that are processes of this host, for a first config."""
+        """Return the servers that are processes of this host, for a first config."""
         return await asyncio.to_thread(discovery.processes)
 
-    async def problems(self) -> Sequence[str]:
-        found = await asyncio.to_thread(self._unstartable)
-        if not self.serving:
-            return found
-        address = address_of(self.serving)
-        if not await self.observe():
-            why = (await OpenAiProbe(address=address).health()).why or "is no server to adopt"
-            found.append(f"serving = {self.serving!r}: {why}; start it, or correct the URL")
-        elif why := await asyncio.to_thread(adopted.unendable, address):
-            found.append(f"serving = {self.serving!r}: {why}")
-        return found
 
-    async def observe(self) -> Sequence[Server]:
-        running = await asyncio.to_thread(ownership_env.marked, self._bound)
-        ours = [
-            Server(name=name, setting=_setting(one.argv), address=listens(one.argv))
-            for name, one in sorted(running.items())
-        ]
-        if not self.serving:
-            return ours
-        address = address_of(self.serving)
-        return [*ours, *await adopted.found(address, self._bound, self.command, self.health_timeout_s)]
-
-    async def preflight(
-        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
-    ) -> PreflightResult:
-        """A command line that cannot be written is a problem; room is not looked at: there must be some."""
-        if wanted not in {"auto", "surge"}:
-            why = f'strategy = "{wanted}" needs containers: [targets.engine] kind = "docker"'
-            return PreflightResult(problem=f'{why}; here write "surge"')
-        try:
-            (await asyncio.to_thread(self._origin)).command(setting, self.ports[0])
-        except FlagError as error:
-            return PreflightResult(problem=str(error), lasting=True)
-        return PreflightResult(strategy="surge", why=f"{servers[0].name} stays beside it")
-
-    async def launch(self, server: Server, deadline_s: float) -> Server:
-        """One launch of a name at a time: the next one finds what the first has started."""
-        turn = self._turns.setdefault(server.name, asyncio.Lock())
-        async with turn:
-            return await self._launched(server, deadline_s)
-
-    async def _launched(self, server: Server, deadline_s: float) -> Server:
-        one = (await self._unfenced()).get(server.name)
-        if one is not None:
-            ownership_env.claim(self._bound, server.name)
-        try:
-            one = one or self._start(server)
-            address = listens(one.argv)
-            async with asyncio.timeout(deadline_s):
-                await self._healthy(one, address)
-        except TimeoutError as error:
-            tail = self._tail(server)
-            await self._undo(server.name, one)
-            raise ActError(f"{server.name} was not healthy within {deadline_s:g} s", tail) from error
-        except (OSError, FlagError) as error:
-            await self._undo(server.name, one)
-            raise ActError(f"{server.name} cannot be started: {error}") from error
-        except BaseException:
-            await self._undo(server.name, one)
-            raise
-        return replace(server, setting=server.setting or _setting(one.argv), address=address, ours=True)
-
-    async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
-    ) -> None:
-        async def log() -> Sequence[str]:
-            return await asyncio.to_thread(lambda: log_lines(*self._log(server)))
-
-        await (await self._probe(server)).warm_up(requests, deadline_s, prompts, log)
-
-    async def answers(
-        self, server: Server, prompts: Sequence[str], deadline_s: float
-    ) -> tuple[GoldenAnswer, ...]:
-        return await (await self._probe(server)).answers(prompts, deadline_s)
-
-    async def _probe(self, server: Server) -> OpenAiProbe:
-        """With the key that `/v1` asks for."""
-        if not server.address:
-            raise ActError(f"{server.name} has no address: it was never launched")
-        return OpenAiProbe(address=server.address, api_key=await asyncio.to_thread(self._api_key))
-
-    async def busy(self, server: Server) -> int | None:
-        return await OpenAiProbe(address=server.address).busy()
-
-    async def log(self, server: Server) -> tuple[str, ...]:
-        try:
-            return await asyncio.to_thread(self._tail, server)
-        except OSError as error:
-            raise ActError(f"the log of {server.name} cannot be read: {error.strerror}") from error
-
-    async def retire(self, server: Server) -> None:
-        running = await self._unfenced()
-        if server.ours:
-            await self._end(server.name, running.get(server.name), self.stop_s)
-            return
-        if server.address not in {listens(one.argv) for one in running.values()}:
-            await adopted.retire(server, self.stop_s)
-
-    async def stop(self, server: Server) -> None:
-        raise ActError(f"{server.name} is a process: what is ended cannot be started again as it was")
-
-    async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        def tell(why: str, *, gone: bool) -> None:
-            log = self._tail(server)
-            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log))
-
-        known = await asyncio.to_thread(self._process_of, server)
-        why = "is not there any more"
-        if known or not server.ours:
-            why = await until_gone(
-                OpenAiProbe(address=server.address),
-                known,
-                lambda silent: tell(f"{server.name} {silent}", gone=False),
-                every_s=self.health_every_s,
-                timeout_s=self.health_timeout_s,
-                misses=self.lost_after,
-            )
-        tell(self._with_cause(server, why), gone=True)
-
-    # What it is started from.
-
-    @property
-    def _bound(self) -> Site:
-        if self._site is None:
-            raise RuntimeError("bind the engine to a site first")
-        return self._site
-
-    def _origin(self) -> Origin:
-        if self.command:
-            return server_origin.configured(self.command, self.env, self.cwd)
-        running = adopted.listener(address_of(self.serving))
-        origin = server_origin.adopted(running) if running else None
-        origin = origin or server_origin.remembered(self._bound.state_dir)
-        if origin is None:
-            raise ActError(
-                f"no command is configured, and what serves {self.serving} cannot be read: write command"
-            )
-        return replace(origin, env={**origin.env, **self.env}, cwd=self.cwd or origin.cwd)
-
-    def _api_key(self) -> str:
-        with suppress(ActError, FlagError):
-            return self._origin().api_key
-        return ""
-
-    def _unstartable(self) -> list[str]:
-        try:
-            origin = self._origin()
-            setting = setting_of(origin.argv)
-            self._free_port()
-        except FlagError as error:
-            return [f"command: {error}"]
-        except ActError as error:
-            return [error.why]
-        found = [
-            f"command: --{knob}: only plain HTTP on a port is spoken"
-            for knob in _NOT_SPOKEN
-            if knob in setting
-        ]
-        if not Path(origin.cwd).is_dir():
-            found.append(f"cwd: there is no folder {origin.cwd!r}")
-        elif not origin.program():
-            found.append(f"command: {origin.argv[0]!r} is not there or not executable: write its full path")
-        return found
-
-    # Starting and ending.
-
-    async def _unfenced(self) -> Mapping[str, MarkedProcess]:
-        site = self._bound
-        running = await asyncio.to_thread(ownership_env.marked, site)
-        newest = ownership_env.newest_epoch(site, running)
-        if newest > site.epoch:
-            raise FencedError(
-                f"a newer daemon (epoch {newest}) runs servers here; this one has epoch {site.epoch}"
-            )
-        return running
-
-    def _start(self, server: Server) -> MarkedProcess:
-        """Nothing awaits between choosing a port and starting: no other launch here can choose the same."""
-        site = self._bound
-        if "/" in server.name:
-            raise ActError(f"{server.name!r} cannot be the name of a server")
-        ownership_env.make_room(site)
-        origin = self._origin()
-        port = self._free_port()
-        argv = tuple(origin.command(server.setting, port))
-        log = ownership_env.log_of(site, server.name)
-        log_from = log.stat().st_size if log.exists() else 0
-        env = {**origin.env, **ownership_env.marks(site, server.name)}
-        started = spawn(argv, env=env, cwd=origin.cwd, log=log)
-        note = OwnershipNote(
-            pid=started.pid,
-            started=started.started,
-            argv=argv,
-            port=port,
-            epoch=site.epoch,
-            log_from=log_from,
-        )
-        ownership_env.write_note(site, server.name, note)
-        return MarkedProcess(name=server.name, process=started, argv=argv, epoch=site.epoch)
-
-    def _free_port(self) -> int:
-        first, last = self.ports
-        taken = {port_of(listens(procfs.words(one.pid))) for one, _ in ownership_env.any_marked()}
-        free = [port for port in range(first, last + 1) if port not in taken]
-        for again in (False, True):  # rather one that no old connection lingers on
-            for port in free:
-                with socket.socket() as probe, suppress(OSError):
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, again)
-                    probe.bind(("", port))
-                    return port
-        raise ActError(f"ports: none of {first}..{last} is free: give a wider range")
-
-    async def _healthy(self, one: MarkedProcess, address: str) -> None:
-        probe = OpenAiProbe(address=address)
-        while True:
-            health = await probe.health()
-            if not procfs.runs(one.process):
-                server = Server(name=one.name, setting={})
-                how = self._with_cause(server, how_it_ended(exit_code(one.process)))
-                raise ActError(how, self._tail(server))
-            if not health.why:
-                return
-            await asyncio.sleep(min(_POLL_S, self.health_every_s))
-
-    def _process_of(self, server: Server) -> Process | None:
-        """None when it is gone, or not ours to see."""
-        if not server.ours:
-            return adopted.listener(server.address)
-        one = ownership_env.marked(self._bound).get(server.name)
-        return one.process if one else None
-
-    async def _end(self, name: str, one: MarkedProcess | None, grace_s: float) -> None:
-        site = self._bound
-        await end(one.process if one else None, lambda: ownership_env.members(site, name), grace_s)
-        ownership_env.drop_note(site, name)
-
-    async def _undo(self, name: str, one: MarkedProcess | None) -> None:
-        """Nothing is left of a launch, unless a newer daemon has found the server and goes on with it."""
-        note = ownership_env.read_note(self._bound, name)
-        if note is None or note.epoch <= self._bound.epoch:
-            await self._end(name, one, 0)
-
-    # Its log.
-
-    def _with_cause(self, server: Server, why: str) -> str:
-        cause = log_cause(*self._log(server))
-        return f"{server.name} {why}" + (f": {cause}" if cause else "")
-
-    def _tail(self, server: Server) -> tuple[str, ...]:
-        return log_tail(*self._log(server))
-
-    def _log(self, server: Server) -> tuple[Path, int, frozenset[str]]:
-        site = self._bound
-        note = ownership_env.read_note(site, server.name)
-        hidden: frozenset[str] = frozenset()
-        with suppress(ActError):
-            hidden = self._origin().secrets
-        return ownership_env.log_of(site, server.name), note.log_from if note else 0, hidden
-
-
-plugin = ProcessEngine
-
-
-def _setting(argv: Sequence[str]) -> Setting:
-    try:
-        return setting_of(argv)
-    except FlagError:
-        return {}
+plugin = ProcessOptions

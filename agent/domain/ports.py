@@ -138,16 +138,20 @@ class Site:
     epoch: int  # grows at every start of a daemon; an actuator refuses to act under a newer one
 
 
-class Engine(Protocol):
-    """Starts and stops vLLM servers. They outlive the daemon. Every call may be repeated."""
+class EnginePlugin(Protocol):
+    """The options of an engine, as the config file gives them."""
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]]
     """Sensors that are on with this engine unless the file says `NAME = false`, by name, each with the
     options that it takes over from the engine's table when its own does not give them."""
 
     def bind(self, site: Site) -> "Engine":
-        """The same engine at this site; no I/O."""
+        """Return the engine of these options at this site; no I/O."""
         ...
+
+
+class Engine(Protocol):
+    """Starts and stops vLLM servers. They outlive the daemon. Every call may be repeated."""
 
     async def problems(self) -> Sequence[str]:
         """Why this engine cannot work here, one sentence with the fix each; empty when it can."""

@@ -9,7 +9,8 @@ import pytest
 
 from actuators.envoy.plugin import EnvoyTraffic
 from actuators.host import ownership_env
-from actuators.process.plugin import ProcessEngine
+from actuators.process.engine import ProcessEngine
+from actuators.process.plugin import ProcessOptions
 from agent.domain.model import Server
 from agent.domain.ports import Site
 from tests.support.process_rig import SERVER, STUB, Bound, free_ports, site
@@ -60,7 +61,7 @@ async def bound(tmp_path: Path) -> AsyncIterator[Bound]:
             "stop_s": 5.0,
             **options,
         }
-        return ProcessEngine(**options).bind(site(tmp_path, epoch))
+        return ProcessOptions(**options).bind(site(tmp_path, epoch))
 
     yield make
     last = make(epoch=99, stop_s=0.0)

@@ -11,8 +11,9 @@ from typing import Any
 
 from actuators.docker import snapshots
 from actuators.docker.clone import document_to_keep
+from actuators.docker.engine import DockerEngine
 from actuators.docker.labels import ours
-from actuators.docker.plugin import DockerEngine
+from actuators.docker.plugin import DockerOptions
 from actuators.docker.snapshots import Snapshots
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
@@ -34,8 +35,10 @@ class Place:
         self.site = Site(target="chat", state_dir=state_dir, epoch=1)
         self.adopted = f"{bench.prefix}vllm"
 
-    def engine(self, *containers: str, epoch: int = 1, host: str = "") -> DockerEngine:
-        engine = DockerEngine(
+    def engine(
+        self, *containers: str, epoch: int = 1, host: str = "", state_dir: Path | None = None
+    ) -> DockerEngine:
+        engine = DockerOptions(
             containers=containers or (self.adopted,),
             host=host,
             health_every_s=0.1,
@@ -43,7 +46,7 @@ class Place:
             lost_after=2,
             stop_s=5.0,
         )
-        return engine.bind(replace(self.site, epoch=epoch))
+        return engine.bind(replace(self.site, epoch=epoch, state_dir=state_dir or self.site.state_dir))
 
     async def keep(self, *flags: str, **host: Any) -> None:  # noqa: ANN401
         """As if a container of these words had served here, and was retired."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actuators.host import ownership_env
-from actuators.process.plugin import ProcessEngine
+from actuators.process.engine import ProcessEngine
 from agent.domain.model import Server
 from agent.domain.ports import Site
 

@@ -13,10 +13,11 @@ import docker
 import pytest
 
 from actuators.docker import snapshots
+from actuators.docker.engine import DockerEngine
 from actuators.docker.labels import container_name
-from actuators.docker.plugin import DockerEngine
 from actuators.host import ownership_env
-from actuators.process.plugin import ProcessEngine
+from actuators.process.engine import ProcessEngine
+from actuators.process.plugin import ProcessOptions
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server
@@ -116,7 +117,7 @@ class ProcessRig:
         os.kill(ownership_env.marked(self.site)[name].process.pid, signal.SIGCONT)
 
     def _bound(self, epoch: int, *flags: str) -> ProcessEngine:
-        engine = ProcessEngine(
+        engine = ProcessOptions(
             command=(*STUB, *flags),
             ports=free_ports(),
             health_every_s=0.1,

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from actuators.docker import snapshots
+from actuators.docker.engine import DockerEngine
 from actuators.docker.labels import container_name, labels_of
-from actuators.docker.plugin import DockerEngine
+from actuators.docker.plugin import DockerOptions
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from tests.support.docker_engine_rig import Place, place
@@ -51,7 +52,7 @@ def like(blue: Server, name: str = "chat-r1", **setting: Any) -> Server:  # noqa
 )
 def test_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"containers|at least"):
-        DockerEngine(**wrong)
+        DockerOptions(**wrong)
 
 
 @pytest.mark.smoke
@@ -291,7 +292,7 @@ async def test_two_daemons_of_one_host_do_not_see_each_others(here: Place, tmp_p
     _, engine, blue = await adopted(here)
     await engine.launch(like(blue), 60)
 
-    other = here.engine().bind(replace(here.site, state_dir=tmp_path / "other"))
+    other = here.engine(state_dir=tmp_path / "other")
 
     assert list(await other.observe()) == [blue]
 
@@ -350,7 +351,7 @@ async def test_one_that_another_site_made_can_be_adopted(here: Place, tmp_path: 
     green = await engine.launch(like(blue), 60)
     name = container_name(here.site, green.name)
 
-    other = here.engine(name).bind(replace(here.site, state_dir=tmp_path / "other"))
+    other = here.engine(name, state_dir=tmp_path / "other")
 
     assert list(await other.observe()) == [replace(green, name=name, ours=False)]
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from actuators.docker import snapshots
+from actuators.docker.engine import DockerEngine
 from actuators.docker.exit_diagnosis import ObservedEvents, fate, refusal
 from actuators.docker.labels import container_name
-from actuators.docker.plugin import DockerEngine
 from actuators.docker.spec import ContainerSpec
 from agent.domain.errors import ActError
 from agent.domain.model import Server

@@ -16,7 +16,8 @@ import pytest
 
 from actuators.host import process_group, procfs
 from actuators.process.adopted import may_signal, unendable
-from actuators.process.plugin import ProcessEngine
+from actuators.process.engine import ProcessEngine
+from actuators.process.plugin import ProcessOptions
 from actuators.process.watch import until_gone
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
@@ -61,7 +62,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
 def engine(
     url: str, state_dir: Path, command: tuple[str, ...] = (), *, patience_s: float = 0.5
 ) -> ProcessEngine:
-    options = ProcessEngine(
+    options = ProcessOptions(
         command=command,
         serving=url,
         ports=free_ports(),
@@ -243,7 +244,7 @@ async def test_nothing_to_adopt_is_a_problem(tmp_path: Path) -> None:
 
 
 async def test_a_server_of_ours_is_not_adopted_as_somebody_elses(tmp_path: Path) -> None:
-    first = ProcessEngine(command=STUB, ports=free_ports()).bind(
+    first = ProcessOptions(command=STUB, ports=free_ports()).bind(
         Site(target="chat", state_dir=tmp_path, epoch=1)
     )
     launched = await first.launch(Server(name="chat-r1", setting={}), 60)

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from actuators.host import ownership_env
+from actuators.process.plugin import ProcessOptions
 from agent.domain.errors import ActError, FencedError
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
@@ -74,7 +75,7 @@ async def test_other_targets_and_other_daemons_do_not_see_it(bound: Bound, tmp_p
         Site(target="other", state_dir=tmp_path, epoch=1),
         Site(target="chat", state_dir=tmp_path / "other", epoch=1),
     ):
-        assert list(await bound().bind(other).observe()) == []
+        assert list(await ProcessOptions(command=STUB).bind(other).observe()) == []
 
 
 async def test_a_port_is_not_given_twice_while_nobody_listens_on_it_yet(bound: Bound, tmp_path: Path) -> None:
@@ -310,11 +311,11 @@ async def test_a_server_of_an_earlier_daemon_outlives_it(bound: Bound, tmp_path:
     first, last = free_ports()
     daemon = f"""
 import asyncio, os, pathlib
-from actuators.process.plugin import ProcessEngine
+from actuators.process.plugin import ProcessOptions
 from agent.domain.model import Server, Setting
 from agent.domain.ports import Site
 from tests.support.process_rig import SERVER, STUB, free_ports, pids, site, until
-engine = ProcessEngine(command={STUB!r}, ports=({first}, {last}))
+engine = ProcessOptions(command={STUB!r}, ports=({first}, {last}))
 engine = engine.bind(Site(target="chat", state_dir=pathlib.Path({str(tmp_path)!r}), epoch=1))
 asyncio.run(engine.launch(Server(name="chat-r1", setting={{"max_num_seqs": 3}}), 60))
 os._exit(9)

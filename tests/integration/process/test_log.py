@@ -7,7 +7,7 @@ import pytest
 from actuators.host.ownership_env import log_of
 from actuators.host.process_group import how_it_ended
 from actuators.host.server_log import log_cause, log_tail
-from actuators.process.plugin import ProcessEngine
+from actuators.process.plugin import ProcessOptions
 from agent.domain.errors import ActError
 from tests.support.process_rig import SERVER, STUB, free_ports, site
 
@@ -99,7 +99,7 @@ def test_nothing_in_a_log_steers_who_shows_it(tmp_path: Path, written: str, read
 
 
 async def test_a_log_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Path) -> None:
-    engine = ProcessEngine(command=STUB).bind(site(tmp_path))
+    engine = ProcessOptions(command=STUB).bind(site(tmp_path))
     log_of(site(tmp_path), SERVER.name).mkdir(parents=True)
 
     with pytest.raises(ActError, match="the log of chat-r1 cannot be read: Is a directory"):
@@ -111,7 +111,7 @@ async def test_what_an_earlier_server_of_the_name_wrote_and_the_keys_are_not_sho
     log.parent.mkdir(parents=True)
     log.write_text("an earlier one\n")
     command = (*STUB, "--api-key", "k3y-of-mine", "--says", "the key is k3y-of-mine")
-    engine = ProcessEngine(command=command, ports=free_ports()).bind(site(tmp_path))
+    engine = ProcessOptions(command=command, ports=free_ports()).bind(site(tmp_path))
     server = await engine.launch(SERVER, 60)
 
     lines = await engine.log(server)

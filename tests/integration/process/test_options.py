@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actuators.process.plugin import ProcessEngine
+from actuators.process.plugin import ProcessOptions
 from agent.domain.errors import ActError
 from tests.support.process_rig import SERVER, STUB, site
 
@@ -30,7 +30,7 @@ from tests.support.process_rig import SERVER, STUB, site
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        ProcessEngine(**options)
+        ProcessOptions(**options)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], why: str)
     ids=["shell", "TLS", "folder"],
 )
 async def test_problems_say_what_to_do(tmp_path: Path, options: dict[str, Any], why: str) -> None:
-    [problem] = await ProcessEngine(**options).bind(site(tmp_path)).problems()
+    [problem] = await ProcessOptions(**options).bind(site(tmp_path)).problems()
 
     assert why in problem
 
@@ -51,15 +51,10 @@ async def test_problems_say_what_to_do(tmp_path: Path, options: dict[str, Any], 
 async def test_ports_that_are_all_taken_are_a_problem_and_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        engine = ProcessEngine(command=STUB, ports=(port, port)).bind(site(tmp_path))
+        engine = ProcessOptions(command=STUB, ports=(port, port)).bind(site(tmp_path))
 
         [problem] = await engine.problems()
         with pytest.raises(ActError, match="none of"):
             await engine.launch(SERVER, 60)
 
     assert f"none of {port}..{port} is free" in problem
-
-
-def test_an_engine_that_is_not_bound_says_so() -> None:
-    with pytest.raises(RuntimeError, match="bind"):
-        ProcessEngine(command=STUB)._bound  # noqa: B018 - it is the asking that fails

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from actuators.host import ownership_env
-from actuators.process.plugin import ProcessEngine
+from actuators.process.engine import ProcessEngine
+from actuators.process.plugin import ProcessOptions
 from agent.domain.errors import ActError
 from agent.domain.model import Server
 from agent.domain.ports import Site
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[ProcessEngine]:
-    options = ProcessEngine(
+    options = ProcessOptions(
         command=real_vllm().command("--max-num-seqs", "16"), env=ENVIRONMENT, ports=free_ports(), stop_s=30.0
     )
     engine = options.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
@@ -36,7 +37,7 @@ async def test_a_server_is_launched_warmed_up_examined_and_retired(
     engine: ProcessEngine, tmp_path: Path
 ) -> None:
     assert list(await engine.problems()) == []
-    setting = {**setting_of(engine.command), "max_num_seqs": 2}
+    setting = {**setting_of(engine._options.command), "max_num_seqs": 2}
 
     server = await engine.launch(Server(name="chat-r1", setting=setting), 600)
     await engine.warm_up(server, 6, 300)

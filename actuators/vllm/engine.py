@@ -1,0 +1,68 @@
+"""Options and calls that the engines of vLLM servers have in common."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from actuators.vllm.probe import OpenAiProbe
+from agent.domain.answers import GoldenAnswer
+from agent.domain.errors import ActError
+from agent.domain.model import Server
+from agent.domain.ports import Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Raises ValueError for values that cannot work."""
+
+    stop_s: float = 30.0  # from the stop signal to SIGKILL
+    health_every_s: float = 1.0
+    health_timeout_s: float = 5.0  # the event loop of a busy server stalls for seconds
+    lost_after: int = 10  # failed health probes in a row: with the above, a hung server is lost in a minute
+
+    def __post_init__(self) -> None:
+        if self.stop_s < 0 or self.health_every_s <= 0 or self.health_timeout_s <= 0 or self.lost_after < 1:
+            raise ValueError(
+                "stop_s is at least 0, health_every_s and health_timeout_s above 0, lost_after at least 1"
+            )
+
+
+class VllmEngine(ABC):
+    """The part of an engine that talks to its servers over HTTP, and the lock of each server."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @abstractmethod
+    async def _api_key(self, server: Server) -> str:
+        """Return the key that `/v1` asks for; empty if it asks for none."""
+
+    @abstractmethod
+    async def _recent_log(self, server: Server) -> Sequence[str]:
+        """Return the last lines of its log, to find signs of compilation; () if it cannot be read."""
+
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        probe = await self._probe(server)
+        await probe.warm_up(requests, deadline_s, prompts, lambda: self._recent_log(server))
+
+    async def answers(
+        self, server: Server, prompts: Sequence[str], deadline_s: float
+    ) -> tuple[GoldenAnswer, ...]:
+        return await (await self._probe(server)).answers(prompts, deadline_s)
+
+    async def busy(self, server: Server) -> int | None:
+        return await OpenAiProbe(address=server.address).busy()
+
+    async def _probe(self, server: Server) -> OpenAiProbe:
+        if not server.address:
+            raise ActError(f"{server.name} has no address: it was never launched")
+        return OpenAiProbe(address=server.address, api_key=await self._api_key(server))
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        """Calls that change the server `name` take turns."""
+        return self._locks.setdefault(name, asyncio.Lock())
