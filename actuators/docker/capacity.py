@@ -50,15 +50,15 @@ class Holding:
     utilization: float
 
 
-def here(host: str) -> bool:
+def is_local(host: str) -> bool:
     """Whether the Engine at this address runs containers on the daemon's own host."""
     parts = urlsplit(host)
     return parts.scheme in {"", "unix"} or parts.hostname in {"localhost", "127.0.0.1", "::1"}
 
 
-async def look(host: str, blues: Sequence[ContainerSpec]) -> Host:
+async def measure_host(host: str, blues: Sequence[ContainerSpec]) -> Host:
     """The host's free memory; its GPUs only when one of the containers has any."""
-    if not here(host):
+    if not is_local(host):
         return Host(why=f"the Engine is on another host, {host}")
     free, total = await asyncio.gather(host_room.free_memory(), host_room.total_memory())
     if not any(blue.gpus.any for blue in blues):
@@ -69,7 +69,7 @@ async def look(host: str, blues: Sequence[ContainerSpec]) -> Host:
         return Host(memory=free, memory_total=total, why=error.why)
 
 
-async def holding(blue: ContainerSpec, client: DockerClient, setting: Setting) -> Holding:
+async def measure_holding(blue: ContainerSpec, client: DockerClient, setting: Setting) -> Holding:
     """`setting`: the one it runs with. Its memory is measured if it has no limit."""
     measured = None
     if not blue.memory_limit:
@@ -85,16 +85,16 @@ async def holding(blue: ContainerSpec, client: DockerClient, setting: Setting) -
     )
 
 
-def room(held: Sequence[Holding], setting: Setting, host: Host) -> Capacity:
+def free_capacity(held: Sequence[Holding], setting: Setting, host: Host) -> Capacity:
     """Whether one like any of these has room beside all of them, with this setting. Unknown is not room."""
-    looked = [*chain.from_iterable(_beside(one, held, setting, host) for one in held)]
-    if not looked:
+    verdicts = [*chain.from_iterable(_capacity_like(one, held, setting, host) for one in held)]
+    if not verdicts:
         return Capacity(free=None, why="no server is known to make it like")
     for verdict in (False, None):
-        for one in looked:
+        for one in verdicts:
             if one.free is verdict:
                 return one
-    return Capacity(free=True, why="; ".join(dict.fromkeys(one.why for one in looked)))
+    return Capacity(free=True, why="; ".join(dict.fromkeys(one.why for one in verdicts)))
 
 
 def gpus_needed(setting: Setting) -> int:
@@ -105,28 +105,28 @@ def gpus_needed(setting: Setting) -> int:
     return needed
 
 
-def too_few(blue: ContainerSpec, setting: Setting, host: Host) -> str:
+def gpu_shortage(blue: ContainerSpec, setting: Setting, host: Host) -> str:
     """Why the GPUs of this container cannot be enough for the setting, with the fix; empty: they may be."""
     gpus, needed = blue.gpus, gpus_needed(setting)
     have = len(host.gpus) if gpus.all and host.gpus is not None else len(gpus.ids)
-    if not gpus.any or gpus.odd or (gpus.all and host.gpus is None) or needed <= have:
+    if not gpus.any or gpus.unknown or (gpus.all and host.gpus is None) or needed <= have:
         return ""
     return (
         f"this setting needs {needed} GPUs, and {blue.name} has {have}: start it with more of them (--gpus)"
     )
 
 
-def _beside(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:
+def _capacity_like(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:
     found = []
     if one.cpus:
         why = f"a server like {one.name} is pinned to its CPUs {one.cpus}, which {one.name} uses"
         found.append(Capacity(free=False, why=why))
     if one.gpus.any:
-        found += _on_gpus(one, held, setting, host)
-    return [*found, _in_memory(one, host)]
+        found += _gpu_capacity(one, held, setting, host)
+    return [*found, _memory_capacity(one, host)]
 
 
-def _in_memory(one: Holding, host: Host) -> Capacity:
+def _memory_capacity(one: Holding, host: Host) -> Capacity:
     needed = one.limit or (None if one.memory is None else one.memory * _GROWTH)
     if host.memory is None:
         return Capacity(free=None, why=f"the host's free memory is not known: {host.why}")
@@ -139,26 +139,28 @@ def _in_memory(one: Holding, host: Host) -> Capacity:
     return Capacity(free=needed <= left, why=why)
 
 
-def _on_gpus(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:
-    if one.gpus.odd:
-        return [Capacity(free=None, why=f"the GPUs of {one.name} cannot be followed: {one.gpus.odd}")]
+def _gpu_capacity(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:
+    if one.gpus.unknown:
+        return [Capacity(free=None, why=f"the GPUs of {one.name} cannot be followed: {one.gpus.unknown}")]
     if host.gpus is None:
         return [Capacity(free=None, why=f"how much memory the GPUs have free is not known: {host.why}")]
-    taken = _placed(one.gpus, host.gpus)
+    taken = _gpus_on_host(one.gpus, host.gpus)
     missing = [name for name, gpu in taken.items() if gpu is None]
     if missing or not taken:
         why = f"{one.name} has GPU {', '.join(missing) or 'all'}, which nvidia-smi does not show"
         return [Capacity(free=None, why=why)]
     found = [gpu for gpu in taken.values() if gpu is not None][: gpus_needed(setting)]
-    return [_on_gpu(gpu, held, _utilization(setting), host.gpus) for gpu in found]
+    return [_one_gpu_capacity(gpu, held, _utilization(setting), host.gpus) for gpu in found]
 
 
-def _on_gpu(gpu: GpuMemory, held: Sequence[Holding], share: float, known: Sequence[GpuMemory]) -> Capacity:
+def _one_gpu_capacity(
+    gpu: GpuMemory, held: Sequence[Holding], share: float, known: Sequence[GpuMemory]
+) -> Capacity:
     """A vLLM takes its share of the whole GPU at once, and refuses to start where that is not free."""
     if gpu.free_mib is None or not gpu.total_mib or gpu.sliced:
         what = "is sliced (MIG)" if gpu.sliced else "does not say how much memory it has free"
         return Capacity(free=None, why=f"GPU {gpu.index} {what}")
-    here_too = [one for one in held if gpu in _placed(one.gpus, known).values()]
+    here_too = [one for one in held if gpu in _gpus_on_host(one.gpus, known).values()]
     claimed = sum(one.utilization for one in here_too)
     needed = share * gpu.total_mib
     why = (
@@ -171,14 +173,14 @@ def _on_gpu(gpu: GpuMemory, held: Sequence[Holding], share: float, known: Sequen
     return Capacity(free=needed <= gpu.free_mib, why=why)
 
 
-def _placed(gpus: Gpus, known: Sequence[GpuMemory]) -> Mapping[str, GpuMemory | None]:
+def _gpus_on_host(gpus: Gpus, known: Sequence[GpuMemory]) -> Mapping[str, GpuMemory | None]:
     """Which of the host's GPUs these are, in the order in which the container sees them."""
     if gpus.all:
         return {str(gpu.index): gpu for gpu in known}
-    return {name: _named(name, known) for name in gpus.ids}
+    return {name: _find_gpu(name, known) for name in gpus.ids}
 
 
-def _named(name: str, known: Sequence[GpuMemory]) -> GpuMemory | None:
+def _find_gpu(name: str, known: Sequence[GpuMemory]) -> GpuMemory | None:
     """By index, or by UUID, which may be cut short."""
     found = [gpu for gpu in known if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]  # noqa: PLR2004 - "GPU-"
     return found[0] if len(found) == 1 else None

@@ -52,7 +52,7 @@ _ABSENT = "not given"
 _LONGEST = 300  # characters of a value; a seccomp profile has thousands
 
 
-def differs(blue: ContainerSpec, green: ContainerSpec) -> tuple[str, ...]:
+def differences(blue: ContainerSpec, green: ContainerSpec) -> tuple[str, ...]:
     """What green has other than blue, one line for each field or flag: `Config.Cmd max_num_seqs: 64 → 128`.
 
     Secrets are masked. Left out is what differs because there are two of them: ids, names, times, state,

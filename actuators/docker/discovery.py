@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from actuators.docker import snapshots
 from actuators.docker.client import DockerClient
-from actuators.docker.labels import EPOCH, LIKE, SERVER, ours
+from actuators.docker.labels import EPOCH, LIKE, SERVER, site_labels
 from actuators.docker.spec import ContainerSpec, Json
 from actuators.host.ownership_env import epoch_in
 from agent.domain.errors import FencedError
@@ -55,9 +55,11 @@ class FoundContainer:
         )
 
 
-async def of_target(client: DockerClient, site: Site, names: Iterable[str]) -> dict[str, FoundContainer]:
+async def find_containers(
+    client: DockerClient, site: Site, names: Iterable[str]
+) -> dict[str, FoundContainer]:
     """By server name. Raises ActError when the Engine does not answer."""
-    summaries = await client.listed(ours(site))
+    summaries = await client.list_containers(site_labels(site))
     specs = await asyncio.gather(*(client.inspect(str(one["Id"])) for one in summaries))
     found: dict[str, FoundContainer] = {}
     for spec in filter(None, specs):
@@ -70,9 +72,9 @@ async def of_target(client: DockerClient, site: Site, names: Iterable[str]) -> d
     return found
 
 
-def fence(site: Site, found: Iterable[FoundContainer]) -> None:
+def check_fence(site: Site, found: Iterable[FoundContainer]) -> None:
     """Raises FencedError when a newer daemon has made or kept a container here."""
-    kept = (one.epoch for one in snapshots.every(site))
+    kept = (one.epoch for one in snapshots.read_all(site))
     newest = max([0, *kept, *(one.epoch for one in found)])
     if newest > site.epoch:
         raise FencedError(
@@ -85,6 +87,6 @@ async def _adopted(client: DockerClient, site: Site, name: str) -> FoundContaine
     kept = snapshots.read(site, name)
     spec = await client.inspect(kept.id) if kept else None
     spec = spec or await client.inspect(name)
-    if spec is None or ours(site).items() <= spec.labels.items():
+    if spec is None or site_labels(site).items() <= spec.labels.items():
         return None
     return FoundContainer(server=name, ours=False, spec=spec)

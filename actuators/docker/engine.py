@@ -9,7 +9,7 @@ from actuators.docker import discovery, snapshots
 from actuators.docker import stop as docker_end
 from actuators.docker.client import DockerClient
 from actuators.docker.discovery import FoundContainer
-from actuators.docker.exit_diagnosis import log_of
+from actuators.docker.exit_diagnosis import read_log
 from actuators.docker.obstacles import obstacles
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.start import Starter
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from actuators.docker.plugin import DockerOptions
 
 _LOG_LINES = 1000  # searched for signs of compilation: the last seconds
-_RETRY_S = 2.0  # while Docker's daemon is away
+_RETRY_S = 2.0  # while the Docker daemon is away
 
 
 class DockerEngine(VllmEngine):
@@ -42,20 +42,20 @@ class DockerEngine(VllmEngine):
     async def problems(self) -> Sequence[str]:
         try:
             await self._client.version()
-            found = await self._found()
+            found = await self._find()
             serving = any(one.active for one in found.values())
             wrong: list[str] = []
             for name in self._options.containers:
-                wrong += await self._wrong(name, found.get(name), serving=serving)
+                wrong += await self._container_problems(name, found.get(name), serving=serving)
         except ActError as error:
             return [error.why]
         return wrong
 
     async def observe(self) -> Sequence[Server]:
-        """Ours first. What is found for the first time is kept, so that it can be made again."""
-        running = [one for one in (await self._found()).values() if one.active]
+        """Return our servers first. Each new container gets a snapshot, to make it again when it is gone."""
+        running = [one for one in (await self._find()).values() if one.active]
         for one in running:
-            with suppress(OSError):  # who only looks may not be allowed to write
+            with suppress(OSError):  # `trimtab check` may have no permission to write
                 await docker_end.keep(self._client, self._site, one)
         return [
             one.to_server()
@@ -65,7 +65,7 @@ class DockerEngine(VllmEngine):
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        found = await self._found()
+        found = await self._find()
         missing = [server.name for server in servers if server.name not in found]
         if missing or not servers:
             raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
@@ -73,32 +73,34 @@ class DockerEngine(VllmEngine):
         return await preflight(self._client, self._site, blues, servers, setting, wanted, self._times)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
-        """One launch of a name at a time: the next one finds what the first has started."""
+        """A second launch of the same server finds the one that the first has started."""
         async with self._lock(server.name):
-            found = await self._unfenced()
+            found = await self._find_fenced()
             await self._sweep(found)
             starter = Starter(
                 client=self._client, site=self._site, times=self._times, publish=self._options.publish
             )
-            return await starter.launched(server, found, deadline_s)
+            return await starter.launch(server, found, deadline_s)
 
     async def _api_key(self, server: Server) -> str:
-        one = (await self._found()).get(server.name)
+        one = (await self._find()).get(server.name)
         return one.spec.serve.api_key if one else ""
 
     async def _recent_log(self, server: Server) -> Sequence[str]:
-        container = await self._id_of(server.name)
+        container = await self._find_id(server.name)
         return await self._client.tail(container, _LOG_LINES) if container else ()
 
     async def log(self, server: Server) -> tuple[str, ...]:
-        one = (await self._found()).get(server.name)
-        return await log_of(self._client, one.spec) if one else ()
+        one = (await self._find()).get(server.name)
+        return await read_log(self._client, one.spec) if one else ()
 
     async def stop(self, server: Server) -> None:
         async with self._lock(server.name):
-            one = (await self._unfenced()).get(server.name)
+            one = (await self._find_fenced()).get(server.name)
             if one is None:
-                raise ActError(f"{server.name} is not there any more: nothing is left to be started again")
+                raise ActError(
+                    f"{server.name} has no container any more: it cannot be stopped and started again"
+                )
             began = asyncio.get_running_loop().time()
             await docker_end.stop(self._client, self._site, one, self._options.stop_s)
             if one.active:
@@ -107,22 +109,22 @@ class DockerEngine(VllmEngine):
 
     async def retire(self, server: Server) -> None:
         async with self._lock(server.name):
-            found = await self._unfenced()
+            found = await self._find_fenced()
             await docker_end.retire(self._client, self._site, server.name, found, self._options.stop_s)
             await self._sweep({name: one for name, one in found.items() if name != server.name})
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        def tell(why: str, log: tuple[str, ...], *, gone: bool) -> None:
+        def report(why: str, log: tuple[str, ...], *, gone: bool) -> None:
             why = f"{server.name} {why}"
             emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log))
 
-        def ended() -> bool:
+        def was_ended() -> bool:
             kept = snapshots.read(self._site, server.name)
             return kept is not None and (kept.stopped or kept.gone)
 
-        container = await self._id_of(server.name)
+        container = await self._find_id(server.name)
         if not container:
-            tell("is not there any more", (), gone=True)
+            report("has no container any more", (), gone=True)
             return
         watch = Watch(
             client=self._client,
@@ -131,29 +133,27 @@ class DockerEngine(VllmEngine):
             every_s=self._options.health_every_s,
             timeout_s=self._options.health_timeout_s,
             misses=self._options.lost_after,
-            silent=lambda why, log: tell(why, log, gone=False),
-            returns=lambda: not server.ours and not ended(),
+            on_silence=lambda why, log: report(why, log, gone=False),
+            may_restart=lambda: not server.ours and not was_ended(),
         )
         why, log = await watch.until_gone()
-        if not ended():
-            await self._bequeathed(server.name)
-        tell("was ended by trimtab" if ended() else why, log, gone=True)
+        if not was_ended():
+            await self._transfer_restart_policy(server.name)
+        report("was was_ended by trimtab" if was_ended() else why, log, gone=True)
 
-    # What there is.
+    async def _find(self) -> Mapping[str, FoundContainer]:
+        return await discovery.find_containers(self._client, self._site, self._options.containers)
 
-    async def _found(self) -> Mapping[str, FoundContainer]:
-        return await discovery.of_target(self._client, self._site, self._options.containers)
-
-    async def _unfenced(self) -> Mapping[str, FoundContainer]:
-        found = await self._found()
-        discovery.fence(self._site, found.values())
+    async def _find_fenced(self) -> Mapping[str, FoundContainer]:
+        found = await self._find()
+        discovery.check_fence(self._site, found.values())
         return found
 
-    async def _id_of(self, name: str) -> str:
-        """Empty when there is none. While Docker's daemon is away, the one that is remembered; if any is."""
+    async def _find_id(self, name: str) -> str:
+        """Return the id of its container; empty: none. From the snapshot while the Engine is away."""
         while True:
             try:
-                one = (await self._found()).get(name)
+                one = (await self._find()).get(name)
             except ActError:
                 kept = snapshots.read(self._site, name)
                 if kept is not None and not kept.gone:
@@ -162,15 +162,15 @@ class DockerEngine(VllmEngine):
             else:
                 return one.id if one else ""
 
-    async def _bequeathed(self, name: str) -> None:
-        """One that somebody has removed is never retired: who is in its place inherits from it now."""
+    async def _transfer_restart_policy(self, name: str) -> None:
+        """For a container that a third party removed: `retire` is never called for it."""
         with suppress(ActError):
-            found = await self._unfenced()
+            found = await self._find_fenced()
             kept = snapshots.read(self._site, name)
             if kept is not None and name not in found:
-                await docker_end.bequeath(self._client, self._site, kept, found)
+                await docker_end.transfer_restart_policy(self._client, self._site, kept, found)
 
-    async def _wrong(self, name: str, one: FoundContainer | None, *, serving: bool) -> list[str]:
+    async def _container_problems(self, name: str, one: FoundContainer | None, *, serving: bool) -> list[str]:
         if one is None or not one.active:
             kept = snapshots.read(self._site, name)
             if serving or (kept is not None and (kept.stopped or kept.gone)):
@@ -181,8 +181,8 @@ class DockerEngine(VllmEngine):
         return [f"containers: {name}: {problem}" for problem in found]
 
     async def _sweep(self, found: Mapping[str, FoundContainer]) -> None:
-        """What cannot be removed now is, the next time."""
+        """Remove leftovers. An error is ignored: the next launch or retirement tries again."""
         at_work = [name for name, lock in self._locks.items() if lock.locked()]
         with suppress(ActError):
             await docker_end.sweep(self._client, self._site, found, at_work)
-            await dry_run.tidy(self._client, self._site)
+            await dry_run.remove_leftovers(self._client, self._site)

@@ -1,4 +1,4 @@
-"""Flags that stand in the environment.
+"""Flags in the environment of a container.
 
 vLLM itself reads none there. Its SageMaker images do: their entrypoint turns `SM_VLLM_MAX_NUM_SEQS=8` into
 `--max-num-seqs 8`, and an empty value, or "true", into the flag alone.
@@ -13,18 +13,18 @@ from vllm_facts.values import Value
 
 _PREFIX = "SM_VLLM_"
 _SCRIPTS = frozenset({"sagemaker-entrypoint.sh", "sagemaker_entrypoint.sh"})
-_FIRST = ("vllm", "serve", "--port", "8080")  # what SageMaker asks for; SM_VLLM_PORT comes after it
+_FIRST = ("vllm", "serve", "--port", "8080")  # required by SageMaker; SM_VLLM_PORT overrides it
 
 
 def argv_in(entrypoint: Sequence[str], env: Iterable[str]) -> tuple[str, ...]:
-    """The command line that the entrypoint makes of the environment; empty when it makes none."""
+    """Return the command line that the entrypoint makes of the environment; empty: it makes none."""
     if not entrypoint or entrypoint[-1].rpartition("/")[2] not in _SCRIPTS:
         return ()
     return (*_FIRST, *(word for line in env for word in _words(line)))
 
 
 def with_flags(env: Iterable[str], changes: Mapping[str, Value]) -> list[str]:
-    """The environment with these knobs as asked, the rest as it was. Raises FlagError."""
+    """Return the environment with these knobs changed. Raises FlagError."""
     kept = [line for line in env if _knob(line) not in changes]
     return [*kept, *(_line(knob, value) for knob, value in changes.items() if not _left_out(knob, value))]
 
@@ -38,7 +38,7 @@ def _words(line: str) -> list[str]:
 
 
 def _knob(line: str) -> str:
-    """By its canonical name; empty when the line is no flag."""
+    """Return the canonical name of the knob; empty: the line is no flag."""
     name = line.partition("=")[0]
     if not name.startswith(_PREFIX):
         return ""

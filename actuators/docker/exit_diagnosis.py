@@ -1,4 +1,4 @@
-"""Name the cause when a container ends, does not start or falls silent: from its state, events and log."""
+"""Name the cause when a container ends, does not start or does not answer: from its state, events and log."""
 
 import asyncio
 import re
@@ -17,15 +17,15 @@ from docker_engine.api import MissingError
 from docker_engine.parse import ContainerEvent
 
 _MIB = 2**20
-_LISTENING_WITHIN_S = 2.0
+_OPEN_WITHIN_S = 2.0
 _LAST_EVENTS_S = 1.0
 _ENGINE_DIED = re.compile(
     r"EngineDeadError|Engine ?Core.*(died|encountered an issue|fatal)|(?i:engine .*died)"
 )
-_REFUSALS = (  # what the Engine says, and what to do
+_REFUSALS = (  # messages of the Engine, and what to do
     (r"(?i)no such image", "its image is gone: pull or build it again"),
-    (r"(?i)no space left", "the disk is full: make room where Docker keeps its data"),
-    (r"(?i)port is already allocated|address already in use", "something else listens on that port"),
+    (r"(?i)no space left", "the disk is full: free space where Docker keeps its data"),
+    (r"(?i)port is already allocated|address already in use", "another process listens on that port"),
     (r"(?i)executable file not found|no such file or directory", "the image has no such program or file"),
     (r"(?i)could not select device driver", "install the NVIDIA Container Toolkit"),
     (r"(?i)network .* not found", "the network is gone: create it again"),
@@ -36,18 +36,20 @@ _CODE = re.compile(r"-?[0-9]{1,9}")
 
 @dataclass(slots=True)
 class ObservedEvents:
-    """What Docker's events have said of one container."""
+    """The events of one container since the stream was opened."""
 
     oom: bool = False
     exit_code: int | None = None
     signals: list[int] = field(default_factory=list)
     stopped: bool = False  # docker stop, or the end of Docker's daemon
-    before: tuple[bool, int | None] = (False, None)  # oom and exit code of its life before this one
-    news: asyncio.Event = field(default_factory=asyncio.Event)  # worth a look
-    over: asyncio.Event = field(default_factory=asyncio.Event)  # nothing more is to be told of its end
+    before: tuple[bool, int | None] = (False, None)  # oom and exit code of its previous run
+    changed: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  # set by events that may have changed its state
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # set by the last event of its end
 
-    def take(self, event: ContainerEvent) -> bool:
-        """Whether something may have changed."""
+    def record(self, event: ContainerEvent) -> bool:
+        """Return whether the event may have changed its state."""
         match event.action:
             case "oom":
                 self.oom = True
@@ -56,99 +58,99 @@ class ObservedEvents:
             case "die":
                 self.exit_code = _number(event.attributes.get("exitCode", ""))
                 if not self.signals:
-                    self.over.set()
+                    self.ended.set()
             case "stop":
                 self.stopped = True
-                self.over.set()
+                self.ended.set()
             case "destroy":
-                self.over.set()
-            case "start":  # what was heard of its last life says nothing of this one
+                self.ended.set()
+            case "start":
                 self.before = (self.oom, self.exit_code)
                 self.oom, self.exit_code, self.stopped = False, None, False
                 self.signals.clear()
-                self.over.clear()
+                self.ended.clear()
             case _:
                 pass
         return not event.action.startswith(("exec_", "health_status", "top", "resize"))
 
 
 @asynccontextmanager
-async def hearing(client: DockerClient, container: str) -> AsyncIterator[ObservedEvents]:
-    """What is told of the container from here on; not waited for long where Docker's daemon is away."""
-    heard, listening = ObservedEvents(), asyncio.Event()
+async def observe_events(client: DockerClient, container: str) -> AsyncIterator[ObservedEvents]:
+    """Record the events of a container from here on. Waits 2 s at most for a Docker daemon that is away."""
+    observed, opened = ObservedEvents(), asyncio.Event()
 
-    async def listen() -> None:
+    async def follow() -> None:
         async for event in client.events({"type": ["container"], "container": [container]}):
-            listening.set()
-            if heard.take(event):
-                heard.news.set()
+            opened.set()
+            if observed.record(event):
+                observed.changed.set()
 
-    task = asyncio.create_task(listen())
+    task = asyncio.create_task(follow())
     try:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LISTENING_WITHIN_S):
-                await listening.wait()
-        yield heard
+            async with asyncio.timeout(_OPEN_WITHIN_S):
+                await opened.wait()
+        yield observed
     finally:
         task.cancel()
         await asyncio.wait([task])
 
 
-async def told(heard: ObservedEvents) -> None:
-    """Give what is told of an end the time to come: a kill may be the first half of a stop, or a removal."""
+async def wait_for_last_event(observed: ObservedEvents) -> None:
+    """Wait for further events of an end: a kill may be the first part of a stop, or of a removal."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LAST_EVENTS_S):
-            await heard.over.wait()
+            await observed.ended.wait()
 
 
-def fate(spec: ContainerSpec | None, heard: ObservedEvents, log: Sequence[str] = ()) -> str:
-    """How a container that does not run ended, the cause last: "exited with code 1: ValueError: …"."""
+def describe_exit(spec: ContainerSpec | None, observed: ObservedEvents, log: Sequence[str] = ()) -> str:
+    """Return how a container ended, the cause last: "exited with code 1: ValueError: …"."""
     cause = cause_in(log)
-    how = _fate(spec, heard)
+    how = _describe_exit(spec, observed)
     if "with code 0" in how and any(_ENGINE_DIED.search(line) for line in log):
         how = f"{how}, after its engine died"
     return f"{how}: {cause}" if cause else how
 
 
-def _fate(spec: ContainerSpec | None, heard: ObservedEvents) -> str:
+def _describe_exit(spec: ContainerSpec | None, observed: ObservedEvents) -> str:
     if spec is None:
-        by_itself = heard.exit_code is not None and not heard.signals and not heard.oom
+        by_itself = observed.exit_code is not None and not observed.signals and not observed.oom
         if by_itself:
-            return f"{how_it_ended(heard.exit_code)}, and its container was removed"
-        return "was removed by hand (docker rm)"
+            return f"{how_it_ended(observed.exit_code)}, and its container was removed"
+        return "was removed by a third party (docker rm)"
     state = spec.state
-    code = heard.exit_code if heard.exit_code is not None else state.exit_code
+    code = observed.exit_code if observed.exit_code is not None else state.exit_code
     if state.status == "created":
-        return f"could not be started: {state.error or 'nobody has started it'}"
-    if state.oom_killed or heard.oom:
+        return f"could not be started: {state.error or 'it was never started'}"
+    if state.oom_killed or observed.oom:
         of = f" of {spec.memory_limit // _MIB} MiB" if spec.memory_limit else ""
         return f"was killed by the kernel, out of memory: it needed more than its limit{of}"
-    if heard.stopped or signal.SIGTERM in heard.signals:
+    if observed.stopped or signal.SIGTERM in observed.signals:
         project = spec.labels.get(COMPOSE)
         by = f", or docker compose (project {project})" if project else ""
-        return f"was stopped by somebody else (docker stop{by}), {how_it_ended(code)}"
-    if heard.signals:
-        number = heard.signals[-1]
+        return f"was stopped by a third party (docker stop{by}), {how_it_ended(code)}"
+    if observed.signals:
+        number = observed.signals[-1]
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        return f"was killed by somebody else (docker kill, {name})"
+        return f"was killed by a third party (docker kill, {name})"
     meaning = {126: ": its program may not be executed", 127: ": the image has no such program"}
     return how_it_ended(code) + meaning.get(code, "")
 
 
-def starts_again(spec: ContainerSpec, heard: ObservedEvents, log: Sequence[str], before: int) -> str:
-    """Of one that its own restart policy has started again. `before`: its RestartCount at first."""
+def describe_restart(spec: ContainerSpec, observed: ObservedEvents, log: Sequence[str], before: int) -> str:
+    """For a container that its restart policy has started again. `before`: its first RestartCount."""
     times = spec.restart_count - before
-    oom, code = (heard.oom, heard.exit_code) if heard.exit_code is not None else heard.before
+    oom, code = (observed.oom, observed.exit_code) if observed.exit_code is not None else observed.before
     how = "out of memory" if oom or spec.state.oom_killed else ""
     if not how and code is not None:
         how = how_it_ended(code)
-    said = "; ".join(filter(None, (how, cause_in(log))))
+    cause = "; ".join(filter(None, (how, cause_in(log))))
     often = f" {times} times" if times > 1 else ""
-    return f"was restarted by Docker{often}" + (f": {said}" if said else "")
+    return f"was restarted by Docker{often}" + (f": {cause}" if cause else "")
 
 
-def why_silent(spec: ContainerSpec | None) -> str:
-    """What its state adds to its silence; empty when nothing."""
+def describe_silence(spec: ContainerSpec | None) -> str:
+    """Return the reason for failed probes that the state of the container names; empty: none."""
     if spec is None:
         return ""
     if spec.state.paused:
@@ -158,23 +160,23 @@ def why_silent(spec: ContainerSpec | None) -> str:
     return "its own health check says unhealthy" if spec.state.health == "unhealthy" else ""
 
 
-def refusal(said: str) -> str:
-    """The Engine's words, and what to do about them where that is known."""
-    fixes = [fix for pattern, fix in _REFUSALS if re.search(pattern, said)]
-    return f"{said} ({fixes[0]})" if fixes else said
+def with_fix(message: str) -> str:
+    """Return the message of the Engine, with the fix where one is known."""
+    fixes = [fix for pattern, fix in _REFUSALS if re.search(pattern, message)]
+    return f"{message} ({fixes[0]})" if fixes else message
 
 
-async def log_of(client: DockerClient, spec: ContainerSpec) -> tuple[str, ...]:
-    """The end of its log, fit to be shown; () when it is gone. Raises ActError when it cannot be read."""
+async def read_log(client: DockerClient, spec: ContainerSpec) -> tuple[str, ...]:
+    """Return the masked end of its log; () if the container is gone. Raises ActError."""
     with suppress(MissingError):
         return shown(await client.log(spec.id), spec.secrets)
     return ()
 
 
-async def last_lines(client: DockerClient, spec: ContainerSpec) -> tuple[str, ...]:
-    """As `log_of`; () when it cannot be read."""
+async def read_log_if_possible(client: DockerClient, spec: ContainerSpec) -> tuple[str, ...]:
+    """As `read_log`; () on an error."""
     with suppress(ActError):
-        return await log_of(client, spec)
+        return await read_log(client, spec)
     return ()
 
 

@@ -14,15 +14,15 @@ _OTHERS = ("/dev/kfd", "/dev/dri", "/dev/habanalabs", "/dev/accel", "/dev/davinc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpus:
-    """`ids` in the order the container sees them: an index, or a UUID. `odd`: why they cannot be told."""
+    """`ids`: indices or UUIDs, in the order of the container. `unknown`: why they cannot be identified."""
 
     ids: tuple[str, ...] = ()
     all: bool = False  # every GPU of the host
-    odd: str = ""
+    unknown: str = ""
 
     @property
     def any(self) -> bool:
-        return bool(self.ids or self.all or self.odd)
+        return bool(self.ids or self.all or self.unknown)
 
 
 def parse_gpus(host: Json, env: Mapping[str, str]) -> Gpus:
@@ -32,12 +32,12 @@ def parse_gpus(host: Json, env: Mapping[str, str]) -> Gpus:
     """
     asked = [one for one in host.get("DeviceRequests") or () if _for_gpus(one)]
     if asked:
-        gpus = _requested(asked)
+        gpus = _from_requests(asked)
     elif "nvidia" in str(host.get("Runtime") or ""):
-        gpus = _listed(env.get("NVIDIA_VISIBLE_DEVICES", ""))
+        gpus = _from_runtime(env.get("NVIDIA_VISIBLE_DEVICES", ""))
     else:
-        gpus = _mapped([str(one.get("PathOnHost") or "") for one in host.get("Devices") or ()])
-    return _left(gpus, env["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in env else gpus
+        gpus = _from_devices([str(one.get("PathOnHost") or "") for one in host.get("Devices") or ()])
+    return _filter_visible(gpus, env["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in env else gpus
 
 
 def _for_gpus(request: Json) -> bool:
@@ -45,48 +45,48 @@ def _for_gpus(request: Json) -> bool:
     return "gpu" in capabilities or request.get("Driver") in {"nvidia", "cdi"}
 
 
-def _requested(requests: Sequence[Json]) -> Gpus:
+def _from_requests(requests: Sequence[Json]) -> Gpus:
     found: list[str] = []
     for request in requests:
         ids = [str(one).rpartition("=")[2] for one in request.get("DeviceIDs") or ()]  # nvidia.com/gpu=0
         count = int(request.get("Count") or 0)
         if count < 0 or _ALL in ids:
             return Gpus(all=True)
-        found += ids or map(str, range(count))  # a number of GPUs are always the first ones
-    return _told(found)
+        found += ids or map(str, range(count))  # `--gpus 2` gives the first two
+    return _parse_ids(found)
 
 
-def _listed(visible: str) -> Gpus:
+def _from_runtime(visible: str) -> Gpus:
     if visible == _ALL:
         return Gpus(all=True)
-    return Gpus() if visible in _NONE else _told(visible.split(","))
+    return Gpus() if visible in _NONE else _parse_ids(visible.split(","))
 
 
-def _mapped(paths: Sequence[str]) -> Gpus:
+def _from_devices(paths: Sequence[str]) -> Gpus:
     other = [path for path in paths if path.startswith(_OTHERS)]
     if other:
-        return Gpus(odd=f"{other[0]} is no device that is known here")
+        return Gpus(unknown=f"{other[0]} is an unknown kind of device")
     numbers = [path.removeprefix("/dev/nvidia") for path in paths if path.startswith("/dev/nvidia")]
     return Gpus(ids=tuple(number for number in numbers if number.isdecimal()))
 
 
-def _told(ids: Sequence[str]) -> Gpus:
+def _parse_ids(ids: Sequence[str]) -> Gpus:
     names = tuple(dict.fromkeys(one.strip() for one in ids if one.strip()))
     sliced = [one for one in names if one.startswith("MIG-") or ":" in one]
-    return Gpus(ids=names, odd=f"{sliced[0]} is a slice (MIG)" if sliced else "")
+    return Gpus(ids=names, unknown=f"{sliced[0]} is a slice (MIG)" if sliced else "")
 
 
-def _left(gpus: Gpus, visible: str) -> Gpus:
-    """CUDA_VISIBLE_DEVICES counts within what the container has."""
+def _filter_visible(gpus: Gpus, visible: str) -> Gpus:
+    """CUDA_VISIBLE_DEVICES counts within the GPUs of the container."""
     if visible.strip() in _NO_CUDA or not gpus.any:
         return Gpus()
     names = [one.strip() for one in visible.split(",")]
-    if gpus.all or gpus.odd:
-        told = _told(names)
-        return replace(told, odd=told.odd or gpus.odd)
+    if gpus.all or gpus.unknown:
+        visible_ids = _parse_ids(names)
+        return replace(visible_ids, unknown=visible_ids.unknown or gpus.unknown)
     kept = []
     for name in names:
         if name.isdecimal() and int(name) >= len(gpus.ids):
-            break  # CUDA ignores what stands after an index that is not there
+            break  # CUDA ignores everything after a missing index
         kept.append(gpus.ids[int(name)] if name.isdecimal() else name)
-    return _told(kept)
+    return _parse_ids(kept)

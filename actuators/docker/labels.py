@@ -1,4 +1,4 @@
-"""The labels and names by which a container is known as ours, by a daemon that did not make it too."""
+"""Labels and names of our containers. Each later daemon finds them by these."""
 
 import re
 from typing import Final
@@ -10,17 +10,17 @@ from agent.domain.ports import Site
 TARGET: Final = "trimtab.target"
 SERVER: Final = "trimtab.server"
 EPOCH: Final = "trimtab.epoch"
-SETTING: Final = "trimtab.setting"  # its digest: a value may be a secret
+SETTING: Final = "trimtab.setting"  # its digest, because a value may be a secret
 LIKE: Final = "trimtab.like"
-STATE_DIR: Final = "trimtab.site"  # two daemons of one host do not see each other's
+STATE_DIR: Final = "trimtab.site"  # keeps the containers of two daemons on one host apart
 
 _HEX = 12
 _NAME_HEX = 6
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-def labels_of(site: Site, server: Server) -> dict[str, str]:
-    return ours(site) | {
+def server_labels(site: Site, server: Server) -> dict[str, str]:
+    return site_labels(site) | {
         SERVER: server.name,
         EPOCH: str(site.epoch),
         SETTING: digest(dict(server.setting)),
@@ -28,17 +28,17 @@ def labels_of(site: Site, server: Server) -> dict[str, str]:
     }
 
 
-def ours(site: Site) -> dict[str, str]:
-    """What every container of this site bears, and no other does: also a filter for a list."""
+def site_labels(site: Site) -> dict[str, str]:
+    """Return the labels that all containers of this site have, and no other container."""
     return {TARGET: site.target, STATE_DIR: site_digest(site)}
 
 
 def container_name(site: Site, server_name: str) -> str:
-    """Always the same, so that a create that was cut short is found again: "trimtab-chat-r3-1f02ab"."""
+    """Return "trimtab-chat-r3-1f02ab": always the same, to find the container of an interrupted create."""
     plain = _NOT_IN_NAMES.sub("-", server_name)
     return f"trimtab-{plain}-{site_digest(site)[:_NAME_HEX]}"
 
 
 def site_digest(site: Site) -> str:
-    """Hexadecimal, of the target and where its state lies."""
+    """Return 12 hexadecimal digits of the target and its state directory."""
     return digest([site.target, str(site.state_dir.absolute())]).removeprefix("sha256:")[:_HEX]

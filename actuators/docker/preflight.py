@@ -10,7 +10,7 @@ from actuators.docker.client import DockerClient
 from actuators.docker.clone import CreateRequest, clone
 from actuators.docker.obstacles import obstacles
 from actuators.docker.spec import ContainerSpec, Json
-from actuators.vllm.compile_cache import start_of
+from actuators.vllm.compile_cache import predict_cache_state
 from actuators.vllm.dry_run import DryRunResult, dry_run
 from actuators.vllm.start_times import StartTimes
 from agent.domain.model import PreflightResult, Server, Strategy
@@ -54,26 +54,26 @@ async def preflight(
     Raises ActError when the Engine, or the image's own vLLM, cannot be asked.
     """
     asked = _Asked(client=client, site=site, blues=blues, servers=servers, setting=setting, times=times)
-    if problem := await _in_the_way(asked):
+    if problem := await _first_obstacle(asked):
         return PreflightResult(problem=problem)
     try:
-        specs = [_spec(blue, setting) for blue in blues]
+        specs = [_candidate(blue, setting) for blue in blues]
     except FlagError as error:
         return PreflightResult(problem=str(error), lasting=True)
-    choice, problem = await _placed(asked, wanted)
+    choice, problem = await _choose_strategy(asked, wanted)
     if problem:
         return PreflightResult(problem=problem, lasting=True)
     if choice.strategy is None:
         return PreflightResult(problem=choice.why)
-    if choice.strategy != "surge" and (unkept := _unkept(blues)):
+    if choice.strategy != "surge" and (unkept := _auto_removed(blues)):
         return PreflightResult(problem=unkept)
     checked = await dry_run(client, site, asked.pattern, [asked.pattern.serve.argv, specs[-1].argv])
-    if problem := _refused(checked):
+    if problem := _dry_run_problem(checked):
         return PreflightResult(problem=problem, lasting=True)
-    return await _prospect(asked, choice.strategy, choice.why, checked, specs[-1].notes)
+    return await _predict(asked, choice.strategy, choice.why, checked, specs[-1].notes)
 
 
-def _unkept(blues: Sequence[ContainerSpec]) -> str:
+def _auto_removed(blues: Sequence[ContainerSpec]) -> str:
     """Who would be gone for good where it gives its place, with the fix; empty when nobody would."""
     names = [blue.name for blue in blues if blue.auto_remove]
     if not names:
@@ -89,7 +89,7 @@ def start_key(blue: ContainerSpec, setting: Setting) -> str:
     return f"{blue.image} {setting.get('model', '')}"
 
 
-async def _in_the_way(asked: _Asked) -> str:
+async def _first_obstacle(asked: _Asked) -> str:
     """Why no like container can be made of one of them, with the fix."""
     images: dict[str, Json | None] = {}
     for blue in asked.blues:
@@ -100,27 +100,27 @@ async def _in_the_way(asked: _Asked) -> str:
     return ""
 
 
-def _spec(blue: ContainerSpec, setting: Setting) -> CreateRequest:
+def _candidate(blue: ContainerSpec, setting: Setting) -> CreateRequest:
     """Of the like container with this setting; it is not made. Raises FlagError."""
     port = _ANY_PORT if blue.network_mode == "host" else None
     return clone(blue, name="green", labels={}, setting=setting, port=port)
 
 
-async def _placed(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Choice, str]:
+async def _choose_strategy(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Choice, str]:
     """The strategy; or why the setting itself can have no place."""
     engine = asked.client.host or os.environ.get("DOCKER_HOST", "")
-    host = await capacity.look(engine, asked.blues)
+    host = await capacity.measure_host(engine, asked.blues)
     for blue in asked.blues:
-        if problem := capacity.too_few(blue, asked.setting, host):
+        if problem := capacity.gpu_shortage(blue, asked.setting, host):
             return Choice(strategy=None, why=problem), problem
     held = [
-        await capacity.holding(blue, asked.client, server.setting)
+        await capacity.measure_holding(blue, asked.client, server.setting)
         for blue, server in zip(asked.blues, asked.servers, strict=True)
     ]
-    return choose_strategy(wanted, len(asked.servers), capacity.room(held, asked.setting, host)), ""
+    return choose_strategy(wanted, len(asked.servers), capacity.free_capacity(held, asked.setting, host)), ""
 
 
-def _refused(checked: DryRunResult) -> str:
+def _dry_run_problem(checked: DryRunResult) -> str:
     """What vLLM itself says against the candidate; when the running command fails too, it proves little."""
     if checked.why:
         return ""
@@ -130,13 +130,13 @@ def _refused(checked: DryRunResult) -> str:
     return f"vLLM {checked.version} does not take it: {then.error}"
 
 
-async def _prospect(
+async def _predict(
     asked: _Asked, strategy: Strategy, why: str, checked: DryRunResult, differs: Sequence[str]
 ) -> PreflightResult:
     key = start_key(asked.pattern, asked.servers[-1].setting)
-    begins = start_of(asked.pattern, checked)
+    begins = predict_cache_state(asked.pattern, checked)
     asked.times.foresee(key, asked.setting, begins.warm)
-    start_s, told = await _start(asked, key, begins.warm)
+    start_s, told = await _predict_start(asked, key, begins.warm)
     notes = [*begins.notes, told, *differs]
     outage_s = 0.0
     if strategy == "swap":
@@ -155,7 +155,7 @@ async def _prospect(
     )
 
 
-async def _start(asked: _Asked, key: str, warm: bool | None) -> tuple[float | None, str]:
+async def _predict_start(asked: _Asked, key: str, warm: bool | None) -> tuple[float | None, str]:
     """How long it should take, from the best that is known; and how that is told."""
     kind = {True: "a warm start", False: "a cold start", None: "a start"}[warm]
     if alike := asked.times.expected(key, warm):

@@ -1,4 +1,7 @@
-"""Start a container like another one, or one again that we stopped, and see it healthy; or leave nothing."""
+"""Start a container like another one, or a stopped one again, and wait until it is healthy.
+
+A failed start leaves no container, or the stopped one as it was.
+"""
 
 import asyncio
 import socket
@@ -10,19 +13,19 @@ from typing import Literal
 from actuators.docker import discovery, snapshots, stop
 from actuators.docker.client import DockerClient
 from actuators.docker.clone import clone
-from actuators.docker.diff import differs
+from actuators.docker.diff import differences
 from actuators.docker.discovery import FoundContainer
 from actuators.docker.exit_diagnosis import (
     ObservedEvents,
-    fate,
-    hearing,
-    last_lines,
-    refusal,
-    starts_again,
-    told,
-    why_silent,
+    describe_exit,
+    describe_restart,
+    describe_silence,
+    observe_events,
+    read_log_if_possible,
+    wait_for_last_event,
+    with_fix,
 )
-from actuators.docker.labels import container_name, labels_of
+from actuators.docker.labels import container_name, server_labels
 from actuators.docker.preflight import start_key
 from actuators.docker.spec import ContainerSpec, Json
 from actuators.vllm.probe import OpenAiProbe
@@ -39,7 +42,7 @@ Undo = Literal["remove", "stop", "leave"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTemplate:
-    """What a container is made like. `policy`: its restart policy, when it is not there to hand it on."""
+    """The container that a new one is made like. `policy`: its restart policy, if it is gone."""
 
     server: str
     spec: ContainerSpec
@@ -48,141 +51,139 @@ class StartTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """`publish`: the address of this host at which new containers are published."""
+    """`publish`: the address of this host on which new containers are published."""
 
     client: DockerClient
     site: Site
     times: StartTimes
     publish: str = "127.0.0.1"
 
-    async def launched(
-        self, server: Server, found: Mapping[str, FoundContainer], deadline_s: float
-    ) -> Server:
-        """Healthy, with its address. Raises ActError; it is then as it was: gone, or stopped."""
+    async def launch(self, server: Server, found: Mapping[str, FoundContainer], deadline_s: float) -> Server:
+        """Return the healthy server with its address. Raises ActError; the container is then as before."""
         one = found.get(server.name)
-        undo = self._undo_of(one)
+        undo = self._choose_undo(one)
         if one is not None and undo == "remove" and not one.active:
             await self.client.remove(one.id)
             one = None
         try:
             async with asyncio.timeout(deadline_s):
-                return await self._launched(server, one, found)
+                return await self._launch(server, one, found)
         except TimeoutError as error:
-            why, log = await self._late(server.name)
+            why, log = await self._describe_delay(server.name)
             why = f"{server.name} was not healthy within {deadline_s:g} s{why}"
-            raise ActError(why + await self._undone(server.name, undo), log) from error
+            raise ActError(why + await self._clean_up(server.name, undo), log) from error
         except ActError as error:
-            raise ActError(error.why + await self._undone(server.name, undo), error.log) from error
+            raise ActError(error.why + await self._clean_up(server.name, undo), error.log) from error
         except (FlagError, OSError) as error:
             why = f"{server.name} cannot be started: {error}"
-            raise ActError(why + await self._undone(server.name, undo)) from error
+            raise ActError(why + await self._clean_up(server.name, undo)) from error
         except BaseException:
-            await self._undone(server.name, undo)
+            await self._clean_up(server.name, undo)
             raise
 
-    def pattern(self, server: Server, found: Mapping[str, FoundContainer]) -> StartTemplate:
-        """The one it shall be like, or what is kept of it; else what serves here, somebody else's first."""
-        kept = {one.server: one for one in snapshots.every(self.site)}
+    def choose_template(self, server: Server, found: Mapping[str, FoundContainer]) -> StartTemplate:
+        """Return the container of `server.like`, or its snapshot; else any other, adopted ones first."""
+        kept = {one.server: one for one in snapshots.read_all(self.site)}
         others = [one.server for one in sorted(found.values(), key=lambda one: (one.ours, not one.active))]
         gone = sorted(kept, key=lambda name: kept[name].ours)
         for name in (server.like, *others, *gone):
             if name in found and name != server.name:
                 return StartTemplate(server=name, spec=found[name].spec)
             if name in kept:
-                return StartTemplate(server=name, spec=kept[name].parsed(), policy=kept[name].policy)
+                return StartTemplate(server=name, spec=kept[name].to_spec(), policy=kept[name].policy)
         raise ActError(
-            f"{server.name} cannot be made: none of the target's containers is there, and nothing is kept of "
-            "one: start the first one yourself"
+            f"{server.name} cannot be made: the target has neither a container nor a snapshot of one: "
+            "start the first one yourself"
         )
 
-    async def _launched(
+    async def _launch(
         self, server: Server, one: FoundContainer | None, found: Mapping[str, FoundContainer]
     ) -> Server:
         if one is None:
-            pattern = self.pattern(server, found)
-            made = await self._made(server, pattern)
+            template = self.choose_template(server, found)
+            made = await self._create(server, template)
             began = asyncio.get_running_loop().time()
-            spec = await self._healthy(server.name, made, start=True)
-            self._remember(server, spec, asyncio.get_running_loop().time() - began)
+            spec = await self._wait_until_healthy(server.name, made, start=True)
+            self._record_start(server, spec, asyncio.get_running_loop().time() - began)
             one = FoundContainer(server=server.name, ours=True, spec=spec)
             await stop.keep(self.client, self.site, one)
-            if pattern.policy is not None:
-                await stop.hand_on(self.client, self.site, one, pattern.policy)
-            return replace(one.to_server(), like=pattern.server, differs=differs(pattern.spec, spec))
-        one = replace(one, spec=await self._healthy(server.name, one.id, start=not one.active))
+            if template.policy is not None:
+                await stop.apply_restart_policy(self.client, self.site, one, template.policy)
+            return replace(one.to_server(), like=template.server, differs=differences(template.spec, spec))
+        one = replace(one, spec=await self._wait_until_healthy(server.name, one.id, start=not one.active))
         kept = snapshots.read(self.site, server.name)
         if kept is not None and kept.stopped:
-            await stop.hand_on(self.client, self.site, one, kept.policy)
-            snapshots.change(self.site, server.name, stopped=False, epoch=self.site.epoch)
-        return replace(one.to_server(), like=server.like or one.like, differs=self._differs(one, found))
+            await stop.apply_restart_policy(self.client, self.site, one, kept.policy)
+            snapshots.update(self.site, server.name, stopped=False, epoch=self.site.epoch)
+        return replace(one.to_server(), like=server.like or one.like, differs=self._differences(one, found))
 
-    def _differs(self, one: FoundContainer, found: Mapping[str, FoundContainer]) -> tuple[str, ...]:
-        """From the one it was made like, as far as that is known."""
+    def _differences(self, one: FoundContainer, found: Mapping[str, FoundContainer]) -> tuple[str, ...]:
+        """Return the differences from the container that it was made like, if that one is known."""
         kept = snapshots.read(self.site, one.like) if one.like else None
-        first = found[one.like].spec if one.like in found else kept.parsed() if kept else None
-        return differs(first, one.spec) if first else ()
+        first = found[one.like].spec if one.like in found else kept.to_spec() if kept else None
+        return differences(first, one.spec) if first else ()
 
-    def _remember(self, server: Server, spec: ContainerSpec, seconds: float) -> None:
+    def _record_start(self, server: Server, spec: ContainerSpec, seconds: float) -> None:
         key = start_key(spec, spec.serve.setting)
         self.times.record(key, seconds, self.times.foreseen(key, server.setting))
 
-    async def _made(self, server: Server, pattern: StartTemplate) -> str:
+    async def _create(self, server: Server, template: StartTemplate) -> str:
         request = clone(
-            pattern.spec,
+            template.spec,
             name=container_name(self.site, server.name),
-            labels=labels_of(self.site, replace(server, like=pattern.server)),
+            labels=server_labels(self.site, replace(server, like=template.server)),
             setting=server.setting,
             host_port_ip=self.publish,
-            port=_free_port() if pattern.spec.network_mode == "host" else None,
+            port=_free_port() if template.spec.network_mode == "host" else None,
         )
         try:
             made = await self.client.create(request.body, request.name)
             for network, endpoint in request.networks:
                 await self.client.connect(network, made, endpoint)
         except ActError as error:
-            raise ActError(f"{server.name} cannot be made: {refusal(error.why)}") from error
+            raise ActError(f"{server.name} cannot be made: {with_fix(error.why)}") from error
         return made
 
-    async def _healthy(self, name: str, container: str, *, start: bool) -> ContainerSpec:
+    async def _wait_until_healthy(self, name: str, container: str, *, start: bool) -> ContainerSpec:
         """Return the container once /health answers. Raises ActError if it ends or restarts."""
-        async with hearing(self.client, container) as heard:
+        async with observe_events(self.client, container) as observed:
             if start:
                 try:
                     await self.client.start(container)
                 except ActError as error:
-                    why = f"{name} cannot be started: {refusal(error.why)}"
-                    raise ActError(why, await self._tail(container)) from error
+                    why = f"{name} cannot be started: {with_fix(error.why)}"
+                    raise ActError(why, await self._log_of(container)) from error
             spec = await self.client.inspect(container)
             restarts = spec.restart_count if spec else 0
             while True:
                 healthy = spec is not None and not await _why_unhealthy(spec)
                 try:
                     spec = await self.client.inspect(container)
-                except ActError:  # Docker's daemon is away: the server may get ready all the same
+                except ActError:  # the Docker daemon is away: the server may get ready meanwhile
                     await asyncio.sleep(_POLL_S)
                     continue
-                await self._still_there(name, spec, heard, restarts)
+                await self._check_running(name, spec, observed, restarts)
                 if healthy and spec is not None:
                     return spec
                 await asyncio.sleep(_POLL_S)
 
-    async def _still_there(
-        self, name: str, spec: ContainerSpec | None, heard: ObservedEvents, restarts: int
+    async def _check_running(
+        self, name: str, spec: ContainerSpec | None, observed: ObservedEvents, restarts: int
     ) -> None:
         if spec is not None and spec.restart_count > restarts:
-            log = await last_lines(self.client, spec)
-            raise ActError(f"{name} {starts_again(spec, heard, log, restarts)}", log)
+            log = await read_log_if_possible(self.client, spec)
+            raise ActError(f"{name} {describe_restart(spec, observed, log, restarts)}", log)
         if spec is None or not spec.state.running:
-            await told(heard)
+            await wait_for_last_event(observed)
             spec = await self.client.inspect(spec.id) if spec else None
-            log = await last_lines(self.client, spec) if spec else ()
-            raise ActError(f"{name} {fate(spec, heard, log)}", log)
+            log = await read_log_if_possible(self.client, spec) if spec else ()
+            raise ActError(f"{name} {describe_exit(spec, observed, log)}", log)
         if not spec.address:
             raise ActError(f"{name} has no address that this host reaches: connect it to a network")
 
-    # When it fails.
+    # Failed starts.
 
-    def _undo_of(self, one: FoundContainer | None) -> Undo:
+    def _choose_undo(self, one: FoundContainer | None) -> Undo:
         if one is None:
             return "remove"
         kept = snapshots.read(self.site, one.server)
@@ -192,42 +193,42 @@ class Starter:
             return "remove"
         return "leave" if one.active else "stop"
 
-    async def _undone(self, name: str, undo: Undo) -> str:
-        """What to add to the reason: empty, or what is left.
+    async def _clean_up(self, name: str, undo: Undo) -> str:
+        """Undo the start. Return an addition to the reason: empty, or that the container remains.
 
-        Looks for what there is: a create may have failed, and the container is there all the same. One that
-        a newer daemon has seen running is that one's to end.
+        A create call may fail and make the container nevertheless, so the Engine is asked. A container that a
+        newer daemon has seen running is left to that daemon.
         """
         kept = snapshots.read(self.site, name)
         if undo == "leave" or (kept is not None and kept.epoch > self.site.epoch):
             return ""
         try:
-            one = await self._mine(name)
+            one = await self._find(name)
             if one is not None and undo == "stop":
                 await stop.stop(self.client, self.site, one, 0)
             elif one is not None and one.ours:
                 await stop.end(self.client, one, 0)
                 await self.client.remove(one.id)
-                snapshots.change(self.site, name, gone=True)
+                snapshots.update(self.site, name, gone=True)
         except (ActError, OSError) as error:
-            return f"; and its container is still there: {error}"
+            return f"; its container could not be removed: {error}"
         return ""
 
-    async def _late(self, name: str) -> tuple[str, tuple[str, ...]]:
-        """What more there is to say of one that is not ready in time; its last lines."""
+    async def _describe_delay(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """Return why the server is not healthy yet, and its last log lines."""
         with suppress(ActError):
-            if (one := await self._mine(name)) is not None:
-                why = why_silent(one.spec) or await _why_unhealthy(one.spec)
-                return f": {why}", await last_lines(self.client, one.spec)
+            if (one := await self._find(name)) is not None:
+                why = describe_silence(one.spec) or await _why_unhealthy(one.spec)
+                return f": {why}", await read_log_if_possible(self.client, one.spec)
         return "", ()
 
-    async def _mine(self, name: str) -> FoundContainer | None:
-        return (await discovery.of_target(self.client, self.site, (name,))).get(name)
+    async def _find(self, name: str) -> FoundContainer | None:
+        return (await discovery.find_containers(self.client, self.site, (name,))).get(name)
 
-    async def _tail(self, container: str) -> tuple[str, ...]:
+    async def _log_of(self, container: str) -> tuple[str, ...]:
         with suppress(ActError):
             if (spec := await self.client.inspect(container)) is not None:
-                return await last_lines(self.client, spec)
+                return await read_log_if_possible(self.client, spec)
         return ()
 
 

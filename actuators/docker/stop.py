@@ -1,32 +1,40 @@
-"""End a container: kept stopped, so that it can be started again as it was, or removed for good."""
+"""End a container: stop it so that it can be started again, or remove it for good.
+
+The driver frees GPU memory some time after a server has ended. vLLM measures the free memory as it starts,
+and gives up if memory is freed during the measurement. So the end waits until the memory is free.
+"""
 
 import asyncio
+import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
-from actuators.docker import snapshots
+from actuators.docker import capacity, snapshots
 from actuators.docker.client import DockerClient
 from actuators.docker.clone import document_to_keep
 from actuators.docker.discovery import COMPOSE, FoundContainer
-from actuators.docker.gpu_release import freed
-from actuators.docker.snapshots import Snapshots
-from actuators.docker.spec import NEVER, Json, is_restarting
+from actuators.docker.snapshots import Snapshot
+from actuators.docker.spec import NEVER, ContainerSpec, Json, is_restarting
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
 
-_ENDED_WITHIN_S = 30.0  # after SIGKILL: freeing a GPU's memory takes the kernel seconds
+_ENDED_WITHIN_S = 30.0  # after SIGKILL: the kernel needs seconds to free the memory of a GPU
 _POLL_S = 0.1
+_GPU_FREE_WITHIN_S = 30.0
+_GPU_POLL_S = 1.0
+_GPU_NOISE_MIB = 64.0  # other processes on the GPU may free or take as much
 
 
-async def keep(client: DockerClient, site: Site, one: FoundContainer) -> Snapshots:
-    """What is kept of it, written if it was not, or is not so any more."""
+async def keep(client: DockerClient, site: Site, one: FoundContainer) -> Snapshot:
+    """Write the snapshot of a container if there is none, or if its restart policy has changed."""
     kept = snapshots.read(site, one.server)
     if kept is not None and kept.id == one.id and not kept.gone:
-        if not kept.stopped and kept.policy != one.policy:  # somebody has changed it
+        if not kept.stopped and kept.policy != one.policy:  # changed by an operator
             kept = replace(kept, policy=one.policy)
             snapshots.write(site, kept)
         return kept
-    kept = Snapshots(
+    kept = Snapshot(
         server=one.server,
         id=one.id,
         ours=one.ours,
@@ -39,64 +47,66 @@ async def keep(client: DockerClient, site: Site, one: FoundContainer) -> Snapsho
 
 
 async def stop(client: DockerClient, site: Site, one: FoundContainer, grace_s: float) -> None:
-    """Ended, and started again by nobody but us."""
+    """End the container; only `launch` starts it again."""
     if one.spec.auto_remove:
         raise ActError(
-            f"{one.server} was started with --rm: stopped it would be gone, and with it the way back; "
+            f"{one.server} was started with --rm, so a stop would remove it and make a rollback impossible: "
             "start it without --rm"
         )
     await keep(client, site, one)
-    snapshots.change(site, one.server, stopped=True, epoch=site.epoch)
+    snapshots.update(site, one.server, stopped=True, epoch=site.epoch)
     await end(client, one, grace_s)
 
 
 async def retire(
     client: DockerClient, site: Site, name: str, found: Mapping[str, FoundContainer], grace_s: float
 ) -> None:
-    """Gone for good; what was made like it inherits its restart policy.
+    """Remove the container; the one that was made like it inherits its restart policy.
 
-    What docker compose has made is stopped only: compose would take offence at a container that is missing.
+    A container of docker compose is stopped only: compose fails if one of its containers is missing.
     """
     one = found.get(name)
     kept = await keep(client, site, one) if one else snapshots.read(site, name)
     if kept is None:
         return
-    await bequeath(client, site, kept, found)
+    await transfer_restart_policy(client, site, kept, found)
     if one is None:
-        snapshots.change(site, name, gone=True, epoch=site.epoch)
+        snapshots.update(site, name, gone=True, epoch=site.epoch)
         return
     composed = COMPOSE in one.spec.labels and not one.ours
-    snapshots.change(site, name, stopped=True, epoch=site.epoch)
+    snapshots.update(site, name, stopped=True, epoch=site.epoch)
     await end(client, one, grace_s)
     if not composed:
         await client.remove(one.id)
-        snapshots.change(site, name, stopped=False, gone=True)
+        snapshots.update(site, name, stopped=False, gone=True)
 
 
-async def bequeath(
-    client: DockerClient, site: Site, kept: Snapshots, found: Mapping[str, FoundContainer]
+async def transfer_restart_policy(
+    client: DockerClient, site: Site, kept: Snapshot, found: Mapping[str, FoundContainer]
 ) -> None:
-    """What runs and was made like it is to be started again as it was."""
-    for heir in found.values():
-        if heir.like == kept.server and heir.active:
-            await hand_on(client, site, heir, kept.policy)
+    """Give `kept.policy` to the running containers that were made like the one of the snapshot."""
+    for successor in found.values():
+        if successor.like == kept.server and successor.active:
+            await apply_restart_policy(client, site, successor, kept.policy)
 
 
-async def hand_on(client: DockerClient, site: Site, heir: FoundContainer, policy: Json) -> None:
-    """First in force, then written: repeated, it comes to the same."""
-    if not is_restarting(policy) or heir.policy == policy or heir.spec.auto_remove:
+async def apply_restart_policy(
+    client: DockerClient, site: Site, successor: FoundContainer, policy: Json
+) -> None:
+    """First in force, then written, so that a repetition has the same result."""
+    if not is_restarting(policy) or successor.policy == policy or successor.spec.auto_remove:
         return
-    await client.restart_policy(heir.id, policy)
-    await keep(client, site, heir)
-    snapshots.change(site, heir.server, policy=policy)
+    await client.restart_policy(successor.id, policy)
+    await keep(client, site, successor)
+    snapshots.update(site, successor.server, policy=policy)
 
 
 async def end(client: DockerClient, one: FoundContainer, grace_s: float) -> None:
-    """It has ended, its memory is free, and Docker will not start it again.
+    """Return when the container has ended, its memory is free, and Docker will not start it again.
 
-    SIGKILL at once when it is paused, or without grace: one that still loads does not hear a SIGTERM.
+    A paused container, or one without grace, gets SIGKILL at once: a loading server ignores SIGTERM.
     """
-    await _never_again(client, one)
+    await _disable_restarts(client, one)
     if not one.active:
         return
     if one.spec.state.paused or grace_s <= 0:
@@ -109,24 +119,21 @@ async def end(client: DockerClient, one: FoundContainer, grace_s: float) -> None
     except TimeoutError as error:
         why = f"{one.server} still runs {_ENDED_WITHIN_S:g} s after SIGKILL: look at the driver"
         raise ActError(why) from error
-    await freed(client.host, one.spec)
+    await wait_for_gpu_memory(client.host, one.spec)
 
 
 async def sweep(
     client: DockerClient, site: Site, found: Mapping[str, FoundContainer], wanted: Collection[str]
 ) -> None:
-    """Remove what is left of containers of ours: made or ended, and neither wanted nor kept for a way back.
-
-    Somebody else's are theirs.
-    """
+    """Remove containers of ours that do not run, and are neither wanted nor kept for a rollback."""
     for name, one in found.items():
         kept = snapshots.read(site, name)
         kept_stopped = kept is not None and kept.stopped and kept.id == one.id
         if one.ours and not one.active and name not in wanted and not kept_stopped:
             if kept is not None and kept.id == one.id:
-                snapshots.change(site, name, gone=True)
+                snapshots.update(site, name, gone=True)
             await client.remove(one.id)
-    snapshots.forget_old(site)
+    snapshots.prune(site)
 
 
 async def _ended(client: DockerClient, container: str) -> None:
@@ -137,6 +144,32 @@ async def _ended(client: DockerClient, container: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _never_again(client: DockerClient, one: FoundContainer) -> None:
+async def _disable_restarts(client: DockerClient, one: FoundContainer) -> None:
     if one.spec.restarts and not one.spec.auto_remove:
         await client.restart_policy(one.id, dict(NEVER))
+
+
+async def wait_for_gpu_memory(
+    host: str, spec: ContainerSpec, every_s: float = _GPU_POLL_S, within_s: float = _GPU_FREE_WITHIN_S
+) -> None:
+    """Return when no more memory is freed, after `within_s` at the latest; at once if it cannot be measured.
+
+    `host`: the Engine, as in DOCKER_HOST. `spec`: the container that has ended.
+    """
+    if not spec.gpus.any:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            before = await _free_gpu_memory(host, spec)
+            while before:
+                await asyncio.sleep(every_s)
+                now = await _free_gpu_memory(host, spec)
+                if all(free - before.get(gpu, free) <= _GPU_NOISE_MIB for gpu, free in now.items()):
+                    return
+                before = now
+
+
+async def _free_gpu_memory(host: str, spec: ContainerSpec) -> dict[str, float]:
+    """Return MiB by GPU, for all GPUs of the host; empty if they cannot be measured."""
+    measured = await capacity.measure_host(host or os.environ.get("DOCKER_HOST", ""), [spec])
+    return {gpu.uuid: gpu.free_mib for gpu in measured.gpus or () if gpu.free_mib is not None}

@@ -1,6 +1,6 @@
-"""Watch a container until its server is gone, and tell on the way whenever it falls silent.
+"""Watch a container until its server is gone, and report when the server stops answering.
 
-Docker's daemon may go and come back meanwhile: that says nothing of the server, which is asked over HTTP.
+An outage of the Docker daemon says nothing about the server, which is probed over HTTP.
 """
 
 import asyncio
@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from actuators.docker.client import DockerClient
 from actuators.docker.exit_diagnosis import (
     ObservedEvents,
-    fate,
-    hearing,
-    last_lines,
-    starts_again,
-    told,
-    why_silent,
+    describe_exit,
+    describe_restart,
+    describe_silence,
+    observe_events,
+    read_log_if_possible,
+    wait_for_last_event,
 )
 from actuators.docker.spec import ContainerSpec
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 
-_LOOK_S = 5.0  # at the latest, though nothing is heard
-_BACK_WITHIN_S = 5.0  # of a `docker restart`, from the end to the start; not until the server is ready
+_LOOK_S = 5.0  # between two looks, without an event
+_BACK_WITHIN_S = 5.0  # the gap of a `docker restart`, from the end to the start
 _POLL_S = 0.25
-_SURE = 3  # missed probes that do for one whose container is seen to be paused or cut off
+_SURE = 3  # failed probes in a row that suffice if the container is paused or disconnected
 
 Say = Callable[[str, tuple[str, ...]], None]
 
@@ -40,105 +40,107 @@ class Watch:
     every_s: float
     timeout_s: float
     misses: int
-    silent: Say  # told once each time that it does not answer any more
-    returns: Callable[[], bool]  # whether somebody else may start it again, to the same address: no loss
+    on_silence: Say  # called once each time that the server stops answering
+    may_restart: Callable[[], bool]  # whether a restart at the same address is no loss
     _first: ContainerSpec | None = field(default=None, init=False)
-    _started: str = field(default="", init=False)  # when it was started, as far as was told
-    _log: tuple[str, ...] = field(default=(), init=False)  # a removed container takes its log along
-    _away: bool = field(default=False, init=False)  # Docker's daemon did not answer the last look
+    _started: str = field(default="", init=False)  # time of the last start that was reported
+    _log: tuple[str, ...] = field(default=(), init=False)  # the log is removed with the container
+    _away: bool = field(default=False, init=False)  # the Docker daemon did not answer the last look
 
     async def until_gone(self) -> tuple[str, tuple[str, ...]]:
-        """How it went, and its last lines."""
-        async with hearing(self.client, self.container) as heard:
-            asking = asyncio.create_task(self._ask())
+        """Return how the server ended, and its last log lines."""
+        async with observe_events(self.client, self.container) as observed:
+            asking = asyncio.create_task(self._probe_health())
             try:
-                return await self._look_on(heard)
+                return await self._watch_container(observed)
             finally:
                 asking.cancel()
                 await asyncio.wait([asking])
 
-    async def _look_on(self, heard: ObservedEvents) -> tuple[str, tuple[str, ...]]:
+    async def _watch_container(self, observed: ObservedEvents) -> tuple[str, tuple[str, ...]]:
         while True:
-            heard.news.clear()
+            observed.changed.clear()
             try:
-                if (why := await self._look(heard)) is not None:
-                    return why + (" (Docker's daemon was away meanwhile)" if self._away else ""), self._log
+                if (why := await self._check(observed)) is not None:
+                    return why + (" (the Docker daemon was away meanwhile)" if self._away else ""), self._log
                 self._away = False
-            except ActError:  # it will be told when it is back
+            except ActError:
                 self._away = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
-                    await heard.news.wait()
+                    await observed.changed.wait()
 
-    async def _look(self, heard: ObservedEvents) -> str | None:
-        """Why it is gone; None while it is not. Raises ActError when the Engine does not answer."""
+    async def _check(self, observed: ObservedEvents) -> str | None:
+        """Return why it is gone; None if it is not. Raises ActError if the Engine does not answer."""
         now = await self.client.inspect(self.container)
         if self._first is None and now is not None:
             self._first, self._started = now, now.state.started_at
         if not _up(now):
-            await told(heard)
-            now = await self._back(heard)
+            await wait_for_last_event(observed)
+            now = await self._wait_for_restart(observed)
         if now is not None:
-            self._log = await last_lines(self.client, now) or self._log
+            self._log = await read_log_if_possible(self.client, now) or self._log
         if now is None or self._first is None:
-            return fate(now, heard, self._log)
-        if self._anew(now):
-            why = starts_again(now, heard, self._log, self._first.restart_count)
-            return None if self._serves_again(now, why) else why
+            return describe_exit(now, observed, self._log)
+        if self._was_restarted(now):
+            why = describe_restart(now, observed, self._log, self._first.restart_count)
+            return None if self._recovers(now, why) else why
         if not _up(now):
-            return fate(now, heard, self._log)
+            return describe_exit(now, observed, self._log)
         if now.address and now.address != self.address:
-            return f"was restarted by Docker: it is reached at {now.address} now, not at {self.address}"
+            return f"was restarted by Docker: its address is {now.address} now, not {self.address}"
         return None
 
-    async def _ask(self) -> None:
-        """Probe /health for ever. What is known to be paused or cut off need not be asked as often."""
+    async def _probe_health(self) -> None:
+        """Probe /health for ever. A paused or disconnected container needs fewer failed probes."""
         probe = OpenAiProbe(address=self.address)
-        missed, said = 0, False
+        missed, reported = 0, False
         while True:
             health = await probe.health(self.timeout_s)
             missed = missed + 1 if health.why else 0
-            said = said and bool(missed)
-            if not said and missed >= min(_SURE, self.misses):
-                reason, here = await self._why_silent()
+            reported = reported and bool(missed)
+            if not reported and missed >= min(_SURE, self.misses):
+                reason, here = await self._describe_silence()
                 if here and (missed >= self.misses or reason):
-                    said = True
-                    self.silent(f"is silent: {reason or health.why}, {missed} times in a row", self._log)
+                    reported = True
+                    self.on_silence(
+                        f"failed its health check {missed} times in a row: {reason or health.why}", self._log
+                    )
             await asyncio.sleep(self.every_s)
 
-    async def _why_silent(self) -> tuple[str, bool]:
-        """What its state tells of it, and whether it is there at all: if not, that is told elsewhere."""
+    async def _describe_silence(self) -> tuple[str, bool]:
+        """Return the reason that its state names, and whether it is up at all: if not, _check reports it."""
         try:
             now = await self.client.inspect(self.container)
         except ActError:
             return "", True
-        told_elsewhere = not _up(now) or (now is not None and self._anew(now))
-        return why_silent(now), not told_elsewhere
+        reported_elsewhere = not _up(now) or (now is not None and self._was_restarted(now))
+        return describe_silence(now), not reported_elsewhere
 
     # Started again.
 
-    async def _back(self, heard: ObservedEvents) -> ContainerSpec | None:
-        """Its inspect, once it is known whether it ended for good: a `docker restart` begins as a stop."""
+    async def _wait_for_restart(self, observed: ObservedEvents) -> ContainerSpec | None:
+        """Return the container once it is known whether it ended for good: a restart begins as a stop."""
         now = await self.client.inspect(self.container)
         clock = asyncio.get_running_loop().time
         end_s = clock() + _BACK_WITHIN_S
-        while now is not None and not _up(now) and not self._anew(now) and clock() < end_s:
-            if not (heard.stopped and self.returns()):
+        while now is not None and not _up(now) and not self._was_restarted(now) and clock() < end_s:
+            if not (observed.stopped and self.may_restart()):
                 break
             await asyncio.sleep(_POLL_S)
             now = await self.client.inspect(self.container)
         return now
 
-    def _serves_again(self, now: ContainerSpec, why: str) -> bool:
-        """Or will: nothing was lost but its open requests. Told when it runs, or is about to."""
-        if not self.returns() or now.address not in {"", self.address}:
+    def _recovers(self, now: ContainerSpec, why: str) -> bool:
+        """Whether it serves again, or will: only its open requests are lost. Reported once it runs."""
+        if not self.may_restart() or now.address not in {"", self.address}:
             return False
         if _up(now) and not now.state.restarting:
             self._started = now.state.started_at
-            self.silent(why, self._log)
+            self.on_silence(why, self._log)
         return True
 
-    def _anew(self, now: ContainerSpec) -> bool:
+    def _was_restarted(self, now: ContainerSpec) -> bool:
         """Whether Docker has started it again, or is about to."""
         return now.state.restarting or now.state.started_at != self._started
 

@@ -26,7 +26,7 @@ _CONTAINED = re.compile(r"docker|containerd|libpod|kubepods|crio|lxc")  # in a p
 async def containers(host: str) -> Sequence[DiscoveredServer]:
     """Those that run, but for our own. Raises ActError when Docker's Engine cannot be asked."""
     client = DockerClient(host=host)
-    summaries = [one for one in await client.listed({}) if SERVER not in (one.get("Labels") or {})]
+    summaries = [one for one in await client.list_containers({}) if SERVER not in (one.get("Labels") or {})]
     inspected = await asyncio.gather(*(client.inspect(str(one["Id"])) for one in summaries))
     return [found for one in inspected if one for found in _container(one)]
 

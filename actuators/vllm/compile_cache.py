@@ -15,7 +15,7 @@ class CacheState:
     notes: tuple[str, ...]  # for who decides
 
 
-def start_of(blue: ContainerSpec, checked: DryRunResult) -> CacheState:
+def predict_cache_state(blue: ContainerSpec, checked: DryRunResult) -> CacheState:
     """Of one like `blue`; `checked` has answered for the command that runs, then for the candidate."""
     if checked.why:
         return CacheState(warm=None, notes=(f"the flags are tried by the start itself: {checked.why}",))

@@ -71,7 +71,7 @@ async def dry_run(
     for python in pythons:
         await client.remove(name, volumes=True)  # of a daemon that was killed over it
         try:
-            body = body_of(blue, python, [flags_of(words) for words in commands], labels)
+            body = create_body(blue, python, [flags_of(words) for words in commands], labels)
             code, output = await client.run_once(body, name, _DEADLINE_S)
         except ActError as error:
             if any(why in error.why for why in _NO_PROGRAM):
@@ -81,12 +81,12 @@ async def dry_run(
     return DryRunResult(why=f"its image has none of {', '.join(pythons)} to ask vLLM with")
 
 
-async def tidy(client: DockerClient, site: Site) -> None:
+async def remove_leftovers(client: DockerClient, site: Site) -> None:
     """Remove what a daemon that was killed has left of a dry run. Raises ActError."""
     await client.remove(container_name(site, "check"), volumes=True)
 
 
-def body_of(
+def create_body(
     blue: ContainerSpec, python: str, lines: Sequence[Sequence[str]], labels: Mapping[str, str]
 ) -> Json:
     """The create body: the image, environment, user, mounts and devices of `blue`, and nothing else of it."""
@@ -95,7 +95,7 @@ def body_of(
     return {
         "Image": blue.image,
         "Entrypoint": [python],
-        "Cmd": ["-c", text(), json.dumps([list(words) for words in lines])],
+        "Cmd": ["-c", script(), json.dumps([list(words) for words in lines])],
         "Env": [f"{name}={value}" for name, value in {**blue.env, **_OFFLINE}.items()],
         "User": config.get("User") or "",
         "WorkingDir": config.get("WorkingDir") or "",
@@ -129,7 +129,7 @@ def mounts_of(blue: ContainerSpec) -> list[Json]:
     return found
 
 
-def text() -> str:
+def script() -> str:
     """Of the script that is run in the image."""
     return Path(arg_check.__file__).read_text(encoding="utf-8")
 

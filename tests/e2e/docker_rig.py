@@ -11,7 +11,7 @@ from typing import NamedTuple
 import aiohttp
 
 from actuators.docker.client import Json
-from actuators.docker.labels import SERVER, ours
+from actuators.docker.labels import SERVER, site_labels
 from agent.audit import chain
 from agent.domain.ports import Site
 from simulator.traffic import Load, TrafficGenerator
@@ -95,7 +95,7 @@ class DockerRig(Rig):
     async def made(self) -> set[str]:
         """The servers whose containers trimtab has made, running or not; a check by its own name."""
         site = Site(target=TARGET, state_dir=self.marked, epoch=0)
-        found = await self.bench.client.listed(ours(site))
+        found = await self.bench.client.list_containers(site_labels(site))
         return {one["Labels"].get(SERVER) or one["Names"][0] for one in found}
 
     async def containers(self) -> dict[str, Json]:

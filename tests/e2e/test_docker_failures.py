@@ -76,10 +76,11 @@ class Fault:
 
 
 FAULTS = {
-    "docker kill": Fault(inflict=lambda api, it: api.kill(it), said="killed by somebody else (docker kill"),
-    "docker stop": Fault(inflict=lambda api, it: api.stop(it, timeout=2), said="stopped by somebody else"),
+    "docker kill": Fault(inflict=lambda api, it: api.kill(it), said="killed by a third party (docker kill"),
+    "docker stop": Fault(inflict=lambda api, it: api.stop(it, timeout=2), said="stopped by a third party"),
     "docker rm -f": Fault(
-        inflict=lambda api, it: api.remove_container(it, force=True), said="removed by hand (docker rm)"
+        inflict=lambda api, it: api.remove_container(it, force=True),
+        said="removed by a third party (docker rm)",
     ),
     "docker pause": Fault(
         inflict=lambda api, it: api.pause(it), said="is paused (docker unpause)", silent=True
@@ -210,8 +211,8 @@ async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
         one = await rig.ended(change)
 
     assert one["outcome"] == "promoted", one
-    assert "removed by hand (docker rm)" in one["why"]
-    assert rig.named_in_audit("removed by hand (docker rm)")
+    assert "removed by a third party (docker rm)" in one["why"]
+    assert rig.named_in_audit("removed by a third party (docker rm)")
     assert await rig.are_whole() == ["chat-r1"]
     assert {record.outcome for record in lost(traffic)} <= CUT
     policy = (await rig.container("chat-r1"))["HostConfig"]["RestartPolicy"]
@@ -238,8 +239,8 @@ async def test_a_renamed_container_is_still_known(bench: Bench, docker_site: Sta
 @pytest.mark.parametrize(
     ("inflict", "said"),
     [
-        (lambda api, it: api.remove_container(it, force=True), "removed by hand (docker rm)"),
-        (lambda api, it: api.stop(it, timeout=2), "stopped by somebody else (docker stop)"),
+        (lambda api, it: api.remove_container(it, force=True), "removed by a third party (docker rm)"),
+        (lambda api, it: api.stop(it, timeout=2), "stopped by a third party (docker stop)"),
         (lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL), "restarted by Docker"),
     ],
     ids=["removed", "stopped", "in a crash loop"],

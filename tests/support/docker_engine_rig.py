@@ -12,9 +12,9 @@ from typing import Any
 from actuators.docker import snapshots
 from actuators.docker.clone import document_to_keep
 from actuators.docker.engine import DockerEngine
-from actuators.docker.labels import ours
+from actuators.docker.labels import site_labels
 from actuators.docker.plugin import DockerOptions
-from actuators.docker.snapshots import Snapshots
+from actuators.docker.snapshots import Snapshot
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
 from agent.domain.ports import Site
@@ -60,14 +60,14 @@ class Place:
         spec = await self.bench.client.inspect(made)
         await self.bench.client.remove(made)
         assert spec
-        kept = Snapshots(
+        kept = Snapshot(
             server=self.adopted, id=made, ours=False, epoch=1, spec=document_to_keep(spec, None), gone=True
         )
         snapshots.write(self.site, kept)
 
     async def left(self) -> dict[str, str]:
         """The containers of this site by name, each with its state."""
-        found = await self.bench.client.listed(ours(self.site))
+        found = await self.bench.client.list_containers(site_labels(self.site))
         return {one["Names"][0].removeprefix("/"): one["State"] for one in found}
 
     async def policy(self, container: str) -> str:
@@ -76,7 +76,7 @@ class Place:
         return str(spec.restart_policy["Name"])
 
     async def tear_down(self) -> None:
-        for one in await self.bench.client.listed(ours(self.site)):
+        for one in await self.bench.client.list_containers(site_labels(self.site)):
             await self.bench.client.remove(one["Id"], volumes=True)
 
 

@@ -188,12 +188,12 @@ class Bench:
 
     async def names(self, labels: Mapping[str, str] | None = None) -> set[str]:
         """Of the containers with these labels, running or not; without any: all of this bench."""
-        found = await self.client.listed(labels or {BENCH: self.prefix})
+        found = await self.client.list_containers(labels or {BENCH: self.prefix})
         return {name.removeprefix("/") for one in found for name in one["Names"]}
 
     async def tear_down(self) -> None:
         """Removes what this bench has made, and what was cloned from that: a clone inherits the label."""
-        for one in await self.client.listed({BENCH: self.prefix}):
+        for one in await self.client.list_containers({BENCH: self.prefix}):
             await self.client.remove(one["Id"], volumes=True)
         await asyncio.to_thread(self._without_networks_and_volumes)
 

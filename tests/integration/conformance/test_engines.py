@@ -168,7 +168,7 @@ class DockerRig:
         kept = snapshots.read(self._place.site, self._place.adopted)
         assert kept
         config = {**kept.spec["Config"], "Cmd": [flag]}
-        snapshots.change(self._place.site, self._place.adopted, spec={**kept.spec, "Config": config})
+        snapshots.update(self._place.site, self._place.adopted, spec={**kept.spec, "Config": config})
 
 
 @asynccontextmanager

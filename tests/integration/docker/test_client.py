@@ -49,7 +49,7 @@ async def body(bench: Bench, command: tuple[str, ...] = ("sleep", "600")) -> Jso
 async def test_what_is_not_there_is_none(bench: Bench) -> None:
     assert await bench.client.inspect(bench.prefix + "nobody") is None
     assert await bench.client.image("trimtab-test/nothing:1") is None
-    assert await bench.client.listed({BENCH: bench.prefix}) == []
+    assert await bench.client.list_containers({BENCH: bench.prefix}) == []
     assert await bench.client.tail(bench.prefix + "nobody") == ()
     with pytest.raises(ActError, match="No such container"):
         await bench.client.log(bench.prefix + "nobody")
@@ -79,7 +79,7 @@ async def test_the_memory_that_a_container_holds_is_known_while_it_runs(bench: B
     ],
 )
 def test_a_container_holds_what_it_would_not_give_back(said: Json, held: int | None) -> None:
-    assert client._held(said) == held
+    assert client._held_bytes(said) == held
 
 
 async def test_a_list_holds_what_bears_all_the_labels_running_or_not(bench: Bench) -> None:
@@ -87,8 +87,8 @@ async def test_a_list_holds_what_bears_all_the_labels_running_or_not(bench: Benc
     await bench.run(name="two", port=None, config=SLEEPS)
     await bench.client.kill(one.id)
 
-    found = await bench.client.listed({BENCH: bench.prefix, "of": "x"})
-    any_value = await bench.client.listed({BENCH: bench.prefix, "of": ""})
+    found = await bench.client.list_containers({BENCH: bench.prefix, "of": "x"})
+    any_value = await bench.client.list_containers({BENCH: bench.prefix, "of": ""})
 
     assert [summary["Id"] for summary in found] == [one.id] == [summary["Id"] for summary in any_value]
 

@@ -12,8 +12,8 @@ from tests.support.docker_documents import container, recorded, started
 from tests.support.docker_site import BENCH, Bench
 
 
-def differs(blue: Json, green: Json) -> tuple[str, ...]:
-    return diff.differs(ContainerSpec.parse(blue), ContainerSpec.parse(green))
+def differences(blue: Json, green: Json) -> tuple[str, ...]:
+    return diff.differences(ContainerSpec.parse(blue), ContainerSpec.parse(green))
 
 
 def changed(path: str, value: Any) -> Json:  # noqa: ANN401
@@ -27,14 +27,14 @@ def changed(path: str, value: Any) -> Json:  # noqa: ANN401
 
 
 def test_a_container_does_not_differ_from_itself() -> None:
-    assert differs(recorded(), recorded()) == ()
+    assert differences(recorded(), recorded()) == ()
 
 
 def test_flags_are_told_one_by_one() -> None:
     blue = container("m", "--max-num-seqs", "16", "--enforce-eager", "--seed", "1")
     green = container("m", "--max-num-seqs", "32", "--seed", "1", "--block-size", "32")
 
-    assert differs(blue, green) == (
+    assert differences(blue, green) == (
         "Config.Cmd block_size: not given → 32",
         "Config.Cmd enforce_eager: true → not given",
         "Config.Cmd max_num_seqs: 16 → 32",
@@ -44,7 +44,7 @@ def test_flags_are_told_one_by_one() -> None:
 def test_the_same_flag_spelled_otherwise_is_told_too() -> None:
     blue, green = container("m", "--seed", "1"), container("m", "--seed=1")
 
-    assert differs(blue, green) == (
+    assert differences(blue, green) == (
         'Config.Cmd: ["vllm", "serve", "m", "--seed", "1"] → ["vllm", "serve", "m", "--seed=1"]',
     )
 
@@ -53,14 +53,14 @@ def test_a_command_that_cannot_be_read_is_compared_as_it_stands() -> None:
     blue = container("serve m", entrypoint=("sh", "-c"))
     green = container("serve n", entrypoint=("sh", "-c"))
 
-    assert differs(blue, green) == ('Config.Cmd: ["sh", "-c", "serve m"] → ["sh", "-c", "serve n"]',)
+    assert differences(blue, green) == ('Config.Cmd: ["sh", "-c", "serve m"] → ["sh", "-c", "serve n"]',)
 
 
 def test_another_script_before_the_server_is_told() -> None:
     blue = container("vllm", "serve", "m", entrypoint=("/a.sh",))
     green = container("vllm", "serve", "m", entrypoint=("/b.sh",))
 
-    assert differs(blue, green) == (
+    assert differences(blue, green) == (
         'Config.Cmd: ["/a.sh", "vllm", "serve", "m"] → ["/b.sh", "vllm", "serve", "m"]',
     )
 
@@ -95,7 +95,7 @@ def test_another_script_before_the_server_is_told() -> None:
     ],
 )
 def test_every_other_field_that_differs_is_told(path: str, value: object, line: str) -> None:
-    [told] = differs(recorded(), changed(path, value))
+    [told] = differences(recorded(), changed(path, value))
 
     assert told.startswith(line)
 
@@ -104,7 +104,7 @@ def test_a_network_that_only_one_is_in_is_told() -> None:
     green = recorded()
     del green["NetworkSettings"]["Networks"]["llm-two"]
 
-    [told] = differs(recorded(), green)
+    [told] = differences(recorded(), green)
     assert told.startswith("NetworkSettings.Networks.llm-two: ")
 
 
@@ -127,14 +127,14 @@ def test_a_network_that_only_one_is_in_is_told() -> None:
     ],
 )
 def test_what_two_containers_cannot_share_is_not_told(path: str, value: object) -> None:
-    assert differs(recorded(), changed(path, value)) == ()
+    assert differences(recorded(), changed(path, value)) == ()
 
 
 def test_secrets_are_told_apart_but_not_shown() -> None:
     blue, green = recorded(), recorded()
     green["Config"]["Env"][0] = "HF_TOKEN=hf_other123456"
     green["Config"]["Cmd"][-1] = "othersekrit"
-    told = "\n".join(differs(blue, green))
+    told = "\n".join(differences(blue, green))
 
     assert "Config.Env.HF_TOKEN: *** → ***" in told
     assert "Config.Cmd: " in told
@@ -146,7 +146,7 @@ def test_a_clone_differs_in_the_flags_that_were_asked_for() -> None:
     spec = ContainerSpec.parse(blue)
     made = clone(spec, name="green", labels={}, setting={**spec.serve.setting, "max_num_seqs": 32})
 
-    assert differs(blue, started(made.body, blue)) == ("Config.Cmd max_num_seqs: 16 → 32",)
+    assert differences(blue, started(made.body, blue)) == ("Config.Cmd max_num_seqs: 16 → 32",)
 
 
 # A real engine.
@@ -220,7 +220,7 @@ async def test_a_container_with_forty_options_is_cloned_but_for_its_flags() -> N
 
     assert obstacles(before, image) == ()
     assert after is not None
-    assert diff.differs(before, after) == (
+    assert diff.differences(before, after) == (
         "Config.Cmd enable_prefix_caching: not given → false",
         "Config.Cmd max_num_seqs: 16 → 32",
     )
@@ -247,7 +247,7 @@ async def test_a_container_in_the_hosts_network_is_cloned_to_another_port() -> N
         after = await bench.client.inspect(made)
 
     assert after is not None
-    assert diff.differs(before, after) == ("Config.Cmd port: 28431 → 28432",)
+    assert diff.differences(before, after) == ("Config.Cmd port: 28431 → 28432",)
 
 
 async def test_gpus_are_asked_for_in_the_same_words() -> None:
@@ -267,4 +267,4 @@ async def test_gpus_are_asked_for_in_the_same_words() -> None:
 
     assert green is not None
     assert green.document["HostConfig"]["DeviceRequests"] == wanted
-    assert diff.differs(blue, green) == ("Config.Cmd seed: not given → 1",)
+    assert diff.differences(blue, green) == ("Config.Cmd seed: not given → 1",)

@@ -130,7 +130,7 @@ def test_the_labels_are_those_that_the_engine_writes(tmp_path: Path) -> None:
     assert registry.TARGET == docker_labels.TARGET
     assert registry.SERVER == docker_labels.SERVER
     assert registry.SITE == docker_labels.STATE_DIR
-    assert docker_labels.ours(site)[docker_labels.STATE_DIR] == site_digest("chat", str(tmp_path))
+    assert docker_labels.site_labels(site)[docker_labels.STATE_DIR] == site_digest("chat", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def world() -> Iterator[World]:
     made.close()
 
 
-def ours(world: World, server: str = "chat-r1") -> dict[str, str]:
+def site_labels(world: World, server: str = "chat-r1") -> dict[str, str]:
     return {docker_labels.TARGET: world.prefix, docker_labels.SERVER: server}
 
 
@@ -325,7 +325,7 @@ def said(heard: Heard) -> list[tuple[str, str]]:
 
 async def listed(heard: Heard, world: World) -> None:
     """Wait until the sensor hears: a container of ours is killed until it says so."""
-    name = world.started("probe", "exec sleep 1000", labels=ours(world, "probe"))
+    name = world.started("probe", "exec sleep 1000", labels=site_labels(world, "probe"))
     while ("probe", "paused") not in said(heard):
         await asyncio.to_thread(world.api.pause, name)
         await asyncio.to_thread(world.api.unpause, name)
@@ -349,10 +349,13 @@ async def test_what_is_done_to_containers_for_real_is_heard(world: World) -> Non
         world.api.start(f"{blue}-mine")
         world.started("foreign", "exit 3", labels={docker_labels.TARGET: "another"})
         world.started(
-            "loop", "exit 3", labels=ours(world), RestartPolicy={"Name": "on-failure", "MaximumRetryCount": 1}
+            "loop",
+            "exit 3",
+            labels=site_labels(world),
+            RestartPolicy={"Name": "on-failure", "MaximumRetryCount": 1},
         )
         memory = {"Memory": 32 << 20, "MemorySwap": 32 << 20}
-        world.started("oom", "tail /dev/zero", labels=ours(world, "chat-r2"), **memory)
+        world.started("oom", "tail /dev/zero", labels=site_labels(world, "chat-r2"), **memory)
         await heard.until(lambda: ("chat-r2", "died") in said(heard))
         await heard.until(lambda: said(heard).count(("chat-r1", "died")) == 2)
 
@@ -423,7 +426,7 @@ async def test_an_engine_that_is_away_is_said_once_and_what_happened_meanwhile_a
     sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", retry_at_most_s=0.5)
     async with doorway(tmp_path / "docker.sock") as door, listening(sensor, fleet) as heard:
         await listed(heard, world)
-        green = world.started("green", "exec sleep 1000", labels=ours(world))
+        green = world.started("green", "exec sleep 1000", labels=site_labels(world))
         await asyncio.to_thread(world.api.pause, green)
         await heard.until(lambda: ("chat-r1", "paused") in said(heard))
         await door.shut()

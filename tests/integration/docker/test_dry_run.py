@@ -7,17 +7,17 @@ import pytest
 from actuators.docker.labels import container_name
 from actuators.docker.spec import ContainerSpec
 from actuators.vllm.arg_check import MARK
-from actuators.vllm.compile_cache import start_of
+from actuators.vllm.compile_cache import predict_cache_state
 from actuators.vllm.dry_run import (
     DryRunOutput,
     DryRunResult,
-    body_of,
+    create_body,
     dry_run,
     flags_of,
     mounts_of,
     pythons_of,
     read,
-    tidy,
+    remove_leftovers,
 )
 from agent.domain.ports import Site
 from tests.support.docker_documents import container
@@ -176,7 +176,7 @@ def test_the_check_sees_what_the_server_sees_and_can_touch_none_of_it() -> None:
     )
 
     spec = ContainerSpec.parse(blue)
-    body = body_of(spec, "python3", [["m"]], {"trimtab.target": "chat"})
+    body = create_body(spec, "python3", [["m"]], {"trimtab.target": "chat"})
 
     assert mounts_of(spec) == [
         {"Type": "bind", "Source": "/srv/models", "Target": "/models", "ReadOnly": True},
@@ -229,7 +229,7 @@ KEPT = [{"Type": "volume", "Name": "cache", "Destination": "/root/.cache", "RW":
 def test_a_start_is_warm_when_its_graphs_are_known_to_be_there(
     checked: DryRunResult, mounts: list[Json], warm: bool | None, why: str
 ) -> None:
-    start = start_of(ContainerSpec.parse(container(mounts=mounts)), checked)
+    start = predict_cache_state(ContainerSpec.parse(container(mounts=mounts)), checked)
 
     assert start.warm is warm
     assert why in " ".join(start.notes)
@@ -239,7 +239,7 @@ def test_what_follows_from_a_flag_is_told_with_it() -> None:
     now = answer(resolved={"max_num_seqs": 4, "max_num_batched_tokens": 2048, "dtype": "bfloat16"})
     then = answer(resolved={"max_num_seqs": 64, "max_num_batched_tokens": 4096, "dtype": "bfloat16"})
 
-    notes = start_of(ContainerSpec.parse(container()), checked_with(now, then)).notes
+    notes = predict_cache_state(ContainerSpec.parse(container()), checked_with(now, then)).notes
 
     assert "max_num_seqs 4 → 64, max_num_batched_tokens 2048 → 4096" in notes[0]
     assert "dtype" not in notes[0]
@@ -320,12 +320,12 @@ async def test_an_image_without_python_cannot_be_asked(bench: Bench, site: Site)
 async def test_what_a_killed_daemon_left_of_a_check_is_removed(bench: Bench, site: Site) -> None:
     blue = await bench.spec(await bench.run())
     name = container_name(site, "check")
-    await bench.client.create(body_of(blue, "python3", [["tiny"]], {}), name)
+    await bench.client.create(create_body(blue, "python3", [["tiny"]], {}), name)
 
     checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "tiny"]])
     left = await bench.client.inspect(name)
-    await bench.client.create(body_of(blue, "python3", [["tiny"]], {}), name)
-    await tidy(bench.client, site)
+    await bench.client.create(create_body(blue, "python3", [["tiny"]], {}), name)
+    await remove_leftovers(bench.client, site)
 
     assert "no vLLM" in checked.why
     assert left is None

@@ -11,7 +11,7 @@ import pytest
 
 from actuators.docker import snapshots
 from actuators.docker.engine import DockerEngine
-from actuators.docker.labels import container_name, labels_of
+from actuators.docker.labels import container_name, server_labels
 from actuators.docker.plugin import DockerOptions
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
@@ -223,7 +223,7 @@ async def test_left_overs_are_removed_and_only_ours(here: Place) -> None:
     await engine.stop(stopped)
     image = await here.bench.simulator()
     for name, site in (("chat-r2", here.site), ("chat-r3", replace(here.site, target="other"))):
-        labels = labels_of(site, Server(name=name, setting={}))
+        labels = server_labels(site, Server(name=name, setting={}))
         await here.bench.client.create({"Image": image.tag, "Labels": labels}, here.bench.prefix + name)
     bystander = await here.bench.run("--no-such-flag", name="bystander")
     await here.bench.client.wait(bystander.id)
@@ -244,7 +244,7 @@ async def labelled(here: Place) -> set[str]:
 async def test_one_made_but_never_started_is_made_anew(here: Place) -> None:
     _, engine, blue = await adopted(here)
     image = await here.bench.simulator()
-    labels = labels_of(here.site, GREEN)
+    labels = server_labels(here.site, GREEN)
     await here.bench.client.create(
         {"Image": image.tag, "Labels": labels}, container_name(here.site, GREEN.name)
     )

@@ -13,7 +13,7 @@ import pytest
 
 from actuators.docker import snapshots
 from actuators.docker.engine import DockerEngine
-from actuators.docker.exit_diagnosis import ObservedEvents, fate, refusal
+from actuators.docker.exit_diagnosis import ObservedEvents, describe_exit, with_fix
 from actuators.docker.labels import container_name
 from actuators.docker.spec import ContainerSpec
 from agent.domain.errors import ActError
@@ -51,7 +51,7 @@ async def change_kept(here: Place, **host: Any) -> None:  # noqa: ANN401
     kept = snapshots.read(here.site, here.adopted)
     assert kept
     spec = {**kept.spec, "HostConfig": {**kept.spec["HostConfig"], **host}}
-    snapshots.change(here.site, here.adopted, spec=spec)
+    snapshots.update(here.site, here.adopted, spec=spec)
 
 
 # As it starts.
@@ -103,7 +103,7 @@ async def test_one_that_is_removed_by_hand_as_it_starts_is_said_so(here: Place) 
 
     await here.bench.client.remove(container_name(here.site, "chat-r1"))
 
-    assert "chat-r1 was removed by hand" in (await launch).why
+    assert "chat-r1 was removed by a third party" in (await launch).why
 
 
 @pytest.mark.parametrize("init", [True, False])
@@ -112,7 +112,7 @@ async def test_a_program_that_is_not_there_is_named(here: Place, init: bool) -> 
     kept = snapshots.read(here.site, here.adopted)
     assert kept
     config = {**kept.spec["Config"], "Entrypoint": ["/opt/none/vllm", "serve"]}
-    snapshots.change(here.site, here.adopted, spec={**kept.spec, "Config": config})
+    snapshots.update(here.site, here.adopted, spec={**kept.spec, "Config": config})
 
     error = await failed(here, here.engine(), {})
 
@@ -193,7 +193,7 @@ async def test_one_killed_through_docker_is_said_so(here: Place) -> None:
 
     why = await lost(engine, blue, lambda: here.bench.client.kill(container.id))
 
-    assert "was killed by somebody else (docker kill, SIGKILL)" in why
+    assert "was killed by a third party (docker kill, SIGKILL)" in why
     assert list(await engine.observe()) == []
 
 
@@ -203,7 +203,7 @@ async def test_one_stopped_by_hand_is_said_so(here: Place) -> None:
 
     why = await lost(engine, blue, lambda: here.bench.client.stop(container.id, 5))
 
-    assert "was stopped by somebody else (docker stop, or docker compose (project llm))" in why
+    assert "was stopped by a third party (docker stop, or docker compose (project llm))" in why
 
 
 async def test_one_removed_by_hand_is_said_so_with_its_last_lines(here: Place) -> None:
@@ -211,7 +211,7 @@ async def test_one_removed_by_hand_is_said_so_with_its_last_lines(here: Place) -
 
     why = await lost(engine, blue, lambda: here.bench.client.remove(container.id))
 
-    assert "was removed by hand (docker rm)" in why
+    assert "was removed by a third party (docker rm)" in why
 
 
 async def test_one_that_trimtab_ended_is_not_put_on_somebody_else(here: Place) -> None:
@@ -272,7 +272,7 @@ async def test_a_paused_one_is_silent_and_says_why(here: Place) -> None:
 
     why = await lost(engine, blue, lambda: here.bench.engine(lambda api: api.pause(container.id)), gone=False)
 
-    assert "is silent: its container is paused" in why
+    assert "times in a row: its container is paused" in why
     assert list(await engine.observe()) == [blue]
 
 
@@ -282,7 +282,7 @@ async def test_one_cut_off_from_its_network_is_silent_and_says_why(here: Place) 
 
     why = await lost(engine, blue, lambda: here.bench.client.disconnect(network, container.id), gone=False)
 
-    assert "is silent: its container is disconnected from its network" in why
+    assert "times in a row: its container is disconnected from its network" in why
 
 
 async def test_a_renamed_one_is_not_lost(here: Place) -> None:
@@ -335,7 +335,7 @@ async def test_one_gone_before_it_is_watched_is_said_so(here: Place) -> None:
     async with watched(engine, blue) as said:
         await until(lambda: said)
 
-    assert [(one.gone, one.why) for one in said] == [(True, f"{blue.name} is not there any more")]
+    assert [(one.gone, one.why) for one in said] == [(True, f"{blue.name} has no container any more")]
 
 
 # In words only.
@@ -360,16 +360,19 @@ async def test_one_gone_before_it_is_watched_is_said_so(here: Place) -> None:
     ],
 )
 def test_the_end_is_put_in_words(state: dict[str, Any], heard: ObservedEvents, why: str) -> None:
-    assert fate(ContainerSpec.parse({"State": state}), heard).startswith(why)
+    assert describe_exit(ContainerSpec.parse({"State": state}), heard).startswith(why)
 
 
 def test_one_that_removed_itself_says_how_it_ended() -> None:
-    assert fate(None, ObservedEvents(exit_code=1)).startswith("exited with code 1")
-    assert fate(None, ObservedEvents(exit_code=137, signals=[9])) == "was removed by hand (docker rm)"
+    assert describe_exit(None, ObservedEvents(exit_code=1)).startswith("exited with code 1")
+    assert (
+        describe_exit(None, ObservedEvents(exit_code=137, signals=[9]))
+        == "was removed by a third party (docker rm)"
+    )
 
 
 def test_a_refusal_says_what_to_do() -> None:
     said = "docker: start x: write /var/lib/docker/x: no space left on device"
 
-    assert refusal(said) == f"{said} (the disk is full: make room where Docker keeps its data)"
-    assert refusal("docker: something new") == "docker: something new"
+    assert with_fix(said) == f"{said} (the disk is full: make room where Docker keeps its data)"
+    assert with_fix("docker: something new") == "docker: something new"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from actuators.vllm.dry_run import DryRunResult, read, text
+from actuators.vllm.dry_run import DryRunResult, read, script
 from tests.support.real_vllm import ENVIRONMENT, RealVllm, real_vllm
 
 pytestmark = pytest.mark.smoke
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.smoke
 
 def checked_by(vllm: RealVllm, *lines: Sequence[str]) -> DryRunResult:
     ended = subprocess.run(
-        [vllm.python, "-c", text(), json.dumps([[str(vllm.model), *line] for line in lines])],
+        [vllm.python, "-c", script(), json.dumps([[str(vllm.model), *line] for line in lines])],
         env={**os.environ, **ENVIRONMENT},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -66,7 +66,7 @@ async def test_a_server_is_launched_warmed_up_examined_and_retired(
 async def test_a_launch_that_vllm_refuses_names_the_flag(
     engine: ProcessEngine, flags: dict[str, Value], why: str
 ) -> None:
-    setting = {**setting_of(engine.command), **flags}
+    setting = {**setting_of(engine._options.command), **flags}
 
     with pytest.raises(ActError, match=why):
         await engine.launch(Server(name="chat-r1", setting=setting), 600)

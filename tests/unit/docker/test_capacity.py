@@ -2,7 +2,16 @@ from typing import Any
 
 import pytest
 
-from actuators.docker.capacity import Holding, Host, gpus_needed, here, holding, look, room, too_few
+from actuators.docker.capacity import (
+    Holding,
+    Host,
+    free_capacity,
+    gpu_shortage,
+    gpus_needed,
+    is_local,
+    measure_holding,
+    measure_host,
+)
 from actuators.docker.client import DockerClient
 from actuators.docker.gpus import Gpus
 from actuators.docker.spec import ContainerSpec
@@ -114,12 +123,12 @@ def test_devices_that_cannot_be_followed_are_gpus_all_the_same(options: Json) ->
     found = gpus_in(options)
 
     assert found.any
-    assert found.odd
-    assert room([held(found)], SMALL, host(gpu(0, 80))).free is None
+    assert found.unknown
+    assert free_capacity([held(found)], SMALL, host(gpu(0, 80))).free is None
 
 
 def test_a_gpu_with_enough_free_memory_is_room() -> None:
-    found = room([held(ON_FIRST)], SMALL, host(gpu(0, 40)))
+    found = free_capacity([held(ON_FIRST)], SMALL, host(gpu(0, 40)))
 
     assert found.free is True
     assert "GPU 0" in found.why
@@ -129,31 +138,31 @@ def test_a_gpu_with_enough_free_memory_is_room() -> None:
 
 @pytest.mark.parametrize("setting", [{}, {"gpu_memory_utilization": 0.92}])
 def test_vllm_takes_nearly_the_whole_gpu_unless_it_is_told_otherwise(setting: Setting) -> None:
-    assert room([held(ON_FIRST)], setting, host(gpu(0, 60))).free is False
+    assert free_capacity([held(ON_FIRST)], setting, host(gpu(0, 60))).free is False
 
 
 def test_what_the_servers_may_still_take_is_not_free() -> None:
-    found = room([held(ON_FIRST, utilization=0.7)], SMALL, host(gpu(0, 60)))
+    found = free_capacity([held(ON_FIRST, utilization=0.7)], SMALL, host(gpu(0, 60)))
 
     assert found.free is False
     assert "beside the 0.7 of theirs" in found.why
 
 
 def test_another_gpu_that_is_free_is_no_room_for_one_that_is_made_alike() -> None:
-    assert room([held(ON_FIRST)], SMALL, host(gpu(0, 5), gpu(1, 80))).free is False
+    assert free_capacity([held(ON_FIRST)], SMALL, host(gpu(0, 5), gpu(1, 80))).free is False
 
 
 def test_every_gpu_that_the_setting_takes_must_have_room() -> None:
     both: Setting = {"gpu_memory_utilization": 0.4, "tensor_parallel_size": 2}
     two = Gpus(ids=("0", "1"))
 
-    assert room([held(two)], both, host(gpu(0, 40), gpu(1, 5))).free is False
-    assert room([held(two)], SMALL, host(gpu(0, 40), gpu(1, 5))).free is True
-    assert room([held(Gpus(all=True))], both, host(gpu(0, 40), gpu(1, 40))).free is True
+    assert free_capacity([held(two)], both, host(gpu(0, 40), gpu(1, 5))).free is False
+    assert free_capacity([held(two)], SMALL, host(gpu(0, 40), gpu(1, 5))).free is True
+    assert free_capacity([held(Gpus(all=True))], both, host(gpu(0, 40), gpu(1, 40))).free is True
 
 
 def test_a_gpu_is_known_by_its_uuid_too() -> None:
-    assert room([held(Gpus(ids=("GPU-1a",)))], SMALL, host(gpu(0, 5), gpu(1, 40))).free is True
+    assert free_capacity([held(Gpus(ids=("GPU-1a",)))], SMALL, host(gpu(0, 5), gpu(1, 40))).free is True
 
 
 @pytest.mark.parametrize(
@@ -167,14 +176,14 @@ def test_a_gpu_is_known_by_its_uuid_too() -> None:
     ],
 )
 def test_a_gpu_that_nobody_can_look_at_is_not_room(gpus: Gpus, known: Host, why: str) -> None:
-    found = room([held(gpus)], SMALL, known)
+    found = free_capacity([held(gpus)], SMALL, known)
 
     assert found.free is None
     assert why in found.why
 
 
 def test_a_server_like_one_that_is_pinned_to_cpus_has_no_room_beside_it() -> None:
-    found = room([held(cpus="0-3")], {}, host())
+    found = free_capacity([held(cpus="0-3")], {}, host())
 
     assert found.free is False
     assert "pinned to its CPUs 0-3" in found.why
@@ -191,25 +200,25 @@ def test_a_server_like_one_that_is_pinned_to_cpus_has_no_room_beside_it() -> Non
     ],
 )
 def test_the_host_must_have_the_memory_to_spare(one: Holding, free: bool | None) -> None:
-    assert room([one], {}, host(memory=64 * GIB)).free is free
+    assert free_capacity([one], {}, host(memory=64 * GIB)).free is free
 
 
 def test_a_host_that_cannot_be_looked_at_has_no_known_room() -> None:
-    found = room([held()], {}, Host(why="the Engine is on another host, tcp://gpu7:2376"))
+    found = free_capacity([held()], {}, Host(why="the Engine is on another host, tcp://gpu7:2376"))
 
     assert found.free is None
     assert "gpu7" in found.why
 
 
 def test_one_server_without_room_beside_it_decides() -> None:
-    found = room([held(name="a"), held(name="b", memory=None), held(name="c", cpus="1")], {}, host())
+    found = free_capacity([held(name="a"), held(name="b", memory=None), held(name="c", cpus="1")], {}, host())
 
     assert found.free is False
     assert "a server like c is pinned" in found.why
 
 
 def test_no_server_is_no_room() -> None:
-    assert room([], {}, host()).free is None
+    assert free_capacity([], {}, host()).free is None
 
 
 @pytest.mark.parametrize(
@@ -230,13 +239,13 @@ def test_a_setting_that_needs_more_gpus_than_the_container_has_is_named_with_the
     setting: Setting = {"tensor_parallel_size": 4}
     known = host(gpu(0, 1), gpu(1, 1))
 
-    assert "needs 4 GPUs, and vllm has 2" in too_few(parsed(host=asked(2)), setting, known)
-    assert "--gpus" in too_few(parsed(host=asked(-1)), setting, known)
+    assert "needs 4 GPUs, and vllm has 2" in gpu_shortage(parsed(host=asked(2)), setting, known)
+    assert "--gpus" in gpu_shortage(parsed(host=asked(-1)), setting, known)
 
 
 @pytest.mark.parametrize("options", [asked(4), {}, asked(0, "MIG-7f")], ids=["enough", "none", "not known"])
 def test_gpus_are_too_few_only_where_they_are_known_to_be(options: Json) -> None:
-    assert too_few(parsed(host=options), {"tensor_parallel_size": 4}, host(gpu(0, 1))) == ""
+    assert gpu_shortage(parsed(host=options), {"tensor_parallel_size": 4}, host(gpu(0, 1))) == ""
 
 
 @pytest.mark.parametrize(
@@ -250,22 +259,22 @@ def test_gpus_are_too_few_only_where_they_are_known_to_be(options: Json) -> None
     ],
 )
 def test_only_what_runs_here_can_be_looked_at(address: str, local: bool) -> None:
-    assert here(address) is local
+    assert is_local(address) is local
 
 
 async def test_a_host_is_not_asked_for_gpus_that_no_server_has() -> None:
-    found = await look("", [parsed()])
+    found = await measure_host("", [parsed()])
 
     assert found.gpus is None
     assert found.memory
-    assert (await look("tcp://gpu7:2376", [parsed()])).memory is None
+    assert (await measure_host("tcp://gpu7:2376", [parsed()])).memory is None
 
 
 async def test_a_limit_is_what_a_server_may_need() -> None:
     nobody = DockerClient(host="unix:///nowhere/docker.sock")
     limited = parsed(host={"Memory": 3 * GIB, "CpusetCpus": "0"})
 
-    found = await holding(limited, nobody, {"gpu_memory_utilization": 0.5})
+    found = await measure_holding(limited, nobody, {"gpu_memory_utilization": 0.5})
 
     assert (found.name, found.limit, found.cpus, found.utilization) == ("vllm", 3 * GIB, "0", 0.5)
-    assert (await holding(parsed(), nobody, {})).memory is None
+    assert (await measure_holding(parsed(), nobody, {})).memory is None

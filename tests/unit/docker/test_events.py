@@ -38,7 +38,7 @@ def test_any_line_is_an_event_or_a_reason_to_look(lines: list[bytes]) -> None:
     heard = ObservedEvents()
     for line in lines:
         event = event_or_resync(line)
-        heard.take(event)
+        heard.record(event)
 
         since = just_after(event)
         assert since is None or len(since) < 30

@@ -1,11 +1,11 @@
-"""A GPU's memory comes back some time after its server has ended: it is waited for."""
+"""The end of a server waits until the driver has freed its GPU memory."""
 
 from pathlib import Path
 
 import pytest
 
-from actuators.docker.gpu_release import freed
 from actuators.docker.spec import ContainerSpec
+from actuators.docker.stop import wait_for_gpu_memory
 
 GPU = ContainerSpec.parse({"HostConfig": {"DeviceRequests": [{"Count": -1, "Capabilities": [["gpu"]]}]}})
 SMI = """#!/bin/sh
@@ -30,26 +30,28 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def test_it_is_waited_for_until_no_more_comes_back(smi: Path) -> None:
-    await freed("", GPU, every_s=0.01)
+async def test_waits_until_no_more_memory_is_freed(smi: Path) -> None:
+    await wait_for_gpu_memory("", GPU, every_s=0.01)
 
     assert asked(smi) == 5  # 60000, 40000, 20000, 1000 and 1000 again
 
 
-async def test_it_is_not_waited_for_longer_than_allowed(smi: Path) -> None:
-    await freed("", GPU, every_s=3600, within_s=1)
+async def test_waits_no_longer_than_the_limit(smi: Path) -> None:
+    await wait_for_gpu_memory("", GPU, every_s=3600, within_s=1)
 
     assert asked(smi) == 1
 
 
 @pytest.mark.parametrize(("host", "spec"), [("tcp://10.0.0.7:2376", GPU), ("", ContainerSpec.parse({}))])
-async def test_there_is_nothing_to_wait_for(smi: Path, host: str, spec: ContainerSpec) -> None:
-    await freed(host, spec)
+async def test_does_not_wait_without_a_gpu_or_for_another_host(
+    smi: Path, host: str, spec: ContainerSpec
+) -> None:
+    await wait_for_gpu_memory(host, spec)
 
     assert asked(smi) == 0
 
 
-async def test_without_nvidia_smi_nobody_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_does_not_wait_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    await freed("", GPU, within_s=3600)
+    await wait_for_gpu_memory("", GPU, within_s=3600)

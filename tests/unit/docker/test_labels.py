@@ -14,9 +14,9 @@ SITE = Site(target="chat", state_dir=Path("/var/lib/trimtab/chat"), epoch=3)
 def test_labels_say_whose_which_and_with_what_setting() -> None:
     server = Server(name="chat-r3", setting={"max_num_seqs": 8, "hf_token": "secret"}, like="chat-r2")
 
-    labels = docker_labels.labels_of(SITE, server)
+    labels = docker_labels.server_labels(SITE, server)
 
-    assert labels | docker_labels.ours(SITE) == labels
+    assert labels | docker_labels.site_labels(SITE) == labels
     assert labels[docker_labels.SERVER] == "chat-r3"
     assert labels[docker_labels.LIKE] == "chat-r2"
     assert labels[docker_labels.EPOCH] == "3"
@@ -33,14 +33,14 @@ def test_labels_say_whose_which_and_with_what_setting() -> None:
     ids=["target", "state_dir"],
 )
 def test_two_sites_share_neither_labels_nor_names(other: Site) -> None:
-    assert docker_labels.ours(SITE) != docker_labels.ours(other)
+    assert docker_labels.site_labels(SITE) != docker_labels.site_labels(other)
     assert docker_labels.container_name(SITE, "chat-r3") != docker_labels.container_name(other, "chat-r3")
 
 
 def test_a_newer_daemon_finds_what_an_older_one_has_made() -> None:
     newer = Site(target="chat", state_dir=SITE.state_dir, epoch=4)
 
-    assert docker_labels.ours(newer) == docker_labels.ours(SITE)
+    assert docker_labels.site_labels(newer) == docker_labels.site_labels(SITE)
     assert docker_labels.container_name(newer, "chat-r3") == docker_labels.container_name(SITE, "chat-r3")
 
 
