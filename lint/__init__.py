@@ -1,1 +1,1 @@
-"""Advice on a vLLM command line without a server: the rules, their order, and the advice made of both."""
+"""Advice on a vLLM command line without a server: rules, their precedence, and the resulting advice."""

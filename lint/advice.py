@@ -1,7 +1,7 @@
-"""What an expert says about one case: findings in order of urgency, and the changes that follow. Pure.
+"""Advice on one deployment: findings in order of urgency, and the changes to make. Pure.
 
-Two findings that want different values of one knob are never both followed, and a change that would bring
-a new error is left out.
+Of two findings that want different values of one knob, only one is followed. A change that would bring a new
+error takes along the change that prevents it, or is shown as a note.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ STEPS = 6  # of one rule that corrects itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """`findings`: errors first, within a severity the most urgent first. `to` and `env`: what to change."""
+    """`findings`: errors first; within a severity, the most urgent first. `to` and `env`: the changes."""
 
     findings: tuple[Finding, ...] = ()
     outranked: tuple[Outranked[Finding], ...] = ()
@@ -170,7 +170,7 @@ def _as_note(finding: Finding, error: str) -> Finding:
 
 
 def _errors_first(heard: Ordered[Finding]) -> tuple[list[Finding], list[Outranked[Finding]]]:
-    """Nothing outranks what keeps the server from starting, but another such thing."""
+    """Restore errors that only a non-error outranks."""
     grave = {finding.rule for finding in heard.kept if finding.severity == "error"}
     back = [lost for lost in heard.outranked if lost.what.severity == "error" and lost.by not in grave]
     return (
@@ -180,7 +180,7 @@ def _errors_first(heard: Ordered[Finding]) -> tuple[list[Finding], list[Outranke
 
 
 def rows(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> list[dict[str, Any]]:
-    """One row for each knob or variable that changes, as JSON; one without a knob where none does."""
+    """One JSON row for each changed knob or variable; a single row without a knob if there is no change."""
     common = {"rule": finding.rule, "class": finding.klass, "severity": finding.severity}
     told = {
         "why": finding.why,
@@ -207,7 +207,7 @@ def _linted(case: Deployment, lints: Iterable[LintRule]) -> list[Finding]:
 
 
 def _distinct(findings: Iterable[Finding]) -> list[Finding]:
-    """What two lints say in the same words is said once."""
+    """Findings without those that repeat the rule, the change and the sentence of an earlier one."""
     kept: list[Finding] = []
     for finding in findings:
         if not any(_key(finding) == _key(one) and finding.why == one.why for one in kept):
@@ -216,7 +216,7 @@ def _distinct(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _settled(finding: Finding, case: Deployment, lints: Sequence[LintRule]) -> Finding:
-    """With the values that the same rule is content with, where it would go on step by step."""
+    """A finding with the values at which its own rule no longer fires, for rules that proceed in steps."""
     own = [lint for lint in lints if finding.rule in lint.rules]
     settled = finding
     for _ in range(STEPS):
@@ -275,7 +275,7 @@ def _with(case: Deployment, to: Mapping[Knob, Value], env: Mapping[str, str | No
 
 
 def _errors(case: Deployment, lints: Sequence[LintRule]) -> set[str]:
-    """The rules that say it will not start so; without the log, which is of another start."""
+    """Rules that report an error. The log is left out, because it describes another start."""
     found = {finding.rule for finding in _linted(replace(case, log=()), lints) if finding.severity == "error"}
     seqs, tokens = case.setting.get("max_num_seqs"), case.setting.get("max_num_batched_tokens")
     if isinstance(seqs, int) and isinstance(tokens, int) and tokens < seqs:

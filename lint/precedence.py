@@ -1,7 +1,7 @@
-"""The one place that says which rule is heard first, and which is not heard beside another. Pure.
+"""The precedence of rules: which rule is followed first, and which rules exclude each other. Pure.
 
-`ORDER` ranks what may be said together: the first is acted on, the others are looked at again when its
-outcome is known (one concern per suggestion). `YIELDS` names what must not be said at all beside another.
+`ORDER` ranks rules that may appear together: the first is followed, the rest are evaluated again when its
+outcome is known (one concern per suggestion). `YIELDS` lists rules that must not appear together.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ ANY = "any change"
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Rules of one rank, the most urgent first, and why they stand where they do."""
+    """Rules of one rank, the most urgent first, and the reason for the rank."""
 
     name: str
     rules: tuple[str, ...]
@@ -65,7 +65,7 @@ _SHORT_OF_KV = "the KV cache is the bottleneck"
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Beside one of `to` none of `rules` is heard."""
+    """If one of `to` is kept, all of `rules` are dropped."""
 
     rules: tuple[str, ...]
     to: tuple[str, ...]
@@ -159,7 +159,7 @@ def _contradicts(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
 
 
 def _changes(one: S) -> bool:
-    """A finding may change the environment alone."""
+    """True if it changes a knob or, for a finding, the environment."""
     return bool(one.to or getattr(one, "env", {})) and one.klass != "note"
 
 
@@ -168,7 +168,10 @@ _FIRST = {band.name: _PLACES[band.rules[0]] for band in ORDER}
 
 
 def _rank(one: S) -> tuple[float, bool]:
-    """A rule that is not in the table comes last of its kind: a mitigation before all optimisations."""
+    """The rank of a rule.
+
+    A rule outside the table comes last of its kind: a mitigation before all optimisations.
+    """
     if one.rule in _PLACES:
         # A known rule may change something in one case and only say something in another.
         said_only = not _changes(one) and _PLACES[one.rule] >= _FIRST["memory ran out"]

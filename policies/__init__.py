@@ -1,1 +1,1 @@
-"""What an expert would change: one file a policy, each pure."""
+"""The policies: one file each, pure. A policy turns a reading of a server into proposals."""

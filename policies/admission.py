@@ -1,4 +1,4 @@
-"""How many requests run at once: more while a queue waits and KV cache is free, fewer while it thrashes."""
+"""Size the number of concurrent requests: up while requests queue and KV is free, down on preemptions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -42,9 +42,9 @@ TRIAGE = "production triage guide and vLLM 0.32 config/scheduler.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Rules Q1, Q2, K1, K2 and K3: pressure on the KV cache outranks the length of the queue.
+    """Rules Q1, Q2, K1, K2 and K3: pressure on the KV cache outranks the queue.
 
-    Between `kv_free_below_ratio` and `kv_full_above_ratio` neither direction is taken.
+    Between `kv_free_below_ratio` and `kv_full_above_ratio` the policy proposes neither direction.
     """
 
     queue_at_least: float = 1.0  # requests that wait, in both halves of the window
@@ -79,7 +79,7 @@ class Admission:
         return (answer,) if answer else ()
 
     def _full(self, reading: Reading, context: Context) -> bool:
-        """In both halves of the window, of what the watermark leaves to be given away."""
+        """True if the cache, less the watermark's share, is full in both halves of the window."""
         usage, kept_free = reading.kv_usage, min(1.0, read_number(context.setting, WATERMARK) or 0.0)
         above = self.kv_full_above_ratio * (1 - kept_free)
         return usage is not None and min(usage.early, usage.late) > above
@@ -102,7 +102,7 @@ class Admission:
         return tuple(answer for answer in answers if answer)
 
     def _watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
-        """The gentlest remedy: keep a little of the cache free when admitting."""
+        """The mildest remedy: keep a small share of the cache free on admission."""
         value = context.setting.get(WATERMARK)
         known = KNOBS[WATERMARK].in_version(reading.facts.get("version"))
         current = float(value) if isinstance(value, (int, float)) else 0.0
@@ -215,7 +215,7 @@ class Admission:
 
 
 def _thrash(reading: Reading) -> str:
-    """What presses comes first."""
+    """A summary of preemptions and cache usage, the pressing one first."""
     full = f"KV cache {reading.kv_usage.mean:.0%} full" if reading.kv_usage else ""
     rate = reading.preemptions_per_s
     if rate is None or not has_preemptions(reading):
@@ -226,7 +226,7 @@ def _thrash(reading: Reading) -> str:
 
 
 def _cache(reading: Reading) -> tuple[Measured, Measured]:
-    """What presses comes first."""
+    """Preemptions and cache usage as evidence, the pressing one first."""
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
     full: Measured = ("kv_usage_high", usage.high if usage else None, "ratio")
     thrash: Measured = ("preemptions", preemptions.mean if preemptions else None, "1/s")

@@ -1,4 +1,4 @@
-"""The longest request that is accepted: shorter where the KV cache is short and nobody sends such ones."""
+"""Lower the maximum request length where the KV cache is short and no request is nearly that long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ LENGTH = "max_model_len"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextLength:
-    """Rule L1. Always a person's decision: requests that were accepted before are refused."""
+    """Rule L1, always gated: requests that were accepted before are refused."""
 
     p99_series: str = "request_tokens_p99"  # of the reading's series: prompt and answer together
     longest_series: str = "request_tokens_max"  # over days, not minutes

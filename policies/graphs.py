@@ -1,4 +1,4 @@
-"""Compilation and CUDA graphs: on where they were turned off, and captured for the batches that run."""
+"""Turn compilation and CUDA graphs on where they are off, and capture graphs for the batches that run."""
 
 import json
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ DEBUGGING = ("CUDA_LAUNCH_BLOCKING", "VLLM_TRACE_FUNCTION")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graphs:
-    """Rules G1, G2 and G3. Graphs take memory: after an OOM nothing here asks for more of them."""
+    """Rules G1, G2 and G3. Graphs take memory: after an OOM the policy proposes no more of them."""
 
     debugging: bool = False  # G1 and G3 are silent: somebody wants it slow and plain
     tail_ratio: float = 3.0  # G2: ITL p99 over p50
@@ -59,7 +59,7 @@ class Graphs:
         return (answer,) if answer else ()
 
     def _larger(self, reading: Reading, context: Context) -> Proposal | None:
-        """Batches above the largest graph run without one: an ITL cliff."""
+        """Batches above the largest captured size run without a graph: a step in ITL."""
         least = self.requests_at_least
         late = misses_objective(reading.itl, context.slo.itl, least)
         spikes = late or has_long_tail(reading.itl, self.tail_ratio, least)
@@ -89,7 +89,7 @@ class Graphs:
     def _captured(
         self, reading: Reading, context: Context
     ) -> tuple[int | None, dict[Knob, Value], dict[Knob, Value]]:
-        """The largest graph, what would cover what ran, and what is assumed of now."""
+        """The largest captured size, the size that covers the peak batch, and the assumed present value."""
         setting, peak = context.setting, reading.running.high
         seqs = find_max_num_seqs(setting, reading)
         default = min(2 * seqs, DEFAULT_LARGEST)
@@ -146,7 +146,7 @@ def _default_level(reading: Reading, context: Context) -> Proposal | None:
 
 
 def _lowered(setting: Setting) -> tuple[dict[Knob, Value], list[str]]:
-    """The flags that ask for less than the default, with what takes that back; and what they say."""
+    """The flags below the default, with the values that restore it, and their description."""
     to: dict[Knob, Value] = {}
     told: list[str] = []
     if str(setting.get(LEVEL)).removeprefix("O") in {"0", "1"}:

@@ -1,4 +1,4 @@
-"""A GPU that waits for the host: more API servers, async scheduling; or merely little to do."""
+"""Relieve a GPU that waits for the host: more API servers, async scheduling; or report low load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,7 +128,7 @@ class HostBound:
 
 
 def _goes_with_async(setting: Setting) -> bool:
-    """Combinations of which vLLM says that they do not work are left alone."""
+    """False for speculation methods that vLLM documents as incompatible with async scheduling."""
     if (positive_int(setting, "pipeline_parallel_size") or 1) > 1 or setting.get("enable_dbo"):
         return False
     if setting.get("distributed_executor_backend") not in {None, "mp", "uni"}:

@@ -1,4 +1,4 @@
-"""Long prompts among short ones: chunks of the long are capped, so that the short pass them."""
+"""Cap the prefill chunks of long prompts so that short prompts can overtake them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ LEAST = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongPrompts:
-    """Rule P4. Warm: the compile cache stays valid, unlike with another token budget."""
+    """Rule P4. A warm knob: unlike a new token budget, it keeps the compile cache valid."""
 
     p50_series: str = "prompt_tokens_p50"  # of the reading's series
     p99_series: str = "prompt_tokens_p99"

@@ -1,4 +1,4 @@
-"""How much of the GPU vLLM takes: more while the KV cache is the bottleneck, less once memory ran out."""
+"""Size vLLM's share of GPU memory: raise it while the KV cache is the bottleneck, lower it after an OOM."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ SOURCE = "vLLM optimization guide (preemption), vLLM 0.32 config/cache.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryShare:
-    """Rules M1, M2 and M3. After an OOM in a change nothing here ever takes more memory."""
+    """Rules M1, M2 and M3. After a change that ran out of memory, the policy never proposes more memory."""
 
     step_ratio: float = 0.02  # M1: of the GPU's memory, in one step
     wide_step_ratio: float = 0.05  # M3
@@ -99,7 +99,7 @@ class MemoryShare:
         )
 
     def _unseen(self, reading: Reading, share: float) -> Proposal | None:
-        """Where nobody says what of the GPU is free: a small share is only pointed at."""
+        """A note on a small share where free GPU memory is not reported."""
         if share >= self.small_below_ratio:
             return None
         why = f"{_pressed(reading)} while vLLM takes only {share:.0%} of the GPU's memory ({SHARE} {share:g})"
@@ -110,7 +110,7 @@ class MemoryShare:
         return build_note("M1", reading, why, advice, SOURCE, *_cache(reading))
 
     def ceiling(self, context: Context) -> float:
-        """As far as the share may rise here."""
+        """The highest share allowed on this server."""
         bound = context.bounds.get(SHARE)
         highest = bound.max if bound and bound.max is not None else self.ceiling_ratio
         return min(highest, self.moe_ceiling_ratio if _moe(context) else self.utmost_ratio)
@@ -138,7 +138,7 @@ class MemoryShare:
         return None
 
     def _back_offs(self, reading: Reading, context: Context) -> list[_Change]:
-        """The share first, then fewer sequences, then (a person's decision) shorter contexts."""
+        """The memory share first, then fewer sequences, then (gated) a shorter context."""
         share = None if context.setting.get(BYTES) is not None else find_memory_share(reading, context)
         bound = context.bounds.get(SHARE)
         chain: list[_Change] = [
@@ -170,7 +170,7 @@ def _oom(reading: Reading) -> str:
 
 
 def _pressed(reading: Reading) -> str:
-    """What presses comes first; M1 and M3 wanted one of the two."""
+    """Why the cache is short, the pressing signal first. M1 and M3 require one of the two."""
     rate, usage = reading.preemptions_per_s, reading.kv_usage
     thrash = [f"{rate.mean:.2f} preemptions/s"] if rate and has_preemptions(reading) else []
     full = [f"a KV cache {usage.mean:.0%} full"] if usage else []
@@ -183,7 +183,7 @@ def _evidence(reading: Reading, used: float | None) -> tuple[Evidence, ...]:
 
 
 def _cache(reading: Reading) -> tuple[Measured, Measured]:
-    """What presses comes first."""
+    """Preemptions and cache usage as evidence, the pressing one first."""
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
     full: Measured = ("kv_usage", usage.mean if usage else None, "ratio")
     thrash: Measured = ("preemptions", preemptions.mean if preemptions else None, "1/s")

@@ -1,4 +1,4 @@
-"""KV offloading to host memory: off where contexts are short and the GPU's own cache has room."""
+"""Turn KV offloading to host memory off where contexts are short and the GPU's own cache has capacity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ OFFLOAD = "kv_offloading_size"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offloading:
-    """Rule O1. Long contexts, or a cache that is short of room, keep it."""
+    """Rule O1. It does not fire with long contexts or a nearly full cache."""
 
     length_series: str = "request_tokens_p99"  # of the reading's series: prompt and answer together
     short_below: float = 8192.0  # tokens; by the series, else by max_model_len

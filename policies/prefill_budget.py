@@ -27,10 +27,11 @@ SOURCE = "vLLM optimization guide (chunked prefill): small budgets favour ITL, l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillBudget:
-    """Rules P1, P2 and P3. They pull against each other, so one policy owns them.
+    """Rules P1, P2 and P3. They pull in opposite directions, so one policy owns them.
 
-    A latency is *over* when more requests are late than its objective allows, and *fine* when at most
-    `fine_ratio` of those are: in between it neither asks for a step nor lets one be taken at its cost.
+    A latency misses its objective when more requests are late than the objective allows. It has headroom when
+    at most `fine_ratio` of that share is late. In between, the latency neither asks for a step nor permits
+    one at its expense.
     """
 
     requests_at_least: int = 20  # behind each latency
@@ -89,14 +90,14 @@ class PrefillBudget:
         return latency if latency and latency.count >= self.requests_at_least else None
 
     def _fine(self, latency: Latency | None, objective: Objective | None) -> bool:
-        """Nothing promised is nothing at stake; promised and not measured is not fine."""
+        """True without an objective; False if there is one and the latency is not measured."""
         if objective is None:
             return True
         late = latency.over_slo if latency else None
         return late is not None and late <= self.fine_ratio * (1 - objective.share)
 
     def _tail(self, latency: Latency, objective: Objective | None) -> bool:
-        """A tail that stays under the objective is nobody's problem."""
+        """A long tail below the objective needs no change."""
         harmless = objective is not None and latency.p99 <= objective.under_s
         return _tails(latency, self.tail_ratio) and not harmless
 
@@ -161,7 +162,7 @@ class PrefillBudget:
 
 
 def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
-    """The flag that binds, its value, and how far it may rise: scheduled tokens stay within batched."""
+    """The flag that binds, its value, and its limit: scheduled tokens never exceed batched tokens."""
     batched = find_token_budget(context.setting, reading)
     scheduled = positive_int(context.setting, SCHEDULED)
     if scheduled is not None and scheduled < batched:
@@ -170,18 +171,16 @@ def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
 
 
 def _sure(reading: Reading, context: Context, knob: Knob) -> tuple[ChangeClass, str]:
-    """Where neither the flag nor the GPU is known, the default is a guess: a person decides."""
-    known = positive_int(context.setting, knob) is not None or any(
-        gpu.memory_total_mib for gpu in reading.gpus
-    )
+    """False if neither the flag nor the GPU is known: the default is a guess, and the change is gated."""
+    known = positive_int(context.setting, knob) is not None or any(gpu.memory_total_mib for gpu in reading.gpus)
     return ("auto", "") if known else ("gated", " (a guess: neither the flag nor the GPU is known)")
 
 
 def _prompts_are_behind(reading: Reading, late: float) -> bool:
-    """Whether steps with prompts in them can be half of the late ones, a share `late` of all.
+    """True if steps that carry prompts can be half of the late steps, a share `late` of all steps.
 
-    A second has answer tokens / running steps, and at most prompt tokens / LEAST of them carry a prompt that
-    counts.
+    A second has answer tokens / running steps, and at most prompt tokens / LEAST of them carry a significant
+    prompt.
     """
     prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
     if prompts is None or prompts.mean <= 0:
@@ -191,7 +190,7 @@ def _prompts_are_behind(reading: Reading, late: float) -> bool:
 
 
 def _decoding(reading: Reading, late: str) -> Proposal:
-    """Decode-bound: a fact, for which no step of the budget helps."""
+    """A note that the server is decode-bound: no change of the token budget helps."""
     rates = (reading.prompt_tokens_per_s, reading.generation_tokens_per_s)
     prompts, answers = (rate.mean if rate else 0.0 for rate in rates)
     why = (
@@ -225,7 +224,7 @@ def _tail(name: str, latency: Latency) -> str:
 
 
 def _latencies(reading: Reading, first: str) -> list[Measured]:
-    """The one that asks for the step, then the other."""
+    """The latency that asks for the step, then the one that pays for it."""
     both = sorted((("ttft", reading.ttft), ("itl", reading.itl)), key=lambda named: named[0] != first)
     numbers: list[Measured] = []
     for name, latency in both:

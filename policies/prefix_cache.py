@@ -1,4 +1,4 @@
-"""Prefix caching: on where it was turned off; said where it is on and never hits."""
+"""Turn prefix caching on where it is off; report where it is on and never hits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SOURCE = "vLLM 0.32 config/cache.py: on for all generative models"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCache:
-    """Rules X1 and X2. What vLLM turned off by itself stays off: the model cannot."""
+    """Rules X1 and X2. Prefix caching that vLLM itself turned off stays off: the model lacks it."""
 
     hits_below_ratio: float = 0.01  # X2: of the prompt tokens looked up
     prompt_tokens_at_least: float = 20_000.0  # X2: computed in the window; fewer say nothing

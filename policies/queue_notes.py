@@ -1,4 +1,4 @@
-"""What can only be said of a queue: that it is long, that it stalls, that it takes more machines."""
+"""Report queues that no knob can fix: a critical backlog, a stall, a lack of replicas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,7 +124,10 @@ class QueueNotes:
         return build_note("N1", reading, why, advice, TRIAGE, _kv(reading), ("late", late, "ratio"))
 
     def _exhausted(self, reading: Reading, context: Context) -> bool:
-        """Nothing that admits more may move: the caches' share when they are full, else cap and budget."""
+        """True if no knob that admits more can move.
+
+        A full cache needs a larger memory share; otherwise the cap and the token budget count.
+        """
         knobs = (SEQS, ACTIVE, BUDGET, SCHEDULED, SHARE)
         if was_reversed_recently(
             reading, context, knobs, upwards=True, settle_s=self.settle_s
@@ -158,7 +161,7 @@ def _default_cap(reading: Reading, context: Context) -> SequenceCap:
 
 
 def _prefill(reading: Reading) -> list[str]:
-    """Prompts that take most of what is computed: they are what the queue waits for."""
+    """Prompts that take most of the computation, and so hold up the queue."""
     prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
     if prompts is None or answers is None or not _prefills(reading):
         return []
@@ -167,7 +170,7 @@ def _prefill(reading: Reading) -> list[str]:
 
 
 def _prefills(reading: Reading) -> bool:
-    """Most of the work is, or may be, prefill."""
+    """True if most of the work is, or may be, prefill."""
     prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
     return prompts is None or answers is None or prompts.mean >= PREFILL_RATIO * answers.mean
 

@@ -1,4 +1,4 @@
-"""Speculative decoding that does not pay: drafts that are rejected, or batches too large to gain."""
+"""Reduce speculative decoding that does not pay: rejected drafts, or batches too large to gain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FLAGS = ("speculative_config", "spec_method", "spec_model", TOKENS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Rule SD1. Fewer tokens are gated: with some methods and kernels the answers differ. Off is advice."""
+    """Rule SD1. Fewer draft tokens are gated, because answers can differ; turning it off is a note."""
 
     acceptance_series: str = "spec_acceptance_ratio"  # of the reading's series: accepted over drafted tokens
     low_below_ratio: float = 0.5
@@ -62,7 +62,7 @@ class Speculation:
         return (found,)
 
     def _to(self, context: Context, given: Sequence[Knob], accepted: float | None) -> dict[Knob, Value]:
-        """Half the drafted tokens where some are of use, else every flag of it taken out."""
+        """Half the draft tokens if some are useful, else all flags of speculation removed."""
         tokens = positive_int(context.setting, TOKENS) or 0
         fewer = tokens // 2
         some = accepted is not None and accepted >= self.useless_below_ratio

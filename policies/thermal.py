@@ -1,4 +1,4 @@
-"""A GPU that slows itself down: nothing that is measured on it is evidence, so every change waits."""
+"""Hold every change while a GPU throttles: measurements on it are no evidence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ POWER_CAP = {0x4: "software power cap"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thermal:
-    """Rule T1. Precedence lets nothing else be proposed while it speaks."""
+    """Rule T1. While it fires, its precedence holds all other proposals."""
 
     hot_at_c: float = 80.0
     power_cap_counts: bool = False  # a busy data-centre GPU reaches its power cap by design

@@ -1,4 +1,4 @@
-"""The checks of a command line, one module for each subject; each module lists its own in `LINTS`."""
+"""The checks of a command line, one module for each subject; `LINTS` of a module lists its checks."""
 
 from importlib import import_module
 from pkgutil import iter_modules

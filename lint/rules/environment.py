@@ -1,4 +1,4 @@
-"""What the environment and the doors of the server say: rules U1, U2, U3 and R1."""
+"""Environment variables and network exposure: rules U1, U2, U3 and R1."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -152,7 +152,7 @@ def _security(why: str, expects: str) -> Finding:
 
 
 def _public(host: str) -> bool:
-    """Whether an address that was given reaches beyond this machine. A name is not looked up."""
+    """True if the address reaches beyond this machine. Names are not resolved."""
     try:
         return not ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

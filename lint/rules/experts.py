@@ -1,4 +1,4 @@
-"""Experts and latent attention: D6, D7 and D8."""
+"""Mixtures of experts and latent attention: rules D6, D7 and D8."""
 
 from collections.abc import Iterable
 
@@ -73,7 +73,7 @@ def _latent(case: Deployment) -> Iterable[Finding]:
 
 
 def _shared_out(case: Deployment, model: Model) -> Iterable[Finding]:
-    """Where data parallel would not hold the weights: the KV cache can be shared out within TP."""
+    """The KV cache split within TP, where data parallelism would not hold the weights."""
     now, took = layout(case), fit(case)
     few = case.concurrency is not None and case.concurrency <= FEW
     if took is None or took.fits is False or now.tp < LATENT or few or not sparse(case) or now.pp > 1:

@@ -1,6 +1,6 @@
-"""What this vLLM would not take of the command line: rule V1.
+"""Flags that this vLLM rejects: rule V1.
 
-Flags that are gone, not there yet, or never were; values out of their domain; flags that do not go together.
+Flags that are removed, not yet available or unknown; values out of their domain; flags that conflict.
 """
 
 import json
@@ -32,7 +32,7 @@ def _flag(knob: Knob) -> str:
 
 
 def _gone(case: Deployment) -> Iterable[Finding]:
-    """Where the version is not known, what no version of today takes is told as a warning."""
+    """Removed flags. If the version is unknown, a flag that no current version takes is a warning."""
     drafts = _drafts(case)
     for knob, value in case.setting.items():
         replaced = RENAMED.get(knob)
@@ -50,7 +50,7 @@ def _gone(case: Deployment) -> Iterable[Finding]:
 
 
 def _drafts(case: Deployment) -> dict[Knob, Value]:
-    """What the two old flags of a draft model say as one, where both are given and nothing else."""
+    """`speculative_config` for the two old flags of a draft model, if both are given and nothing else."""
     model, tokens = text(case, DRAFT), positive_int(case.setting, DRAFT_TOKENS)
     if not model or tokens is None or "speculative_config" in case.setting or model.startswith("["):
         return {}
@@ -59,7 +59,7 @@ def _drafts(case: Deployment) -> dict[Knob, Value]:
 
 
 def _whole(case: Deployment, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
-    """The same, with what belongs into JSON that is given written into it."""
+    """The same changes, with keys of a JSON flag that is given written into its JSON."""
     written = dict(to)
     for knob, value in to.items():
         first, dot, rest = knob.partition(".")
@@ -83,7 +83,7 @@ def _not_yet(case: Deployment) -> Iterable[Finding]:
 
 
 def _unknown(case: Deployment) -> Iterable[Finding]:
-    """Typing errors. Other releases than that of the list may know more: there it is a warning."""
+    """Unknown flags. Other releases than the listed one may know more, so there they are warnings."""
     for knob in case.setting:
         name = knob.partition(".")[0]
         if name in FLAGS or name in KNOBS or name in RENAMED or _short_for(name):
@@ -100,7 +100,8 @@ def _unknown(case: Deployment) -> Iterable[Finding]:
 
 
 def _carried(case: Deployment, knob: str, name: str) -> dict[str, Value]:
-    """The value under the right name, where no more than a letter or two was mistyped and it can take it."""
+    """The value under the corrected name, if only a letter or two is mistyped and the flag takes the value.
+    """
     typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
     if not typo or typo[0] in case.setting or typo[0] not in KNOBS:
         return {}
@@ -109,7 +110,7 @@ def _carried(case: Deployment, knob: str, name: str) -> dict[str, Value]:
 
 
 def _short_for(name: str) -> bool:
-    """The parser takes the beginning of a flag where no other begins so."""
+    """True for an unambiguous prefix of a flag, which the parser accepts."""
     return len([flag for flag in FLAGS if flag.startswith(name)]) == 1
 
 
@@ -130,7 +131,7 @@ def _misfits(case: Deployment) -> Iterable[Finding]:
 
 
 def _counted(facts: KnobFacts, value: Value) -> Value:
-    """The number that `8k` means, where vLLM wants it written out."""
+    """The number that `8k` means, for a flag that vLLM wants as a plain number."""
     short = _SHORT_NUMBER.fullmatch(value) if isinstance(value, str) and facts.type == "int" else None
     number = int(short[1]) * _FACTORS[short[2]] if short else None
     return None if number is None or facts.misfit(number) else number

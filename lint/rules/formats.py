@@ -1,4 +1,4 @@
-"""Formats of the weights that this vLLM does not read, or not beside this model: rule V1."""
+"""Weight formats that this vLLM does not read, or not for this model: rule V1."""
 
 import re
 from collections.abc import Iterable
@@ -55,7 +55,7 @@ _GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
 
 
 def _format(case: Deployment) -> str:
-    """`gguf` or `bitsandbytes` where a flag or the model's name says so."""
+    """`gguf` or `bitsandbytes`, if a flag or the model's name shows it."""
     for knob in ("quantization", "load_format"):
         if text(case, knob).lower() in PLUGINS:
             return text(case, knob).lower()
@@ -91,7 +91,7 @@ def _unknown(case: Deployment) -> Iterable[Finding]:
 
 
 def _unlike(case: Deployment) -> Iterable[Finding]:
-    """Another method than the checkpoint's is refused."""
+    """VLLM refuses a method that differs from the checkpoint's."""
     given, model = text(case, "quantization"), case.model
     family = next((one for one in FAMILIES if given in one), None)
     if family is None or model is None or model.quantization not in {"awq", "gptq"}:
@@ -107,7 +107,7 @@ def _unlike(case: Deployment) -> Iterable[Finding]:
 
 
 def _plain(case: Deployment) -> Iterable[Finding]:
-    """A checkpoint of 16 bit, as far as its name tells: nothing in it says how it is quantized."""
+    """A 16-bit checkpoint, judged by its name, contains no quantization parameters."""
     given, model = text(case, "quantization"), case.model
     if model is None or model.quantization or model.weight_bytes != SIXTEEN_BIT or given not in _CHECKPOINTS:
         return

@@ -26,7 +26,7 @@ S0 = "T4 benchmark report"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forced:
-    """An attention backend that somebody chose, and how to take that back."""
+    """A forced attention backend, and the change that unsets it."""
 
     name: str
     where: str
@@ -74,7 +74,7 @@ def _attention(case: Deployment) -> Iterable[Finding]:
 
 
 def _dead(case: Deployment, forced: _Forced) -> bool:
-    """Whether it is only wished for: later versions ignore the variable."""
+    """True if the variable has no effect: later versions ignore it."""
     return bool(forced.env) and ENVIRONMENT[VARIABLE].gone(case.version) is True
 
 
@@ -160,7 +160,7 @@ def _volta(case: Deployment) -> Iterable[Finding]:
 
 
 def _cache(case: Deployment) -> Iterable[Finding]:
-    """Turing has TRITON_ATTN alone in that release; it reads fp8 from 8.9 on, and bfloat16 from 8.0."""
+    """In that release Turing has TRITON_ATTN only, which reads fp8 from 8.9 on and bfloat16 from 8.0."""
     capability, kind = case.card.capability if case.card else None, text(case, "kv_cache_dtype")
     if case.card is None or capability is None or not since(case, READ):
         return

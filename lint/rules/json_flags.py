@@ -1,4 +1,4 @@
-"""The values of flags that take JSON: what vLLM could not read, and keys that it does not know. Rule V1."""
+"""Values of JSON flags: unreadable JSON and unknown keys. Rule V1."""
 
 import json
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def _unreadable(case: Deployment) -> Iterable[Finding]:
 
 
 def _unknown_keys(case: Deployment) -> Iterable[Finding]:
-    """Only of the release whose keys are listed: others have some more, and some less."""
+    """Unknown keys, for the release whose keys are listed; the keys of other releases differ."""
     if release(case) != RELEASE:
         return
     for flag, keys in KEYS.items():

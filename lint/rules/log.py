@@ -1,6 +1,6 @@
-"""What the lines of a vLLM server's log say about its setting, recognised word for word (rules F1 to F5, F8).
+"""Log lines of a vLLM server that show a problem of its flags (rules F1 to F5, F8).
 
-The texts are those of vLLM 0.11 to 0.33; a line that no recogniser knows says nothing.
+The patterns match vLLM 0.11 to 0.33; lines that no pattern matches are ignored.
 """
 
 import re
@@ -23,7 +23,7 @@ Says = Callable[[re.Match[str], Deployment], Finding | None]
 
 @dataclass(frozen=True, slots=True)
 class Recogniser:
-    """One text of the log. Of several lines the last one that says something counts."""
+    """One pattern of the log. Of several matching lines, the last one with a finding counts."""
 
     rule: str
     pattern: str  # compiled when there is a log to read: a command that somebody waits for has none
@@ -238,7 +238,7 @@ def _periodic(match: re.Match[str], case: Deployment) -> Finding | None:
 
 
 def _utilization(case: Deployment) -> float:
-    """As given, else vLLM's own."""
+    """gpu_memory_utilization as given, else vLLM's default."""
     given = case.setting.get(_UTILIZATION)
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return float(given)
@@ -247,7 +247,7 @@ def _utilization(case: Deployment) -> float:
 
 
 def _round_down(tokens: int) -> int:
-    """To a whole number of 1,024 tokens where there is one."""
+    """Round down to a multiple of 1,024 tokens; smaller numbers stay."""
     return tokens // 1024 * 1024 or tokens
 
 

@@ -1,4 +1,4 @@
-"""How much of the GPU vLLM takes, and how large its batches are: M4, M5, B1, B2, B3, L1 and O1."""
+"""GPU memory and batch sizes: rules M4, M5, B1, B2, B3, L1 and O1."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -59,7 +59,7 @@ def _moe(case: Deployment) -> Iterable[Finding]:
 
 
 def _most(case: Deployment) -> Iterable[Finding]:
-    """What M4 is for a mixture of experts, for all others: no source goes beyond 0.95."""
+    """M4 for dense models: no source recommends more than 0.95."""
     given = number(case, SHARE)
     if given is None or given <= MOST_SHARE or sparse(case) or case.setting.get("kv_cache_memory_bytes"):
         return
@@ -137,7 +137,7 @@ def _few(case: Deployment) -> Iterable[Finding]:
 
 
 def _least(case: Deployment) -> tuple[int, int]:
-    """Tokens and sequences that B3 and B1 ask for: no fewer than W1 would, where a profile is declared."""
+    """The tokens and sequences that B3 and B1 propose: at least those of W1, if a profile is declared."""
     profile = PROFILES.get(case.profile)
     if profile is None:
         return TOKENS_TO, SEQS_TO
@@ -209,7 +209,7 @@ def _small_steps(case: Deployment) -> Iterable[Finding]:
 
 
 def _length(case: Deployment) -> Iterable[Finding]:
-    """L1, before a start: vLLM refuses a context of which not one request fits."""
+    """L1 before a start: vLLM refuses a context length of which not one request fits."""
     took, most, plan = fit(case), longest(case), planned(case)
     if took is None or most is None or took.fits is not False:
         return

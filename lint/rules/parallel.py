@@ -1,7 +1,7 @@
-"""How the model lies on the GPUs: D1 to D5, by weights, heads and what links the GPUs.
+"""The layout of the model on the GPUs: D1 to D5, by weights, heads and links between the GPUs.
 
-Each says why, with its own numbers; what to change is the one plan of layouts.py. What a mixture of experts
-wants besides (D6 to D8) is in lint_experts.py.
+Each rule gives its reason and its numbers; the change comes from the plan in
+vllm_facts.sizing.parallel_layouts. D6 to D8, for mixtures of experts, are in experts.py.
 """
 
 from collections.abc import Iterable, Mapping
@@ -67,7 +67,7 @@ def _refused(to: Mapping[Knob, Value]) -> str:
 
 
 def _size(case: Deployment) -> Iterable[Finding]:
-    """D1 and D2: the fewest GPUs that hold weights and KV cache, the rest as replicas."""
+    """D1 and D2: the fewest GPUs that hold weights and KV cache; the remaining GPUs run replicas."""
     model, now = case.model, layout(case)
     if model is None or divides(model, now.tp) or crowded(case):
         return  # D3 says it

@@ -1,4 +1,4 @@
-"""W1: first values for a kind of workload, where nothing was measured yet."""
+"""W1: initial values for a kind of workload, where no measurement exists."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SOURCE = "rulebook W1; vLLM performance-tuning reference (first pass by workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What suits a workload. A value in the range is left alone; `first` is for who gave none."""
+    """Values for a workload. A value within the range is kept; `first` applies if none is given."""
 
     tokens: tuple[int, int]
     seqs: tuple[int, int]
@@ -107,7 +107,7 @@ def _nearest(current: int, within: tuple[int, int]) -> int:
 
 
 def _wanted(case: Deployment, knob: Knob, current: int | None, to: int) -> int | None:
-    """`to`, or as many sequences towards it as have KV cache; None where that is no change for the better."""
+    """`to`, or as many sequences towards it as the KV cache holds; None if that is no improvement."""
     if knob != SEQS or (current is not None and to < current):
         return to
     fitting = _that_fits(case, to)
@@ -115,7 +115,7 @@ def _wanted(case: Deployment, knob: Knob, current: int | None, to: int) -> int |
 
 
 def _that_fits(case: Deployment, wanted: int) -> int | None:
-    """The greatest halving of `wanted` for which there is KV cache; `wanted` where nothing is known of it."""
+    """The largest halving of `wanted` that the KV cache holds; `wanted` if the cache size is unknown."""
     room = seqs_that_fit(case)
     if room is None:
         return wanted

@@ -1,4 +1,4 @@
-"""What the log of a start says of its times and of the room that came of it (rules F6 and F7)."""
+"""Times and KV cache capacity in the log of a start (rules F6 and F7)."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _LONGEST_LINE = 4000
 
 @dataclass(frozen=True, slots=True)
 class SlowStart:
-    """F6: the times of a start lie in several lines."""
+    """F6: the times of a start are spread over several lines."""
 
     rules: tuple[str, ...] = ("F6",)
 

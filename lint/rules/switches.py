@@ -1,4 +1,4 @@
-"""Switches that were turned the slow way: G1, G2, G3, A1, X1 and P3 as the flags alone show them."""
+"""Switches set to the slow side: G1, G2, G3, A1, X1 and P3, as far as flags alone show them."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""What this vLLM version does with these flags: rules V2 and V3 (V1 is in lint_flags.py)."""
+"""Behaviour of these flags in this vLLM version: rules V2 and V3 (V1 is in flags.py)."""
 
 from collections.abc import Iterable
 
@@ -18,7 +18,7 @@ def _offloads(case: Deployment) -> bool:
 
 
 def _offloading(case: Deployment) -> Iterable[Finding]:
-    """V2. Native offloading learned the hybrid KV cache manager in 0.21 (#41445); 0.14 to 0.20 fail."""
+    """V2. Native offloading supports the hybrid KV cache manager since 0.21 (#41445); 0.14 to 0.20 fail."""
     if not _offloads(case) or release(case) is None:
         return
     disabled = case.setting.get(DISABLE) is True

@@ -48,7 +48,7 @@ def it_says_what_it_is_for(plugin: type) -> None:
 
 
 def it_is_a_frozen_dataclass_of_plain_options(plugin: type) -> None:
-    """Its options come from TOML, all with a default; it keeps nothing between two calls."""
+    """Options come from TOML and have defaults; a policy keeps no state between two calls."""
     _that(is_dataclass(plugin), f"{plugin.__name__} is a dataclass")
     policy = plugin()
     for option in fields(policy):
@@ -86,7 +86,7 @@ def it_tolerates_a_reading_in_which_nothing_is_known(plugin: type) -> None:
 
 
 def it_is_pure(plugin: type) -> None:
-    """The same reading and context give the same proposals, and are left as they were."""
+    """The same reading and context give the same proposals and stay unchanged."""
 
     @ANYTHING
     @given(CASES)
@@ -102,7 +102,7 @@ def it_is_pure(plugin: type) -> None:
 
 
 def its_proposals_are_complete(plugin: type) -> None:
-    """Serialisable, told with numbers, with what is expected, what is risked, and who says so."""
+    """Proposals are serialisable and give numbers, expected effect, risks and source."""
 
     @ANYTHING
     @given(CASES)
@@ -118,7 +118,7 @@ def its_proposals_are_complete(plugin: type) -> None:
 
 
 def it_does_no_harm(plugin: type) -> None:
-    """What harm is stands in `policies/conformance/safety_checks.py`."""
+    """`policies/conformance/safety_checks.py` lists the kinds of harm."""
 
     @ANYTHING
     @given(CASES)

@@ -1,4 +1,4 @@
-"""Readings and contexts to test policies with: by hand, and any at all."""
+"""Readings and contexts for tests of policies: hand-made ones, and hypothesis strategies."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,17 +20,17 @@ PROMISE = Slo(
 
 
 def steady(value: float) -> Trend:
-    """The same over the whole window."""
+    """The same value over the full window."""
     return Trend(mean=value, low=value, high=value, early=value, late=value)
 
 
 def rising(early: float, late: float) -> Trend:
-    """One value in its first half, another in its second."""
+    """One value in the first half of the window, another in the second."""
     return Trend(mean=(early + late) / 2, low=min(early, late), high=max(early, late), early=early, late=late)
 
 
 def late(over: float, *, p50: float = 0.1, p99: float = 0.3, count: float = 200) -> Latency:
-    """Seconds; `over`: the share of requests above the objective."""
+    """A latency in seconds; `over`: share of requests above the objective."""
     return Latency(count=count, p50=p50, p95=(p50 + p99) / 2, p99=p99, over_slo=over)
 
 
@@ -51,7 +51,7 @@ def a_reading(
     version: str | None = "0.32.0",
     gpus: tuple[Gpu, ...] = (),
 ) -> Reading:
-    """A server that runs 4 requests with a cache that is 20 % full, but for what is given."""
+    """A server with 4 running requests and a cache that is 20 % full, unless given otherwise."""
     return Reading(
         at=NOON,
         server="chat-r0",
@@ -193,8 +193,10 @@ CONTEXTS = st.builds(
 
 
 def _possible(reading: Reading, context: Context) -> tuple[Reading, Context]:
-    """No server runs with a flag that its version does not have. What broke a server silences policies by
-    precedence, not each for itself."""
+    """True if the version of the server has all its flags.
+
+    Precedence, not each policy, handles faults of the server.
+    """
     version = reading.facts.get("version")
     setting = {k: v for k, v in context.setting.items() if FACTS[k].in_version(version) is not False}
     return replace(reading, incidents=()), replace(context, setting=setting)

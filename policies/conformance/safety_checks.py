@@ -1,4 +1,4 @@
-"""What no advice may do, whoever gives it: each kind of harm is one function and one row of HARMS. Pure."""
+"""Safety limits of all proposals, whatever their source. Each kind of harm is one row of HARMS."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,7 +22,7 @@ SafetyCheck = Callable[[Reading, Context, Proposal], str]
 
 
 def harms(reading: Reading, context: Context, proposals: Sequence[Proposal]) -> tuple[str, ...]:
-    """What these proposals, made of one reading, would do harm by: one sentence each, `RULE: …`."""
+    """The harm that these proposals of one reading would do: one sentence each, `RULE: …`."""
     found = [
         f"{proposal.rule}: {harm}"
         for proposal in proposals
@@ -49,7 +49,7 @@ def contradictions(context: Context, proposals: Sequence[Proposal]) -> tuple[str
 
 
 def upwards(context: Context, proposal: Proposal, knob: Knob) -> bool | None:
-    """Whether the knob would rise. None: it stays, is no number, or its present value is not known."""
+    """True if the knob rises. None: it stays, is no number, or its present value is unknown."""
     given = context.setting.get(knob)
     before = _number(proposal.assumed.get(knob) if given is None else given)
     after = _number(proposal.to[knob])
@@ -57,7 +57,7 @@ def upwards(context: Context, proposal: Proposal, knob: Knob) -> bool | None:
 
 
 def _unknown(reading: Reading, context: Context, proposal: Proposal) -> str:
-    """A flag that the server runs with it has, whatever is known of its version."""
+    """A flag that the server runs with exists there, even if the version is unknown."""
     version = reading.facts.get("version")
     for knob in proposal.to:
         flag = _flag(knob)
@@ -113,7 +113,7 @@ def _too_free(_: Reading, __: Context, proposal: Proposal) -> str:
 
 
 def _not_admitted(_: Reading, context: Context, proposal: Proposal) -> str:
-    """The guard refuses it, unless the operator names the values of the knob."""
+    """The guard refuses the value, unless the operator lists it for the knob."""
     for knob, value in proposal.to.items() if proposal.klass != "note" else ():
         if not tunable(knob) and knob not in context.bounds:
             return f"{knob} is not tunable: say it as a note"
@@ -193,7 +193,7 @@ def _against_a_promise(reading: Reading, context: Context, proposal: Proposal) -
 
 
 def _incoherent(_: Reading, context: Context, proposal: Proposal) -> str:
-    """Pairs that vLLM refuses to start with; one that the setting has already is not this proposal's."""
+    """Pairs of values with which vLLM does not start, apart from pairs that the setting already has."""
     before, after = context.setting, {**context.setting, **proposal.to}
     for small, large in (("max_num_active_seqs", "max_num_seqs"), ("max_num_seqs", "max_num_batched_tokens")):
         was, now = (_above(setting.get(small), setting.get(large)) for setting in (before, after))
@@ -242,7 +242,7 @@ def _above(small: Value, large: Value) -> bool:
 
 
 def _flag(knob: Knob) -> Knob:
-    """`compilation_config` of "compilation_config.cudagraph_mode"."""
+    """`compilation_config` of `compilation_config.cudagraph_mode`."""
     return knob.partition(".")[0]
 
 

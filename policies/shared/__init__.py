@@ -1,1 +1,1 @@
-"""What several policies need: signals of a reading, steps on a grid."""
+"""Library of the policies: signals of a reading, effective flags, steps on a grid."""

@@ -1,4 +1,4 @@
-"""Values in force of flags that are not given: what vLLM chooses on the hardware of a reading."""
+"""Effective values of flags that are not given: vLLM's choice on the hardware of a reading."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ MIB_PER_GIB = 1024
 
 
 def find_token_budget(setting: Setting, reading: Reading) -> int:
-    """max_num_batched_tokens in force: given, or what vLLM chooses on this hardware."""
+    """The effective max_num_batched_tokens: as given, or vLLM's default on this hardware."""
     given = positive_int(setting, "max_num_batched_tokens")
     if given is not None:
         return given
@@ -23,7 +23,7 @@ def find_token_budget(setting: Setting, reading: Reading) -> int:
 
 
 def find_max_num_seqs(setting: Setting, reading: Reading) -> int:
-    """max_num_seqs in force: given, or what vLLM chooses on this hardware."""
+    """The effective max_num_seqs: as given, or vLLM's default on this hardware."""
     given = positive_int(setting, "max_num_seqs")
     if given is not None:
         return given
@@ -32,7 +32,7 @@ def find_max_num_seqs(setting: Setting, reading: Reading) -> int:
 
 
 def _memory_gib(gpus: Sequence[Gpu]) -> float:
-    """Of the smallest GPU; 0 when the driver does not say."""
+    """Memory of the smallest GPU; 0 if the driver does not report it."""
     return min((gpu.memory_total_mib or 0.0 for gpu in gpus), default=0.0) / MIB_PER_GIB
 
 

@@ -1,4 +1,4 @@
-"""How much of the GPU vLLM takes now, and how much of it is in use."""
+"""The share of GPU memory that vLLM reserves, and the share in use."""
 
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
@@ -11,7 +11,10 @@ OLD_DEFAULT, DEFAULT = 0.9, 0.92
 
 
 def find_memory_share(reading: Reading, context: Context) -> float | None:
-    """gpu_memory_utilization in force: given, told by the server, or vLLM's default; None: not known."""
+    """The effective gpu_memory_utilization.
+
+    As given, as reported by the server, or vLLM's default; None if unknown.
+    """
     given = read_number(context.setting, SHARE)
     if given is not None:
         return given
@@ -25,7 +28,7 @@ def find_memory_share(reading: Reading, context: Context) -> float | None:
 
 
 def find_used_share(reading: Reading) -> float | None:
-    """Share of its memory that the fullest GPU uses; None where a driver does not say."""
+    """Used share of memory of the fullest GPU; None if a driver does not report it."""
     shares = [
         gpu.memory_used_mib / gpu.memory_total_mib
         for gpu in reading.gpus

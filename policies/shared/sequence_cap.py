@@ -1,4 +1,4 @@
-"""What caps the running sequences, and where that cap may go: max_num_seqs or, warm, max_num_active_seqs."""
+"""The cap on running sequences and its next value: max_num_seqs or, warm, max_num_active_seqs."""
 
 from dataclasses import dataclass
 from math import ceil, inf
@@ -20,7 +20,7 @@ PLATEAU_RATIO = 0.9  # lowest over highest running of a window that looks like a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceCap:
-    """The flag that binds, its value, and how that is known. Each of `engines` has a cap of its own."""
+    """The flag that binds, its value, and how the value is known. Each of `engines` has its own cap."""
 
     knob: Knob
     value: int
@@ -33,9 +33,9 @@ class SequenceCap:
 
 
 def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
-    """As given; else the level at which running stays while requests wait; None when that is no plateau.
+    """The cap as given, else the plateau of running requests while others wait; None without a plateau.
 
-    Of a command that is known all through, a level below what vLLM chooses by itself is no cap.
+    If the full command line is known, a plateau below vLLM's own default is no cap.
     """
     active, seqs = positive_int(context.setting, ACTIVE), positive_int(context.setting, SEQS)
     count = count_engines(context.setting)
@@ -55,7 +55,7 @@ def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
 
 
 def count_engines(setting: Setting) -> int:
-    """Data-parallel engines that one page of metrics counts together."""
+    """Number of data-parallel engines that share one metrics page."""
     if any(setting.get(knob) for knob in ALONE):
         return 1
     local = (
@@ -65,16 +65,16 @@ def count_engines(setting: Setting) -> int:
 
 
 def has_active_cap(reading: Reading, context: Context) -> bool:
-    """A server of unknown version that runs with the flag has it."""
+    """True if the server has max_num_active_seqs: by its version or, if that is unknown, by its flags."""
     known = KNOBS[ACTIVE].in_version(reading.facts.get("version"))
     return known or (known is None and positive_int(context.setting, ACTIVE) is not None)
 
 
 def raise_cap(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: float) -> dict[Knob, int]:
-    """Enough for what ran and waited at most, as far as KV usage stays under `kv_target` in proportion.
+    """Raise the cap to the peak demand, limited so that KV usage stays below `kv_target` in proportion.
 
-    One step: three octaves at most, or what the operator's bound says. First `max_num_active_seqs` up to
-    `max_num_seqs`, then that. Empty: no step is possible.
+    One step is at most three octaves, or the operator's bound. `max_num_active_seqs` rises first, up to
+    `max_num_seqs`. Empty if no step is possible.
     """
     usage = reading.kv_usage.high if reading.kv_usage else 1.0
     active_bound, seqs_bound = context.bounds.get(ACTIVE), context.bounds.get(SEQS)
@@ -94,12 +94,12 @@ def raise_cap(reading: Reading, context: Context, cap: SequenceCap, *, kv_target
 
 
 def find_peak_demand(reading: Reading) -> int:
-    """Requests that ran and waited at most."""
+    """Peak of running requests plus peak of waiting requests."""
     return ceil(reading.running.high + reading.waiting.high)
 
 
 def find_peak_running(reading: Reading, context: Context) -> int:
-    """Requests that ran in one engine at most, where they spread evenly; at least 1."""
+    """Peak of running requests in one engine, assuming an even spread; at least 1."""
     return max(1, ceil(reading.running.high / count_engines(context.setting)))
 
 
@@ -108,7 +108,10 @@ def _reach(bound: Bound | None, current: int) -> float:
 
 
 def lower_cap(reading: Reading, context: Context, cap: SequenceCap | None) -> dict[Knob, int]:
-    """A quarter to a half fewer than ran at most: the cap itself may be far above what the cache carries."""
+    """Lower the cap to at most three quarters of the peak that ran.
+
+    The cap itself may be far above what the cache holds.
+    """
     peak = find_peak_running(reading, context)
     base = min(cap.value, peak) if cap else peak
     knob = ACTIVE if has_active_cap(reading, context) else SEQS

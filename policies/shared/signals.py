@@ -1,4 +1,4 @@
-"""What policies share in looking at a reading and in saying what they saw. Pure."""
+"""Signals that policies read from a reading, and constructors of their proposals. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -15,7 +15,7 @@ Measured = tuple[str, float | None, str]
 
 
 def check_options(policy: Any) -> None:  # noqa: ANN401 - any policy, as a dataclass
-    """ValueError names a numeric option, alone or in a tuple, that is not a number from 0."""
+    """Raise ValueError naming a numeric option, alone or in a tuple, that is negative or not finite."""
     for option in fields(policy):
         value = getattr(policy, option.name)
         for number in value if isinstance(value, tuple) else (value,):
@@ -28,12 +28,12 @@ def is_idle(reading: Reading) -> bool:
 
 
 def has_insufficient_data(reading: Reading, coverage_at_least_ratio: float) -> bool:
-    """Nothing can be learned of it: too little was seen, nothing is asked of the server, or it hangs."""
+    """True if coverage is too low, or the server is idle or hangs."""
     return reading.coverage < coverage_at_least_ratio or is_idle(reading) or reading.stands_still
 
 
 def has_queue(reading: Reading, at_least: float) -> bool:
-    """Requests wait in both halves of the window, and at every moment of it."""
+    """True if requests wait at every moment, and at least `at_least` in both halves of the window."""
     waiting = reading.waiting
     return waiting.low > 0 and min(waiting.early, waiting.late) >= at_least
 
@@ -49,12 +49,12 @@ def is_kv_cache_full(reading: Reading, above: float) -> bool:
 
 
 def is_kv_cache_free(reading: Reading, below: float) -> bool:
-    """Known to have been free all along, without a preemption."""
+    """True if the cache usage stayed below `below` and no request was preempted; False if unknown."""
     return reading.kv_usage is not None and reading.kv_usage.high < below and not has_preemptions(reading)
 
 
 def misses_objective(latency: Latency | None, objective: Objective | None, requests: float) -> bool:
-    """More of at least so many requests were late than the objective allows."""
+    """True if, of at least `requests` requests, more were late than the objective allows."""
     if latency is None or objective is None or latency.over_slo is None or latency.count < requests:
         return False
     return latency.over_slo > 1 - objective.share
@@ -67,7 +67,7 @@ def has_long_tail(latency: Latency | None, ratio: float, requests: float) -> boo
 
 
 def find_peak_gpu_utilization(reading: Reading) -> float | None:
-    """Utilisation of the busiest GPU; None where no driver says it."""
+    """Utilisation of the busiest GPU; None if no driver reports it."""
     return max((gpu.utilization for gpu in reading.gpus if gpu.utilization is not None), default=None)
 
 
@@ -77,13 +77,13 @@ def ran_out_of_memory(outcome: Outcome) -> bool:
 
 
 def first_allowed(bound: Bound | None, *values: Value) -> tuple[Value, ...]:
-    """The first of the values that the bound allows, alone; empty when it allows none."""
+    """The first of the values that the bound allows, as a tuple; empty if it allows none."""
     allowed = bound.allowed if bound else ()
     return next(((value,) for value in values if not allowed or value in allowed), ())
 
 
 def read_number(setting: Mapping[Knob, Value], knob: Knob) -> float | None:
-    """The knob's value where it is given as a number."""
+    """The knob's value if it is given as a number, else None."""
     value = setting.get(knob)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
@@ -93,7 +93,7 @@ def read_environment(context: Context) -> Mapping[str, str]:
 
 
 def build_evidence(reading: Reading, *numbers: Measured) -> tuple[Evidence, ...]:
-    """Evidence over the reading's window: what made the rule speak, then the load; nothing twice."""
+    """Evidence over the reading's window: the given measurements, then the load, without duplicates."""
     return tuple(
         Evidence(metric=metric, value=value, unit=unit, window_s=reading.span_s)
         for metric, value, unit in dict.fromkeys((*numbers, *measure_load(reading)))
@@ -108,7 +108,7 @@ def measure_load(reading: Reading) -> tuple[Measured, Measured]:
 def build_note(
     rule: str, reading: Reading, why: str, advice: str, source: str, *numbers: Measured
 ) -> Proposal:
-    """Advice that no flag can follow."""
+    """Build advice that changes no flag."""
     return Proposal(
         rule=rule,
         to={},
@@ -133,7 +133,7 @@ def build_optimisation(
     klass: ChangeClass = "auto",
     assumed: Mapping[Knob, Value] | None = None,
 ) -> Proposal:
-    """A change that is wanted for its gain, not against a problem of now."""
+    """Build a change proposed for its gain, not as a mitigation."""
     return Proposal(
         rule=rule,
         to=to,

@@ -1,4 +1,4 @@
-"""Where a knob may go from where it is: on a coarse grid, inside the bounds, not back and forth."""
+"""The next value of a knob: on a coarse grid, within bounds, without oscillation."""
 
 from collections.abc import Collection
 from math import ceil, floor
@@ -13,9 +13,10 @@ LADDER = tuple(sorted(rung for octave in range(24) for rung in (1 << octave, 3 <
 
 
 def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> int | None:
-    """The least of `current` times 2, 4, 8 … that covers `wanted`, or the greatest of them that is allowed.
+    """The smallest of `current` times 2, 4, 8 … that covers `wanted`, or the largest allowed one.
 
-    Where not even a doubling is: the greatest of the ladder and of the operator's own values, or None.
+    If no doubling is allowed: the largest allowed value of the ladder and of the operator's own values, or
+    None.
     """
     doublings = [current << octave for octave in range(1, 24)]
     allowed = [value for value in doublings if value <= limit and is_allowed(bound, value)]
@@ -28,7 +29,7 @@ def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> 
 
 
 def step_down(bound: Bound | None, *, current: int, at_most: float, least: int = 1) -> int | None:
-    """The greatest value of the ladder not above `at_most`; where the bound forbids it, the nearest."""
+    """The largest value of the ladder up to `at_most`; if the bound forbids it, the nearest allowed one."""
     rungs = {rung for rung in (*LADDER, *_written(bound)) if least <= rung < current}
     allowed = sorted(rung for rung in rungs if is_allowed(bound, rung))
     if not allowed:
@@ -47,9 +48,9 @@ def is_allowed(bound: Bound | None, value: float) -> bool:
 def was_reversed_recently(
     reading: Reading, context: Context, knobs: Collection[Knob], *, upwards: bool, settle_s: float
 ) -> bool:
-    """Whether one of `knobs` was promoted the other way less than `settle_s` ago.
+    """True if one of `knobs` was promoted in the other direction less than `settle_s` ago.
 
-    From or to an unknown default the way cannot be told: that counts as the other way.
+    A change from or to an unknown default counts as the other direction.
     """
     return any(
         _upwards(outcome.before.get(knob), outcome.to[knob]) is not upwards
