@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lint.ordering import Ordered, Outranked, Precedence
+from lint.precedence import Ordered, Outranked, Precedence
 from vllm_facts.deployment import Deployment, Finding, LintRule
 from vllm_facts.values import Knob, Value
 
@@ -27,7 +27,7 @@ class Advice:
     later: tuple[str, ...] = ()  # what is not among the changes, and why
 
     def after(self, case: Deployment) -> Deployment:
-        return _with(case, self.to, self.env)
+        return _apply(case, self.to, self.env)
 
 
 def advise(
@@ -39,7 +39,9 @@ def advise(
     change at a time can be measured; flags that are wrong in themselves are corrected together.
     A finding yields only to a finding that is shown: when one is replaced or dropped, all are ranked again.
     """
-    static, live = _told_once([_settled(one, case, lints) for one in _distinct(_linted(case, lints))], live)
+    static, live = _merge_duplicates(
+        [_settle(one, case, lints) for one in _drop_duplicates(_run_lints(case, lints))], live
+    )
     said = [*live, *static]
     replaced = [0] * len(said)
     dropped: dict[int, Outranked[Finding]] = {}
@@ -78,24 +80,22 @@ class _Attempt:
         self._env: dict[str, str | None] = {}
         self._later: list[str] = []
         self._ended: dict[str, str] = {}  # errors of the case, and the rule whose change ends each
-        self._errors = _errors(case, lints)
+        self._errors = _find_errors(case, lints)
 
-    def follow(self, heard: Ordered[Finding]) -> _Replaced | Outranked[Finding] | None:
-        kept, self._outranked = _errors_first(heard)
-        if contradiction := _contradiction(kept):
+    def follow(self, ordered: Ordered[Finding]) -> _Replaced | Outranked[Finding] | None:
+        kept, self._outranked = _restore_errors(ordered)
+        if contradiction := _find_contradiction(kept):
             return contradiction
         followed: Finding | None = None
         for finding in sorted(kept, key=lambda finding: SEVERITIES.index(finding.severity)):
             measured = id(finding) in self._live
             if measured and followed is not None and finding.to:
                 self._later.append(
-                    f"{_named(finding)}: one change at a time; first measure {_named(followed)}"
+                    f"{_describe(finding)}: one change at a time; first measure {_describe(followed)}"
                 )
             elif finding.to or finding.env:
                 if finding.severity == "error" and finding.rule in self._ended:
-                    return Outranked(
-                        finding, self._ended[finding.rule], "what is put right before ends that too"
-                    )
+                    return Outranked(finding, self._ended[finding.rule], "an earlier change fixes it, too")
                 if event := self._change(finding):
                     return event
                 followed = finding if measured else followed
@@ -105,9 +105,11 @@ class _Attempt:
     def _change(self, finding: Finding) -> _Replaced | None:
         """Take over the change of a finding, unless it brings an error."""
         after = self._with(finding)
-        errors = _errors(after, self._lints)
+        errors = _find_errors(after, self._lints)
         if brings := errors - self._errors:
-            return _Replaced(finding, self._remedied(finding, after, brings), _as_note(finding, min(brings)))
+            return _Replaced(
+                finding, self._remedied(finding, after, brings), _build_note(finding, min(brings))
+            )
         self._ended |= dict.fromkeys(self._errors - errors, finding.rule)
         self._errors = errors
         self._to |= finding.to
@@ -118,19 +120,19 @@ class _Attempt:
         """The finding together with the changes that prevent the errors it would bring."""
         after = replace(after, log=())
         remedied, solved = finding, set[str]()
-        brought = (found for found in _linted(after, self._lints) if found.severity == "error")
-        for remedy in [_settled(found, after, self._lints) for found in brought if found.rule in brings]:
-            if _clash(remedy.to, {**self._to, **remedied.to}) or _clash(
+        brought = (found for found in _run_lints(after, self._lints) if found.severity == "error")
+        for remedy in [_settle(found, after, self._lints) for found in brought if found.rule in brings]:
+            if _conflicts(remedy.to, {**self._to, **remedied.to}) or _conflicts(
                 remedy.env, {**self._env, **remedied.env}
             ):
                 return None
             solved.add(remedy.rule)
-            remedied = _together(remedied, remedy)
-        fine = solved == brings and _errors(self._with(remedied), self._lints) <= self._errors
+            remedied = _combine(remedied, remedy)
+        fine = solved == brings and _find_errors(self._with(remedied), self._lints) <= self._errors
         return remedied if fine else None
 
     def _with(self, finding: Finding) -> Deployment:
-        return _with(self._case, {**self._to, **finding.to}, {**self._env, **finding.env})
+        return _apply(self._case, {**self._to, **finding.to}, {**self._env, **finding.env})
 
     def advice(self, dropped: Sequence[Outranked[Finding]]) -> Advice:
         shown = {finding.rule for finding in self._found}
@@ -145,44 +147,44 @@ class _Attempt:
         )
 
 
-def _together(finding: Finding, remedy: Finding) -> Finding:
+def _combine(finding: Finding, remedy: Finding) -> Finding:
     """`finding` with the change of `remedy`, without which the server would not start."""
     return replace(
         finding,
         klass="gated" if "gated" in (finding.klass, remedy.klass) else finding.klass,
         to={**finding.to, **remedy.to},
         env={**finding.env, **remedy.env},
-        risks=f"{finding.risks}; the server would not start without {_named(remedy)}; {remedy.risks}",
+        risks=f"{finding.risks}; the server would not start without {_describe(remedy)}; {remedy.risks}",
         evidence={**remedy.evidence, **finding.evidence},
     )
 
 
-def _as_note(finding: Finding, error: str) -> Finding:
+def _build_note(finding: Finding, error: str) -> Finding:
     """`finding` without its change."""
     return replace(
         finding,
         klass="note",
         to={},
         env={},
-        expects=f"{_named(finding)} would help, but the server would not start with it: {error}",
+        expects=f"{_describe(finding)} would help, but the server would not start with it: {error}",
         risks="",
     )
 
 
-def _errors_first(heard: Ordered[Finding]) -> tuple[list[Finding], list[Outranked[Finding]]]:
+def _restore_errors(ordered: Ordered[Finding]) -> tuple[list[Finding], list[Outranked[Finding]]]:
     """Restore errors that only a non-error outranks."""
-    grave = {finding.rule for finding in heard.kept if finding.severity == "error"}
-    back = [lost for lost in heard.outranked if lost.what.severity == "error" and lost.by not in grave]
+    grave = {finding.rule for finding in ordered.kept if finding.severity == "error"}
+    back = [lost for lost in ordered.outranked if lost.what.severity == "error" and lost.by not in grave]
     return (
-        [*(lost.what for lost in back), *heard.kept],
-        [lost for lost in heard.outranked if not any(lost is one for one in back)],
+        [*(lost.what for lost in back), *ordered.kept],
+        [lost for lost in ordered.outranked if not any(lost is one for one in back)],
     )
 
 
-def rows(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> list[dict[str, Any]]:
+def build_rows(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> list[dict[str, Any]]:
     """One JSON row for each changed knob or variable; a single row without a knob if there is no change."""
     common = {"rule": finding.rule, "class": finding.klass, "severity": finding.severity}
-    told = {
+    texts = {
         "why": finding.why,
         "expects": finding.expects,
         "risks": finding.risks,
@@ -198,15 +200,15 @@ def rows(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> l
         for name, value in finding.env.items()
     ]
     nothing: dict[str, Value] = {"knob": None, "current": None, "suggested": None}
-    return [{**common, **change, **told} for change in changes or [nothing]]
+    return [{**common, **change, **texts} for change in changes or [nothing]]
 
 
-def _linted(case: Deployment, lints: Iterable[LintRule]) -> list[Finding]:
+def _run_lints(case: Deployment, lints: Iterable[LintRule]) -> list[Finding]:
     found = [finding for lint in lints for finding in lint.check(case)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def _distinct(findings: Iterable[Finding]) -> list[Finding]:
+def _drop_duplicates(findings: Iterable[Finding]) -> list[Finding]:
     """Findings without those that repeat the rule, the change and the sentence of an earlier one."""
     kept: list[Finding] = []
     for finding in findings:
@@ -215,13 +217,13 @@ def _distinct(findings: Iterable[Finding]) -> list[Finding]:
     return kept
 
 
-def _settled(finding: Finding, case: Deployment, lints: Sequence[LintRule]) -> Finding:
+def _settle(finding: Finding, case: Deployment, lints: Sequence[LintRule]) -> Finding:
     """A finding with the values at which its own rule no longer fires, for rules that proceed in steps."""
     own = [lint for lint in lints if finding.rule in lint.rules]
     settled = finding
     for _ in range(STEPS):
-        after = replace(_with(case, settled.to, settled.env), log=())
-        found = (one for one in _linted(after, own) if one.rule == finding.rule)
+        after = replace(_apply(case, settled.to, settled.env), log=())
+        found = (one for one in _run_lints(after, own) if one.rule == finding.rule)
         onward = next((one for one in found if one.to.keys() & settled.to.keys()), None)
         if onward is None:
             return settled
@@ -229,9 +231,14 @@ def _settled(finding: Finding, case: Deployment, lints: Sequence[LintRule]) -> F
     return finding  # it goes in circles
 
 
-def _told_once(static: Sequence[Finding], live: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """What flags and traffic say alike is said of the flags, with what was seen; advice that traffic makes a
-    change of, as that change."""
+def _merge_duplicates(
+    static: Sequence[Finding], live: Sequence[Finding]
+) -> tuple[list[Finding], list[Finding]]:
+    """Merge findings that flags and traffic share.
+
+    The finding on the flags keeps the evidence of the traffic; a note on the flags yields to a change by the
+    same rule.
+    """
     changed = {finding.rule for finding in live if finding.to}
     static = [one for one in static if one.to or one.env or one.rule not in changed]
     seen = {_key(finding): finding.evidence for finding in live if finding.to}
@@ -242,7 +249,7 @@ def _told_once(static: Sequence[Finding], live: Sequence[Finding]) -> tuple[list
     )
 
 
-def _named(finding: Finding) -> str:
+def _describe(finding: Finding) -> str:
     """`K1 (watermark 0.02)`"""
     values = (f"{knob} {'as vLLM chooses' if to is None else to}" for knob, to in finding.to.items())
     return f"{finding.rule} ({', '.join(values)})"
@@ -252,7 +259,7 @@ def _key(finding: Finding) -> tuple[object, ...]:
     return finding.rule, tuple(finding.to.items()), tuple(finding.env.items())
 
 
-def _contradiction(findings: Iterable[Finding]) -> Outranked[Finding] | None:
+def _find_contradiction(findings: Iterable[Finding]) -> Outranked[Finding] | None:
     """The first finding that wants another value than one before it."""
     to: dict[str, tuple[object, str]] = {}
     for finding in findings:
@@ -264,19 +271,21 @@ def _contradiction(findings: Iterable[Finding]) -> Outranked[Finding] | None:
     return None
 
 
-def _clash(wanted: Mapping[str, Value], settled: Mapping[str, Value]) -> bool:
+def _conflicts(wanted: Mapping[str, Value], settled: Mapping[str, Value]) -> bool:
     return any(name in settled and settled[name] != value for name, value in wanted.items())
 
 
-def _with(case: Deployment, to: Mapping[Knob, Value], env: Mapping[str, str | None]) -> Deployment:
+def _apply(case: Deployment, to: Mapping[Knob, Value], env: Mapping[str, str | None]) -> Deployment:
     setting = {knob: value for knob, value in {**case.setting, **to}.items() if value is not None}
     environment = {name: value for name, value in {**case.env, **env}.items() if value is not None}
     return replace(case, setting=setting, env=environment)
 
 
-def _errors(case: Deployment, lints: Sequence[LintRule]) -> set[str]:
+def _find_errors(case: Deployment, lints: Sequence[LintRule]) -> set[str]:
     """Rules that report an error. The log is left out, because it describes another start."""
-    found = {finding.rule for finding in _linted(replace(case, log=()), lints) if finding.severity == "error"}
+    found = {
+        finding.rule for finding in _run_lints(replace(case, log=()), lints) if finding.severity == "error"
+    }
     seqs, tokens = case.setting.get("max_num_seqs"), case.setting.get("max_num_batched_tokens")
     if isinstance(seqs, int) and isinstance(tokens, int) and tokens < seqs:
         found.add("max_num_batched_tokens < max_num_seqs")  # vLLM refuses that

@@ -4,12 +4,53 @@
 outcome is known (one concern per suggestion). `YIELDS` lists rules that must not appear together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from lint.ordering import Ordered, Outranked, S
+from vllm_facts.values import ChangeClass, Knob, Value
 
 ANY = "any change"
+
+
+class Rankable(Protocol):
+    """A proposal, a finding, or a holder of one."""
+
+    @property
+    def rule(self) -> str: ...
+    @property
+    def to(self) -> Mapping[Knob, Value]: ...
+    @property
+    def klass(self) -> ChangeClass: ...
+
+
+S = TypeVar("S", bound=Rankable)
+
+
+@dataclass(frozen=True, slots=True)
+class Outranked(Generic[S]):
+    """A dropped element, the kept rule that outranks it, and why in one sentence."""
+
+    what: S
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered(Generic[S]):
+    """All given elements: `kept`, the first to be followed first, and `outranked`."""
+
+    kept: tuple[S, ...]
+    outranked: tuple[Outranked[S], ...] = ()
+
+
+class Precedence(Protocol):
+    def __call__(self, said: Sequence[S]) -> Ordered[S]: ...
+
+
+def keep_order(said: Sequence[S]) -> Ordered[S]:
+    """Apply no precedence."""
+    return Ordered(tuple(said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,40 +63,40 @@ class Band:
 
 
 ORDER = (
-    Band("hold", ("T1",), "nothing that is measured on a throttling GPU is evidence"),
+    Band("hold", ("T1",), "measurements on a throttling GPU are no evidence"),
     Band(
         "does not start",
         ("V1", "D3", "H2", "H1", "F5", "F4", "V2", "U3"),
-        "a server that does not start, or answers wrongly, has no other concern",
+        "a server that does not start, or gives wrong answers, comes before all tuning",
     ),
-    Band("memory ran out", ("M2", "M4"), "what fails outright comes before what is slow"),
+    Band("memory ran out", ("M2", "M4"), "failures come before slowness"),
     Band(
         "KV pressure",
         ("M1", "M3", "K1", "K2", "Q2"),
-        "it outranks the queue: first more KV cache, else fewer sequences, else replicas",
+        "it outranks the queue: more KV cache first, else fewer sequences, else replicas",
     ),
     Band("queue", ("Q1", "K3"), "a cap that is too low is cheap to raise, and hides every other limit"),
     Band(
         "latency",
         ("P1", "P2", "P4", "P3"),
-        "a promise that is missed now; a warm knob before a cold one for a mere tail",
+        "an SLO is missed now; for a long tail, a warm knob comes before a cold one",
     ),
     Band(
         "hardware",
         ("D1", "D2", "D7", "D5", "D4", "D6", "D8", "U1", "U2"),
-        "how the model lies on the GPUs decides what the knobs can do",
+        "the layout on the GPUs limits what the knobs can do",
     ),
     Band(
         "optimisation",
         ("G1", "F2", "B2", "B1", "B3", "M5", "X1", "G3", "A1", "G2", "C1", "O1", "E2", "F1", "H3"),
-        "a gain that nobody misses yet: the large and well known ones first",
+        "optimisations, the largest expected gain first",
     ),
-    Band("a person's", ("L1", "SD1"), "they change what is accepted or answered"),
-    Band("first pass", ("W1",), "a template for a workload yields to everything that was seen"),
+    Band("operator's decision", ("L1", "SD1"), "they change which requests are accepted, or the answers"),
+    Band("first pass", ("W1",), "a workload template yields to every observation"),
     Band(
-        "said only",
+        "notes",
         ("Q3", "Q4", "N1", "X2", "C2", "E1", "V3", "R1", "F3", "F6", "F7", "F8"),
-        "nothing that a flag could do",
+        "no flag to change",
     ),
 )
 
@@ -75,7 +116,7 @@ class Yield:
 YIELDS = (
     Yield((ANY,), ("T1",), "every change waits while a GPU throttles"),
     Yield(_MEMORY_TAKERS, ("M2", "F5"), "memory ran out: nothing may take more of it"),
-    Yield(("M1", "M3", "M5"), ("M4",), "a MoE model needs memory outside vLLM's accountant"),
+    Yield(("M1", "M3", "M5"), ("M4",), "a MoE model needs memory outside vLLM's accounting"),
     Yield(
         ("Q1", "K3", "B1", "W1"),
         ("K1", "K2", "Q2", "M1", "M3", "F4"),
@@ -84,19 +125,19 @@ YIELDS = (
     Yield(
         ("P1", "P2", "P3", "P4", "B3", "G1", "G2", "G3", "F2"),
         ("K1", "K2", "Q2", "M1", "M3", "F4"),
-        f"{_SHORT_OF_KV}: preemptions make requests late, and this takes memory or hides that",
+        f"{_SHORT_OF_KV}: preemptions make requests late, and this takes memory or hides them",
     ),
     Yield(("P1", "P2", "P3"), ("Q1",), "a queue makes requests late, not the token budget"),
-    Yield(("P2", "P3"), ("P1",), "they pull the token budget apart"),
-    Yield(("P2", "P3"), ("G2",), "batches above the largest graph are late by themselves"),
-    Yield(("P3",), ("P2", "P4"), "the tail is answered already"),
+    Yield(("P2", "P3"), ("P1",), "they move the token budget in opposite directions"),
+    Yield(("P2", "P3"), ("G2",), "batches above the largest graph are late for that reason alone"),
+    Yield(("P3",), ("P2", "P4"), "another rule already addresses the tail"),
     Yield(("Q4", "C1"), ("Q1", "K3"), "the sequence cap explains the queue"),
-    Yield(("C2",), ("K3", "Q1", "C1"), "it says the same, or the opposite, with less"),
-    Yield(("N1",), (ANY,), "a knob may still help: replicas are what remains"),
-    Yield(("G2", "G3"), ("G1", "F2"), "without graphs at all their sizes and modes do not matter"),
-    Yield(("F2",), ("G1",), "the same, seen in the log"),
+    Yield(("C2",), ("K3", "Q1", "C1"), "the other rule has more evidence"),
+    Yield(("N1",), (ANY,), "a knob may still help: replicas are the last resort"),
+    Yield(("G2", "G3"), ("G1", "F2"), "without graphs their sizes and modes do not matter"),
+    Yield(("F2",), ("G1",), "the same finding, from the log"),
     Yield(("H3",), ("H1",), "the same flag, and here it does not work at all"),
-    Yield(("D2", "D8"), ("D1", "D3", "D5", "D7"), "the particular outranks the rule of thumb"),
+    Yield(("D2", "D8"), ("D1", "D3", "D5", "D7"), "a specific finding outranks the rule of thumb"),
     Yield(("B1", "B3", "W1"), ("B2",), "a hybrid model on a small card needs the small values"),
     Yield(("W1",), ("D6",), "the profile's expert parallelism would cost this model more than it saves"),
 )
@@ -173,13 +214,13 @@ def _rank(one: S) -> tuple[float, bool]:
     A rule outside the table comes last of its kind: a mitigation before all optimisations.
     """
     if one.rule in _PLACES:
-        # A known rule may change something in one case and only say something in another.
-        said_only = not _changes(one) and _PLACES[one.rule] >= _FIRST["memory ran out"]
-        return (max(_PLACES[one.rule], _FIRST["said only"] - 0.5) if said_only else _PLACES[one.rule]), False
+        # A known rule may be a change in one case and a note in another.
+        is_note = not _changes(one) and _PLACES[one.rule] >= _FIRST["memory ran out"]
+        return (max(_PLACES[one.rule], _FIRST["notes"] - 0.5) if is_note else _PLACES[one.rule]), False
     if not _changes(one):
         return len(_PLACES), True
     mitigation = bool(getattr(one, "mitigation", False))
-    return _FIRST["hardware" if mitigation else "a person's"] - 0.5, True
+    return _FIRST["hardware" if mitigation else "operator's decision"] - 0.5, True
 
 
 REASONS = {rule: band.why for band in ORDER for rule in band.rules}

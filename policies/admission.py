@@ -57,7 +57,7 @@ class Admission:
     load_rises_ratio: float = 1.25  # K3: late over early half
     gpu_idle_below_ratio: float = 0.2  # K3's note: utilisation
     coverage_at_least_ratio: float = 0.8
-    settle_s: float = 600.0  # no step back the other way so soon after a promotion
+    settle_s: float = 600.0  # no step in the other direction so soon after a promotion
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -118,7 +118,7 @@ class Admission:
             assumed={WATERMARK: current},
             why=f"{_thrash(reading)}: keep {higher:.0%} of it free on admission instead of {current:.0%}",
             expects="fewer preemptions, so fewer prompts computed twice",
-            risks="requests start a little later; the cap may have to fall as well",
+            risks="requests start slightly later; the cap may have to fall as well",
             source=f"rulebook {rule}; {TRIAGE} (watermark)",
             evidence=build_evidence(reading, *_cache(reading)),
             mitigation=True,
@@ -140,7 +140,7 @@ class Admission:
             assumed=dict.fromkeys(to, find_peak_running(reading, context)),
             why=f"{_thrash(reading)}, up to {reading.running.high:.0f} running ({told}): lower to {values}",
             expects="the running sequences fit the KV cache; preemptions stop",
-            risks="a longer queue: TTFT rises where it was not preemption that made requests late",
+            risks="a longer queue: TTFT rises unless preemptions made requests late",
             source=f"rulebook {rule}; {TRIAGE}",
             evidence=build_evidence(reading, *_cache(reading)),
             mitigation=True,
@@ -162,7 +162,7 @@ class Admission:
             return None
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
         enough = min(to.values()) * cap.engines >= find_peak_demand(reading)
-        queue = "the queue empties" if enough else "the queue gets shorter, and is looked at again"
+        queue = "the queue empties" if enough else "the queue gets shorter, and is evaluated again"
         return Proposal(
             rule=rule,
             to=to,
@@ -209,7 +209,7 @@ class Admission:
             f"over-provisioned: over {reading.span_s:.0f} s nothing waited, at most {running:.0f} of {cap} "
             f"sequences ran, the KV cache was at most {usage.high:.0%} full and the GPU {busy:.0%} busy"
         )
-        advice = "nothing changes: fewer replicas or a smaller GPU would do"
+        advice = "no change: fewer replicas or a smaller GPU would be enough"
         numbers = (*_cache(reading), ("gpu_utilization", busy, "ratio"))
         return build_note("K3", reading, why, advice, "parallelism guide, KV usage", *numbers)
 
@@ -221,7 +221,7 @@ def _thrash(reading: Reading) -> str:
     if rate is None or not has_preemptions(reading):
         return f"{full} over {reading.span_s:.0f} s"
     return f"{rate.mean:.2f} preemptions/s over {reading.span_s:.0f} s" + (
-        f", {full}" if full else " for want of KV cache"
+        f", {full}" if full else " for lack of KV cache"
     )
 
 

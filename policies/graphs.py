@@ -36,7 +36,7 @@ DEBUGGING = ("CUDA_LAUNCH_BLOCKING", "VLLM_TRACE_FUNCTION")
 class Graphs:
     """Rules G1, G2 and G3. Graphs take memory: after an OOM the policy proposes no more of them."""
 
-    debugging: bool = False  # G1 and G3 are silent: somebody wants it slow and plain
+    debugging: bool = False  # G1 and G3 do not fire: the server is slow on purpose
     tail_ratio: float = 3.0  # G2: ITL p99 over p50
     requests_at_least: int = 20  # G2: behind ITL
     graph_size_at_most: int = 1024  # G2
@@ -79,7 +79,7 @@ class Graphs:
             ("itl_p99", reading.itl.p99, "s"),
             ("itl_p50", reading.itl.p50, "s"),
             ("captured", float(largest), "requests"),
-            expects="no batch runs without a graph: the spikes of ITL go",
+            expects="no batch runs without a graph: the spikes of ITL disappear",
             risks="graphs take GPU memory, and capturing them makes the start longer",
             source="vLLM 0.32 config/compilation.py: a batch above the largest graph runs without one",
             assumed=assumed,
@@ -139,9 +139,9 @@ def _default_level(reading: Reading, context: Context) -> Proposal | None:
         f"{' and '.join(told)}: less than vLLM's default (level 2, FULL_AND_PIECEWISE) while "
         f"{reading.running.mean:.1f} requests run",
         expects="more of each step runs from graphs: ITL falls",
-        risks="a longer start; where a model or connector needs the lower mode, vLLM falls back by itself",
+        risks="a longer start; if a model or connector needs the lower mode, vLLM falls back on its own",
         source="vLLM 0.32 config/vllm.py: optimisation levels",
-        klass="auto" if set(to) == {LEVEL} else "note",  # a compilation config is its author's
+        klass="auto" if set(to) == {LEVEL} else "note",  # the compilation config is the operator's choice
     )
 
 

@@ -72,10 +72,10 @@ class HostBound:
                 "C1",
                 reading,
                 {TOKENIZER: fast[0]},
-                f"{why}, and the slow tokenizer is asked for",
+                f"{why}, and the slow tokenizer is configured",
                 *numbers,
                 expects="prompts are tokenized faster: TTFT falls",
-                risks="a tokenizer whose fast form differs may split text otherwise",
+                risks="a fast tokenizer may split text differently",
                 source=source,
                 klass="note",  # which tokenizer reads the prompts is the operator's choice
             )
@@ -92,8 +92,8 @@ class HostBound:
             {SERVERS: servers},
             f"{why}: raise {SERVERS} from {now} to {servers}",
             *numbers,
-            expects="tokenizing and answering take more cores: TTFT falls, the GPU has work",
-            risks="without free cores nothing is gained; process metrics of the server vanish",
+            expects="tokenizing and answering use more cores: TTFT falls, the GPU gets more work",
+            risks="no gain without free cores; the process metrics of the server disappear",
             source=source,
             assumed={SERVERS: now},
         )
@@ -104,7 +104,7 @@ class HostBound:
         why = (
             f"over {reading.span_s:.0f} s nothing waited and the GPU was {busy:.0%} busy: it is under-loaded"
         )
-        advice = "nothing changes: there is room for more load"
+        advice = "no change: the server has capacity for more load"
         numbers = ("gpu_utilization", busy, "ratio")
         return build_note("C2", reading, why, advice, "production alerts: GPU utilisation < 60 %", numbers)
 
@@ -119,10 +119,10 @@ class HostBound:
             "A1",
             reading,
             {ASYNC: on[0]},
-            f"async scheduling is turned off on vLLM {release[0]}.{release[1]}, which turns it on by itself, "
+            f"async scheduling is turned off on vLLM {release[0]}.{release[1]}, where it is on by default, "
             f"while {reading.running.mean:.1f} requests run",
             expects="the next step is scheduled while the GPU works on this one: ITL falls",
-            risks="close to none: vLLM leaves it off where executor or model do not support it",
+            risks="close to none: vLLM leaves it off if the executor or the model does not support it",
             source="vLLM 0.32 config/scheduler.py; on by default since 0.14",
         )
 

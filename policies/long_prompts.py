@@ -74,8 +74,8 @@ class LongPrompts:
             f"the tail is long ({_tail(reading)}): cap a long prompt at {value} of a step's {budget} tokens",
             ("prompt_tokens_p50", p50, "tokens"),
             ("prompt_tokens_p99", p99, "tokens"),
-            expects="short prompts and answers pass long prompts: the tails of TTFT and ITL fall",
-            risks="the long prompts themselves get their first token later",
+            expects="short prompts and answers overtake long prompts: the tails of TTFT and ITL fall",
+            risks="long prompts get their first token later",
             source="vLLM 0.32 config/scheduler.py (long_prefill_token_threshold)",
             assumed={THRESHOLD: 0},
         )

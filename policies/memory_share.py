@@ -36,16 +36,16 @@ class MemoryShare:
     step_ratio: float = 0.02  # M1: of the GPU's memory, in one step
     wide_step_ratio: float = 0.05  # M3
     ceiling_ratio: float = 0.92  # dense, unless the operator's bound says otherwise
-    moe_ceiling_ratio: float = 0.85  # all-to-all buffers are outside vLLM's accountant
-    utmost_ratio: float = 0.95  # whatever the operator's bound
+    moe_ceiling_ratio: float = 0.85  # all-to-all buffers are outside vLLM's accounting
+    utmost_ratio: float = 0.95  # even above the operator's bound
     spare_ratio: float = 0.03  # of the GPU's memory that stays free after a step
     roomy_below_ratio: float = 0.75  # M3: used of the fullest GPU
-    small_below_ratio: float = 0.8  # M1's note: of a GPU that nobody looks at
+    small_below_ratio: float = 0.8  # M1's note: of a GPU without a driver reading
     back_off_ratios: tuple[float, ...] = (0.85, 0.80)  # M2, before the sequence cap
     kv_full_above_ratio: float = 0.9  # in both halves of the window
     preemptions_at_least_per_s: float = 0.1
     coverage_at_least_ratio: float = 0.8
-    settle_s: float = 600.0  # no step back the other way so soon after a promotion
+    settle_s: float = 600.0  # no step in the other direction so soon after a promotion
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -92,7 +92,7 @@ class MemoryShare:
                 f"raise {SHARE} from {share:g} to {value:g}"
             ),
             expects="more KV cache: fewer preemptions, more requests at once",
-            risks="less is left for activations, graphs and other processes: an OOM is remembered",
+            risks="less memory for activations, graphs and other processes; an OOM blocks further increases",
             source=f"rulebook {rule}; {SOURCE}",
             evidence=_evidence(reading, used),
             mitigation=True,
@@ -104,8 +104,8 @@ class MemoryShare:
             return None
         why = f"{_pressed(reading)} while vLLM takes only {share:.0%} of the GPU's memory ({SHARE} {share:g})"
         advice = (
-            f"more KV cache before fewer sequences: where nvidia-smi shows the rest free, raise {SHARE} "
-            "to 0.85 and on"
+            f"more KV cache before fewer sequences: if nvidia-smi shows the rest free, raise {SHARE} "
+            "to 0.85 and above"
         )
         return build_note("M1", reading, why, advice, SOURCE, *_cache(reading))
 
@@ -125,10 +125,10 @@ class MemoryShare:
                 to=to,
                 assumed=assumed,
                 why=f"{seen_} within the last {reading.span_s:.0f} s: lower to {values}",
-                expects="memory is left for what vLLM does not account for; no further OOM",
+                expects="memory for allocations outside vLLM's accounting; no further OOM",
                 risks=(
-                    "less KV cache or fewer requests at once; where the kernel killed for want of host "
-                    "memory, the container's memory limit is what to raise"
+                    "less KV cache or fewer requests at once; if the kernel killed it for lack of host "
+                    "memory, raise the container's memory limit instead"
                 ),
                 source=f"rulebook M2; {SOURCE}",
                 evidence=_evidence(reading, find_used_share(reading)),

@@ -58,7 +58,7 @@ class Offloading:
             ("request_tokens", length, "tokens"),
             ("kv_usage_high", reading.kv_usage.high, "ratio"),
             expects="no copies to host memory: reported once as 43 against 84 tokens/s with and without",
-            risks="prompts that were found in host memory are computed again",
+            risks="prefixes found in host memory until now are computed again",
             source="reported for one RTX 5070 (S2), not promised; vLLM 0.32 config/cache.py",
         )
         return (found,)

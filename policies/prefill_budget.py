@@ -14,12 +14,12 @@ from vllm_facts.defaults import positive_int
 from vllm_facts.values import ChangeClass, Knob
 
 BATCHED, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
-TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: where a tail of TTFT or ITL sends the budget
-TAIL_SHARE = 0.01  # what lies above a p99
-LEAST = 256  # tokens of a step: with fewer prompt tokens in it, it is hardly slower than without
+TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: budgets for a long tail of TTFT or ITL
+TAIL_SHARE = 0.01  # share of requests above a p99
+LEAST = 256  # prompt tokens: with fewer, a step is hardly slower than without any
 CHUNKED = "; V1 chunks prompts anyway, so this is the chunk's size"
 DECODING = (
-    "the token budget is not what is late: look at enforce_eager, a forced attention backend, "
+    "the token budget is not the cause: check enforce_eager, a forced attention backend, "
     "async_scheduling and untuned MoE kernels; else fewer sequences at once, or replicas"
 )
 SOURCE = "vLLM optimization guide (chunked prefill): small budgets favour ITL, large ones TTFT"
@@ -40,7 +40,7 @@ class PrefillBudget:
     tail_ratio: float = 5.0  # p99 over p50
     kv_full_above_ratio: float = 0.9  # preemptions make requests late, not the budget
     coverage_at_least_ratio: float = 0.8
-    settle_s: float = 600.0  # no step back the other way so soon after a promotion
+    settle_s: float = 600.0  # no step in the other direction so soon after a promotion
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -195,7 +195,7 @@ def _decoding(reading: Reading, late: str) -> Proposal:
     prompts, answers = (rate.mean if rate else 0.0 for rate in rates)
     why = (
         f"decode-bound: {late}, while {reading.running.mean:.1f} requests ran and only {prompts:.0f} prompt "
-        f"tokens/s came beside {answers:.0f} of answers"
+        f"tokens/s were computed with {answers:.0f} tokens/s of answers"
     )
     return build_note(
         "P2", reading, why, DECODING, "triage tree: TPOT high, TTFT fine", *_latencies(reading, "itl")

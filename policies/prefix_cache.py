@@ -23,7 +23,7 @@ class PrefixCache:
     """Rules X1 and X2. Prefix caching that vLLM itself turned off stays off: the model lacks it."""
 
     hits_below_ratio: float = 0.01  # X2: of the prompt tokens looked up
-    prompt_tokens_at_least: float = 20_000.0  # X2: computed in the window; fewer say nothing
+    prompt_tokens_at_least: float = 20_000.0  # X2: computed in the window; fewer are no evidence
     coverage_at_least_ratio: float = 0.8
 
     def __post_init__(self) -> None:
@@ -47,10 +47,10 @@ class PrefixCache:
             reading,
             {CACHING: value[0]},
             f"prefix caching is turned off while {prompts.mean:.0f} prompt tokens/s are computed: "
-            "nothing that prompts have in common is reused",
+            "prefixes that prompts share are not reused",
             ("prompt_tokens", prompts.mean, "tokens/s"),
-            expects="prompts that begin alike are computed once: TTFT falls",
-            risks="close to none: cached blocks are given up first when the cache is full",
+            expects="shared prefixes are computed once: TTFT falls",
+            risks="close to none: cached blocks are evicted first when the cache is full",
             source=SOURCE,
         )
 
@@ -63,8 +63,8 @@ class PrefixCache:
             return None
         why = f"of {tokens:.0f} prompt tokens in {reading.span_s:.0f} s {hits:.1%} were in the prefix cache"
         advice = (
-            "if prompts share a beginning, something defeats it: a template with a date or an id in front, "
-            "or routing that spreads one conversation over servers"
+            "if prompts share a prefix, check for a template with a date or an id in front, "
+            "or for routing that spreads one conversation over servers"
         )
         return build_note("X2", reading, why, advice, SOURCE, ("prefix_hit_ratio", hits, "ratio"))
 

@@ -39,7 +39,7 @@ BLOCKERS = {
     SCHEDULED: "a cap on the tokens of a step",
     "long_prefill_token_threshold": "a cap on the chunks of long prompts",
 }
-"""Flags whose feature may keep requests in the queue while there is room."""
+"""Flags whose feature may keep requests in the queue while there is capacity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class QueueNotes:
     memory_ceiling_ratio: float = 0.92  # N1: gpu_memory_utilization that counts as its bound
     requests_at_least: int = 20  # N1: behind the latency that misses its objective
     coverage_at_least_ratio: float = 0.8
-    settle_s: float = 600.0  # N1 waits so long for what was promoted to show
+    settle_s: float = 600.0  # N1: time for a promotion to take effect
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -75,7 +75,7 @@ class QueueNotes:
             f"critical backlog: over {reading.span_s:.0f} s {waiting.mean:.0f} requests waited "
             f"(more than {self.backlog_above:g}), at most {waiting.high:.0f}"
         )
-        advice = "shed or spread load until it is gone; what makes it wait is said by Q1, Q2 or Q4"
+        advice = "shed or spread load until the backlog is gone; Q1, Q2 or Q4 name its cause"
         return build_note(
             "Q3", reading, why, advice, "production alerts: waiting > 100 is critical", _kv(reading)
         )
@@ -90,11 +90,11 @@ class QueueNotes:
             return None
         why = (
             f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited while at most "
-            f"{reading.running.high:.0f} ran ({cap.told}) and the KV cache had room"
+            f"{reading.running.high:.0f} ran ({cap.told}) and the KV cache was free"
         )
         found = [*_prefill(reading), *_blockers(context.setting)]
         blockers = "; ".join(found) or "structured output, multimodal inputs, adapters"
-        advice = f"neither the cap nor the KV cache holds them back; look at: {blockers}"
+        advice = f"neither the cap nor the KV cache is the limit; check: {blockers}"
         return build_note("Q4", reading, why, advice, TRIAGE, _kv(reading))
 
     def _capacity(self, reading: Reading, context: Context) -> Proposal | None:
@@ -165,7 +165,7 @@ def _prefill(reading: Reading) -> list[str]:
     prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
     if prompts is None or answers is None or not _prefills(reading):
         return []
-    told = f"{prompts.mean:.0f} tokens/s of them beside {answers.mean:.0f} of answers"
+    told = f"{prompts.mean:.0f} tokens/s of prompts, {answers.mean:.0f} of answers"
     return [f"prompts ({told}: prefill is the limit, so prefix caching, a larger token budget, or replicas)"]
 
 

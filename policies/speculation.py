@@ -54,7 +54,7 @@ class Speculation:
             f"{told}{reading.running.mean:.1f} requests ran over {reading.span_s:.0f} s: speculation costs "
             f"more than it gives there; try {values}",
             ("spec_acceptance", accepted, "ratio"),
-            expects="steps without drafts that are thrown away: throughput rises",
+            expects="fewer rejected draft tokens to compute: throughput rises",
             risks="at small batches ITL rises; answers may differ in the last digits of a logit",
             source="throughput guide; vLLM documentation, speculative decoding",
             klass="gated" if set(to) == {TOKENS} else "note",  # method and model are the operator's choice

@@ -33,9 +33,7 @@ class Thermal:
             (gpu.temperature_c for gpu in reading.gpus if gpu.temperature_c is not None), default=None
         )
         why = "thermal throttling: " + "; ".join(said)
-        advice = (
-            "every change waits: a comparison on a GPU that slows itself down proves nothing; cool it first"
-        )
+        advice = "every change waits: measurements on a throttling GPU prove nothing; cool the GPU first"
         source = "production checklist: GPU temperature, NVML clocks_event_reasons"
         count = ("throttled_gpus", float(len(said)), "GPUs")
         return (build_note("T1", reading, why, advice, source, count, ("temperature", hottest, "°C")),)

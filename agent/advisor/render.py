@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.terminal.tables import safe, value
-from lint.advice import SEVERITIES, Advice, rows
+from lint.advice import SEVERITIES, Advice, build_rows
 from vllm_facts.command.serve_command import ServeCommand
 from vllm_facts.command.shell import join_redirections, quote_word
 from vllm_facts.config_file import UnsupportedEdit
@@ -32,7 +32,7 @@ def as_json(
     unknown: Iterable[str],
     more: Mapping[str, Any],
 ) -> str:
-    found = [row for finding in advice.findings for row in rows(finding, case, assumed)]
+    found = [row for finding in advice.findings for row in build_rows(finding, case, assumed)]
     outranked = [
         {"rule": lost.what.rule, "by": lost.by, "why": lost.why, "said": lost.what.why}
         for lost in advice.outranked

@@ -33,7 +33,7 @@ HAND_TUNED = frozenset(
 )
 """Variables that steer how NCCL sends. Those that name interfaces (NCCL_IB_HCA …) are a site's own."""
 HARMLESS = {"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", CUMEM: "1"}
-"""Values that say what holds anyway."""
+"""Values that equal the default."""
 
 
 def _deep_gemm(case: Deployment) -> Iterable[Finding]:
@@ -71,7 +71,7 @@ def _nccl(case: Deployment) -> Iterable[Finding]:
             rule="U2",
             klass="gated",
             severity="warning",
-            why=f"{CUMEM}=0 on {card}: NVLink between the nodes is off, they talk over TCP or InfiniBand",
+            why=f"{CUMEM}=0 on {card}: NVLink between the nodes is off, so they use TCP or InfiniBand",
             env={CUMEM: None},
             expects="multi-node NVLink is used; NVIDIA names NCCL_NET_GDR_C2C=1 for GB200",
             risks="none known",
@@ -88,8 +88,8 @@ def _nccl(case: Deployment) -> Iterable[Finding]:
         severity="warning" if slow else "info",
         why=f"NCCL is tuned by hand ({shown}) for {layout(case).gpus} GPUs",
         env=dict.fromkeys(tuned),
-        expects="NCCL chooses by the links that it finds" + (", peer to peer among them" if slow else ""),
-        risks="if it was set against a hang of this very machine, keep it",
+        expects="NCCL chooses by the links that it detects" + (", peer to peer among them" if slow else ""),
+        risks="if it prevents a hang on this machine, keep it",
         source=f"rulebook U2; {TUNING}, mistake 10: 'users should not need to tune NCCL' on such hosts",
         evidence=dict(tuned),
     )
@@ -104,33 +104,33 @@ def _compile_cache(case: Deployment) -> Iterable[Finding]:
     keyed = since(case, KEYED_SINCE)
     why = f"{named.strip()} with vLLM's compile cache: a stale cache was reported for Llama 4"
     if keyed:
-        why += f"; the cache key of vLLM {case.version} holds the model's config, so that is out of date"
+        why += f"; the cache key of vLLM {case.version} holds the model's config, so this no longer applies"
     yield Finding(
         rule="U3",
         klass="note" if keyed else "gated",
         severity="info",
         why=why,
         env={} if keyed else {COMPILE_CACHE: "1"},
-        expects="no start from code that was compiled for other settings (as attn_temperature_tuning)",
+        expects="no start with code compiled for other settings (such as attn_temperature_tuning)",
         risks=(
-            "every start compiles anew (5 to 15 minutes on large models); emptying "
+            "every start compiles again (5 to 15 minutes on large models); emptying "
             "$VLLM_CACHE_ROOT/torch_compile_cache once after such a change does the same"
         ),
         source=f"rulebook U3; {TUNING}, mistake 9; vLLM's Llama 4 post of 2025-04-05, config/model.py",
     )
 
 
-def _doors(case: Deployment) -> Iterable[Finding]:
+def _exposure(case: Deployment) -> Iterable[Finding]:
     host, code = text(case, "host"), case.setting.get("trust_remote_code") is True
     guarded = bool(case.setting.get("api_key")) or bool(case.env.get("VLLM_API_KEY"))
     if code:
         why = (
             "--trust-remote-code is set: Python files of the model's repository run with the server's rights"
         )
-        expects = "leave it out where vLLM knows the model, or pin --revision to one that was read"
+        expects = "remove it if vLLM supports the model, or pin --revision to a reviewed one"
         yield _security(why, expects)
     if _public(host) and not guarded:
-        why = f"the server listens on {host} without --api-key: whoever reaches it may use it"
+        why = f"the server listens on {host} without --api-key: every client that reaches it may use it"
         expects = (
             "bind to 127.0.0.1 behind a proxy, or set --api-key; that guards /v1 only: "
             "/metrics, /health and developer endpoints stay open"
@@ -163,5 +163,5 @@ LINTS = (
     DeploymentCheck(rules=("U1",), check=_deep_gemm),
     DeploymentCheck(rules=("U2",), check=_nccl),
     DeploymentCheck(rules=("U3",), check=_compile_cache),
-    DeploymentCheck(rules=("R1",), check=_doors),
+    DeploymentCheck(rules=("R1",), check=_exposure),
 )

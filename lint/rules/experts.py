@@ -34,7 +34,7 @@ def _density(case: Deployment) -> Iterable[Finding]:
         severity="warning" if given else "info",
         why=(
             f"{asks} with {model.name}: {model.active_experts} of {model.experts} experts "
-            f"work on a token ({density:.2%}, at most 2 %), the exchange costs more than it saves"
+            f"are active for a token ({density:.2%}, at most 2 %), so the exchange costs more than it saves"
         ),
         to={"enable_expert_parallel": None} if given else {},
         expects="reported: 7 to 12 % more throughput without it on Llama-4-Maverick, not promised",
@@ -55,18 +55,18 @@ def _latent(case: Deployment) -> Iterable[Finding]:
     if model.latent_dim and model.layers:
         per_token_kib = model.latent_dim * model.layers * 2 / 1024
         copied = f" ({per_token_kib:.0f} KiB a token in 16 bit, {now.tp} times)"
-    why = f"{model.name} has latent attention: with TP {now.tp} every GPU keeps all of the KV cache"
+    why = f"{model.name} has latent attention: with TP {now.tp} every GPU holds the full KV cache"
     to = change(case)
-    kept = "; gpu_memory_utilization with it, for the exchange's buffers lie outside vLLM's accounts"
+    kept = "; gpu_memory_utilization changes too, because vLLM does not account for the exchange's buffers"
     yield Finding(
         rule="D7",
         klass="gated",
         severity="warning",
-        why=why + copied + ("; FlashMLA-Sparse pads 16 heads of a GPU to 64 besides" if padded(case) else ""),
+        why=why + copied + ("; FlashMLA-Sparse also pads 16 heads of a GPU to 64" if padded(case) else ""),
         to=to,
-        expects=f"the KV cache is shared out: about {now.tp} times the tokens, more throughput under load"
+        expects=f"the KV cache is partitioned: about {now.tp} times the tokens, more throughput under load"
         + (kept if "gpu_memory_utilization" in to else ""),
-        risks="attention weights are held by each GPU; few requests at once are served faster by TP",
+        risks="each GPU holds all attention weights; at low concurrency TP is faster",
         source=f"rulebook D7; {TUNING}, mistakes 4 and 6; DeepSeek-V3.2 recipe; vLLM docs (MoE deployment)",
         evidence={"tensor_parallel_size": now.tp, "latent_dim": model.latent_dim},
     )
@@ -85,14 +85,14 @@ def _shared_out(case: Deployment, model: Model) -> Iterable[Finding]:
         klass="note",
         severity="info",
         why=(
-            f"{model.name} has latent attention: with TP {now.tp} every GPU keeps all of the KV cache, and "
-            "data parallel attention would not leave room for it here"
+            f"{model.name} has latent attention: with TP {now.tp} every GPU holds the full KV cache, and "
+            "data parallel attention would not leave memory for it here"
         ),
         expects=(
-            f"--decode-context-parallel-size {now.tp} shares it out within TP where the attention backend "
-            "can (reported for Kimi-K2-Thinking over 8: 8 times the tokens, 43 % more tokens/s, not promised)"
+            f"--decode-context-parallel-size {now.tp} partitions it within TP where the attention backend "
+            "supports it (Kimi-K2-Thinking over 8: 8 times the tokens, 43 % more tokens/s, not promised)"
         ),
-        risks="an exchange more in each step",
+        risks="one more exchange in each step",
         source=f"rulebook D7; {TUNING}, mistake 6; vLLM recipes (Kimi-K2-Thinking)",
         evidence={"tensor_parallel_size": now.tp, "kv_tokens": took.kv_tokens},
     )
@@ -103,11 +103,15 @@ def _crossover(case: Deployment) -> Iterable[Finding]:
     if at_once is None:
         return
     if now.tp > 1 and at_once >= MANY:
-        why = f"{at_once:.0f} requests at once with TP {now.tp}: from {MANY} on data parallel wins"
+        why = f"{at_once:.0f} requests at once with TP {now.tp}: from {MANY} on data parallelism is faster"
     elif now.tp == 1 and now.dp > 1 and at_once <= FEW and sparse(case):
-        why = f"{at_once:.0f} requests at once over {now.dp} engines: up to {FEW} tensor parallel wins"
+        why = (
+            f"{at_once:.0f} requests at once over {now.dp} engines: up to {FEW} tensor parallelism is faster"
+        )
     elif now.tp >= WIDE and at_once <= FEW and case.model and case.model.mla:
-        why = f"{at_once:.0f} requests at once: up to {FEW} tensor parallelism {now.tp} wins even with MLA"
+        why = (
+            f"{at_once:.0f} requests at once: up to {FEW} tensor parallelism {now.tp} is faster even with MLA"
+        )
     else:
         return
     yield Finding(
@@ -115,8 +119,8 @@ def _crossover(case: Deployment) -> Iterable[Finding]:
         klass="gated",
         severity="info",
         why=why,
-        expects="measure both layouts at this load; between 128 and 512 it is open",
-        risks="the crossover was measured on 8 x MI300X: other GPUs have another",
+        expects="measure both layouts at this load; between 128 and 512 either can be faster",
+        risks="the crossover was measured on 8 x MI300X and differs on other GPUs",
         source=f"rulebook D8; {TUNING} (AMD's MoE playbook)",
         evidence={"concurrency": at_once, "tensor_parallel_size": now.tp, "data_parallel_size": now.dp},
     )

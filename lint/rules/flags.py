@@ -45,7 +45,7 @@ def _gone(case: Deployment) -> Iterable[Finding]:
             REFUSED,
             _whole(case, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
             severity="error" if known else "warning",
-            expects=f"vLLM {replaced.since} and later take the command line",
+            expects=f"vLLM {replaced.since} and later accept the command line",
         )
 
 
@@ -100,8 +100,7 @@ def _unknown(case: Deployment) -> Iterable[Finding]:
 
 
 def _carried(case: Deployment, knob: str, name: str) -> dict[str, Value]:
-    """The value under the corrected name, if only a letter or two is mistyped and the flag takes the value.
-    """
+    """The value under the corrected name, if only a letter or two is mistyped and the flag accepts it."""
     typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
     if not typo or typo[0] in case.setting or typo[0] not in KNOBS:
         return {}
@@ -142,8 +141,8 @@ def _not_filled_in(knob: Knob, value: str) -> Finding:
         rule="V1",
         klass="note",
         severity="info",
-        why=f"{_flag(knob)} {value}: the value of a shell's variable is not known here",
-        expects="write the number: what depends on it can be checked then",
+        why=f"{_flag(knob)} {value}: the value of the shell variable is not known here",
+        expects="give the number, so that the rules can check it",
         risks="none",
         source="rulebook V1",
     )
@@ -158,10 +157,10 @@ def _beyond(case: Deployment) -> Iterable[Finding]:
         klass="note",
         severity="warning",
         why=(
-            f"max_model_len {found.asked} is above the {found.own} tokens that the model was made for; "
+            f"max_model_len {found.asked} is above the {found.own} tokens that the model supports; "
             f"{ALLOWED} lets it start"
         ),
-        expects=f"answers to prompts of more than {found.own} tokens may be worthless: try some as long",
+        expects=f"answers to prompts of more than {found.own} tokens may be useless: test such prompts",
         risks="vLLM: 'positions exceeding derived_max_model_len lead to nan' with RoPE, else to a CUDA error",
         source="rulebook V1; vLLM 0.32 config/model.py: _get_and_verify_max_len",
     )
@@ -169,7 +168,7 @@ def _beyond(case: Deployment) -> Iterable[Finding]:
 
 def _together(case: Deployment) -> Iterable[Finding]:
     for problem in find_problems(case):
-        by_hand = "" if problem.to else "vLLM takes the command line once that is given"
+        by_hand = "" if problem.to else "vLLM accepts the command line once that is given"
         yield not_taken(problem.why, problem.source, problem.to, expects=by_hand)
 
 
@@ -185,8 +184,8 @@ def _environment(case: Deployment) -> Iterable[Finding]:
             why=f"vLLM {replaced.since} and later ignore {name}. {replaced.how}",
             source="rulebook V1; vLLM envs.py",
             env={name: None},
-            expects="the same as now, said truly",
-            risks="what it was meant for does not happen, before and after",
+            expects="no change in behaviour; the command line shows what is in effect",
+            risks="its intended effect is missing, before and after",
         )
 
 
@@ -197,8 +196,8 @@ def _unseen(case: Deployment) -> Iterable[Finding]:
         rule="V1",
         klass="note",
         severity="info",
-        why="--disable-log-stats takes away all vllm metrics of /metrics, not the log lines alone",
-        expects="leave it out where anything is to watch or tune this server",
+        why="--disable-log-stats removes all vllm metrics from /metrics, not only the log lines",
+        expects="remove it if any tool watches or tunes this server",
         risks="none",
         source="rulebook V1; vLLM 0.32 v1/engine/async_llm.py",
     )

@@ -58,7 +58,7 @@ def _attention(case: Deployment) -> Iterable[Finding]:
         return
     what = "forces"
     if _dead(case, forced):
-        what = f"is ignored by vLLM {case.version} (it reads --attention-backend), yet means to force"
+        what = f"is ignored by vLLM {case.version} (it reads --attention-backend), but would force"
     yield Finding(
         rule="H3",
         klass="gated",
@@ -67,7 +67,7 @@ def _attention(case: Deployment) -> Iterable[Finding]:
         to=forced.to,
         env=forced.env,
         expects="the backend that vLLM ranks first for this GPU",
-        risks="kernels differ a little in their numbers: compare answers if it was chosen for that",
+        risks="kernels round differently: compare answers if it was chosen for that",
         source=f"rulebook H3; {S0} §3; vLLM 0.32 platforms/cuda.py ranks the backends",
         evidence={"backend": forced.name},
     )
@@ -90,9 +90,9 @@ def _turing(case: Deployment, forced: _Forced, card: str) -> Finding:
     if dead:
         reason = f"{forced.name} would not run there"
     elif doubtful:
-        reason = "the report saw it refused by a build of 0.12 and taken by 0.14.1; 0.32 has no such backend"
+        reason = "reported as refused by a build of 0.12 and accepted by 0.14.1; 0.32 has no such backend"
     elif forced.name in GONE:
-        reason = f"{forced.name} is no backend of vLLM's decoder any more: the server does not start"
+        reason = f"{forced.name} is no longer a backend of vLLM's decoder: the server does not start"
     else:
         reason = f"{forced.name} needs 8.0: the server does not start"
     chosen = "TRITON_ATTN" if since(case, READ) else "FLASHINFER with 0.14, TRITON_ATTN with 0.32"
@@ -103,7 +103,7 @@ def _turing(case: Deployment, forced: _Forced, card: str) -> Finding:
         why=f"{forced.where} {forces}: {card}, {reason}",
         to=forced.to,
         env=forced.env,
-        expects=f"vLLM chooses what runs here ({chosen})",
+        expects=f"vLLM chooses a backend that runs here ({chosen})",
         risks="none known",
         source=(
             f"rulebook H1; {S0} §3 (which found FLASHINFER best on a T4 with 0.14.1; vLLM 0.32 keeps "
@@ -129,7 +129,7 @@ def _dtype(case: Deployment) -> Iterable[Finding]:
         ),
         to={"dtype": "half"},
         expects="it starts, in float16",
-        risks="float16 has less range: a model trained in bfloat16 may overflow, so check its answers",
+        risks="float16 has a smaller range: a model trained in bfloat16 may overflow, so check its answers",
         source=f"rulebook H2; {S0} §6; vLLM 0.32 platforms/cuda.py: check_if_supports_dtype",
         evidence={"capability": f"{capability[0]}.{capability[1]}"},
     )
@@ -152,7 +152,7 @@ def _volta(case: Deployment) -> Iterable[Finding]:
             f"{case.card.name} has compute capability {capability[0]}.{capability[1]}: vLLM's own wheels and "
             f"images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
         ),
-        expects="it runs with a build of your own for CUDA 12, or with a release before 0.20",
+        expects="it runs with a custom build for CUDA 12, or with a release before 0.20",
         risks="flags were renamed and removed since: lint the command line again for that version",
         source="rulebook E1; vllm-project/vllm#39878 (CUDA 13), #42381 (what 0.20.1 is built for)",
         evidence={"version": case.version},
@@ -223,13 +223,13 @@ def _kernel(case: Deployment) -> Iterable[Finding]:
     by_name = given == "awq" and before(case, AWQ_FORCED_UP_TO)
     if by_name:
         why = (
-            f"--quantization awq with vLLM {case.version}: naming awq forces its slow kernel; "
-            "left to itself vLLM takes Marlin"
+            f"--quantization awq with vLLM {case.version}: this forces the slow awq kernel; "
+            "without the flag vLLM chooses Marlin"
         )
     elif told:
         found = _EXLLAMA.search(told)
-        kernel = found[1] if found else "a kernel that vLLM calls not fully optimized"
-        why = f"the log says that the quantized weights run on {kernel}, a slow fallback"
+        kernel = found[1] if found else "a kernel that vLLM reports as not fully optimized"
+        why = f"according to the log the quantized weights run on {kernel}, a slow fallback"
     else:
         return
     yield Finding(

@@ -20,7 +20,7 @@ def _unreadable(case: Deployment) -> Iterable[Finding]:
             f"--{knob.replace('_', '-')} {why}",
             "vLLM 0.32 engine/arg_utils.py: it ends with exit code 2",
             {knob: meant} if meant else {},
-            expects="" if meant else "write it anew: vLLM takes JSON, or its parts as --flag.key value",
+            expects="" if meant else "rewrite it: vLLM takes JSON, or single keys as --flag.key value",
         )
 
 

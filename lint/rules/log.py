@@ -26,7 +26,7 @@ class Recogniser:
     """One pattern of the log. Of several matching lines, the last one with a finding counts."""
 
     rule: str
-    pattern: str  # compiled when there is a log to read: a command that somebody waits for has none
+    pattern: str  # compiled on use: most commands are checked without a log
     says: Says
 
     @property
@@ -48,12 +48,12 @@ def _moe(match: re.Match[str], case: Deployment) -> Finding:
         rule="F1",
         klass="note",
         severity="warning",
-        why=f"the log says that the MoE kernels run on their default configuration{there}",
+        why=f"according to the log the MoE kernels run on their default configuration{there}",
         expects=(
             "run benchmarks/kernels/benchmark_moe.py --tune on this GPU and point VLLM_TUNED_CONFIG_FOLDER "
-            "at what it writes: 20 to 40 % are reported to come back"
+            "at its output: a gain of 20 to 40 % is reported"
         ),
-        risks="the tuning needs the GPU for itself for hours",
+        risks="the tuning needs exclusive use of the GPU for hours",
         source="rulebook F1; vLLM 0.32 fused_moe.py, production triage guide #1",
         evidence={"line": match[0]},
     )
@@ -67,7 +67,7 @@ def _eager(match: re.Match[str], case: Deployment) -> Finding:
         rule="F2",
         klass="auto",
         severity="warning",
-        why="the log says that CUDA graphs and compilation are off: each decoding step waits for the CPU",
+        why="according to the log CUDA graphs and compilation are off: each decoding step waits for the CPU",
         to=to,
         expects="decoding 30 to 50 % faster (reported by the sources, not promised)",
         risks="a longer first start (compilation, graph capture), and memory for the graphs",
@@ -84,7 +84,7 @@ def _all_reduce(match: re.Match[str], case: Deployment) -> Finding | None:
         rule="F3",
         klass="note",
         severity="warning",
-        why=f"the log says: {match[0].strip()[:160]}; every layer's all-reduce goes the slow way",
+        why=f"the log says: {match[0].strip()[:160]}; every layer's all-reduce uses the slow path",
         expects="where the model fits one GPU: data parallel replicas instead of tensor parallel over PCIe",
         source="rulebook F3, D5; vLLM 0.32 custom_all_reduce.py, parallelism guide",
         evidence={"line": match[0].strip()[:160]}
@@ -96,9 +96,9 @@ def _no_blocks(match: re.Match[str], case: Deployment) -> Finding:
     present, ceiling = _utilization(case), _MOE if case.model and case.model.experts else _DENSE
     to: dict[Knob, Value] = {_UTILIZATION: ceiling} if present < ceiling else {}
     more = (
-        "the weights and the activations leave room for KV cache"
+        "the weights and the activations leave memory for KV cache"
         if to
-        else f"{_UTILIZATION} is as high as is wise: shorten {_LEN}, take a quantised model or more GPUs"
+        else f"{_UTILIZATION} is at its safe maximum: shorten {_LEN}, or use a quantised model or more GPUs"
     )
     return Finding(
         rule="F4",
@@ -107,7 +107,7 @@ def _no_blocks(match: re.Match[str], case: Deployment) -> Finding:
         why=f"it did not start: at {_UTILIZATION} {present:g} nothing of the GPU is left for the KV cache",
         to=to,
         expects=more,
-        risks="less memory for others on this GPU; an OOM where they need it",
+        risks="less memory for other processes on this GPU, which may run out of memory",
         source="rulebook F4; vLLM 0.32 kv_cache_utils.py says to raise it, where older advice lowers it",
         evidence={"line": match[0]},
     )
@@ -136,14 +136,14 @@ def _not_free(match: re.Match[str], case: Deployment) -> Finding | None:
     fits = floor(free / total * 100 - 1) / 100 if total else 0.0
     if fits >= _utilization(case):
         return None
-    wise = fits >= 0.5  # noqa: PLR2004 - below that it is somebody else's GPU
+    wise = fits >= 0.5  # noqa: PLR2004 - below that another process uses the GPU
     return Finding(
         rule="F4",
         klass="auto" if wise else "note",
         severity="error",
-        why=(f"it did not start: {free:g} of {total:g} GiB were free, {_utilization(case):g} is asked for"),
+        why=(f"it did not start: {free:g} of {total:g} GiB were free, {_utilization(case):g} is requested"),
         to={_UTILIZATION: fits} if wise else {},
-        expects="it starts beside what holds the rest; better: free the GPU first (nvidia-smi says who)",
+        expects="it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)",
         risks="less KV cache",
         source="rulebook F4; vLLM 0.32 v1/worker/utils.py",
         evidence={"free_gib": free, "total_gib": total},
@@ -163,7 +163,7 @@ def _warm_up(match: re.Match[str], case: Deployment) -> Finding | None:
         severity="error",
         why=f"it did not start: out of GPU memory while it warmed up with {dummies} dummy requests",
         to=to,
-        expects="it starts; if not, a shorter context (max_model_len, a person's decision) is next",
+        expects="it starts; if not, try a shorter context (max_model_len, an operator's decision)",
         risks="fewer requests run at once; less KV cache",
         source="rulebook F5; vLLM 0.32 gpu_model_runner.py; RTX 5070 log (256 dummy requests: 64 and 0.85)",
         evidence={"dummy_requests": dummies},
@@ -202,7 +202,7 @@ def _oom(match: re.Match[str], case: Deployment) -> Finding | None:
         rule="M2",
         klass="auto" if to else "note",
         severity="error",
-        why="the log holds a CUDA out of memory: what vLLM does not account for needs more room",
+        why="the log shows a CUDA out of memory: allocations outside vLLM's accounting need more memory",
         to=to,
         expects="no further OOM; if there is one: fewer max_num_seqs, then a shorter max_model_len",
         risks="less KV cache",
@@ -221,11 +221,11 @@ def _periodic(match: re.Match[str], case: Deployment) -> Finding | None:
     capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
     told = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
     if still:
-        advice = "not one token was made meanwhile: look at what the log says before, not at the flags"
+        advice = "no token was generated meanwhile: check the earlier log lines, not the flags"
     elif capped:
-        advice = f"{_SEQS} {seqs} is what they wait for: `trimtab advise` says how far it may be raised"
+        advice = f"{_SEQS} {seqs} is the limit they wait for: `trimtab advise` shows how far it may be raised"
     else:
-        advice = "`trimtab advise` says what they wait for, of the running server or of this log"
+        advice = "`trimtab advise` shows what they wait for, from the running server or from this log"
     return Finding(
         rule="F8",
         klass="note",

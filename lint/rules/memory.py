@@ -48,7 +48,7 @@ def _moe(case: Deployment) -> Iterable[Finding]:
         why=(
             f"{SHARE} {present:g}{'' if given else ' (the default)'} on a mixture of experts"
             + (" with an exchange between GPUs: its" if stays else ": with an exchange between GPUs, its")
-            + " buffers lie outside vLLM's accounts, and memory runs out under load"
+            + " buffers lie outside vLLM's accounting, and memory runs out under load"
         ),
         to={SHARE: MOE_SHARE},
         expects="no OOM at high concurrency",
@@ -70,11 +70,11 @@ def _most(case: Deployment) -> Iterable[Finding]:
         klass="auto",
         severity="warning",
         why=(
-            f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU for what vLLM does not count: it does not "
-            "start where less is free (the CUDA context is not), or runs out of memory at a peak"
+            f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU outside vLLM's accounting: it does "
+            "not start where less is free (the CUDA context takes some), or runs out of memory at a peak"
         ),
         to={SHARE: DENSE_MOST},
-        expects="a start wherever the GPU is free, and room for a peak",
+        expects="a start wherever the GPU is free, and memory for a peak",
         risks="a smaller KV cache" + _kv_change(case, DENSE_MOST),
         source=f"rulebook M4, M1; {TUNING}, mistake 2 (0.92 for dense); T4 benchmark report §6 (up to 0.95)",
         evidence={SHARE: given},
@@ -90,10 +90,10 @@ def _low(case: Deployment) -> Iterable[Finding]:
         rule="M5",
         klass="auto",
         severity="warning",
-        why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused: that would be KV cache",
+        why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused, which could hold KV cache",
         to={SHARE: to},
         expects="more sequences at once before requests wait or are preempted" + _kv_change(case, to),
-        risks="an OOM where another process shares the GPU: then keep it",
+        risks="an OOM where another process shares the GPU: keep the value there",
         source=f"rulebook M5; {T4_REPORT} (0.85 to 0.95, below 0.8 wastes KV cache); vLLM 0.32: 0.92",
         evidence={SHARE: given},
     )
@@ -126,7 +126,7 @@ def _few(case: Deployment) -> Iterable[Finding]:
         severity="warning",
         why=(
             f"{SEQS} {seqs} caps a transformer whose KV cache holds about {took.kv_tokens:,.0f} tokens: "
-            f"{took.kv_tokens / most:.0f} requests of {most:,} and many more of usual length"
+            f"{took.kv_tokens / most:.0f} requests of {most:,} and many more of typical length"
         ),
         to=wanted,
         expects="more throughput under load (reported on a T4: 476 tokens/s with 16 users at 128)",
@@ -214,7 +214,7 @@ def _length(case: Deployment) -> Iterable[Finding]:
     if took is None or most is None or took.fits is not False:
         return
     if plan is None or plan.length is None or plan.layout != layout(case):
-        return  # D2 or D3 says it
+        return  # D2 or D3 reports it
     named = "the model's own length" if case.setting.get("max_model_len") is None else "--max-model-len"
     yield Finding(
         rule="L1",
@@ -224,8 +224,8 @@ def _length(case: Deployment) -> Iterable[Finding]:
             f"one request of {most:,} tokens ({named}) does not fit, so the server does not start: {took.why}"
         ),
         to=change(case),
-        expects="it starts; more GPUs to an engine or a KV cache in fp8 (with a look at answers) hold more",
-        risks="longer requests are refused: a person decides what length is needed",
+        expects="it starts; more GPUs for an engine or a KV cache in fp8 (check the answers) hold more",
+        risks="longer requests are refused: an operator decides which length is needed",
         source="rulebook L1; vLLM 0.32 v1/core/kv_cache_utils.py ('To serve at least one request with …')",
         evidence={"kv_tokens": took.kv_tokens, "max_model_len": most},
     )
@@ -252,7 +252,7 @@ def _offloading(case: Deployment) -> Iterable[Finding]:
             "with short contexts try without: reported 84 tokens/s without and 43 with it (10 at once, "
             "RTX 5070), not promised"
         ),
-        risks="where contexts or users do not fit the GPU, or prefixes come again, it is worth its cost",
+        risks="where contexts or users do not fit the GPU, or prefixes repeat, offloading is worth its cost",
         source="rulebook O1; RTX 5070 testing log; vLLM 0.32 config/cache.py",
         evidence={"kv_offloading_size": size},
     )

@@ -70,10 +70,10 @@ def _size(case: Deployment) -> Iterable[Finding]:
     """D1 and D2: the fewest GPUs that hold weights and KV cache; the remaining GPUs run replicas."""
     model, now = case.model, layout(case)
     if model is None or divides(model, now.tp) or crowded(case):
-        return  # D3 says it
+        return  # D3 reports it
     took, plan = fit(case), planned(case)
     if took and took.fits is False:
-        if plan is None or plan.layout != now or plan.length is None:  # else L1 says it
+        if plan is None or plan.layout != now or plan.length is None:  # else L1 reports it
             yield _too_large(case, model, now, took)
     elif plan is not None and not plan.experts:
         wanted = plan.layout
@@ -89,7 +89,7 @@ def _too_large(case: Deployment, model: Model, now: Layout, took: KvCacheFit) ->
     if to and plan:
         staged = plan.layout.pp > now.pp and over_pcie(case)
         expects = f"it fits as {_engines(plan.layout)}"
-        expects += ", which exchanges least over PCIe" if staged else ""
+        expects += ", the layout with the least exchange over PCIe" if staged else ""
         expects += idle(case, plan.layout)
     return Finding(
         rule="D2",
@@ -98,7 +98,7 @@ def _too_large(case: Deployment, model: Model, now: Layout, took: KvCacheFit) ->
         why=f"{model.name} does not fit {_gpus(case, now)} with one request: {took.why}",
         to=to,
         expects=expects,
-        risks=_refused(to) or "more GPUs; the answer of one request waits for their exchange",
+        risks=_refused(to) or "more GPUs; each request waits for their exchange",
         source=f"rulebook D2; {GUIDE} (size ladder), {DOCS}",
         evidence=_shown(took),
     )
@@ -119,7 +119,7 @@ def _narrower(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Fi
         ),
         to=change(case),
         expects=f"more throughput for each GPU: {_engines(wanted)}{idle(case, wanted)}",
-        risks="a single request answers slower, and each engine has a smaller KV cache",
+        risks="a single request takes longer, and each engine has a smaller KV cache",
         source=f"rulebook D2; {GUIDE} (size ladder), serving guide (the least TP that fits), {DOCS}",
         evidence=_shown(took),
     )
@@ -149,7 +149,7 @@ def _replicas(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Fi
             f"{wanted.dp if wanted.dp > 1 else ''} {independent} without an exchange between GPUs in every "
             f"layer ({gain}){idle(case, wanted)}"
         ).lstrip(),
-        risks="one request alone answers slower on GPUs with NVLink; each engine caches its own prefixes"
+        risks="a single request takes longer on GPUs with NVLink; each engine caches its own prefixes"
         + ("; longer requests are refused" if shorter else ""),
         source=f"rulebook D1; {GUIDE} #1, {DOCS}: a model that fits one GPU needs no distributed inference",
         evidence={"tensor_parallel_size": now.tp, "parameters": model.parameters} | _shown(alone),
@@ -161,7 +161,7 @@ def _pipeline(case: Deployment) -> Iterable[Finding]:
     if now.pp == 1 or plan is None or plan.layout.pp > 1 or not one_node(case) or crowded(case):
         return
     if divides(case.model, now.tp) or plan.layout.tp < now.tp * now.pp:
-        return  # D3, or D1 and D2 say it
+        return  # D3, or D1 and D2 report it
     nvlink = case.card is not None and case.card.link == "nvlink"
     yield Finding(
         rule="D4",
@@ -170,9 +170,9 @@ def _pipeline(case: Deployment) -> Iterable[Finding]:
         why=f"{now.pp} pipeline stages of {now.tp} GPUs on one host{' with NVLink' if nvlink else ''}: "
         "a token passes the stages one after the other",
         to=change(case),
-        expects="lower ITL: all GPUs work on each layer; pipelines are for between hosts"
+        expects="lower ITL: all GPUs work on each layer; pipelines are meant for several hosts"
         + idle(case, plan.layout),
-        risks="without NVLink vLLM's own documents prefer the pipeline: keep it there",
+        risks="without NVLink vLLM's own documentation prefers the pipeline: keep it there",
         source=f"rulebook D4; serving guide (PP = hosts, TP = GPUs of one); {DOCS} (edge case: no NVLink)",
         evidence={"pipeline_parallel_size": now.pp, "tensor_parallel_size": now.tp},
     )
@@ -184,7 +184,7 @@ def _links(case: Deployment) -> Iterable[Finding]:
         return
     to, took = change(case), fit(case)
     if not to and took is not None and took.fits is False:
-        return  # D2 says it
+        return  # D2 reports it
     expects = "GPUs with NVLink, quantised weights on fewer GPUs, or a smaller model"
     fewer = to and plan is not None and plan.layout.tp * plan.layout.pp < now.tp * now.pp
     if plan and fewer:
@@ -198,12 +198,12 @@ def _links(case: Deployment) -> Iterable[Finding]:
         klass="gated",
         severity="warning" if fewer else "info",
         why=(
-            f"tensor parallelism over {now.tp} GPUs on PCIe{' (the log says so)' if told else ''}: "
-            "vLLM turns its custom all-reduce off for more than two, and every layer waits for the bus twice"
+            f"tensor parallelism over {now.tp} GPUs on PCIe{' (seen in the log)' if told else ''}: "
+            "vLLM turns its custom all-reduce off above two, and every layer waits for the bus twice"
         ),
         to=to,
         expects=expects,
-        risks="one request alone answers slower" + ("" if fewer else ": keep it where few come at once"),
+        risks="a single request takes longer" + ("" if fewer else ": keep the layout at low concurrency"),
         source=f"rulebook D5; {GUIDE} #1; {DOCS} (no NVLink: pipeline); vLLM 0.32 custom_all_reduce.py",
         evidence={"tensor_parallel_size": now.tp},
     )

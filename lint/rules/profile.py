@@ -71,7 +71,7 @@ def _dense(name: str) -> Finding:
         klass="note",
         severity="info",
         why=f"the profile wide-ep is for models with experts: {name} has none",
-        expects="name what the traffic is like instead: chat, api, batch or rag",
+        expects="name the traffic instead: chat, api, batch or rag",
         risks="none",
         source=SOURCE,
     )
@@ -93,10 +93,10 @@ def _one(
         rule="W1",
         klass="auto",
         severity="warning" if given else "info",
-        why=f"{shown}; {case.profile} wants {profile.wants}: {least} to {most} is where to start",
+        why=f"{shown}; {case.profile} wants {profile.wants}: {least} to {most} is a good start",
         to={knob: to},
-        expects="a sane first pass, to be corrected by what is measured",
-        risks="a template knows nothing of your prompts: measure before and after",
+        expects="sane initial values, to be corrected by measurements",
+        risks="a template does not know your prompts: measure before and after",
         source=SOURCE,
         evidence={"profile": case.profile, knob: current},
     )
@@ -136,8 +136,8 @@ def _experts(case: Deployment) -> Iterable[Finding]:
             severity="info",
             why=f"wide expert parallelism without {' and '.join(missing)} on {layout(case).gpus} GPUs",
             to=dict.fromkeys(missing, True),
-            expects="each GPU holds whole experts, and busy ones are spread",
-            risks="redundant experts take memory; --enable-dbo needs a DeepEP or NIXL backend besides",
+            expects="each GPU holds full experts, and busy experts are spread",
+            risks="redundant experts take memory; --enable-dbo also needs a DeepEP or NIXL backend",
             source=f"{SOURCE}; vLLM 0.32 config/parallel.py (EPLB needs EP; DBO needs such a backend)",
         )
 

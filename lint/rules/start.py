@@ -30,7 +30,7 @@ class SlowStart:
                 rule="F6",
                 klass="note",
                 severity="info",
-                why=f"this start took {told}: a deadline for starts must lie well above that",
+                why=f"this start took {told}: set deadlines for a start well above that",
                 expects=(
                     "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
                     "start of the same flags loads what this one compiled"
@@ -60,7 +60,7 @@ class LogCapacity:
                 klass="note",
                 severity="warning" if at_once < 1 else "info",
                 why=f"the KV cache holds {tokens:,} tokens: {at_once:g} requests of {longest:,} at once{cap}",
-                expects="nothing to do: this is the true capacity that a sequence cap is measured by",
+                expects="nothing to do: this is the real capacity, the measure for a sequence cap",
                 source="rulebook F7; vLLM 0.32 kv_cache_utils.py",
                 evidence={"kv_cache_tokens": tokens, _LEN: longest, "full_length_requests": at_once},
             ),

@@ -59,11 +59,11 @@ def _graphs(case: Deployment) -> Iterable[Finding]:
 def _below(why: str, to: Mapping[Knob, Value], severity: FindingSeverity) -> Finding:
     return Finding(
         rule="G3",
-        klass="auto" if set(to) == {"optimization_level"} else "gated",  # the rest of it may hang on that
+        klass="auto" if set(to) == {"optimization_level"} else "gated",  # other keys may depend on it
         severity=severity,
         why=why,
         to=to,
-        expects="lower ITL: whole decode steps run as one graph",
+        expects="lower ITL: full decode steps run as one graph",
         risks="a longer start and some GPU memory for the graphs",
         source=f"rulebook G3; {TUNING}, step 7; vLLM 0.32 config/vllm.py (OptimizationLevel)",
     )
@@ -105,7 +105,7 @@ def _async(case: Deployment) -> Iterable[Finding]:
             why="--no-async-scheduling is set: the GPU waits between steps while the next one is scheduled",
             to={"async_scheduling": None},
             expects="TTFT, ITL and throughput improve where the CPU is the limit; on by default since 0.14",
-            risks="if it was turned off for a fault seen with this very version, keep it off",
+            risks="if it was turned off for a fault of this version, keep it off",
             source=f"rulebook A1; {TUNING}, step 8 and mistake 7 (its open faults were closed in 12/2025)",
         )
 
@@ -119,9 +119,9 @@ def _prefix(case: Deployment) -> Iterable[Finding]:
         rule="X1",
         klass="auto",
         severity="warning",
-        why="--no-enable-prefix-caching is set: a beginning that many prompts share is computed each time",
+        why="--no-enable-prefix-caching is set: a prefix that many prompts share is computed each time",
         to={"enable_prefix_caching": None},
-        expects="lower TTFT where prompts share a beginning (system prompt, documents, earlier turns)",
+        expects="lower TTFT where prompts share a prefix (system prompt, documents, earlier turns)",
         risks="benchmarks with repeated prompts look better than they are; hashing costs little",
         source="rulebook X1; T4 benchmark report, serving guide §6; vLLM 0.32: on by default",
     )
@@ -134,7 +134,7 @@ def _chunked(case: Deployment) -> Iterable[Finding]:
         rule="P3",
         klass="gated",
         severity="warning",
-        why="--no-enable-chunked-prefill is set: one long prompt holds up every running answer",
+        why="--no-enable-chunked-prefill is set: one long prompt delays every running answer",
         to={"enable_chunked_prefill": None},
         expects="prompts are split over several steps: a shorter tail of ITL",
         risks="none known: vLLM itself warns of crashes and wrong answers with it off",

@@ -36,14 +36,16 @@ def _needed(case: Deployment, *, hybrid: bool) -> Finding:
         "'OffloadingConnector does not support HMA but HMA is enabled', the server does not start"
     )
     if hybrid:
-        why += f", and {case.model.name if case.model else 'a hybrid model'} cannot do without that manager"
+        why += (
+            f", and {case.model.name if case.model else 'a hybrid model'} does not run without that manager"
+        )
     return Finding(
         rule="V2",
         klass="gated",
         severity="error",
         why=why,
         to={} if hybrid else {DISABLE: True},
-        expects="upgrade to 0.21 or leave offloading out" if hybrid else "it starts, with KV offloading",
+        expects="upgrade to 0.21 or remove offloading" if hybrid else "it starts, with KV offloading",
         risks="models with sliding-window attention need more KV cache without that manager",
         source="rulebook V2; RTX 5070 testing log (0.14.0); fixed in 0.21 by vllm-project/vllm#41445",
     )
@@ -56,7 +58,7 @@ def _not_needed(case: Deployment, *, hybrid: bool) -> Finding:
         klass="gated",
         severity="error" if hybrid else "info",
         why=(
-            f"--{DISABLE.replace('_', '-')} is not needed for offloading with vLLM {case.version} any more, "
+            f"--{DISABLE.replace('_', '-')} is no longer needed for offloading with vLLM {case.version}, "
             f"and {lost}"
         ),
         to={DISABLE: None},
@@ -83,7 +85,7 @@ def _regressions(case: Deployment) -> Iterable[Finding]:
             severity="warning",
             why=f"vLLM {case.version}: {row.symptom} is reported for this case ({row.issue}{fixed})",
             expects=row.remedy,
-            risks="a report of others: it may not show on your load",
+            risks="a third-party report: your load may not show it",
             source=f"rulebook V3; {row.issue}",
             evidence={"issue": row.issue},
         )

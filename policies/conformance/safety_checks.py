@@ -116,7 +116,7 @@ def _not_admitted(_: Reading, context: Context, proposal: Proposal) -> str:
     """The guard refuses the value, unless the operator lists it for the knob."""
     for knob, value in proposal.to.items() if proposal.klass != "note" else ():
         if not tunable(knob) and knob not in context.bounds:
-            return f"{knob} is not tunable: say it as a note"
+            return f"{knob} is not tunable: propose it as a note"
         if why := misfit(knob, value):
             return f"{knob} = {value!r}, but it {why}"
     return ""
@@ -154,7 +154,7 @@ def _fewer_under_a_queue(reading: Reading, context: Context, proposal: Proposal)
     if not (free and reading.waiting.low > 0):
         return ""
     lowered = [k for k in SEQS if k in proposal.to and upwards(context, proposal, k) is False]
-    return f"{lowered[0]} falls though requests wait beside a free KV cache" if lowered else ""
+    return f"{lowered[0]} falls although requests wait and the KV cache is free" if lowered else ""
 
 
 def _less_cache_under_pressure(reading: Reading, context: Context, proposal: Proposal) -> str:

@@ -114,7 +114,7 @@ def build_note(
         to={},
         why=why,
         expects=advice,
-        risks="none: nothing is changed",
+        risks="none: no change",
         source=f"rulebook {rule}; {source}",
         evidence=build_evidence(reading, *numbers),
         klass="note",

@@ -7,9 +7,8 @@ import pytest
 
 from agent.advisor.run_policies import finding_of
 from agent.domain.model import Evidence, Proposal
-from lint.advice import advise, rows
-from lint.ordering import Ordered, Outranked, S, as_said
-from lint.precedence import ranked
+from lint.advice import advise, build_rows
+from lint.precedence import Ordered, Outranked, S, keep_order, ranked
 from lint.rules import all_lints
 from tests.support.lint_cases import case
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity
@@ -50,20 +49,22 @@ def rules(findings: Iterable[Finding]) -> list[str]:
 def test_errors_come_before_warnings_before_the_rest() -> None:
     lints = [Says(finding("I", "info")), Says(finding("W")), Says(finding("E", "error"))]
 
-    assert rules(advise(CASE, lints, as_said).findings) == ["E", "W", "I"]
+    assert rules(advise(CASE, lints, keep_order).findings) == ["E", "W", "I"]
 
 
 def test_all_that_agrees_is_changed_together() -> None:
     lints = [Says(finding("A", max_num_seqs=8)), Says(finding("B", enforce_eager=False))]
 
-    advice = advise(CASE, lints, as_said)
+    advice = advise(CASE, lints, keep_order)
 
     assert advice.to == {"max_num_seqs": 8, "enforce_eager": False}
     assert advice.after(CASE).setting == {"model": "m", "max_num_seqs": 8, "enforce_eager": False}
 
 
 def test_of_two_that_contradict_each_other_the_first_is_heard() -> None:
-    advice = advise(CASE, [Says(finding("A", max_num_seqs=8)), Says(finding("B", max_num_seqs=2))], as_said)
+    advice = advise(
+        CASE, [Says(finding("A", max_num_seqs=8)), Says(finding("B", max_num_seqs=2))], keep_order
+    )
 
     assert (rules(advice.findings), advice.to) == (["A"], {"max_num_seqs": 8})
 
@@ -74,7 +75,7 @@ def test_change_that_would_bring_an_error_is_shown_as_a_note() -> None:
 
     lints = [Says(finding("A", max_num_seqs=8)), Says(finding("E", "error"), when=many)]
 
-    advice = advise(CASE, lints, as_said)
+    advice = advise(CASE, lints, keep_order)
 
     (note,) = advice.findings
     assert (note.rule, note.klass, dict(note.to), advice.to) == ("A", "note", {}, {})
@@ -91,7 +92,7 @@ def test_change_that_would_bring_an_error_takes_along_the_change_that_prevents_i
     )
     lints = [Says(finding("G", enforce_eager=False)), Says(shorter, when=too_long)]
 
-    advice = advise(CASE, lints, as_said)
+    advice = advise(CASE, lints, keep_order)
 
     (found,) = advice.findings
     assert (found.rule, found.klass) == ("G", "gated")
@@ -144,7 +145,7 @@ def test_an_error_that_the_change_before_it_ends_asks_for_nothing_more() -> None
         Says(finding("D2", "error", tensor_parallel_size=4), when=many),
     ]
 
-    advice = advise(CASE, lints, as_said)
+    advice = advise(CASE, lints, keep_order)
 
     assert (rules(advice.findings), advice.to) == (["V1"], {"max_num_seqs": 2})
     assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("D2", "V1")]
@@ -153,7 +154,7 @@ def test_an_error_that_the_change_before_it_ends_asks_for_nothing_more() -> None
 def test_more_sequences_than_tokens_of_a_step_are_never_asked_for() -> None:
     case = Deployment(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
 
-    advice = advise(case, [Says(finding("A", max_num_seqs=1024))], as_said)
+    advice = advise(case, [Says(finding("A", max_num_seqs=1024))], keep_order)
 
     assert advice.to == {}
 
@@ -167,7 +168,7 @@ def test_a_rule_that_goes_step_by_step_is_followed_to_its_end() -> None:
             if isinstance(seqs, int) and seqs < 30:
                 yield finding("D", max_num_seqs=2 * seqs)
 
-    assert advise(CASE, [Doubles()], as_said).to == {"max_num_seqs": 32}
+    assert advise(CASE, [Doubles()], keep_order).to == {"max_num_seqs": 32}
 
 
 def test_a_rule_that_goes_in_circles_is_taken_at_its_first_word() -> None:
@@ -177,7 +178,7 @@ def test_a_rule_that_goes_in_circles_is_taken_at_its_first_word() -> None:
         def check(self, case: Deployment) -> Iterable[Finding]:
             yield finding("T", max_num_seqs=8 if case.setting["max_num_seqs"] == 4 else 4)
 
-    assert advise(CASE, [Turns()], as_said).to == {"max_num_seqs": 8}
+    assert advise(CASE, [Turns()], keep_order).to == {"max_num_seqs": 8}
 
 
 def test_an_error_yields_only_to_an_error() -> None:
@@ -193,7 +194,7 @@ def test_an_error_yields_only_to_an_error() -> None:
 def test_advice_of_the_flags_that_traffic_makes_a_change_of_is_said_once() -> None:
     live = [finding("O", kv_offloading_size=None)]
 
-    advice = advise(CASE, [Says(finding("O")), Says(finding("N"))], as_said, live)
+    advice = advise(CASE, [Says(finding("O")), Says(finding("N"))], keep_order, live)
 
     assert [(one.rule, dict(one.to)) for one in advice.findings] == [
         ("O", {"kv_offloading_size": None}),
@@ -204,7 +205,7 @@ def test_advice_of_the_flags_that_traffic_makes_a_change_of_is_said_once() -> No
 def test_only_the_first_of_what_was_measured_is_followed() -> None:
     live = [finding("Q", max_num_seqs=8), finding("P", max_num_batched_tokens=4096)]
 
-    advice = advise(CASE, [Says(finding("G", enforce_eager=False))], as_said, live)
+    advice = advise(CASE, [Says(finding("G", enforce_eager=False))], keep_order, live)
 
     assert advice.to == {"max_num_seqs": 8, "enforce_eager": False}
     assert advice.later == (
@@ -223,7 +224,7 @@ def test_flags_and_traffic_that_agree_are_one_finding() -> None:
         evidence=(Evidence(metric="running", value=2.0, unit="requests", window_s=30.0),),
     )
 
-    advice = advise(CASE, [Says(finding("G", enforce_eager=False))], as_said, [finding_of(seen)])
+    advice = advise(CASE, [Says(finding("G", enforce_eager=False))], keep_order, [finding_of(seen)])
 
     (found,) = advice.findings
     assert (found.why, found.evidence) == ("because", {"running": 2.0, "window_s": 30.0})
@@ -241,8 +242,8 @@ def test_a_row_for_each_knob_and_variable_or_one_without() -> None:
     )
     assumed: Mapping[str, Value] = {"block_size": 32}
 
-    told = [(row["knob"], row["current"], row["suggested"]) for row in rows(changes, CASE, assumed)]
-    nothing = rows(finding("N"), CASE, {})
+    told = [(row["knob"], row["current"], row["suggested"]) for row in build_rows(changes, CASE, assumed)]
+    nothing = build_rows(finding("N"), CASE, {})
 
     assert told == [("max_num_seqs", 4, 8), ("block_size", 32, 16), ("env:A", "1", None)]
     assert [(row["rule"], row["knob"]) for row in nothing] == [("N", None)]

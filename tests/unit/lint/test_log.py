@@ -194,11 +194,11 @@ def test_the_numbers_of_the_lines_are_evidence() -> None:
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        pytest.param(WAITING, "max_num_seqs 2 is what they wait for", id="a cap"),
+        pytest.param(WAITING, "max_num_seqs 2 is the limit they wait for", id="a cap"),
         pytest.param(WAITING.replace("Running: 2", "Running: 9"), "`trimtab advise`", id="more than the cap"),
         pytest.param(
             WAITING.replace("12.0 tokens", "0.0 tokens").replace("80.1 tokens", "0.0 tokens"),
-            "not one token was made",
+            "no token was generated",
             id="it hangs",
         ),
     ],

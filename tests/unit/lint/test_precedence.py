@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.domain.model import Proposal
-from lint.ordering import as_said
-from lint.precedence import ANY, ORDER, REASONS, YIELDS, ranked
+from lint.precedence import ANY, ORDER, REASONS, YIELDS, keep_order, ranked
 from vllm_facts.deployment import Finding
 from vllm_facts.values import Knob, Value
 
@@ -145,7 +144,7 @@ def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
 
 
 def test_without_precedence_things_are_heard_as_they_are_said() -> None:
-    assert as_said([Q1, K1]).kept == (Q1, K1)
+    assert keep_order([Q1, K1]).kept == (Q1, K1)
 
 
 SAID = st.lists(

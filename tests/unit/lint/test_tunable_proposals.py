@@ -72,7 +72,7 @@ def test_every_knob_that_a_shipped_policy_proposes_is_admitted(name: str) -> Non
 @pytest.mark.parametrize(
     ("knob", "value", "bounds", "said"),
     [
-        ("quantization", "fp8", {}, ("X1: quantization is not tunable: say it as a note",)),
+        ("quantization", "fp8", {}, ("X1: quantization is not tunable: propose it as a note",)),
         ("quantization", "fp8", {"quantization": Bound(allowed=("fp8",))}, ()),
         (
             "cudagraph_capture_sizes",

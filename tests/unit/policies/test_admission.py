@@ -197,7 +197,7 @@ def test_a_remedy_does_not_undo_what_was_promoted_just_now(outcome: Outcome) -> 
 def test_preemptions_are_answered_though_the_cache_is_not_known() -> None:
     (watermark, fewer) = said(a_reading(running=steady(64), kv=None, preemptions=steady(1)))
 
-    assert watermark.why.startswith("1.00 preemptions/s over 30 s for want of KV cache: keep 2% of it free")
+    assert watermark.why.startswith("1.00 preemptions/s over 30 s for lack of KV cache: keep 2% of it free")
     assert [evidence.metric for evidence in fewer.evidence] == ["preemptions", "waiting", "running"]
 
 

@@ -33,7 +33,7 @@ def test_a_context_that_nobody_uses_is_shortened_by_a_person() -> None:
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("L1", {LENGTH: 8192}, "gated")
     assert "the longest 3000, max_model_len allows 32768" in proposal.why
-    assert proposal.risks == "requests of more than 8192 tokens are refused that were accepted before"
+    assert proposal.risks == "requests of more than 8192 tokens are refused, which were accepted before"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_queue_far_below_vllms_own_cap_is_held_up_by_its_prompts() -> None:
     note = said(prefills, a_context({}))["Q4"]
 
     assert "max_num_seqs is not given, vLLM's own is 128 or more" in note.why
-    assert "16000 tokens/s of them beside 80 of answers: prefill is the limit" in note.expects
+    assert "16000 tokens/s of prompts, 80 of answers: prefill is the limit" in note.expects
 
 
 def test_replicas_are_counted_when_every_knob_is_at_its_bound() -> None:
