@@ -172,7 +172,9 @@ def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
 
 def _sure(reading: Reading, context: Context, knob: Knob) -> tuple[ChangeClass, str]:
     """False if neither the flag nor the GPU is known: the default is a guess, and the change is gated."""
-    known = positive_int(context.setting, knob) is not None or any(gpu.memory_total_mib for gpu in reading.gpus)
+    known = positive_int(context.setting, knob) is not None or any(
+        gpu.memory_total_mib for gpu in reading.gpus
+    )
     return ("auto", "") if known else ("gated", " (a guess: neither the flag nor the GPU is known)")
 
 
