@@ -1,4 +1,4 @@
-"""Whether the flags that a person gives can be those of the server that was looked at."""
+"""Compares the flags given by the user with the server's reported flags and observed load."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,35 +15,35 @@ _SAME_DTYPE = {"fp8": "fp8_e4m3"}  # vLLM's own short form
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagMismatches:
-    """One sentence for each thing that does not fit. `beyond`: more ran than these flags let run."""
+    """One message per mismatch. `over_cap`: more requests ran than the given flags allow."""
 
-    said: tuple[str, ...] = ()
-    beyond: bool = False
+    messages: tuple[str, ...] = ()
+    over_cap: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.said)
+        return bool(self.messages)
 
 
-def doubts(given: Setting, told: Setting, reading: Reading, model: str) -> FlagMismatches:
-    """`given`: by the person. `told`: by the server. `model`: the name that it serves under, or ""."""
-    beyond = _beyond({**told, **given}, reading)
-    said = [beyond] if beyond else []
-    names = _names(given)
+def find_mismatches(given: Setting, reported: Setting, reading: Reading, model: str) -> FlagMismatches:
+    """`given`: by the user. `reported`: by the server. `model`: its served model name, or ""."""
+    over_cap = _check_cap({**reported, **given}, reading)
+    messages = [over_cap] if over_cap else []
+    names = _served_names(given)
     if model and names and model.rstrip("/") not in names:
-        said.append(f"it serves {model}, --flags {' or '.join(names)}")
-    known = dict(told)
+        messages.append(f"the server serves {model}, --flags {' or '.join(names)}")
+    known = dict(reported)
     if reading.facts.get("cache_dtype") == "auto":
         known[KV_DTYPE] = "auto"
-    said += [
-        f"the server says {knob} {value(present)}, --flags {value(given[knob])}"
+    messages += [
+        f"the server reports {knob} {value(present)}, --flags {value(given[knob])}"
         for knob, present in known.items()
-        if given.get(knob) is not None and not _alike(given[knob], present)
+        if given.get(knob) is not None and not _are_equal(given[knob], present)
     ]
-    return FlagMismatches(said=tuple(said), beyond=bool(beyond))
+    return FlagMismatches(messages=tuple(messages), over_cap=bool(over_cap))
 
 
-def _beyond(given: Setting, reading: Reading) -> str:
-    """How many more ran than may; of all data-parallel engines together."""
+def _check_cap(given: Setting, reading: Reading) -> str:
+    """The message if more requests ran than the cap of all data-parallel engines together allows."""
     size = given.get("data_parallel_size")
     engines = size if isinstance(size, int) and size > 0 else 1
     caps: Mapping[Knob, int] = {
@@ -53,18 +53,18 @@ def _beyond(given: Setting, reading: Reading) -> str:
     if knob is None or reading.running.high <= caps[knob]:
         return ""
     times = f" for each of {engines} engines" if engines > 1 else ""
-    return f"{reading.running.high:.0f} requests ran at once, --flags allow {knob} {given[knob]}{times}"
+    return f"{reading.running.high:.0f} requests ran concurrently, --flags allow {knob} {given[knob]}{times}"
 
 
-def _names(given: Setting) -> list[str]:
-    """Under which these flags serve; the server's pages have the first."""
+def _served_names(given: Setting) -> list[str]:
+    """The served model names of these flags; the server reports the first."""
     served, model = given.get("served_model_name"), given.get("model")
     if served is not None:
         return str(served).split()
     return [] if model is None else [str(model).rstrip("/")]
 
 
-def _alike(one: Value, other: Value) -> bool:
+def _are_equal(one: Value, other: Value) -> bool:
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
         return isclose(one, other, rel_tol=1e-6)
     return _SAME_DTYPE.get(str(one), str(one)) == _SAME_DTYPE.get(str(other), str(other))

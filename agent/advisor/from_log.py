@@ -1,4 +1,4 @@
-"""A server's load from its log, where /metrics is closed: the line that vLLM writes every ten seconds."""
+"""A server's load from the line that vLLM logs every ten seconds, where its /metrics cannot be reached."""
 
 import re
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from agent.domain.model import Slo
 from agent.domain.reading import EngineSample
 from agent.observe.aggregator import Aggregator
 
-EVERY_S = 10.0  # VLLM_LOG_STATS_INTERVAL, unless somebody changed it
-LATEST = 30  # of the moments that the log tells of
+EVERY_S = 10.0  # default of VLLM_LOG_STATS_INTERVAL
+MAX_MOMENTS = 30  # the latest
 _LINE = re.compile(
     r"Engine (?P<engine>\d{1,6}): Avg prompt throughput: (?P<prompt>\d+\.?\d*) tokens/s, "
     r"Avg generation throughput: (?P<generation>\d+\.?\d*) tokens/s, "
     r"Running: (?P<running>\d+) reqs?, Waiting: (?P<waiting>\d+) reqs?"
     r"(?:.{0,200}?KV cache usage: (?P<usage>\d+\.?\d*)%)?"
 )
-_NOT_TOLD = frozenset(
+_NOT_LOGGED = frozenset(
     {"num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "request_success"}
     | {"time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"}
 )
@@ -27,7 +27,7 @@ _NOT_TOLD = frozenset(
 
 @dataclass(slots=True)
 class _Moment:
-    """The lines of all engines of one moment together."""
+    """The sum of the lines of all engines at one moment."""
 
     engines: set[str]
     running: float = 0.0
@@ -37,20 +37,20 @@ class _Moment:
     generation: float = 0.0
 
 
-def logged(log: Sequence[str], slo: Slo) -> Window:
-    """The latest five minutes that the log tells of. ConfigError when it has no such line."""
-    moments = _moments(log)[-LATEST:]
+def read_load(log: Sequence[str], slo: Slo) -> Window:
+    """The load of the latest five minutes in the log. Raises ConfigError if it has no such line."""
+    moments = _moments(log)[-MAX_MOMENTS:]
     if not moments:
         raise ConfigError(
             "advise: the log has no line `Engine 000: Avg prompt throughput …` as vLLM writes under load; "
             "give the URL of the server, two saved scrapes, or a log of its busy time"
         )
     span_s = EVERY_S * len(moments)
-    fold = Aggregator(slo=slo, span_s=span_s, fresh_s=EVERY_S)
-    for place, moment in enumerate(moments, start=1):
-        fold.add(
+    aggregator = Aggregator(slo=slo, span_s=span_s, fresh_s=EVERY_S)
+    for number, moment in enumerate(moments, start=1):
+        aggregator.add(
             EngineSample(
-                at=BEGIN + timedelta(seconds=EVERY_S * place),
+                at=BEGIN + timedelta(seconds=EVERY_S * number),
                 server=SERVER,
                 interval_s=EVERY_S,
                 running=moment.running,
@@ -58,17 +58,17 @@ def logged(log: Sequence[str], slo: Slo) -> Window:
                 kv_usage=moment.usage,
                 prompt_tokens=moment.prompt * EVERY_S,
                 generation_tokens=moment.generation * EVERY_S,
-                missing=_NOT_TOLD,
+                missing=_NOT_LOGGED,
             )
         )
-    reading = fold.reading(SERVER, BEGIN + timedelta(seconds=span_s))
+    reading = aggregator.reading(SERVER, BEGIN + timedelta(seconds=span_s))
     if reading is None:
-        raise ConfigError("advise: the log holds numbers that cannot be counted with")
+        raise ConfigError("advise: the log holds invalid numbers")
     return Window(reading=reading, engines=max(len(moment.engines) for moment in moments))
 
 
 def _moments(log: Sequence[str]) -> list[_Moment]:
-    """In order; a new one begins where an engine speaks again."""
+    """In order; a moment ends when an engine logs its next line."""
     moments: list[_Moment] = []
     for line in log:
         found = _LINE.search(line[:2000])

@@ -1,65 +1,70 @@
-"""What two pages of a server tell of its requests' lengths and its drafts, where no Prometheus is asked."""
+"""Request lengths and draft acceptance from two /metrics pages, where no Prometheus is available."""
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
 from math import inf
 
-ENOUGH = 20  # requests; with fewer between two pages, all since the server's start are counted
-_NUMBER = rb"(\d+(?:\.\d+)?(?:e[+-]?\d{1,3})?)"
-_LENGTHS = {"prompt": b"request_prompt_tokens", "answer": b"request_generation_tokens"}
-_BUCKET = rb'^vllm:%s_bucket\{[^}\n]{0,500}?le="([^"\n]{1,30})"[^}\n]{0,500}\} %s$'
-_DRAFT = rb"^vllm:spec_decode_num_%s_tokens_total(?:\{[^}\n]{0,500}\})? %s$"
-_BUCKETS = {name: re.compile(_BUCKET % (metric, _NUMBER), re.MULTILINE) for name, metric in _LENGTHS.items()}
-_DRAFTS = {name: re.compile(_DRAFT % (name, _NUMBER), re.MULTILINE) for name in (b"draft", b"accepted")}
+from vllm_facts.errors import MetricsPageError
+from vllm_facts.metrics.exposition import SampleRow, bucket, pick
+
+ENOUGH = 20  # requests; with fewer between the pages, all requests since the server's start are counted
+_PROMPT, _ANSWER = "vllm:request_prompt_tokens_bucket", "vllm:request_generation_tokens_bucket"
+_DRAFTED, _ACCEPTED = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
+_METRICS = frozenset({_PROMPT, _ANSWER, _DRAFTED, _ACCEPTED})
+
+_Rows = Mapping[str, list[SampleRow]]
+_Buckets = Mapping[float, float]
+"""Cumulative counts of all engines by upper edge."""
 
 
 def series(first: bytes, last: bytes) -> dict[str, float]:
-    """Tokens at the quantiles of what ended between the pages, and the share of drafts that was accepted.
+    """Quantiles of the token counts of requests that ended between the pages, and the draft acceptance ratio.
 
-    By the names of the policies' options; what cannot be told is left out.
+    By the names of the policies' options; unknown values are absent.
     """
+    try:
+        before, after = (pick(page.decode(errors="replace"), _METRICS) for page in (first, last))
+        prompt, answer = (
+            _new_requests(_buckets(name, before), _buckets(name, after)) for name in (_PROMPT, _ANSWER)
+        )
+    except MetricsPageError:
+        return {}
     found: dict[str, float] = {}
-    counted = {name: _between(_cumulative(name, first), _cumulative(name, last)) for name in _LENGTHS}
-    p50, p99 = _quantile(counted["prompt"], 0.5), _quantile(counted["prompt"], 0.99)
+    p50, p99 = _quantile(prompt, 0.5), _quantile(prompt, 0.99)
     if p50 is not None and p99 is not None:
         found |= {"prompt_tokens_p50": p50, "prompt_tokens_p99": p99}
-        answer = _quantile(counted["answer"], 0.99)
-        found |= {} if answer is None else {"request_tokens_p99": p99 + answer}
-    drafted, accepted = (_total(name, last) - _total(name, first) for name in _DRAFTS)
+        answer_p99 = _quantile(answer, 0.99)
+        found |= {} if answer_p99 is None else {"request_tokens_p99": p99 + answer_p99}
+    drafted, accepted = (_total(name, after) - _total(name, before) for name in (_DRAFTED, _ACCEPTED))
     if drafted > 0 <= accepted:
         found["spec_acceptance_ratio"] = min(1.0, accepted / drafted)
     return found
 
 
-def _cumulative(name: str, page: bytes) -> Mapping[float, float]:
-    """By upper edge, of all engines together."""
+def _buckets(name: str, rows: _Rows) -> _Buckets:
     counts: dict[float, float] = defaultdict(float)
-    for edge, count in _BUCKETS[name].findall(page):
-        try:
-            counts[inf if edge == b"+Inf" else float(edge)] += float(count)
-        except ValueError:
-            continue
+    for inside, count in rows.get(name, ()):
+        counts[bucket(inside)[0]] += count
     return counts
 
 
-def _between(first: Mapping[float, float], last: Mapping[float, float]) -> Mapping[float, float]:
+def _new_requests(first: _Buckets, last: _Buckets) -> _Buckets:
     grown = {edge: count - first.get(edge, 0.0) for edge, count in last.items()}
     return grown if first.keys() == last.keys() and grown.get(inf, 0.0) >= ENOUGH else last
 
 
-def _quantile(counts: Mapping[float, float], share: float) -> float | None:
-    """Interpolated in its bucket; the last edge stands for all above it. None: too few, or no histogram."""
-    wanted, edges = share * counts.get(inf, 0.0), sorted(counts)
+def _quantile(counts: _Buckets, share: float) -> float | None:
+    """Interpolated within its bucket; at most the last finite edge. None if there are too few requests."""
+    rank, edges = share * counts.get(inf, 0.0), sorted(counts)
     if counts.get(inf, 0.0) < ENOUGH:
         return None
     for lower, upper in pairwise((0.0, *edges)):
         below, within = counts.get(lower, 0.0), counts[upper]
-        if within >= wanted:
-            return lower if upper == inf else lower + (upper - lower) * (wanted - below) / (within - below)
+        if within >= rank:
+            return lower if upper == inf else lower + (upper - lower) * (rank - below) / (within - below)
     return None
 
 
-def _total(name: bytes, page: bytes) -> float:
-    return sum(float(count) for count in _DRAFTS[name].findall(page))
+def _total(name: str, rows: _Rows) -> float:
+    return sum(value for _, value in rows.get(name, ()))

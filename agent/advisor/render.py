@@ -1,4 +1,4 @@
-"""Findings as text for people and as JSON for programs, with the improved command line ready to paste."""
+"""Findings as text and as JSON, with the improved command line ready to paste."""
 
 import json
 import shutil
@@ -16,9 +16,9 @@ from vllm_facts.flag_table import is_switch
 from vllm_facts.values import Knob, Value
 
 HEADS = {
-    "error": "ERRORS: it does not start so, or does not answer rightly",
-    "warning": "WARNINGS: these cost speed, memory or safety",
-    "info": "WORTH KNOWING",
+    "error": "ERRORS: the server does not start, or gives wrong answers",
+    "warning": "WARNINGS: cost in speed, memory or safety",
+    "info": "NOTES",
 }
 NARROW, WIDE = 60, 110
 
@@ -52,7 +52,7 @@ def as_json(
 def as_text(
     advice: Advice, case: Deployment, *, assumed: Mapping[Knob, Value], width: int | None = None
 ) -> str:
-    """The findings by severity, each with what, why and who says so; empty without any."""
+    """The findings by severity, each with change, reason and source; empty if there are none."""
     width = width or _width()
     parts = []
     for severity in SEVERITIES:
@@ -63,34 +63,36 @@ def as_text(
     parts += [
         _line("outranked", f"{lost.what.rule} by {lost.by}: {lost.why}", width) for lost in advice.outranked
     ]
-    parts += [_line("later", said, width) for said in advice.later]
+    parts += [_line("later", text, width) for text in advice.later]
     return "\n".join(parts)
 
 
-def improved(command: ServeCommand, still: Sequence[str], undone: Sequence[UnsupportedEdit]) -> str:
-    """The command to paste, and what it alone does not mend."""
+def format_improved(command: ServeCommand, still: Sequence[str], undone: Sequence[UnsupportedEdit]) -> str:
+    """The command to paste, and the problems that remain with it."""
     width = _width()
     head = "THE COMMAND WITH THESE CHANGES"
     if still:
-        head += f" STILL DOES NOT START, OR NOT RIGHTLY: SEE {', '.join(still)}"
+        head += f" STILL HAS ERRORS: SEE {', '.join(still)}"
     elif undone:
-        head += f", BESIDE THOSE TO MAKE IN {safe(undone[0].file)}"
-    text = f"{head}\n{paste(command, width)}"
+        head += f", IN ADDITION TO EDITS IN {safe(undone[0].file)}"
+    text = f"{head}\n{format_command(command, width)}"
     lines = ", ".join(f"`{line.key}: {value(line.value)}`" for line in undone)
     if lines:
-        said = f"{undone[0].file}: take out {lines}; no flag of the command line takes that back"
-        text += "\n" + _line("edit", said, width)
+        hint = f"{undone[0].file}: remove {lines}; no command-line flag overrides it"
+        text += "\n" + _line("edit", hint, width)
     elif command.file:
-        text += "\n" + _line("note", "what the command line says wins over its --config file", width)
+        text += "\n" + _line(
+            "note", "flags on the command line take precedence over the --config file", width
+        )
     return text
 
 
-def paste(command: ServeCommand, width: int | None = None) -> str:
-    """The command for a shell, each flag with its value, broken where the terminal ends."""
-    room = (width or _width()) - len(" \\")
+def format_command(command: ServeCommand, width: int | None = None) -> str:
+    """The command for a shell, wrapped to the terminal between flags."""
+    limit = (width or _width()) - len(" \\")
     lines, line = [], ""
     for chunk in [*command.assignments, *_chunks(command)]:
-        if line and len(line) + 1 + len(chunk) > room:
+        if line and len(line) + 1 + len(chunk) > limit:
             lines.append(line)
             line = "    " + chunk
         else:
@@ -100,7 +102,7 @@ def paste(command: ServeCommand, width: int | None = None) -> str:
 
 
 def _chunks(command: ServeCommand) -> list[str]:
-    """Words that belong together, quoted: `--max-num-seqs 64`."""
+    """Each flag with its value, quoted: `--max-num-seqs 64`."""
     chunks: list[str] = []
     for word in command.words:
         last = chunks[-1] if chunks else ""
@@ -116,12 +118,12 @@ def _finding(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value], 
     head = f"  {finding.rule:4}{_change(finding, case, assumed)}  [{finding.klass}]\n"
     lines = [
         ("why", finding.why),
-        ("seen", _seen(finding.evidence)),
+        ("observed", _format_evidence(finding.evidence)),
         ("expects", finding.expects),
         ("risks", finding.risks),
         ("source", finding.source),
     ]
-    return head + "".join(_line(label, said, width, indent=6) for label, said in lines if said)
+    return head + "".join(_line(label, text, width, indent=6) for label, text in lines if text)
 
 
 def _change(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> str:
@@ -141,30 +143,30 @@ def _present(knob: Knob, present: Value) -> str:
     return "(no value)" if present is True and "." not in knob and not is_switch(knob) else value(present)
 
 
-def _seen(evidence: Mapping[str, Value]) -> str:
-    return ", ".join(f"{name} {_shown(said)}" for name, said in evidence.items() if said is not None)
+def _format_evidence(evidence: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name} {_format_number(item)}" for name, item in evidence.items() if item is not None)
 
 
-def _shown(number: Value) -> str:
+def _format_number(number: Value) -> str:
     return f"{number:g}" if isinstance(number, float) else safe(str(number)[:80])
 
 
-def _line(label: str, said: str, width: int, *, indent: int = 2) -> str:
+def _line(label: str, text: str, width: int, *, indent: int = 2) -> str:
     start = f"{' ' * indent}{label:10}"
     rest = " " * len(start)
-    return textwrap.fill(safe(said), width, initial_indent=start, subsequent_indent=rest) + "\n"
+    return textwrap.fill(safe(text), width, initial_indent=start, subsequent_indent=rest) + "\n"
 
 
 def _width() -> int:
     return max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
 
 
-def nothing(checked: Sequence[str], unknown: Sequence[str]) -> str:
-    """What was looked at, and what would have let it look closer."""
+def format_no_findings(checked: Sequence[str], unknown: Sequence[str]) -> str:
+    """The checked rules, and the facts that would enable more."""
     width = _width()
-    text = "nothing to say\n" + _line("checked", f"rules {', '.join(checked)}", width)
-    return text + not_known(unknown)
+    text = "no findings\n" + _line("checked", f"rules {', '.join(checked)}", width)
+    return text + format_unknown(unknown)
 
 
-def not_known(unknown: Sequence[str]) -> str:
-    return _line("not known", "; ".join(unknown), _width()) if unknown else ""
+def format_unknown(unknown: Sequence[str]) -> str:
+    return _line("unknown", "; ".join(unknown), _width()) if unknown else ""

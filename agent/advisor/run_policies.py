@@ -1,4 +1,4 @@
-"""What all policies say of one reading, with their defaults; of others' policies a broken one is named."""
+"""Runs all policies with their defaults on one reading; a broken third-party policy is reported by name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class PolicyFindings:
     """Findings of all policies on one reading.
 
     `findings`: in order of precedence, then the outranked ones, because `lint.advice.advise` ranks them
-    again with the findings on the flags. `assumed`: present values that no flag gives. `broken`: one sentence
+    again with the findings on the flags. `assumed`: current values that no flag sets. `broken`: one message
     for each policy that failed.
     """
 
@@ -33,13 +33,13 @@ class PolicyFindings:
     broken: tuple[str, ...] = ()
 
 
-def said(reading: Reading, setting: Setting, slo: Slo, case: Deployment) -> PolicyFindings:
+def run_all(reading: Reading, setting: Setting, slo: Slo, case: Deployment) -> PolicyFindings:
     context = Context(setting=setting, slo=slo, bounds=BOUNDS, case=case)
-    policies, broken = _built()
+    policies, broken = _build_all()
     proposals: list[Proposal] = []
     for name, policy in policies.items():
         answer = policy.propose(reading, context)
-        if why := _unusable(answer) if isinstance(policy, GuardedPolicy) else "":
+        if why := _find_defect(answer) if isinstance(policy, GuardedPolicy) else "":
             broken.append(f"{name}: {why}")
         else:
             proposals += answer
@@ -52,26 +52,26 @@ def said(reading: Reading, setting: Setting, slo: Slo, case: Deployment) -> Poli
     )
 
 
-def _built() -> tuple[dict[str, Any], list[str]]:
-    """Ours and those of installed packages, by name; and why others are not there."""
+def _build_all() -> tuple[dict[str, Any], list[str]]:
+    """All policies by name, and a message for each one that cannot be built."""
     built: dict[str, Any] = {}
     broken: list[str] = []
     try:
         names: Sequence[str] = loader.names("policies")
-    except ConfigError as error:  # two of one name: neither is asked
+    except ConfigError as error:  # two policies of one name: both are left out
         names, broken = sorted(loader.shipped_plugins("policies")), [str(error)]
     for name in names:
         try:
             built[name] = loader.build("policies", name, {})
         except ConfigError as error:
             broken.append(str(error))
-        except Exception as error:  # noqa: BLE001 - a stranger's mistake must not end the command
+        except Exception as error:  # noqa: BLE001 - a third-party defect must not end the command
             broken.append(f"{name}: {failure_location(error)}")
     return built, broken
 
 
-def _unusable(proposals: Sequence[Proposal]) -> str:
-    """Why a stranger's proposals cannot be shown or followed; empty when they can."""
+def _find_defect(proposals: Sequence[Proposal]) -> str:
+    """Why a third-party policy's proposals cannot be shown or applied; empty if they can."""
     form = TypeAdapter(list[Proposal])
     try:
         form.validate_json(form.dump_json(list(proposals), warnings="error"))
@@ -83,8 +83,8 @@ def _unusable(proposals: Sequence[Proposal]) -> str:
 
 
 def finding_of(proposal: Proposal) -> Finding:
-    """A policy's proposal, in the words of a finding."""
-    evidence: dict[str, Value] = {said.metric: round(said.value, 6) for said in proposal.evidence}
+    """A policy's proposal as a finding."""
+    evidence: dict[str, Value] = {item.metric: round(item.value, 6) for item in proposal.evidence}
     if proposal.evidence:
         evidence["window_s"] = round(_window_s(proposal.evidence), 3)
     return Finding(
@@ -101,4 +101,4 @@ def finding_of(proposal: Proposal) -> Finding:
 
 
 def _window_s(evidence: Sequence[Evidence]) -> float:
-    return max(said.window_s for said in evidence)
+    return max(item.window_s for item in evidence)

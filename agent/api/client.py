@@ -113,7 +113,7 @@ class ApiClient:
         return kind(host, port, timeout=self.patience_s), parts.path.rstrip("/")
 
 
-def usual_url() -> str:
+def find_default_url() -> str:
     """The daemon's own socket where there is one, also one that is closed to us; else the loopback port."""
     try:
         Path(SOCKET.removeprefix(UNIX)).stat()
@@ -124,9 +124,9 @@ def usual_url() -> str:
     return SOCKET
 
 
-def link(url: str | None, token_file: str | None) -> ApiClient:
+def connect(url: str | None, token_file: str | None) -> ApiClient:
     """What the options say, else the environment. Raises ConfigError for a token that cannot be read."""
-    found_url = url or os.environ.get("TRIMTAB_URL") or usual_url()
+    found_url = url or os.environ.get("TRIMTAB_URL") or find_default_url()
     path = token_file
     if path is None:
         token = os.environ.get("TRIMTAB_TOKEN", "").strip()

@@ -1,4 +1,4 @@
-"""The daemon itself, and what it knows of each target, as Prometheus text (format 0.0.4)."""
+"""The metrics of the daemon and of each target as Prometheus text (format 0.0.4)."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,51 +13,53 @@ from agent.telemetry.self_metrics import DurationHistogram, SelfMetrics
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 PIN_EVERY = 100  # entries
-ENDINGS = ("promoted", "rolled_back")
+OUTCOMES = ("promoted", "rolled_back")
 
 MetricValue = float | DurationHistogram
 MetricSample = tuple[str, tuple[str, ...], MetricValue]
-"""Name, values of its labels in their order, number."""
+"""Metric name, label values in their order, number."""
 
 
-def exposition(daemon: DaemonView) -> str:
+def format_page(daemon: DaemonView) -> str:
     found: dict[str, list[tuple[tuple[str, ...], MetricValue]]] = {name: [] for name in BY_NAME}
     for name, labels, value in _samples(daemon):
         found[name].append((labels, value))
-    return "".join(f"{line}\n" for metric in METRICS for line in lines(metric, found[metric.name]))
+    return "".join(f"{line}\n" for metric in METRICS for line in format_metric(metric, found[metric.name]))
 
 
-def lines(metric: Metric, samples: list[tuple[tuple[str, ...], MetricValue]]) -> Iterator[str]:
+def format_metric(metric: Metric, samples: list[tuple[tuple[str, ...], MetricValue]]) -> Iterator[str]:
     name = f"trimtab_{metric.name}"
     yield f"# HELP {name} {metric.help.replace(chr(92), chr(92) * 2).replace(chr(10), chr(92) + 'n')}"
     yield f"# TYPE {name} {metric.type}"
     for values, value in samples:
         labels = tuple(zip(metric.labels, values, strict=True))
         if isinstance(value, DurationHistogram):
-            yield from _buckets(name, labels, value)
+            yield from _format_buckets(name, labels, value)
         else:
-            yield f"{name}{_pairs(labels)} {_number(value)}"
+            yield f"{name}{_format_labels(labels)} {_format_number(value)}"
 
 
-def _buckets(name: str, labels: tuple[tuple[str, str], ...], value: DurationHistogram) -> Iterator[str]:
+def _format_buckets(
+    name: str, labels: tuple[tuple[str, str], ...], value: DurationHistogram
+) -> Iterator[str]:
     total = 0
     for edge, count in zip((*value.edges, math.inf), value.counts, strict=True):
         total += count
-        yield f"{name}_bucket{_pairs((*labels, ('le', _number(edge))))} {total}"
-    yield f"{name}_sum{_pairs(labels)} {_number(value.sum)}"
-    yield f"{name}_count{_pairs(labels)} {total}"
+        yield f"{name}_bucket{_format_labels((*labels, ('le', _format_number(edge))))} {total}"
+    yield f"{name}_sum{_format_labels(labels)} {_format_number(value.sum)}"
+    yield f"{name}_count{_format_labels(labels)} {total}"
 
 
-def _pairs(labels: tuple[tuple[str, str], ...]) -> str:
-    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels)
+def _format_labels(labels: tuple[tuple[str, str], ...]) -> str:
+    pairs = ",".join(f'{label}="{_escape(value)}"' for label, value in labels)
     return f"{{{pairs}}}" if pairs else ""
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -71,37 +73,37 @@ def _samples(daemon: DaemonView) -> Iterator[MetricSample]:
     yield "ready", (), daemon.ready()
     for name, value in daemon.counters().items():
         yield name, (), value
-    yield from _pin(daemon)
+    yield from _sample_pin(daemon)
     for name, state in sorted(daemon.states().items()):
-        yield from _of_target(name, state, at)
+        yield from _sample_target(name, state, at)
         if state.rollout is not None and state.rollout.outcome == "running":
-            yield from _of_rollout(name, state, state.rollout, at)
+            yield from _sample_rollout(name, state, state.rollout, at)
         if name in daemon.slos():
             for burn in state.budget.burns(daemon.slos()[name], at):
                 yield "error_budget_burn", (name, burn.window), burn.rate
                 yield "slo_attainment_ratio", (name, burn.window), 1 - burn.bad / burn.of
-    yield from _measured(daemon)
+    yield from _sample_measurements(daemon)
     for name, meters in sorted(daemon.meters().items()):
-        yield from _of_loop(name, meters, daemon.states()[name], daemon.clock())
-    yield from _told(daemon)
+        yield from _sample_loop(name, meters, daemon.states()[name], daemon.clock())
+    yield from _sample_notifiers(daemon)
 
 
-def _of_target(name: str, state: State, at: datetime) -> Iterator[MetricSample]:
+def _sample_target(name: str, state: State, at: datetime) -> Iterator[MetricSample]:
     for phase in Phase:
         yield "target_phase", (name, phase.value), state.phase is phase
     yield "target_paused", (name,), state.paused
     yield "target_servers", (name,), len(state.standing)
     yield "target_servers_lost", (name,), sum(server.name in state.gone for server in state.fleet)
-    waits = state.suggestion if state.suggestion and state.suggestion.status == "open" else None
-    yield "target_suggestion_open", (name,), waits is not None
-    if waits is not None:
-        yield "suggestion_waiting_seconds", (name,), (at - waits.made_at).total_seconds()
-        yield "suggestion_expiry_seconds", (name,), (waits.expires_at - at).total_seconds()
+    pending = state.suggestion if state.suggestion and state.suggestion.status == "open" else None
+    yield "target_suggestion_open", (name,), pending is not None
+    if pending is not None:
+        yield "suggestion_waiting_seconds", (name,), (at - pending.made_at).total_seconds()
+        yield "suggestion_expiry_seconds", (name,), (pending.expires_at - at).total_seconds()
     for server, weight in (state.route.weights if state.route else {}).items():
         yield "server_weight_ratio", (name, server), weight / 100
 
 
-def _of_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iterator[MetricSample]:
+def _sample_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iterator[MetricSample]:
     weights = state.route.weights if state.route else {}
     newest = state.green.name if state.green else rollout.server
     yield "rollout_age_seconds", (name,), (at - rollout.started_at).total_seconds()
@@ -113,25 +115,25 @@ def _of_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iter
     yield "rollout_parked", (name,), bool(rollout.parked)
 
 
-def _measured(daemon: DaemonView) -> Iterator[MetricSample]:
+def _sample_measurements(daemon: DaemonView) -> Iterator[MetricSample]:
     for name, reading in sorted(daemon.readings().items()):
         if reading is not None and reading.goodput_rps is not None:
             yield "target_goodput_rps", (name,), reading.goodput_rps
         if reading is not None and reading.ttft is not None:
             yield "target_ttft_p95_seconds", (name,), reading.ttft.p95
     for name, sources in sorted(daemon.sources().items()):
-        for source, said in sorted(sources.items()):
-            yield "source_up", (name, source), said.available
-    ended = {(name, ending): 0 for name in sorted(daemon.states()) for ending in ENDINGS}
+        for source, status in sorted(sources.items()):
+            yield "source_up", (name, source), status.available
+    ended = {(name, outcome): 0 for name in sorted(daemon.states()) for outcome in OUTCOMES}
     for name, rollout in daemon.rollouts():
-        if rollout.outcome in ENDINGS:
+        if rollout.outcome in OUTCOMES:
             ended[name, rollout.outcome] = ended.get((name, rollout.outcome), 0) + 1
     for labels, count in ended.items():
         yield "rollouts_total", labels, count
 
 
-def _of_loop(name: str, meters: SelfMetrics, state: State, clock: float) -> Iterator[MetricSample]:
-    """`clock`: the event loop's time."""
+def _sample_loop(name: str, meters: SelfMetrics, state: State, clock: float) -> Iterator[MetricSample]:
+    """`clock`: the event loop's time, s."""
     yield "loop_lag_seconds", (name,), meters.lag
     if meters.stepped_at is not None:
         yield "loop_step_age_seconds", (name,), clock - meters.stepped_at
@@ -152,7 +154,7 @@ def _of_loop(name: str, meters: SelfMetrics, state: State, clock: float) -> Iter
         yield "sample_age_seconds", (name, sample, server), clock - received_at
 
 
-def _told(daemon: DaemonView) -> Iterator[MetricSample]:
+def _sample_notifiers(daemon: DaemonView) -> Iterator[MetricSample]:
     for name, tally in sorted(daemon.tallies().items()):
         yield "notifier_up", (name,), tally.up
         yield "notifier_reachable", (name,), tally.works
@@ -162,14 +164,14 @@ def _told(daemon: DaemonView) -> Iterator[MetricSample]:
         yield "notification_retries_total", (name,), tally.retries
 
 
-def _pin(daemon: DaemonView) -> Iterator[MetricSample]:
-    """What `audit verify --pin` takes. Not the head itself: each entry would make another series."""
+def _sample_pin(daemon: DaemonView) -> Iterator[MetricSample]:
+    """The argument of `audit verify --pin`. Not of the head: each entry would start another series."""
     seq = int(daemon.counters().get("audit_head_seq", 0)) // PIN_EVERY * PIN_EVERY
     records: tuple[Mapping[str, object], ...] = ()
     if seq:
         try:
             records = tuple(daemon.records(seq - 1, 1))
-        except JournalError:  # it shows elsewhere; the other numbers are needed all the more
+        except JournalError:  # other metrics report it; this page must stay available
             return
     for record in records:
         if "hash" in record:

@@ -1,4 +1,4 @@
-"""`trimtab advise`: what an expert would say about a running server, from a look at its metrics."""
+"""`trimtab advise`: check a running vLLM server for problems, from its metrics or its log."""
 
 import argparse
 import math
@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.advisor.case_options import add_options, case_of, log_of, unknown
-from agent.advisor.flag_consistency import FlagMismatches, doubts
-from agent.advisor.render import as_json, as_text, not_known, paste
-from agent.cli.dispatch import Subparsers
+from agent.advisor.case_options import add_options, build_deployment, missing_facts, read_log
+from agent.advisor.flag_consistency import FlagMismatches, find_mismatches
+from agent.advisor.render import as_json, as_text, format_command, format_unknown
+from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import ConfigError
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Gpu, Latency, Reading
@@ -30,93 +30,113 @@ if TYPE_CHECKING:
     from agent.advisor.run_policies import PolicyFindings
     from agent.advisor.scrape import Window
 
-NOTHING, FINDINGS = 0, 1  # 2: bad usage, as for every command
+NO_FINDINGS, FINDINGS = 0, 1
 ENGINES = "data_parallel_size"
 LIVE_S, SAVED_S = 30.0, 30.0
 ALARM_TTFT = Objective(under_s=1.0, share=0.99)  # rulebook Z7: TTFT p99 above 1 s is a warning
 _MIB_PER_GIB = 1024
-_ENOUGH = 0.8  # of the window: below that the policies are silent
+_MIN_COVERAGE = 0.8  # of the window; below it the policies propose nothing
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s)?")
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
+def add_advise(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "advise",
-        help="what an expert would say about a running server",
-        description="Or about two saved scrapes, or its log. Exit status 0: nothing to say; 1: findings; "
+        "check a running vLLM server for problems and improvements",
+        "Reads its metrics, two saved scrapes of them, or its log. Exit status 0: no findings; 1: findings; "
         "2: the server or an option cannot be read.",
     )
-    parser.add_argument("url", nargs="?", metavar="URL", help="of the server: http://127.0.0.1:8000")
-    parser.add_argument("--for", dest="watch_s", metavar="S", help=f"seconds to watch it; {LIVE_S:g} else")
     parser.add_argument(
-        "--scrape", action="append", default=[], type=Path, metavar="FILE", help="twice: the older page first"
+        "url", nargs="?", metavar="URL", help="address of the server, such as http://127.0.0.1:8000"
     )
     parser.add_argument(
-        "--seconds", metavar="S", help=f"between the two scrapes; taken to be {SAVED_S:g} else"
+        "--for", dest="watch_s", metavar="S", help=f"seconds to observe it; default: {LIVE_S:g}"
+    )
+    parser.add_argument(
+        "--scrape",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a saved /metrics page; give two, the older first",
+    )
+    parser.add_argument(
+        "--seconds", metavar="S", help=f"seconds between the two scrapes; default: {SAVED_S:g}"
     )
     parser.add_argument(
         "--flags",
         metavar="TEXT",
-        help="what the server was started with, as one text: --flags='--max-num-seqs 64'",
+        help="the flags of the server as one text: --flags='--max-num-seqs 64'",
     )
     parser.add_argument(
-        "--ttft", metavar="T", help="500ms: time to first token that 95 %% of requests shall meet"
+        "--ttft",
+        metavar="T",
+        help="objective for the time to first token of 95 %% of the requests, such as 500ms",
     )
     parser.add_argument(
-        "--itl", metavar="T", help="50ms: time between tokens that 95 %% of requests shall meet"
+        "--itl",
+        metavar="T",
+        help="objective for the time between tokens of 95 %% of the requests, such as 50ms",
     )
     add_options(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from agent.advisor import scrape  # noqa: PLC0415 - the parser of pages need not be there to complain
+    from agent.advisor import scrape  # noqa: PLC0415 - usage errors need no metrics parser
 
     slo = _slo(args)
-    command = _command(args.flags, "") if args.flags is not None else None  # its mistakes, before a long look
-    seen = _seen_of(args, slo)
+    command = (
+        _command(args.flags, "") if args.flags is not None else None
+    )  # reports its errors before the long observation
+    seen = _observe(args, slo)
     command = _command(args.flags, seen.model) if command is not None else None
-    told = scrape.setting_of(seen.reading.facts)
+    reported = scrape.setting_of(seen.reading.facts)
     if seen.engines > 1 and not (command and ENGINES in command.setting):
-        told = {**told, ENGINES: seen.engines}
+        reported = {**reported, ENGINES: seen.engines}
     known = command or ServeCommand(argv=("vllm", "serve", seen.model or "MODEL"))
     try:
-        case = case_of(args, known, version=seen.reading.facts.get("version", ""))
+        case = build_deployment(args, known, version=seen.reading.facts.get("version", ""))
     except FlagError as error:
         raise ConfigError(f"--flags: {error}") from error
     reading = _with_facts(seen.reading, case)
     still = reading.stands_still
-    doubted = doubts(case.setting, told, reading, seen.model)
-    believed = told if doubted or command is None else {**told, **case.setting}
-    heard = None if seen.idle or still else _live(reading, case, slo, believed, doubted)
+    mismatches = find_mismatches(case.setting, reported, reading, seen.model)
+    assumed = reported if mismatches or command is None else {**reported, **case.setting}
+    policies = None if seen.idle or still else _run_policies(reading, case, slo, assumed, mismatches)
     lints = all_lints() if command or case.log else ()
-    advice = advise(case, lints, ranked, heard.findings if heard else ())
+    advice = advise(case, lints, ranked, policies.findings if policies else ())
     better = edit_command(replace(known, env={} if known.before else case.env), advice.to, advice.env)
-    window = {**_numbers(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
-    current = {**told, **(heard.assumed if heard else {})}
-    broken = heard.broken if heard else ()
+    window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
+    current = {**reported, **(policies.assumed if policies else {})}
+    broken = policies.broken if policies else ()
     if args.json:
-        more = {"window": window, "doubts": doubted.said, "broken": broken}
-        text = as_json(advice, case, better, assumed=current, unknown=_unknown(case, command), more=more)
+        more = {"window": window, "doubts": mismatches.messages, "broken": broken}
+        text = as_json(
+            advice, case, better, assumed=current, unknown=_missing_facts(case, command), more=more
+        )
     else:
-        text = _seen(window) + _doubted(doubted)
-        text += _text(advice, case, current, better, window, given=command is not None)
-        text += "".join(f"passed over: {safe(why)}\n" for why in broken) + not_known(_unknown(case, command))
+        text = _format_window(window) + _format_mismatches(mismatches)
+        text += _format_advice(advice, case, current, better, window, given=command is not None)
+        text += "".join(f"skipped: {safe(why)}\n" for why in broken) + format_unknown(
+            _missing_facts(case, command)
+        )
     sys.stdout.write(text)
-    return FINDINGS if advice.findings else NOTHING
+    return FINDINGS if advice.findings else NO_FINDINGS
 
 
-def _seen_of(args: argparse.Namespace, slo: Slo) -> "Window":
-    """From the one source that the person names."""
+def _observe(args: argparse.Namespace, slo: Slo) -> "Window":
+    """The load, from the one source that the options name."""
     from agent.advisor import from_log, scrape  # noqa: PLC0415 - as above
 
     if args.url and not args.scrape:
-        return scrape.watched(args.url, _seconds(args.watch_s, "--for", LIVE_S), slo)
+        return scrape.observe(args.url, _seconds(args.watch_s, "--for", LIVE_S), slo)
     if len(args.scrape) == len(("older", "newer")) and not args.url:
         older, newer = args.scrape
-        return scrape.saved(older, newer, _seconds(args.seconds, "--seconds", SAVED_S), slo)
+        return scrape.compare_pages(older, newer, _seconds(args.seconds, "--seconds", SAVED_S), slo)
     if args.log and not args.url and not args.scrape:
-        return from_log.logged(log_of(args.log), slo)
+        return from_log.read_load(read_log(args.log), slo)
     found = "both a URL and scrapes" if args.url else f"no URL and {len(args.scrape)} scrapes"
     raise ConfigError(
         f"advise: {found} given; give the URL of a server (http://127.0.0.1:8000), two saved scrapes "
@@ -124,21 +144,22 @@ def _seen_of(args: argparse.Namespace, slo: Slo) -> "Window":
     )
 
 
-def _live(
-    reading: Reading, case: Deployment, slo: Slo, believed: Setting, doubted: FlagMismatches
+def _run_policies(
+    reading: Reading, case: Deployment, slo: Slo, assumed: Setting, mismatches: FlagMismatches
 ) -> "PolicyFindings":
-    """What the policies say. Of flags that cannot be the server's neither they nor the model are believed."""
+    """The policies' findings. If --flags do not match the server, the flags and the model are ignored."""
     from agent.advisor import run_policies  # noqa: PLC0415 - the policies take a quarter of a second
 
-    if not doubted:
-        return run_policies.said(reading, believed, slo, case)
-    heard = run_policies.said(reading, believed, slo, replace(case, setting=believed, model=None, env={}))
-    kept = (finding for finding in heard.findings if not (doubted.beyond and finding.to))
-    return replace(heard, findings=tuple(kept))
+    if not mismatches:
+        return run_policies.run_all(reading, assumed, slo, case)
+    case = replace(case, setting=assumed, model=None, env={})
+    found = run_policies.run_all(reading, assumed, slo, case)
+    kept = (finding for finding in found.findings if not (mismatches.over_cap and finding.to))
+    return replace(found, findings=tuple(kept))
 
 
 def _with_facts(reading: Reading, case: Deployment) -> Reading:
-    """The reading with what the options tell: no driver was asked."""
+    """The reading with the version and GPU from the options, as no driver was asked."""
     facts = {**reading.facts, "version": case.version} if case.version else reading.facts
     card = case.card
     gpus: tuple[Gpu, ...] = ()
@@ -152,11 +173,11 @@ def _with_facts(reading: Reading, case: Deployment) -> Reading:
 
 
 def _command(flags: str, model: str) -> ServeCommand:
-    """`--flags`: a whole command, or only the flags of one, which serves what the server says."""
+    """`--flags`: a complete command, or only flags, to which the server's own model is added."""
     try:
         words = shlex.split(flags)
     except ValueError as error:
-        raise ConfigError(f"--flags: cannot be read: {error}; write them as in a shell") from error
+        raise ConfigError(f"--flags: cannot be parsed: {error}; quote them as in a shell") from error
     if not words or words[0].startswith("-"):
         words = ["vllm", "serve", *words]
         if model and "model" not in parse_command(words).setting:
@@ -165,7 +186,7 @@ def _command(flags: str, model: str) -> ServeCommand:
 
 
 def _slo(args: argparse.Namespace) -> Slo:
-    """What the person promises; without a word about it the usual alarm stands for TTFT, but for batches."""
+    """The objectives from the options. Default for TTFT: ALARM_TTFT, except for the batch profile."""
     ttft, itl = (_objective(args.ttft, "--ttft"), _objective(args.itl, "--itl"))
     if args.ttft is None and args.profile != "batch":
         ttft = ALARM_TTFT
@@ -177,7 +198,7 @@ def _objective(text: str | None, option: str) -> Objective | None:
         return None
     found = _DURATION.fullmatch(text)
     if not found or not float(found[1]):
-        raise ConfigError(f"{option} {text}: is no duration; write it as in 500ms or 1.5s")
+        raise ConfigError(f"{option} {text}: not a duration; write it as in 500ms or 1.5s")
     return Objective(under_s=float(found[1]) / (1000 if found[2] == "ms" else 1), share=0.95)
 
 
@@ -193,8 +214,8 @@ def _seconds(text: str | None, option: str, default: float) -> float:
     return number
 
 
-def _numbers(reading: Reading) -> dict[str, Any]:
-    """What was seen, in short."""
+def _summarise(reading: Reading) -> dict[str, Any]:
+    """The main numbers of the reading."""
     shown: dict[str, Any] = {
         "seconds": round(reading.span_s, 3),
         "coverage": round(reading.coverage, 3),
@@ -210,7 +231,7 @@ def _numbers(reading: Reading) -> dict[str, Any]:
     return shown
 
 
-def _text(
+def _format_advice(
     advice: Advice,
     case: Deployment,
     current: Mapping[Knob, Value],
@@ -221,46 +242,48 @@ def _text(
 ) -> str:
     text = ""
     if window["idle"]:
-        text += "idle: nothing can be learned of a server without traffic\n"
+        text += "idle: a server without traffic gives no evidence\n"
     elif window["stands_still"]:
-        text += (
-            "it stands still: requests run, and not one token was made; look at its log before its flags\n"
-        )
+        text += "stalled: requests run, but no token was generated; check its log before its flags\n"
     elif not advice.findings:
-        text += "nothing to say\n"
-    if window["coverage"] < _ENOUGH and not window["idle"]:
+        text += "no findings\n"
+    if window["coverage"] < _MIN_COVERAGE and not window["idle"]:
         text += (
-            f"it answered for only {window['coverage']:.0%} of the time: no rule is sure of anything then\n"
+            f"the server answered only {window['coverage']:.0%} of the time: not enough data for the rules\n"
         )
     if advice.findings:
         text += f"\n{as_text(advice, case, assumed=current)}"
     if advice.to or advice.env:
-        head = "THE COMMAND WITH THESE CHANGES" if given else "ADD THESE TO THE SERVER'S OWN COMMAND"
-        text += f"\n{head}\n{paste(better)}"
+        head = "THE COMMAND WITH THESE CHANGES" if given else "ADD THESE FLAGS TO THE SERVER'S COMMAND"
+        text += f"\n{head}\n{format_command(better)}"
     return text + "\n"
 
 
-def _seen(window: Mapping[str, Any]) -> str:
-    said = [f"{window['running']:.1f} running", f"{window['waiting']:.1f} waiting"]
+def _format_window(window: Mapping[str, Any]) -> str:
+    parts = [f"{window['running']:.1f} running", f"{window['waiting']:.1f} waiting"]
     if window["kv_usage"] is not None:
-        said.append(f"KV cache {window['kv_usage']:.0%} full")
+        parts.append(f"KV cache {window['kv_usage']:.0%} full")
     if window["generation_tokens_per_s"] is not None:
-        said.append(f"{window['generation_tokens_per_s']:.0f} tokens/s")
+        parts.append(f"{window['generation_tokens_per_s']:.0f} tokens/s")
     if window["ttft_p99_s"] is not None:
-        said.append(f"TTFT p99 {window['ttft_p99_s']:.3f} s")
-    return f"seen over {window['seconds']:g} s: {', '.join(said)}, {window['requests']:.0f} requests ended\n"
+        parts.append(f"TTFT p99 {window['ttft_p99_s']:.3f} s")
+    return (
+        f"observed for {window['seconds']:g} s: {', '.join(parts)}, {window['requests']:.0f} requests ended\n"
+    )
 
 
-def _doubted(doubted: FlagMismatches) -> str:
-    if not doubted:
+def _format_mismatches(mismatches: FlagMismatches) -> str:
+    if not mismatches:
         return ""
-    said = "".join(f"{one}: are these really its flags?\n" for one in doubted.said)
-    if doubted.beyond:
-        return f"{said}no change is drawn from what was measured: give the flags that it runs with\n"
-    return f"{said}what was measured is judged by what the server tells of itself\n"
+    text = "".join(f"{one}: --flags do not match the server\n" for one in mismatches.messages)
+    if mismatches.over_cap:
+        return (
+            f"{text}no change is proposed from the measurements: give the flags that the server runs with\n"
+        )
+    return f"{text}the measurements are judged by the flags that the server itself reports\n"
 
 
-def _unknown(case: Deployment, command: ServeCommand | None) -> list[str]:
-    """As for lint; a promise of latency is asked for, too."""
-    lacking = [] if command else ["how it was started (--flags '…')"]
-    return [*lacking, *unknown(case)]
+def _missing_facts(case: Deployment, command: ServeCommand | None) -> list[str]:
+    """As for lint, and the flags of the server."""
+    flags = [] if command else ["its flags (--flags '…')"]
+    return [*flags, *missing_facts(case)]

@@ -14,7 +14,7 @@ from agent.audit import checkpoints
 from agent.audit.chain import Head, Verification, verify
 from agent.audit.records import BrokenLineError, JournalRecord, parse
 from agent.audit.segments import open_files
-from agent.cli.dispatch import Subparsers
+from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import JournalError
 from agent.telemetry.journald import encode_record
 from agent.terminal.capabilities import BOLD, DIM, RED, coloured, columns
@@ -23,74 +23,86 @@ from agent.terminal.tables import complain, moment, safe, value
 
 DEFAULT_STATE_DIR = Path("/var/lib/trimtab")
 JOURNAL = "audit.jsonl"
-UNDER = " " * 7  # below the number of an entry
-OK, TAMPERED = 0, 1  # 2: unreadable, as for every command
+INDENT = " " * 7  # width of an entry's number
+OK, TAMPERED = 0, 1
 _PIN = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
 
 
-def register(subparsers: Subparsers) -> None:
-    audit = subparsers.add_parser("audit", help="what happened and why; works without the daemon")
+def add_audit(subparsers: Subparsers) -> None:
+    audit = add_command(subparsers, "audit", "read, verify and export the audit journal, without the daemon")
     commands = audit.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    show = commands.add_parser("show", help="the entries, oldest first")
-    show.add_argument("--action", help="only these: an action, or its beginning (`rollout.`)")
-    show.add_argument("--op", metavar="ROLLOUT", help="only of this rollout")
-    show.add_argument("--limit", type=_count, metavar="N", help="at most N; how to go on is said at the end")
-    show.add_argument("--json", action="store_true", help="whole entries as one JSON array")
+    show = add_command(commands, "show", "list the entries, oldest first")
+    show.add_argument("--action", help="only entries with this action or prefix (`rollout.`)")
+    show.add_argument("--op", metavar="ROLLOUT", help="only entries of this rollout")
+    show.add_argument(
+        "--limit", type=_parse_count, metavar="N", help="at most N entries; prints how to continue"
+    )
+    show.add_argument("--json", action="store_true", help="print complete entries as one JSON array")
     show.set_defaults(run=_show)
 
-    check = commands.add_parser(
+    check = add_command(
+        commands,
         "verify",
-        help="is it as it was written?",
-        description="Exit status 0: yes, whatever a crash left of a last line; 1: no, and the first bad "
-        "entry is named; 2: it cannot be read. docs/audit.md says what is only found with --key or --pin.",
+        "verify the hash chain of the audit journal",
+        "Exit status 0: the chain is intact, possibly with an unfinished last line after a crash; 1: it is "
+        "broken, and the first bad entry is named; 2: the journal cannot be read. docs/audit.md lists the "
+        "changes that only --key or --pin detects.",
     )
     check.add_argument(
         "--pin",
-        type=_pin,
+        type=_parse_pin,
         action="append",
         default=[],
         metavar="SEQ:HASH",
-        help="a head that was noted elsewhere: shows that the end was cut off, or all of it written anew; "
-        "may be given more than once",
+        help="a head recorded elsewhere; detects a removed end and a rewritten journal; can be repeated",
     )
     check.add_argument(
         "--key",
         type=Path,
         metavar="FILE",
-        help="public keys as `trimtab audit key` prints them: checks the signed checkpoints",
+        help="public keys from `trimtab audit key`; verifies the signed checkpoints",
     )
-    check.add_argument("--json", action="store_true", help="the finding as JSON")
+    check.add_argument("--json", action="store_true", help="print the result as JSON")
     check.set_defaults(run=_verify)
 
-    export = commands.add_parser("export", help="the entries, for other tools")
+    export = add_command(commands, "export", "write the entries to stdout for other tools")
     export.add_argument(
         "--format",
         choices=("jsonl", "journald"),
         default="jsonl",
-        help="jsonl: byte for byte, so that others can verify them (default); journald: the Journal Export "
-        "Format, for systemd-journal-remote",
+        help="jsonl: the original bytes, verifiable elsewhere (default); journald: the Journal Export Format "
+        "for systemd-journal-remote",
     )
     export.set_defaults(run=_export)
 
-    key = commands.add_parser(
-        "key", help="make the key that signs checkpoints, if there is none; print its public half"
+    key = add_command(
+        commands, "key", "create the key that signs checkpoints if there is none; print its public key"
     )
-    key.add_argument("--json", action="store_true", help="its id, its file and its public half as JSON")
+    key.add_argument("--json", action="store_true", help="print its id, file and public key as JSON")
     key.set_defaults(run=_key)
 
     for command in (show, export):
-        command.add_argument("--target", metavar="TARGET", help="only of this target")
-        command.add_argument("--after", type=int, default=0, metavar="SEQ", help="only with a larger number")
-        command.add_argument("--since", type=_time, metavar="TIME", help="only from then on (ISO 8601, UTC)")
-        command.add_argument("--until", type=_time, metavar="TIME", help="only before")
+        command.add_argument("--target", metavar="TARGET", help="only entries of this target")
+        command.add_argument(
+            "--after", type=int, default=0, metavar="SEQ", help="only entries with a larger number"
+        )
+        command.add_argument(
+            "--since",
+            type=_parse_time,
+            metavar="TIME",
+            help="only entries at or after this time (ISO 8601, UTC)",
+        )
+        command.add_argument(
+            "--until", type=_parse_time, metavar="TIME", help="only entries before this time"
+        )
     for command in (show, check, export, key):
         command.add_argument(
             "--state-dir",
             type=Path,
             default=DEFAULT_STATE_DIR,
             metavar="DIR",
-            help="[agent] state_dir; default: %(default)s",
+            help="[agent] state_dir of the config; default: %(default)s",
         )
 
 
@@ -103,7 +115,7 @@ def _show(args: argparse.Namespace) -> int:
             unreadable += 1
             complain(f"{where}: {error}")
             continue
-        if not _wanted(record, args):
+        if not _matches(record, args):
             continue
         if shown == args.limit:
             sys.stderr.write(f"more: --after {more}\n")
@@ -111,7 +123,7 @@ def _show(args: argparse.Namespace) -> int:
         if args.json:
             sys.stdout.write((",\n" if shown else "[\n") + json.dumps(record, ensure_ascii=False))
         else:
-            sys.stdout.write(_told(record))
+            sys.stdout.write(_format_entry(record))
         shown, more = shown + 1, record["seq"]
     if args.json:
         sys.stdout.write("\n]\n" if shown else "[]\n")
@@ -120,15 +132,15 @@ def _show(args: argparse.Namespace) -> int:
     return TAMPERED if unreadable else OK
 
 
-def _wanted(record: JournalRecord, args: argparse.Namespace) -> bool:
+def _matches(record: JournalRecord, args: argparse.Namespace) -> bool:
     return (
-        _asked_for(record, args)
+        _is_in_range(record, args)
         and args.op in (None, record["op_id"])
         and (args.action is None or record["action"].startswith(args.action))
     )
 
 
-def _asked_for(record: JournalRecord, args: argparse.Namespace) -> bool:
+def _is_in_range(record: JournalRecord, args: argparse.Namespace) -> bool:
     return (
         record["seq"] > args.after
         and args.target in (None, record["target"])
@@ -137,39 +149,39 @@ def _asked_for(record: JournalRecord, args: argparse.Namespace) -> bool:
     )
 
 
-def _told(record: JournalRecord) -> str:
-    """One entry for a person: when, what, who; then why, the change, what went wrong."""
-    who, error = record["actor"], record["error"]
-    actor = f"by {who['id']}" if who["kind"] == "person" else f"by {who['kind']} {who['id']}"
+def _format_entry(record: JournalRecord) -> str:
+    """Time, action and actor; below them the reason, the change, the evidence and the error."""
+    actor, error = record["actor"], record["error"]
+    by = f"by {actor['id']}" if actor["kind"] == "person" else f"by {actor['kind']} {actor['id']}"
     what = coloured(safe(record["action"]), RED if error else BOLD)
-    head = [f"{record['seq']:>5}", moment(record["ts"]), safe(record["target"]), what, safe(actor)]
+    head = [f"{record['seq']:>5}", moment(record["ts"]), safe(record["target"]), what, safe(by)]
     more = [
         safe(record["why"]),
-        _change(
-            record["before"], {name: said for name, said in record["after"].items() if name != "request"}
+        _format_change(
+            record["before"], {name: item for name, item in record["after"].items() if name != "request"}
         ),
         "; ".join(f"{e['metric']} {e['value']:.4g} {e['unit']}".strip() for e in record["evidence"]),
         f"error: {error}" if error else "",
     ]
-    below = (line for text in more if text for line in folded(f"{UNDER}{safe(text)}", columns(), UNDER))
+    below = (line for text in more if text for line in folded(f"{INDENT}{safe(text)}", columns(), INDENT))
     return "\n".join(["  ".join(filter(None, head)), *(coloured(line, DIM) for line in below)]) + "\n"
 
 
-def _change(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """`max_num_seqs 4 -> 8` for what is not as it was, one level into tables."""
+def _format_change(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """`max_num_seqs 4 -> 8` for each changed value, also in nested tables."""
     parts = []
     for name in [*before, *(name for name in after if name not in before)]:
         old, new = before.get(name), after.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            parts.append(_change(old, new))
+            parts.append(_format_change(old, new))
         elif name not in before:
-            parts.append(f"{name} {_shown(new)}" if new != "" else "")
+            parts.append(f"{name} {_format_value(new)}" if new != "" else "")
         elif old != new and name in after:
-            parts.append(f"{name} {_shown(old)} -> {_shown(new)}")
+            parts.append(f"{name} {_format_value(old)} -> {_format_value(new)}")
     return ", ".join(filter(None, parts))
 
 
-def _shown(given: object) -> str:
+def _format_value(given: object) -> str:
     if isinstance(given, dict):
         return " ".join(f"{name}={value(item)}" for name, item in given.items())
     return value(given)
@@ -186,22 +198,22 @@ def _verify(args: argparse.Namespace) -> int:
         )
     else:
         bad = f"bad: entry {found.first_bad} ({found.where}): {safe(found.problem)}"
-        text = f"{coloured(bad, RED)}\nthe {found.entries} entries before it are as they were written"
+        text = f"{coloured(bad, RED)}\nthe {found.entries} entries before it are intact"
     sys.stdout.write(f"{text}\n")
     return OK if found.ok else TAMPERED
 
 
 def _notes(found: Verification) -> Iterator[str]:
     if found.first > 1:
-        yield f"note: entries before {found.first} were removed when their time was over; an entry says so"
+        yield f"note: entries before {found.first} were removed at the end of their retention"
     if found.signed:
         yield f"signed up to entry {found.signed}, by {found.checkpoints} checkpoints"
     elif found.checkpoints:
-        yield f"note: {found.checkpoints} signed checkpoints were not checked: give the public --key"
+        yield f"note: {found.checkpoints} signed checkpoints were not verified: pass the public --key"
     if found.torn_tail:
         yield (
-            f"note: the last line is unfinished ({found.torn_tail} bytes): a crash, or a daemon "
-            f"that is writing now; the next start sets it aside and says so in the journal"
+            f"note: the last line is unfinished ({found.torn_tail} bytes) after a crash, or a daemon is "
+            f"writing it now; the next start moves it aside and records that in the journal"
         )
 
 
@@ -215,7 +227,7 @@ def _export(args: argparse.Namespace) -> int:
             record = parse(line)
         except BrokenLineError as error:
             raise JournalError(f"{where}: {error}") from error
-        if _asked_for(record, args):
+        if _is_in_range(record, args):
             sys.stdout.buffer.write(line + b"\n" if args.format == "jsonl" else encode_record(record))
     sys.stdout.buffer.flush()
     return OK
@@ -230,12 +242,12 @@ def _key(args: argparse.Namespace) -> int:
         )
         return OK
     sys.stdout.write(signer.public_pem())
-    sys.stderr.write(f"{path}: key {signer.id}; keep the public half above on another host\n")
+    sys.stderr.write(f"{path}: key {signer.id}; keep the public key above on another host\n")
     return OK
 
 
 def _lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Every finished line and where it stands; of the files that hold what is after entry `after`."""
+    """Every complete line with its file and line number, in the files with entries after `after`."""
     try:
         for name, file, _ in open_files(path, after):
             for number, line in enumerate(file, start=1):
@@ -245,24 +257,24 @@ def _lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:
         raise JournalError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 
 
-def _pin(text: str) -> Head:
+def _parse_pin(text: str) -> Head:
     found = _PIN.fullmatch(text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not SEQ:HASH as `audit verify` prints it")
     return Head(seq=int(found[1]), hash=found[2])
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text[:15])):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of entries")
     return int(text[:15])
 
 
-def _time(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time like 2026-11-20 or 2026-11-20T12:00Z"
+            f"{text!r} is not a time such as 2026-11-20 or 2026-11-20T12:00Z"
         ) from error
     return found if found.tzinfo else found.replace(tzinfo=UTC)

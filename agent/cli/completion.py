@@ -1,18 +1,28 @@
-"""`trimtab completion`: the script by which a shell completes trimtab's commands and options."""
+"""`trimtab completion` and `trimtab ids`: shell completion of commands, options and the daemon's names.
+
+`trimtab ids` runs while an operator types, so it imports little and gives up after a second.
+"""
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
-from agent.cli.dispatch import Subparsers, parser
-from agent.cli.exits import OK
-from agent.cli.ids import KINDS
+from agent.api.client import RefusedError, connect
+from agent.cli.dispatch import Subparsers, add_command, parser
+from agent.cli.exits import NO, OK
+from agent.domain.errors import TrimtabError
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = frozenset({"FILE", "JSON"}), frozenset({"DIR"})  # metavars
-NAMES = {kind.upper().removesuffix("S"): kind for kind in KINDS}  # as well
-WHERE = """\
-where it is found:
+KINDS = {"targets": "name", "suggestions": "id", "rollouts": "id"}
+METAVARS = {kind.upper().removesuffix("S"): kind for kind in KINDS}
+PATIENCE_S = 1.0
+PENDING = frozenset({"checking", "open"})  # suggestions that can be approved or denied
+SHELL_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # a shell would evaluate other characters
+INSTALLATION = """\
+install the script:
   bash  trimtab completion bash > \\
           ~/.local/share/bash-completion/completions/trimtab
   zsh   trimtab completion zsh > ~/.zfunc/_trimtab
@@ -22,35 +32,58 @@ for all users:
   /usr/share/bash-completion/completions/trimtab
   /usr/share/zsh/vendor-completions/_trimtab
   /usr/share/fish/vendor_completions.d/trimtab.fish
-The daemon of TRIMTAB_URL, or the usual one, is asked for targets, rollouts
-and suggestions that wait.
+Names of targets, rollouts and pending suggestions come from the daemon at
+TRIMTAB_URL, or at its default address.
 """
 
 
-def register(subparsers: Subparsers) -> None:
-    says = "the script by which a shell completes commands and names"
-    own = subparsers.add_parser(
+def add_completion(subparsers: Subparsers) -> None:
+    own = add_command(
+        subparsers,
         "completion",
-        help=says,
-        epilog=WHERE,
+        "print the completion script for a shell",
+        epilog=INSTALLATION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    own.add_argument("shell", choices=SHELLS, help="whose script")
-    own.set_defaults(run=_completion)
+    own.add_argument("shell", choices=SHELLS, help="the shell")
+    own.set_defaults(run=_print_script)
 
 
-def _completion(args: argparse.Namespace) -> int:
-    import shtab  # noqa: PLC0415 - for this command alone
+def add_ids(subparsers: Subparsers) -> None:
+    own = add_command(
+        subparsers,
+        "ids",
+        "list names for shell completion, one per line",
+        "Prints nothing and exits with status 1 if no daemon answers within a second.",
+    )
+    own.add_argument("kind", choices=tuple(KINDS), help="the kind of names; of suggestions only pending ones")
+    own.set_defaults(run=_list_ids)
 
-    whole = parser()
-    kinds: dict[object, object] = {metavar: _asked(kind) for metavar, kind in NAMES.items()}
-    _mark(whole, kinds | dict.fromkeys(FILES, shtab.FILE) | dict.fromkeys(FOLDERS, shtab.DIRECTORY))
-    sys.stdout.write(f"{shtab.complete(whole, shell=args.shell)}\n")
+
+def _list_ids(args: argparse.Namespace) -> int:
+    try:
+        answer = replace(connect(None, None), patience_s=PATIENCE_S).get(f"/v1/{args.kind}")
+    except (RefusedError, TrimtabError):
+        return NO
+    found = (each for each in answer[args.kind] if args.kind != "suggestions" or each["status"] in PENDING)
+    names = (str(each[KINDS[args.kind]]) for each in found)
+    sys.stdout.writelines(f"{name}\n" for name in names if SHELL_SAFE.fullmatch(name))
     return OK
 
 
-def _asked(kind: str) -> object:
-    """How each shell asks the daemon for names, as shtab reads it."""
+def _print_script(args: argparse.Namespace) -> int:
+    import shtab  # noqa: PLC0415 - for this command alone
+
+    top = parser()
+    completers: dict[object, object] = {name: _complete_ids(kind) for name, kind in METAVARS.items()}
+    paths = dict.fromkeys(FILES, shtab.FILE) | dict.fromkeys(FOLDERS, shtab.DIRECTORY)
+    _set_completers(top, completers | paths)
+    sys.stdout.write(f"{shtab.complete(top, shell=args.shell)}\n")
+    return OK
+
+
+def _complete_ids(kind: str) -> object:
+    """The completer of a kind of names for each shell, in shtab's form."""
     names, function = f"trimtab ids {kind} 2>/dev/null", f"_trimtab_ids_{kind}"
     return {
         "bash": function,
@@ -63,11 +96,11 @@ def _asked(kind: str) -> object:
     }
 
 
-def _mark(command: argparse.ArgumentParser, kinds: Mapping[object, object]) -> None:
-    """Give each argument that is a path its completion, as shtab reads it."""
-    for action in command._actions:  # noqa: SLF001 - argparse tells of them in no other way
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
+def _set_completers(command: argparse.ArgumentParser, completers: Mapping[object, object]) -> None:
+    """Give each argument the completer of its metavar, as an attribute that shtab reads."""
+    for action in command._actions:  # noqa: SLF001 - argparse lists its arguments in no other way; shtab does so
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - it has no public name
             for inner in action.choices.values():
-                _mark(inner, kinds)
-        elif action.metavar in kinds:
-            action.complete = kinds[action.metavar]  # type: ignore[attr-defined]
+                _set_completers(inner, completers)
+        elif action.metavar in completers:
+            action.complete = completers[action.metavar]  # type: ignore[attr-defined]

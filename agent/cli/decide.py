@@ -1,4 +1,4 @@
-"""The commands that talk to a running daemon: what it does, and what a person says to it."""
+"""The commands that show a running daemon's state and send it an operator's decisions."""
 
 import argparse
 import re
@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 from agent.api.client import ApiClient, Json, RefusedError
 from agent.cli.dispatch import Subparsers
 from agent.cli.exits import NO, USAGE
-from agent.cli.remote_command import add, path, show
-from agent.cli.rollouts import waited
-from agent.cli.watch import looked
+from agent.cli.remote_command import add_remote_command, path, print_answer
+from agent.cli.rollouts import wait_for_rollout
+from agent.cli.watch import show_resources
 from agent.domain.state import SuggestionStatus
 from agent.terminal.tables import (
     change,
@@ -29,79 +29,106 @@ from vllm_facts.flags import setting_of
 
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5
+REASON = "reason, kept in the audit journal"
 
 
-def register(subparsers: Subparsers) -> None:
-    status = add(subparsers, "status", _status, "every target and how it is")
-    status.add_argument("target", nargs="?", metavar="TARGET", help="only this one")
-    status.add_argument("--watch", action="store_true", help="until Ctrl-C or q, as it changes")
+def add_status(subparsers: Subparsers) -> None:
+    status = add_remote_command(subparsers, "status", _status, "show the status of all targets")
+    status.add_argument("target", nargs="?", metavar="TARGET", help="show only this target")
+    status.add_argument("--watch", action="store_true", help="show changes until Ctrl-C or q")
 
-    suggestions = add(subparsers, "suggestions", _suggestions, "what is suggested, newest first")
-    suggestions.add_argument("--status", choices=STATUSES, help="only these")
-    suggestions.add_argument("--target", metavar="TARGET", help="only of this target")
 
-    approve = add(subparsers, "approve", _approve, "approve a suggestion, after looking at it")
-    approve.add_argument("id", metavar="SUGGESTION", help="as `trimtab suggestions` shows it")
+def add_suggestions(subparsers: Subparsers) -> None:
+    suggestions = add_remote_command(
+        subparsers, "suggestions", _suggestions, "list suggestions, newest first"
+    )
+    suggestions.add_argument("--status", choices=STATUSES, help="list only suggestions with this status")
+    suggestions.add_argument("--target", metavar="TARGET", help="list only suggestions for this target")
+
+
+def add_approve(subparsers: Subparsers) -> None:
+    approve = add_remote_command(
+        subparsers,
+        "approve",
+        _approve,
+        "approve a suggestion after reviewing it",
+        "Shows the suggestion and asks for confirmation unless --digest names what was reviewed.",
+    )
+    approve.add_argument("id", metavar="SUGGESTION", help="id from `trimtab suggestions`")
     approve.add_argument(
-        "--digest", type=_digest, help="approve only what has this digest; without it you are asked"
+        "--digest", type=_parse_digest, help="approve without asking, only if the digest still matches"
     )
-    approve.add_argument("--comment", default="", help="is kept in the audit")
+    approve.add_argument("--reason", "--comment", default="", help=REASON)
     approve.add_argument(
-        "--wait", action="store_true", help="until its rollout is over; 1: it was taken back"
+        "--wait", action="store_true", help="wait for the end of the rollout; exit 1 if it was rolled back"
     )
 
-    deny = add(subparsers, "deny", _deny, "deny a suggestion")
-    deny.add_argument("id", metavar="SUGGESTION", help="as `trimtab suggestions` shows it")
-    deny.add_argument("--reason", type=_said, required=True, help="is kept in the audit")
 
-    propose = add(
-        subparsers, "propose", _propose, "ask for a change; it waits for its approval like any other"
+def add_deny(subparsers: Subparsers) -> None:
+    deny = add_remote_command(subparsers, "deny", _deny, "deny a suggestion")
+    deny.add_argument("id", metavar="SUGGESTION", help="id from `trimtab suggestions`")
+    deny.add_argument("--reason", type=_parse_reason, required=True, help=REASON)
+
+
+def add_propose(subparsers: Subparsers) -> None:
+    propose = add_remote_command(
+        subparsers, "propose", _propose, "propose a change; it needs approval like any suggestion"
     )
-    propose.add_argument("target", metavar="TARGET", help="its name")
+    propose.add_argument("target", metavar="TARGET", help="name of the target")
     propose.add_argument(
         "knobs",
         nargs="+",
-        type=_knob,
+        type=_parse_knob,
         metavar="KNOB=VALUE",
-        help="max_num_seqs=128; null: vLLM's own default",
+        help="for example max_num_seqs=128; null restores vLLM's default",
     )
-    propose.add_argument("--reason", type=_said, required=True, help="is kept in the audit")
+    propose.add_argument("--reason", type=_parse_reason, required=True, help=REASON)
 
-    abort = add(subparsers, "abort", _abort, "take the target's rollout back")
-    abort.add_argument("target", metavar="TARGET", help="its name")
+
+def add_abort(subparsers: Subparsers) -> None:
+    abort = add_remote_command(subparsers, "abort", _abort, "roll back the running rollout of a target")
+    abort.add_argument("target", metavar="TARGET", help="name of the target")
+    abort.add_argument("--reason", type=_parse_reason, default="aborted from the command line", help=REASON)
     abort.add_argument(
-        "--reason", type=_said, default="aborted from the command line", help="is kept in the audit"
+        "--wait", action="store_true", help="wait for the end of the rollback; exit 1 if it was promoted"
     )
-    abort.add_argument("--wait", action="store_true", help="until it is over; 1: it was promoted after all")
-
-    for verb, says in (("pause", "start nothing new on a target"), ("resume", "end a pause")):
-        add(subparsers, verb, _pause_or_resume, says).add_argument(
-            "target", metavar="TARGET", help="its name"
-        )
 
 
-def _digest(text: str) -> str:
+def add_pause(subparsers: Subparsers) -> None:
+    _add_pause_or_resume(subparsers, "pause", "start no new rollouts on a target")
+
+
+def add_resume(subparsers: Subparsers) -> None:
+    _add_pause_or_resume(subparsers, "resume", "end the pause of a target")
+
+
+def _add_pause_or_resume(subparsers: Subparsers, name: str, summary: str) -> None:
+    command = add_remote_command(subparsers, name, _pause_or_resume, summary)
+    command.add_argument("target", metavar="TARGET", help="name of the target")
+
+
+def _parse_digest(text: str) -> str:
     if re.fullmatch(r"sha256:[0-9a-f]{64}", text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no digest; `trimtab suggestions --json` tells it")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a digest; `trimtab suggestions --json` shows it")
     return text
 
 
-def _said(text: str) -> str:
+def _parse_reason(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("says nothing; a person will look for it in the audit")
+        raise argparse.ArgumentTypeError("is empty; write the reason that the audit journal keeps")
     return text
 
 
-def _knob(text: str) -> tuple[str, object]:
-    """`max_num_seqs=128`, and as vLLM writes it: `--max-num-seqs=128`."""
+def _parse_knob(text: str) -> tuple[str, object]:
+    """`max_num_seqs=128`, or in vLLM's notation `--max-num-seqs=128`."""
     knob, equals, given = text.partition("=")
     knob = knob.strip().removeprefix("--").replace("-", "_")
     if not equals or re.fullmatch(r"[a-z][a-z0-9_]*", knob) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not KNOB=VALUE, such as max_num_seqs=128")
-    words = {"null": None, "true": True, "false": False}
-    if given in words:
-        return knob, words[given]
-    try:  # as vLLM reads it: 64k is 64000 where the flag takes sizes
+    constants = {"null": None, "true": True, "false": False}
+    if given in constants:
+        return knob, constants[given]
+    try:  # parse as vLLM does: 64k is 64000 where the flag takes sizes
         flags = setting_of(
             ["python", "-m", "vllm.entrypoints.openai.api_server", f"--{knob.replace('_', '-')}={given}"]
         )
@@ -111,13 +138,15 @@ def _knob(text: str) -> tuple[str, object]:
 
 
 def _status(args: argparse.Namespace, daemon: ApiClient) -> int:
-    return looked(args, daemon, "targets", args.target, key="name", text=status_text, line=target_line)
+    return show_resources(
+        args, daemon, "targets", args.target, key="name", text=status_text, line=target_line
+    )
 
 
 def _suggestions(args: argparse.Namespace, daemon: ApiClient) -> int:
-    chosen = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
-    answer = daemon.get("/v1/suggestions" + (f"?{urlencode(chosen)}" if chosen else ""))
-    return show(args, answer, suggestions_text(answer["suggestions"]))
+    query = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
+    answer = daemon.get("/v1/suggestions" + (f"?{urlencode(query)}" if query else ""))
+    return print_answer(args, answer, suggestions_text(answer["suggestions"]))
 
 
 def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
@@ -125,38 +154,36 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
     if digest is None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             complain(
-                "nobody is at this terminal to look at the suggestion; name what was looked at with"
-                f" --digest (`trimtab suggestions --json` tells it for {args.id})"
+                "no terminal for the confirmation; name the reviewed version with --digest"
+                f" (`trimtab suggestions --json` shows it for {args.id})"
             )
             return USAGE
-        suggestion = _checked(daemon, daemon.get(path("suggestions", args.id)))
+        suggestion = _wait_for_check(daemon, daemon.get(path("suggestions", args.id)))
         sys.stderr.write(suggestion_text(suggestion))
         if suggestion["status"] == "refused":
-            raise RefusedError(
-                {"status": 409, "detail": f"{args.id} cannot be done: {_last_note(suggestion)}"}
-            )
+            raise RefusedError({"status": 409, "detail": f"{args.id} was refused: {_last_note(suggestion)}"})
         outage = f", with an outage of about {outage_s(suggestion):.0f} s" if outage_s(suggestion) else ""
-        if not _is_yes(f"Approve this change{outage}? [y/N] "):
-            complain("nothing was approved")
+        if not _confirm(f"Approve this change{outage}? [y/N] "):
+            complain("not approved")
             return NO
         digest = suggestion["digest"]
-    body = {"digest": digest, "comment": args.comment}
+    body = {"digest": digest, "comment": args.reason}
     answer = daemon.post(path("suggestions", args.id, "approve"), body)
     if args.wait:
-        return waited(args, daemon, _rollout_of(daemon, answer), "promoted")
-    return show(args, answer, f"{safe(answer['id'])} is approved: {change(answer)}")
+        return wait_for_rollout(args, daemon, _find_rollout(daemon, answer), "promoted")
+    return print_answer(args, answer, f"{safe(answer['id'])} is approved: {change(answer)}")
 
 
-def _rollout_of(daemon: ApiClient, suggestion: Json) -> str:
-    """The rollout that an approval began: it is there once the approval was answered."""
+def _find_rollout(daemon: ApiClient, suggestion: Json) -> str:
+    """The id of the rollout that the approval started; it exists once the approval was answered."""
     answer = daemon.get(f"/v1/rollouts?{urlencode({'target': suggestion['target']})}")
     for rollout in answer["rollouts"]:
         if rollout["suggestion"] == suggestion["id"]:
             return str(rollout["id"])
-    raise RefusedError({"status": 409, "detail": f"{suggestion['id']} is approved, but no rollout has begun"})
+    raise RefusedError({"status": 409, "detail": f"{suggestion['id']} is approved, but no rollout started"})
 
 
-def _is_yes(question: str) -> bool:
+def _confirm(question: str) -> bool:
     sys.stderr.write(question)
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
@@ -164,30 +191,30 @@ def _is_yes(question: str) -> bool:
 
 def _deny(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("suggestions", args.id, "deny"), {"reason": args.reason})
-    return show(args, answer, f"{safe(answer['id'])} is denied")
+    return print_answer(args, answer, f"{safe(answer['id'])} is denied")
 
 
 def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
     to = dict(args.knobs)
     if len(to) < len(args.knobs):
-        complain("a knob is named more than once; name it once")
+        complain("a knob is given more than once; give it once")
         return USAGE
-    asked = daemon.post(path("targets", args.target, "suggestions"), {"to": to, "reason": args.reason})
-    answer = _checked(daemon, asked)
+    body = {"to": to, "reason": args.reason}
+    answer = _wait_for_check(daemon, daemon.post(path("targets", args.target, "suggestions"), body))
     name = safe(answer["id"])
     if answer["status"] == "open":
-        ending = f"It waits for its approval: `trimtab approve {name}`"
-        return show(args, answer, suggestion_text(answer) + ending)
-    show(args, answer, suggestion_text(answer))
-    why = f"cannot be done: {_last_note(answer)}" if answer["status"] == "refused" else "is not open any more"
+        ending = f"It needs approval: `trimtab approve {name}`"
+        return print_answer(args, answer, suggestion_text(answer) + ending)
+    print_answer(args, answer, suggestion_text(answer))
+    why = f"was refused: {_last_note(answer)}" if answer["status"] == "refused" else "is no longer open"
     complain(f"{name} {why}")
     return NO
 
 
-def _checked(daemon: ApiClient, suggestion: Json) -> Json:
-    """The suggestion once the engine has said what would come of it: in a second, or a minute with vLLM."""
+def _wait_for_check(daemon: ApiClient, suggestion: Json) -> Json:
+    """The suggestion after the engine's preflight check, which takes a second, or a minute with vLLM."""
     if suggestion["status"] == "checking":
-        sys.stderr.write(f"{safe(suggestion['id'])} is checked before anything is touched ...\n")
+        sys.stderr.write(f"{safe(suggestion['id'])} is being checked; nothing is changed yet ...\n")
     while suggestion["status"] == "checking":
         time.sleep(POLL_S)
         suggestion = daemon.get(path("suggestions", suggestion["id"]))
@@ -196,7 +223,7 @@ def _checked(daemon: ApiClient, suggestion: Json) -> Json:
 
 def _last_note(suggestion: Json) -> str:
     notes = suggestion["notes"]
-    return str(notes[-1]) if notes else "no reason was given"
+    return str(notes[-1]) if notes else "no reason given"
 
 
 def _abort(args: argparse.Namespace, daemon: ApiClient) -> int:
@@ -205,11 +232,12 @@ def _abort(args: argparse.Namespace, daemon: ApiClient) -> int:
         raise RefusedError({"status": 409, "detail": f"{args.target} has no rollout to abort"})
     answer = daemon.post(path("rollouts", rollout, "abort"), {"reason": args.reason})
     if args.wait:
-        return waited(args, daemon, rollout, "rolled_back")
-    is_over = answer["outcome"] == "rolled_back"
-    return show(args, answer, f"{safe(answer['id'])} {'is' if is_over else 'is being'} taken back")
+        return wait_for_rollout(args, daemon, rollout, "rolled_back")
+    state = "is rolled back" if answer["outcome"] == "rolled_back" else "is being rolled back"
+    return print_answer(args, answer, f"{safe(answer['id'])} {state}")
 
 
 def _pause_or_resume(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("targets", args.target, args.command))
-    return show(args, answer, f"{safe(answer['name'])} is {'paused' if answer['paused'] else 'not paused'}")
+    state = "paused" if answer["paused"] else "not paused"
+    return print_answer(args, answer, f"{safe(answer['name'])} is {state}")

@@ -1,4 +1,4 @@
-"""`trimtab demo`: see the whole loop work on this machine before pointing it at anything that matters."""
+"""`trimtab demo`: the complete loop on this machine, with a simulated or real vLLM server."""
 
 import argparse
 import json
@@ -11,68 +11,75 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.audit.chain import verify
-from agent.cli.dispatch import Subparsers
-from agent.demo.setups import scene
+from agent.cli.dispatch import Subparsers, add_command
+from agent.demo.setups import setup_for
 from agent.terminal.tables import table
 
 if TYPE_CHECKING:
     from agent.demo.scenario import DemoReport
 
-WANTED = ("promoted", "rolled_back")
+EXPECTED = ("promoted", "rolled_back")
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("demo", help="the whole story on this machine")
+def add_demo(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "demo",
+        "run a complete demonstration on this machine",
+        "Starts a server with unsuitable flags behind the proxy, promotes a better setting and rolls back a "
+        "harmful one, under load.",
+    )
     parser.add_argument(
-        "--engine", choices=("sim", "vllm"), default="sim", help="a simulator (default), or real vLLM"
+        "--engine", choices=("sim", "vllm"), default="sim", help="the simulator (default) or real vLLM"
     )
     parser.add_argument(
         "--for",
         dest="seconds",
         type=float,
         default=10.0,
-        help="seconds measured before and after each change",
+        metavar="S",
+        help="seconds to measure before and after each change; default: 10",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to this file")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Exit 0 only if all of it happened and no request was lost."""
-    from agent.demo.processes import stage  # noqa: PLC0415 - brings the daemon with it, which takes half a second
-    from agent.demo.scenario import DemoPrinter  # noqa: PLC0415
+    """Exit 0 if both rollouts had the expected outcome and no request was lost."""
+    from agent.demo.processes import start_daemon  # noqa: PLC0415 - imports the daemon, half a second
+    from agent.demo.scenario import DemoScenario  # noqa: PLC0415
 
     began = time.monotonic()
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         sys.stdout.write(f"{time.monotonic() - began:5.0f} s  {line}\n")
         sys.stdout.flush()
 
     home = Path(tempfile.mkdtemp(prefix="trimtab-demo-"))
-    with stage(home, scene(args.engine)) as staged:
-        teller = DemoPrinter(stage=staged, measure_s=args.seconds, say=say)
-        traffic = teller.opening()
+    with start_daemon(home, setup_for(args.engine)) as processes:
+        scenario = DemoScenario(processes=processes, measure_s=args.seconds, log=log)
+        traffic = scenario.start_traffic()
         try:
-            told = [teller.improvement(traffic), teller.harm(traffic)]
+            reports = [scenario.improve(traffic), scenario.harm(traffic)]
         finally:
             counts = traffic.stop()
     chain = verify(home / "state" / "audit.jsonl")
     report = {
         "engine": args.engine,
         "requests": {key: counts[key] for key in ("sent", "ok", "failed", "truncated", "aborted")},
-        "rollouts": [asdict(rollout) for rollout in told],
+        "rollouts": [asdict(rollout) for rollout in reports],
         "audit": {"entries": chain.entries, "verified": chain.ok},
     }
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    sys.stdout.write(_text(report, told))
+    sys.stdout.write(_format(report, reports))
     lost = counts["sent"] - counts["ok"]
-    happened = [rollout.outcome for rollout in told] == list(WANTED)
+    as_expected = [rollout.outcome for rollout in reports] == list(EXPECTED)
     sys.stdout.write(f"journal, logs and config: {home}\n")
-    return 0 if happened and not lost and chain.ok else 1
+    return 0 if as_expected and not lost and chain.ok else 1
 
 
-def _text(report: dict[str, Any], told: "Sequence[DemoReport]") -> str:
+def _format(report: dict[str, Any], reports: "Sequence[DemoReport]") -> str:
     head = ("CHANGE", "OUTCOME", "EXPOSED", "BAD", "SECONDS", "TTFT P95 ms", "GOODPUT /s")
     rows = [
         (
@@ -84,11 +91,10 @@ def _text(report: dict[str, Any], told: "Sequence[DemoReport]") -> str:
             f"{rollout.before['ttft_p95_ms']} -> {rollout.after['ttft_p95_ms']}",
             f"{rollout.before['goodput_rps']} -> {rollout.after['goodput_rps']}",
         )
-        for rollout in told
+        for rollout in reports
     ]
     requests = ", ".join(f"{count} {name}" for name, count in report["requests"].items())
-    audit = (
-        f"{report['audit']['entries']} entries, {'verified' if report['audit']['verified'] else 'NOT WHOLE'}"
-    )
-    reasons = "".join(f"  {rollout.id}: {rollout.why}\n" for rollout in told)
+    result = "verified" if report["audit"]["verified"] else "VERIFICATION FAILED"
+    audit = f"{report['audit']['entries']} entries, {result}"
+    reasons = "".join(f"  {rollout.id}: {rollout.why}\n" for rollout in reports)
     return f"\n{table(head, rows)}{reasons}requests: {requests}\naudit: {audit}\n"

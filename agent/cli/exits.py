@@ -2,11 +2,11 @@
 
 OK, NO, USAGE, AWAY, STOPPED = 0, 1, 2, 3, 130
 EXITS: dict[int, str] = {
-    OK: "it was done, and there is nothing to object",
-    NO: "the answer is no: refused by the daemon, findings, a config that would not work, an audit that "
-    "is not as it was written, a message that did not arrive, a rollout that was taken back",
-    USAGE: "not tried: a mistake in the command line, or a file or a server that cannot be read; or an "
-    "answer that cannot be written",
+    OK: "success, no findings",
+    NO: "failure or findings: the daemon refused the request, a check found problems, the audit journal "
+    "failed verification, a message was not delivered, a rollout was rolled back",
+    USAGE: "not attempted: invalid arguments, a file or server that cannot be read, or output that cannot "
+    "be written",
     AWAY: "no daemon answers at the address",
-    STOPPED: "stopped by Ctrl-C",
+    STOPPED: "interrupted by Ctrl-C",
 }

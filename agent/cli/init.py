@@ -1,4 +1,4 @@
-"""`trimtab init`: a first config for the vLLM servers that run here, with comments, in advisory mode."""
+"""`trimtab init`: write a commented config, in advise mode, for the vLLM servers that run on this host."""
 
 import argparse
 import asyncio
@@ -11,20 +11,20 @@ from json import dumps
 from pathlib import Path
 from typing import Protocol, cast
 
-from agent.cli.dispatch import Subparsers
+from agent.cli.dispatch import Subparsers, add_command
 from agent.config.loader import load
 from agent.domain.errors import ActError, ConfigError
 from agent.domain.model import Server
 from agent.plugins import loader
 
 SERVICE = Path("/etc/trimtab")
-"""A config in this folder is the service's: its state and its socket are where the unit has them."""
+"""A config in this folder belongs to the systemd service, whose unit sets the state directory and socket."""
 
-NOTHING_FOUND = 1
+NO_SERVER_FOUND = 1
 _SERVICE_HEAD = """\
 [agent]
 # state_dir = "/var/lib/trimtab"   # journal, lock, the proxy's files
-mode = "advise"                    # only says what it would do. "approve": does what a person approved
+mode = "advise"                    # suggests only. "approve": carries out what an operator approved
 
 [api]
 # listen = "unix:/run/trimtab/api.sock"   # root needs no token there
@@ -33,7 +33,7 @@ tokens_file = "tokens"             # trimtab token new --tokens-file {tokens} --
 _OWN_HEAD = """\
 [agent]
 state_dir = "state"                # journal, lock, the proxy's files; beside this file
-mode = "advise"                    # only says what it would do. "approve": does what a person approved
+mode = "advise"                    # suggests only. "approve": carries out what an operator approved
 
 [api]
 listen = "127.0.0.1:8090"
@@ -45,7 +45,7 @@ _TARGET = """
 [[targets]]
 name = "{name}"
 
-[targets.slo]                      # what you promise your users: without it only disasters are seen
+[targets.slo]                      # your latency objectives; without them only failures are detected
 # ttft = {{ under = "500ms", share = 0.95 }}   # to the first byte of the answer, for 95 % of the requests
 # itl = {{ under = "60ms", share = 0.95 }}     # mean gap between the tokens of one request
 
@@ -62,19 +62,20 @@ _FOOT = """
 
 
 class Finder(Protocol):
-    """An engine that can look around: what runs on this host, each with the engine's options for it."""
+    """An engine that can list the servers on this host, each with the engine's options for it."""
 
     def found_here(self) -> Awaitable[Sequence[tuple[Server, Mapping[str, object]]]]:
-        """Raises ActError when it cannot look."""
+        """Raises ActError if the host cannot be inspected."""
         ...
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
+def add_init(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "init",
-        help="write a first config for the vLLM servers of this host",
-        description="Looks at this host's processes and containers. Never overwrites a file. Exit status 1: "
-        "no server was found, and nothing written.",
+        "write a first config for the vLLM servers on this host",
+        "Inspects the processes and containers of this host. Never overwrites a file. Exit status 1: no "
+        "server was found and nothing was written.",
     )
     parser.add_argument(
         "config",
@@ -82,7 +83,7 @@ def register(subparsers: Subparsers) -> None:
         type=Path,
         default=Path("trimtab.toml"),
         metavar="FILE",
-        help="trimtab.toml if none is named",
+        help="file to write; default: trimtab.toml",
     )
     parser.set_defaults(run=_init)
 
@@ -90,19 +91,19 @@ def register(subparsers: Subparsers) -> None:
 def _init(args: argparse.Namespace) -> int:
     path: Path = args.config
     if path.exists():
-        raise ConfigError(f"{path}: is there already, and is left as it is: name another file")
-    found, blind = asyncio.run(look())
-    sys.stderr.writelines(f"not looked at: {why}\n" for why in blind)
+        raise ConfigError(f"{path}: already exists and is left unchanged; name another file")
+    found, failures = asyncio.run(find_servers())
+    sys.stderr.writelines(f"not inspected: {why}\n" for why in failures)
     if not found:
         sys.stderr.write(
-            "no vLLM server was found here: start one, or run this as its user or as root; "
-            "by hand: examples/trimtab.toml\n"
+            "no vLLM server found on this host: start one, run this command as its user or as root, or "
+            "write a config by hand from examples/trimtab.toml\n"
         )
-        return NOTHING_FOUND
-    write(path, text_of(path, found))
-    sys.stdout.writelines(f"found {_said(kind, server)}\n" for kind, server, _ in found)
+        return NO_SERVER_FOUND
+    write_config(path, config_text(path, found))
+    sys.stdout.writelines(f"found {_describe(kind, server)}\n" for kind, server, _ in found)
     tokens = path.parent / "tokens"
-    sys.stdout.write(f"{path}: written. Say what you promise in [targets.slo], then:\n")
+    sys.stdout.write(f"{path}: written. Set your objectives in [targets.slo], then run:\n")
     if not tokens.exists():
         sys.stdout.write(f"  trimtab token new --tokens-file {tokens} --role operator --name YOU\n")
     sys.stdout.write(f"  trimtab check {path}\n")
@@ -112,10 +113,10 @@ def _init(args: argparse.Namespace) -> int:
 FoundEngines = tuple[str, Server, Mapping[str, object]]
 
 
-async def look() -> tuple[list[FoundEngines], list[str]]:
-    """What every engine finds, by its kind, and what could not be looked at. One address is found once."""
+async def find_servers() -> tuple[list[FoundEngines], list[str]]:
+    """The servers found, each address once, with the kind of the engine; and why other engines failed."""
     found: list[FoundEngines] = []
-    blind: list[str] = []
+    failures: list[str] = []
     for kind in loader.names("actuators"):
         engine = loader.load("actuators", kind)
         if not hasattr(engine, "found_here"):
@@ -123,17 +124,17 @@ async def look() -> tuple[list[FoundEngines], list[str]]:
         try:
             here = await cast("Finder", engine).found_here()
         except ActError as error:
-            blind.append(f"{kind}: {error.why}")
+            failures.append(f"{kind}: {error.why}")
             continue
         known = {server.address for _, server, _ in found}
         found += [(kind, *one) for one in here if not one[0].address or one[0].address not in known]
-    return found, blind
+    return found, failures
 
 
-def text_of(path: Path, found: Sequence[FoundEngines]) -> str:
+def config_text(path: Path, found: Sequence[FoundEngines]) -> str:
     head = _SERVICE_HEAD if path.absolute().parent == SERVICE else _OWN_HEAD
     tokens = path.parent / "tokens"
-    text = "# trimtab: what it watches and how far it may go. `trimtab check` says whether it would work.\n"
+    text = "# trimtab: targets and limits. `trimtab check` validates this file.\n"
     text += head.format(tokens=tokens)
     names: list[str] = []
     ports: list[int] = []
@@ -141,7 +142,7 @@ def text_of(path: Path, found: Sequence[FoundEngines]) -> str:
         names.append(_name(server, names))
         ports.append(_free_port(ports))
         text += _TARGET.format(
-            found=_said(kind, server),
+            found=_describe(kind, server),
             name=names[-1],
             kind=kind,
             options="\n".join(f"{key} = {dumps(value)}" for key, value in options.items()),
@@ -150,8 +151,8 @@ def text_of(path: Path, found: Sequence[FoundEngines]) -> str:
     return text + _FOOT
 
 
-def write(path: Path, text: str) -> None:
-    """As a new file. ConfigError when it cannot be, or the text would not be a config."""
+def write_config(path: Path, text: str) -> None:
+    """Write a new file. Raises ConfigError if it cannot be written or the text is not a valid config."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -164,15 +165,15 @@ def write(path: Path, text: str) -> None:
         raise
 
 
-def _said(kind: str, server: Server) -> str:
-    model = server.setting.get("model", "a model that its command line does not name")
-    where = server.address or "an address that only its own network reaches"
+def _describe(kind: str, server: Server) -> str:
+    model = server.setting.get("model", "an unnamed model")
+    where = server.address or "an address on its own network"
     one = f"{kind} {server.name}: {model} at {where}"
     return "".join(sign if sign.isprintable() else "?" for sign in one)
 
 
 def _name(server: Server, taken: Sequence[str]) -> str:
-    """Of the model, as a target may be called."""
+    """A target name made from the model's name."""
     model = str(server.setting.get("model", "")).rstrip("/").rpartition("/")[2]
     name = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:40].strip("-") or "chat"
     return next(one for one in (name, *(f"{name}-{n}" for n in range(2, 1000))) if one not in taken)

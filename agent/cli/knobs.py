@@ -1,4 +1,4 @@
-"""`trimtab policies` and `trimtab knobs`: what is known, what can be set, and who says so."""
+"""`trimtab policies` and `trimtab knobs`: the installed policies and the catalogue of vLLM flags."""
 
 import argparse
 import ast
@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from agent.cli.dispatch import Subparsers
+from agent.cli.dispatch import Subparsers, add_command
 from agent.config.loader import find_policies_dir
 from agent.domain.errors import ConfigError
 from agent.plugins import loader
@@ -21,32 +21,34 @@ from agent.terminal.tables import lines_of, table, value
 from vllm_facts.flag_table import SHORT
 from vllm_facts.knobs import KNOBS
 
-_FEW = 30  # names that can be read at a glance
-_NEAR = 5
-_SHORT = 2  # letters that are in too many names
+_SHORT_LIST = 30  # so many names are all shown
+_NEAR = 5  # names to suggest
+_MIN_MATCH = 2  # shorter text occurs in too many names
 
 
-def register(subparsers: Subparsers) -> None:
-    for name, run, says in (
-        ("policies", _policies, "what each policy does, its options and its sources"),
-        ("knobs", _knobs, "the vLLM flags that trimtab knows, and what they cost"),
-    ):
-        parser = subparsers.add_parser(name, help=says)
-        parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in full")
-        parser.add_argument("--json", action="store_true", help="as JSON")
-        parser.set_defaults(run=run)
-        if name == "policies":
-            parser.add_argument(
-                "-c", "--config", type=Path, metavar="FILE", help="with those of its policies_dir"
-            )
+def add_policies(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "policies", "list the policies with their options and sources")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show only this policy")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_list_policies)
+    parser.add_argument(
+        "-c", "--config", type=Path, metavar="FILE", help="include the policies_dir of this config"
+    )
 
 
-def _policies(args: argparse.Namespace) -> int:
+def add_knobs(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "knobs", "list the vLLM flags that trimtab knows and their properties")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show all properties of this flag")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_list_knobs)
+
+
+def _list_policies(args: argparse.Namespace) -> int:
     folder = find_policies_dir(args.config) if args.config else None
     origins = {name: other.origin for name, other in loader.third_party_policies("policies", folder).items()}
     names = _chosen(args.name, loader.names("policies", folder=folder))
     found = [_policy(name, origins.get(name, "trimtab"), folder) for name in names]
-    text = f"{json.dumps(found, indent=2)}\n" if args.json else "\n".join(map(_told, found))
+    text = f"{json.dumps(found, indent=2)}\n" if args.json else "\n".join(map(_format_policy, found))
     sys.stdout.write(text)
     return 0
 
@@ -65,7 +67,7 @@ def _policy(name: str, origin: str, folder: Path | None) -> dict[str, Any]:
 
 
 def _option(option: Field[Any], source: str) -> dict[str, Any]:
-    """Its meaning is the comment behind the field."""
+    """The option as JSON; its meaning is the comment behind the field."""
     comment = re.search(rf"^ +{re.escape(option.name)}: .*?# *(.+)$", source, re.MULTILINE)
     default = option.default_factory() if option.default_factory is not MISSING else option.default
     return {
@@ -93,7 +95,7 @@ def _is_source(node: ast.AST) -> TypeGuard[ast.keyword]:
     return isinstance(node, ast.keyword) and node.arg == "source"
 
 
-def _told(policy: dict[str, Any]) -> str:
+def _format_policy(policy: dict[str, Any]) -> str:
     of = "" if policy["origin"] == "trimtab" else f" (of {policy['origin']})"
     text = lines_of(f"{policy['name']}{of}: {policy['does']}")
     text += "".join(lines_of(f"  {line}".rstrip()) for line in policy["details"].splitlines())
@@ -106,7 +108,7 @@ def _told(policy: dict[str, Any]) -> str:
     return text + "".join(lines_of(f"  source: {said}") for said in policy["sources"])
 
 
-def _knobs(args: argparse.Namespace) -> int:
+def _list_knobs(args: argparse.Namespace) -> int:
     catalogue = KNOBS
     names = _chosen(args.name and SHORT.get(args.name, args.name), catalogue)
     if args.json:
@@ -125,7 +127,7 @@ def _knobs(args: argparse.Namespace) -> int:
 
 
 def _brief(facts: Any) -> tuple[str, ...]:  # noqa: ANN401 - a dataclass of the catalogue
-    """Class, start, releases of vLLM and meaning, as far as they are told."""
+    """Class, start, vLLM releases and meaning; empty text where one is unknown."""
     klass, start, since, removed, meaning = (
         getattr(facts, name, None) or "" for name in ("klass", "start", "since", "removed", "meaning")
     )
@@ -134,7 +136,7 @@ def _brief(facts: Any) -> tuple[str, ...]:  # noqa: ANN401 - a dataclass of the 
 
 
 def _rows(name: str, fact: object) -> Iterator[tuple[str, str]]:
-    """One for each thing said: nothing of what is not, and of a list one each."""
+    """One row for a fact, one for each item of a list, none for an absent value."""
     said = str(fact) if is_dataclass(fact) else fact
     if said is None or said in ("", ()):
         return
@@ -156,15 +158,17 @@ def _chosen(name: str | None, known: Collection[str]) -> list[str]:
         return list(known)
     plain = name.lstrip("-").replace("-", "_")
     if plain not in known:
-        raise ConfigError(f"{name}: is not known{_nearest(plain, known)}")
+        raise ConfigError(f"{name}: unknown{_suggest_names(plain, known)}")
     return [plain]
 
 
-def _nearest(plain: str, known: Collection[str]) -> str:
-    """The few names that may be suggest_name, or where all of them are; a short list is given whole."""
-    if len(known) <= _FEW:
+def _suggest_names(plain: str, known: Collection[str]) -> str:
+    """The nearest names, all names of a short list, or how to list them."""
+    if len(known) <= _SHORT_LIST:
         return suggest_name(plain, known)
     near = get_close_matches(plain.lower(), known, n=_NEAR)
-    inside = sorted(one for one in known if plain.lower() in one)[:_NEAR] if len(plain) > _SHORT else []
+    inside = sorted(one for one in known if plain.lower() in one)[:_NEAR] if len(plain) > _MIN_MATCH else []
     names = list(dict.fromkeys([*near, *inside]))[:_NEAR]
-    return f"; did you mean {', '.join(names)}?" if names else "; without a name all of them are shown"
+    return (
+        f"; did you mean {', '.join(names)}?" if names else "; without a name the command lists all of them"
+    )

@@ -1,4 +1,4 @@
-"""What the commands share that talk to a running daemon: their options, their errors, their answers."""
+"""What the commands that call a running daemon share: options, errors, output."""
 
 import argparse
 import json
@@ -8,30 +8,36 @@ from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import quote
 
-from agent.api.client import LOOPBACK, SOCKET, ApiClient, Json, RefusedError, UnreachableError, link
-from agent.cli.dispatch import Subparsers
+from agent.api.client import LOOPBACK, SOCKET, ApiClient, Json, RefusedError, UnreachableError, connect
+from agent.cli.dispatch import Subparsers, add_command
 from agent.cli.exits import AWAY, NO, OK
 from agent.terminal.tables import complain
 
 RemoteCall = Callable[[argparse.Namespace, ApiClient], int]
 
 
-def add(subparsers: Subparsers, name: str, command: RemoteCall, says: str) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(name, help=says)
-    parser.add_argument("--json", action="store_true", help="the daemon's own answer")
-    parser.add_argument("--url", help=f"TRIMTAB_URL, else {SOCKET} where it is, else {LOOPBACK}")
+def add_remote_command(
+    subparsers: Subparsers, name: str, call: RemoteCall, summary: str, details: str = ""
+) -> argparse.ArgumentParser:
+    parser = add_command(subparsers, name, summary, details)
+    parser.add_argument("--json", action="store_true", help="print the raw JSON response")
     parser.add_argument(
-        "--token-file", metavar="FILE", help="holds the token; else TRIMTAB_TOKEN or TRIMTAB_TOKEN_FILE"
+        "--url", help=f"the daemon's address; default: TRIMTAB_URL, {SOCKET} if it exists, or {LOOPBACK}"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="a file with the API token; default: TRIMTAB_TOKEN, or the file TRIMTAB_TOKEN_FILE",
     )
 
     def run(args: argparse.Namespace) -> int:
-        daemon = link(args.url, args.token_file)
+        daemon = connect(args.url, args.token_file)
         try:
-            return command(args, daemon)
+            return call(args, daemon)
         except RefusedError as refusal:
             if args.json:
                 print_json(refusal.problem)
-            complain(_in_commands(refusal, daemon))
+            complain(_explain(refusal, daemon))
             return NO
         except UnreachableError as error:
             complain(error)
@@ -41,29 +47,30 @@ def add(subparsers: Subparsers, name: str, command: RemoteCall, says: str) -> ar
     return parser
 
 
-def _in_commands(refusal: RefusedError, daemon: ApiClient) -> str:
-    """What the daemon says to programs, in words of the command line."""
+def _explain(refusal: RefusedError, daemon: ApiClient) -> str:
+    """The daemon's message with commands instead of REST requests."""
     if refusal.problem["status"] == HTTPStatus.UNAUTHORIZED and daemon.token is None:
         return (
-            "no token was sent: name one with --token-file or TRIMTAB_TOKEN (`trimtab token new` makes one);"
-            " over the unix socket an account with a role in [api] users or groups needs none"
+            "no token was sent: name one with --token-file or TRIMTAB_TOKEN (`trimtab token new` creates"
+            " one); over the unix socket an account with a role in [api] users or groups needs none"
         )
     return re.sub(r"GET /v1/(suggestions|rollouts)", r"`trimtab \1`", str(refusal))
 
 
-def say(text: str) -> None:
+def print_text(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
 def print_json(answer: Json) -> None:
-    say(json.dumps(answer, indent=2))
+    print_text(json.dumps(answer, indent=2))
 
 
-def show(args: argparse.Namespace, answer: Json, text: str) -> int:
+def print_answer(args: argparse.Namespace, answer: Json, text: str) -> int:
+    """The response as JSON if --json asks for it, else the text."""
     if args.json:
         print_json(answer)
     else:
-        say(text)
+        print_text(text)
     return OK
 
 

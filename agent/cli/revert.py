@@ -1,4 +1,4 @@
-"""`trimtab revert`: what systemd runs when the daemon has ended badly (ExecStopPost)."""
+"""`trimtab revert`: run by systemd (ExecStopPost) after the daemon ended; it ends leases after a crash."""
 
 import argparse
 import asyncio
@@ -6,25 +6,25 @@ import os
 import sys
 from pathlib import Path
 
-from agent.cli.dispatch import Subparsers
+from agent.cli.dispatch import Subparsers, add_command
 from agent.config.loader import Config, load
 from agent.domain.errors import ActError, JournalError
 from agent.domain.ports import Site, Traffic
 from agent.runtime.lock import hold_lock
 from agent.terminal.tables import complain
 
-ENDED_WELL = (
-    "success"  # SERVICE_RESULT of systemd.exec(5): stopped, or to be started again with a new version
-)
+CLEAN_EXIT = "success"  # SERVICE_RESULT of systemd.exec(5): stopped, or restarted with a new version
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
+def add_revert(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "revert",
-        help="after a daemon that ended badly: give a new server's share back at once",
-        description="Ends each lease in the proxies, so that what a candidate had goes to the servers that "
-        "stay, now and not when the lease is over. Changes nothing while a daemon works here, nor after one "
-        "that systemd says has ended well (SERVICE_RESULT); may be repeated. The next daemon goes on there.",
+        "after a daemon crash: route a new server's traffic back now",
+        "Ends each lease in the proxies, so that the traffic of a new server goes to the other servers "
+        "now instead of at the end of the lease. Changes nothing while a daemon uses this state_dir, nor "
+        "after a clean exit as reported by systemd (SERVICE_RESULT). Can be repeated. The next daemon "
+        "continues from the resulting state.",
     )
     parser.add_argument(
         "-c", "--config", type=Path, required=True, metavar="FILE", help="the daemon's config"
@@ -33,28 +33,26 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _revert(args: argparse.Namespace) -> int:
-    if os.environ.get("SERVICE_RESULT", "") == ENDED_WELL:
+    if os.environ.get("SERVICE_RESULT", "") == CLEAN_EXIT:
         return 0
     config = load(args.config)
     try:
         with hold_lock(config.state_dir):
             asyncio.run(_end_leases(config))
-    except JournalError as error:  # another daemon works here, and renews what it wants to keep
-        complain(f"nothing to revert: {error}")
+    except JournalError as error:  # another daemon holds the lock and renews its leases
+        complain(f"nothing reverted: {error}")
     return 0
 
 
 async def _end_leases(config: Config) -> None:
-    """Each target's, whatever became of another's. Raises the first ActError."""
+    """End the leases of all targets, even if one of them fails. Raises the first ActError."""
     failed: ActError | None = None
     for target in config.targets:
         site = Site(target=target.name, state_dir=config.state_dir / target.name, epoch=0)
         traffic: Traffic = target.traffic.plugin.bind(site)
         try:
             if await traffic.end_lease():
-                sys.stdout.write(
-                    f"{target.name}: the lease has ended; the new server gets no more requests\n"
-                )
+                sys.stdout.write(f"{target.name}: lease ended; the new server receives no more requests\n")
         except ActError as error:
             failed = failed or error
     if failed is not None:

@@ -1,4 +1,4 @@
-"""`trimtab rollouts`: what is carried out and what was; and waiting until one is over."""
+"""`trimtab rollouts`: list rollouts, show a new server's log, wait for the end of a rollout."""
 
 import argparse
 import shutil
@@ -8,77 +8,77 @@ import time
 from agent.api.client import ApiClient, Json, UnreachableError
 from agent.cli.dispatch import Subparsers
 from agent.cli.exits import NO, OK
-from agent.cli.remote_command import add, path, show
-from agent.cli.watch import looked
+from agent.cli.remote_command import add_remote_command, path, print_answer
+from agent.cli.watch import show_resources
 from agent.domain.errors import ConfigError
 from agent.terminal.cell_width import clipped
 from agent.terminal.tables import complain, moment, rollout_line, rollouts_text, safe
 
 OUTCOMES = ("running", "promoted", "rolled_back")
 POLL_S = 1.0
-AWAY_POLLS = 60
+MAX_RETRIES = 60  # polls without an answer, while the daemon restarts
 
 
-def register(subparsers: Subparsers) -> None:
-    rollouts = add(subparsers, "rollouts", _rollouts, "what is carried out and what was, newest first")
-    rollouts.add_argument("id", nargs="?", metavar="ROLLOUT", help="only this one")
-    rollouts.add_argument("--target", metavar="TARGET", help="only of this target")
-    rollouts.add_argument("--outcome", choices=OUTCOMES, help="only these")
+def add_rollouts(subparsers: Subparsers) -> None:
+    rollouts = add_remote_command(subparsers, "rollouts", _rollouts, "list rollouts, newest first")
+    rollouts.add_argument("id", nargs="?", metavar="ROLLOUT", help="show only this rollout")
+    rollouts.add_argument("--target", metavar="TARGET", help="list only rollouts of this target")
+    rollouts.add_argument("--outcome", choices=OUTCOMES, help="list only rollouts with this outcome")
     how = rollouts.add_mutually_exclusive_group()
-    how.add_argument("--watch", action="store_true", help="until Ctrl-C or q, as it changes")
-    how.add_argument("--log", action="store_true", help="the last lines that its new server wrote")
+    how.add_argument("--watch", action="store_true", help="show changes until Ctrl-C or q")
+    how.add_argument("--log", action="store_true", help="show the last log lines of the rollout's new server")
 
 
 def _rollouts(args: argparse.Namespace, daemon: ApiClient) -> int:
     if args.log:
-        return _log(args, daemon)
-    chosen = {name: getattr(args, name) for name in ("target", "outcome") if getattr(args, name)}
-    return looked(
-        args, daemon, "rollouts", args.id, key="id", text=rollouts_text, line=rollout_line, chosen=chosen
+        return _show_log(args, daemon)
+    query = {name: getattr(args, name) for name in ("target", "outcome") if getattr(args, name)}
+    return show_resources(
+        args, daemon, "rollouts", args.id, key="id", text=rollouts_text, line=rollout_line, query=query
     )
 
 
-def _log(args: argparse.Namespace, daemon: ApiClient) -> int:
-    """NO, with the reason on stderr, when there are no lines."""
+def _show_log(args: argparse.Namespace, daemon: ApiClient) -> int:
+    """NO, with the reason on stderr, if there are no lines."""
     if args.id is None:
-        raise ConfigError("--log: name the rollout whose log is wanted; `trimtab rollouts` lists them")
+        raise ConfigError("--log: name the rollout; `trimtab rollouts` lists them")
     answer = daemon.get(path("rollouts", args.id, "log"))
     if args.json or answer["lines"]:
-        show(args, answer, "\n".join(safe(line.expandtabs()) for line in answer["lines"]))
+        print_answer(args, answer, "\n".join(safe(line.expandtabs()) for line in answer["lines"]))
     else:
         complain(answer["why"])
     return OK if answer["lines"] else NO
 
 
-def waited(args: argparse.Namespace, daemon: ApiClient, rollout: str, wanted: str) -> int:
-    """Until the rollout is over, with its progress on stderr. OK when its outcome is the wanted one.
+def wait_for_rollout(args: argparse.Namespace, daemon: ApiClient, rollout: str, wanted: str) -> int:
+    """Wait for the end of the rollout and show progress on stderr. OK if it has the wanted outcome.
 
-    Raises UnreachableError when the daemon has not come back after AWAY_POLLS.
+    Raises UnreachableError if the daemon does not answer MAX_RETRIES polls.
     """
-    told, is_seen = "", sys.stderr.isatty()
+    shown, in_terminal = "", sys.stderr.isatty()
     try:
-        found = _heard(daemon, rollout)
+        found = _poll(daemon, rollout)
         while True:
-            line = rollout_line(found, counts=is_seen)
-            if line != told:
-                _tell(line, is_seen=is_seen)
-                told = line
+            line = rollout_line(found, counts=in_terminal)
+            if line != shown:
+                _write_progress(line, in_terminal=in_terminal)
+                shown = line
             if found["ended_at"] is not None:
                 break
             time.sleep(POLL_S)
-            found = _heard(daemon, rollout)
+            found = _poll(daemon, rollout)
     except KeyboardInterrupt:
-        sys.stderr.write("\n" if is_seen else "")
-        complain(f"{rollout} goes on; `trimtab rollouts {rollout} --watch` looks at it")
+        sys.stderr.write("\n" if in_terminal else "")
+        complain(f"{rollout} continues; `trimtab rollouts {rollout} --watch` shows it")
         raise
-    sys.stderr.write("\n" if is_seen else "")
-    show(args, found, f"{rollout_line(found)}; it ended at {moment(found['ended_at'])}")
+    sys.stderr.write("\n" if in_terminal else "")
+    print_answer(args, found, f"{rollout_line(found)}; ended at {moment(found['ended_at'])}")
     return OK if found["outcome"] == wanted else NO
 
 
-def _heard(daemon: ApiClient, rollout: str) -> Json:
-    """The rollout, also from a daemon that is just started again."""
-    for _ in range(AWAY_POLLS):
+def _poll(daemon: ApiClient, rollout: str) -> Json:
+    """The rollout; retried while the daemon restarts."""
+    for _ in range(MAX_RETRIES):
         try:
             return daemon.get(path("rollouts", rollout))
         except UnreachableError:
@@ -86,8 +86,8 @@ def _heard(daemon: ApiClient, rollout: str) -> Json:
     return daemon.get(path("rollouts", rollout))
 
 
-def _tell(line: str, *, is_seen: bool) -> None:
-    """Over the line before, in a terminal."""
-    room = shutil.get_terminal_size().columns - 1
-    sys.stderr.write(f"\r{clipped(line, room)}\x1b[K" if is_seen else f"{line}\n")
+def _write_progress(line: str, *, in_terminal: bool) -> None:
+    """A terminal shows the line in place of the previous one."""
+    columns = shutil.get_terminal_size().columns - 1
+    sys.stderr.write(f"\r{clipped(line, columns)}\x1b[K" if in_terminal else f"{line}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`trimtab token`: make, list and revoke the tokens of the API, in the file that the daemon reads."""
+"""`trimtab token`: create, list and revoke API tokens in the file that the daemon reads."""
 
 import argparse
 import fcntl
@@ -13,77 +13,90 @@ from pathlib import Path
 from typing import get_args
 
 from agent.api.tokens import SHAPE, Token, load, mint, store
-from agent.cli.dispatch import Subparsers
+from agent.cli.dispatch import Subparsers, add_command
 from agent.config.listen import Role
 from agent.config.types import target_name
 from agent.domain.errors import ConfigError
 from agent.terminal.tables import complain, moment, remark, table
 
 DAYS = {"h": 1 / 24, "d": 1, "w": 7}
-LONGEST_DAYS = 3650
-IN_FORCE = "The daemon heeds it once it has read the file again (SIGHUP, or a restart)."
+MAX_DAYS = 3650
+IN_FORCE = "It takes effect when the daemon reloads the file (SIGHUP, or a restart)."
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("token", help="make, list and revoke tokens of the API")
+def add_token(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "token", "create, list and revoke API tokens")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    new = verbs.add_parser("new", help="make a token; it is shown once and only its hash is kept")
+    new = add_command(verbs, "new", "create a token; it is shown once and only its hash is stored")
     new.add_argument(
-        "--role", required=True, choices=get_args(Role), help="what it may do (docs/security.md)"
+        "--role", required=True, choices=get_args(Role), help="its permissions (docs/security.md)"
     )
-    new.add_argument("--name", required=True, type=_name, help="who uses it; stands in the audit")
-    new.add_argument("--expires", type=_lifetime, metavar="90d", help="hours, days or weeks: 12h, 90d, 4w")
     new.add_argument(
-        "--target", action="append", type=_target, metavar="TARGET", help="only for this one; may be repeated"
+        "--name", required=True, type=_parse_name, help="its user, as recorded in the audit journal"
     )
-    new.set_defaults(run=partial(_alone, _new))
+    new.add_argument(
+        "--expires",
+        type=_parse_lifetime,
+        metavar="90d",
+        help="lifetime in hours, days or weeks: 12h, 90d, 4w",
+    )
+    new.add_argument(
+        "--target",
+        action="append",
+        type=_parse_target,
+        metavar="TARGET",
+        help="restrict it to this target; can be repeated",
+    )
+    new.set_defaults(run=partial(_run_locked, _new))
 
-    listing = verbs.add_parser("list", help="what tokens there are")
+    listing = add_command(verbs, "list", "list the tokens")
     listing.set_defaults(run=_list)
 
-    revoke = verbs.add_parser("revoke", help="make a token worthless")
-    revoke.add_argument("id", metavar="ID", help="as `trimtab token list` shows it")
-    revoke.set_defaults(run=partial(_alone, _revoke))
+    revoke = add_command(verbs, "revoke", "revoke a token")
+    revoke.add_argument("id", metavar="ID", help="id from `trimtab token list`")
+    revoke.set_defaults(run=partial(_run_locked, _revoke))
 
     for verb in (new, listing, revoke):
-        verb.add_argument("--tokens-file", required=True, type=Path, metavar="FILE", help="[api] tokens_file")
-        verb.add_argument("--json", action="store_true", help="as JSON")
+        verb.add_argument(
+            "--tokens-file", required=True, type=Path, metavar="FILE", help="[api] tokens_file of the config"
+        )
+        verb.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - a command has no loop that could inject it
 
 
-def _name(text: str) -> str:
+def _parse_name(text: str) -> str:
     if not text.strip() or not text.isprintable() or len(text) > 100:  # noqa: PLR2004
         raise argparse.ArgumentTypeError("must be 1 to 100 printable characters")
     return text.strip()
 
 
-def _target(text: str) -> str:
+def _parse_target(text: str) -> str:
     try:
         return target_name(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _on(token: Token) -> str:
+def _format_targets(token: Token) -> str:
     return "every target" if token.targets is None else " ".join(token.targets)
 
 
-def _lifetime(text: str) -> timedelta:
+def _parse_lifetime(text: str) -> timedelta:
     match = re.fullmatch(r"([1-9][0-9]{0,5})([hdw])", text)
     days = int(match[1]) * DAYS[match[2]] if match else 0
-    if not 0 < days <= LONGEST_DAYS:
+    if not 0 < days <= MAX_DAYS:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no lifetime of up to ten years, such as 12h, 90d or 4w"
+            f"{text!r} is not a lifetime of at most ten years, such as 12h, 90d or 4w"
         )
     return timedelta(days=days)
 
 
-def _alone(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """One at a time: a token that is revoked while another is made must not come back."""
+def _run_locked(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Hold a lock: a token that is revoked while another one is created must not reappear."""
     path: Path = args.tokens_file
     try:
         folder = os.open(path.parent, os.O_RDONLY)
@@ -110,8 +123,8 @@ def _new(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{text}\n")
         until = f"until {moment(expires.isoformat())}" if expires else "until it is revoked"
         remark(
-            f"Keep it now, it is not shown again: {token.role} for {token.principal}"
-            f" on {_on(token)}, {until}. {IN_FORCE}"
+            f"Store it now, it is not shown again: {token.role} for {token.principal}"
+            f" on {_format_targets(token)}, {until}. {IN_FORCE}"
         )
     return 0
 
@@ -127,25 +140,25 @@ def _list(args: argparse.Namespace) -> int:
             token.id,
             token.role,
             token.principal,
-            _on(token),
+            _format_targets(token),
             moment(token.made_at.isoformat() if token.made_at else None),
             moment(token.expires.isoformat() if token.expires else None)
-            + (" (over)" if token.expires and token.expires <= now else ""),
+            + (" (expired)" if token.expires and token.expires <= now else ""),
         )
         for token in tokens
     ]
     sys.stdout.write(
-        table(("ID", "ROLE", "NAME", "TARGETS", "MADE", "EXPIRES"), rows) if rows else "no tokens\n"
+        table(("ID", "ROLE", "NAME", "TARGETS", "CREATED", "EXPIRES"), rows) if rows else "no tokens\n"
     )
     return 0
 
 
 def _revoke(args: argparse.Namespace) -> int:
-    whole = SHAPE.fullmatch(args.id)
-    name = whole[1] if whole else args.id
+    match = SHAPE.fullmatch(args.id)
+    name = match[1] if match else args.id
     tokens = load(args.tokens_file)
     if name not in tokens:
-        complain(f"there is no token {name}; `trimtab token list` shows those there are")
+        complain(f"no token {name}; `trimtab token list` lists the tokens")
         return 1
     gone = tokens.pop(name)
     _store(args.tokens_file, list(tokens.values()))

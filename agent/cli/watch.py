@@ -1,4 +1,4 @@
-"""Watching something until Ctrl-C or `q`: a screen that is drawn anew, or a line for each change."""
+"""Watching a resource until Ctrl-C or `q`: a screen that is redrawn, or a line for each change."""
 
 import argparse
 import json
@@ -9,94 +9,93 @@ from urllib.parse import urlencode
 
 from agent.api.client import ApiClient, Json, RefusedError, UnreachableError
 from agent.cli.exits import OK
-from agent.cli.remote_command import path, show
+from agent.cli.remote_command import path, print_answer
 from agent.terminal.capabilities import has_screen
-from agent.terminal.fullscreen import whole
+from agent.terminal.fullscreen import open_screen
 from agent.terminal.tables import complain, safe
 
-EVERY_S = 1.0
+POLL_S = 1.0
 
 
-def looked(
+def show_resources(
     args: argparse.Namespace,
     daemon: ApiClient,
     kind: str,
-    one: str | None,
+    name: str | None,
     *,
     key: str,
     text: Callable[[list[Json]], str],
     line: Callable[[Json], str],
-    chosen: Mapping[str, str] | None = None,
+    query: Mapping[str, str] | None = None,
 ) -> int:
-    """The `one` of a kind, or all that are `chosen`: once, or with --watch as they change.
+    """Show the resource of this name, or all that match the query: once, or with --watch as they change.
 
-    `text` is all of them for a screen, `line` is the one whose name is under `key`.
+    `text` formats all of them for a screen, `line` formats the one whose name is under `key`.
     """
-    query = f"?{urlencode(chosen)}" if chosen else ""
+    filters = f"?{urlencode(query)}" if query else ""
 
-    def look() -> Json:
-        return daemon.get(f"/v1/{kind}{query}" if one is None else path(kind, one))
+    def fetch() -> Json:
+        return daemon.get(f"/v1/{kind}{filters}" if name is None else path(kind, name))
 
-    def found(answer: Json) -> list[Json]:
-        return list(answer[kind]) if one is None else [answer]
+    def resources_in(answer: Json) -> list[Json]:
+        return list(answer[kind]) if name is None else [answer]
 
     if args.watch:
-        tell = json.dumps if args.json else line
-        return watched(
-            lambda: text(found(look())),
-            lambda: {each[key]: tell(each) for each in found(look())},
+        format_one = json.dumps if args.json else line
+        return watch(
+            lambda: text(resources_in(fetch())),
+            lambda: {each[key]: format_one(each) for each in resources_in(fetch())},
             as_json=args.json,
         )
-    answer = look()
-    return show(args, answer, text(found(answer)))
+    answer = fetch()
+    return print_answer(args, answer, text(resources_in(answer)))
 
 
-def watched(
-    screen: Callable[[], str], lines: Callable[[], Mapping[str, str]], *, as_json: bool = False
-) -> int:
-    """In a terminal `screen`, drawn anew when it changes; elsewhere each of the named `lines` that changes.
+def watch(screen: Callable[[], str], lines: Callable[[], Mapping[str, str]], *, as_json: bool = False) -> int:
+    """In a terminal redraw `screen` when it changes; elsewhere write each of the named `lines` that changes.
 
-    The first look raises what it raises; later ones say so and go on, for a daemon comes back.
+    An error of the first call is raised. Later errors are shown and the call is repeated, because a daemon
+    may restart.
     """
     try:
         if has_screen() and not as_json:
-            _draw(screen)
+            _redraw(screen)
         else:
-            _print(lines)
+            _print_changes(lines)
     except KeyboardInterrupt:
         pass
     return OK
 
 
-def _draw(look: Callable[[], str]) -> None:
-    seen, lost = look(), ""
-    with whole() as screen:
+def _redraw(fetch: Callable[[], str]) -> None:
+    text, failure = fetch(), ""
+    with open_screen() as screen:
         while True:
-            screen.draw(seen, lost)
-            if screen.is_quit(within_s=EVERY_S):
+            screen.draw(text, failure)
+            if screen.is_quit(within_s=POLL_S):
                 return
             try:
-                seen, lost = look(), ""
+                text, failure = fetch(), ""
             except (UnreachableError, RefusedError) as error:
-                lost = f"not heard from, trying again: {safe(error)}"
+                failure = f"no response, trying again: {safe(error)}"
 
 
-def _print(lines: Callable[[], Mapping[str, str]]) -> None:
-    seen: Mapping[str, str] = {}
-    fresh, lost = lines(), ""
-    ended = select.poll()
-    ended.register(sys.stdout, 0)  # of a pipe that is closed poll(2) tells unasked
+def _print_changes(fetch: Callable[[], Mapping[str, str]]) -> None:
+    printed: Mapping[str, str] = {}
+    lines, failure = fetch(), ""
+    closed = select.poll()
+    closed.register(sys.stdout, 0)  # poll(2) reports a closed pipe unasked
     while True:
-        for name, line in fresh.items():
-            if seen.get(name) != line:
+        for name, line in lines.items():
+            if printed.get(name) != line:
                 sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-        seen = fresh
-        if ended.poll(EVERY_S * 1000):
-            raise BrokenPipeError("nobody reads any more")
+        printed = lines
+        if closed.poll(POLL_S * 1000):
+            raise BrokenPipeError("the reader of stdout is gone")
         try:
-            fresh, lost = lines(), ""
+            lines, failure = fetch(), ""
         except (UnreachableError, RefusedError) as error:
-            if str(error) != lost:
+            if str(error) != failure:
                 complain(f"{error}; trying again")
-            lost = str(error)
+            failure = str(error)

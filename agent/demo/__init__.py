@@ -1,1 +1,1 @@
-"""`trimtab demo`: the whole story on this machine, with the real daemon, proxy, journal and API."""
+"""`trimtab demo`: a demonstration on this machine with the real daemon, proxy, journal and API."""

@@ -1,4 +1,4 @@
-"""The demo's processes: the daemon as an operator starts it, and its traffic. Nothing of them is left."""
+"""The processes of the demo: the daemon, started as an operator starts it, and the traffic generator."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from agent.domain.errors import ActError
 from agent.runtime.wiring import bind_actuators
 
 Json = dict[str, Any]
-LAST_EPOCH = 2**31  # of whoever clears the stage: nobody acts after it
+LAST_EPOCH = 2**31  # of the final cleanup: no daemon acts after it
 
 
 def free_port() -> int:
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 @dataclass(slots=True)
 class DemoTraffic:
-    """`python -m simulator.traffic` beside us; each request is heard of when it ends."""
+    """`python -m simulator.traffic` as a subprocess, which reports each request when it ends."""
 
     process: "subprocess.Popen[str]"
     records: list[Json] = field(default_factory=list)
@@ -42,10 +42,10 @@ class DemoTraffic:
     _reader: threading.Thread | None = None
 
     @classmethod
-    def start(cls, url: str, scene: DemoSetup) -> "DemoTraffic":
+    def start(cls, url: str, setup: DemoSetup) -> "DemoTraffic":
         command = [sys.executable, "-m", "simulator.traffic", url, "--model", "tiny", "--follow", "--json"]
-        command += ["--streams", str(scene.streams), "--for", "86400"]
-        command += ["--prompt", scene.prompt, "--output", scene.output, "--timeout", "600"]
+        command += ["--streams", str(setup.streams), "--for", "86400"]
+        command += ["--prompt", setup.prompt, "--output", setup.output, "--timeout", "600"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own command
         traffic = cls(process)
         traffic._reader = threading.Thread(target=traffic._read, daemon=True)
@@ -54,14 +54,14 @@ class DemoTraffic:
 
     def _read(self) -> None:
         for line in self.process.stdout or ():
-            said: Json = json.loads(line)
-            if "requests" in said:
-                self.summary = said
+            report: Json = json.loads(line)
+            if "requests" in report:
+                self.summary = report
             else:
-                self.records.append(said)
+                self.records.append(report)
 
     def stop(self) -> Json:
-        """No new requests; those in flight are awaited. Returns the counts of all."""
+        """Stop sending, wait for requests in flight, and return the counts of all requests."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait()
         if self._reader is not None:
@@ -69,19 +69,19 @@ class DemoTraffic:
         counts: Json = self.summary["requests"]
         return counts
 
-    def answered(self, since: float) -> int:
-        """How many of the requests sent since then (monotonic seconds) have been."""
-        return len(self._first(since))
+    def count_answered(self, since: float) -> int:
+        """Number of requests sent since then (monotonic seconds) that were answered."""
+        return len(self._ttfts(since))
 
-    def _first(self, since: float) -> list[float]:
-        asked = [r for r in list(self.records) if r["at"] >= since]
-        return sorted(r["ttft_s"] for r in asked if r["outcome"] == "ok" and r["ttft_s"] is not None)
+    def _ttfts(self, since: float) -> list[float]:
+        sent = [r for r in list(self.records) if r["at"] >= since]
+        return sorted(r["ttft_s"] for r in sent if r["outcome"] == "ok" and r["ttft_s"] is not None)
 
     def measure(self, since: float, ttft_s: float) -> Json:
-        """Of the requests sent since then (monotonic seconds): TTFT p95, and how many a second met it."""
-        first = self._first(since)
-        good = sum(1 for value in first if value <= ttft_s)
-        p95 = first[min(len(first) - 1, int(0.95 * len(first)))] if first else None
+        """TTFT p95 and goodput (per second) of the requests sent since then (monotonic seconds)."""
+        ttfts = self._ttfts(since)
+        good = sum(1 for value in ttfts if value <= ttft_s)
+        p95 = ttfts[min(len(ttfts) - 1, int(0.95 * len(ttfts)))] if ttfts else None
         return {
             "ttft_p95_ms": None if p95 is None else round(p95 * 1000, 1),
             "goodput_rps": round(good / max(time.monotonic() - since, 1e-9), 2),
@@ -91,16 +91,16 @@ class DemoTraffic:
 @dataclass(slots=True, kw_only=True)
 class DemoProcesses:
     home: Path
-    scene: DemoSetup
-    link: ApiClient
-    url: str  # where clients ask
+    setup: DemoSetup
+    api: ApiClient
+    url: str  # of the proxy
     daemon: "subprocess.Popen[bytes]"
 
     @property
     def config(self) -> Path:
         return self.home / "trimtab.toml"
 
-    def serving(self) -> bool:
+    def is_serving(self) -> bool:
         try:
             with urlopen(f"{self.url}/v1/models", timeout=2) as response:  # noqa: S310 - our own address
                 return bool(response.status == 200)  # noqa: PLR2004
@@ -114,56 +114,61 @@ class DemoProcesses:
 
 
 @contextmanager
-def stage(home: Path, scene: DemoSetup) -> Iterator[DemoProcesses]:
-    """A daemon in approve mode over `scene`; at the end its servers and its proxy are stopped too."""
-    api, listen = free_port(), free_port()
-    token = _files(home, scene, api, listen)
+def start_daemon(home: Path, setup: DemoSetup) -> Iterator[DemoProcesses]:
+    """Run a daemon in approve mode on this setup; at the end stop its servers and its proxy too."""
+    api_port, listen_port = free_port(), free_port()
+    token = _write_files(home, setup, api_port, listen_port)
     with (home / "daemon.log").open("wb") as log:
         daemon = subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "agent.main", "run", "-c", str(home / "trimtab.toml")],
             stdout=log,
             stderr=log,
         )
-    link = ApiClient(f"http://127.0.0.1:{api}", token)
-    staged = DemoProcesses(home=home, scene=scene, link=link, url=f"http://127.0.0.1:{listen}", daemon=daemon)
+    processes = DemoProcesses(
+        home=home,
+        setup=setup,
+        api=ApiClient(f"http://127.0.0.1:{api_port}", token),
+        url=f"http://127.0.0.1:{listen_port}",
+        daemon=daemon,
+    )
     try:
-        yield staged
+        yield processes
     finally:
-        staged.stop_daemon()
-        asyncio.run(_strike(staged.config))
+        processes.stop_daemon()
+        asyncio.run(_stop_servers(processes.config))
 
 
-def _files(home: Path, scene: DemoSetup, api: int, listen: int) -> str:
-    """The config and a token; returns the token."""
-    flags = [part for knob, value in scene.start.items() for part in (_flag(knob), str(value))]
-    env = "".join(f"{key} = {json.dumps(value)}\n" for key, value in scene.env.items())
+def _write_files(home: Path, setup: DemoSetup, api_port: int, listen_port: int) -> str:
+    """Write the config and a tokens file; return the token."""
+    flags = [part for knob, value in setup.start.items() for part in (_flag(knob), str(value))]
+    env = "".join(f"{key} = {json.dumps(value)}\n" for key, value in setup.env.items())
     (home / "trimtab.toml").write_text(
-        f"""# What `trimtab demo` runs: a server whose flags do not fit its load.
+        f"""# The config of `trimtab demo`: a server whose flags do not fit its load.
 [agent]
 state_dir = "state"
 mode = "approve"
 [api]
-listen = "127.0.0.1:{api}"
+listen = "127.0.0.1:{api_port}"
 tokens_file = "tokens"
 [[targets]]
 name = "chat"
 [targets.slo]
-ttft = {{ under = "{scene.ttft}", share = 0.95 }}
+ttft = {{ under = "{setup.ttft}", share = 0.95 }}
 [targets.engine]
 kind = "process"
-command = {json.dumps([*scene.command, *flags])}
+command = {json.dumps([*setup.command, *flags])}
 [targets.engine.env]
 {env}[targets.traffic]
-listen = "127.0.0.1:{listen}"
+listen = "127.0.0.1:{listen_port}"
 [targets.rollout]
-steps = {scene.steps}
-hold = "{scene.hold}"
+steps = {setup.steps}
+hold = "{setup.hold}"
 hold_requests = 20
 warm_up_requests = 8
-lease = "{scene.lease}"
+lease = "{setup.lease}"
 cooldown = "2s"
-drain = "5m"  # a green of one sequence has a queue of minutes where the machine is busy
-margin = 0.5  # so wide that twenty requests are proof enough; 0.01 is the default
+drain = "5m"  # on a busy machine green with one sequence has a queue of minutes
+margin = 0.5  # wide enough for evidence from twenty requests; default: 0.01
 """,
         encoding="utf-8",
     )
@@ -187,8 +192,8 @@ def _flag(knob: str) -> str:
     return "--" + knob.replace("_", "-")
 
 
-async def _strike(config_file: Path) -> None:
-    """Stop what outlives the daemon on purpose."""
+async def _stop_servers(config_file: Path) -> None:
+    """Stop the servers and the proxy, which outlive the daemon by design."""
     config = load(config_file)
     for target in config.targets:
         engine, traffic = bind_actuators(config, target, epoch=LAST_EPOCH)

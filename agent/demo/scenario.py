@@ -1,4 +1,4 @@
-"""The demo's acts: a good change is found and promoted, a harmful one is approved and taken back."""
+"""The demo's scenario: a good change is suggested and promoted, a harmful one approved and rolled back."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,17 +8,17 @@ from typing import Any
 from agent.demo.processes import DemoProcesses, DemoTraffic, Json
 from agent.domain.errors import TrimtabError
 
-COMPARABLE = 16  # answered requests: a busy machine gives none in the time that a free one gives hundreds
+MIN_ANSWERED = 16  # requests to compare; a busy machine answers few in the time an idle one answers hundreds
 POLL_S = 0.5
 
 
-class StoryError(TrimtabError):
-    """Something that the story needs did not happen."""
+class DemoError(TrimtabError):
+    """A step of the scenario did not happen."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DemoReport:
-    """One rollout as the demo reports it."""
+    """One rollout in the demo's report."""
 
     id: str
     knobs: Mapping[str, tuple[Any, Any]]
@@ -32,60 +32,66 @@ class DemoReport:
 
 
 @dataclass(slots=True, kw_only=True)
-class DemoPrinter:
-    stage: DemoProcesses
+class DemoScenario:
+    processes: DemoProcesses
     measure_s: float
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     _note: str = ""
 
-    def opening(self) -> DemoTraffic:
-        """The server runs with its bad setting, clients come."""
-        scene = self.stage.scene
-        self.say(f"starting one {scene.engine} server with {_words(scene.start)} behind Envoy")
-        self._until("the server answers through the proxy", self.stage.serving)
-        self.say(f"{scene.streams} streams at once")
-        return DemoTraffic.start(self.stage.url, scene)
+    def start_traffic(self) -> DemoTraffic:
+        """Start the clients once the server answers with its unsuitable flags."""
+        setup = self.processes.setup
+        self.log(f"starting one {setup.engine} server with {_format_flags(setup.start)} behind Envoy")
+        self._until("the server answers through the proxy", self.processes.is_serving)
+        self.log(f"{setup.streams} concurrent clients")
+        return DemoTraffic.start(self.processes.url, setup)
 
-    def improvement(self, traffic: DemoTraffic) -> DemoReport:
-        """The daemon sees the queue and suggests, a person approves."""
+    def improve(self, traffic: DemoTraffic) -> DemoReport:
+        """Approve the change that the daemon suggests for the queue."""
         since = time.monotonic()
         self._until("a suggestion", lambda: self._target()["suggestion"])
         self._until(
-            "enough to compare",
-            lambda: time.monotonic() - since > self.measure_s and traffic.answered(since) >= COMPARABLE,
+            "enough requests to compare",
+            lambda: (
+                time.monotonic() - since > self.measure_s and traffic.count_answered(since) >= MIN_ANSWERED
+            ),
         )
         suggestion = self._suggestion(self._target()["suggestion"])
-        self.say(f"suggested by {suggestion['policy']}: {suggestion['why']}")
+        self.log(f"suggested by {suggestion['policy']}: {suggestion['why']}")
         return self._rollout(traffic, suggestion, since)
 
     def harm(self, traffic: DemoTraffic) -> DemoReport:
-        """A person insists on a value that does not fit."""
-        wanted = self.stage.scene.harm
+        """Propose and approve an unsuitable value."""
+        wanted = self.processes.setup.harm
         since = time.monotonic()
         self._until(
-            "enough to compare",
-            lambda: time.monotonic() - since > self.measure_s and traffic.answered(since) >= COMPARABLE,
+            "enough requests to compare",
+            lambda: (
+                time.monotonic() - since > self.measure_s and traffic.count_answered(since) >= MIN_ANSWERED
+            ),
         )
-        self.say(f"a person asks for {_words(wanted)} and approves it")
-        asked = {"to": dict(wanted), "reason": "demo: a harmful change"}
-        made = self.stage.link.post("/v1/targets/chat/suggestions", asked)
-        self._until("the answer of the check", lambda: self._suggestion(made["id"])["status"] != "checking")
+        self.log(f"an operator proposes and approves {_format_flags(wanted)}")
+        body = {"to": dict(wanted), "reason": "demo: a harmful change"}
+        made = self.processes.api.post("/v1/targets/chat/suggestions", body)
+        self._until("the preflight check", lambda: self._suggestion(made["id"])["status"] != "checking")
         suggestion = self._suggestion(made["id"])
         if suggestion["status"] != "open":
-            raise StoryError(f"the change is {suggestion['status']}: {'; '.join(suggestion['notes'])}")
+            raise DemoError(f"the change is {suggestion['status']}: {'; '.join(suggestion['notes'])}")
         return self._rollout(traffic, suggestion, since)
 
     def _rollout(self, traffic: DemoTraffic, suggestion: Json, since: float) -> DemoReport:
-        ttft_s = self.stage.scene.ttft_s
+        ttft_s = self.processes.setup.ttft_s
         before = traffic.measure(since, ttft_s)
         path = f"/v1/suggestions/{suggestion['id']}/approve"
-        self.stage.link.post(path, {"digest": suggestion["digest"], "comment": "demo"})
+        self.processes.api.post(path, {"digest": suggestion["digest"], "comment": "demo"})
         started = time.monotonic()
-        self._until("the rollout's end", lambda: self._rollout_of(suggestion)["ended_at"])
+        self._until("the end of the rollout", lambda: self._rollout_of(suggestion)["ended_at"])
         seconds, ended = time.monotonic() - started, time.monotonic()
         self._until(
-            "enough to compare",
-            lambda: time.monotonic() - ended > self.measure_s and traffic.answered(ended) >= COMPARABLE,
+            "enough requests to compare",
+            lambda: (
+                time.monotonic() - ended > self.measure_s and traffic.count_answered(ended) >= MIN_ANSWERED
+            ),
         )
         rollout = self._rollout_of(suggestion)
         return DemoReport(
@@ -101,37 +107,37 @@ class DemoPrinter:
         )
 
     def _rollout_of(self, suggestion: Json) -> Json:
-        found = self.stage.link.get("/v1/rollouts")["rollouts"]
+        found = self.processes.api.get("/v1/rollouts")["rollouts"]
         return next((r for r in found if r["suggestion"] == suggestion["id"]), {"ended_at": None})
 
     def _suggestion(self, name: str) -> Json:
-        return self.stage.link.get(f"/v1/suggestions/{name}")
+        return self.processes.api.get(f"/v1/suggestions/{name}")
 
     def _target(self) -> Json:
-        return self.stage.link.get("/v1/targets/chat")
+        return self.processes.api.get("/v1/targets/chat")
 
-    def _until(self, what: str, happened: Callable[[], object]) -> None:
-        """Poll, and tell what the target's note says meanwhile."""
-        deadline = time.monotonic() + self.stage.scene.patience_s
-        while not happened():
-            if self.stage.daemon.poll() is not None:
-                raise StoryError(f"the daemon ended: see {self.stage.home / 'daemon.log'}")
+    def _until(self, what: str, has_happened: Callable[[], object]) -> None:
+        """Poll, and log changes of the target's note meanwhile."""
+        deadline = time.monotonic() + self.processes.setup.timeout_s
+        while not has_happened():
+            if self.processes.daemon.poll() is not None:
+                raise DemoError(f"the daemon ended: see {self.processes.home / 'daemon.log'}")
             if time.monotonic() > deadline:
-                raise StoryError(f"waited for {what}, in vain: see {self.stage.home / 'daemon.log'}")
-            self._tell_note()
+                raise DemoError(f"timed out waiting for {what}: see {self.processes.home / 'daemon.log'}")
+            self._log_note()
             time.sleep(POLL_S)
-        self._tell_note()
+        self._log_note()
 
-    def _tell_note(self) -> None:
+    def _log_note(self) -> None:
         try:
             target = self._target()
         except TrimtabError:
-            return  # not up yet
+            return  # the daemon is still starting
         note = f"{target['phase']:<12} {target['note']}"
         if target["phase"] not in {"observing", "proposed"} and note != self._note:
-            self.say(f"  {note}")
+            self.log(f"  {note}")
             self._note = note
 
 
-def _words(setting: Mapping[str, int]) -> str:
+def _format_flags(setting: Mapping[str, int]) -> str:
     return ", ".join(f"{knob} {value}" for knob, value in setting.items())

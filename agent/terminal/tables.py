@@ -1,4 +1,4 @@
-"""The daemon's JSON as text for people; nothing that a server or a person wrote can steer the terminal."""
+"""The daemon's JSON as text. Text from servers and operators cannot control the terminal."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,33 +10,33 @@ from agent.terminal.cell_width import NARROW, cells, clipped, folded, padded, wr
 
 Json = Mapping[str, Any]
 GAP = "  "
-READABLE = 20  # cells; a column of prose is made narrower only with all others
-SECONDS = 10  # from so many on a latency is told in them
+READABLE = 20  # minimum cells of a prose column while other columns can still shrink
+SECONDS = 10  # shorter latencies are shown in milliseconds
 
 
 def safe(text: object) -> str:
-    """One line of printable characters; any other is shown as its escape."""
+    """One line of printable characters; every other character is escaped."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in str(text)
     )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as they need; in a terminal as they have room: what is longer goes on below."""
+    """Columns as wide as their content, or narrower and wrapped to fit the terminal."""
     lines = [tuple(head), *(tuple(safe(cell) for cell in row) for row in rows)]
-    widths = _fitting(list(zip(*lines, strict=True)), columns())
-    first, *others = (_row(line, widths) for line in lines)
-    return coloured(first.rstrip("\n"), BOLD) + "\n" + "".join(others)
+    widths = _fit_widths(list(zip(*lines, strict=True)), columns())
+    first, *rest = (_row(line, widths) for line in lines)
+    return coloured(first.rstrip("\n"), BOLD) + "\n" + "".join(rest)
 
 
-def _fitting(shown: Sequence[Sequence[str]], room: int | None) -> list[int]:
-    """Widths of the columns. The widest give way until all have room: first prose, then names too."""
+def _fit_widths(shown: Sequence[Sequence[str]], available: int | None) -> list[int]:
+    """Widths of the columns. The widest columns shrink until all fit: prose first, then names."""
     widths = [max(map(cells, column)) for column in shown]
     prose = [at for at, column in enumerate(shown) if any(" " in cell.strip() for cell in column[1:])]
-    for giving, least in ((prose, READABLE), (range(len(shown)), NARROW)):
-        while room is not None and sum(widths) + len(GAP) * (len(widths) - 1) > room:
-            widest = max(giving, key=lambda at: widths[at], default=None)
-            if widest is None or widths[widest] <= least:
+    for shrinking, minimum in ((prose, READABLE), (range(len(shown)), NARROW)):
+        while available is not None and sum(widths) + len(GAP) * (len(widths) - 1) > available:
+            widest = max(shrinking, key=lambda at: widths[at], default=None)
+            if widest is None or widths[widest] <= minimum:
                 break
             widths[widest] -= 1
     return widths
@@ -54,24 +54,24 @@ def _row(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def lines_of(sentence: str, code: int | None = None) -> str:
-    """In as many lines of the terminal as it needs, in one elsewhere."""
+    """The sentence wrapped to the terminal, or in one line elsewhere."""
     lines = folded(sentence, columns())
     return "".join(f"{line if code is None else coloured(line, code)}\n" for line in lines)
 
 
-def complain(said: object) -> None:
-    remark(f"trimtab: {said}")
+def complain(message: object) -> None:
+    remark(f"trimtab: {message}")
 
 
-def remark(said: str) -> None:
-    """On stderr, as all that is no answer."""
-    room = columns(sys.stderr)
-    lines = (line for part in said.splitlines() for line in folded(safe(part), room))
+def remark(message: str) -> None:
+    """Write a message to stderr; stdout is for the answer."""
+    width = columns(sys.stderr)
+    lines = (line for part in message.splitlines() for line in folded(safe(part), width))
     sys.stderr.writelines(f"{line}\n" for line in lines)
 
 
 def value(given: object) -> str:
-    """A knob's value as one writes it; null is vLLM's own default."""
+    """A knob's value in command-line notation; null is vLLM's default."""
     if given is None:
         return "default"
     return str(given).lower() if isinstance(given, bool) else safe(given)
@@ -85,14 +85,14 @@ def change(suggestion: Json) -> str:
 
 
 def moment(stamp: str | None) -> str:
-    """2026-11-20 12:00:00 UTC, from what the API says."""
+    """2026-11-20 12:00:00 UTC, from an ISO 8601 timestamp of the API."""
     return "never" if stamp is None else safe(stamp)[:19].replace("T", " ") + " UTC"
 
 
-def latency(found_s: float | None) -> str:
-    if found_s is None:
+def latency(seconds: float | None) -> str:
+    if seconds is None:
         return "-"
-    return f"{found_s * 1000:.0f} ms" if found_s < SECONDS else f"{found_s:.1f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds < SECONDS else f"{seconds:.1f} s"
 
 
 def status_text(targets: Sequence[Json]) -> str:
@@ -110,35 +110,35 @@ def status_text(targets: Sequence[Json]) -> str:
         for target in targets
     ]
     text = table(("TARGET", "PHASE", "MODE", "GOODPUT", "TTFT P95", "SERVERS"), rows)
-    return text + below(targets)
+    return text + notes_text(targets)
 
 
-def below(targets: Sequence[Json]) -> str:
-    """Below a table of them: why each is as it is, what waits for a person, and what is lost."""
-    told = ""
+def notes_text(targets: Sequence[Json]) -> str:
+    """The text below a table of targets: their notes, open suggestions and lost sources."""
+    text = ""
     for target in targets:
         name = safe(target["name"])
         if target["note"]:
-            told += lines_of(f"{name}: {safe(target['note'])}")
+            text += lines_of(f"{name}: {safe(target['note'])}")
         if target["suggestion"] is not None:
-            waits = safe(target["suggestion"])
-            told += lines_of(f"{name}: {waits} waits for a person: `trimtab approve {waits}`")
+            suggestion = safe(target["suggestion"])
+            text += lines_of(f"{name}: {suggestion} needs approval: `trimtab approve {suggestion}`")
         for source in target["sources"]:
             if not source["available"]:
-                told += lines_of(f"{name}: {safe(source['source'])} is lost: {safe(source['why'])}", RED)
-    return f"\n{told}" if told else ""
+                text += lines_of(f"{name}: {safe(source['source'])} is lost: {safe(source['why'])}", RED)
+    return f"\n{text}" if text else ""
 
 
 def target_line(target: Json) -> str:
-    """All of a target but what is measured, in one line."""
+    """The state of a target, without measurements, in one line."""
     phase = target["phase"] + (" (paused)" if target["paused"] else "")
-    waits = f"{target['suggestion']} waits for a person" if target["suggestion"] is not None else ""
-    parts = [phase, *map(_server, target["servers"]), waits, target["note"]]
+    pending = f"{target['suggestion']} needs approval" if target["suggestion"] is not None else ""
+    parts = [phase, *map(_server, target["servers"]), pending, target["note"]]
     return f"{safe(target['name'])}: {safe(', '.join(filter(None, parts)))}"
 
 
 def rollouts_text(rollouts: Sequence[Json]) -> str:
-    """A row for each, and why below: of several a terminal shows where that begins, of one all of it."""
+    """A row for each, and the reasons below; in a terminal several reasons are clipped to a line each."""
     if not rollouts:
         return "no rollouts\n"
     rows = [
@@ -154,22 +154,22 @@ def rollouts_text(rollouts: Sequence[Json]) -> str:
         for found in rollouts
     ]
     whys = ((found["id"], found["parked"] or found["why"]) for found in rollouts)
-    told = [f"{safe(name)}: {safe(why)}" for name, why in whys if why]
-    room = columns()
-    if len(rollouts) > 1 and room is not None:
-        told = [clipped(why, room) for why in told]
+    reasons = [f"{safe(name)}: {safe(why)}" for name, why in whys if why]
+    width = columns()
+    if len(rollouts) > 1 and width is not None:
+        reasons = [clipped(reason, width) for reason in reasons]
     text = table(("ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "STARTED"), rows)
-    return text + ("\n" if told else "") + "".join(map(lines_of, told))
+    return text + ("\n" if reasons else "") + "".join(map(lines_of, reasons))
 
 
 def rollout_line(found: Json, *, counts: bool = False) -> str:
-    """A rollout in one line; with the requests that met the new server, if they are wanted."""
+    """A rollout in one line; `counts` adds the requests that the new server received."""
     outcome = found["outcome"].replace("_", " ")
-    told = [outcome] if found["ended_at"] else [f"{outcome}: {found['phase']}", f"step {_step(found)}"]
+    parts = [outcome] if found["ended_at"] else [f"{outcome}: {found['phase']}", f"step {_step(found)}"]
     if counts:
-        told += [f"{found['exposed']['total']} requests exposed, {found['bad_exposed']} bad"]
-    told += [text for text in (found["parked"], found["why"]) if text]
-    return safe(f"{found['id']} {', '.join(told)}")
+        parts += [f"{found['exposed']['total']} requests exposed, {found['bad_exposed']} bad"]
+    parts += [text for text in (found["parked"], found["why"]) if text]
+    return safe(f"{found['id']} {', '.join(parts)}")
 
 
 def _step(found: Json) -> str:
@@ -195,7 +195,7 @@ def suggestions_text(suggestions: Sequence[Json]) -> str:
 
 
 def suggestion_text(found: Json) -> str:
-    """All that a person must see before an approval."""
+    """Everything that an operator reviews before an approval."""
     lines = [
         ("change", change(found)),
         ("target", safe(found["target"])),
@@ -210,13 +210,17 @@ def suggestion_text(found: Json) -> str:
         ("expires", moment(found["expires_at"])),
         ("status", safe(found["status"])),
     ]
-    told = (line for label, text in lines for line in folded(f"  {label:9}{text}", columns(), " " * 11))
-    shown = "".join(f"{line}\n" for line in (safe(found["id"]), *told))
-    return f"{shown}  digest   {safe(found['digest']) or 'none yet'}\n"  # to be copied: in one piece
+    wrapped_lines = (
+        line for label, text in lines for line in folded(f"  {label:9}{text}", columns(), " " * 11)
+    )
+    shown = "".join(f"{line}\n" for line in (safe(found["id"]), *wrapped_lines))
+    return (
+        f"{shown}  digest   {safe(found['digest']) or 'none yet'}\n"  # not wrapped, so that it can be copied
+    )
 
 
 def outage_s(suggestion: Json) -> float:
-    """How long nothing serves, as planned; 0: there is no outage, or nobody knows yet."""
+    """Duration of the planned outage; 0 if there is none or it is not known yet."""
     prospect = suggestion["prospect"]
     return float(prospect["outage_s"]) if prospect else 0.0
 

@@ -72,7 +72,7 @@ async def test_systemd_takes_back_at_once_what_the_lease_would_end_later(site: S
     assert stopped_well == (0, "")
     assert still
     assert [status for status, _ in badly] == [0, 0], badly
-    assert "chat: the lease has ended" in badly[0][1]
+    assert "chat: lease ended" in badly[0][1]
     assert (spent, green_got) == (0, 0)
     assert {record.outcome for record in traffic.tally.records} == {"ok"}
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from aiohttp import web
 from pydantic import BaseModel
 
-from agent.api.metrics import MEDIA, exposition
+from agent.api.metrics import MEDIA, format_page
 from agent.api.operations import Call, Operation
 from agent.api.problems import RequestRefusedError
 
@@ -34,7 +34,7 @@ async def _ready(call: Call) -> ReadyDocument:
 
 
 async def _metrics(call: Call) -> web.Response:
-    return web.Response(body=exposition(call.daemon).encode(), headers={"Content-Type": MEDIA})
+    return web.Response(body=format_page(call.daemon).encode(), headers={"Content-Type": MEDIA})
 
 
 async def _description(call: Call) -> web.Response:

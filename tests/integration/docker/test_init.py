@@ -10,7 +10,7 @@ import pytest
 
 from actuators.host.discovery import serves
 from agent.cli.dispatch import main
-from agent.cli.init import look, text_of, write
+from agent.cli.init import config_text, find_servers, write_config
 from agent.config.loader import load
 from agent.domain.errors import ConfigError
 from agent.domain.model import Server
@@ -46,11 +46,11 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def test_a_process_is_found_and_the_config_works_here(url: str, tmp_path: Path) -> None:
-    found, _ = await look()
+    found, _ = await find_servers()
     mine = [one for one in found if one[1].address in url]
     path = tmp_path / "trimtab.toml"
 
-    write(path, text_of(path, mine))
+    write_config(path, config_text(path, mine))
     (tmp_path / "tokens").touch()
     config = load(path)
 
@@ -63,10 +63,10 @@ async def test_a_process_is_found_and_the_config_works_here(url: str, tmp_path: 
 async def test_a_container_is_found_once_though_its_process_is_seen_too(tmp_path: Path) -> None:
     async with Bench() as bench:
         one = await bench.run()
-        found, blind = await look()
+        found, blind = await find_servers()
         mine = [(kind, server, options) for kind, server, options in found if server.name == one.name]
         path = tmp_path / "trimtab.toml"
-        write(path, text_of(path, mine))
+        write_config(path, config_text(path, mine))
         config = load(path)
 
     assert blind == []
@@ -89,7 +89,7 @@ def test_what_is_no_config_is_not_left_behind(tmp_path: Path) -> None:
     path = tmp_path / "trimtab.toml"
 
     with pytest.raises(ConfigError):
-        write(path, "[[targets]]\nname = 3\n")
+        write_config(path, "[[targets]]\nname = 3\n")
 
     assert not path.exists()
 
@@ -98,7 +98,7 @@ def test_two_servers_of_one_model_get_names_and_ports_of_their_own(tmp_path: Pat
     path = tmp_path / "trimtab.toml"
     found = [("docker", SERVER, {"containers": ["a"]}), ("docker", SERVER, {"containers": ["b"]})]
 
-    write(path, text_of(path, found))
+    write_config(path, config_text(path, found))
     first, second = load(path).targets
 
     assert (first.name, second.name) == ("qwen3-8b", "qwen3-8b-2")
@@ -106,7 +106,7 @@ def test_two_servers_of_one_model_get_names_and_ports_of_their_own(tmp_path: Pat
 
 
 def test_the_services_config_leaves_its_places_to_the_unit() -> None:
-    text = text_of(Path("/etc/trimtab/trimtab.toml"), [("docker", SERVER, {"containers": ["vllm"]})])
+    text = config_text(Path("/etc/trimtab/trimtab.toml"), [("docker", SERVER, {"containers": ["vllm"]})])
     document = tomllib.loads(text)
 
     assert document["agent"] == {"mode": "advise"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.metrics import exposition
+from agent.api.metrics import format_page
 from tests.unit.api.test_metrics import busy
 
 pytestmark = pytest.mark.smoke
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.smoke
 
 def test_promtool_finds_no_error_in_the_page(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
-    path.write_text(exposition(busy()))
+    path.write_text(format_page(busy()))
 
     with path.open() as text:
         checked = subprocess.run(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.api.metric_names import METRICS, Metric, document
-from agent.api.metrics import exposition, lines
+from agent.api.metrics import format_metric, format_page
 from agent.domain.effects import Route
 from agent.domain.error_budget import Budget
 from agent.domain.errors import JournalError
@@ -45,7 +45,7 @@ def test_the_target_is_told_in_base_units() -> None:
     budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
     daemon.set(replace(daemon.states()["chat"], route=route, budget=budget))
 
-    found = samples(exposition(daemon))
+    found = samples(format_page(daemon))
 
     assert found['trimtab_target_phase{target="chat",phase="observing"}'] == 1
     assert found['trimtab_target_phase{target="chat",phase="canary"}'] == 0
@@ -83,7 +83,7 @@ async def test_ended_rollouts_are_counted_by_outcome(client: Client, daemon: Fak
 def test_labels_are_escaped() -> None:
     metric = Metric("ready", "gauge", "a\nb \\", ("target",))
 
-    assert list(lines(metric, [(('a"b\\c\nd',), float("nan"))])) == [
+    assert list(format_metric(metric, [(('a"b\\c\nd',), float("nan"))])) == [
         "# HELP trimtab_ready a\\nb \\\\",
         "# TYPE trimtab_ready gauge",
         'trimtab_ready{target="a\\"b\\\\c\\nd"} NaN',
@@ -96,7 +96,7 @@ def test_a_histogram_is_cumulative() -> None:
         seconds.observe(value)
 
     assert list(
-        lines(Metric("tick_duration_seconds", "histogram", "h", ("target",)), [(("chat",), seconds)])
+        format_metric(Metric("tick_duration_seconds", "histogram", "h", ("target",)), [(("chat",), seconds)])
     )[2:] == [
         'trimtab_tick_duration_seconds_bucket{target="chat",le="0.1"} 2',
         'trimtab_tick_duration_seconds_bucket{target="chat",le="1"} 3',
@@ -144,14 +144,14 @@ def busy() -> FakeDaemonView:
 
 def test_every_metric_that_is_documented_is_told() -> None:
     told = {
-        re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(exposition(busy()))
+        re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(format_page(busy()))
     }
 
     assert told == {f"trimtab_{metric.name}" for metric in METRICS}
 
 
 def test_the_rollout_and_its_lease_are_told() -> None:
-    found = samples(exposition(busy()))
+    found = samples(format_page(busy()))
 
     assert found['trimtab_rollout_exposed_requests{target="chat"}'] == 40
     assert found['trimtab_rollout_bad_requests{target="chat"}'] == 2
@@ -173,7 +173,7 @@ def test_a_pin_of_the_audit_is_told_that_changes_once_in_a_hundred_entries() -> 
     for seq in range(1, 251):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
 
-    found = samples(exposition(daemon))
+    found = samples(format_page(daemon))
 
     assert found["trimtab_audit_head_seq"] == 250
     assert found[f'trimtab_audit_pin_info{{seq="200",hash="{200:064x}"}}'] == 1
@@ -185,7 +185,7 @@ def test_the_other_numbers_are_told_though_the_audit_cannot_be_read() -> None:
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
     daemon.next_error = JournalError("audit.jsonl: Input/output error")
 
-    text = exposition(daemon)
+    text = format_page(daemon)
 
     assert "trimtab_audit_pin_info{" not in text
     assert samples(text)["trimtab_ready"] == 1

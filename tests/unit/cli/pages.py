@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.cli.completion import WHERE
+from agent.cli.completion import INSTALLATION
 from agent.cli.dispatch import parser
 from agent.cli.exits import EXITS
 from tests.integration.docs.markdown import table
@@ -101,7 +101,7 @@ def markdown() -> str:
         "## Environment",
         table(("variable", "is"), ((f"`{name}`", says) for name, says in ENVIRONMENT.items())).rstrip(),
         "## Completion",
-        f"```text\n{WHERE.rstrip()}\n```",
+        f"```text\n{INSTALLATION.rstrip()}\n```",
     ]
     for one in commands():
         parts += [f"## {one.name}", one.says, f"```text\n{one.usage}\n```"]

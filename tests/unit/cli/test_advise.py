@@ -63,17 +63,17 @@ def test_without_the_flags_the_cap_is_inferred(advise: Advise, scrapes: Scrapes)
 
     assert status == 1
     assert "Q1  max_num_seqs 2 -> 16  [auto]" in out
-    assert "ADD THESE TO THE SERVER'S OWN COMMAND\nvllm serve tiny --max-num-seqs 16\n" in out
-    assert "seen over 30 s: 2.0 running, 14.0 waiting" in out
+    assert "ADD THESE FLAGS TO THE SERVER'S COMMAND\nvllm serve tiny --max-num-seqs 16\n" in out
+    assert "observed for 30 s: 2.0 running, 14.0 waiting" in out
 
 
-def test_a_server_that_stands_still_is_not_told_to_take_more(advise: Advise, scrapes: Scrapes) -> None:
+def test_a_stalled_server_gets_no_larger_cap(advise: Advise, scrapes: Scrapes) -> None:
     page = with_values(PAGE, **QUEUE)
 
     status, out, _ = advise(*scrapes(page, page))
 
     assert status == 0
-    assert "it stands still" in out
+    assert "stalled: requests run" in out
     assert "Q1" not in out
 
 
@@ -114,11 +114,11 @@ def test_a_full_kv_cache_outranks_the_queue(advise: Advise, scrapes: Scrapes) ->
     assert raised == []
 
 
-def test_a_server_without_traffic_teaches_nothing(advise: Advise, scrapes: Scrapes) -> None:
+def test_an_idle_server_gives_no_evidence(advise: Advise, scrapes: Scrapes) -> None:
     status, out, err = advise(*scrapes(PAGE, PAGE))
 
     assert (status, err) == (0, "")
-    assert "idle: nothing can be learned" in out
+    assert "idle: a server without traffic" in out
 
 
 def test_idle_is_told_in_the_json(advise: Advise, scrapes: Scrapes) -> None:
@@ -143,7 +143,7 @@ def test_a_server_that_falls_silent_is_not_judged(advise: Advise) -> None:
         status, out, _ = advise(url + "/metrics", "--for", "2", "--flags", FLAGS)
 
     assert status == 0
-    assert "answered for only" in out
+    assert "the server answered only" in out
 
 
 def test_a_log_of_its_busy_time_stands_for_the_metrics(advise: Advise, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_log_without_load_says_what_to_give_instead(advise: Advise, tmp_path: 
         pytest.param(("--scrape", "a"), "two saved scrapes", id="one scrape"),
         pytest.param(("http://x", "--scrape", "a", "--scrape", "b"), "both a URL and scrapes", id="both"),
         pytest.param(("ftp://x",), "http://127.0.0.1:8000", id="no URL"),
-        pytest.param(("http://127.0.0.1:1", "--for", "1"), "is this a vLLM server, and up?", id="down"),
+        pytest.param(("http://127.0.0.1:1", "--for", "1"), "check that a vLLM server runs there", id="down"),
         pytest.param(("--scrape", "/no", "--scrape", "/no"), "curl URL/metrics", id="no file"),
         pytest.param(("http://127.0.0.1:1", "--for", "0"), "--for 0", id="no time"),
         pytest.param(("http://127.0.0.1:1", "--ttft", "soon"), "500ms", id="no duration"),

@@ -11,7 +11,9 @@ from tests.unit.sensors.pages import LATER, PAGE, with_values
 def test_flags_that_are_not_the_servers_are_doubted(advise: Advise, scrapes: Scrapes) -> None:
     _, out, _ = advise(*scrapes(PAGE, LATER), "--flags", "--gpu-memory-utilization 0.5")
 
-    assert "the server says gpu_memory_utilization 0.92, --flags 0.5: are these really its flags?" in out
+    assert (
+        "the server reports gpu_memory_utilization 0.92, --flags 0.5: --flags do not match the server" in out
+    )
 
 
 BUSY = {"num_requests_running": 12.0, "num_requests_waiting": 5.0, "kv_cache_usage_perc": 0.1}
@@ -32,8 +34,8 @@ def test_no_change_is_drawn_from_a_cap_that_more_ran_than(
     document = json.loads(out)
     assert not {"Q1", "K1", "K2", "K3"} & {row["rule"] for row in document["findings"] if row["knob"]}
     assert document["command"] == flags.split()
-    assert document["doubts"] == ["12 requests ran at once, --flags allow max_num_seqs 4"]
-    assert "allow max_num_seqs 4: are these really its flags?" in text
+    assert document["doubts"] == ["12 requests ran concurrently, --flags allow max_num_seqs 4"]
+    assert "allow max_num_seqs 4: --flags do not match the server" in text
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_broken_policy_of_others_is_named_and_passed_over(
     (broken,) = json.loads(document)["broken"]
     assert (status, err) == (1, "")
     assert "Q1  max_num_seqs 2 -> 16" in out
-    assert f"passed over: {broken}" in out
+    assert f"skipped: {broken}" in out
     assert "theirs" in broken
     assert told in broken
 

@@ -271,7 +271,7 @@ def test_a_key_is_made_once_and_its_public_half_checks_what_it_signed(
     assert (status, again[1]) == (0, public)
     assert signer.id in err
     assert public.startswith("-----BEGIN PUBLIC KEY-----")
-    assert "1 signed checkpoints were not checked" in run("verify")[1]
+    assert "1 signed checkpoints were not verified" in run("verify")[1]
     status, out, _ = run("verify", "--key", str(tmp_path / "audit.pub"))
     assert status == 0
     assert "signed up to entry 5, by 1 checkpoints" in out
@@ -341,7 +341,7 @@ def test_the_knobs_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[
     [
         ("seqs", "did you mean max_num_active_seqs, max_num_seqs?"),
         ("max-num-seq", "did you mean max_num_seqs"),
-        ("nosuch", "without a name all of them are shown"),
+        ("nosuch", "without a name the command lists all of them"),
     ],
 )
 def test_of_an_unknown_knob_only_the_nearest_names_are_given(

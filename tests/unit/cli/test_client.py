@@ -18,7 +18,7 @@ from typing import get_args
 import pytest
 
 import agent.api.client
-from agent.api.client import LOOPBACK, usual_url
+from agent.api.client import LOOPBACK, find_default_url
 from agent.api.peer_identity import PeerIdentities
 from agent.api.tokens import Tokens
 from agent.domain.model import PreflightResult
@@ -40,7 +40,7 @@ def test_status_tells_how_the_targets_are_and_what_waits(run: Run, daemon: FakeD
         "TARGET  PHASE     MODE     GOODPUT  TTFT P95  SERVERS",
         "chat    proposed  approve  7.5/s    420 ms    chat-r0 blue",
     ]
-    assert "chat: chat-s1 waits for a person: `trimtab approve chat-s1`" in out
+    assert "chat: chat-s1 needs approval: `trimtab approve chat-s1`" in out
     assert "chat: nvidia_smi is lost: no such command" in out
 
 
@@ -69,10 +69,13 @@ def test_suggestions_are_listed_with_their_change(run: Run, daemon: FakeDaemonVi
     assert run("suggestions", "--status", "open", "--target", "other")[1] == "no suggestions\n"
 
 
-def test_an_approval_with_the_digest_starts_the_rollout(run: Run, daemon: FakeDaemonView) -> None:
+@pytest.mark.parametrize("option", ["--reason", "--comment"])
+def test_an_approval_with_the_digest_starts_the_rollout(
+    run: Run, daemon: FakeDaemonView, option: str
+) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
 
-    status, out, _ = run("approve", made.id, "--digest", made.digest, "--comment", "go")
+    status, out, _ = run("approve", made.id, "--digest", made.digest, option, "go")
 
     assert (status, out) == (0, "chat-s1 is approved: max_num_seqs 64 -> 128\n")
     assert daemon.states()["chat"].phase is Phase.LAUNCHING
@@ -163,7 +166,7 @@ def test_knobs_are_written_as_people_write_them(
 
     assert status == 0
     assert dict(daemon.suggestions()[0].proposal.to) == {knob: value}
-    assert out.endswith("It waits for its approval: `trimtab approve chat-s1`\n")
+    assert out.endswith("It needs approval: `trimtab approve chat-s1`\n")
 
 
 def test_a_change_that_the_guard_does_not_take_is_refused(run: Run) -> None:
@@ -197,8 +200,8 @@ def test_a_proposal_is_shown_once_it_was_checked(run: Run, daemon: FakeDaemonVie
     assert status == 0
     assert "outage   planned, about 52 s" in out
     assert "status   open" in out
-    assert out.endswith("It waits for its approval: `trimtab approve chat-s1`\n")
-    assert "chat-s1 is checked before anything is touched" in err
+    assert out.endswith("It needs approval: `trimtab approve chat-s1`\n")
+    assert "chat-s1 is being checked; nothing is changed yet" in err
 
 
 def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, daemon: FakeDaemonView) -> None:
@@ -207,7 +210,7 @@ def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, daemon: F
 
     assert status == 1
     assert "status   refused" in out
-    assert err.endswith("trimtab: chat-s1 cannot be done: vLLM does not take max_num_seqs 0\n")
+    assert err.endswith("trimtab: chat-s1 was refused: vLLM does not take max_num_seqs 0\n")
     assert "trimtab approve" not in out
 
 
@@ -235,9 +238,9 @@ def test_an_abort_finds_the_rollout_of_the_target(run: Run, daemon: FakeDaemonVi
     made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
 
-    assert run("abort", "chat", "--reason", "an incident") == (0, "chat-o1 is being taken back\n", "")
+    assert run("abort", "chat", "--reason", "an incident") == (0, "chat-o1 is being rolled back\n", "")
     daemon.settle(promoted=False)
-    assert run("abort", "chat") == (0, "chat-o1 is taken back\n", "")
+    assert run("abort", "chat") == (0, "chat-o1 is rolled back\n", "")
 
 
 def test_a_promoted_rollout_is_not_aborted(run: Run, daemon: FakeDaemonView) -> None:
@@ -313,9 +316,9 @@ def test_the_daemons_own_socket_is_asked_first(
     monkeypatch.delenv("TRIMTAB_URL")
     monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
 
-    assert usual_url() == LOOPBACK
+    assert find_default_url() == LOOPBACK
     with served(daemon, tokens, where, PeerIdentities({}, {})):
-        assert usual_url() == where
+        assert find_default_url() == where
         status, out, _ = run("pause", "chat")  # the daemon's own user needs no token
 
     assert (status, out) == (0, "chat is paused\n")

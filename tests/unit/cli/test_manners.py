@@ -37,10 +37,10 @@ def test_no_command_is_answered_with_the_commands(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["stauts"], "'stauts' is not known; did you mean status?"),
-        (["frobnicate"], "'frobnicate' is not known; `trimtab --help` tells all"),
-        (["audit", "verfy"], "'verfy' is not known; did you mean verify?"),
-        (["rollouts", "--outcome", "?"], "'?' is not known; choose from running, promoted, rolled_back"),
+        (["stauts"], "unknown 'stauts'; did you mean status?"),
+        (["frobnicate"], "unknown 'frobnicate'; `trimtab --help` lists the choices"),
+        (["audit", "verfy"], "unknown 'verfy'; did you mean verify?"),
+        (["rollouts", "--outcome", "?"], "unknown '?'; choose from running, promoted, rolled_back"),
     ],
 )
 def test_a_mistyped_word_is_told_what_was_meant(run: Run, words: list[str], expected: str) -> None:
@@ -52,20 +52,20 @@ def test_a_mistyped_word_is_told_what_was_meant(run: Run, words: list[str], expe
 
 @pytest.mark.parametrize("words", [("check", "-c", "trimtab.toml"), ("status", "chat", "-c")])
 def test_what_a_command_does_not_take_is_named_with_the_command(run: Run, words: tuple[str, ...]) -> None:
-    assert run(*words) == (2, "", f"trimtab: -c: `trimtab {words[0]}` takes no such thing; see its --help\n")
+    assert run(*words) == (2, "", f"trimtab: -c: not an argument of `trimtab {words[0]}`; see its --help\n")
 
 
 def test_each_help_begins_with_what_the_list_of_commands_says(run: Run) -> None:
     told = " ".join(run("lint", "--help")[1].split())
 
-    assert "What an expert would say about a command line. Exit status 0: nothing" in told
+    assert "Check a vllm serve command line for problems. Exit status 0: no findings" in told
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("approve", "chat-s1", "--digest", "abc"), "'abc' is no digest"),
-        (("deny", "chat-s1", "--reason", " "), "says nothing"),
+        (("approve", "chat-s1", "--digest", "abc"), "'abc' is not a digest"),
+        (("deny", "chat-s1", "--reason", " "), "is empty"),
     ],
 )
 def test_what_the_daemon_would_refuse_is_told_in_words_of_the_command(
@@ -123,7 +123,7 @@ def test_a_full_disk_is_told() -> None:
         )
 
     assert done.returncode == 2
-    assert done.stderr == "trimtab: the answer cannot be written: No space left on device\n"
+    assert done.stderr == "trimtab: cannot write the output: No space left on device\n"
 
 
 def test_a_list_of_rollouts_shows_why_in_a_line_and_one_of_them_all_of_it(
@@ -151,4 +151,4 @@ def test_who_leaves_a_wait_is_told_that_the_rollout_goes_on(run: Run, daemon: Fa
         status, text = window.end()
 
     assert status == 130
-    assert plain(text).endswith("trimtab: chat-o1 goes on; `trimtab rollouts chat-o1 --watch` looks at it\n")
+    assert plain(text).endswith("trimtab: chat-o1 continues; `trimtab rollouts chat-o1 --watch` shows it\n")

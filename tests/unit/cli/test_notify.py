@@ -59,7 +59,7 @@ async def test_an_unknown_name_is_told_with_those_there_are(
     write(config, "http://127.0.0.1:1/")
 
     assert await run(config, "n7") == 2
-    assert "no [[notify]] is called n7 (there are: n0)" in capsys.readouterr().err
+    assert "no [[notify]] named n7 (there are: n0)" in capsys.readouterr().err
 
 
 async def test_who_takes_only_trouble_gets_one_that_ends_at_once(config: Path) -> None:

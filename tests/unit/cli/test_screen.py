@@ -22,13 +22,13 @@ COMMANDS = pytest.mark.parametrize(
 SHELL = ("bash", "-c", 'stty -g; "$@"; echo "status $?"; stty -g', "bash")
 DEAF = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
 BREAKS = """
-from agent.cli.watch import watched
+from agent.cli.watch import watch
 
 def looks():
     yield "all is well"
     raise ValueError("a mistake")
 
-watched(looks().__next__, dict)
+watch(looks().__next__, dict)
 """
 
 
@@ -46,7 +46,7 @@ def test_a_signal_that_ends_a_watch_leaves_the_terminal_as_it_was(
     command: tuple[str, ...], number: signal.Signals, expected: int
 ) -> None:
     with terminal(*command, through=SHELL) as window:
-        window.until("q ends this")
+        window.until("q quits")
         os.kill(child(window), number)
         _, text = window.end()
 
@@ -73,7 +73,7 @@ def test_a_mistake_of_ours_is_told_in_a_terminal_that_is_as_it_was() -> None:
 @pytest.mark.parametrize("keys", ["q", "qq", "\x1b", "\x04"], ids=["q", "q twice", "Esc", "Ctrl-D"])
 def test_keys_that_are_typed_end_it_and_an_arrow_does_not(keys: str) -> None:
     with terminal("top") as window:
-        window.until("q ends this")
+        window.until("q quits")
         window.type("\x1b[A")
         window.type(keys)
         status, text = window.end()
@@ -85,14 +85,14 @@ def test_keys_that_are_typed_end_it_and_an_arrow_does_not(keys: str) -> None:
 @pytest.mark.usefixtures("run")
 def test_ctrl_z_gives_the_terminal_back_until_it_goes_on() -> None:
     with terminal("top") as window:
-        window.until("q ends this")
+        window.until("q quits")
         window.type("\x1a")
         window.until(LEAVE)
         _, how = os.waitpid(window.process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(how)
 
         window.process.send_signal(signal.SIGCONT)
-        assert "observing" in plain(window.until("q ends this"))
+        assert "observing" in plain(window.until("q quits"))
         window.type("q")
         assert window.end()[0] == 0
 
@@ -100,7 +100,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_goes_on() -> None:
 @pytest.mark.usefixtures("run")
 def test_a_terminal_that_is_closed_ends_it_also_where_that_is_no_signal() -> None:
     with terminal("top", through=DEAF) as window:
-        window.until("q ends this")
+        window.until("q quits")
         with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), window.keyboard)
         assert window.process.wait(60) == 0
@@ -112,9 +112,9 @@ def test_a_daemon_that_is_away_is_told_below_what_was_seen(
     listen = f"unix:{tmp_path / 'api.sock'}"
     token = ("--token-file", str(tmp_path / "operator"))
     with served(daemon, tokens, listen), terminal("top", "--url", listen, *token) as window:
-        window.until("q ends this")
+        window.until("q quits")
         (tmp_path / "api.sock").unlink()
-        shown = plain(window.until("not heard from, trying again: no daemon answers"))
+        shown = plain(window.until("no response, trying again: no daemon answers"))
         window.type("q")
         assert window.end()[0] == 0
     assert "observing" in shown
@@ -132,9 +132,9 @@ def test_a_terminal_that_cannot_be_drawn_anew_is_shown_lines() -> None:
 def test_a_terminal_that_becomes_narrow_is_drawn_anew(daemon: FakeDaemonView) -> None:
     daemon.set(replace(daemon.states()["chat"], note="nothing is suggested: 12 requests run and none waits"))
     with terminal("top", columns=120) as window:
-        window.until("q ends this")
+        window.until("q quits")
         termios.tcsetwinsize(window.keyboard, (24, 40))
-        shown = plain(window.until("q ends this")).splitlines()
+        shown = plain(window.until("q quits")).splitlines()
         window.type("q")
         window.end()
 
@@ -148,9 +148,9 @@ def test_what_has_no_room_below_is_counted(daemon: FakeDaemonView) -> None:
         daemon.set(State(target=f"target-{number:02}"))
 
     with terminal("top") as window:
-        shown = plain(window.until("q ends this")).splitlines()
+        shown = plain(window.until("q quits")).splitlines()
         window.type("q")
         window.end()
 
     assert len(shown) == 24
-    assert shown[-2] == f"... {1 + 41 + 2 - 22} lines more"
+    assert shown[-2] == f"... {1 + 41 + 2 - 22} more lines"

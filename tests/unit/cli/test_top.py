@@ -17,7 +17,7 @@ idle           observing                -        -      -      -     -         -
 embeddings-eu: paused by 田中: the queue of 待ち行列 is looked at, and nothing
   starts until that is done
 idle: nvidia_smi is lost: no such command: nvidia-smi
-q ends this
+q quits
 """
 WHOLE = """\
 TARGET         PHASE               TRAFFIC  GOODPUT  SLO MET   BURN  RUNNING  QUEUE    KV  PREEMPT  TTFT P95
@@ -37,7 +37,7 @@ def daemon() -> Fleet:
 
 def drawn(columns: int) -> str:
     with terminal("top", columns=columns) as window:
-        window.until("q ends this")
+        window.until("q quits")
         window.type("q")
         status, text = window.end()
     assert status == 0
@@ -46,7 +46,7 @@ def drawn(columns: int) -> str:
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(
-    ("columns", "expected"), [(80, AT_80), (120, f"{WHOLE}q ends this\n"), (200, f"{WHOLE}q ends this\n")]
+    ("columns", "expected"), [(80, AT_80), (120, f"{WHOLE}q quits\n"), (200, f"{WHOLE}q quits\n")]
 )
 def test_every_number_has_its_place(columns: int, expected: str) -> None:
     assert drawn(columns).strip() == expected.strip()

@@ -63,7 +63,7 @@ def test_where_nobody_looks_each_change_is_a_line(daemon: FakeDaemonView) -> Non
     with piped("status", "--watch") as process:
         assert line_of(process) == "chat: observing, chat-r0 blue\n"
         daemon.suggest({"max_num_seqs": 128})
-        assert line_of(process) == "chat: proposed, chat-r0 blue, chat-s1 waits for a person\n"
+        assert line_of(process) == "chat: proposed, chat-r0 blue, chat-s1 needs approval\n"
         process.send_signal(2)
         assert process.wait(60) == 0
 
@@ -113,7 +113,7 @@ def test_an_approval_waits_for_the_verdict(
     timer.join()
 
     assert status == expected
-    assert out.startswith(f"chat-o1 {'promoted' if promoted else 'rolled back'}, judged; it ended at 20")
+    assert out.startswith(f"chat-o1 {'promoted' if promoted else 'rolled back'}, judged; ended at 20")
     assert err.startswith("chat-o1 running: launching, step 1 of ")
 
 
@@ -154,7 +154,7 @@ def test_a_terminal_shows_the_progress_on_one_line(daemon: FakeDaemonView) -> No
 @IN_TERMINAL
 def test_top_shows_every_target_live(daemon: FakeDaemonView, key: str) -> None:
     with terminal("top", columns=140) as window:
-        first = plain(window.until("q ends this"))
+        first = plain(window.until("q quits"))
         daemon.suggest({"max_num_seqs": 128})
         window.until("proposed")
         window.type(key)

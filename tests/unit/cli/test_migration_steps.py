@@ -1,11 +1,11 @@
-"""`trimtab check` of a container: how its clients come to the proxy."""
+"""`trimtab check` of a container: the steps that route its clients through the proxy."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from agent.cli.migration_steps import steps
+from agent.cli.run import migration_steps
 from agent.config.loader import Config, load, parse
 
 
@@ -17,23 +17,23 @@ def config_of(engine: str, listen: str = "127.0.0.1:8080") -> Config:
     return parse(text, here=Path("/etc"), build=build)
 
 
-def told(engine: str, listen: str = "127.0.0.1:8080") -> str:
+def steps_for(engine: str, listen: str = "127.0.0.1:8080") -> str:
     (target,) = config_of(engine, listen).targets
-    return steps(target, Path("t.toml"))
+    return migration_steps(target, Path("t.toml"))
 
 
 DOCKER = '{ kind = "docker", containers = ["vllm", "vllm-2"] }'
 
 
 def test_the_steps_name_the_containers_the_address_and_what_each_way_costs() -> None:
-    said = told(DOCKER)
+    text = steps_for(DOCKER)
 
-    assert "chat: how the clients of vllm, vllm-2 come to the proxy" in said
-    assert "curl -fsS http://127.0.0.1:8080/v1/models" in said
-    assert "-j REDIRECT --to-ports 8080" in said
-    assert "Nothing is lost" in said
-    assert "refused until the model is loaded again" in said
-    assert max(map(len, said.splitlines())) <= 140
+    assert "chat: how to route the clients of vllm, vllm-2 through the proxy" in text
+    assert "curl -fsS http://127.0.0.1:8080/v1/models" in text
+    assert "-j REDIRECT --to-ports 8080" in text
+    assert "Nothing is lost" in text
+    assert "refused until the model is loaded again" in text
+    assert max(map(len, text.splitlines())) <= 140
 
 
 @pytest.mark.parametrize(
@@ -45,25 +45,27 @@ def test_the_steps_name_the_containers_the_address_and_what_each_way_costs() -> 
         ("192.0.2.7:8080", "http://192.0.2.7:8080/", False),
     ],
 )
-def test_an_address_that_others_cannot_reach_is_said(listen: str, curl: str, only_here: bool) -> None:
-    said = told(DOCKER, listen)
+def test_warns_of_an_address_that_only_this_host_reaches(listen: str, curl: str, only_here: bool) -> None:
+    text = steps_for(DOCKER, listen)
 
-    assert curl in said
-    assert ("Only this host reaches" in said) == only_here
+    assert curl in text
+    assert ("Only this host reaches" in text) == only_here
 
 
 def test_the_example_is_a_config_that_runs() -> None:
     example = Path(__file__).parents[3] / "examples" / "docker.toml"
     target = load(example).targets[0]
 
-    assert steps(target, example).startswith("chat: how the clients of vllm come to the proxy")
+    assert migration_steps(target, example).startswith(
+        "chat: how to route the clients of vllm through the proxy"
+    )
     assert {part.name: dict(part.options) for part in target.sensors}["docker_events"] == {
         "containers": ("vllm",)
     }
 
 
 def test_other_engines_have_no_such_steps() -> None:
-    assert told('{ kind = "process", serving = "http://127.0.0.1:8000" }') == ""
+    assert steps_for('{ kind = "process", serving = "http://127.0.0.1:8000" }') == ""
 
 
 def test_a_check_that_fails_gives_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
