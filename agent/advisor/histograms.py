@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import inf
 
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.exposition import SampleRow, bucket, pick
+from vllm_facts.metrics.exposition import SampleRow, parse_bucket, pick_samples
 
 ENOUGH = 20  # requests; with fewer between the pages, all requests since the server's start are counted
 _PROMPT, _ANSWER = "vllm:request_prompt_tokens_bucket", "vllm:request_generation_tokens_bucket"
@@ -24,7 +24,7 @@ def series(first: bytes, last: bytes) -> dict[str, float]:
     By the names of the policies' options; unknown values are absent.
     """
     try:
-        before, after = (pick(page.decode(errors="replace"), _METRICS) for page in (first, last))
+        before, after = (pick_samples(page.decode(errors="replace"), _METRICS) for page in (first, last))
         prompt, answer = (
             _new_requests(_buckets(name, before), _buckets(name, after)) for name in (_PROMPT, _ANSWER)
         )
@@ -45,7 +45,7 @@ def series(first: bytes, last: bytes) -> dict[str, float]:
 def _buckets(name: str, rows: _Rows) -> _Buckets:
     counts: dict[float, float] = defaultdict(float)
     for inside, count in rows.get(name, ()):
-        counts[bucket(inside)[0]] += count
+        counts[parse_bucket(inside)[0]] += count
     return counts
 
 

@@ -19,7 +19,7 @@ from agent.observe import engine_sample
 from agent.observe.aggregator import Aggregator
 from vllm_facts.errors import MetricsPageError
 from vllm_facts.metrics import totals as pages
-from vllm_facts.metrics.exposition import labels, pick
+from vllm_facts.metrics.exposition import parse_labels, pick_samples
 from vllm_facts.values import Setting, Value
 
 SERVER = "server"
@@ -195,7 +195,7 @@ def _version(base: str) -> str | None:
 
 def _identify(body: bytes) -> tuple[str, int]:
     """The served model name, or "", and the number of engines. The body was read by `totals` before."""
-    found = [labels(inside) for inside, _ in pick(body.decode(), {_RUNNING})[_RUNNING]]
+    found = [parse_labels(inside) for inside, _ in pick_samples(body.decode(), {_RUNNING})[_RUNNING]]
     model = next((of["model_name"] for of in found if "model_name" in of), "")
     return model, len({of.get("engine", "") for of in found})
 
