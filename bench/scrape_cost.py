@@ -17,7 +17,7 @@ from agent.observe.engine_sample import sample
 from vllm_facts.metrics.totals import totals
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "tests/sensors/scrapes/vllm-0.32.txt"
+PAGE = ROOT / "tests/support/scrapes/vllm-0.32.txt"
 ROUNDS = 300
 ALLOWED_MS = 1.0
 

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 
 from aiohttp import HttpVersion11, web
@@ -40,6 +40,12 @@ FAILED_AUTH: web.AppKey[FailedAuthLog] = web.AppKey("failed_auth", FailedAuthLog
 AppEndpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@cache
+def _description() -> bytes:
+    """The OpenAPI document, which does not change while a process runs."""
+    return json.dumps(document(OPERATIONS)).encode()
+
+
 def build_app(
     daemon_view: DaemonView,
     tokens: Tokens,
@@ -66,7 +72,7 @@ def build_app(
     app[FAILED_AUTH] = failed_auth
     app[audit.HEARTBEAT] = heartbeat_s
     app[audit.OPEN] = set()
-    app[daemon.DESCRIPTION] = json.dumps(document(OPERATIONS)).encode()
+    app[daemon.DESCRIPTION] = _description()
     app.on_response_prepare.append(stamp)
     app.on_startup.append(_open)
     app.on_shutdown.append(_close)

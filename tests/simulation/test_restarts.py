@@ -1,6 +1,5 @@
 """Exhaustive: each story is cut at each of its journal entries and effects, and taken up again."""
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +22,6 @@ WHOLE = {
     "two replaced": Script(seed=1, servers=2, strategy="replace", exam=True),
 }
 CALLS = tuple(kind for kind in POINTS if kind != "keep_alive")
-CONTAINERS = ("running", "weights", "performed", "pending", "states", "refuses", "stopped")
 
 
 @dataclass
@@ -46,15 +44,13 @@ class Cut(World):
         return self
 
     def snapshot(self) -> "Cut":
-        taken = copy.copy(self)
-        for name in CONTAINERS:
-            setattr(taken, name, copy.copy(getattr(self, name)))
+        taken = super().snapshot()
         taken.cutting, taken.cuts, taken.asked = False, [], []
         return taken
 
 
 def cut(story: World) -> Iterator[tuple[Cut, list[fx.Effect]]]:
-    told = copy.deepcopy(story)
+    told = story.snapshot()
     world = Cut(**{name: getattr(told, name) for name in World.__dataclass_fields__})
     world.cutting = True
     world.start().until("proposed").approve().tick(60)

@@ -1,9 +1,10 @@
 """The machine with plain rules, and a world that answers its effects: for tests that tell stories."""
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from agent.domain import effects as fx
 from agent.domain import events as e
@@ -170,6 +171,14 @@ class World:
         prospect = PreflightResult(strategy=strategy, outage_s=40.0 if strategy == "swap" else 0.0)
         running = {server.name: server for server in fleet}
         return cls(running=running, old=frozenset(running), prospect=prospect, **more)
+
+    def snapshot(self) -> Self:
+        """Return a world that goes on from here by itself; the values in its containers are immutable."""
+        taken = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (dict, list, set)):
+                setattr(taken, name, value.copy())
+        return taken
 
     def feed(self, *events: e.Event) -> "World":
         for event in events:

@@ -22,9 +22,12 @@ from agent.api.openapi import document
 from agent.api.tokens import Tokens, mint, store
 from agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from tests.support.sampling import examples
 from tests.support.served_api import served
 
-EXAMPLES = 8  # of good and of bad requests each, for each operation and role: some 1,000 requests
+EXAMPLES = examples(
+    8
+)  # of good and of bad requests each, for each operation and role: some 1,000 requests in a full run
 SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS))
 BOUNDED = [operation.name for operation in OPERATIONS if operation.media != "text/event-stream"]
 ROLES: tuple[Role | None, ...] = (None, "viewer", "operator", "admin")
