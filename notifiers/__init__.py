@@ -1,1 +1,1 @@
-"""Whom trimtab tells: one file a kind of receiver."""
+"""Receivers of notices, one module a kind."""

@@ -1,4 +1,4 @@
-"""PagerDuty, Events API v2: trouble opens an incident, its end resolves it; what is no trouble is not sent.
+"""PagerDuty, Events API v2: notices trigger and resolve incidents; other notices are not sent.
 
 https://developer.pagerduty.com/docs/send-alert-event
 """
@@ -10,13 +10,13 @@ from datetime import datetime
 from typing import Any
 
 from agent.notify.rules import Notice, OutgoingNotice
-from notifiers.shared.secret_files import is_url, secret
+from notifiers.shared.secret_files import is_url, read_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pagerduty:
     key_file: str  # the integration key of the service
-    url: str = "https://events.pagerduty.com/v2/enqueue"  # .eu.pagerduty.com for accounts of the EU
+    url: str = "https://events.pagerduty.com/v2/enqueue"  # events.eu.pagerduty.com for EU accounts
 
     def __post_init__(self) -> None:
         if not is_url(self.url):
@@ -28,7 +28,7 @@ class Pagerduty:
             return None
         host = socket.gethostname()
         event: dict[str, Any] = {
-            "routing_key": secret(self.key_file),
+            "routing_key": read_secret(self.key_file),
             "event_action": "resolve" if notice.ends else "trigger",
             "dedup_key": f"trimtab/{host}/{notice.key}"[:255],
         }

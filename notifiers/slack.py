@@ -1,4 +1,4 @@
-"""A channel of Slack or Mattermost, through an incoming webhook.
+"""A channel in Slack or Mattermost, through an incoming webhook.
 
 https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks and
 https://developers.mattermost.com/integrate/reference/message-attachments/: both take `attachments`.
@@ -10,39 +10,39 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from agent.notify.rules import Notice, OutgoingNotice
-from notifiers.shared.secret_files import Addressed
+from notifiers.shared.secret_files import UrlReceiver
 
 COLOURS = {"info": "#2f81f7", "warning": "#d29922", "critical": "#cf222e"}
-OVER = "#1a7f37"
-_PLAIN = {
+RESOLVED = "#1a7f37"
+_ESCAPES = {
     "&": "&amp;",
     "<": "&lt;",
     ">": "&gt;",
     "@": "@\u2060",
-}  # no mention of @all is made of a server's words
+}  # a server's text must not mention @all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slack(Addressed):
+class Slack(UrlReceiver):
     def post(self, notice: Notice, at: datetime) -> OutgoingNotice:
         del at
-        title = plain(notice.title)
+        title = escape(notice.title)
         attachment = {
-            "color": OVER if notice.ends else COLOURS[notice.severity],
+            "color": RESOLVED if notice.ends else COLOURS[notice.severity],
             "fallback": title,
             "title": title,
-            "text": plain(notice.text),
+            "text": escape(notice.text),
             "mrkdwn_in": [],
             "footer": f"trimtab · {socket.gethostname()} · {notice.severity} · {notice.kind}",
             "ts": int(notice.at.timestamp()),
             **({"title_link": notice.link} if notice.link else {}),
         }
         body = {"attachments": [attachment]}
-        return OutgoingNotice(url=self.address(), body=json.dumps(body).encode())
+        return OutgoingNotice(url=self.read_url(), body=json.dumps(body).encode())
 
 
-def plain(text: str) -> str:
-    return "".join(_PLAIN.get(letter, letter) for letter in text)
+def escape(text: str) -> str:
+    return "".join(_ESCAPES.get(letter, letter) for letter in text)
 
 
 plugin = Slack

@@ -1,7 +1,8 @@
-"""A channel of Microsoft Teams, through a webhook of Workflows: an Adaptive Card.
+"""A channel in Microsoft Teams, through a Workflows webhook: an Adaptive Card.
 
 https://support.microsoft.com/office/8ae491c7-0394-4861-ba59-055e33f75498: "Post to a channel when a webhook
-request is received". Texts stand in RichTextBlocks, which know no Markdown: a server's words make no link.
+request is received". Texts are RichTextBlocks, which do not render Markdown, so a server's text makes no
+link.
 """
 
 import json
@@ -11,28 +12,30 @@ from datetime import datetime
 from typing import Any
 
 from agent.notify.rules import Notice, OutgoingNotice
-from notifiers.shared.secret_files import Addressed
+from notifiers.shared.secret_files import UrlReceiver
 
 COLOURS = {"info": "accent", "warning": "warning", "critical": "attention"}
-OVER = "good"
+RESOLVED = "good"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teams(Addressed):
+class Teams(UrlReceiver):
     def post(self, notice: Notice, at: datetime) -> OutgoingNotice:
         del at
-        colour = OVER if notice.ends else COLOURS[notice.severity]
-        lines = [line(notice.title, weight="bolder", color=colour)]
-        lines += [line(notice.text)] if notice.text else []
-        when = f"{socket.gethostname()} · {notice.severity} · {notice.kind} · {notice.at:%Y-%m-%d %H:%M} UTC"
-        lines += [line(when, isSubtle=True)]
-        opens = {"type": "Action.OpenUrl", "title": "Open in trimtab", "url": notice.link}
+        colour = RESOLVED if notice.ends else COLOURS[notice.severity]
+        lines = [text_block(notice.title, weight="bolder", color=colour)]
+        lines += [text_block(notice.text)] if notice.text else []
+        footer = (
+            f"{socket.gethostname()} · {notice.severity} · {notice.kind} · {notice.at:%Y-%m-%d %H:%M} UTC"
+        )
+        lines += [text_block(footer, isSubtle=True)]
+        open_action = {"type": "Action.OpenUrl", "title": "Open in trimtab", "url": notice.link}
         card = {
             "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
             "type": "AdaptiveCard",
             "version": "1.4",
             "body": lines,
-            "actions": [opens] if notice.link else [],
+            "actions": [open_action] if notice.link else [],
         }
         attachment = {
             "contentType": "application/vnd.microsoft.card.adaptive",
@@ -40,10 +43,10 @@ class Teams(Addressed):
             "content": card,
         }
         body = {"type": "message", "attachments": [attachment]}
-        return OutgoingNotice(url=self.address(), body=json.dumps(body).encode())
+        return OutgoingNotice(url=self.read_url(), body=json.dumps(body).encode())
 
 
-def line(text: str, **style: Any) -> dict[str, Any]:  # noqa: ANN401 - of the schema
+def text_block(text: str, **style: Any) -> dict[str, Any]:  # noqa: ANN401 - any member of the schema
     return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **style}]}
 
 

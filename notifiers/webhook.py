@@ -1,4 +1,4 @@
-"""Any HTTP service of your own: JSON, signed, so that it can tell our posts from others'."""
+"""Any HTTP service: JSON with a signature, so that the receiver can authenticate the request."""
 
 import hashlib
 import hmac
@@ -8,38 +8,38 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from agent.notify.rules import Notice, OutgoingNotice
-from notifiers.shared.secret_files import Addressed, secret
+from notifiers.shared.secret_files import UrlReceiver, read_secret
 
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook(Addressed):
-    secret_file: str  # the key that posts are signed with
+class Webhook(UrlReceiver):
+    secret_file: str  # the signing key
 
     def post(self, notice: Notice, at: datetime) -> OutgoingNotice:
-        told = {
+        message = {
             "version": VERSION,
             "host": socket.gethostname(),
             **asdict(notice),
             "severity": notice.severity,
             "at": notice.at.isoformat(),
         }
-        body = json.dumps(told, ensure_ascii=False).encode()
+        body = json.dumps(message, ensure_ascii=False).encode()
         stamp = str(int(at.timestamp()))
         return OutgoingNotice(
-            url=self.address(),
+            url=self.read_url(),
             body=body,
             headers={
                 "Trimtab-Id": notice.id,
                 "Trimtab-Timestamp": stamp,
-                "Trimtab-Signature": f"v1={signature(secret(self.secret_file), stamp, body)}",
+                "Trimtab-Signature": f"v1={sign(read_secret(self.secret_file), stamp, body)}",
             },
         )
 
 
-def signature(key: str, stamp: str, body: bytes) -> str:
-    """HMAC-SHA256 over the timestamp, a full stop and the body, in hex: as Stripe signs."""
+def sign(key: str, stamp: str, body: bytes) -> str:
+    """HMAC-SHA256 over the timestamp, a full stop and the body, in hex, as Stripe does."""
     return hmac.new(key.encode(), stamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 

@@ -1,1 +1,1 @@
-"""What several notifiers need."""
+"""Code shared by several notifiers."""

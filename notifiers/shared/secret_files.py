@@ -1,4 +1,4 @@
-"""Where a receiver is, and what it trusts us by: from the config, or from files that only we may read."""
+"""URLs and secrets of receivers, from the config or from files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +9,10 @@ from agent.domain.errors import NoticeError
 LONGEST = 4096
 
 
-def secret(path: str) -> str:
-    """The one line of the file. Raises NoticeError, which names the file and nothing of what is in it: it
-    passes, since a person may put the right file there."""
+def read_secret(path: str) -> str:
+    """Read the one line of the file. Raises NoticeError with its path but not its content.
+
+    The error allows a retry, because an operator may fix the file."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             found = file.read(LONGEST + 1).strip()
@@ -24,21 +25,21 @@ def secret(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Addressed:
-    """A receiver with a URL, given or in a file. Raises ValueError without one of them, or with both."""
+class UrlReceiver:
+    """A receiver with a URL, given or in a file. Raises ValueError unless exactly one is set."""
 
     url: str = ""
     url_file: str = ""
 
     def __post_init__(self) -> None:
         if bool(self.url) == bool(self.url_file):
-            raise ValueError("give one of url and url_file: a URL that is a secret belongs in a file")
+            raise ValueError("give one of url and url_file: a secret URL belongs in a file")
         if self.url and not is_url(self.url):
             raise ValueError("url must begin with https:// or http://, and have a host")
 
-    def address(self) -> str:
-        """The URL, wherever it stands. Raises NoticeError."""
-        found = self.url or secret(self.url_file)
+    def read_url(self) -> str:
+        """Return the URL. Raises NoticeError."""
+        found = self.url or read_secret(self.url_file)
         if not is_url(found):
             why = f"{self.url_file}: must hold a URL that begins with https:// or http://"
             raise NoticeError(why, passes=True)

@@ -1,7 +1,6 @@
-"""The table that `nvidia-smi --query-gpu --format=csv,noheader,nounits` prints, row by row.
+"""Parses rows of `nvidia-smi --query-gpu --format=csv,noheader,nounits`, as drivers 535 to 610 print them.
 
-Not a stable interface by NVIDIA's own word (man page), so a row is read strictly or not at all. Shapes are
-those of drivers 535 to 610.
+NVIDIA does not guarantee a stable format (man page), so parsing is strict.
 """
 
 import re
@@ -22,31 +21,31 @@ FIELDS: tuple[str, ...] = (
     "temperature.gpu",
     "clocks_event_reasons.active",
     "mig.mode.current",
-    "name",  # the last, so that a comma in it does no harm
+    "name",  # last, so that a comma in it is harmless
 )
 NEEDED = frozenset({"index", "uuid", "name"})
 
 _UNKNOWN_FIELD = re.compile(r'Field "([^"]+)" is not a valid field')
 _SHOWN = 120
 _LONGEST_ROW = 1024  # one is about 150 characters
-_MOST_GPUS = 256  # of one host; so many rows a tick can have at most
+_MOST_GPUS = 256  # of one host: the maximum number of rows in a tick
 _MASK_BITS = 64
-_LARGEST = 1e12  # MiB, W, °C: no number of a GPU comes near
+_LARGEST = 1e12  # MiB, W, °C: above any plausible value
 EXITS = {
-    2: "an option or field it does not know",
+    2: "unknown option or field",
     4: "not permitted",
     6: "no NVIDIA device was found",
     9: "no NVIDIA driver: load it (modprobe nvidia), or let the service see its devices (nvidia.conf)",
     12: "the NVML library is missing: install the driver's libraries",
-    13: "the NVML library and the driver do not fit: reboot after a driver update",
+    13: "NVML library and driver versions differ: reboot after a driver update",
     15: "a GPU has fallen off the bus: reboot",
 }
-"""What the exit codes mean (nvidia-smi's man page, "Return value")."""
+"""Meanings of the exit codes (nvidia-smi's man page, "Return value")."""
 
 
-def fewer_fields(fields: Sequence[str], said: str) -> tuple[str, ...] | None:
-    """The fields to ask for next, after the driver refused one; None when that is not what it said."""
-    found = _UNKNOWN_FIELD.search(said)
+def retry_fields(fields: Sequence[str], output: str) -> tuple[str, ...] | None:
+    """Return the fields to query next if the driver rejected one; None if `output` is another error."""
+    found = _UNKNOWN_FIELD.search(output)
     if found is None or found[1] not in fields or found[1] in NEEDED:
         return None
     instead = OLD_NAMES.get(found[1])
@@ -54,16 +53,16 @@ def fewer_fields(fields: Sequence[str], said: str) -> tuple[str, ...] | None:
     return tuple(field for field in renamed if field is not None)
 
 
-def gpu_of(row: str, fields: Sequence[str]) -> Gpu:
-    """One row. Raises SensorError when it has other columns, or one that is neither a number nor `[N/A]`.
+def parse_gpu(row: str, fields: Sequence[str]) -> Gpu:
+    """Parse a row. Raises SensorError for other columns, or one that is neither a number nor `[N/A]`.
 
-    A number that is impossible is None.
+    An implausible number becomes None.
     """
     if len(row) > _LONGEST_ROW:
         raise SensorError(f"a row of more than {_LONGEST_ROW} characters: {row[:_SHOWN]!r}")
     cells = dict(zip(fields, row.strip().split(", ", len(fields) - 1), strict=False))
     if len(cells) != len(fields):
-        raise SensorError(f"{len(fields)} columns were asked for, this row has others: {row[:_SHOWN]!r}")
+        raise SensorError(f"expected {len(fields)} columns: {row[:_SHOWN]!r}")
     utilization = _number(cells, "utilization.gpu", row, at_most=100)
     used, reserved = (_number(cells, name, row) for name in ("memory.used", "memory.reserved"))
     return Gpu(
@@ -80,7 +79,7 @@ def gpu_of(row: str, fields: Sequence[str]) -> Gpu:
     )
 
 
-def _said_nothing(cell: str) -> bool:
+def _is_unknown(cell: str) -> bool:
     """`[N/A]`, `N/A`, `[Not Supported]`, `[Unknown Error]`, `[Insufficient Permissions]`, ..."""
     return cell in {"", "N/A"} or (cell.startswith("[") and cell.endswith("]"))
 
@@ -94,7 +93,7 @@ def _index(cell: str, row: str) -> int:
 
 def _number(cells: dict[str, str], field: str, row: str, at_most: float = _LARGEST) -> float | None:
     cell = cells.get(field, "")
-    if _said_nothing(cell):
+    if _is_unknown(cell):
         return None
     try:
         value = float(cell)
@@ -106,7 +105,7 @@ def _number(cells: dict[str, str], field: str, row: str, at_most: float = _LARGE
 def _mask(cells: dict[str, str], row: str) -> int | None:
     field = "clocks_event_reasons.active"
     cell = cells.get(field, cells.get(OLD_NAMES[field], ""))
-    if _said_nothing(cell):
+    if _is_unknown(cell):
         return None
     try:
         mask = int(cell, 16)

@@ -1,4 +1,4 @@
-"""Follows this host's GPUs through one long-running nvidia-smi: unlike a library call, it can be killed."""
+"""Reads this host's GPUs from one long-running nvidia-smi, which unlike a library call can be killed."""
 
 import asyncio
 import os
@@ -11,17 +11,18 @@ from dataclasses import dataclass
 
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
-from agent.domain.reading import Gpu, GpuSample, Sample, SourceState
+from agent.domain.reading import Gpu, GpuSample, Sample
 from agent.plugins.option_errors import check_periods
-from sensors.nvidia_smi.csv_rows import EXITS, FIELDS, fewer_fields, gpu_of
+from sensors.nvidia_smi.csv_rows import EXITS, FIELDS, parse_gpu, retry_fields
+from sensors.shared.source_reporter import SourceReporter
 
 _FIRST_RETRY_S = 1.0
-_REAP_S = 2.0  # one that hangs in the driver may outlive even SIGKILL
-_MOST_UNREADABLE = 100  # lines in a row
+_REAP_S = 2.0  # a process that hangs in the driver may outlive SIGKILL
+_MOST_UNREADABLE = 100  # consecutive lines
 _SHOWN = 300
 
 
-class _FieldRefused(Exception):  # noqa: N818  an older driver, not an error: another set of fields will do
+class _FieldRefused(Exception):  # noqa: N818  an older driver, not an error: it supports other fields
     def __init__(self, fields: tuple[str, ...]) -> None:
         super().__init__()
         self.fields = fields
@@ -29,10 +30,10 @@ class _FieldRefused(Exception):  # noqa: N818  an older driver, not an error: an
 
 @dataclass(frozen=True, slots=True)
 class NvidiaSmi:
-    """`command` is one executable. Memory used counts what the driver reserves, so that total - used is free.
+    """`command` is one executable. Used memory includes the driver's reserve, so that total - used is free.
 
-    Without a readable row for `stalled_after_s` the child is killed. The next is tried after 1 s, 2 s, ... up
-    to `retry_at_most_s`; a command that cannot be started is tried at that slowest pace only.
+    Without a readable row for `stalled_after_s` the child is killed. It is started again after 1 s, 2 s, ...
+    up to `retry_at_most_s`; a command that cannot be started is retried at that longest interval only.
     """
 
     command: str = "nvidia-smi"
@@ -61,19 +62,19 @@ class NvidiaSmi:
                 fields = refused.fields
                 continue
             except SensorError as error:
-                source.say_lost(f"{self.command}: {error}")
+                source.report_lost(f"{self.command}: {error}")
                 retry_s = _FIRST_RETRY_S if source.ticks else retry_s
             except OSError as error:
-                source.say_lost(f"{self.command} cannot be started: {error.strerror or error}")
+                source.report_lost(f"{self.command} cannot be started: {error.strerror or error}")
                 retry_s = self.retry_at_most_s
             await asyncio.sleep(min(retry_s, self.retry_at_most_s))
             retry_s *= 2
 
     async def _follow(self, fields: tuple[str, ...], source: "_Source") -> None:
-        """One child, from start to end. Always ends by an exception: SensorError, _FieldRefused, OSError."""
-        if source.undead is not None:  # never a heap of them in front of a driver that hangs
-            await source.undead.communicate()
-            source.undead = None
+        """Run one child to its end. Always raises SensorError, _FieldRefused or OSError."""
+        if source.unreaped is not None:  # at most one process that hangs in the driver
+            await source.unreaped.communicate()
+            source.unreaped = None
         child = await asyncio.create_subprocess_exec(
             self.command,
             f"--query-gpu={','.join(fields)}",
@@ -85,43 +86,43 @@ class NvidiaSmi:
             start_new_session=True,
         )
         assert child.stdout is not None
-        rows = _Rows(child.stdout, fields, source.tick)
+        rows = _RowReader(child.stdout, fields, source.tick)
         try:
             await rows.read(quiet_s=self.every_s / 2, stalled_after_s=self.stalled_after_s)
             async with asyncio.timeout(self.stalled_after_s):
                 code = await child.wait()
         except TimeoutError as error:
             why = f"no readable row for {self.stalled_after_s:g} s, killed"
-            raise SensorError(": ".join(filter(None, (why, rows.said)))) from error
+            raise SensorError(": ".join(filter(None, (why, rows.unreadable_text)))) from error
         finally:
-            source.undead = await _end(child)
-        fewer = fewer_fields(fields, rows.said)
-        if fewer is not None:
-            raise _FieldRefused(fewer)
-        raise SensorError(": ".join(filter(None, (f"exit {code}", EXITS.get(code), rows.said))))
+            source.unreaped = await _kill(child)
+        supported = retry_fields(fields, rows.unreadable_text)
+        if supported is not None:
+            raise _FieldRefused(supported)
+        raise SensorError(": ".join(filter(None, (f"exit {code}", EXITS.get(code), rows.unreadable_text))))
 
 
-class _Rows:
+class _RowReader:
     """Reads the rows that one child prints and groups them into ticks."""
 
     def __init__(
-        self, printed: StreamReader, fields: tuple[str, ...], saw: Callable[[tuple[Gpu, ...]], None]
+        self, output: StreamReader, fields: tuple[str, ...], on_tick: Callable[[tuple[Gpu, ...]], None]
     ) -> None:
-        self._printed = printed
+        self._output = output
         self._fields = fields
-        self._saw = saw
+        self._on_tick = on_tick
         self._tick: dict[int, Gpu] = {}
         self._unreadable: list[str] = []  # since the last row
 
     @property
-    def said(self) -> str:
-        """What it said last that is no row."""
+    def unreadable_text(self) -> str:
+        """The output since the last row that is not a row."""
         return " ".join(self._unreadable)[:_SHOWN]
 
     async def read(self, *, quiet_s: float, stalled_after_s: float) -> None:
-        """Until the child closes its output. Raises TimeoutError when no row comes for `stalled_after_s`.
+        """Read until the child closes its output. Raises TimeoutError after `stalled_after_s` without a row.
 
-        A tick has no end mark: it is over when an index comes again, or after `quiet_s` without a row.
+        A tick has no end mark: it ends when an index repeats, or after `quiet_s` without a row.
         """
         clock = asyncio.get_running_loop().time
         row_s = clock()
@@ -132,71 +133,67 @@ class _Rows:
             except TimeoutError:
                 if not self._tick:
                     raise
-                self._tick_is_over()
+                self._end_tick()
                 continue
             if not line:
                 return
-            if line.strip() and self._take(line):
+            if line.strip() and self._add(line):
                 row_s = clock()
 
-    def _take(self, line: str) -> bool:
-        """Whether it is a row."""
+    def _add(self, line: str) -> bool:
+        """Add the line; False if it is not a row."""
         try:
-            gpu = gpu_of(line, self._fields)
+            gpu = parse_gpu(line, self._fields)
         except SensorError as error:
             self._unreadable.append(line.strip())
             if len(self._unreadable) > _MOST_UNREADABLE:
-                raise SensorError(f"{_MOST_UNREADABLE} lines in a row cannot be read; {error}") from error
+                raise SensorError(f"{_MOST_UNREADABLE} consecutive lines cannot be read; {error}") from error
             return False
         self._unreadable.clear()
         if gpu.index in self._tick:
-            self._tick_is_over()
+            self._end_tick()
         self._tick[gpu.index] = gpu
         return True
 
-    def _tick_is_over(self) -> None:
-        self._saw(tuple(self._tick.values()))
+    def _end_tick(self) -> None:
+        self._on_tick(tuple(self._tick.values()))
         self._tick.clear()
 
     async def _line(self) -> str:
         try:
-            line = await self._printed.readline()
+            line = await self._output.readline()
         except ValueError as error:
-            raise SensorError("it prints lines of more than 64 KiB") from error
+            raise SensorError("a line is longer than 64 KiB") from error
         return line.decode(errors="replace")
 
 
 class _Source:
-    """Says once that nvidia-smi is lost, and once that it is back."""
+    """Emits the ticks of the current child and the availability of nvidia-smi."""
 
     def __init__(self, emit: Callable[[Sample], None], now: Now) -> None:
         self._emit = emit
         self._now = now
-        self._lost = False
+        self._reporter = SourceReporter(emit, now)
         self.ticks = 0  # of this child
-        self.undead: Process | None = None
+        self.unreaped: Process | None = None
 
     def tick(self, gpus: tuple[Gpu, ...]) -> None:
         self.ticks += 1
-        if self._lost:
-            self._lost = False
-            self._emit(SourceState(at=self._now(), source="nvidia_smi", available=True))
+        self._reporter.report("nvidia_smi", available=True)
         self._emit(GpuSample(at=self._now(), gpus=gpus))
 
-    def say_lost(self, why: str) -> None:
-        if not self._lost:
-            self._lost = True
-            self._emit(SourceState(at=self._now(), source="nvidia_smi", available=False, why=why))
+    def report_lost(self, why: str) -> None:
+        self._reporter.report("nvidia_smi", available=False, why=why)
 
 
-async def _end(child: Process) -> Process | None:
-    """SIGKILL for its whole group. Returns it when it lives on all the same, or somebody holds its pipe."""
+async def _kill(child: Process) -> Process | None:
+    """Kill the process group. Returns the process if it still runs or its pipe stays open."""
     if child.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
     try:
         async with asyncio.timeout(_REAP_S):
-            await child.communicate()  # and not only `wait`: what is left in the pipe keeps it open
+            await child.communicate()  # not only `wait`: unread output keeps the pipe open
     except TimeoutError:
         return child
     return None

@@ -1,4 +1,4 @@
-"""Asks a Prometheus for what only it has (DCGM, node metrics, history): named PromQL results, none stale."""
+"""Queries Prometheus for named PromQL results (DCGM, node metrics, history) and drops stale ones."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
-from agent.domain.reading import Sample, SeriesSample, SourceState
+from agent.domain.reading import Sample, SeriesSample
 from agent.plugins.option_errors import check_periods
+from sensors.shared.source_reporter import SourceReporter
 
 if TYPE_CHECKING:
     from sensors.prometheus.promql import Connection, QueryResult
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """`queries`: name to PromQL; each must answer with one number, a scalar or a single series.
+    """`queries`: name to PromQL; each result must be one number, a scalar or a single series.
 
-    None, and never an old value, is given for NaN, for no series, and when a sample that the expression reads
-    now is older than `stale_after_s` (which must be more than the scrape interval). The age is that of the
-    selectors in the expression. It cannot be seen through a recording rule, a federation or a push gateway,
-    whose samples are as young as their last copy; nor inside a window, which holds what it spans.
+    The value is None for NaN, for no series, and if a sample that the expression reads is older than
+    `stale_after_s`, which must exceed the scrape interval. The age is that of the selectors in the
+    expression. It is not visible through a recording rule, a federation or a push gateway, whose samples are
+    as young as their last copy, nor inside a range.
 
-    A restart resets counters: rate() and increase() see that, but not what was counted before the first
-    scrape, and a window that begins before the restart mixes two processes. Leave such windows out:
+    A restart resets counters. rate() and increase() handle this, but miss counts before the first scrape, and
+    a range that starts before the restart mixes two processes. Exclude such ranges:
 
         sum(rate(vllm:generation_tokens_total{job="chat"}[30s])
             and on (instance) (time() - process_start_time_seconds{job="chat"} > 45))
@@ -52,12 +53,12 @@ class Prometheus:
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:  # noqa: ARG002  one server
         connection = await asyncio.to_thread(self._connection)
-        sources = _Sources(emit, now)
+        reporter = SourceReporter(emit, now)
         clock = asyncio.get_running_loop().time
         try:
             while True:
                 due_s = clock() + self.every_s
-                answers = await self._answers(connection, sources)
+                answers = await self._query(connection, reporter)
                 values = {name: answers[name].value if name in answers else None for name in self.queries}
                 emit(SeriesSample(at=now(), values=values))
                 await asyncio.sleep(due_s - clock())
@@ -65,44 +66,29 @@ class Prometheus:
             connection.close()
 
     def _connection(self) -> "Connection":
-        from sensors.prometheus.promql import Connection  # noqa: PLC0415  costs memory in every daemon that has no Prometheus
+        from sensors.prometheus.promql import Connection  # noqa: PLC0415  saves memory without Prometheus
 
         return Connection(self.url.rstrip("/"), self.timeout_s)
 
-    async def _answers(self, connection: "Connection", sources: "_Sources") -> Mapping[str, "QueryResult"]:
-        """By query; empty when the server is lost. Only one thread at a time, however long it takes."""
-        asked = asyncio.create_task(asyncio.to_thread(connection.ask, self.queries, self.stale_after_s))
-        patience_s = self.timeout_s * 4 * len(self.queries)  # two requests each, to connect and to read
+    async def _query(self, connection: "Connection", reporter: SourceReporter) -> Mapping[str, "QueryResult"]:
+        """Return results by query; empty if the server is lost. At most one thread runs at a time."""
+        task = asyncio.create_task(asyncio.to_thread(connection.run, self.queries, self.stale_after_s))
+        limit_s = self.timeout_s * 4 * len(self.queries)  # two requests each, to connect and to read
         try:
-            await asyncio.wait({asked}, timeout=patience_s)
-            if not asked.done():
-                sources.say("prometheus", f"{self.url} has not finished its answers after {patience_s:g} s")
-            answers = await asked
+            await asyncio.wait({task}, timeout=limit_s)
+            if not task.done():
+                why = f"{self.url} did not answer all queries in {limit_s:g} s"
+                reporter.report("prometheus", available=False, why=why)
+            answers = await task
         except SensorError as error:
-            sources.say("prometheus", str(error))
+            reporter.report("prometheus", available=False, why=str(error))
             return {}
         finally:
-            asked.cancel()
-        sources.say("prometheus", "")
+            task.cancel()
+        reporter.report("prometheus", available=True)
         for name, answer in answers.items():
-            sources.say(f"prometheus {name}", answer.why)
+            reporter.report(f"prometheus {name}", available=not answer.why, why=answer.why)
         return answers
-
-
-class _Sources:
-    """Says each change of the server and of each query, once."""
-
-    def __init__(self, emit: Callable[[Sample], None], now: Now) -> None:
-        self._emit = emit
-        self._now = now
-        self._lost: set[str] = set()
-
-    def say(self, source: str, why: str) -> None:
-        """`why` it is lost; empty: it is there."""
-        if bool(why) == (source in self._lost):
-            return
-        self._lost ^= {source}
-        self._emit(SourceState(at=self._now(), source=source, available=not why, why=why))
 
 
 plugin = Prometheus

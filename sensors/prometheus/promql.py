@@ -1,6 +1,6 @@
-"""Asks a Prometheus server for one number, in the thread it is called from, and says why there is none.
+"""Queries a Prometheus server for single numbers, blocking the calling thread.
 
-Imported only by a running `prometheus` sensor: prometheus-api-client brings `requests` and more along.
+Imported only by a running `prometheus` sensor: prometheus-api-client imports `requests` and more.
 """
 
 import ast
@@ -19,24 +19,24 @@ from urllib3.util.retry import Retry
 
 from agent.domain.errors import SensorError
 from agent.io.bounded import join_chunks, parse_json
-from sensors.prometheus.selectors import age_query
+from sensors.prometheus.selectors import build_age_query
 
 _STATUS = re.compile(r"HTTP Status Code (\d+) \((.*)\)", re.DOTALL)  # the second is a bytes literal
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})  # cannot be parsed, executed
 _SHOWN = 200
 _SERIES_SHOWN = 10
 _AT_ONCE = 2**16
-_BRIEF = Repr()  # goes no deeper than a few levels, however deep the answer is
+_BRIEF = Repr()  # limits the depth
 _BRIEF.maxdict = _BRIEF.maxstring = 60
 
 
 class QueryError(SensorError):
-    """The server is well, the query is not."""
+    """The server works, but rejects the query or returns no single number."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """`why` is empty when there is a value, or when there is rightly none: no series, no traffic."""
+    """`why` is empty with a value, and without one if that is no error: no series, no traffic."""
 
     value: float | None
     why: str = ""
@@ -48,23 +48,23 @@ class Connection:
     def __init__(self, url: str, timeout_s: float) -> None:
         self._url = url
         session = requests.Session()
-        session.hooks["response"] = [_read]
+        session.hooks["response"] = [_read_bounded]
         self._connect = PrometheusConnect(url, retry=Retry(total=0), session=session, timeout=timeout_s)
 
     def close(self) -> None:
         self._connect.close()
 
-    def ask(self, queries: Mapping[str, str], stale_after_s: float) -> dict[str, QueryResult]:
-        """Raises SensorError when the server does not answer, or not as a Prometheus does."""
-        return {name: self._answer(promql, stale_after_s) for name, promql in queries.items()}
+    def run(self, queries: Mapping[str, str], stale_after_s: float) -> dict[str, QueryResult]:
+        """Run the queries. Raises SensorError if the server does not answer like a Prometheus."""
+        return {name: self._run_query(promql, stale_after_s) for name, promql in queries.items()}
 
-    def _answer(self, promql: str, stale_after_s: float) -> QueryResult:
+    def _run_query(self, promql: str, stale_after_s: float) -> QueryResult:
         try:
-            value = number(self._result(promql))
-            ages = age_query(promql)
+            value = read_number(self._fetch(promql))
+            ages = build_age_query(promql)
             if value is None or ages is None:
                 return QueryResult(value)
-            age_s = number(self._result(ages), finite=False)
+            age_s = read_number(self._fetch(ages), finite=False)
         except QueryError as error:
             return QueryResult(None, str(error))
         if age_s is not None and age_s > stale_after_s:
@@ -72,35 +72,35 @@ class Connection:
             return QueryResult(None, f"reads samples that are {old}; stale_after_s is {stale_after_s:g}")
         return QueryResult(value)
 
-    def _result(self, promql: str) -> Any:  # noqa: ANN401  JSON from elsewhere
+    def _fetch(self, promql: str) -> Any:  # noqa: ANN401  any JSON
         try:
             return self._connect.custom_query(promql)
         except PrometheusApiClientException as error:
-            status, reason = _refusal(str(error))
+            status, reason = _parse_refusal(str(error))
             if status in _REFUSALS:
                 raise QueryError(f"{promql!r} is refused: {reason}") from error
             raise SensorError(f"{self._url} answers {status or ''} {reason}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SensorError(f"{self._url} does not answer like a Prometheus: {error!r}"[:_SHOWN]) from error
-        except OSError as error:  # whatever else `requests` raises
+        except OSError as error:  # all other errors of `requests`
             reason = str(getattr(error.args[0], "reason", error) if error.args else error)
             raise SensorError(f"{self._url} does not answer: {reason[:_SHOWN]}") from error
 
 
-def _read(answer: requests.Response, *_: object, **__: object) -> None:
-    """Read it here, before `requests` reads whatever comes. Raises ValueError when it is too large."""
+def _read_bounded(answer: requests.Response, *_: object, **__: object) -> None:
+    """Read the body with a size limit, before `requests` reads it. Raises ValueError if it is too large."""
     try:
-        answer._content = join_chunks(answer.iter_content(_AT_ONCE))  # noqa: SLF001  where `requests` keeps it
+        answer._content = join_chunks(answer.iter_content(_AT_ONCE))  # noqa: SLF001  the cache of `requests`
     except ValueError:
         answer.close()
         raise
 
 
-def _refusal(said: str) -> tuple[int | None, str]:
-    """The status, and Prometheus' own words where there are any, in what the client library says of both."""
-    found = _STATUS.fullmatch(said)
+def _parse_refusal(message: str) -> tuple[int | None, str]:
+    """Parse the status and Prometheus' own error out of the client library's message."""
+    found = _STATUS.fullmatch(message)
     if found is None:
-        return None, said[:_SHOWN]
+        return None, message[:_SHOWN]
     try:
         body = parse_json(ast.literal_eval(found[2]))
     except (ValueError, SyntaxError):
@@ -109,10 +109,10 @@ def _refusal(said: str) -> tuple[int | None, str]:
     return int(found[1]), (reason if isinstance(reason, str) else found[2])[:_SHOWN]
 
 
-def number(result: object, *, finite: bool = True) -> float | None:
-    """The value of a scalar or of a vector's only series; None when it is empty or NaN.
+def read_number(result: object, *, finite: bool = True) -> float | None:
+    """Return the value of a scalar or of a vector's only series; None if it is empty or NaN.
 
-    Raises QueryError for several series (never just one of them), ranges, text and native histograms.
+    Raises QueryError for several series, ranges, text and native histograms.
     """
     match result:
         case []:
@@ -122,15 +122,13 @@ def number(result: object, *, finite: bool = True) -> float | None:
         case [{"value": [_, str(text)]}]:
             return _number(text, finite=finite)
         case [{"values": _}, *_]:
-            raise QueryError(
-                "answers a range of samples, not a number: put rate() or max_over_time() around it"
-            )
+            raise QueryError("returns a range of samples, not a number: wrap it in rate() or max_over_time()")
         case [_, _, *_]:
             raise QueryError(
-                f"{len(result)} series answer, not one: sum them or select one, {_labels(result)}"
+                f"returns {len(result)} series, not one: sum them or select one, {_labels(result)}"
             )
         case _:
-            raise QueryError(f"answers no number: {_BRIEF.repr(result)[:_SHOWN]}")
+            raise QueryError(f"returns no number: {_BRIEF.repr(result)[:_SHOWN]}")
 
 
 def _labels(series: Sequence[object]) -> str:
@@ -142,5 +140,5 @@ def _number(text: str, *, finite: bool) -> float | None:
     try:
         value = float(text)
     except ValueError as error:
-        raise QueryError(f"answers text, not a number: {text[:_SHOWN]!r}") from error
+        raise QueryError(f"returns text, not a number: {text[:_SHOWN]!r}") from error
     return value if isfinite(value) or (not finite and value > 0) else None

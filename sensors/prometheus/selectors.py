@@ -1,7 +1,7 @@
-"""Finds the series that a PromQL expression reads, so that their age can be asked for.
+"""Finds the series that a PromQL expression reads, to query their age.
 
-Prometheus answers with samples of up to 5 minutes ago (its look-back) when a series has merely ceased to come
-and carries no mark of its end, as after a crash of Prometheus itself.
+Prometheus returns samples of up to 5 minutes ago (its look-back) for a series that ended without a staleness
+marker, as after a crash of Prometheus itself.
 """
 
 import re
@@ -24,14 +24,14 @@ _OPERATORS = frozenset({"and", "or", "unless", "atan2", "bool", "offset", "inf",
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """`window` is what a range selector spans, as written: "30s"; None for an instant one."""
+    """`window`: the range of a range selector as written, "30s"; None for an instant selector."""
 
     series: str
     window: str | None = None
 
 
-def selectors(promql: str) -> tuple[Selector, ...]:
-    """Each once, without `offset` and `@`. A metric named like a keyword ("by") is not seen."""
+def find_selectors(promql: str) -> tuple[Selector, ...]:
+    """Find each selector once, without `offset` and `@`; a metric named like a keyword ("by") is missed."""
     tokens = [(str(m.lastgroup), m[0]) for m in _TOKEN.finditer(promql) if m.lastgroup != "skipped"]
     tokens += [("end", "")] * 2
     found: dict[Selector, None] = {}
@@ -42,7 +42,7 @@ def selectors(promql: str) -> tuple[Selector, ...]:
             labels = text != ")"
         elif kind == "name" and text.lower() in _LABEL_LISTS and following[1] == "(":
             labels = True
-        elif kind == "name" and _reads(text, following[1]):
+        elif kind == "name" and _is_metric(text, following[1]):
             braces = following[1] if following[0] == "braces" else ""
             found[Selector(text + braces, _window(after if braces else following))] = None
         elif kind == "braces" and (place == 0 or not _names_series(tokens[place - 1], following)):
@@ -50,31 +50,31 @@ def selectors(promql: str) -> tuple[Selector, ...]:
     return tuple(found)
 
 
-def _reads(name: str, following: str) -> bool:
-    """Whether it is a metric: no function, no operator, no aggregation with its labels in front."""
+def _is_metric(name: str, following: str) -> bool:
+    """Whether the name is a metric: no function, operator or aggregation with leading labels."""
     return following != "(" and name.lower() not in _OPERATORS and following.lower() not in {"by", "without"}
 
 
 def _names_series(before: tuple[str, str], following: tuple[str, str]) -> bool:
-    return before[0] == "name" and _reads(before[1], following[1])
+    return before[0] == "name" and _is_metric(before[1], following[1])
 
 
 def _window(token: tuple[str, str]) -> str | None:
     return token[1][1:-1].partition(":")[0].strip() if token[0] == "range" else None
 
 
-def age_query(promql: str) -> str | None:
-    """PromQL for the age in seconds of the oldest sample that `promql` reads; None when it reads no series.
+def build_age_query(promql: str) -> str | None:
+    """Build PromQL for the age in seconds of the oldest sample that `promql` reads; None without series.
 
-    +Inf: a window holds samples of series that have all ended. An instant selector that finds nothing has no
-    age: what is not there cannot be stale.
+    +Inf: all series of a range have ended. An instant selector without results has no age, because missing
+    samples are not stale.
     """
-    ages = [_age(selector) for selector in selectors(promql)]
+    ages = [_selector_age(selector) for selector in find_selectors(promql)]
     named = (f'label_replace({age}, "selector", "{place}", "", "")' for place, age in enumerate(ages))
     return f"max({' or '.join(named)})" if ages else None
 
 
-def _age(selector: Selector) -> str:
+def _selector_age(selector: Selector) -> str:
     newest = f"max(time() - timestamp({selector.series}))"
     if selector.window is None:
         return newest

@@ -1,7 +1,8 @@
-"""Joins what the proxy writes of a request and of each attempt at it into how each attempt went.
+"""Joins the proxy's records of a request and of its attempts into the outcome of each attempt.
 
-Envoy keeps two logs. `us` has one record for each attempt: retries do not hide failures there. `ds` has one
-for each request, and more while it runs: only that knows that the client went away, and what the body held.
+Envoy writes two logs. `us` has one record for each attempt, so that retries do not hide failures. `ds` has
+one for each request, and more while it runs; only this one shows client disconnects and the content of the
+body.
 """
 
 from collections.abc import Mapping
@@ -13,24 +14,24 @@ from agent.domain.errors import SensorError
 from agent.domain.reading import Request, RequestOutcome
 
 CLIENT_LEFT = frozenset({"DC", "DR"})
-"""Envoy's response flags: downstream connection terminated, downstream reset. All others blame the server."""
+"""Envoy's response flags: downstream connection terminated, downstream reset. Others are server failures."""
 
 CLIENT_ERROR, SERVER_ERROR = 400, 500
 CLIENT_LEFT_CODES = frozenset({408, 499})
-"""Request timeout, client closed request: statuses that a server or proxy gives a client that has gone."""
+"""Request timeout, client closed request: statuses for a client that disconnected."""
 
-END_WITHIN_S = 15.0  # from an attempt's end to the request's: more only where a client reads slowly
-ATTEMPT_WITHIN_S = 3.0  # the two logs come over two connections, each written four times a second
-KEPT_S = 600.0  # how long what is decided, or silent, is remembered
+END_WITHIN_S = 15.0  # from an attempt's end to the request's; longer only for slow clients
+ATTEMPT_WITHIN_S = 3.0  # the logs use two connections, each flushed four times a second
+KEPT_S = 600.0  # for which decided or silent requests are kept
 MOST_OPEN = 50_000
 
 STREAMS_END_IN_DONE = ("/completions", "/transcriptions", "/translations")
-"""Paths whose streams must end in `[DONE]`; /v1/responses and /v1/messages end otherwise."""
+"""Paths whose streams end with `[DONE]`, unlike /v1/responses and /v1/messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRecord:
-    """`attempt`: which one it is (us), or how many there were so far (ds)."""
+    """`attempt`: its number (us), or the number of attempts so far (ds)."""
 
     of_attempt: bool
     id: str
@@ -42,11 +43,11 @@ class AccessRecord:
     duration_s: float
     ttft_s: float | None
     ended: bool
-    stream: bool = False  # the client asked for one
-    events: bool = False  # the answer was one
+    stream: bool = False  # the client requested a stream
+    events: bool = False  # the answer is an event stream
     tokens: int | None = None
     done: bool = False
-    error: bool = False  # the stream said so
+    error: bool = False  # the stream contained an error
     aborted: bool = False
 
     @property
@@ -58,8 +59,8 @@ class AccessRecord:
         return bool(self.flags - CLIENT_LEFT)
 
 
-def record_of(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
-    """Raises SensorError on what is not a record of ours."""
+def parse_record(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
+    """Parse a record. Raises SensorError if it has another format."""
     try:
         ttft_us, tokens = fields.get("ttft_us"), fields.get("tokens")
         duration_s = _seconds(fields["duration_ms"] or 0, 1e3)
@@ -83,18 +84,18 @@ def record_of(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
             aborted=fields.get("aborted") is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise SensorError(f"a record that is not ours: {error!r}") from error
+        raise SensorError(f"a record of another format: {error!r}") from error
 
 
-def _seconds(value: Any, per_s: float) -> float:  # noqa: ANN401  whatever the socket brought
+def _seconds(value: Any, per_s: float) -> float:  # noqa: ANN401  any msgpack value
     seconds = float(value) / per_s
     if not isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a duration")
     return seconds
 
 
-def outcome_of(attempt: AccessRecord, end: AccessRecord | None) -> RequestOutcome:
-    """How an attempt went. `end`: the request's own record, when this attempt was its last."""
+def classify(attempt: AccessRecord, end: AccessRecord | None) -> RequestOutcome:
+    """Classify an attempt. `end`: the request's own record, if this attempt was its last."""
     left = attempt.client_left or (end is not None and end.client_left)
     if attempt.code >= SERVER_ERROR:
         return "failed"
@@ -127,10 +128,10 @@ def _request(record: AccessRecord, outcome: RequestOutcome, tokens: int | None =
 
 @dataclass(slots=True)
 class _Open:
-    """A request of which not everything is known yet."""
+    """A request that is not fully known yet."""
 
-    heard_s: float
-    attempts: dict[int, AccessRecord] = field(default_factory=dict)  # ended, not counted yet
+    updated_s: float
+    attempts: dict[int, AccessRecord] = field(default_factory=dict)  # finished, not counted yet
     counted: set[int] = field(default_factory=set)
     end: AccessRecord | None = None
     decided: bool = False
@@ -138,62 +139,62 @@ class _Open:
 
 @dataclass(slots=True, kw_only=True)
 class OpenRequests:
-    """Times are of any clock that never goes back, in seconds."""
+    """Joins records into requests. Times are of a monotonic clock, in seconds."""
 
     stalled_after_s: float
     unstreamed_stalled_after_s: float
     _open: dict[str, _Open] = field(default_factory=dict)
     _out: list[Request] = field(default_factory=list)
 
-    def take(self, record: AccessRecord, now_s: float) -> None:
+    def add(self, record: AccessRecord, now_s: float) -> None:
         found = self._open.setdefault(record.id, _Open(now_s))
-        found.heard_s = now_s
+        found.updated_s = now_s
         if found.decided:
             return
         if record.of_attempt:
-            self._attempt(found, record)
+            self._add_attempt(found, record)
         elif record.ended:
             found.end = record
         else:
-            self._still_runs(found, record)
+            self._check_stall(found, record)
         if found.end and len(found.counted) + len(found.attempts) >= found.end.attempt:
             self._decide(found)
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
 
-    def _attempt(self, found: _Open, record: AccessRecord) -> None:
+    def _add_attempt(self, found: _Open, record: AccessRecord) -> None:
         if record.attempt in found.counted:
             return
-        if record.code >= SERVER_ERROR or record.server_broke:  # said now: its retry may run for minutes
+        if record.code >= SERVER_ERROR or record.server_broke:  # counted now: its retry may run for minutes
             found.counted.add(record.attempt)
-            self._out.append(_request(record, outcome_of(record, None)))
+            self._out.append(_request(record, classify(record, None)))
         else:
             found.attempts[record.attempt] = record
 
-    def _still_runs(self, found: _Open, record: AccessRecord) -> None:
+    def _check_stall(self, found: _Open, record: AccessRecord) -> None:
         limit_s = self.stalled_after_s if record.stream else self.unstreamed_stalled_after_s
-        waits = record.ttft_s is None and record.server and record.attempt not in found.counted
-        if waits and record.duration_s >= limit_s:
+        no_byte = record.ttft_s is None and record.server and record.attempt not in found.counted
+        if no_byte and record.duration_s >= limit_s:
             found.counted.add(record.attempt)
             self._out.append(_request(record, "stalled"))
 
     def _decide(self, found: _Open) -> None:
-        """Count what is not counted; where the last attempt has no record, the request's must do."""
+        """Count the remaining attempts; without a record of the last one, use the request's."""
         end = found.end
         found.decided = True
         if end and end.server and end.attempt not in found.counted:
             found.attempts.setdefault(end.attempt, end)
         for number, attempt in found.attempts.items():
             last = end if end and number == end.attempt else None
-            self._out.append(_request(attempt, outcome_of(attempt, last), last.tokens if last else None))
+            self._out.append(_request(attempt, classify(attempt, last), last.tokens if last else None))
         found.attempts.clear()
 
-    def fetch(self, now_s: float) -> tuple[Request, ...]:
-        """What was decided since the last time."""
+    def take_decided(self, now_s: float) -> tuple[Request, ...]:
+        """Return the requests decided since the last call."""
         for key, found in list(self._open.items()):
-            silent_s = now_s - found.heard_s
-            waits_s = ATTEMPT_WITHIN_S if found.end else END_WITHIN_S
-            if not found.decided and (found.end or found.attempts) and silent_s > waits_s:
+            silent_s = now_s - found.updated_s
+            limit_s = ATTEMPT_WITHIN_S if found.end else END_WITHIN_S
+            if not found.decided and (found.end or found.attempts) and silent_s > limit_s:
                 self._decide(found)
             if silent_s > KEPT_S:
                 del self._open[key]

@@ -1,4 +1,4 @@
-"""Scrapes each vLLM server's own /metrics, so that load, cache and latency are known second by second."""
+"""Scrapes /metrics of each vLLM server: load, cache and latency, second by second."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from vllm_facts.errors import MetricsPageError
 from vllm_facts.metrics.totals import PageTotals, has_restarted, totals
 
 _MAX_VERSION_BYTES = 4096
-_VERSION_TRIES = 3  # of a process that does not answer; one that answers is asked once
+_VERSION_TRIES = 3  # attempts per process until it answers
 
 
 @dataclass(frozen=True, slots=True)
 class VllmMetrics:
-    """One scrape of every server each `every_s` seconds, spread over that time; one may take `timeout_s`."""
+    """Scrapes every server each `every_s` seconds, spread over that interval, within `timeout_s` each."""
 
     every_s: float = 1.0
     timeout_s: float = 3.0
@@ -42,23 +42,23 @@ class VllmMetrics:
         ):
             watched: dict[tuple[str, str], asyncio.Task[NoReturn]] = {}
             while True:
-                there = dict.fromkeys(
+                servers = dict.fromkeys(
                     (server.name, server.address) for server in view.servers() if server.address
                 )
-                for gone in watched.keys() - there.keys():
+                for gone in watched.keys() - servers.keys():
                     watched.pop(gone).cancel()
-                new = [key for key in there if key not in watched]
-                for place, (name, address) in enumerate(new):
+                new = [key for key in servers if key not in watched]
+                for index, (name, address) in enumerate(new):
                     source = _Source(name, f"http://{address}", session, view, emit, now)
                     watched[name, address] = scrapes.create_task(
-                        source.follow(self.every_s, after_s=self.every_s * place / len(new)),
+                        source.follow(self.every_s, after_s=self.every_s * index / len(new)),
                         name=f"scrape {name}",
                     )
                 await asyncio.sleep(self.every_s)
 
 
 class _Source:
-    """One server: what it said last, and whether it answers."""
+    """One server: its last page, and whether it answers."""
 
     def __init__(
         self,
@@ -96,24 +96,24 @@ class _Source:
             if self._before is None or has_restarted(self._before, after):
                 self._version, self._version_tries = None, _VERSION_TRIES
             if self._version_tries:
-                await self._ask_version()
-            before, self._before = self._before, None  # a page that is refused is no base for the next one
+                await self._get_version()
+            before, self._before = self._before, None  # a rejected page is no base for the next one
             interval_s = at_s - self._before_s
             one = sample(
                 before, after, at=at, server=self._server, interval_s=interval_s, version=self._version
             )
         except TimeoutError:
-            self._say_lost(f"no answer from {self._url}/metrics in time")
+            self._report_lost(f"no answer from {self._url}/metrics in time")
         except (aiohttp.ClientError, SensorError, MetricsPageError) as error:
-            self._say_lost(f"{self._url}/metrics: {str(error) or type(error).__name__}")
+            self._report_lost(f"{self._url}/metrics: {str(error) or type(error).__name__}")
         else:
             self._before, self._before_s = after, at_s
             if self._lost:
-                self._say(available=True)
+                self._report(available=True)
             self._emit(one)
 
     async def _get(self, path: str, at_most: int) -> bytes:
-        """The body. Raises SensorError when it is not a 200 or is larger than `at_most` bytes."""
+        """Get the body. Raises SensorError if the status is not 200 or it is larger than `at_most` bytes."""
         async with self._session.get(self._url + path, allow_redirects=False) as answer:
             if answer.status != HTTPStatus.OK:
                 raise SensorError(f"answered {answer.status}, not 200")
@@ -122,8 +122,8 @@ class _Source:
             except ValueError as error:
                 raise SensorError(str(error)) from error
 
-    async def _ask_version(self) -> None:
-        """Once for each process; again only when it does not answer at all."""
+    async def _get_version(self) -> None:
+        """Get the version once for each process; again only if it does not answer."""
         try:
             body = await self._get("/version", _MAX_VERSION_BYTES)
         except (TimeoutError, aiohttp.ClientError):
@@ -131,20 +131,20 @@ class _Source:
         except SensorError:
             self._version_tries = 0
         else:
-            self._version, self._version_tries = _version(body), 0
+            self._version, self._version_tries = _parse_version(body), 0
 
-    def _say_lost(self, why: str) -> None:
+    def _report_lost(self, why: str) -> None:
         expected = any(server.name == self._server for server in self._view.servers())
-        if expected and not self._lost:  # one that was retired is not lost
-            self._say(available=False, why=why)
+        if expected and not self._lost:  # a retired server is not lost
+            self._report(available=False, why=why)
 
-    def _say(self, *, available: bool, why: str = "") -> None:
+    def _report(self, *, available: bool, why: str = "") -> None:
         self._lost = not available
         source = f"vllm_metrics {self._server}"
         self._emit(SourceState(at=self._now(), source=source, available=available, why=why))
 
 
-def _version(body: bytes) -> str | None:
+def _parse_version(body: bytes) -> str | None:
     try:
         answer = parse_json(body)
     except ValueError:

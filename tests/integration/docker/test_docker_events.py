@@ -24,7 +24,7 @@ from docker_engine.parse import ContainerEvent, ContainerSummary, event_of, summ
 from sensors.docker_events import registry
 from sensors.docker_events.plugin import DockerEvents
 from sensors.docker_events.registry import HELD_S, ContainerRegistry, site_digest
-from tests.unit.sensors.listening import NOON, Fleet, Heard, listening
+from tests.unit.sensors.run_sensor import NOON, Fleet, ReceivedSamples, run_sensor
 
 SOCKET = Path("/var/run/docker.sock")
 HOST_PARTS = ("/usr", "/lib", "/lib64", "/bin")
@@ -319,11 +319,11 @@ def site_labels(world: World, server: str = "chat-r1") -> dict[str, str]:
     return {docker_labels.TARGET: world.prefix, docker_labels.SERVER: server}
 
 
-def said(heard: Heard) -> list[tuple[str, str]]:
+def said(heard: ReceivedSamples) -> list[tuple[str, str]]:
     return [(one.server, one.what) for one in heard.of(Incident)]
 
 
-async def listed(heard: Heard, world: World) -> None:
+async def listed(heard: ReceivedSamples, world: World) -> None:
     """Wait until the sensor hears: a container of ours is killed until it says so."""
     name = world.started("probe", "exec sleep 1000", labels=site_labels(world, "probe"))
     while ("probe", "paused") not in said(heard):
@@ -335,7 +335,7 @@ async def listed(heard: Heard, world: World) -> None:
 @pytest.mark.smoke
 async def test_what_is_done_to_containers_for_real_is_heard(world: World) -> None:
     fleet = Fleet({"chat-r0": ""}, target=world.prefix)
-    async with listening(DockerEvents(), fleet) as heard:
+    async with run_sensor(DockerEvents(), fleet) as heard:
         await listed(heard, world)
         blue = world.started("blue", "exec sleep 1000", PortBindings={})
         address = world.api.inspect_container(blue)["NetworkSettings"]["Networks"][world.network]["IPAddress"]
@@ -424,7 +424,7 @@ async def test_an_engine_that_is_away_is_said_once_and_what_happened_meanwhile_a
 ) -> None:
     fleet = Fleet(target=world.prefix)
     sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", retry_at_most_s=0.5)
-    async with doorway(tmp_path / "docker.sock") as door, listening(sensor, fleet) as heard:
+    async with doorway(tmp_path / "docker.sock") as door, run_sensor(sensor, fleet) as heard:
         await listed(heard, world)
         green = world.started("green", "exec sleep 1000", labels=site_labels(world))
         await asyncio.to_thread(world.api.pause, green)
@@ -451,7 +451,7 @@ async def test_an_engine_that_is_away_is_said_once_and_what_happened_meanwhile_a
 async def test_a_silent_stream_is_opened_anew_without_a_word(world: World, tmp_path: Path) -> None:
     sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", silence_s=0.5)
     fleet = Fleet(target=world.prefix)
-    async with doorway(tmp_path / "docker.sock") as door, listening(sensor, fleet) as heard:
+    async with doorway(tmp_path / "docker.sock") as door, run_sensor(sensor, fleet) as heard:
         async with asyncio.timeout(60):
             while door.visitors < 6:
                 await asyncio.sleep(0.05)
@@ -462,7 +462,7 @@ async def test_a_silent_stream_is_opened_anew_without_a_word(world: World, tmp_p
 async def test_cancelled_it_leaves_no_thread_and_no_connection(world: World, tmp_path: Path) -> None:
     sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock")
     async with doorway(tmp_path / "docker.sock") as door:
-        async with listening(sensor, Fleet(target=world.prefix)) as heard:
+        async with run_sensor(sensor, Fleet(target=world.prefix)) as heard:
             await listed(heard, world)
             assert any(thread.name == THREAD_NAME for thread in threading.enumerate())
             assert door.inside
@@ -475,7 +475,7 @@ async def test_cancelled_it_leaves_no_thread_and_no_connection(world: World, tmp
 
 @pytest.mark.parametrize("host", ["unix:///no/such/docker.sock", "tcp://127.0.0.1:1", "nonsense://x"])
 async def test_an_engine_that_never_was_there_is_said_with_its_address(host: str) -> None:
-    async with listening(DockerEvents(host=host)) as heard:
+    async with run_sensor(DockerEvents(host=host)) as heard:
         await heard.until(heard.states)
 
     (state,) = heard.states()

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from agent.domain.errors import SensorError
 from agent.domain.reading import SeriesSample, SourceState
 from sensors.prometheus.plugin import Prometheus
-from sensors.prometheus.promql import Connection, QueryError, number
+from sensors.prometheus.promql import Connection, QueryError, read_number
 from tests.support.prometheus_server import Page, RealPrometheus, real_prometheus
-from tests.unit.sensors.listening import Heard, listening
 from tests.unit.sensors.pages import answer, page_server
+from tests.unit.sensors.run_sensor import ReceivedSamples, run_sensor
 
 pytestmark = pytest.mark.smoke
 
@@ -63,7 +63,7 @@ def asking(url: str, queries: Mapping[str, str], *, timeout_s: float = 10.0) -> 
 
 
 async def values_of(url: str, **queries: str) -> tuple[Mapping[str, float | None], list[SourceState]]:
-    async with listening(asking(url, queries)) as heard:
+    async with run_sensor(asking(url, queries)) as heard:
         sample = await heard.next(SeriesSample)
     return sample.values, heard.states()
 
@@ -107,7 +107,7 @@ async def test_a_default_for_a_series_that_is_not_there_yet_holds(prometheus: Re
 async def test_a_query_that_cannot_be_used_is_named_once_and_spoils_no_other(
     prometheus: RealPrometheus, promql: str, why: str
 ) -> None:
-    async with listening(asking(prometheus.url, {"bad": promql, "good": "steady"})) as heard:
+    async with run_sensor(asking(prometheus.url, {"bad": promql, "good": "steady"})) as heard:
         await heard.until(lambda: len(heard.of(SeriesSample)) == 3)
 
     assert heard.of(SeriesSample)[-1].values == {"bad": None, "good": 3.0}
@@ -117,7 +117,7 @@ async def test_a_query_that_cannot_be_used_is_named_once_and_spoils_no_other(
 
 async def test_after_the_target_was_killed_there_is_no_value(prometheus: RealPrometheus, dying: Page) -> None:
     queries = {"now": "heartbeat", "rate": "sum(rate(beats_total[1m]))", "other": "steady"}
-    async with listening(asking(prometheus.url, queries)) as heard:
+    async with run_sensor(asking(prometheus.url, queries)) as heard:
         await heard.until(lambda: seen(heard, now=7.0))
         dying.stop()
         try:
@@ -134,7 +134,7 @@ async def test_after_the_target_was_killed_there_is_no_value(prometheus: RealPro
     assert "series that have ended" in heard.states()[0].why
 
 
-def seen(heard: Heard, **values: float | None) -> bool:
+def seen(heard: ReceivedSamples, **values: float | None) -> bool:
     samples = heard.of(SeriesSample)
     return bool(samples) and values.items() <= samples[-1].values.items()
 
@@ -148,7 +148,7 @@ async def test_a_counter_reset_gives_no_negative_rate_and_no_window_before_the_r
         "young": f"sum(rate(events_total[5s]) {old_enough.format(3600)})",
         "old": f"sum(rate(events_total[5s]) {old_enough.format(0)})",
     }
-    async with listening(asking(prometheus.url, queries)) as heard:
+    async with run_sensor(asking(prometheus.url, queries)) as heard:
         await heard.until(lambda: page.counters["events_total"] > 10)
         page.counters["events_total"] = 0.0
         await heard.until(lambda: page.counters["events_total"] > 5)
@@ -169,7 +169,7 @@ async def test_a_prometheus_that_crashed_is_lost_once_and_its_old_values_are_not
         sensor = Prometheus(
             url=prometheus.url, queries=queries, every_s=0.05, stale_after_s=2.0, timeout_s=10.0
         )
-        async with listening(sensor) as heard:
+        async with run_sensor(sensor) as heard:
             await heard.until(
                 lambda: seen(heard, load=5.0, alive=1.0) and heard.of(SeriesSample)[-1].values["rate"]
             )
@@ -222,7 +222,7 @@ async def test_a_server_that_does_not_answer_well_is_lost_once(said: bytes | Non
         queried = "/api/v1/query?query=vector%281%29"
         pages.answers = {queried: said}
         url = f"http://{pages.address}/"
-        async with listening(
+        async with run_sensor(
             asking(url, {"one": "vector(1)"}, timeout_s=0.3 if said is None else 10.0)
         ) as heard:
             await heard.until(lambda: len(heard.of(SeriesSample)) == 3)
@@ -257,7 +257,7 @@ async def test_an_answer_that_trickles_is_said_and_waited_for_by_one_thread() ->
     heard_enough, done = asyncio.Event(), asyncio.Event()
     server = await asyncio.start_server(trickle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with listening(asking(url, {"one": "vector(1)"}, timeout_s=0.3)) as heard:
+    async with run_sensor(asking(url, {"one": "vector(1)"}, timeout_s=0.3)) as heard:
         await heard.until(heard.states)
         first = len(asked)
         await asyncio.sleep(0.3)
@@ -296,7 +296,7 @@ RESULTS = (
 @given(RESULTS)
 def test_any_result_is_a_finite_number_none_or_an_error_of_the_query(result: object) -> None:
     try:
-        value = number(result)
+        value = read_number(result)
     except QueryError as error:
         value, why = None, str(error)
     else:
@@ -361,7 +361,7 @@ def test_any_bytes_are_an_answer_to_each_query_or_an_error_of_the_source(
     answers.append(line + head + b"\r\n" + body if whole else body)
 
     try:
-        found = connection.ask({"one": "vector(1)", "two": "steady"}, 5.0)
+        found = connection.run({"one": "vector(1)", "two": "steady"}, 5.0)
     except SensorError as error:
         found, why = {}, str(error)
     else:

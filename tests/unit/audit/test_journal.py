@@ -273,12 +273,12 @@ def test_entries_after_a_number_are_read_from_disk(path: Path, *, reopened: bool
 async def test_a_follower_gets_every_entry_once_and_in_order(path: Path) -> None:
     journal = opened(path)
     journal.append(ENTRY)
-    heard: list[int] = []
+    received: list[int] = []
 
     async def follow(after: int | None) -> None:
         async with aclosing(cast("Any", journal.subscribe(after))) as records:
             async for record in records:
-                heard.append(record["seq"])
+                received.append(record["seq"])
                 if record["seq"] == 200:
                     return
 
@@ -290,7 +290,7 @@ async def test_a_follower_gets_every_entry_once_and_in_order(path: Path) -> None
             await asyncio.sleep(0.01)
     await asyncio.wait_for(from_the_start, 30)
 
-    assert heard == list(range(1, 201))
+    assert received == list(range(1, 201))
     assert not journal._followers
 
 

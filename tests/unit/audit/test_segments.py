@@ -114,16 +114,16 @@ def test_a_page_of_entries_spans_files(path: Path, *, reopened: bool) -> None:
 
 async def test_a_follower_gets_the_first_entries_of_a_new_file(path: Path) -> None:
     journal = written(path, 2)
-    heard: list[JournalRecord] = []
+    received: list[JournalRecord] = []
     records = journal.subscribe(0)
 
-    while len(heard) < 30:
-        if len(heard) == journal.head.seq:
+    while len(received) < 30:
+        if len(received) == journal.head.seq:
             journal.append(ENTRY)
-        heard.append(await anext(records))
+        received.append(await anext(records))
 
-    assert [record["seq"] for record in heard] == list(range(1, 31))
-    assert "audit.segment_opened" in {record["action"] for record in heard}
+    assert [record["seq"] for record in received] == list(range(1, 31))
+    assert "audit.segment_opened" in {record["action"] for record in received}
 
 
 def test_a_day_old_file_is_closed_though_it_is_small(path: Path) -> None:
@@ -418,9 +418,9 @@ def test_a_start_rejects_a_closed_file_with_a_forged_signature(path: Path, signe
     middle = closed_segments(path)[1].path
     flat = [line for lines in files.values() for line in lines]
     at = flat.index(files[middle][1])
-    anew = iter(rechain(flat, at))
+    rewritten = iter(rechain(flat, at))
     for file, lines in files.items():
-        file.write_bytes(b"".join(next(anew) for _ in lines))
+        file.write_bytes(b"".join(next(rewritten) for _ in lines))
 
     assert verify(path, keys=signer.public_keys).first_bad is not None
     with pytest.raises(JournalError, match="bad"):
@@ -462,7 +462,7 @@ def swap(lines: list[bytes], at: int) -> list[bytes]:
 
 
 def rechain(lines: list[bytes], at: int) -> list[bytes]:
-    """Edit an entry, and write all that follow anew, as who knows this code can."""
+    """Edit an entry, and write all that follow rewritten, as who knows this code can."""
     chained = lines[:at]
     for line in lines[at:]:
         record = parse(line)
@@ -596,7 +596,7 @@ def test_removed_checkpoints_are_found(path: Path, signer: Signer, at: int) -> N
     kept = [line for n, line in enumerate(lines) if n < at or b'"audit.checkpoint"' not in line]
     path.write_bytes(b"".join(rechain(kept, at)))
 
-    assert verify(path).ok  # the documented limit: chained anew, and nobody has the key to look
+    assert verify(path).ok  # the documented limit: chained rewritten, and nobody has the key to look
     found = verify(path, keys=signer.public_keys)
     assert not found.ok
     assert "were removed" in found.problem

@@ -56,7 +56,7 @@ def parsed(text: str) -> Config:
     return loader.parse(text, here=Path("/etc/trimtab"), build=built)
 
 
-def complaints(text: str) -> list[str]:
+def errors(text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parsed(text)
     return str(caught.value).splitlines()
@@ -95,13 +95,13 @@ def test_the_defaults_are_safe() -> None:
 def test_the_example_loads_and_equals_the_defaults() -> None:
     as_it_is = load(EXAMPLE)
     text = EXAMPLE.read_text(encoding="utf-8")
-    told = "\n".join(
+    uncommented = "\n".join(
         line.removeprefix("# ")
         for line in text.splitlines()
         if not line.startswith("# ") or line[2:].lstrip().startswith(("[", "{", "]")) or " = " in line[:40]
     )
 
-    with_all = loader.parse(told.replace('tokens_file = "tokens"', ""), here=EXAMPLE.parent)
+    with_all = loader.parse(uncommented.replace('tokens_file = "tokens"', ""), here=EXAMPLE.parent)
 
     assert with_all.targets[0].plan == as_it_is.targets[0].plan
     assert with_all.targets[0].cooldown_s == as_it_is.targets[0].cooldown_s
@@ -166,7 +166,7 @@ def test_reads_every_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "heard"),
+    ("tables", "expected"),
     [
         ("", {"ears": {"host": "tcp://h"}}),
         ("sensors = { ears = true }", {"ears": {"host": "tcp://h"}}),
@@ -175,13 +175,13 @@ def test_reads_every_key() -> None:
         ("sensors = { ears = false }", {}),
     ],
 )
-def test_an_engine_enables_its_own_sensors(wishes: str, heard: dict[str, object]) -> None:
-    text = f'[[targets]]\nname = "chat"\nengine = {{ kind = "x", host = "tcp://h", stop_s = 1 }}\n{wishes}'
+def test_an_engine_enables_its_own_sensors(tables: str, expected: dict[str, object]) -> None:
+    text = f'[[targets]]\nname = "chat"\nengine = {{ kind = "x", host = "tcp://h", stop_s = 1 }}\n{tables}'
 
     (target,) = loader.parse(text, here=Path("/etc/trimtab"), build=bringing).targets
 
-    usual: dict[str, object] = {"vllm_metrics": {}, "proxy_requests": {}}
-    assert {part.name: part.options for part in target.sensors} == usual | heard
+    default_sensors: dict[str, object] = {"vllm_metrics": {}, "proxy_requests": {}}
+    assert {part.name: part.options for part in target.sensors} == default_sensors | expected
 
 
 def test_paths_are_relative_to_the_file() -> None:
@@ -331,7 +331,7 @@ def test_durations_are_read(written: str, expected_s: float) -> None:
     ids=lambda value: str(value).replace("\n", " ")[:50],
 )
 def test_a_mistake_is_named_with_its_key(text: str, expected: str) -> None:
-    (said,) = complaints(SMALLEST + text)
+    (said,) = errors(SMALLEST + text)
 
     assert said.startswith(expected)
 
@@ -368,7 +368,7 @@ def test_a_mistake_is_named_with_its_key(text: str, expected: str) -> None:
 def test_a_wrong_step_is_named_with_its_number(step: str, expected: str) -> None:
     first = "{ weight = 5, requests = 1, at_least = 1, at_most = 2 }"
 
-    said = complaints(f"{SMALLEST}[targets.rollout]\nsteps = [{first}, {step}]\n")
+    said = errors(f"{SMALLEST}[targets.rollout]\nsteps = [{first}, {step}]\n")
 
     assert any(line.startswith(f"[targets.rollout] {expected}") for line in said)
 
@@ -399,14 +399,14 @@ def test_a_wrong_step_is_named_with_its_number(step: str, expected: str) -> None
     ids=lambda value: str(value)[:30],
 )
 def test_rejects_a_file_that_is_no_config_in_one_line(text: str, expected: str) -> None:
-    (said,) = complaints(text)
+    (said,) = errors(text)
 
     assert said.startswith(expected)
 
 
 def test_without_tls_the_api_listens_on_loopback_only() -> None:
     for listen in ("0.0.0.0:8090", "192.0.2.1:8090", "[::]:8090"):
-        (said,) = complaints(f"{SMALLEST}[api]\nlisten = '{listen}'\n")
+        (said,) = errors(f"{SMALLEST}[api]\nlisten = '{listen}'\n")
         assert said.startswith(f"[api] listen: {listen} is not a loopback address")
         assert "TLS" in said
     with_tls = parsed(f"{SMALLEST}[api]\nlisten = '0.0.0.0:1'\ntls_cert = 'a.pem'\ntls_key = 'a.key'\n")
@@ -444,13 +444,13 @@ def test_the_api_listens_on_one_address_or_several(written: str, found: tuple[st
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_api_table_is_named(table: str, expected: str) -> None:
-    (said,) = complaints(f"{SMALLEST}[api]\n{table}\n")
+    (said,) = errors(f"{SMALLEST}[api]\n{table}\n")
 
     assert said.startswith(expected)
 
 
 def test_every_mistake_is_named_at_once() -> None:
-    said = complaints(
+    said = errors(
         """
         [agent]
         mode = 1
@@ -483,7 +483,7 @@ def test_every_mistake_is_named_at_once() -> None:
 
 
 def test_with_several_targets_an_error_names_the_target() -> None:
-    (said,) = complaints(TWO + "[targets.slo]\nttfs = 1\n")
+    (said,) = errors(TWO + "[targets.slo]\nttfs = 1\n")
 
     assert said.startswith("[targets.slo of batch] ttfs: unknown key")
 

@@ -23,7 +23,7 @@ def parsed(text: str, here: Path = Path("/etc/trimtab")) -> Config:
     return loader.parse(TARGET + text, here=here)
 
 
-def complaints(text: str) -> list[str]:
+def errors(text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parsed(text)
     return str(caught.value).splitlines()
@@ -84,7 +84,7 @@ def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest
         ),
         (
             'kind = "slack"',
-            "[notify slack]: give one of url and url_file: a URL that is a secret belongs in a file",
+            "[notify slack]: give one of url and url_file: a secret URL belongs in a file",
         ),
         (
             'kind = "slack"\nurl = "https://a"\nchannel = "x"',
@@ -98,15 +98,13 @@ def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_what_is_wrong_is_named(text: str, said: str) -> None:
-    assert complaints(f"[[notify]]\n{text}") == [said]
+    assert errors(f"[[notify]]\n{text}") == [said]
 
 
 def test_two_of_a_kind_need_names() -> None:
     one = '[[notify]]\nkind = "slack"\nurl = "https://a"\n'
 
-    assert complaints(one * 2) == [
-        "[[notify]] name: slack is the name of 2 receivers: give each its own name"
-    ]
+    assert errors(one * 2) == ["[[notify]] name: slack is the name of 2 receivers: give each its own name"]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +120,6 @@ def test_two_of_a_kind_need_names() -> None:
     ],
 )
 def test_rejects_a_public_url_that_cannot_start_links(url: str) -> None:
-    (said,) = complaints(f'[api]\npublic_url = "{url}"')
+    (said,) = errors(f'[api]\npublic_url = "{url}"')
 
     assert said.startswith("[api] public_url: ")

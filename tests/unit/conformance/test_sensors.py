@@ -19,7 +19,7 @@ from agent.domain.errors import ConfigError
 from agent.domain.ports import Sensor
 from agent.domain.reading import Sample
 from agent.plugins.loader import build, load, names, options_of
-from tests.unit.sensors.listening import NOON, Fleet, listening
+from tests.unit.sensors.run_sensor import NOON, Fleet, run_sensor
 
 NAMES = names("sensors")
 MODULES = [module.name for module in iter_modules(sensors.__path__)]
@@ -130,7 +130,7 @@ async def test_with_nothing_to_hear_it_says_only_samples_and_can_be_cancelled(
 ) -> None:
     before = asyncio.all_tasks()
     fleet = Fleet({"chat-r0": "127.0.0.1:1"}, state_dir=tmp_path)
-    async with listening(built(name), fleet) as heard:
+    async with run_sensor(built(name), fleet) as heard:
         await asyncio.sleep(0.3)
 
     assert all(isinstance(sample, Sample) for sample in heard.samples)

@@ -16,7 +16,7 @@ import pytest
 from agent.domain.errors import ConfigError, NoticeError
 from agent.notify.rules import Notice, Notifier
 from agent.plugins.loader import build, names
-from notifiers.webhook import signature
+from notifiers.webhook import sign
 
 DOCS = Path(__file__).parents[3] / "docs" / "notifications.md"
 AT = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -70,8 +70,8 @@ def test_a_webhook_can_check_who_wrote_it_and_when(files: Path) -> None:
     assert post is not None
     assert post.url == "https://hooks.example.org/PLANTED"
     stamp = post.headers["Trimtab-Timestamp"]
-    assert post.headers["Trimtab-Signature"] == f"v1={signature('PLANTED', stamp, post.body)}"
-    assert post.headers["Trimtab-Signature"] != f"v1={signature('PLANTED', str(int(stamp) + 1), post.body)}"
+    assert post.headers["Trimtab-Signature"] == f"v1={sign('PLANTED', stamp, post.body)}"
+    assert post.headers["Trimtab-Signature"] != f"v1={sign('PLANTED', str(int(stamp) + 1), post.body)}"
     assert json.loads(post.body) == {
         "version": 1,
         "host": socket.gethostname(),
@@ -105,9 +105,9 @@ def test_what_the_documentation_says_of_checking_a_signature_works(files: Path) 
 
     genuine = []
     for body in (post.body, post.body + b" "):
-        told: dict[str, Any] = had | {"body": body}
-        exec(snippet, told)  # noqa: S102 - it is our own
-        genuine.append(told["genuine"])
+        namespace: dict[str, Any] = had | {"body": body}
+        exec(snippet, namespace)  # noqa: S102 - it is our own
+        genuine.append(namespace["genuine"])
 
     assert genuine == [True, False]
 
@@ -117,7 +117,7 @@ def test_a_signature_is_that_which_openssl_makes() -> None:
         ["openssl", "dgst", "-sha256", "-hmac", "key", "-r"], input=b"1.{}", capture_output=True, check=True
     )
 
-    assert signature("key", "1", b"{}") == made.stdout.split()[0].decode()
+    assert sign("key", "1", b"{}") == made.stdout.split()[0].decode()
 
 
 def test_slack_gets_plain_words(files: Path) -> None:

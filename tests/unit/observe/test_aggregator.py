@@ -401,11 +401,11 @@ def test_a_pulse_reports_a_restart_once() -> None:
     fold.take_pulses(second(1))
     fold.add(scrape(2))
     fold.add(scrape(3, interval_s=0))
-    (anew,) = fold.take_pulses(second(3)).values()
+    (after_restart,) = fold.take_pulses(second(3)).values()
     fold.add(scrape(4))
     (later,) = fold.take_pulses(second(4)).values()
 
-    assert (anew.restarted, anew.tokens) == (True, None)
+    assert (after_restart.restarted, after_restart.tokens) == (True, None)
     assert (later.restarted, later.tokens) == (False, 0)
 
 

@@ -55,7 +55,7 @@ def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         del sys.modules[module]
 
 
-def complaint(kind: str, name: str, options: dict[str, object], table: str = "") -> str:
+def error_text(kind: str, name: str, options: dict[str, object], table: str = "") -> str:
     with pytest.raises(ConfigError) as caught:
         loader.build(kind, name, options, table=table)
     return str(caught.value)
@@ -74,13 +74,15 @@ def test_a_plugin_is_built_with_tuples_for_lists(kind: str) -> None:
 
 
 def test_an_unknown_name_gets_the_nearest_name_or_the_list_of_all(kind: str) -> None:
-    assert complaint(kind, "shedd", {}).endswith(f"shedd: no such plugin {kind}/shedd.py; did you mean shed?")
-    assert complaint(kind, "zzz", {}).endswith("zzz.py (there are: lacks, large, odd, shed)")
+    assert error_text(kind, "shedd", {}).endswith(
+        f"shedd: no such plugin {kind}/shedd.py; did you mean shed?"
+    )
+    assert error_text(kind, "zzz", {}).endswith("zzz.py (there are: lacks, large, odd, shed)")
 
 
 @pytest.mark.parametrize("name", ["__init__", "part", "../shed", "shed.plugin", "", "a b", "os"])
 def test_only_plugins_of_the_kind_are_imported(kind: str, name: str) -> None:
-    assert "no such plugin" in complaint(kind, name, {})
+    assert "no such plugin" in error_text(kind, name, {})
 
 
 @pytest.mark.parametrize(
@@ -101,21 +103,21 @@ def test_only_plugins_of_the_kind_are_imported(kind: str, name: str) -> None:
     ids=lambda value: str(value)[:40],
 )
 def test_a_wrong_option_is_named_with_its_table(kind: str, options: dict[str, object], expected: str) -> None:
-    assert complaint(kind, "shed", options, table="t").startswith(expected)
+    assert error_text(kind, "shed", options, table="t").startswith(expected)
 
 
 def test_all_wrong_options_are_reported_at_once(kind: str) -> None:
-    lines = complaint(kind, "shed", {"ratio": "x", "names": 1, "other": 2}, table="t").splitlines()
+    lines = error_text(kind, "shed", {"ratio": "x", "names": 1, "other": 2}, table="t").splitlines()
 
     assert [line.split(":")[0] for line in lines] == ["[t] limit", "[t] names", "[t] other", "[t] ratio"]
 
 
 def test_a_missing_library_is_named(kind: str) -> None:
-    assert complaint(kind, "lacks", {}).endswith("cannot be loaded: No module named 'no_such_library'")
+    assert error_text(kind, "lacks", {}).endswith("cannot be loaded: No module named 'no_such_library'")
 
 
 def test_rejects_a_plugin_that_is_not_a_dataclass(kind: str) -> None:
-    assert "is not a dataclass" in complaint(kind, "odd", {})
+    assert "is not a dataclass" in error_text(kind, "odd", {})
 
 
 @pytest.mark.parametrize("kind", ["policies", "sensors", "actuators", "notifiers"])

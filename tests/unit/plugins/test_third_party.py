@@ -75,7 +75,7 @@ def parsed(folder: Path, policies: str = "") -> config_loader.Config:
     )
 
 
-def complaint(folder: Path, policies: str = "") -> str:
+def error_text(folder: Path, policies: str = "") -> str:
     with pytest.raises(ConfigError) as caught:
         parsed(folder, policies)
     return str(caught.value)
@@ -96,10 +96,10 @@ def test_a_policy_of_the_folder_takes_options_and_can_be_disabled(folder: Path) 
 
     assert asked.propose(a_reading(), Context(setting={}, slo=Slo()))[0].why == "hello 3"
     assert "hello" not in [part.name for part in parsed(folder, "[policies]\nhello = false").policies]
-    assert complaint(folder, "[policies.hello]\ntime = 3") == (
+    assert error_text(folder, "[policies.hello]\ntime = 3") == (
         "[policies.hello] time: unknown key; did you mean times?"
     )
-    assert complaint(folder, '[policies.hello]\ntimes = "3"') == (
+    assert error_text(folder, '[policies.hello]\ntimes = "3"') == (
         "[policies.hello] times: must be a whole number, not '3'"
     )
 
@@ -124,7 +124,7 @@ def test_an_installed_policy_is_enabled_by_its_config_table(installed: Path, fol
 def test_a_load_error_names_file_and_line(folder: Path, text: str, words: str) -> None:
     (folder / "odd.py").write_text(text)
 
-    message = complaint(folder)
+    message = error_text(folder)
 
     assert message.startswith(f"[policies.odd] odd: {folder}/odd.py cannot be loaded: {folder}/odd.py, ")
     assert words in message
@@ -143,7 +143,7 @@ def test_a_load_error_names_file_and_line(folder: Path, text: str, words: str) -
 def test_rejects_files_that_are_not_policies(folder: Path, name: str, text: str, words: str) -> None:
     (folder / f"{name}.py").write_text(text)
 
-    message = complaint(folder)
+    message = error_text(folder)
 
     assert words in message
     assert str(folder / f"{name}.py") in message
@@ -153,7 +153,7 @@ def test_rejects_a_name_shared_by_a_file_and_a_package(installed: Path, folder: 
     assert installed.exists()
     (folder / "hello.py").write_text(POLICY)
 
-    assert f"hello of {folder}/hello.py has the name of one of the package hi 1.2" in complaint(folder)
+    assert f"hello of {folder}/hello.py has the name of one of the package hi 1.2" in error_text(folder)
 
 
 def test_a_file_that_starts_with_an_underscore_is_no_policy(folder: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_file_that_starts_with_an_underscore_is_no_policy(folder: Path) -> Non
 
 
 def test_a_missing_folder_is_reported_with_its_path(tmp_path: Path) -> None:
-    assert complaint(tmp_path / "nowhere").startswith(f"[agent] policies_dir: {tmp_path}/nowhere: cannot be")
+    assert error_text(tmp_path / "nowhere").startswith(f"[agent] policies_dir: {tmp_path}/nowhere: cannot be")
 
 
 @pytest.mark.parametrize("what", [".", "hello.py"])
@@ -173,7 +173,7 @@ def test_world_writable_files_are_not_run(folder: Path, what: str) -> None:
     (folder / "hello.py").write_text(POLICY)
     (folder / what).chmod(0o777)
 
-    assert f"{folder / what}: is world-writable: chmod o-w" in complaint(folder)
+    assert f"{folder / what}: is world-writable: chmod o-w" in error_text(folder)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.timeout(300)  # seconds of arithmetic, on a machine tha
 
 @pytest.mark.parametrize("profile", [CALM, STALLS, DRIFT], ids=lambda profile: profile.name)
 def test_an_equal_green_is_never_rolled_back_as_worse(tmp_path: Path, profile: Profile) -> None:
-    told = tell(replace(CASE, profile=profile), tmp_path)
-    assert told.result in {"promoted", "undecided"}, told
+    outcome = tell(replace(CASE, profile=profile), tmp_path)
+    assert outcome.result in {"promoted", "undecided"}, outcome
 
 
 @pytest.mark.parametrize("green", BAD, ids=lambda green: green.name)
@@ -41,17 +41,17 @@ def test_a_bad_green_is_rolled_back_without_a_restart_of_blue(tmp_path: Path, gr
     smoke, parity, hold = PLAN.steps
     steps = (smoke, replace(parity, at_most_s=1800), replace(hold, at_least_s=600, at_most_s=1800))
     plan = replace(PLAN, margin=0.01, steps=steps)
-    told = tell(replace(CASE, green=slow, plan=plan), tmp_path)
-    assert told.result == "rolled_back", told
+    outcome = tell(replace(CASE, green=slow, plan=plan), tmp_path)
+    assert outcome.result == "rolled_back", outcome
     if green.faults.wrong:
-        assert "if green were another blue" in told.why
-        assert told.exposed == 0
+        assert "if green were another blue" in outcome.why
+        assert outcome.exposed == 0
         return
-    assert "green is worse" in told.why
-    assert told.exposed > told.bad_exposed > 0
-    assert told.back_s is not None
-    assert told.back_s <= 2.0
-    assert told.launches == 0
+    assert "green is worse" in outcome.why
+    assert outcome.exposed > outcome.bad_exposed > 0
+    assert outcome.back_s is not None
+    assert outcome.back_s <= 2.0
+    assert outcome.launches == 0
 
 
 def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_
             await asyncio.sleep(5.0)
             return before, during, story.state, await story.end()
 
-    before, during, after, told = in_no_time(plot())
+    before, during, after, outcome = in_no_time(plot())
     assert during.note.startswith("held: the proxy's records cannot be read")
     assert valid_s(before) <= valid_s(during) <= valid_s(before) + 3 < valid_s(after) + 3
     assert green_requests(after) > green_requests(before) > 0
-    assert (told.result, told.parked) == ("promoted", 0)
+    assert (outcome.result, outcome.parked) == ("promoted", 0)
 
 
 @pytest.mark.parametrize("weight", [50, 100])
@@ -90,11 +90,11 @@ def test_after_two_minutes_without_records_green_loses_traffic_until_they_return
             story.world.records = True
             return parked, weights, await story.end()
 
-    parked, weights, told = in_no_time(plot())
+    parked, weights, outcome = in_no_time(plot())
     assert parked.phase is Phase.CANARY
     assert weights == {BLUE: 100}
-    assert told.result in {"promoted", "undecided"}, told
-    assert told.parked == 1
+    assert outcome.result in {"promoted", "undecided"}, outcome
+    assert outcome.parked == 1
 
 
 def test_a_lasting_loss_of_records_neither_promotes_nor_blames(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_a_lasting_loss_of_records_neither_promotes_nor_blames(tmp_path: Path) -
             story.world.records = False
             return await story.end()
 
-    told = in_no_time(plot())
-    assert told.result == "undecided", told
-    assert "no verdict at 50 % within" in told.why
+    outcome = in_no_time(plot())
+    assert outcome.result == "undecided", outcome
+    assert "no verdict at 50 % within" in outcome.why
 
 
 def test_request_records_suffice_without_scrapes(tmp_path: Path) -> None:
@@ -134,13 +134,13 @@ def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight:
             await asyncio.sleep(0.2)
             return before, story.state, await story.end()
 
-    before, after, told = in_no_time(plot())
+    before, after, outcome = in_no_time(plot())
     assert before.rollout is not None
     assert after.rollout is not None
     assert after.rollout.step == before.rollout.step
     assert valid_s(before) - 10.0 <= valid_s(after) <= valid_s(before)
     assert 0 < green_requests(after) <= green_requests(before)
-    assert told.result == "promoted", told
+    assert outcome.result == "promoted", outcome
 
 
 def test_an_incident_on_both_sides_holds_the_step(tmp_path: Path) -> None:
@@ -153,17 +153,17 @@ def test_an_incident_on_both_sides_holds_the_step(tmp_path: Path) -> None:
             await story.until(lambda state: over(state) or story.world.at_s > story.world.incident_s[0] + 60)
             return story.state, await story.end()
 
-    during, told = in_no_time(plot())
+    during, outcome = in_no_time(plot())
     assert "blue has an incident of its own" in during.note
-    assert told.result in {"promoted", "undecided"}, told
-    assert told.held_s >= 60
+    assert outcome.result in {"promoted", "undecided"}, outcome
+    assert outcome.held_s >= 60
 
 
 def test_an_incident_that_began_with_blue_present_is_not_evidence_against_green_alone(tmp_path: Path) -> None:
     both = Profile(name="incident", incident_s=(60.0, 360.0), incident_errors=0.06)
-    told = tell(replace(CASE, profile=both), tmp_path)
-    assert told.result in {"promoted", "undecided"}, told
-    assert told.steps_s.get(100, 360.0) >= 360.0
+    outcome = tell(replace(CASE, profile=both), tmp_path)
+    assert outcome.result in {"promoted", "undecided"}, outcome
+    assert outcome.steps_s.get(100, 360.0) >= 360.0
 
 
 def test_a_failure_in_the_hold_step_rolls_back_to_blue_within_seconds(
@@ -171,14 +171,14 @@ def test_a_failure_in_the_hold_step_rolls_back_to_blue_within_seconds(
 ) -> None:
     late = Green(name="late", faults=Faults(), turns_in_hold_s=600.0)
     plan = replace(PLAN, steps=(*PLAN.steps[:2], replace(PLAN.steps[2], at_least_s=1800, at_most_s=7200)))
-    told = tell(replace(CASE, green=late, plan=plan), tmp_path)
-    assert (told.result, told.weight, told.launches) == ("rolled_back", 100, 0), told
-    assert told.onset_s is not None
-    assert told.onset_s - told.steps_s[100] >= 599
-    assert told.after_onset_s is not None
-    assert told.after_onset_s <= 60
-    assert told.back_s is not None
-    assert told.back_s <= 2.0
+    outcome = tell(replace(CASE, green=late, plan=plan), tmp_path)
+    assert (outcome.result, outcome.weight, outcome.launches) == ("rolled_back", 100, 0), outcome
+    assert outcome.onset_s is not None
+    assert outcome.onset_s - outcome.steps_s[100] >= 599
+    assert outcome.after_onset_s is not None
+    assert outcome.after_onset_s <= 60
+    assert outcome.back_s is not None
+    assert outcome.back_s <= 2.0
 
 
 def valid_s(state: State) -> float:

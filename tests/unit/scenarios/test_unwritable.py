@@ -98,7 +98,7 @@ class Place:
             journal.close()
 
 
-def told(record: JournalRecord) -> str:
+def describe(record: JournalRecord) -> str:
     return f"{record['action']}{' late' if 'recorded_late' in record['after'] else ''}"
 
 
@@ -165,7 +165,7 @@ def test_a_rollback_runs_at_once_and_is_recorded_when_the_disk_has_space(place: 
 
     in_no_time(story())
 
-    late = [told(record) for record in place.records() if "recorded_late" in record["after"]]
+    late = [describe(record) for record in place.records() if "recorded_late" in record["after"]]
     assert late[0] == "rollout.rolling_back late"
     assert late[-1] == "rollout.rolled_back late"
     last = place.records()[-1]

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.unit.sensors.listening import DEADLINE_S
+from tests.unit.sensors.run_sensor import DEADLINE_S
 
 SCRAPES = Path(__file__).parents[2] / "support" / "scrapes"
 PAGE = (SCRAPES / "vllm-0.32.txt").read_bytes()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.domain.errors import SensorError
-from sensors.proxy_requests.access_log import AccessRecord, OpenRequests, record_of
+from sensors.proxy_requests.access_log import AccessRecord, OpenRequests, parse_record
 
 BASE: dict[str, object] = {
     "id": "1",
@@ -23,17 +23,17 @@ BASE: dict[str, object] = {
 
 
 def attempt(number: int = 1, **changed: object) -> AccessRecord:
-    return record_of("us", {**BASE, "attempt": str(number), **changed})
+    return parse_record("us", {**BASE, "attempt": str(number), **changed})
 
 
 def end(attempts: int = 1, **changed: object) -> AccessRecord:
     said = {"attempts": attempts, "type": "DownstreamEnd", "events": True, "done": True, "tokens": 7}
-    return record_of("ds", {**BASE, **said, **changed})
+    return parse_record("ds", {**BASE, **said, **changed})
 
 
 def running(age_ms: float, **changed: object) -> AccessRecord:
     said = {"attempts": 1, "type": "DownstreamPeriodic", "duration_ms": age_ms, "ttft_us": None, "code": 0}
-    return record_of("ds", {**BASE, **said, "stream": True, **changed})
+    return parse_record("ds", {**BASE, **said, "stream": True, **changed})
 
 
 @pytest.fixture
@@ -42,22 +42,22 @@ def ledger() -> OpenRequests:
 
 
 def counts(ledger: OpenRequests, now_s: float = 0.0) -> Counter[tuple[str, str]]:
-    return Counter((request.server, request.outcome) for request in ledger.fetch(now_s))
+    return Counter((request.server, request.outcome) for request in ledger.take_decided(now_s))
 
 
 def test_the_attempt_brings_the_times_and_the_request_the_tokens(ledger: OpenRequests) -> None:
-    ledger.take(attempt(), 0.0)
-    ledger.take(end(duration_ms=1600), 0.1)
+    ledger.add(attempt(), 0.0)
+    ledger.add(end(duration_ms=1600), 0.1)
 
-    (request,) = ledger.fetch(0.2)
+    (request,) = ledger.take_decided(0.2)
 
     assert (request.server, request.outcome, request.status) == ("blue", "ok", 200)
     assert (request.ttft_s, request.duration_s, request.tokens) == (0.25, 1.5, 7)
-    assert ledger.fetch(9.0) == ()
+    assert ledger.take_decided(9.0) == ()
 
 
 def test_a_failure_is_said_before_its_retry_ends(ledger: OpenRequests) -> None:
-    ledger.take(attempt(1, server="green", code=503), 0.0)
+    ledger.add(attempt(1, server="green", code=503), 0.0)
 
     assert counts(ledger) == {("green", "failed"): 1}
 
@@ -96,7 +96,7 @@ def test_each_way_a_request_can_go_has_its_outcome(
     ledger: OpenRequests, records: list[AccessRecord], outcomes: set[str]
 ) -> None:
     for record in records:
-        ledger.take(record, 0.0)
+        ledger.add(record, 0.0)
 
     assert {outcome for _, outcome in counts(ledger)} == outcomes
 
@@ -112,10 +112,10 @@ def test_the_order_in_which_the_two_logs_arrive_does_not_matter(seed: int, picke
     )
     records = [record for story in stories for record in story]
     for record in records:
-        ordered.take(record, 0.0)
+        ordered.add(record, 0.0)
     Random(seed).shuffle(records)  # noqa: S311  not a secret
     for record in records:
-        shuffled.take(record, 0.0)
+        shuffled.add(record, 0.0)
 
     assert counts(shuffled) == counts(ordered)
 
@@ -149,42 +149,42 @@ def test_whatever_the_fields_hold_is_counted_or_refused(said: list[tuple[str, di
     ledger = OpenRequests(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
     for tag, fields in said:
         with suppress(SensorError):
-            ledger.take(record_of(tag, fields), 0.0)
+            ledger.add(parse_record(tag, fields), 0.0)
 
-    for request in ledger.fetch(1000.0):
+    for request in ledger.take_decided(1000.0):
         assert 0 <= request.duration_s < inf
         assert 0 <= (request.ttft_s or 0.0) < inf
 
 
 def test_a_lost_end_costs_the_tokens_only_and_a_late_one_is_not_counted(ledger: OpenRequests) -> None:
-    ledger.take(attempt(), 0.0)
+    ledger.add(attempt(), 0.0)
     early, late = counts(ledger, 5.0), counts(ledger, 20.0)
-    ledger.take(end(), 30.0)
+    ledger.add(end(), 30.0)
 
     assert (early, late) == (Counter(), {("blue", "ok"): 1})
     assert counts(ledger, 40.0) == Counter()
 
 
 def test_a_lost_attempt_is_made_good_by_the_end(ledger: OpenRequests) -> None:
-    ledger.take(end(2, server="blue", code=503, done=False), 0.0)
+    ledger.add(end(2, server="blue", code=503, done=False), 0.0)
     early, late = counts(ledger, 1.0), counts(ledger, 5.0)
-    ledger.take(attempt(2, code=503), 6.0)
+    ledger.add(attempt(2, code=503), 6.0)
 
     assert (early, late) == (Counter(), {("blue", "failed"): 1})
     assert counts(ledger, 20.0) == Counter()
 
 
 def test_a_request_that_met_no_server_counts_for_none(ledger: OpenRequests) -> None:
-    ledger.take(end(0, server=None, code=404, flags="NR", done=False), 0.0)
+    ledger.add(end(0, server=None, code=404, flags="NR", done=False), 0.0)
 
     assert counts(ledger, 60.0) == Counter()
 
 
 def test_what_is_remembered_is_forgotten_in_time(ledger: OpenRequests) -> None:
     for number in range(100):
-        ledger.take(attempt(id=str(number)), 0.0)
-    ledger.fetch(20.0)
-    ledger.fetch(1000.0)
+        ledger.add(attempt(id=str(number)), 0.0)
+    ledger.take_decided(20.0)
+    ledger.take_decided(1000.0)
 
     assert not ledger._open
 
@@ -201,6 +201,6 @@ def test_what_is_remembered_is_forgotten_in_time(ledger: OpenRequests) -> None:
     ],
     ids=str,
 )
-def test_a_record_that_is_not_ours_is_an_error_of_the_source(tag: str, changed: dict[str, object]) -> None:
-    with pytest.raises(SensorError, match="not ours"):
-        record_of(tag, {**BASE, "attempt": 1, **changed})
+def test_a_record_of_another_format_is_an_error_of_the_source(tag: str, changed: dict[str, object]) -> None:
+    with pytest.raises(SensorError, match="of another format"):
+        parse_record(tag, {**BASE, "attempt": 1, **changed})

@@ -18,7 +18,7 @@ from docker_engine.parse import ContainerEvent, event_of, summaries_of
 from sensors.docker_events.listing import ACTIONS as FOLLOWED
 from sensors.docker_events.listing import ContainerListing, open_stream
 from sensors.docker_events.registry import ContainerRegistry
-from tests.unit.sensors.listening import NOON, Fleet
+from tests.unit.sensors.run_sensor import NOON, Fleet
 
 TEXTS = st.text(max_size=8) | st.sampled_from(
     ["c1", "lab", "127.0.0.1", "trimtab.target", "container", "/vllm"]

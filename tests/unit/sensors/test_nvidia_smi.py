@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from agent.domain.errors import SensorError
 from agent.domain.reading import Gpu, GpuSample
-from sensors.nvidia_smi.csv_rows import FIELDS, fewer_fields, gpu_of
-from sensors.nvidia_smi.plugin import NvidiaSmi, _Rows
-from tests.unit.sensors.listening import NOON, Heard, listening
+from sensors.nvidia_smi.csv_rows import FIELDS, parse_gpu, retry_fields
+from sensors.nvidia_smi.plugin import NvidiaSmi, _RowReader
+from tests.unit.sensors.run_sensor import NOON, ReceivedSamples, run_sensor
 
 H200 = "0, GPU-0a, 100, 32362, 614, 143771, 627.40, 52, 0x0000000000000004, Disabled, NVIDIA H200"
 SECOND = "1, GPU-0b, 3, 0, 614, 143771, 77.71, 28, 0x0000000000000001, Disabled, NVIDIA H200"
@@ -47,10 +47,10 @@ def every_tick(*rows: str) -> str:
     return f"while :; do printf '%s\\n' {quoted}; sleep 0.2; done"
 
 
-async def heard_from(sensor: NvidiaSmi, seen: Callable[[Heard], object]) -> Heard:
-    async with listening(sensor) as heard:
-        await heard.until(lambda: seen(heard))
-    return heard
+async def collect_until(sensor: NvidiaSmi, seen: Callable[[ReceivedSamples], object]) -> ReceivedSamples:
+    async with run_sensor(sensor) as received:
+        await received.until(lambda: seen(received))
+    return received
 
 
 def quick(command: str, *, stalled_after_s: float = 20.0) -> NvidiaSmi:
@@ -58,10 +58,12 @@ def quick(command: str, *, stalled_after_s: float = 20.0) -> NvidiaSmi:
 
 
 async def test_a_row_becomes_a_gpu_with_what_the_driver_reserves_counted_as_used(tmp_path: Path) -> None:
-    heard = await heard_from(quick(stub(tmp_path, every_tick(H200))), lambda h: len(h.of(GpuSample)) >= 2)
+    received = await collect_until(
+        quick(stub(tmp_path, every_tick(H200))), lambda h: len(h.of(GpuSample)) >= 2
+    )
 
-    assert heard.states() == []
-    assert heard.of(GpuSample)[0] == GpuSample(
+    assert received.states() == []
+    assert received.of(GpuSample)[0] == GpuSample(
         at=NOON,
         gpus=(
             Gpu(
@@ -81,23 +83,23 @@ async def test_a_row_becomes_a_gpu_with_what_the_driver_reserves_counted_as_used
 
 
 async def test_the_rows_of_one_tick_become_one_sample(tmp_path: Path) -> None:
-    heard = await heard_from(
+    received = await collect_until(
         quick(stub(tmp_path, every_tick(H200, SECOND))), lambda h: len(h.of(GpuSample)) >= 3
     )
 
-    assert [[gpu.uuid for gpu in sample.gpus] for sample in heard.of(GpuSample)[:3]] == [
+    assert [[gpu.uuid for gpu in sample.gpus] for sample in received.of(GpuSample)[:3]] == [
         ["GPU-0a", "GPU-0b"]
     ] * 3
 
 
 async def test_one_child_is_asked_for_every_field_at_the_configured_pace(tmp_path: Path) -> None:
-    await heard_from(quick(stub(tmp_path, every_tick(H200))), lambda h: len(h.of(GpuSample)) >= 3)
+    await collect_until(quick(stub(tmp_path, every_tick(H200))), lambda h: len(h.of(GpuSample)) >= 3)
 
     assert starts(tmp_path) == [f"--query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits --loop-ms=200"]
 
 
 def test_a_gpu_in_mig_mode_has_no_utilization() -> None:
-    gpu = gpu_of(SLICED, FIELDS)
+    gpu = parse_gpu(SLICED, FIELDS)
 
     assert gpu.mig
     assert gpu.utilization is None
@@ -111,11 +113,11 @@ def test_a_gpu_in_mig_mode_has_no_utilization() -> None:
 def test_what_the_driver_does_not_say_is_none_and_never_zero(cell: str) -> None:
     row = ", ".join(["3", "GPU-3", *[cell] * 8, "NVIDIA L40S"])
 
-    assert gpu_of(row, FIELDS) == Gpu(index=3, uuid="GPU-3", name="NVIDIA L40S")
+    assert parse_gpu(row, FIELDS) == Gpu(index=3, uuid="GPU-3", name="NVIDIA L40S")
 
 
 def test_a_name_may_have_a_comma() -> None:
-    assert gpu_of(H200.replace("NVIDIA H200", "NVIDIA H200, 141 GB"), FIELDS).name == "NVIDIA H200, 141 GB"
+    assert parse_gpu(H200.replace("NVIDIA H200", "NVIDIA H200, 141 GB"), FIELDS).name == "NVIDIA H200, 141 GB"
 
 
 @pytest.mark.parametrize(
@@ -132,25 +134,25 @@ def test_a_name_may_have_a_comma() -> None:
 )
 def test_a_row_that_is_none_is_refused(row: str) -> None:
     with pytest.raises(SensorError):
-        gpu_of(row, FIELDS)
+        parse_gpu(row, FIELDS)
 
 
 @pytest.mark.parametrize("cell", ["nan", "inf", "-1", "1e300", "9" * 400])
 def test_an_impossible_number_is_none(cell: str) -> None:
-    assert gpu_of(H200.replace("627.40", cell), FIELDS).power_w is None
-    assert gpu_of(H200.replace(" 100,", f" {cell},"), FIELDS).utilization is None
-    assert gpu_of(H200.replace("32362", cell), FIELDS).memory_used_mib is None
+    assert parse_gpu(H200.replace("627.40", cell), FIELDS).power_w is None
+    assert parse_gpu(H200.replace(" 100,", f" {cell},"), FIELDS).utilization is None
+    assert parse_gpu(H200.replace("32362", cell), FIELDS).memory_used_mib is None
 
 
 @pytest.mark.parametrize("cell", ["-0x4", "0x" + "f" * 17])
 def test_a_mask_of_other_than_64_bits_is_none(cell: str) -> None:
-    assert gpu_of(H200.replace("0x0000000000000004", cell), FIELDS).throttle_reasons is None
+    assert parse_gpu(H200.replace("0x0000000000000004", cell), FIELDS).throttle_reasons is None
 
 
 @pytest.mark.parametrize("cell", ["-1", "256", "1_0", "9" * 5000, "\u0661"])
 def test_a_row_of_a_gpu_that_no_host_has_is_refused(cell: str) -> None:
     with pytest.raises(SensorError):
-        gpu_of(H200.replace("0, GPU", f"{cell}, GPU", 1), FIELDS)
+        parse_gpu(H200.replace("0, GPU", f"{cell}, GPU", 1), FIELDS)
 
 
 CELLS = (
@@ -168,7 +170,7 @@ ROWS = st.text() | st.tuples(*(CELLS | st.just(cell) for cell in GOOD)).map(", "
 @given(ROWS)
 def test_any_row_is_a_gpu_with_possible_numbers_or_is_refused(row: str) -> None:
     try:
-        gpu = gpu_of(row, FIELDS)
+        gpu = parse_gpu(row, FIELDS)
     except SensorError:
         return
 
@@ -186,10 +188,10 @@ def test_any_bytes_end_as_rows_or_as_an_error_of_the_source(printed: list[bytes]
         stream = asyncio.StreamReader()
         stream.feed_data(b"\n".join(printed))
         stream.feed_eof()
-        rows = _Rows(stream, FIELDS, ticks.append)
+        rows = _RowReader(stream, FIELDS, ticks.append)
         with suppress(SensorError):
             await rows.read(quiet_s=1.0, stalled_after_s=1.0)
-        assert len(rows.said) <= 300
+        assert len(rows.unreadable_text) <= 300
 
     ticks: list[tuple[Gpu, ...]] = []
     asyncio.run(read())
@@ -198,24 +200,24 @@ def test_any_bytes_end_as_rows_or_as_an_error_of_the_source(printed: list[bytes]
 
 
 def test_a_refused_field_is_asked_for_by_its_older_name_and_then_not_at_all() -> None:
-    older = fewer_fields(FIELDS, 'Field "clocks_event_reasons.active" is not a valid field to query.')
+    older = retry_fields(FIELDS, 'Field "clocks_event_reasons.active" is not a valid field to query.')
     assert older is not None
-    oldest = fewer_fields(older, 'Field "clocks_throttle_reasons.active" is not a valid field to query.')
+    oldest = retry_fields(older, 'Field "clocks_throttle_reasons.active" is not a valid field to query.')
 
     assert len(older) == len(FIELDS)
     assert "clocks_throttle_reasons.active" in older
     assert oldest == tuple(name for name in FIELDS if name != "clocks_event_reasons.active")
-    assert fewer_fields(FIELDS, 'Field "uuid" is not a valid field to query.') is None
+    assert retry_fields(FIELDS, 'Field "uuid" is not a valid field to query.') is None
 
 
 async def test_an_older_driver_is_asked_for_the_older_name(tmp_path: Path) -> None:
     refusal = 'echo "Field \\"clocks_event_reasons.active\\" is not a valid field to query."; exit 2'
     command = stub(tmp_path, f'case "$1" in *event_reasons*) {refusal};; esac\n{every_tick(H200)}')
 
-    heard = await heard_from(quick(command), lambda h: bool(h.of(GpuSample)))
+    received = await collect_until(quick(command), lambda h: bool(h.of(GpuSample)))
 
-    assert heard.states() == []
-    assert heard.of(GpuSample)[0].gpus[0].throttle_reasons == 4
+    assert received.states() == []
+    assert received.of(GpuSample)[0].gpus[0].throttle_reasons == 4
 
 
 @pytest.mark.parametrize(
@@ -232,22 +234,22 @@ async def test_an_older_driver_is_asked_for_the_older_name(tmp_path: Path) -> No
 async def test_a_child_that_ends_is_named_once_and_tried_again(tmp_path: Path, script: str, why: str) -> None:
     command = stub(tmp_path, f"[ $starts -gt 3 ] || {{ {script}; }}\n{every_tick(H200)}")
 
-    heard = await heard_from(quick(command), lambda h: len(h.states()) > 1 and len(h.of(GpuSample)) > 2)
+    received = await collect_until(quick(command), lambda h: len(h.states()) > 1 and len(h.of(GpuSample)) > 2)
 
     assert len(starts(tmp_path)) == 4
-    assert [state.available for state in heard.states()][-2:] == [False, True]
-    assert why in heard.states()[0].why
-    assert {state.source for state in heard.states()} == {"nvidia_smi"}
+    assert [state.available for state in received.states()][-2:] == [False, True]
+    assert why in received.states()[0].why
+    assert {state.source for state in received.states()} == {"nvidia_smi"}
 
 
 async def test_a_hung_child_is_killed_with_all_its_children_and_started_again(tmp_path: Path) -> None:
     hang = f"echo $$ > '{tmp_path}/hung'; sleep 600 & echo $! > '{tmp_path}/grandchild'; wait"
     command = stub(tmp_path, f"[ $starts -gt 1 ] || {{ {hang}; }}\n{every_tick(H200)}")
 
-    heard = await heard_from(quick(command, stalled_after_s=1.0), lambda h: bool(h.of(GpuSample)))
+    received = await collect_until(quick(command, stalled_after_s=1.0), lambda h: bool(h.of(GpuSample)))
 
-    assert [state.available for state in heard.states()] == [False, True]
-    assert "no readable row for 1 s, killed" in heard.states()[0].why
+    assert [state.available for state in received.states()] == [False, True]
+    assert "no readable row for 1 s, killed" in received.states()[0].why
     for name in ("hung", "grandchild"):
         assert not runs(int((tmp_path / name).read_text()))
 
@@ -257,9 +259,9 @@ async def test_no_second_child_is_started_while_the_first_lives_on(tmp_path: Pat
     two = f"grep -q sleep /proc/$(cat '{tmp_path}/straggler')/cmdline && touch '{tmp_path}/two'"
     command = stub(tmp_path, f"[ $starts -gt 1 ] || {{ {outlives}; }}\n{two}\n{every_tick(H200)}")
 
-    heard = await heard_from(quick(command, stalled_after_s=0.5), lambda h: bool(h.of(GpuSample)))
+    received = await collect_until(quick(command, stalled_after_s=0.5), lambda h: bool(h.of(GpuSample)))
 
-    assert [state.available for state in heard.states()] == [False, True]
+    assert [state.available for state in received.states()] == [False, True]
     assert not (tmp_path / "two").exists()
 
 
@@ -279,29 +281,29 @@ def runs(pid: int) -> bool:
 async def test_garbage_is_said_and_the_child_is_started_again(tmp_path: Path, garbage: str) -> None:
     command = stub(tmp_path, f"[ $starts -gt 2 ] || {{ {garbage}; }}\n{every_tick(H200)}")
 
-    heard = await heard_from(quick(command, stalled_after_s=1.0), lambda h: bool(h.of(GpuSample)))
+    received = await collect_until(quick(command, stalled_after_s=1.0), lambda h: bool(h.of(GpuSample)))
 
-    assert [state.available for state in heard.states()] == [False, True]
+    assert [state.available for state in received.states()] == [False, True]
 
 
 async def test_one_unreadable_row_costs_only_itself(tmp_path: Path) -> None:
     command = stub(tmp_path, every_tick(H200, "1, GPU-0b, torn", SECOND.replace("1,", "2,", 1)))
 
-    heard = await heard_from(quick(command), lambda h: len(h.of(GpuSample)) >= 2)
+    received = await collect_until(quick(command), lambda h: len(h.of(GpuSample)) >= 2)
 
-    assert heard.states() == []
-    assert [gpu.index for gpu in heard.of(GpuSample)[0].gpus] == [0, 2]
+    assert received.states() == []
+    assert [gpu.index for gpu in received.of(GpuSample)[0].gpus] == [0, 2]
 
 
 async def test_a_command_that_is_not_there_is_said_once_and_found_when_it_appears(tmp_path: Path) -> None:
-    async with listening(quick(str(tmp_path / "nvidia-smi"))) as heard:
-        await heard.until(heard.states)
+    async with run_sensor(quick(str(tmp_path / "nvidia-smi"))) as received:
+        await received.until(received.states)
         await asyncio.sleep(0.3)
         stub(tmp_path, every_tick(H200))
-        await heard.until(lambda: heard.of(GpuSample))
+        await received.until(lambda: received.of(GpuSample))
 
-    assert [state.available for state in heard.states()] == [False, True]
-    assert "cannot be started: No such file or directory" in heard.states()[0].why
+    assert [state.available for state in received.states()] == [False, True]
+    assert "cannot be started: No such file or directory" in received.states()[0].why
 
 
 async def test_a_file_that_is_no_program_is_said(tmp_path: Path) -> None:
@@ -309,15 +311,15 @@ async def test_a_file_that_is_no_program_is_said(tmp_path: Path) -> None:
     command.write_bytes(os.urandom(64))
     command.chmod(0o700)
 
-    heard = await heard_from(quick(str(command)), lambda h: bool(h.states()))
+    received = await collect_until(quick(str(command)), lambda h: bool(h.states()))
 
-    assert "cannot be started" in heard.states()[0].why
+    assert "cannot be started" in received.states()[0].why
 
 
 async def test_cancelling_leaves_no_child(tmp_path: Path) -> None:
     command = stub(tmp_path, f"echo $$ > '{tmp_path}/pid'\n{every_tick(H200)}")
 
-    await heard_from(quick(command), lambda h: bool(h.of(GpuSample)))
+    await collect_until(quick(command), lambda h: bool(h.of(GpuSample)))
 
     assert not runs(int((tmp_path / "pid").read_text()))
 

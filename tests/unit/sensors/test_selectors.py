@@ -1,6 +1,6 @@
 import pytest
 
-from sensors.prometheus.selectors import Selector, age_query, selectors
+from sensors.prometheus.selectors import Selector, build_age_query, find_selectors
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ from sensors.prometheus.selectors import Selector, age_query, selectors
     ],
 )
 def test_what_an_expression_reads(promql: str, expected: list[tuple[str, str | None]]) -> None:
-    assert selectors(promql) == tuple(Selector(*one) for one in expected)
+    assert find_selectors(promql) == tuple(Selector(*one) for one in expected)
 
 
 @pytest.mark.parametrize("junk", ["{", "a{", "a[", ")((", "by(", "'", "a{b='", "\x00", "[]", "sum by"])
 def test_what_is_no_expression_does_no_harm(junk: str) -> None:
-    age_query(junk)
+    build_age_query(junk)
 
 
 def test_an_expression_that_reads_nothing_has_no_age() -> None:
-    assert age_query("vector(1)") is None
+    assert build_age_query("vector(1)") is None

@@ -5,7 +5,6 @@ import pytest
 
 from agent.domain.reading import EngineSample
 from sensors.vllm_metrics.plugin import VllmMetrics
-from tests.unit.sensors.listening import Fleet, listening
 from tests.unit.sensors.pages import (
     DISABLED_LOG_STATS,
     LATER,
@@ -15,19 +14,20 @@ from tests.unit.sensors.pages import (
     page_server,
     with_values,
 )
+from tests.unit.sensors.run_sensor import Fleet, run_sensor
 
 QUICK = VllmMetrics(every_s=0.02, timeout_s=20.0)
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 async def test_a_server_is_scraped_again_and_again() -> None:
-    async with page_server() as pages, listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
-        await heard.until(lambda: len(heard.of(EngineSample)) > 2)
+    async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
+        await received.until(lambda: len(received.of(EngineSample)) > 2)
         pages.says(LATER)
-        await heard.until(lambda: any(one.prompt_tokens for one in heard.of(EngineSample)))
+        await received.until(lambda: any(one.prompt_tokens for one in received.of(EngineSample)))
 
-    samples = heard.of(EngineSample)
-    assert heard.states() == []
+    samples = received.of(EngineSample)
+    assert received.states() == []
     assert {one.server for one in samples} == {"chat-r0"}
     assert samples[0].interval_s == 0.0
     assert all(one.interval_s > 0 for one in samples[1:])
@@ -38,34 +38,34 @@ async def test_servers_come_and_go() -> None:
     async with AsyncExitStack() as stack:
         blue, green = [await stack.enter_async_context(page_server()) for _ in range(2)]
         fleet = Fleet({"blue": blue.address})
-        heard = await stack.enter_async_context(listening(QUICK, fleet))
-        await heard.next(EngineSample)
+        received = await stack.enter_async_context(run_sensor(QUICK, fleet))
+        await received.next(EngineSample)
         fleet.addresses["green"] = green.address
-        await heard.until(lambda: any(one.server == "green" for one in heard.of(EngineSample)))
+        await received.until(lambda: any(one.server == "green" for one in received.of(EngineSample)))
         del fleet.addresses["blue"]
         await asyncio.sleep(0.2)
         asked = blue.asked["/metrics"]
         for _ in range(5):
-            await heard.next(EngineSample)
+            await received.next(EngineSample)
 
         assert blue.asked["/metrics"] == asked
-        assert heard.states() == []
+        assert received.states() == []
 
 
 async def test_a_server_without_an_address_is_left_alone() -> None:
-    async with listening(QUICK, Fleet({"chat-r1": ""})) as heard:
+    async with run_sensor(QUICK, Fleet({"chat-r1": ""})) as received:
         await asyncio.sleep(0.1)
 
-    assert heard.samples == []
+    assert received.samples == []
 
 
 async def test_the_version_is_asked_once_for_each_process() -> None:
-    async with page_server() as pages, listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
-        await heard.until(lambda: len(heard.of(EngineSample)) > 3)
-        first = (heard.of(EngineSample)[-1].facts["version"], pages.asked["/version"])
+    async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
+        await received.until(lambda: len(received.of(EngineSample)) > 3)
+        first = (received.of(EngineSample)[-1].facts["version"], pages.asked["/version"])
         pages.says(with_values(PAGE, process_start_time_seconds=1.9e9), b'{"version":"0.33.0"}')
-        await heard.until(lambda: heard.of(EngineSample)[-1].facts["version"] == "0.33.0")
-        await heard.next(EngineSample)
+        await received.until(lambda: received.of(EngineSample)[-1].facts["version"] == "0.33.0")
+        await received.next(EngineSample)
 
     assert first == ("0.32.0", 1)
     assert pages.asked["/version"] == 2
@@ -86,12 +86,12 @@ async def test_the_version_is_asked_once_for_each_process() -> None:
 async def test_a_server_that_does_not_tell_its_version_is_asked_once(said: bytes) -> None:
     async with page_server() as pages:
         pages.answers["/version"] = said
-        async with listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
-            await heard.until(lambda: len(heard.of(EngineSample)) > 3)
+        async with run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
+            await received.until(lambda: len(received.of(EngineSample)) > 3)
 
     assert pages.asked["/version"] == 1
-    assert "version" not in heard.of(EngineSample)[-1].facts
-    assert heard.states() == []
+    assert "version" not in received.of(EngineSample)[-1].facts
+    assert received.states() == []
 
 
 BAD = {
@@ -120,30 +120,32 @@ BAD = {
 @pytest.mark.parametrize("kind", BAD)
 async def test_a_bad_answer_is_said_once_and_so_is_the_return(kind: str) -> None:
     said, why = BAD[kind]
-    async with page_server() as pages, listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
-        await heard.next(EngineSample)
+    async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
+        await received.next(EngineSample)
         pages.answers["/metrics"] = said
-        await heard.until(heard.states)
-        asked, scraped = pages.asked["/metrics"], len(heard.of(EngineSample))
+        await received.until(received.states)
+        asked, scraped = pages.asked["/metrics"], len(received.of(EngineSample))
         await pages.until_asked("/metrics", asked + 3)
         if kind != "lines lost":  # a page of fewer series is believed when it stays like that
-            assert len(heard.of(EngineSample)) == scraped
+            assert len(received.of(EngineSample)) == scraped
         pages.says(LATER)
-        await heard.until(lambda: heard.samples[-1] in heard.of(EngineSample) and len(heard.states()) > 1)
+        await received.until(
+            lambda: received.samples[-1] in received.of(EngineSample) and len(received.states()) > 1
+        )
 
-    assert [state.available for state in heard.states()] == [False, True]
-    assert {state.source for state in heard.states()} == {"vllm_metrics chat-r0"}
-    assert why in heard.states()[0].why
-    assert all(one.prompt_tokens in {0.0, 9.0} for one in heard.of(EngineSample))
+    assert [state.available for state in received.states()] == [False, True]
+    assert {state.source for state in received.states()} == {"vllm_metrics chat-r0"}
+    assert why in received.states()[0].why
+    assert all(one.prompt_tokens in {0.0, 9.0} for one in received.of(EngineSample))
 
 
 async def test_what_was_missed_while_a_page_was_unreadable_is_counted_after_it() -> None:
-    async with page_server() as pages, listening(QUICK, Fleet({"chat-r0": pages.address})) as heard:
-        await heard.next(EngineSample)
+    async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
+        await received.next(EngineSample)
         pages.answers["/metrics"] = answer(LATER[:-20])
-        await heard.until(heard.states)
+        await received.until(received.states)
         pages.says(LATER)
-        one = await heard.next(EngineSample)
+        one = await received.next(EngineSample)
 
     assert (one.prompt_tokens, one.generation_tokens) == (9.0, 1500.0)
     assert one.interval_s > 0.02
@@ -153,14 +155,16 @@ async def test_a_server_that_hangs_holds_up_nobody() -> None:
     quick = VllmMetrics(every_s=0.02, timeout_s=0.5)
     async with page_server() as well, page_server() as hung:
         hung.answers["/metrics"] = None
-        async with listening(quick, Fleet({"hung": hung.address, "well": well.address})) as heard:
-            await heard.until(lambda: any(state.source == "vllm_metrics hung" for state in heard.states()))
-            before = len(heard.of(EngineSample))
-            await heard.until(lambda: len(heard.of(EngineSample)) > before + 5)
+        async with run_sensor(quick, Fleet({"hung": hung.address, "well": well.address})) as received:
+            await received.until(
+                lambda: any(state.source == "vllm_metrics hung" for state in received.states())
+            )
+            before = len(received.of(EngineSample))
+            await received.until(lambda: len(received.of(EngineSample)) > before + 5)
             hung.says(PAGE)
-            await heard.until(lambda: any(one.server == "hung" for one in heard.of(EngineSample)))
+            await received.until(lambda: any(one.server == "hung" for one in received.of(EngineSample)))
 
-    of_hung = [state for state in heard.states() if state.source == "vllm_metrics hung"]
+    of_hung = [state for state in received.states() if state.source == "vllm_metrics hung"]
     assert [state.available for state in of_hung] == [False, True]
     assert "in time" in of_hung[0].why
 
@@ -169,16 +173,16 @@ async def test_a_version_that_hangs_is_given_up() -> None:
     async with page_server() as pages:
         pages.answers["/version"] = None
         fleet = Fleet({"chat-r0": pages.address})
-        async with listening(VllmMetrics(every_s=0.02, timeout_s=0.3), fleet) as heard:
-            await heard.until(lambda: len(heard.of(EngineSample)) > 5)
+        async with run_sensor(VllmMetrics(every_s=0.02, timeout_s=0.3), fleet) as received:
+            await received.until(lambda: len(received.of(EngineSample)) > 5)
 
     assert pages.asked["/version"] == 3
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "no such host:80", "[::1"])
 async def test_an_address_where_nothing_listens_is_said_once(address: str) -> None:
-    async with listening(QUICK, Fleet({"chat-r0": address})) as heard:
-        await heard.until(heard.states)
+    async with run_sensor(QUICK, Fleet({"chat-r0": address})) as received:
+        await received.until(received.states)
         await asyncio.sleep(0.2)
 
-    assert [state.available for state in heard.states()] == [False]
+    assert [state.available for state in received.states()] == [False]

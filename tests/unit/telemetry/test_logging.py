@@ -80,13 +80,13 @@ def test_journald_gets_each_key_as_a_field(tmp_path: Path, monkeypatch: pytest.M
         with structlog.contextvars.bound_contextvars(target="chat", rollout="chat-o3"):
             structlog.get_logger("trimtab").warning("effect failed", why="two\nlines --api-key PLANTED")
         said = socket_.recv(65536)
-        told = stderr.seek(0) or stderr.read()
+        line = stderr.seek(0) or stderr.read()
 
     assert b"\nPRIORITY=4\n" in said
     assert b"\nTRIMTAB_TARGET=chat\n" in said
     assert b"\nTRIMTAB_ROLLOUT=chat-o3\n" in said
     assert b"TRIMTAB_WHY\n" + (23).to_bytes(8, "little") + b"two\nlines --api-key ***\n" in said
-    assert told == ""
+    assert line == ""
 
 
 def test_a_record_that_journald_refuses_goes_to_stderr(
@@ -96,9 +96,9 @@ def test_a_record_that_journald_refuses_goes_to_stderr(
         (tmp_path / "journal").unlink()
         structlog.get_logger("trimtab").error("launched", target="chat")
         stderr.seek(0)
-        told = json.load(stderr)
+        line = json.load(stderr)
 
-    assert (told["event"], told["target"], told["level"]) == ("launched", "chat", "error")
+    assert (line["event"], line["target"], line["level"]) == ("launched", "chat", "error")
 
 
 def test_a_person_gets_lines() -> None:

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from agent.domain.reading import EngineSample
 from agent.observe.engine_sample import sample
-from tests.unit.sensors.listening import NOON
 from tests.unit.sensors.pages import (
     DISABLED_LOG_STATS,
     LATER,
@@ -17,6 +16,7 @@ from tests.unit.sensors.pages import (
     with_values,
     without,
 )
+from tests.unit.sensors.run_sensor import NOON
 from vllm_facts.errors import MetricsPageError
 from vllm_facts.metrics.totals import PageTotals, totals
 

@@ -33,7 +33,7 @@ class Fleet:
 
 
 @dataclass
-class Heard:
+class ReceivedSamples:
     """Everything that was emitted, in order."""
 
     samples: list[Sample] = field(default_factory=list)
@@ -65,14 +65,14 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(sensor: Sensor, fleet: Fleet | None = None) -> AsyncIterator[Heard]:
+async def run_sensor(sensor: Sensor, fleet: Fleet | None = None) -> AsyncIterator[ReceivedSamples]:
     """Run the sensor; a sensor that dies lets the test fail."""
-    heard = Heard()
-    running = asyncio.create_task(sensor.run(fleet or Fleet(), heard, lambda: NOON))
-    running.add_done_callback(lambda _: heard.news.set())
-    heard.running = running
+    received = ReceivedSamples()
+    running = asyncio.create_task(sensor.run(fleet or Fleet(), received, lambda: NOON))
+    running.add_done_callback(lambda _: received.news.set())
+    received.running = running
     try:
-        yield heard
+        yield received
         assert not running.done(), running
     finally:
         running.cancel()
