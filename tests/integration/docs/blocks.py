@@ -1,4 +1,4 @@
-"""The fenced blocks of the pages, and the simple commands in those of `sh`."""
+"""The fenced blocks of the pages, and the simple commands in `sh` blocks."""
 
 import re
 import shlex
@@ -42,9 +42,9 @@ def _where(page: Path, text: str, at: int) -> str:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of each simple command, without `sudo`, `export`, assignments and `>`; those of $(…) too.
+    """The words of each simple command, also inside $(…), without `sudo`, `export`, assignments and `>`.
 
-    ValueError: a quote is not closed.
+    ValueError if a quote is not closed.
     """
     for line in re.sub(r"\\\n", " ", text).splitlines():
         words: list[str] = []

@@ -20,11 +20,11 @@ from tests.integration.docs.meanings import MEANINGS, OPTIONS
 HEAD = """\
 # Config
 
-Every key of the config file. What is not written has its default. A duration is `"500ms"`, `"30s"`, `"10m"`,
-`"1h"`, `"2d"`, or a number of seconds, at most 366 d. `examples/trimtab.toml` and `examples/docker.toml` are
-files to start from; `trimtab check FILE` names each mistake by its key. An unknown key is a mistake.
+Every key of the config file, with its default. A duration is `"500ms"`, `"30s"`, `"10m"`, `"1h"`, `"2d"`, or
+a number of seconds, at most 366 d. Start from `examples/trimtab.toml` or `examples/docker.toml`;
+`trimtab check FILE` lists all problems by key. An unknown key is an error.
 
-This page is made of the code: `python -m tests.integration.docs.reference`.
+This page is generated: `python -m tests.integration.docs.reference`.
 """
 SHAPES = {
     "seconds": "duration",
@@ -55,7 +55,7 @@ Row = tuple[str, str, str, str]
 
 
 def shape(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:  # noqa: ANN401 - a type form
-    """A type with its bounds in the operator's words."""
+    """A type with its bounds, in the wording of the page."""
     for check in reversed(metadata):
         if word := SHAPES.get(getattr(getattr(check, "func", None), "__name__", "")):
             return word
@@ -99,7 +99,7 @@ def _lasts(kind: str) -> bool:
 
 
 def written(value: object, *, duration: bool = False) -> str:
-    """As it would stand in the file; empty for what cannot: nothing, or a table with defaults of its own."""
+    """The value as in the file; empty for None and for a table with its own defaults."""
     match value:
         case None | BaseModel():
             return ""
@@ -141,7 +141,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - a type 
 
 
 def rows(model: type[BaseModel], name: str) -> Iterator[Row]:
-    """KeyError: a key that nobody has said the meaning of."""
+    """KeyError if MEANINGS lacks a key."""
     for key, field in model.model_fields.items():
         path = f"{name}.{key}".lstrip(".")
         leads_on = _models(field.annotation) and path not in MEANINGS

@@ -12,15 +12,15 @@ HEAD = """\
 
 The flags of `vllm serve` that trimtab knows, from vLLM 0.11 to 0.33. `trimtab knobs NAME` shows one.
 
-- **class**: how bold a change is. `auto`: reversible and invisible to users, so mode `auto` may do it by
-  itself. `gated`: a person must agree. `note`: only pointed out.
-- **not tunable**: trimtab changes the flag only to values that `[targets.bounds.KNOB]` names.
-- **start**: a `cold` change of the value compiles once more, a `warm` one does not.
-- **raising it**: what raising the value, or turning it on, does: `+` more of it, `-` less, `±` either way.
-  `kv`: tokens that the KV cache holds; `oom`: risk of running out of GPU memory; `quality`: of the answers.
-- A flag that was removed, renamed, or came later says so behind its meaning.
+- **class**: `auto` is reversible and invisible to users, and may be applied in mode `auto`; `gated` needs
+  approval; `note` is advice only.
+- **not tunable**: trimtab changes the flag only to values in `[targets.bounds.KNOB]`.
+- **start**: a `cold` change compiles again, a `warm` one does not.
+- **raising it**: the effect of raising the value, or turning it on: `+` more, `-` less, `±` either.
+  `kv`: tokens in the KV cache; `oom`: risk of running out of GPU memory; `quality`: of the answers.
+- The meaning ends with the release that added, removed or renamed the flag.
 
-This page is made of the code: `python -m tests.integration.docs.reference`.
+This page is generated: `python -m tests.integration.docs.reference`.
 
 """
 

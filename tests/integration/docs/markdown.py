@@ -1,10 +1,10 @@
-"""Tables and values in Markdown, for the pages that are made of the code."""
+"""Tables and values in Markdown, for the generated pages."""
 
 from collections.abc import Iterable, Sequence
 
 
 def cell(text: object) -> str:
-    """One line, safe inside a table, and no tag of HTML."""
+    """One line, safe inside a table, without HTML tags."""
     plain = " ".join(str(text).split())
     return (
         plain.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
@@ -14,7 +14,7 @@ def cell(text: object) -> str:
 
 
 def code_safe(text: str) -> str:
-    """The same for a text with code in it, where only the bar must be kept from ending the cell."""
+    """The same for a text with code in it: only the bar needs an escape."""
     return text.replace("|", "\\|")
 
 

@@ -1,4 +1,4 @@
-"""The pages of docs/reference that are made of the code. To write them:
+"""Generates the pages of docs/reference:
 
 python -m tests.integration.docs.reference
 """

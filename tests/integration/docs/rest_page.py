@@ -12,10 +12,9 @@ Json = dict[str, Any]
 HEAD = """\
 # REST
 
-JSON over HTTP, at the addresses of `[api] listen`: [who may do what](../security.md). `Authorization:
-Bearer TOKEN`; roles are viewer < operator < admin. A change needs the header `Idempotency-Key`; a repeat with
-the same key gets the same answer and changes nothing.
-`GET /openapi.json` gives the OpenAPI document that this page is made of.
+JSON over HTTP, at the addresses of `[api] listen` ([security](../security.md)). `Authorization: Bearer
+TOKEN`; roles: viewer < operator < admin. A change needs the header `Idempotency-Key`; a repeat with the
+same key gets the same answer and changes nothing. `GET /openapi.json` returns the OpenAPI document.
 
 ```sh
 curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" http://127.0.0.1:8090/v1/targets/chat
@@ -25,14 +24,13 @@ curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" -H 'Content-Type: applicatio
 curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" -H 'Content-Type: application/json' \\
   -H 'Idempotency-Key: approve-1' -d '{{"digest": "DIGEST-OF-IT"}}' http://127.0.0.1:8090/v1/suggestions/chat-s1/approve
 ```
-Over the unix socket, without a token for whoever has a role there: `curl --unix-socket /run/trimtab/api.sock
+On the unix socket, accounts with a role need no token: `curl --unix-socket /run/trimtab/api.sock
 http://localhost/v1/targets`.
 
-What is refused is a problem document (RFC 9457): `type`, `title`, `status`, `detail`. Every operation may
-answer:
+Errors are problem documents (RFC 9457): `type`, `title`, `status`, `detail`. Every operation may return:
 
 {every}
-This page is made of the code: `python -m tests.integration.docs.reference`.
+This page is generated: `python -m tests.integration.docs.reference`.
 
 ## Operations
 """
@@ -44,7 +42,7 @@ def document() -> str:
     said = [HEAD.format(every=every)]
     for path, methods in api["paths"].items():
         said += (_operation(method.upper(), path, operation) for method, operation in methods.items())
-    said.append("## Shapes\n\nA `?` after a name: it may be missing.\n")
+    said.append("## Shapes\n\n`?` marks optional members.\n")
     said += (_shape(name, schema) for name, schema in api["components"]["schemas"].items())
     return "\n".join(said)
 
@@ -52,7 +50,7 @@ def document() -> str:
 def _operation(method: str, path: str, operation: Json) -> str:
     role = operation.get("x-role")
     lines = [f"### `{method} {path}`\n", f"{operation['summary']}\n"]
-    lines.append(f"- Role: {role}" if role else "- Role: none is needed")
+    lines.append(f"- Role: {role}" if role else "- Role: none")
     for one in operation["parameters"]:
         if one["in"] != "path":
             says = f": {one['description']}" if "description" in one else ""

@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-import policies
+import lint.rules
 from agent.cli.knobs import _sources
 from agent.plugins import loader
 from lint.precedence import ORDER
@@ -19,17 +19,16 @@ from tests.integration.docs.markdown import code, table
 HEAD = """\
 # Rules
 
-What trimtab knows of vLLM's flags, and who says so. A rule has a letter and a number; suggestions and
-findings name it. `trimtab policies NAME` shows one of the policies. [What the daemon
-suggests](../live-rules.md) says what each policy needs to see,
-[writing a policy](../writing-a-policy.md) how to add yours.
+The rules about vLLM's flags, with their sources. A rule has a letter and a number, which suggestions and
+findings name. `trimtab policies NAME` shows one policy. [Policies of the daemon](../live-rules.md) lists the
+inputs of each policy, [writing a policy](../writing-a-policy.md) describes how to add one.
 
-This page is made of the code: `python -m tests.integration.docs.reference`.
+This page is generated: `python -m tests.integration.docs.reference`.
 
-## Which rule is heard first
+## Order
 
-When several speak, the first of this order is acted on; the others are looked at again when its outcome
-is known.
+If several rules apply, the first in this order becomes the suggestion; the others are evaluated again once
+its outcome is known.
 
 """
 
@@ -40,16 +39,16 @@ def document() -> str:
     )
     said = [
         f"{HEAD}{order}",
-        "## Policies of the daemon\n\nEach is on unless `[policies]` says `NAME = false`.\n",
+        "## Policies of the daemon\n\nEach is on unless `[policies]` has `NAME = false`.\n",
     ]
     said += map(_policy, known("policies"))
     said.append("## Rules of `trimtab lint`\n")
-    said.append(table(("rules", "what they look at", "sources"), _lints()))
+    said.append(table(("rules", "subject", "sources"), _lints()))
     return "\n".join(said)
 
 
 def known(what: str) -> list[dict[str, Any]]:
-    """What `trimtab policies --json` or `trimtab knobs --json` says."""
+    """The output of `trimtab policies --json` or `trimtab knobs --json`, without third-party policies."""
     command = [sys.executable, "-m", "agent.main", what, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: list[dict[str, Any]] = json.loads(done.stdout)
@@ -69,9 +68,7 @@ def _policy(policy: dict[str, Any]) -> str:
 
 
 def _lints() -> Iterator[tuple[str, str, str]]:
-    for module in iter_modules(policies.__path__, "policies."):
-        if not module.name.startswith("policies.lint_"):
-            continue
+    for module in iter_modules(lint.rules.__path__, "lint.rules."):
         found = import_module(module.name)
         rules = dict.fromkeys(rule for check in found.LINTS for rule in check.rules)
         sources = dict.fromkeys(map(_plain, _sources(loader.read_source(module.name), vars(found))))
@@ -80,5 +77,5 @@ def _lints() -> Iterator[tuple[str, str, str]]:
 
 
 def _plain(source: str) -> str:
-    """Without the rule's own name, which stands beside it."""
+    """A source without the name of its rule, which is in the first column."""
     return re.sub(r"^rulebook \w+; ", "", source)

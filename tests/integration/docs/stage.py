@@ -1,6 +1,6 @@
-"""Where the commands of a page are run: a folder with a config, a simulated `vllm serve`, a daemon over it.
+"""The environment for the commands of a page: a folder with a config, a simulated `vllm serve`, a daemon.
 
-What has another name at the reader's is named as it is here: `PLACEHOLDERS`.
+`PLACEHOLDERS` maps the names of the pages to the names in this environment.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ sys.argv = ["server", *sys.argv[2:], "--sim-start-s", "0.2", "--sim-speed", "3"]
 runpy.run_module("simulator.server", run_name="__main__")
 """
 SERVE = "vllm serve Qwen/Qwen3-8B --port 8000 --max-num-seqs 16"
-"""What runs where a page starts no server itself."""
+"""The server for pages that start none."""
 
 PLACEHOLDERS: Mapping[str, str] = {
     r"\bsudo ": "",
     r"/opt/trimtab/bin/": "",
     r"\S+/python -m vllm\.entrypoints\.openai\.api_server": "vllm serve",
-    r"trimtab init\b( \S+)?": "trimtab init found.toml",  # it leaves alone what is there
+    r"trimtab init\b( \S+)?": "trimtab init found.toml",  # it never overwrites a file
     r"(/etc/trimtab/)?\b(trimtab|tutorial)\.toml": "trimtab.toml",
     r"/etc/trimtab/tokens": "tokens",
     r"(trimtab audit \w+)(.*) --state-dir \S+": r"\1\2",
@@ -44,12 +44,12 @@ PLACEHOLDERS: Mapping[str, str] = {
     r"--for 30\b": "--for 1",
     r"\bseq 100000\b": "seq 8",
 }
-FINDS = {"lint", "advise"}  # 1: there is something to say
+FINDS = {"lint", "advise"}  # exit status 1: findings
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageWishes(Wishes):
-    """The config of a page, on ports of its own, with a receiver that is really there."""
+    """The config of a page, with free ports and a real receiver."""
 
     config: str
     receiver: str
@@ -72,7 +72,7 @@ class Stage:
     started: list[asyncio.subprocess.Process] = field(default_factory=list)
 
     async def run(self, command: str) -> None:
-        """AssertionError: it does not end as it should."""
+        """Raises AssertionError if the command fails."""
         words = next(commands(command), [""])
         if words[0] == "trimtab" and words[1] == "run":
             await self._daemon()
@@ -83,7 +83,7 @@ class Stage:
             await self._shell(await self._with_ids(self.filled(command)))
 
     def filled(self, command: str) -> str:
-        """As it is said here; the names of what comes and goes are not in it yet."""
+        """The command with the names of this environment, except ids."""
         for written, here in PLACEHOLDERS.items():
             command = re.sub(written, here, command)
         for port, own in ((8000, self.vllm), (8080, self.rig.listen), (8090, self.rig.api)):
@@ -108,7 +108,7 @@ class Stage:
         assert await self._said(f"curl -fsS {url}/metrics | tee before.prom > after.prom") == (0, "")
 
     async def _daemon(self) -> None:
-        """Start it, or again: it watches the server, and has a console."""
+        """Start or restart the daemon; it must see the server and serve the console."""
         if not self.started:
             await self._serve(SERVE)
         if self.rig.daemon is not None:
@@ -121,7 +121,7 @@ class Stage:
             assert (page.status, page.content_type) == (200, "text/html")
 
     async def _ready(self, command: str, words: list[str]) -> None:
-        """What a reader sees to before: a server to be advised about, a daemon, something to abort."""
+        """Meet the preconditions of a command: a server, a daemon, a running rollout."""
         asks_the_daemon = ":8090" in command
         if words[0] == "trimtab":
             if words[1] in {"init", "check", "advise"} and not self.started:
@@ -140,7 +140,7 @@ class Stage:
         return await until(self.rig.target, at_rest, "the target to rest")
 
     async def _with_ids(self, command: str) -> str:
-        """With the id of a suggestion that is open, and of a token that there is."""
+        """The command with the id of an open suggestion and of an existing token."""
         if f"{TARGET}-s1" in command:
             waits = (await self._rested())["suggestion"]
             made = await self.rig.suggestion(waits) if waits else {}
@@ -154,7 +154,7 @@ class Stage:
         return command
 
     async def _shell(self, command: str) -> None:
-        """As typed into a terminal: asked, it is answered yes; what is exported is kept."""
+        """Run as in a terminal: answer prompts with yes, and keep exported variables."""
         program, *words = next(commands(command), [""])
         script = command
         if program == "trimtab" and words[0] == "approve":
@@ -181,7 +181,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(home: Path, page: str) -> AsyncIterator[Stage]:
-    """For a page with a whole config its own, else the README's; after it nothing is left."""
+    """Uses the page's complete config, else the README's; removes everything afterwards."""
     (home / "bin").mkdir()
     (home / "bin" / "vllm").write_text(VLLM)
     (home / "bin" / "vllm").chmod(0o755)

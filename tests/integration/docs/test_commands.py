@@ -1,4 +1,4 @@
-"""Every command of a page is run, over a daemon and a simulated vLLM, or stands in the table."""
+"""Every command of a page runs against a daemon and a simulated vLLM, or is listed in NOT_RUN."""
 
 import contextlib
 import io
@@ -18,36 +18,36 @@ from docker_proxy.main import _parser as proxy_parser
 from tests.integration.docs.blocks import PAGES, REPOSITORY, Block, blocks, commands
 from tests.integration.docs.stage import stage
 
-WALKED = "docs/writing-a-policy.md"  # every command of it is run by tests/unit/test_writing_a_policy.py
+WALKED = "docs/writing-a-policy.md"  # tests/unit/test_writing_a_policy.py runs its commands
 BLOCKS = [one for kind in ("sh", "console") for one in blocks(kind) if one.page != WALKED]
-TOLD = list(dict.fromkeys(one.page for one in BLOCKS))
+COMMAND_PAGES = list(dict.fromkeys(one.page for one in BLOCKS))
 
 RUN = frozenset(["trimtab", "vllm", "curl", "jq", "promtool", "sed", "seq", "tail", "xargs"])
-"""What a page may have run here. A program that is neither among these nor below is one of a mistake."""
+"""Programs that run here. Any other program that is not in NOT_RUN is an error."""
 
 NOT_RUN: Mapping[str, str] = {
-    r"apt\b": "changes this machine; tests/integration/packaging/test_deb.py does all of it",
+    r"apt\b": "changes this machine; tests/integration/packaging/test_deb.py covers it",
     r"packaging/build-deb": "tests/integration/packaging/test_deb.py runs it",
-    r"scripts/bootstrap|make ": "installs; CI begins with it, and tests/e2e/test_demo.py plays the demo",
+    r"scripts/bootstrap|make ": "installs; CI starts with it, and tests/e2e/test_demo.py runs the demo",
     r"python3 -m venv|pip install|\S+/pip install": "installs; see tests/integration/packaging",
     r"bash examples/vllm_cpu.sh|\S+/python examples/tiny_model.py": "installs 3.5 GB, as CI does",
-    r"systemctl|journalctl|systemd-": "needs systemd; tests/systemd boots one, with these units",
+    r"systemctl|journalctl|systemd-": "needs systemd; tests/integration/systemd boots one with these units",
     r"sudoedit": "an editor",
     r"groupadd|useradd|install |ln ": "changes this machine; see tests/integration/packaging",
     r"iptables": "changes this machine's network",
-    r"docker (build|run)": "tests/integration/packaging/test_image.py makes the image",
+    r"docker (build|run)": "tests/integration/packaging/test_image.py builds the image",
     r"trimtab (check|run -c) docker\.toml|trimtab-docker-proxy check": (
-        "needs a container of the reader's; tests/system/test_docker_*.py and tests/docker_proxy make some"
+        "needs a container; tests/integration/docker creates some"
     ),
 }
-"""A command that begins so is only looked at: is there such a file, unit, option of ours?"""
+"""Commands by their begin that are only checked: do the files, units and options exist?"""
 
 OURS = ("systemd", "packaging", "examples", "scripts", "deploy")
 UNITS = {unit.name.removesuffix(".service") for unit in (REPOSITORY / "systemd").glob("*.service")}
 
 
 def lines(block: Block) -> Iterator[str]:
-    """The commands as they are typed, without their comments; of a session those behind the prompt."""
+    """The commands as typed, without comments; in a session, those after the prompt."""
     for line in re.sub(r" *\\\n *", " ", block.text).splitlines():
         typed = re.sub(r"(^|\s{2,})#.*", "", line).strip()
         if block.kind == "console":
@@ -57,24 +57,24 @@ def lines(block: Block) -> Iterator[str]:
 
 
 def is_run(line: str) -> bool:
-    return all(program_of(words) in RUN and not excused(words) for words in commands(line))
+    return all(program_of(words) in RUN and not is_exempt(words) for words in commands(line))
 
 
 def program_of(words: list[str]) -> str:
     return "vllm" if "vllm.entrypoints.openai.api_server" in words else Path(words[0]).name
 
 
-def excused(words: list[str]) -> bool:
+def is_exempt(words: list[str]) -> bool:
     return any(re.match(start, " ".join(words)) for start in NOT_RUN)
 
 
-def look_at(words: list[str]) -> None:
-    """AssertionError, or SystemExit of a parser: it names something of ours that is not there."""
+def check(words: list[str]) -> None:
+    """AssertionError, or a parser's SystemExit, if the command names a missing file, unit or option."""
     for word in words:
         if word.startswith(tuple(f"{folder}/" for folder in OURS)):
             assert list(REPOSITORY.glob(word)), f"there is no {word} here"
     program, rest = program_of(words), words[1:]
-    assert program in RUN or excused(words), f"{program}: say in this test what it is"
+    assert program in RUN or is_exempt(words), f"{program}: add it to RUN or NOT_RUN"
     match program:
         case "trimtab":
             parser().parse_args(rest)
@@ -96,7 +96,7 @@ def look_at(words: list[str]) -> None:
 
 
 def serve(words: list[str]) -> None:
-    """A server's command has nothing that vLLM would not take."""
+    """Raises AssertionError if vLLM does not know a flag of the command."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         main(("lint", "--json", "--", *words))
@@ -104,20 +104,20 @@ def serve(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
-def test_every_command_of_a_page_is_one_that_there_is(block: Block) -> None:
+def test_documented_command_exists(block: Block) -> None:
     for line in lines(block):
         subprocess.run(["bash", "-n"], input=line, text=True, check=True)
         for words in commands(line):
             try:
-                look_at(words)
+                check(words)
             except SystemExit as end:
                 pytest.fail(f"{shlex.join(words)} is refused with status {end.code}")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", TOLD)
-async def test_every_command_of_a_page_works(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", COMMAND_PAGES)
+async def test_documented_commands_work(page: str, tmp_path: Path) -> None:
     said = [line for block in BLOCKS if block.page == page for line in lines(block)]
     async with stage(tmp_path, page) as here:
         for line in filter(is_run, said):
@@ -130,13 +130,13 @@ def test_no_block_is_missed() -> None:
     assert not [text for text in texts if re.search(r"^ *```(?:bash|shell)?\n\$ ", text, re.MULTILINE)]
 
 
-def test_nothing_is_excused_that_no_page_says() -> None:
+def test_each_exception_is_used_by_a_page() -> None:
     typed = [line for block in BLOCKS for line in lines(block)]
     said = [" ".join(words) for line in typed for words in commands(line)]
     assert [start for start in NOT_RUN if not any(re.match(start, one) for one in said)] == []
 
 
-def test_the_fields_that_the_journal_is_asked_for_are_those_of_the_log() -> None:
+def test_documented_journal_fields_exist_in_the_log() -> None:
     asked = {
         name
         for block in BLOCKS
@@ -150,7 +150,7 @@ def test_the_fields_that_the_journal_is_asked_for_are_those_of_the_log() -> None
     assert asked == {name for name in asked if f"\n{name}=".encode() in told} != set()
 
 
-def test_every_command_that_is_named_in_a_sentence_is_one() -> None:
+def test_commands_named_in_sentences_exist() -> None:
     said = {one for page in PAGES for one in re.findall(r"`(?:sudo )?trimtab ([^`>]+)", page.read_text())}
     assert len(said) > 20
     for words in map(shlex.split, said):
@@ -174,13 +174,13 @@ def test_every_command_that_is_named_in_a_sentence_is_one() -> None:
         "frobnicate --now",
     ],
 )
-def test_a_wrong_command_is_seen(wrong: str) -> None:
+def test_rejects_a_wrong_command(wrong: str) -> None:
     with pytest.raises((AssertionError, SystemExit)):
-        look_at(next(commands(wrong)))
+        check(next(commands(wrong)))
 
 
 @pytest.mark.parametrize("wrong", ["trimtab abort another", "trimtab audit verify --pin 9:" + "0" * 64])
-async def test_a_command_that_fails_is_found(wrong: str, tmp_path: Path) -> None:
+async def test_detects_a_failing_command(wrong: str, tmp_path: Path) -> None:
     async with stage(tmp_path, "README.md") as here:
         with pytest.raises(AssertionError, match="exit status"):
             await here.run(wrong)

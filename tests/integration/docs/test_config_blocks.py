@@ -1,4 +1,4 @@
-"""Every block of config on a page is taken by the real config loader: alone, or in a smallest config."""
+"""The config loader accepts every block of config on a page, alone or in a minimal config."""
 
 import re
 import subprocess
@@ -19,8 +19,8 @@ DOCKER = '[targets.engine]\nkind = "docker"\ncontainers = ["vllm"]\n'
 BLOCKS = blocks("toml")
 
 
-def whole(fragment: str) -> str:
-    """The block with as much around it as a config needs."""
+def complete(fragment: str) -> str:
+    """The block, completed to a valid config."""
     document = tomllib.loads(fragment)
     targets = document.get("targets")
     if isinstance(targets, list):
@@ -34,19 +34,19 @@ def whole(fragment: str) -> str:
 
 
 def is_package(block: Block) -> bool:
-    """The pyproject.toml of a package with a policy: tests/unit/test_writing_a_policy.py installs it."""
+    """The pyproject.toml of a policy package, which tests/unit/test_writing_a_policy.py installs."""
     return "project" in tomllib.loads(block.text)
 
 
 @pytest.mark.parametrize(
     "block", [one for one in BLOCKS if not is_package(one)], ids=lambda block: block.where
 )
-def test_a_block_of_config_is_taken(block: Block, tmp_path: Path) -> None:
+def test_config_block_is_accepted(block: Block, tmp_path: Path) -> None:
     (tmp_path / "policies.d").mkdir()
     policy = (REPOSITORY / "examples" / "queue-limit" / "queue_limit" / "__init__.py").read_text()
     (tmp_path / "policies.d" / "queue_limit.py").write_text(policy)
     (tmp_path / "golden.jsonl").write_text("".join(f"What is {n} and {n}?\n" for n in range(8)))
-    parse(whole(block.text), here=tmp_path)
+    parse(complete(block.text), here=tmp_path)
 
 
 def test_no_block_is_missed() -> None:
@@ -60,12 +60,12 @@ def test_no_block_is_missed() -> None:
 @pytest.mark.parametrize(
     "wrong", ['[agent]\nmood = "advise"\n', "[targets.rollout]\nhold = true\n", "[targets.slo]\nttft = 5\n"]
 )
-def test_a_wrong_block_is_found(wrong: str, tmp_path: Path) -> None:
+def test_rejects_a_wrong_block(wrong: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        parse(whole(wrong), here=tmp_path)
+        parse(complete(wrong), here=tmp_path)
 
 
-def test_prometheus_takes_what_the_pages_say_for_it(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_documented_config(tmp_path: Path) -> None:
     config = tmp_path / "prometheus.yml"
     config.write_text("".join(one.text for one in blocks("yaml")).replace("/etc/prometheus", str(tmp_path)))
     (tmp_path / "trimtab.token").touch()
