@@ -176,7 +176,7 @@ def _step(step: BaseModel) -> str:
 
 def _plugin(kind: str, path: str, name: str) -> str:
     found = loader.load(kind, name)
-    source = loader.read_source(found.__module__)
+    source = "\n".join(loader.read_source(base.__module__) for base in found.__mro__ if base is not object)
     table_name = "[[notify]]" if kind == "notifiers" else f"[{path}]"
     head = f"`[{path}.{name}]`" if kind == "sensors" else f'`{table_name}`, `kind = "{name}"`'
     hints = get_type_hints(found)
