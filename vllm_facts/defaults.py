@@ -1,4 +1,4 @@
-"""What vLLM chooses for itself when a flag is not given (0.32 engine/arg_utils.py: get_batch_defaults)."""
+"""Thresholds of vLLM's own defaults (0.32 engine/arg_utils.py: get_batch_defaults)."""
 
 from vllm_facts.values import Knob, Setting
 
@@ -7,6 +7,6 @@ SIXTEEN_K_SINCE = (0, 28)
 
 
 def positive_int(setting: Setting, knob: Knob) -> int | None:
-    """The knob's value where it is given as a whole number above 0."""
+    """The knob's value if it is an integer above 0, else None."""
     value = setting.get(knob)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,4 +1,4 @@
-"""What advice without a server rests on: card, model, command; and what is said about them. Pure."""
+"""A deployment of vLLM (flags, environment, GPU, model), and findings about it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Literal, Protocol
 from vllm_facts.values import ChangeClass, Knob, Setting, Value
 
 FindingSeverity = Literal["info", "warning", "error"]
-"""`error`: it will not start, or answers wrongly. `warning`: it costs. `info`: worth knowing."""
+"""`error`: does not start, or answers wrongly. `warning`: costs performance. `info`: a remark."""
 
 GpuLink = Literal["nvlink", "pcie"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """One kind of GPU. None: not known, and nothing is concluded from it."""
+    """One kind of GPU. None means unknown."""
 
     name: str
     capability: tuple[int, int] | None = None  # CUDA compute capability: (8, 0)
@@ -24,7 +24,7 @@ class GpuModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What a model's `config.json` says, in numbers. None: not known."""
+    """The numbers in a model's `config.json`. None means unknown."""
 
     name: str
     parameters: float | None = None  # in all: 7.6e9
@@ -48,7 +48,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One `vllm serve` and where it runs."""
+    """One `vllm serve` command and the host that runs it."""
 
     setting: Setting
     env: Mapping[str, str] = field(default_factory=dict)
@@ -58,31 +58,31 @@ class Deployment:
     version: str = ""  # "0.32.0"; empty: not known
     profile: str = ""  # "chat", "api", "batch", "rag", "wide-ep"
     log: tuple[str, ...] = ()  # of its start
-    concurrency: float | None = None  # requests at once, where it was measured or told
+    concurrency: float | None = None  # concurrent requests, measured or given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing an expert would say. `to` without entries: there is nothing that a flag could do."""
+    """One problem or opportunity. `to` is empty if no flag helps."""
 
     rule: str  # id in the rulebook
     klass: ChangeClass
     severity: FindingSeverity
     why: str  # one sentence with the numbers in it
     source: str
-    to: Mapping[Knob, Value] = field(default_factory=dict)  # None: take the flag out
-    env: Mapping[str, str | None] = field(default_factory=dict)  # of the environment; None: take it out
+    to: Mapping[Knob, Value] = field(default_factory=dict)  # None: remove the flag
+    env: Mapping[str, str | None] = field(default_factory=dict)  # environment variables; None: unset
     expects: str = ""
     risks: str = ""
     evidence: Mapping[str, Value] = field(default_factory=dict)
 
 
 class LintRule(Protocol):
-    """Says what it finds about a case. Pure. `LINTS` of every `policies/lint_*.py` holds some."""
+    """A pure check of a deployment. `LINTS` of each module in lint/rules lists some."""
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The ids that it may give."""
+        """The ids of the rules that it may report."""
         ...
 
     def check(self, case: Deployment) -> Iterable[Finding]: ...

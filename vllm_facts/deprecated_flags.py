@@ -1,7 +1,7 @@
-"""Flags and variables that vLLM no longer knows, and what to write instead.
+"""Flags and environment variables that vLLM has removed, and their replacements.
 
-From vLLM's own sources, 0.11.1 to 0.33 (engine/arg_utils.py, envs.py), and its deprecation messages. A flag
-that is gone keeps the server from starting; a variable that is gone is ignored in silence.
+Sources: vLLM 0.11.1 to 0.33 (engine/arg_utils.py, envs.py) and its deprecation messages. vLLM refuses to
+start with a removed flag and ignores a removed variable silently.
 """
 
 from collections.abc import Mapping
@@ -13,26 +13,26 @@ from vllm_facts.values import Knob, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeprecatedFlag:
-    """What stands for an old name."""
+    """The replacement of a removed flag or variable."""
 
-    by: str  # a knob of today, dotted where it is a part of one; empty: nothing is needed
-    since: str  # the first release without the old name, as far as is known
-    how: str  # a sentence for the person
-    carries: bool = False  # the old value goes to `by` as it is
-    to: Mapping[Knob, Value] = field(default_factory=dict)  # else these values, where any say the same
+    by: str  # a current knob, dotted for a part of one; empty: no replacement is needed
+    since: str  # the first known release without the old name
+    how: str  # a sentence for the user
+    carries: bool = False  # the old value is passed to `by` unchanged
+    to: Mapping[Knob, Value] = field(default_factory=dict)  # else these values replace it
     by_value: Mapping[Value, Mapping[Knob, Value]] = field(
         default_factory=dict
-    )  # else what each old value says
+    )  # else the replacement of each old value
     switch: bool = False  # it took no value
-    by_hand: bool = False  # what it says would be lost with it: a person writes it anew
+    by_hand: bool = False  # the value cannot be converted: the user must rewrite it
 
     def gone(self, version: str | None) -> bool | None:
-        """Whether that vLLM is without the old name; None when the version says nothing."""
+        """Whether that release lacks the old name; None for an unreadable version."""
         release, since = release_of(version), release_of(self.since)
         return None if release is None or since is None else release >= since
 
     def changes(self, old: Knob, value: Value) -> dict[Knob, Value]:
-        """The edit that says the same today: the old flag taken out, and what replaces it; empty by hand."""
+        """The equivalent edit today: removal of the old flag, and its replacement; empty if `by_hand`."""
         if self.by_hand:
             return {}
         new: dict[Knob, Value] = {self.by: value} if self.carries else {}
@@ -168,7 +168,7 @@ RENAMED: dict[Knob, DeprecatedFlag] = {
         by="dtype", since="0.28", how="Attention has the model's dtype."
     ),
 }
-"""By the old flag's canonical name. Versions below 0.12 say "by then": older sources were not read."""
+"""By the old flag's canonical name. Versions up to 0.12 are upper bounds: older sources were not read."""
 
 _MOE = "Choose the experts' kernels with --moe-backend: flashinfer_trtllm, flashinfer_cutlass or another."
 _PROFILER = "Profiling has one option: --profiler-config."
@@ -239,7 +239,7 @@ ENVIRONMENT: dict[str, DeprecatedFlag] = {
         by="mm_hasher_algorithm", since="0.30", how="Write --mm-hasher-algorithm.", carries=True
     ),
 }
-"""Variables of the environment. What replaces one is a flag: `changes` is not for them."""
+"""Environment variables. Flags replace them, so `changes` does not apply."""
 
 CHANGED: dict[Knob, str] = {
     "enable_chunked_prefill": "Today's engine always does it where it can; what is tuned is the budget, "
@@ -250,4 +250,4 @@ CHANGED: dict[Knob, str] = {
     "prefill_schedule_interval": "Before 0.33 with data parallelism only; since then always.",
     "optimization_level": "3 is the same as 2 today.",
 }
-"""Flags that are still taken and do not do what their name or an older guide says."""
+"""Flags that vLLM accepts and whose effect differs from their name or from older guides."""

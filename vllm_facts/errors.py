@@ -7,7 +7,7 @@ VllmFactsError
 
 
 class VllmFactsError(Exception):
-    """The input is not what vLLM accepts; the message says what was found and what to write instead."""
+    """Invalid input; the message states what was found and what to write instead."""
 
 
 class FlagError(VllmFactsError):

@@ -1,7 +1,7 @@
-"""Read a vLLM command line into a setting, and edit it without touching what was not asked for.
+"""Parse a vLLM command line into a setting, and edit single flags of it.
 
-What two servers of one setting may differ in, their address and their secrets, is no part of a setting.
-A `--config` file is left as it is: the flags inside it are not seen (`with_file` puts them in).
+Address and secrets are no part of a setting: servers with the same setting may differ in them. Flags inside a
+`--config` file are read only after `insert_file_flags` has added them to the command line.
 """
 
 import re
@@ -22,9 +22,9 @@ WRAPPERS = frozenset(
     """
     chrt conda dumb-init env exec ionice mamba micromamba nice nohup numactl pdm pixi poetry screen setsid
     srun stdbuf sudo systemd-run taskset time timeout tini unbuffer uv
-    """.split()  # noqa: SIM905 - as a list it were a line each
+    """.split()  # noqa: SIM905 - a list would take one line each
 )
-"""What starts the program behind it, and leaves its words as they are."""
+"""Programs that start the program behind them and pass its words on unchanged."""
 
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
@@ -37,14 +37,14 @@ _SIZE = re.compile(
     r"(?P<number>[0-9]{1,12}(\.[0-9]{1,6})?(?=[kmgt])|[0-9]{1,6}(?=[KMGT]))(?P<suffix>[kmgtKMGT])"
 )
 _ON, _OFF = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
-_DASHES = ("—", "–", "−")  # noqa: RUF001 - what a text makes of --
+_DASHES = ("—", "–", "−")  # noqa: RUF001 - text editors replace -- with them
 _JSON_SWITCH = {"true": True, "false": False}
 _SECRET_ASSIGNMENT = re.compile(r"\w*(KEY|TOKEN|SECRET|PASSWORD)\w*=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flag:
-    """One flag as it stands in argv[start:stop]. A positional model is spelled ""."""
+    """One flag, in argv[start:stop]. `spelled` is "" for a positional model."""
 
     knob: str
     spelled: str
@@ -55,12 +55,12 @@ class _Flag:
 
 
 def setting_of(argv: Sequence[str]) -> dict[str, Value]:
-    """The knobs that the command line gives, typed; without its address and secrets. Raises FlagError."""
+    """The typed values of the command line's flags, without address and secrets. Raises FlagError."""
     return {flag.knob: flag.value for flag in _flags(argv) if flag.knob not in PLACE | SECRETS}
 
 
 def place_of(argv: Sequence[str]) -> tuple[str, int]:
-    """Host ("" where none is given: every interface) and port that the command line listens on."""
+    """Host and port that the server listens on; host is "" (all interfaces) by default. Raises FlagError."""
     place = {flag.knob: flag.value for flag in _flags(argv) if flag.knob in PLACE}
     port = place.get("port", 8000)
     if isinstance(port, bool) or not isinstance(port, int):
@@ -69,10 +69,10 @@ def place_of(argv: Sequence[str]) -> tuple[str, int]:
 
 
 def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
-    """`argv` with these knobs as asked, the rest word for word as it was.
+    """Return `argv` with `changes` applied and all other words unchanged.
 
-    None, and False for the switches in ONE_WAY, take the flag out. Of a repeated flag the last place is kept.
-    Raises FlagError when that cannot be done safely.
+    None removes the flag, and so does False for the switches in ONE_WAY. Of a repeated flag the last one is
+    kept. Raises FlagError if the edit is not safe.
     """
     flags = _flags(argv)
     edits: dict[int, tuple[int, list[str]]] = {}
@@ -89,7 +89,7 @@ def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]
         if own:
             edits[own[-1].start] = (own[-1].stop, _words(knob, value, own[-1]))
         else:
-            appended += _words(knob, value, None, part_of=_whole(knob, flags))
+            appended += _words(knob, value, None, part_of=_parent_spelling(knob, flags))
     edited: list[str] = []
     at = 0
     for start, (stop, words) in sorted(edits.items()):
@@ -99,15 +99,15 @@ def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]
 
 
 def with_file(argv: Sequence[str], words: Sequence[str]) -> list[str]:
-    """`argv` with the flags of its --config file where vLLM puts them: before its own, which win."""
+    """Insert the flags of the --config file as vLLM does: before those of the command line, which win."""
     at, _ = _head(argv)
     return [*argv[:at], *words, *argv[at:]]
 
 
-def _whole(knob: str, flags: Sequence[_Flag]) -> str:
-    """How the flag that a dotted knob is a part of is spelled there; "" where it is not.
+def _parent_spelling(knob: str, flags: Sequence[_Flag]) -> str:
+    """The spelling in `flags` of the flag that a dotted knob is a part of; "" if it is absent.
 
-    vLLM puts the parts of each spelling together, and takes the last spelling, or JSON, alone.
+    vLLM merges the parts of one spelling, and uses only the last spelling or JSON value. Raises FlagError.
     """
     first, dot, _ = knob.partition(".")
     parts = [flag.spelled.partition(".")[0] for flag in flags if flag.knob.startswith(first + ".")]
@@ -121,12 +121,12 @@ def _whole(knob: str, flags: Sequence[_Flag]) -> str:
 
 
 def api_key_of(argv: Sequence[str]) -> str:
-    """What the server wants to see of its clients; empty when it does not ask."""
+    """The API key that the server requires of its clients; "" without one. Raises FlagError."""
     return next((str(flag.value) for flag in reversed(_flags(argv)) if flag.knob == "api_key"), "")
 
 
 def secrets_of(argv: Sequence[str]) -> tuple[str, ...]:
-    """The words that must not be shown. Never raises, whatever the command line is."""
+    """The words that must not be shown. Never raises."""
     found: list[str] = []
     secret = False
     for word in argv:
@@ -164,11 +164,11 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
             )
         model = _Flag(knob="model", spelled="", value=argv[at], start=at, stop=at + 1)
         at += 1
-    return [*flags, model] if model else flags  # last: vLLM lets the positional model win over --model
+    return [*flags, model] if model else flags  # last: in vLLM the positional model overrides --model
 
 
 def start_of(argv: Sequence[str]) -> int:
-    """Where the words that start the server begin: behind `nohup`, `numactl -N 0`. Raises FlagError."""
+    """The index of the word that starts the server, behind `nohup` or `numactl -N 0`. Raises FlagError."""
     wrapped = bool(argv) and argv[0].rpartition("/")[2] in WRAPPERS
     for at, word in enumerate(argv):
         program = word.rpartition("/")[2]
@@ -183,7 +183,7 @@ def start_of(argv: Sequence[str]) -> int:
 
 
 def _head(argv: Sequence[str]) -> tuple[int, bool]:
-    """Where the flags start, and whether a model may stand among them."""
+    """The index of the first flag, and whether a positional model is allowed. Raises FlagError."""
     start = start_of(argv)
     program = argv[start].rpartition("/")[2]
     if program == "vllm":
@@ -239,14 +239,14 @@ def _flag(argv: Sequence[str], at: int) -> _Flag:
     while stop < min(most, len(argv)) and not _is_flag(argv[stop]):
         stop += 1
     words = argv[at + 1 : stop]
-    value: Value = True  # a switch that is not in the table
+    value: Value = True  # an unknown flag without a value is a switch
     if words:
         value = _typed(knob, words[0]) if len(words) == 1 else shlex.join(words)
     return _Flag(knob=knob, spelled=name, value=value, start=at, stop=stop)
 
 
 def _knob(name: str) -> str:
-    """The canonical name of `--max_num-seqs`, `--no-enforce-eager`, `-tp`, `-cc.mode`."""
+    """The canonical name of a spelling: `--max_num-seqs`, `--no-enforce-eager`, `-tp`, `-cc.mode`."""
     first, dot, rest = name.lstrip("-").partition(".")
     first = first.replace("-", "_") if name.startswith("--") else SHORT.get(first, first.replace("-", "_"))
     first = first.removeprefix("no_")
@@ -254,7 +254,7 @@ def _knob(name: str) -> str:
 
 
 def _no_value(knob: str, name: str, text: str, *, off: bool) -> str:
-    """What to write instead of `--switch=False`, which vLLM refuses."""
+    """The error for `--switch=False`, which vLLM refuses, with what to write instead."""
     plain = knob.replace("_", "-")
     word = text.lower()
     if knob in ONE_WAY and (word in _OFF) != off:
@@ -286,7 +286,7 @@ def _same(have: Value, want: Value) -> bool:
 
 
 def _words(knob: str, value: Value, like: _Flag | None, *, part_of: str = "") -> list[str]:
-    """The knob spelled as it was (`like`), or in vLLM's own way."""
+    """The words for a flag, spelled as `like` or, without it, in vLLM's own way. Raises FlagError."""
     first, dot, rest = knob.partition(".")
     plain = (part_of or "--" + first.replace("_", "-")) + dot + rest
     name = like.spelled if like else plain

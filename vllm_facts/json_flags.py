@@ -1,4 +1,4 @@
-"""The flags whose value is JSON, and where one breaks: vLLM ends with exit code 2 on it. Pure."""
+"""Flags whose value is JSON: syntax errors, which make vLLM exit with code 2, and accepted keys."""
 
 import ast
 import json
@@ -23,14 +23,14 @@ RENAMED_KEYS = {"compilation_config": {"level": "mode"}}
 """Keys of older releases, and their names today."""
 
 _UNSET = ("", "None")
-_NEAR = 16  # characters that are shown of where it breaks
+_NEAR = 16  # characters shown around an error
 _QUOTED = re.compile(r'("(?:[^"\\]|\\.)*")')
 _SUFFIXED = re.compile(r"\b(\d+(?:\.\d+)?)[kKmMgGtT]\b")  # vLLM reads `{"bytes": 80m}` too
 _PAIRS = re.compile(r"(\w+=\d+)(,\w+=\d+)*")
 
 
 def describe_json_error(knob: Knob, value: Value) -> str:
-    """Why the value is no JSON and where it breaks, as the end of a sentence; empty where all is well."""
+    """Why and where the value is invalid JSON, as the end of a sentence; "" for a valid value."""
     if knob in OBJECTS and isinstance(value, (int, float)) and not isinstance(value, bool):
         return f'is {value}, yet wants keys and values: {{"key": {value}}}'
     if not isinstance(value, str) or value in _UNSET or "$" in value:
@@ -49,12 +49,12 @@ def describe_json_error(knob: Knob, value: Value) -> str:
 
 
 def repair_json(knob: Knob, value: Value) -> str:
-    """The same as JSON, where there is no doubt what was meant; else empty."""
+    """The value as valid JSON if its meaning is unambiguous, else ""."""
     if knob == "compilation_config" and isinstance(value, int):  # the level, as -O had it
         return json.dumps({"mode": value})
     if not isinstance(value, str):
         return ""
-    if _PAIRS.fullmatch(value):  # as `--limit-mm-per-prompt image=2` was written once
+    if _PAIRS.fullmatch(value):  # old form of `--limit-mm-per-prompt image=2`
         pairs = (pair.split("=") for pair in value.split(","))
         return json.dumps({name: int(number) for name, number in pairs})
     try:
@@ -65,7 +65,7 @@ def repair_json(knob: Knob, value: Value) -> str:
 
 
 def parse_json_part(value: Value) -> object:
-    """What a part of a flag stands for, given as `--flag.part value`: vLLM reads JSON there too."""
+    """The value of `--flag.part VALUE`, which vLLM parses as JSON too."""
     if not isinstance(value, str):
         return value
     try:

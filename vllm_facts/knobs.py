@@ -1,7 +1,7 @@
-"""The catalogue of knobs: what each vLLM flag means, where it may go, since when, and what a change costs.
+"""The catalogue of knobs: meaning, range, releases and cost of a change of each vLLM flag.
 
-Facts of vLLM 0.11 to 0.33, from its own sources. A server that can be asked knows better (see preflight).
-A knob whose value is not part of the compile-cache key starts warm; a cold one compiles once per new value.
+Covers vLLM 0.11 to 0.33, from its sources. The preflight check asks the installed vLLM itself. A change of a
+knob whose value is not part of the compile-cache key starts warm; a cold one compiles once per new value.
 """
 
 from vllm_facts.catalogue.facts import Default, Effects, KnobFacts, release_of
@@ -25,18 +25,18 @@ KNOBS: dict[Knob, KnobFacts] = {facts.name: facts for facts in read_catalogue()}
 
 
 def alters_outputs(knob: Knob) -> bool:
-    """Whether another value may change what is answered beyond rounding; a knob that is not here may."""
+    """Whether another value may change the answers beyond rounding; true for an unknown knob."""
     facts = KNOBS.get(knob)
     return facts is None or bool(facts.effects.quality)
 
 
 def tunable(knob: Knob) -> bool:
-    """Whether trimtab may change it; what is not here it may not."""
+    """Whether trimtab may change the knob; false for an unknown knob."""
     facts = KNOBS.get(knob)
     return facts is not None and facts.tunable
 
 
 def misfit(knob: Knob, value: Value) -> str:
-    """Why vLLM would not take the value; empty where that is not known."""
+    """Why vLLM would refuse the value; "" if it would not, or for an unknown knob."""
     facts = KNOBS.get(knob)
     return "" if facts is None else facts.misfit(value)

@@ -1,4 +1,4 @@
-"""What vLLM's log says while it still compiles: kernels, graphs and their tuning hold requests up."""
+"""Lines of vLLM's log about compilation of kernels and graphs, which delays requests."""
 
 import re
 from collections import Counter
@@ -16,5 +16,5 @@ _COMPILES = re.compile(
 
 
 def compile_lines(log: Iterable[str]) -> Counter[str]:
-    """Those of the lines that tell of compiling, and how often each is there."""
+    """The lines that report compilation, each with its count."""
     return Counter(line for line in log if _COMPILES.search(line))

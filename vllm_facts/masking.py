@@ -1,8 +1,8 @@
-"""Keep secrets out of everything that is written: the journal, the logs, the answers of the API.
+"""Mask secrets in all output: the journal, the logs, the responses of the API.
 
-What is masked: strings under a name that says so (`api_key`, `HF_TOKEN`, `--api-key V`, `"password": "V"`),
-the password in a URL, and tokens that are known by their own prefix. Counts of tokens are no secrets: names
-whose word is `tokens` are left alone, and so are numbers after a `token` or `key` ("per token: 35 ms").
+Masked are strings under a secret name (`api_key`, `HF_TOKEN`, `--api-key V`, `"password": "V"`), passwords in
+URLs, and tokens with a known prefix. Counts of tokens are no secrets: names with the word `tokens` are not
+masked, nor are numbers after `token` or `key` ("per token: 35 ms").
 """
 
 import math
@@ -46,17 +46,17 @@ def secret_name(name: str) -> bool:
 
 
 def mask(text: str) -> str:
-    """The text with every secret that can be recognised in it replaced by `***`."""
+    """Replace every recognised secret in the text with `***`."""
     for pattern in _IN_TEXT:
         text = pattern.sub(rf"\1{MASK}", text)
     return text
 
 
 def masked(value: object, *, name: str = "") -> Any:  # noqa: ANN401 - any JSON value
-    """The value as JSON without secrets; dataclasses become objects.
+    """Convert the value to JSON without secrets; dataclasses become objects.
 
-    Numbers that are not finite or too large become strings, undecodable bytes of a log `?`. `name`: the key
-    that the value stands under.
+    Infinite, NaN and too large numbers become strings, undecodable bytes of a log `?`. `name` is the key of
+    the value.
     """
     match value:
         case None | int() | float() | str():  # first, for speed: a state holds a thousand counts

@@ -1,6 +1,6 @@
-"""What some releases of vLLM are known to do worse, as rows: the releases, where it shows, what helps.
+"""Known performance regressions of vLLM: the affected releases, the symptom and the remedy.
 
-Each was read in the thread that it names; open ones may have been fixed since without a word there.
+Each row names its source thread. Open issues may have been fixed without a note in the thread.
 """
 
 import re
@@ -11,10 +11,10 @@ from vllm_facts.values import Knob, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """One that was reported. `first` and `last` bound the releases that reports name, both included.
+    """A reported regression. `first` and `last` are the first and last release in the reports.
 
-    `model` and `card` are patterns, searched in lower-case names; empty: any. `value` is one for the whole
-    value of `knob`, or of the variable `env`; without either it shows with any flags.
+    `model` and `card` are patterns that are searched in lower-case names; empty matches any. `value` is a
+    pattern for the full value of `knob` or of the variable `env`; without both it applies to any flags.
     """
 
     issue: str
@@ -31,18 +31,18 @@ class Regression:
     until: tuple[int, int, int] | None = None  # the first patch release without it, where that is known
 
     def seen_in(self, release: tuple[int, int], patch: tuple[int, int, int] | None) -> bool:
-        mended = self.until is not None and patch is not None and patch >= self.until
-        return self.first <= release <= self.last and not mended
+        fixed = self.until is not None and patch is not None and patch >= self.until
+        return self.first <= release <= self.last and not fixed
 
     def shows(self, value: Value) -> bool:
-        """Whether it shows with this value of its knob or variable."""
+        """Whether it occurs with this value of its knob or variable."""
         given = value is not None and re.fullmatch(self.value, str(value).lower()) is not None
         return given or not (self.knob or self.env)
 
     def fits(self, model: str, card: str) -> bool:
-        """Whether it concerns this model and GPU; a name that is not known ("") fits no pattern."""
-        said = ((self.model, model), (self.card, card))
-        return all(not pattern or re.search(pattern, name.lower()) for pattern, name in said)
+        """Whether it affects this model and GPU; an unknown name ("") matches no pattern."""
+        patterns = ((self.model, model), (self.card, card))
+        return all(not pattern or re.search(pattern, name.lower()) for pattern, name in patterns)
 
 
 _CACHE_FP8 = r"fp8.*"

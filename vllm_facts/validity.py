@@ -1,6 +1,6 @@
-"""What flags must hold beside each other and beside the model: the checks of vLLM 0.32, before a start. Pure.
+"""The checks of vLLM 0.32 at start: combinations of flags, and of flags and the model, that it refuses.
 
-Nothing is said of what is not known. What the attention heads allow is said by rule D3, not here.
+Unknown values pass every check. Rule D3 checks the attention heads.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,22 +24,22 @@ FlagMapping = Mapping[Knob, Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidSetting:
-    """Flags that vLLM refuses together, or beside this model."""
+    """Flags that vLLM refuses in combination, or with this model."""
 
     knobs: tuple[Knob, ...]
     why: str
     source: str
-    to: FlagMapping = field(default_factory=dict)  # the smallest change that ends it, where there is one
+    to: FlagMapping = field(default_factory=dict)  # the smallest fix; empty without one
 
 
 @dataclass(frozen=True, slots=True)
 class _NotAbove:
-    """One whole number must not be above another, where both are given."""
+    """One integer must not exceed another if both are given."""
 
     low: Knob
     high: Knob
     source: str
-    lower: bool = False  # mended by lowering the one instead of raising the other
+    lower: bool = False  # the fix lowers `low` instead of raising `high`
 
     def problems(self, case: Deployment) -> Iterator[InvalidSetting]:
         low, high = positive_int(case.setting, self.low), positive_int(case.setting, self.high)
@@ -55,7 +55,7 @@ class _NotAbove:
 
 @dataclass(frozen=True, slots=True)
 class _Without:
-    """A flag that is given, and is refused without another."""
+    """A flag that vLLM refuses without another."""
 
     knob: Knob
     lacks: Callable[[Deployment], bool]
@@ -75,7 +75,7 @@ class _Without:
 
 
 def _off(knob: Knob) -> Callable[[Deployment], bool]:
-    """The switch, or whatever else is a value above 0, is not there."""
+    """A check that the switch or number is missing or 0."""
     return lambda case: not case.setting.get(knob)
 
 
@@ -159,7 +159,7 @@ WITHOUT = (
 
 
 def find_problems(case: Deployment) -> Iterator[InvalidSetting]:
-    """Everything about the case that vLLM would refuse."""
+    """Everything in the deployment that vLLM would refuse."""
     for row in (*NOT_ABOVE, *WITHOUT):
         yield from row.problems(case)
     for check in _CHECKS:
@@ -167,7 +167,7 @@ def find_problems(case: Deployment) -> Iterator[InvalidSetting]:
 
 
 def _budget(case: Deployment) -> Iterator[InvalidSetting]:
-    """The token budget holds a token for every sequence, and a whole prompt where prompts are not cut."""
+    """The token budget holds one token per sequence, and a full prompt without chunked prefill."""
     tokens, seqs = tokens_in_force(case), positive_int(case.setting, "max_num_seqs")
     length = positive_int(case.setting, "max_model_len")
     if tokens is not None and seqs is not None and tokens < seqs:
@@ -191,7 +191,7 @@ def _budget(case: Deployment) -> Iterator[InvalidSetting]:
 
 
 def _length(case: Deployment) -> Iterator[InvalidSetting]:
-    """A longer context than the model's, which vLLM takes only where a variable of its allows it."""
+    """A longer context than the model's, which vLLM accepts only with VLLM_ALLOW_LONG_MAX_MODEL_LEN."""
     found = find_exceeded_context(case)
     if found is None or allows_longer_context(case):
         return
@@ -220,7 +220,7 @@ def _graphs(case: Deployment) -> Iterator[InvalidSetting]:
 
 
 def _async(case: Deployment) -> Iterator[InvalidSetting]:
-    """Asked for, it is refused beside these; left to vLLM, it is switched off."""
+    """Explicit async_scheduling is refused with these methods; by default vLLM disables it."""
     method = speculation(case)
     if case.setting.get("async_scheduling") is True and method in {
         "ngram",
@@ -237,7 +237,7 @@ def _async(case: Deployment) -> Iterator[InvalidSetting]:
 
 
 def _context_parallel(case: Deployment) -> Iterator[InvalidSetting]:
-    """Decode context parallelism: inside tensor parallelism, and of grouped heads only their spare copies."""
+    """Decode context parallelism divides tensor parallelism, and at most the copies of each KV head."""
     knob, tp = "decode_context_parallel_size", layout(case).tp
     dcp = positive_int(case.setting, knob) or 1
     prefill = positive_int(case.setting, "prefill_context_parallel_size") or 1
@@ -265,7 +265,7 @@ def _experts(case: Deployment) -> Iterator[InvalidSetting]:
 
 
 def _serving(case: Deployment) -> Iterator[InvalidSetting]:
-    """What the server itself asks of its flags, before and after the engine starts."""
+    """Checks of the API server, before and after the engine starts."""
     given = case.setting
     if given.get("enable_auto_tool_choice") is True and not given.get("tool_call_parser"):
         yield InvalidSetting(

@@ -1,4 +1,4 @@
-"""How many bytes a parameter takes in each of the formats that models are published in."""
+"""Bytes per parameter of the formats in which models are published."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,13 +46,13 @@ _WORDS = {
     "bf16": NONE,
     "fp16": NONE,
 }
-"""By the word in a model's name, those that say most first."""
+"""By a word in the model's name, the most specific word first."""
 
 _EIGHT_BITS = frozenset({"int8", "8bit"})
 
 
 def format_from_name(words: frozenset[str]) -> WeightFormat | None:
-    """The format that a name's words tell; None where they tell none."""
+    """The format that the words of a name state; None without one."""
     for word, known in _WORDS.items():
         if word in words:
             if known.size == _INT4 and words & _EIGHT_BITS:  # "GPTQ-Int8"
@@ -62,9 +62,9 @@ def format_from_name(words: frozenset[str]) -> WeightFormat | None:
 
 
 def format_from_config(config: Mapping[str, Any], dtype: object) -> WeightFormat:
-    """The format that a `config.json` tells; its size is None where it is not clear.
+    """The format that a `config.json` states; its size is None if unknown.
 
-    `config`: its `quantization_config` or `compression_config`; empty: there is none.
+    `config` is the `quantization_config` or `compression_config`; empty without one.
     """
     if not config:
         kind = str(dtype or "bfloat16").removeprefix("torch.")
@@ -89,7 +89,7 @@ def format_from_config(config: Mapping[str, Any], dtype: object) -> WeightFormat
 
 
 def stored_size(known: WeightFormat, parameters: float, apart: float) -> float | None:
-    """Bytes of a parameter over the whole model, where `apart` of its parameters stay in 16 bit."""
+    """Mean bytes per parameter of the model, of which `apart` parameters stay in 16 bit."""
     if known.size is None or parameters <= 0:
         return None
     if known.size >= SIXTEEN_BIT:
@@ -99,7 +99,7 @@ def stored_size(known: WeightFormat, parameters: float, apart: float) -> float |
 
 
 def _groups(groups: object) -> float | None:
-    """Of compressed-tensors: the size that all its groups share."""
+    """The common size of all groups of compressed-tensors; None if they differ."""
     if not isinstance(groups, Mapping):
         return None
     sizes = set()
@@ -114,12 +114,12 @@ def _groups(groups: object) -> float | None:
 def _packed(bits: object, group: object) -> float | None:
     if not isinstance(bits, int) or isinstance(bits, bool) or not 0 < bits <= 16:  # noqa: PLR2004
         return None
-    each = group if isinstance(group, int) and group > 0 else 0  # -1 and None: one scale for a whole row
+    each = group if isinstance(group, int) and group > 0 else 0  # -1 and None: one scale per row
     return (bits + (20 / each if each else 0.0)) / 8
 
 
 def _producer(config: Mapping[str, Any]) -> str:
-    """Of NVIDIA's older ModelOpt files, which have no `quant_method`."""
+    """The method in older ModelOpt files of NVIDIA, which lack `quant_method`."""
     inner = config.get("quantization")
     algorithm = str(
         inner.get("quant_algo") if isinstance(inner, Mapping) else config.get("quant_algo")

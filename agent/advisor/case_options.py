@@ -46,7 +46,7 @@ def build_deployment(args: argparse.Namespace, command: ServeCommand, *, version
     log = read_log(args.log) if args.log else ()
     setting = command.setting
     name = str(setting.get("model", ""))
-    gpus = args.gpus if args.gpus is not None else _count_visible(command.reaching)
+    gpus = args.gpus if args.gpus is not None else _count_visible(command.server_env)
     if gpus is not None and gpus < 1:
         raise ConfigError(f"--gpus {gpus}: must be at least 1")
     if args.profile and args.profile not in PROFILES:
@@ -54,8 +54,8 @@ def build_deployment(args: argparse.Namespace, command: ServeCommand, *, version
 
         raise ConfigError(f"--profile {args.profile}: unknown{suggest_name(args.profile, PROFILES)}")
     return Deployment(
-        setting={**setting, **command.reach},
-        env={**command.reaching, **_environment(args.env)},
+        setting={**setting, **command.exposure},
+        env={**command.server_env, **_environment(args.env)},
         card=_card(args.gpu) if args.gpu else None,
         gpus=gpus,
         model=_model(args.model_config, name),

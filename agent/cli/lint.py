@@ -49,7 +49,7 @@ def _run(args: argparse.Namespace) -> int:
     better = edit_command(command, advice.to, advice.env)
     checked = sorted({rule for lint in lints for rule in lint.rules})
     lacking = [*missing_facts(case), *([command.unread] if command.unread else [])]
-    still, undone = _remaining_errors(advice, case, lints), command.undone(advice.to)
+    still, undone = _remaining_errors(advice, case, lints), command.unsupported_edits(advice.to)
     if args.json:
         more = {"checked": checked, "still": still, "in_file": [asdict(line) for line in undone]}
         text = as_json(advice, case, better, assumed={}, unknown=lacking, more=more)

@@ -1,4 +1,4 @@
-"""The shape of one flag's facts."""
+"""The facts about one flag, as values."""
 
 import math
 import re
@@ -8,14 +8,14 @@ from typing import Literal
 from vllm_facts.values import ChangeClass, Knob, Value
 
 Direction = Literal["+", "-", "±", ""]
-"""Of the quantity itself, not of its worth: ttft "-" is a shorter wait, oom "+" a higher risk.
+"""The direction of the quantity, not of its worth: ttft "-" is a shorter wait, oom "+" a higher risk.
 
-"±": either way, by load and model. "": none, or not known."""
+"±": either, depending on load and model. "": none or unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What raising the value does; where 0 or none is off, or of a switch: turning it on."""
+    """The effect of raising the value, or of turning it on where 0, none or false is off."""
 
     ttft: Direction = ""
     itl: Direction = ""
@@ -31,44 +31,44 @@ class Effects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Default:
-    """What vLLM takes when the flag is not given, from a release and on a kind of hardware."""
+    """vLLM's default from a release on, on a kind of hardware."""
 
     value: Value
     since: str | None = None
-    memory_gib: float = 0.0  # on cards of at least this
-    unlike: str = ""  # but not where the card's name has this in it
+    memory_gib: float = 0.0  # on GPUs with at least this memory
+    unlike: str = ""  # except on GPUs with this in their name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobFacts:
     """One flag of `vllm serve`.
 
-    `since` and `removed`: first minor release with, first without it; None: as long as 0.11 to 0.33 go.
+    `since` and `removed`: the first minor release with and without the flag; None: outside 0.11 to 0.33.
     """
 
     name: Knob
     type: Literal["int", "float", "bool", "choice", "text", "list", "json"]
     meaning: str
-    default: str  # in words: many defaults depend on the GPU and the model
+    default: str  # in words, as many defaults depend on the GPU and the model
     start: Literal["warm", "cold"]
     klass: ChangeClass
     tunable: bool = False  # whether trimtab may change it, see reader.py
     items: Literal["int", "text"] = "text"  # of a list
     unit: str = ""
-    min: float | None = None  # what vLLM accepts, not what is wise
+    min: float | None = None  # what vLLM accepts, not a recommendation
     max: float | None = None
     choices: tuple[Value, ...] = ()  # of vLLM 0.32
-    octaves: bool = False  # moves in doublings, so that compiled values are met again
-    defaults: tuple[Default, ...] = ()  # the same for programs, the first that fits; empty: not that simple
+    octaves: bool = False  # moves in doublings, so that compiled values recur
+    defaults: tuple[Default, ...] = ()  # machine-readable, the first match; empty: depends on more
     effects: Effects = Effects()
-    needs: tuple[str, ...] = ()  # what must hold beside it
+    needs: tuple[str, ...] = ()  # preconditions
     since: str | None = None
     removed: str | None = None
-    today: str = ""  # what an older guide does not know: what replaces it, or what it means by now
+    today: str = ""  # its replacement or changed meaning since older guides
     source: str = ""
 
     def in_version(self, version: str | None) -> bool | None:
-        """Whether that vLLM has the flag; None when the version says nothing that can be read."""
+        """Whether that release has the flag; None for an unreadable version."""
         release = release_of(version)
         if release is None:
             return None
@@ -78,7 +78,7 @@ class KnobFacts:
     def default_in(
         self, version: str | None = None, *, memory_gib: float | None = None, card: str = ""
     ) -> Value:
-        """The default there. None: vLLM decides by more than this, or it is not known."""
+        """The default there; None if unknown or if it depends on more than the arguments."""
         release = release_of(version)
         for default in self.defaults:
             since = release_of(default.since)
@@ -91,9 +91,9 @@ class KnobFacts:
         return None
 
     def misfit(self, value: Value) -> str:
-        """Why vLLM would not take the value; empty where it would, or where that is not known.
+        """Why vLLM would refuse the value; "" if it would not, or if that is unknown.
 
-        None takes the flag out, which always fits.
+        None, the removal of the flag, is always accepted.
         """
         if value is None or (self.choices and _one_of(value, self.choices)):
             return ""
@@ -121,7 +121,7 @@ class KnobFacts:
         return ""
 
     def _misfit_of_list(self, value: Value) -> str:
-        """One whole number, or several in a text with spaces between them, as flags are read."""
+        """One integer, or several in a text with spaces between them, as `flags` parses them."""
         words = value.split(" ") if isinstance(value, str) else [str(value)]
         if isinstance(value, bool) or not all(re.fullmatch(r"[0-9]{1,9}", word) for word in words):
             return "is whole numbers with a space between two"

@@ -1,1 +1,1 @@
-"""Command lines as people write them: `vllm serve`, `docker run`, shell scripts, config files."""
+"""Command lines as users write them: `vllm serve`, `docker run`, shell syntax."""

@@ -1,4 +1,4 @@
-"""`docker run [options] IMAGE [words]`: what of it is the server's command line, and its environment."""
+"""`docker run [options] IMAGE [words]`: the server's command line and environment in it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ _OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerRunCommand:
-    """`before`: the words up to and with the image; `implied`: how many of `argv` the image says itself."""
+    """`before`: the words up to the image; `implied`: leading words of `argv` that the image adds."""
 
     before: tuple[str, ...]
     argv: tuple[str, ...]
@@ -44,9 +44,9 @@ class DockerRunCommand:
 
 
 def parse_docker_run(words: list[str], outside: Mapping[str, str]) -> DockerRunCommand:
-    """The images of vLLM say `vllm serve` themselves. Raises FlagError.
+    """Parse a `docker run` command. vLLM's own images add `vllm serve`. Raises FlagError.
 
-    `outside`: the variables of the shell, of which `-e NAME` takes one along.
+    `outside`: the variables of the shell, from which `-e NAME` takes its value.
     """
     if words[1:2] != ["run"]:
         raise FlagError(f"{' '.join(words[:2])}: only `{words[0]} run … IMAGE …` can be read; {HOW}")
@@ -64,7 +64,7 @@ def parse_docker_run(words: list[str], outside: Mapping[str, str]) -> DockerRunC
 
 
 def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Where the image is named, and the options before it."""
+    """The index of the image, and the options before it."""
     at, options = 2, []
     while at < len(words) and words[at].startswith("-"):
         name, equals, value = words[at].partition("=")
@@ -77,7 +77,7 @@ def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
 
 
 def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], int]:
-    """The server's words, and how many of them the image says."""
+    """The server's words, and the number of leading ones that the image adds. Raises FlagError."""
     program = (entry or (own[0] if own else "")).rpartition("/")[2]
     if program in SHELLS:
         raise FlagError(f"in {image} {explain_shell(own)}")
@@ -97,7 +97,7 @@ def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], in
 
 
 def explain_shell(words: Sequence[str]) -> str:
-    """What to lint instead of `sh -c "…"`."""
+    """The error text for `sh -c "…"`, with the command to check instead."""
     script = next((word for word in words if "vllm serve" in word), "")
     if script:
         own = script[script.index("vllm serve") :]
@@ -106,7 +106,7 @@ def explain_shell(words: Sequence[str]) -> str:
 
 
 def replace_env(before: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
-    """`-e K=V` of the changed variables taken out, and put in again before the image."""
+    """Replace the `-e K=V` options of the changed variables; None removes one."""
     kept: list[str] = []
     at = 0
     while at < len(before):

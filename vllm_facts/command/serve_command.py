@@ -1,4 +1,4 @@
-"""A command line as a person has it, to read and to edit: `K=V vllm serve …`, `docker run … IMAGE …`."""
+"""Parse and edit a complete command: `K=V vllm serve …`, `docker run … IMAGE …`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,17 @@ from vllm_facts.values import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeCommand:
-    """`before`: the words up to the server's own (`docker run … IMAGE`). `front`: `nohup`, `numactl -N 0`."""
+    """`before`: the words up to the server's own (`docker run … IMAGE`). `front`: wrappers (`nohup`)."""
 
-    argv: tuple[str, ...]  # the server's own words, beginning with what starts it
-    implied: int = 0  # of them at the front that the image says itself
+    argv: tuple[str, ...]  # the server's own words, from the program on
+    implied: int = 0  # number of leading words that the image adds
     before: tuple[str, ...] = ()
     front: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
-    file: tuple[str, ...] = ()  # what its --config file says, as flags
+    file: tuple[str, ...] = ()  # the flags of its --config file
     aside: tuple[str, ...] = ()  # `> log 2>&1 &`
-    live: bool = False  # the shell is still to fill in its variables
+    live: bool = False  # the shell still has to expand variables
     unread: str = ""  # why the --config file was not read
 
     @property
@@ -37,8 +37,8 @@ class ServeCommand:
         return setting_of(self._all())
 
     @property
-    def reach(self) -> dict[str, Value]:
-        """Who reaches it, which is no part of a setting: its host, where one is given; that it has a key."""
+    def exposure(self) -> dict[str, Value]:
+        """Host, if given, and API key (masked): flags that are no part of a setting. Raises FlagError."""
         try:
             host, _ = place_of(self._all())
         except FlagError:
@@ -49,25 +49,25 @@ class ServeCommand:
         return {**({"host": host} if host else {}), **key}
 
     @property
-    def reaching(self) -> dict[str, str]:
-        """The variables that reach the server: sudo keeps its caller's back."""
-        kept_back = "sudo" in self.front and not {"-E", "--preserve-env"} & set(self.front)
-        return {**({} if kept_back else self.env), **_assigned(self.front)}
+    def server_env(self) -> dict[str, str]:
+        """The variables that the server gets: sudo drops those of its caller."""
+        dropped = "sudo" in self.front and not {"-E", "--preserve-env"} & set(self.front)
+        return {**({} if dropped else self.env), **_assigned(self.front)}
 
     @property
     def words(self) -> list[str]:
-        """Without the environment of a shell."""
+        """The command without the environment of a shell."""
         return [*self.before, *self.front, *self.argv[self.implied :]]
 
     @property
     def version(self) -> str:
-        """Of vLLM, as the image's tag says; "" where it says none."""
+        """The vLLM version in the image's tag; "" without one."""
         tag = re.search(r":v?(\d+\.\d+\.\d+)[^/]*$", self.before[-1]) if self.before else None
         return tag[1] if tag else ""
 
     @property
     def assignments(self) -> list[str]:
-        """What stands in front of the words in a shell."""
+        """The variable assignments before the words, for a shell."""
         if self.before:
             return []
         unset = [word for name in self.unset for word in ("-u", name)]
@@ -75,8 +75,8 @@ class ServeCommand:
         given = [f"{name}={value}" for name, value in self.env.items() if inside.get(name) != value]
         return [*(["env"] if unset else []), *unset, *map(partial(quote_word, live=self.live), given)]
 
-    def undone(self, to: Mapping[str, Value]) -> list[UnsupportedEdit]:
-        """The lines of its --config file that must go, because no flag takes them back."""
+    def unsupported_edits(self, to: Mapping[str, Value]) -> list[UnsupportedEdit]:
+        """The lines of its --config file that must be removed, because no flag overrides them."""
         return unsupported_edits(to, self.file, self.argv) if self.file else []
 
     def _all(self) -> list[str]:
@@ -84,7 +84,7 @@ class ServeCommand:
 
 
 def _one_dash(argv: Sequence[str]) -> str:
-    """A flag with one dash that vLLM's parser would not take: `-max-num-seqs`."""
+    """A long flag with one dash, which vLLM refuses: `-max-num-seqs`; "" without one."""
     for word in argv:
         name = re.match(r"-([A-Za-z][A-Za-z_-]{3,})(?=[.=]|$)", word)
         if name and name[1] not in SHORT and not name[1].startswith("O"):
@@ -93,7 +93,7 @@ def _one_dash(argv: Sequence[str]) -> str:
 
 
 def parse_command(words: Sequence[str]) -> ServeCommand:
-    """The command of these words. FlagError says what is missing and how it is written."""
+    """Parse the words of a command. Raises FlagError."""
     given, aside = list(words), list[str]()
     if given[:1] == ["--"]:
         del given[0]
@@ -125,7 +125,7 @@ def parse_command(words: Sequence[str]) -> ServeCommand:
 
 
 def _started(given: list[str], env: dict[str, str]) -> ServeCommand:
-    """What is behind the variables: wrappers, and then a container or the server itself."""
+    """Parse the words behind the variables: wrappers, then a container or the server. Raises FlagError."""
     at = _start(given)
     front, own = given[:at], given[at:]
     if own[0] not in CONTAINERS:
@@ -166,7 +166,7 @@ def _assigned(words: Sequence[str]) -> dict[str, str]:
 
 
 def _with_file(command: ServeCommand, path: Value) -> ServeCommand:
-    """The same with the flags of its --config file, where that can be read."""
+    """The command with the flags of its --config file, if that is readable. Raises FlagError."""
     if not isinstance(path, str):
         return command
     if command.before:
@@ -188,7 +188,7 @@ def _with_file(command: ServeCommand, path: Value) -> ServeCommand:
 def edit_command(
     command: ServeCommand, to: Mapping[str, Value], env: Mapping[str, str | None]
 ) -> ServeCommand:
-    """The same with these changes and no others. Raises FlagError."""
+    """Apply the changes of flags and variables. Raises FlagError."""
     argv = tuple(
         with_setting(command.argv, merge_json_parts(to, command.file, command.argv) if command.file else to)
     )
@@ -197,7 +197,7 @@ def edit_command(
     kept = {**command.env, **{name: value for name, value in own.items() if value is not None}}
     gone = [name for name, value in own.items() if value is None]
     front = _wrapped_env(command.front, env)
-    if "sudo" in front:  # what stands before it does not reach the server
+    if "sudo" in front:  # sudo drops the variables before it
         new = [f"{name}={value}" for name, value in own.items() if value is not None]
         front, kept = (*front, *(["env", *new] if new else [])), dict(command.env)
     return replace(
@@ -211,7 +211,7 @@ def edit_command(
 
 
 def _wrapped_env(front: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
-    """`nohup env K=V` with the changed variables, each where it stands."""
+    """The wrappers, with the changed variables of `env K=V` replaced in place."""
     kept = []
     for word in front:
         name = word.partition("=")[0]

@@ -1,4 +1,4 @@
-"""A command as it stands in a shell or a guide: its words, what stands behind it, and quoting them again."""
+"""A command in shell syntax: its words, its redirections, and quoting."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ _VARIABLE = re.compile(r"\$[A-Za-z_({]")
 
 
 def split_command(text: str) -> tuple[list[str], list[str]]:
-    """The words of the command, and those behind it that say where its output goes. Raises FlagError."""
+    """The words of the command, and its redirections. Raises FlagError."""
     try:
         words = shlex.split(_CONTINUED.sub(" ", text))
     except ValueError as error:
@@ -35,7 +35,7 @@ def split_command(text: str) -> tuple[list[str], list[str]]:
 
 
 def quote_word(word: str, *, live: bool = False) -> str:
-    """For a shell. `live`: its `$NAME` are variables still, which the shell is to fill in."""
+    """Quote a word for a shell. `live`: leave `$NAME` for the shell to expand."""
     assigned = ASSIGNMENT.match(word)
     name, value = (assigned[0], word[assigned.end() :]) if assigned else ("", word)
     if live and _VARIABLE.search(value) and not value.startswith(("{", "[")):
@@ -46,5 +46,5 @@ def quote_word(word: str, *, live: bool = False) -> str:
 
 
 def join_redirections(words: Sequence[str]) -> str:
-    """The words behind a command as they were."""
+    """The redirections behind a command, as written."""
     return " ".join(word if _ASIDE.fullmatch(word) or word == "|" else shlex.quote(word) for word in words)

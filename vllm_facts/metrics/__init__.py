@@ -1,1 +1,1 @@
-"""vLLM's /metrics page: the text format, and the totals of the metrics that are known."""
+"""vLLM's /metrics page: the text format, and the totals of the known metrics."""

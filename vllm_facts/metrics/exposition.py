@@ -1,4 +1,4 @@
-"""Picks wanted samples out of a Prometheus text page, cheaply: what is not wanted is not parsed.
+"""Parses selected samples of a Prometheus text page; all other lines are skipped unparsed.
 
 The format is Prometheus' "text-based format" 0.0.4 (documentation, "Exposition formats").
 """
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from vllm_facts.errors import MetricsPageError
 
 SampleRow = tuple[str, float]
-"""The text between the braces, not parsed yet, and the value, which may be NaN or infinite."""
+"""The unparsed text between the braces, and the value, which may be NaN or infinite."""
 
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"')
 _LABELS = re.compile(rf"(?:{_LABEL.pattern}(?:,{_LABEL.pattern})*,?)?")
@@ -20,7 +20,7 @@ _SHOWN = 80  # characters of foreign text that an error repeats
 
 
 def decode_page(body: bytes) -> str:
-    """The page as text. Raises MetricsPageError when it is not a metrics page, or a piece of one."""
+    """Decode the page. Raises MetricsPageError if it is no metrics page, or a truncated one."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
@@ -35,7 +35,7 @@ def decode_page(body: bytes) -> str:
 
 
 def pick_samples(text: str, wanted: Container[str]) -> dict[str, list[SampleRow]]:
-    """The samples of the wanted names, in the order of the page. Raises MetricsPageError."""
+    """The samples of the wanted names, in page order. Raises MetricsPageError."""
     picked: dict[str, list[SampleRow]] = {}
     for line in text.split("\n"):
         brace = line.find("{")
@@ -48,7 +48,7 @@ def pick_samples(text: str, wanted: Container[str]) -> dict[str, list[SampleRow]
 
 
 def _value(after: str, line: str) -> float:
-    """The first of `value [timestamp]`."""
+    """The value in `value [timestamp]`."""
     parts = after.split()
     try:
         value = float(parts[0])
@@ -59,9 +59,9 @@ def _value(after: str, line: str) -> float:
     return value
 
 
-@lru_cache(maxsize=8192)  # the same few hundred texts come back at every scrape
+@lru_cache(maxsize=8192)  # every scrape has the same few hundred texts
 def parse_labels(inside: str) -> Mapping[str, str]:
-    """The labels between the braces. Raises MetricsPageError when they are malformed."""
+    """Parse the labels between the braces. Raises MetricsPageError."""
     if not _LABELS.fullmatch(inside):
         raise MetricsPageError(f"labels of the metrics page cannot be read: {inside[:_SHOWN]!r}")
     return MappingProxyType({name: _unescape(value) for name, value in _LABEL.findall(inside)})
@@ -69,7 +69,7 @@ def parse_labels(inside: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=8192)
 def parse_bucket(inside: str) -> tuple[float, frozenset[tuple[str, str]]]:
-    """A bucket's upper edge, and the labels of the histogram it belongs to."""
+    """The upper edge of a bucket, and the labels of its histogram. Raises MetricsPageError."""
     found = parse_labels(inside)
     try:
         edge = float(found["le"])

@@ -1,6 +1,6 @@
-"""What one /metrics page of a vLLM server says in all, and how much of it is new since the page before.
+"""The totals of one /metrics page of a vLLM server, over all engines and model names.
 
-Names across versions 0.11 to 0.33, newest first: a server that shows both an old and a new name counts once.
+Metric names cover versions 0.11 to 0.33, newest first: a server with an old and a new name counts once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +33,7 @@ BORN = ("process_start_time_seconds", "vllm:prompt_tokens_created")
 """Both are absent with several API server processes; an elastic scale-up changes only the second."""
 
 TOO_MANY = 1e18
-"""No counter gets there; two that are near the largest float would add up to infinity."""
+"""No counter reaches this; two near the largest float would add up to infinity."""
 
 _WANTED = frozenset(
     [name for names in (*GAUGES.values(), *COUNTERS.values()) for name in names]
@@ -70,9 +70,9 @@ class PageTotals:
 
 
 def totals(body: bytes) -> PageTotals:
-    """Read a /metrics page. Raises MetricsPageError when it is cut, or is not that of a vLLM server.
+    """Parse a /metrics page. Raises MetricsPageError if it is truncated, or not of a vLLM server.
 
-    A metric with a value that is NaN, infinite, beyond all counting or negative counts as missing.
+    A metric with a NaN, infinite, negative or impossibly large value counts as missing.
     """
     text = decode_page(body)
     rows = pick_samples(text, _WANTED)
@@ -113,7 +113,7 @@ def totals(body: bytes) -> PageTotals:
 
 
 def has_restarted(before: PageTotals, after: PageTotals) -> bool:
-    """Whether the counts began anew in between."""
+    """Whether the process restarted between the two pages."""
     births = [
         (then, now)
         for name in before.born.keys() & after.born.keys()
@@ -122,7 +122,7 @@ def has_restarted(before: PageTotals, after: PageTotals) -> bool:
     if any(then != now for then, now in births):
         return True
     if births and after.series < before.series:
-        return False  # a piece of a page of the same process: what it lacks looks like counts that fell
+        return False  # a truncated page of the same process: missing series look like falling counts
     return (
         _fell(before.counters, after.counters)
         or _fell(before.finished, after.finished)
@@ -156,7 +156,7 @@ def _countable(values: Iterable[float]) -> bool:
 
 
 def _facts(inside: str) -> Mapping[str, str]:
-    """The cache's configuration and what came of it; of several engines, the first one's."""
+    """The configuration of the KV cache and its size; of several engines, the first."""
     return {name: value for name, value in parse_labels(inside).items() if name != "engine"}
 
 

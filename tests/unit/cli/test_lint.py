@@ -209,8 +209,8 @@ def test_variables_that_a_shell_is_to_fill_in_are_no_fault(lint: Lint) -> None:
 
 
 def test_sudo_keeps_back_the_variables_before_it() -> None:
-    assert parse_command(["A=1 sudo B=2 vllm serve m"]).reaching == {"B": "2"}
-    assert parse_command(["A=1 sudo -E vllm serve m"]).reaching == {"A": "1"}
+    assert parse_command(["A=1 sudo B=2 vllm serve m"]).server_env == {"B": "2"}
+    assert parse_command(["A=1 sudo -E vllm serve m"]).server_env == {"A": "1"}
 
 
 def test_a_variable_of_docker_run_is_edited_where_it_stands() -> None:
@@ -273,7 +273,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert command.setting["async_scheduling"] is False
     assert better.setting["compilation_config"] == '{"level": 1}'
     assert better.setting["max_num_seqs"] == 4
-    assert better.undone({"compilation_config.mode": None}) == []
+    assert better.unsupported_edits({"compilation_config.mode": None}) == []
 
 
 def test_the_lines_of_the_file_are_the_flags_that_vllm_makes_of_them(tmp_path: Path) -> None:
