@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_table import ONE_WAY
-from vllm_facts.flags import setting_of
+from vllm_facts.flags import parse_setting
 from vllm_facts.values import Value
 
 _LARGEST = 2**20
@@ -98,7 +98,7 @@ def unsupported_edits(
     to: Mapping[str, Value], file: Sequence[str], argv: Sequence[str]
 ) -> list[UnsupportedEdit]:
     """The flags that only the file gives and that `to` removes: no flag of the command line does that."""
-    in_file, own = setting_of(["vllm", "serve", *file]), setting_of(argv)
+    in_file, own = parse_setting(["vllm", "serve", *file]), parse_setting(argv)
     return [
         UnsupportedEdit(file=str(own.get("config", "")), key=knob.replace("_", "-"), value=in_file[knob])
         for knob, value in to.items()
@@ -108,7 +108,7 @@ def unsupported_edits(
 
 def merge_json_parts(to: Mapping[str, Value], file: Sequence[str], argv: Sequence[str]) -> dict[str, Value]:
     """The changes `to`, where a part of JSON that only the file gives becomes a change of the full JSON."""
-    in_file, own = setting_of(["vllm", "serve", *file]), setting_of(argv).keys()
+    in_file, own = parse_setting(["vllm", "serve", *file]), parse_setting(argv).keys()
     changes: dict[str, Value] = {}
     for knob, value in to.items():
         first, dot, rest = knob.partition(".")

@@ -14,7 +14,7 @@ from vllm_facts.errors import FlagError
 from vllm_facts.flag_table import ALIASES, ONE_WAY, SEVERAL, SHORT, SIZES, TEXTS, is_switch
 from vllm_facts.values import Value
 
-PLACE = frozenset({"host", "port"})
+ADDRESS = frozenset({"host", "port"})
 SECRETS = frozenset({"api_key", "hf_token"})
 
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
@@ -54,21 +54,21 @@ class _Flag:
     joined: bool = False  # --knob=value, -O3
 
 
-def setting_of(argv: Sequence[str]) -> dict[str, Value]:
+def parse_setting(argv: Sequence[str]) -> dict[str, Value]:
     """The typed values of the command line's flags, without address and secrets. Raises FlagError."""
-    return {flag.knob: flag.value for flag in _flags(argv) if flag.knob not in PLACE | SECRETS}
+    return {flag.knob: flag.value for flag in _flags(argv) if flag.knob not in ADDRESS | SECRETS}
 
 
-def place_of(argv: Sequence[str]) -> tuple[str, int]:
+def parse_address(argv: Sequence[str]) -> tuple[str, int]:
     """Host and port that the server listens on; host is "" (all interfaces) by default. Raises FlagError."""
-    place = {flag.knob: flag.value for flag in _flags(argv) if flag.knob in PLACE}
+    place = {flag.knob: flag.value for flag in _flags(argv) if flag.knob in ADDRESS}
     port = place.get("port", 8000)
     if isinstance(port, bool) or not isinstance(port, int):
         raise FlagError("--port is not followed by a number")
     return str(place.get("host", "")), port
 
 
-def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
+def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
     """Return `argv` with `changes` applied and all other words unchanged.
 
     None removes the flag, and so does False for the switches in ONE_WAY. Of a repeated flag the last one is
@@ -98,7 +98,7 @@ def with_setting(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]
     return [*edited, *argv[at:], *appended]
 
 
-def with_file(argv: Sequence[str], words: Sequence[str]) -> list[str]:
+def insert_file_flags(argv: Sequence[str], words: Sequence[str]) -> list[str]:
     """Insert the flags of the --config file as vLLM does: before those of the command line, which win."""
     at, _ = _head(argv)
     return [*argv[:at], *words, *argv[at:]]
@@ -120,12 +120,12 @@ def _parent_spelling(knob: str, flags: Sequence[_Flag]) -> str:
     return ""
 
 
-def api_key_of(argv: Sequence[str]) -> str:
+def find_api_key(argv: Sequence[str]) -> str:
     """The API key that the server requires of its clients; "" without one. Raises FlagError."""
     return next((str(flag.value) for flag in reversed(_flags(argv)) if flag.knob == "api_key"), "")
 
 
-def secrets_of(argv: Sequence[str]) -> tuple[str, ...]:
+def find_secrets(argv: Sequence[str]) -> tuple[str, ...]:
     """The words that must not be shown. Never raises."""
     found: list[str] = []
     secret = False
@@ -167,7 +167,7 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
     return [*flags, model] if model else flags  # last: in vLLM the positional model overrides --model
 
 
-def start_of(argv: Sequence[str]) -> int:
+def find_program(argv: Sequence[str]) -> int:
     """The index of the word that starts the server, behind `nohup` or `numactl -N 0`. Raises FlagError."""
     wrapped = bool(argv) and argv[0].rpartition("/")[2] in WRAPPERS
     for at, word in enumerate(argv):
@@ -184,7 +184,7 @@ def start_of(argv: Sequence[str]) -> int:
 
 def _head(argv: Sequence[str]) -> tuple[int, bool]:
     """The index of the first flag, and whether a positional model is allowed. Raises FlagError."""
-    start = start_of(argv)
+    start = find_program(argv)
     program = argv[start].rpartition("/")[2]
     if program == "vllm":
         return _after_serve(argv, start + 1, required=True), True

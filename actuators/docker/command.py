@@ -15,7 +15,7 @@ from actuators.docker import env_flags
 from vllm_facts import config_file
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_table import ONE_WAY
-from vllm_facts.flags import api_key_of, place_of, setting_of, with_setting
+from vllm_facts.flags import edit_flags, find_api_key, parse_address, parse_setting
 from vllm_facts.masking import MASK
 from vllm_facts.values import Value
 
@@ -83,8 +83,8 @@ class ServeCommand:
         argv: tuple[str, ...] = attempt(lambda: argv_of(entrypoint, command, env), ())
         file_words: list[str] = attempt(lambda: _words_of_file(argv, working_dir, read_file), [])
         file_argv = [*_SERVER, *file_words]
-        file_setting: dict[str, Value] = attempt(lambda: setting_of(file_argv), {})
-        setting: dict[str, Value] = attempt(lambda: {**file_setting, **setting_of(argv)}, {})
+        file_setting: dict[str, Value] = attempt(lambda: parse_setting(file_argv), {})
+        setting: dict[str, Value] = attempt(lambda: {**file_setting, **parse_setting(argv)}, {})
         host, port = attempt(lambda: _listen_address(argv, file_argv), ("", 0))
         env_key = dict(line.partition("=")[::2] for line in env).get("VLLM_API_KEY", "")
         return cls(
@@ -96,7 +96,7 @@ class ServeCommand:
             file_setting=file_setting,
             host=host,
             port=port,
-            api_key=attempt(lambda: api_key_of(argv) or api_key_of(file_argv), "") or env_key,
+            api_key=attempt(lambda: find_api_key(argv) or find_api_key(file_argv), "") or env_key,
             error=errors[0] if errors else "",
         )
 
@@ -111,8 +111,8 @@ class ServeCommand:
         changes = self._changes(setting, port)
         entrypoint, command, env = list(self.entrypoint), list(self.command), list(self.env)
         if from_env := env_flags.argv_in(self.entrypoint, self.env):
-            host, listens = place_of(from_env)
-            given = {**setting_of(from_env), "host": host, "port": listens}
+            host, listens = parse_address(from_env)
+            given = {**parse_setting(from_env), "host": host, "port": listens}
             changed = {knob: value for knob, value in changes.items() if not same(given.get(knob), value)}
             return ChangedCommand(
                 entrypoint=entrypoint, command=command, env=env_flags.with_flags(env, changed)
@@ -126,7 +126,7 @@ class ServeCommand:
         place: dict[str, Value] = {} if port is None else {"port": port}
         if not setting:
             return place
-        given = setting_of(self.argv)
+        given = parse_setting(self.argv)
         wanted = {knob: value for knob, value in setting.items() if not _masked(value)}
         known = setting.keys() | KEPT
         changes: dict[str, Value] = dict.fromkeys(given.keys() - known)
@@ -162,8 +162,8 @@ def same(have: Value, want: Value) -> bool:
 
 
 def _listen_address(argv: Sequence[str], file_argv: Sequence[str]) -> tuple[str, int]:
-    host, port = place_of(argv)
-    file_host, file_port = place_of(file_argv)
+    host, port = parse_address(argv)
+    file_host, file_port = parse_address(file_argv)
     return (host if _gives(argv, "host") else file_host), (port if _gives(argv, "port") else file_port)
 
 
@@ -182,8 +182,8 @@ def _edited(
     entrypoint: list[str], command: list[str], change: Mapping[str, Value]
 ) -> tuple[list[str], list[str]]:
     if _hands_over(entrypoint, command):
-        return entrypoint, with_setting(command, change)
-    words = with_setting([*entrypoint, *command], change)
+        return entrypoint, edit_flags(command, change)
+    words = edit_flags([*entrypoint, *command], change)
     if words[: len(entrypoint)] == entrypoint:
         return entrypoint, words[len(entrypoint) :]
     if command and words[-len(command) :] == command:
@@ -196,7 +196,7 @@ def _masked(value: Value) -> bool:
 
 
 def _gives(argv: Sequence[str], knob: str) -> bool:
-    return with_setting(argv, {knob: None}) != list(argv)
+    return edit_flags(argv, {knob: None}) != list(argv)
 
 
 def _words_of_file(argv: Sequence[str], working_dir: str, read_file: ReadFile) -> list[str]:

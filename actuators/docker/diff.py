@@ -9,7 +9,7 @@ from actuators.docker.command import same
 from actuators.docker.obstacles import foreign_label
 from actuators.docker.spec import ContainerSpec, Json
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import place_of, secrets_of, setting_of, with_setting
+from vllm_facts.flags import edit_flags, find_secrets, parse_address, parse_setting
 from vllm_facts.masking import MASK, masked
 from vllm_facts.values import Value
 
@@ -81,7 +81,7 @@ def _command(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
     try:
         old, new = blue.serve.argv, green.serve.argv
         changes = dict(_flags(old, new))
-        told = with_setting(old, {knob: value for knob, (_, value) in changes.items()})
+        told = edit_flags(old, {knob: value for knob, (_, value) in changes.items()})
         complete = sorted([*before[: -len(old)], *told]) == sorted(after)
     except FlagError:
         changes, complete = {}, False
@@ -103,12 +103,12 @@ def _flags(blue: Sequence[str], green: Sequence[str]) -> Iterator[tuple[str, tup
 
 
 def _setting(argv: Sequence[str]) -> dict[str, Value]:
-    host, port = place_of(argv)
-    return {**setting_of(argv), "host": host or None, "port": port}
+    host, port = parse_address(argv)
+    return {**parse_setting(argv), "host": host or None, "port": port}
 
 
 def _shown(words: Sequence[str]) -> list[str]:
-    secrets = secrets_of(words)
+    secrets = find_secrets(words)
     return [MASK if word in secrets else word for word in words]
 
 

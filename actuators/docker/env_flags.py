@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_table import ONE_WAY, SEVERAL
-from vllm_facts.flags import setting_of
+from vllm_facts.flags import parse_setting
 from vllm_facts.values import Value
 
 _PREFIX = "SM_VLLM_"
@@ -44,7 +44,7 @@ def _knob(line: str) -> str:
         return ""
     plain = name.removeprefix(_PREFIX).lower()
     flag = "--" + plain.replace("_", "-")
-    return next(iter(setting_of([*_FIRST[:2], flag])), plain)  # a port is no part of a setting
+    return next(iter(parse_setting([*_FIRST[:2], flag])), plain)  # a port is no part of a setting
 
 
 def _left_out(knob: str, value: Value) -> bool:

@@ -14,7 +14,7 @@ from actuators.host import ownership_env, procfs
 from actuators.process.address import listens
 from agent.domain.model import Server
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import setting_of
+from vllm_facts.flags import parse_setting
 
 DiscoveredServer = tuple[Server, Mapping[str, object]]
 
@@ -48,7 +48,7 @@ def _process(one: procfs.Process) -> Iterator[DiscoveredServer]:
     if not address or ownership_env.is_marked(one) or _is_contained(one.pid):
         return
     with suppress(FlagError):
-        server = Server(name=str(one.pid), setting=setting_of(argv), address=address, ours=False)
+        server = Server(name=str(one.pid), setting=parse_setting(argv), address=address, ours=False)
         if procfs.listening_user(int(address.rpartition(":")[2])) is not None:
             yield server, {"serving": f"http://{address}"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from actuators.host.ownership_env import write_private
 from actuators.host.procfs import Process, directory, environment, words
-from vllm_facts.flags import api_key_of, secrets_of, setting_of, with_setting
+from vllm_facts.flags import edit_flags, find_api_key, find_secrets, parse_setting
 from vllm_facts.masking import MASK
 from vllm_facts.values import Value
 
@@ -38,21 +38,21 @@ class Origin:
         Knobs that the setting does not name are taken out, except for those that say what is served.
         A value that the journal has masked is not known: its knob stays as it is here. Raises FlagError.
         """
-        left_out = setting_of(self.argv).keys() - setting.keys() - _KEPT if setting else ()
+        left_out = parse_setting(self.argv).keys() - setting.keys() - _KEPT if setting else ()
         known = {
             knob: value for knob, value in setting.items() if not (isinstance(value, str) and MASK in value)
         }
-        return with_setting(self.argv, {**dict.fromkeys(left_out), **known, "port": port})
+        return edit_flags(self.argv, {**dict.fromkeys(left_out), **known, "port": port})
 
     @property
     def api_key(self) -> str:
-        return api_key_of(self.argv) or self.env.get("VLLM_API_KEY", "")
+        return find_api_key(self.argv) or self.env.get("VLLM_API_KEY", "")
 
     @property
     def secrets(self) -> frozenset[str]:
         """What must not be shown, wherever it turns up."""
         named = (value for name, value in self.env.items() if _SECRET_NAME.search(name))
-        return frozenset(s for s in (*secrets_of(self.argv), *named) if len(s) >= _SHORTEST_SECRET)
+        return frozenset(s for s in (*find_secrets(self.argv), *named) if len(s) >= _SHORTEST_SECRET)
 
     def program(self) -> str | None:
         """Where the program is found; None when it is not, or may not be executed."""

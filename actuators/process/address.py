@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import place_of
+from vllm_facts.flags import parse_address
 
 _HERE = "127.0.0.1"
 _REACHED_HERE = frozenset({"", "0.0.0.0", "::", "localhost"})  # noqa: S104 - read, not bound
@@ -21,7 +21,7 @@ def address_of(url: str) -> str:
 def listens(argv: Sequence[str]) -> str:
     """Where this command line can be reached from here; empty when it cannot be read."""
     try:
-        host, port = place_of(argv)
+        host, port = parse_address(argv)
     except FlagError:
         return ""
     return _at(host, port)

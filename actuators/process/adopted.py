@@ -14,7 +14,7 @@ from agent.domain.errors import ActError
 from agent.domain.model import Server
 from agent.domain.ports import Site
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import setting_of
+from vllm_facts.flags import parse_setting
 from vllm_facts.values import Setting
 
 _OK = 200
@@ -106,6 +106,6 @@ def _described(address: str, site: Site, command: Sequence[str]) -> Sequence[Ser
 
 def _setting(argv: Sequence[str]) -> Setting:
     try:
-        return setting_of(argv)
+        return parse_setting(argv)
     except FlagError:
         return {}

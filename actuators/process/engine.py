@@ -25,7 +25,7 @@ from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import setting_of
+from vllm_facts.flags import parse_setting
 from vllm_facts.values import Setting
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class ProcessEngine(VllmEngine):
     def _unstartable(self) -> list[str]:
         try:
             origin = self._origin()
-            setting = setting_of(origin.argv)
+            setting = parse_setting(origin.argv)
             self._free_port()
         except FlagError as error:
             return [f"command: {error}"]
@@ -281,6 +281,6 @@ class ProcessEngine(VllmEngine):
 
 def _setting(argv: Sequence[str]) -> Setting:
     try:
-        return setting_of(argv)
+        return parse_setting(argv)
     except FlagError:
         return {}

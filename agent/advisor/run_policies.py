@@ -15,7 +15,7 @@ from agent.plugins import loader
 from agent.plugins.third_party import GuardedPolicy, failure_location
 from lint.precedence import ranked
 from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.flags import with_setting
+from vllm_facts.flags import edit_flags
 from vllm_facts.values import Knob, Setting, Value
 
 
@@ -76,7 +76,7 @@ def _find_defect(proposals: Sequence[Proposal]) -> str:
     try:
         form.validate_json(form.dump_json(list(proposals), warnings="error"))
         for proposal in proposals:
-            with_setting(("vllm", "serve", "MODEL"), proposal.to)
+            edit_flags(("vllm", "serve", "MODEL"), proposal.to)
     except Exception as error:  # noqa: BLE001 - as above
         return " ".join(failure_location(error).split())
     return ""

@@ -25,7 +25,7 @@ from agent.terminal.tables import (
     target_line,
 )
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import setting_of
+from vllm_facts.flags import parse_setting
 
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5
@@ -129,7 +129,7 @@ def _parse_knob(text: str) -> tuple[str, object]:
     if given in constants:
         return knob, constants[given]
     try:  # parse as vLLM does: 64k is 64000 where the flag takes sizes
-        flags = setting_of(
+        flags = parse_setting(
             ["python", "-m", "vllm.entrypoints.openai.api_server", f"--{knob.replace('_', '-')}={given}"]
         )
     except FlagError as error:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vllm_facts.deployment import Deployment, Finding, GpuModel, LintRule, Model
-from vllm_facts.flags import place_of, setting_of, with_setting
+from vllm_facts.flags import edit_flags, parse_address, parse_setting
 
 T4 = GpuModel(name="T4", capability=(7, 5), memory_gib=15.0, link="pcie")
 RTX_5070 = GpuModel(name="RTX 5070", capability=(12, 0), memory_gib=11.94, link="pcie")
@@ -108,9 +108,9 @@ QWEN_235B = dense(
 def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) -> Deployment:  # noqa: ANN401 - its fields
     """The case of a command line as a shell reads it; `env` as "NAME=value NAME=value"."""
     argv = shlex.split(command)
-    setting = setting_of(argv)
+    setting = parse_setting(argv)
     if "--host" in command:
-        setting["host"] = place_of(argv)[0]
+        setting["host"] = parse_address(argv)[0]
     if "--api-key" in command:
         setting["api_key"] = "***"
     pairs = dict(word.split("=", 1) for word in env.split())
@@ -141,5 +141,5 @@ def improved(command: str, said: Iterable[Finding]) -> str:
     """The command line with what the findings ask for, to be read by a person."""
     argv = shlex.split(command)
     for finding in said:
-        argv = with_setting(argv, finding.to)
+        argv = edit_flags(argv, finding.to)
     return shlex.join(argv)

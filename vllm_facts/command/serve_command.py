@@ -11,7 +11,15 @@ from vllm_facts.command.shell import ASSIGNMENT, quote_word
 from vllm_facts.config_file import UnsupportedEdit, merge_json_parts, read_config, unsupported_edits
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_table import SHORT
-from vllm_facts.flags import WRAPPERS, api_key_of, place_of, setting_of, start_of, with_file, with_setting
+from vllm_facts.flags import (
+    WRAPPERS,
+    edit_flags,
+    find_api_key,
+    find_program,
+    insert_file_flags,
+    parse_address,
+    parse_setting,
+)
 from vllm_facts.masking import MASK
 from vllm_facts.values import Value
 
@@ -34,18 +42,18 @@ class ServeCommand:
     @property
     def setting(self) -> dict[str, Value]:
         """Raises FlagError."""
-        return setting_of(self._all())
+        return parse_setting(self._all())
 
     @property
     def exposure(self) -> dict[str, Value]:
         """Host, if given, and API key (masked): flags that are no part of a setting. Raises FlagError."""
         try:
-            host, _ = place_of(self._all())
+            host, _ = parse_address(self._all())
         except FlagError:
             if not self.live:  # --port $PORT
                 raise
             host = ""
-        key = {"api_key": MASK} if api_key_of(self._all()) else {}
+        key = {"api_key": MASK} if find_api_key(self._all()) else {}
         return {**({"host": host} if host else {}), **key}
 
     @property
@@ -80,7 +88,7 @@ class ServeCommand:
         return unsupported_edits(to, self.file, self.argv) if self.file else []
 
     def _all(self) -> list[str]:
-        return with_file(self.argv, self.file)
+        return insert_file_flags(self.argv, self.file)
 
 
 def _one_dash(argv: Sequence[str]) -> str:
@@ -115,7 +123,7 @@ def parse_command(words: Sequence[str]) -> ServeCommand:
         raise FlagError(f"{_shown(given)}: {dashed} has one dash: write -{dashed}")
     serves = any("vllm" in word or word == "serve" for word in command.argv)
     try:
-        setting = setting_of(command.argv)
+        setting = parse_setting(command.argv)
     except FlagError as error:
         told = str(error) if serves or "python" in command.argv[0] else f"starts no vLLM server; {HOW}"
         raise FlagError(f"{_shown(given)}: {told}") from error
@@ -150,7 +158,7 @@ def _start(given: list[str]) -> int:
             if word in CONTAINERS and given[at + 1 : at + 2] == ["run"]:
                 return at
     try:
-        at = start_of(given)
+        at = find_program(given)
     except FlagError as error:
         told = explain_shell(given) if "a shell" in str(error) else f"{error}"
         raise FlagError(f"{_shown(given)}: {told}") from error
@@ -190,7 +198,7 @@ def edit_command(
 ) -> ServeCommand:
     """Apply the changes of flags and variables. Raises FlagError."""
     argv = tuple(
-        with_setting(command.argv, merge_json_parts(to, command.file, command.argv) if command.file else to)
+        edit_flags(command.argv, merge_json_parts(to, command.file, command.argv) if command.file else to)
     )
     inside = _assigned(command.front)
     own = {name: value for name, value in env.items() if name not in inside}

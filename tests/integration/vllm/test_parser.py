@@ -13,7 +13,7 @@ from tests.unit.vllm_facts.test_config_file import FILE, read
 from tests.unit.vllm_facts.test_knobs import example
 from vllm_facts import flag_table
 from vllm_facts.deprecated_flags import RENAMED
-from vllm_facts.flags import setting_of, with_setting
+from vllm_facts.flags import edit_flags, parse_setting
 from vllm_facts.json_flags import KEYS, STRICT
 from vllm_facts.knobs import KNOBS
 from vllm_facts.releases import FLAGS
@@ -65,7 +65,7 @@ print(json.dumps([actions, int(parts.mode), str(parts.cudagraph_mode)]))
 
 def test_the_flag_table_agrees_with_the_parser(ask: Ask) -> None:
     serve = ["vllm", "serve", "org/model", "-cc.mode=3"]
-    argv = with_setting(serve, {"compilation_config.cudagraph_mode": "PIECEWISE"})
+    argv = edit_flags(serve, {"compilation_config.cudagraph_mode": "PIECEWISE"})
 
     actions, mode, graphs = ask(DUMP_ACTIONS, argv[3:])
 
@@ -75,7 +75,7 @@ def test_the_flag_table_agrees_with_the_parser(ask: Ask) -> None:
             if name in {"-h", "--help"}:
                 continue
             word = [] if nargs == 0 else ["a", "b"] if nargs == "+" else ["a"]
-            setting = setting_of(["vllm", "serve", name, *word, "--end"])
+            setting = parse_setting(["vllm", "serve", name, *word, "--end"])
             knob = names[0].removeprefix("--").replace("-", "_")
             knob = flag_table.ALIASES.get(knob, knob)
             if nargs == 0:
@@ -101,9 +101,7 @@ print(json.dumps([errors, names]))
 
 
 def test_the_parser_takes_every_flag_of_the_catalogue_and_no_removed_one(ask: Ask) -> None:
-    lines = {
-        name: with_setting(["vllm", "serve"], {name: example(facts)})[2:] for name, facts in KNOBS.items()
-    }
+    lines = {name: edit_flags(["vllm", "serve"], {name: example(facts)})[2:] for name, facts in KNOBS.items()}
     lines |= {name: [f"--{name.replace('_', '-')}"] for name in RENAMED.keys() - KNOBS.keys()}
 
     errors, names = ask(PARSE_LINES, lines)
@@ -131,7 +129,7 @@ print(json.dumps(file_parser.load_config_file(file.name)))
 def test_a_config_file_gives_the_flags_that_vllm_reads_from_it(ask: Ask) -> None:
     words = ask(LOAD_CONFIG_FILE, FILE)
 
-    assert setting_of(["vllm", "serve", *words]) == read(FILE)
+    assert parse_setting(["vllm", "serve", *words]) == read(FILE)
 
 
 DUMP_JSON_KEYS = """

@@ -15,7 +15,7 @@ from agent.quality.comparison import compare
 from agent.quality.golden_prompts import PROMPTS
 from tests.support.process_rig import free_ports
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
-from vllm_facts.flags import setting_of
+from vllm_facts.flags import parse_setting
 from vllm_facts.values import Value
 
 pytestmark = pytest.mark.timeout(1200)
@@ -37,7 +37,7 @@ async def test_a_server_is_launched_warmed_up_examined_and_retired(
     engine: ProcessEngine, tmp_path: Path
 ) -> None:
     assert list(await engine.problems()) == []
-    setting = {**setting_of(engine._options.command), "max_num_seqs": 2}
+    setting = {**parse_setting(engine._options.command), "max_num_seqs": 2}
 
     server = await engine.launch(Server(name="chat-r1", setting=setting), 600)
     await engine.warm_up(server, 6, 300)
@@ -66,7 +66,7 @@ async def test_a_server_is_launched_warmed_up_examined_and_retired(
 async def test_a_launch_that_vllm_refuses_names_the_flag(
     engine: ProcessEngine, flags: dict[str, Value], why: str
 ) -> None:
-    setting = {**setting_of(engine._options.command), **flags}
+    setting = {**parse_setting(engine._options.command), **flags}
 
     with pytest.raises(ActError, match=why):
         await engine.launch(Server(name="chat-r1", setting=setting), 600)

@@ -13,7 +13,7 @@ from lint.precedence import ranked
 from lint.rules import all_lints
 from tests.support.lint_cases import case
 from vllm_facts.deployment import Deployment
-from vllm_facts.flags import setting_of, with_setting
+from vllm_facts.flags import edit_flags, parse_setting
 from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.effective_flags import Layout, layout
 from vllm_facts.sizing.gpus import find_gpu
@@ -338,8 +338,8 @@ def test_what_is_sane_with_facts_is_sane_without(command: str) -> None:
 def test_the_improved_command_is_said_to_be_good(command: str, card: str, gpus: int) -> None:
     asked = known(command, card=card, gpus=gpus)
     advice = advised(asked)
-    argv = with_setting(shlex.split(command), advice.to)
-    again = advised(replace(asked, setting=setting_of(argv)))
+    argv = edit_flags(shlex.split(command), advice.to)
+    again = advised(replace(asked, setting=parse_setting(argv)))
     assert said(again) == []
 
 

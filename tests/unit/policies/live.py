@@ -21,7 +21,7 @@ from simulator.flags import parse
 from simulator.hardware import PRESETS
 from simulator.server import build
 from tests.support.fast_time import NOON, in_no_time
-from vllm_facts.flags import setting_of
+from vllm_facts.flags import parse_setting
 from vllm_facts.metrics.totals import PageTotals, totals
 
 SERVER = "chat-r0"
@@ -85,7 +85,7 @@ class Advised:
 def advised(situation: Situation) -> Advised:
     """Serve the load for a while, then ask everybody."""
     reading = in_no_time(_served(situation))
-    context = Context(setting=setting_of(situation.argv), slo=situation.slo, bounds=BOUNDS)
+    context = Context(setting=parse_setting(situation.argv), slo=situation.slo, bounds=BOUNDS)
     return asked(reading, context)
 
 

@@ -17,7 +17,7 @@ from tests.unit.policies.live import asked, reading_of
 from vllm_facts import flag_table
 from vllm_facts.deployment import Deployment
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import setting_of, with_setting
+from vllm_facts.flags import edit_flags, parse_setting
 from vllm_facts.knobs import KNOBS
 from vllm_facts.metrics.totals import totals
 from vllm_facts.models.lookup import find_model
@@ -72,7 +72,7 @@ def command_line(random: Random) -> list[str]:
 
 
 def a_case(random: Random, argv: list[str]) -> Deployment:
-    setting = setting_of(argv)
+    setting = parse_setting(argv)
     return Deployment(
         setting=setting,
         card=find_gpu(random.choice(CARDS)),
@@ -89,18 +89,18 @@ def test_any_command_line_is_parsed_printed_and_parsed_to_the_same(part: int) ->
     for _ in range(EACH):
         argv = command_line(random)
         try:
-            setting = setting_of(argv)
+            setting = parse_setting(argv)
         except FlagError:
             continue
         read += 1
-        assert with_setting(argv, {}) == argv
-        assert with_setting(argv, setting) == argv
+        assert edit_flags(argv, {}) == argv
+        assert edit_flags(argv, setting) == argv
         try:
-            printed = with_setting(["vllm", "serve", str(setting["model"])], setting)
+            printed = edit_flags(["vllm", "serve", str(setting["model"])], setting)
         except FlagError:
             continue  # a value that no flag can be given, as an empty list
         written = {knob: value for knob, value in setting.items() if value is not False}
-        assert {k: v for k, v in setting_of(printed).items() if v is not False} == written, argv
+        assert {k: v for k, v in parse_setting(printed).items() if v is not False} == written, argv
     assert read > EACH / 2
 
 
@@ -120,7 +120,7 @@ def test_any_command_line_is_linted_within_the_bounds(part: int) -> None:
             for knob, value in finding.to.items():
                 assert takes(knob, value), (argv, finding)
                 assert value is None or "." in knob or knob in KNOBS, (argv, finding)
-        better = setting_of(with_setting(argv, advice.to))
+        better = parse_setting(edit_flags(argv, advice.to))
         for knob, value in advice.to.items():
             assert better.get(knob) == value or not value or "." in knob, (argv, knob, value)
     assert found > EACH / 4

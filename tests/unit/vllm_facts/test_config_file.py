@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vllm_facts.config_file import config_path, parse_config
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import setting_of
+from vllm_facts.flags import parse_setting
 from vllm_facts.values import Value
 
 FILE = """\
@@ -28,7 +28,7 @@ seed: -1
 
 
 def read(text: str) -> dict[str, Value]:
-    return setting_of(["vllm", "serve", *parse_config(text, "c.yaml")])
+    return parse_setting(["vllm", "serve", *parse_config(text, "c.yaml")])
 
 
 def test_a_file_is_read_as_vllm_reads_it() -> None:

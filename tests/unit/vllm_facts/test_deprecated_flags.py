@@ -3,7 +3,7 @@
 import pytest
 
 from vllm_facts.deprecated_flags import CHANGED, ENVIRONMENT, RENAMED, DeprecatedFlag
-from vllm_facts.flags import setting_of, with_setting
+from vllm_facts.flags import edit_flags, parse_setting
 from vllm_facts.knobs import KNOBS
 from vllm_facts.releases import FLAGS
 from vllm_facts.values import Value
@@ -51,11 +51,11 @@ def test_what_changed_its_meaning_is_still_there(old: str) -> None:
 def test_a_command_line_is_brought_up_to_date(before: str, after: str) -> None:
     argv = ["vllm", "serve", "org/model", *before.split()]
     changes: dict[str, Value] = {}
-    for knob, value in setting_of(argv).items():
+    for knob, value in parse_setting(argv).items():
         if knob in RENAMED:
             changes |= RENAMED[knob].changes(knob, value)
 
-    assert with_setting(argv, changes) == ["vllm", "serve", "org/model", *after.split()]
+    assert edit_flags(argv, changes) == ["vllm", "serve", "org/model", *after.split()]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import place_of, secrets_of, setting_of, with_file, with_setting
+from vllm_facts.flags import edit_flags, find_secrets, insert_file_flags, parse_address, parse_setting
 from vllm_facts.values import Value
 
 SERVE = ["vllm", "serve", "org/model"]
@@ -56,7 +56,7 @@ SERVE = ["vllm", "serve", "org/model"]
     ],
 )
 def test_a_command_line_is_read(flags: list[str], setting: dict[str, Value]) -> None:
-    assert setting_of([*SERVE, *flags]) == {"model": "org/model", **setting}
+    assert parse_setting([*SERVE, *flags]) == {"model": "org/model", **setting}
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_command_line_is_read(flags: list[str], setting: dict[str, Value]) -> 
 def test_any_way_to_start_a_server_is_understood(head: list[str]) -> None:
     argv = [*head, "--max-num-seqs", "2"]
 
-    assert setting_of(argv) == {"max_num_seqs": 2}
-    assert with_setting(argv, {"max_num_seqs": 4}) == [*head, "--max-num-seqs", "4"]
+    assert parse_setting(argv) == {"max_num_seqs": 2}
+    assert edit_flags(argv, {"max_num_seqs": 4}) == [*head, "--max-num-seqs", "4"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_any_way_to_start_a_server_is_understood(head: list[str]) -> None:
 )
 def test_what_cannot_be_edited_safely_is_refused(argv: list[str], why: str) -> None:
     with pytest.raises(FlagError, match=why):
-        setting_of(argv)
+        parse_setting(argv)
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_what_cannot_be_edited_safely_is_refused(argv: list[str], why: str) -> N
     ],
 )
 def test_only_what_must_change_changes(before: str, changes: dict[str, Value], after: str) -> None:
-    assert with_setting([*SERVE, *before.split()], changes) == [*SERVE, *after.split()]
+    assert edit_flags([*SERVE, *before.split()], changes) == [*SERVE, *after.split()]
 
 
 def test_the_positional_model_is_replaced_where_it_stands() -> None:
-    edited = with_setting([*SERVE, "--max-num-seqs", "2"], {"model": "org/other"})
+    edited = edit_flags([*SERVE, "--max-num-seqs", "2"], {"model": "org/other"})
 
     assert edited == ["vllm", "serve", "org/other", "--max-num-seqs", "2"]
 
@@ -175,47 +175,47 @@ def test_the_positional_model_is_replaced_where_it_stands() -> None:
 )
 def test_a_change_that_cannot_be_written_is_refused(changes: dict[str, Value]) -> None:
     with pytest.raises(FlagError):
-        with_setting(SERVE, changes)
+        edit_flags(SERVE, changes)
 
 
 def test_the_flags_of_a_file_stand_before_those_that_win() -> None:
     argv = ["nohup", "vllm", "serve", "m", "--config", "f.yaml", "--max-num-seqs", "2"]
 
-    both = with_file(argv, ["--max-num-seqs", "8", "--enforce-eager", "--model", "other"])
+    both = insert_file_flags(argv, ["--max-num-seqs", "8", "--enforce-eager", "--model", "other"])
 
     assert both[:4] == ["nohup", "vllm", "serve", "--max-num-seqs"]
     expected = {"max_num_seqs": 2, "enforce_eager": True, "config": "f.yaml", "model": "m"}
-    assert setting_of(both) == expected
+    assert parse_setting(both) == expected
 
 
 def test_a_part_cannot_be_set_beside_json_that_it_would_replace() -> None:
     argv = [*SERVE, "--compilation-config", '{"mode": 3}']
 
     with pytest.raises(FlagError, match="beside the JSON of --compilation-config"):
-        with_setting(argv, {"compilation_config.cudagraph_mode": "FULL"})
-    assert with_setting(argv, {"compilation_config.cudagraph_mode": None}) == argv
+        edit_flags(argv, {"compilation_config.cudagraph_mode": "FULL"})
+    assert edit_flags(argv, {"compilation_config.cudagraph_mode": None}) == argv
 
 
 def test_the_address_is_read_apart() -> None:
-    assert place_of([*SERVE, "--host", "127.0.0.1", "--port=8007"]) == ("127.0.0.1", 8007)
-    assert place_of(SERVE) == ("", 8000)
+    assert parse_address([*SERVE, "--host", "127.0.0.1", "--port=8007"]) == ("127.0.0.1", 8007)
+    assert parse_address(SERVE) == ("", 8000)
 
 
 @pytest.mark.parametrize("word", ["abc", "8.5"])
 def test_a_port_that_is_no_number_is_refused(word: str) -> None:
     with pytest.raises(FlagError, match="--port"):
-        place_of([*SERVE, "--port", word])
+        parse_address([*SERVE, "--port", word])
 
 
 def test_secrets_are_found_wherever_they_stand() -> None:
     argv = ["env", "HF_TOKEN=hf_x", *SERVE, "--api-key", "sk-1", "--api_key=sk-2", "--x", "sk-1", "-tp", "2"]
 
-    assert secrets_of(argv) == ("hf_x", "sk-1", "sk-2")
+    assert find_secrets(argv) == ("hf_x", "sk-1", "sk-2")
 
 
 def test_a_refusal_does_not_show_a_secret() -> None:
     with pytest.raises(FlagError) as refusal:
-        setting_of([*SERVE, "--api-key", "sk-1", "sk-2"])
+        parse_setting([*SERVE, "--api-key", "sk-1", "sk-2"])
 
     assert "sk-" not in str(refusal.value)
 
@@ -260,22 +260,22 @@ _WORDS = st.one_of(
 def test_what_is_set_is_read_back_and_the_rest_stays(words: list[str], changes: dict[str, Value]) -> None:
     argv = [*SERVE, *words]
     try:
-        before = setting_of(argv)
+        before = parse_setting(argv)
     except FlagError:
         return
-    assert with_setting(argv, {}) == argv
+    assert edit_flags(argv, {}) == argv
 
-    after = setting_of(with_setting(argv, changes))
+    after = parse_setting(edit_flags(argv, changes))
 
     asked = {knob: value for knob, value in changes.items() if value is not None}
     assert after == {knob: value for knob, value in before.items() if knob not in changes} | asked
-    assert with_setting(with_setting(argv, changes), changes) == with_setting(argv, changes)
+    assert edit_flags(edit_flags(argv, changes), changes) == edit_flags(argv, changes)
 
 
 @given(st.lists(st.text(max_size=12), max_size=8))
 def test_any_words_are_read_or_refused_but_never_crash(words: list[str]) -> None:
-    assert all(isinstance(secret, str) for secret in secrets_of(words))
+    assert all(isinstance(secret, str) for secret in find_secrets(words))
     try:
-        setting_of(words)
+        parse_setting(words)
     except FlagError:
         return

@@ -6,7 +6,7 @@ import pytest
 
 from vllm_facts import flag_table
 from vllm_facts.deprecated_flags import RENAMED
-from vllm_facts.flags import setting_of, with_setting
+from vllm_facts.flags import edit_flags, parse_setting
 from vllm_facts.knobs import KNOBS, KnobFacts, alters_outputs, release_of
 from vllm_facts.releases import FLAGS, TABLE
 from vllm_facts.values import Value
@@ -94,9 +94,9 @@ def test_the_flags_are_read_and_written_as_the_catalogue_types_them(facts: KnobF
     argv = ["vllm", "serve", "org/model"]
     value = example(facts)
 
-    written = with_setting(argv, {facts.name: value})
+    written = edit_flags(argv, {facts.name: value})
 
-    assert setting_of(written) == {"model": "org/model", facts.name: value}
+    assert parse_setting(written) == {"model": "org/model", facts.name: value}
     assert facts.misfit(value) == ""
     if facts.removed is None and facts.in_version(NOW):
         assert (facts.type == "list") is (facts.name in flag_table.SEVERAL)
