@@ -1,1 +1,1 @@
-"""What trimtab hears: one file a source."""
+"""Sources of samples, one module or package a source."""

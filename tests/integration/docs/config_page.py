@@ -28,7 +28,7 @@ This page is generated: `python -m tests.integration.docs.reference`.
 """
 SHAPES = {
     "seconds": "duration",
-    "some_seconds": "duration above 0",
+    "positive_seconds": "duration above 0",
     "address": "`IP:port`",
     "listens": "`unix:/path`, `IP:port`, or up to 8 of them",
     "host_name": "host name",
@@ -39,9 +39,9 @@ SHAPES = {
     "target_name": "a-z, 0-9 and `-`, at most 63",
     "switch": "table or `false`",
     "knob_value": "value",
-    "_renewable": "duration of 5 s to 60 s",
-    "_growing": "1 to 20 tables",
-    "_some": "at least one table",
+    "_check_lease": "duration of 5 s to 60 s",
+    "_check_weights": "1 to 20 tables",
+    "_check_targets": "at least one table",
 }
 """By the name of the function that checks the value."""
 SIGNS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
