@@ -1,1 +1,1 @@
-"""An allow-listing proxy before the Docker Engine's socket, which is root to whoever may write to it."""
+"""An allow-listing proxy for the Docker Engine's socket, because write access to it is root access."""

@@ -1,4 +1,4 @@
-"""Would a twin of a running container pass? What the administrator asks before the daemon does."""
+"""Check whether the policy admits a twin of a running container, before the daemon asks for one."""
 
 from docker_proxy.create import create_reasons
 from docker_proxy.engine import EngineSocket
@@ -12,7 +12,7 @@ _NOT_COPIED = ("AttachStdin", "AttachStdout", "AttachStderr", "MacAddress", "OnB
 
 
 async def objections(name: str, context: FieldContext, engine: EngineSocket) -> list[str]:
-    """Every reason against a twin of the container `name`, and against touching that container itself."""
+    """All reasons against a twin of the container `name`, and against changing the container itself."""
     judge = RequestFilter(context=context, engine=engine)
     try:
         seen = await engine.container(name)
@@ -31,7 +31,7 @@ async def objections(name: str, context: FieldContext, engine: EngineSocket) -> 
 
 
 def twin(inspected: Json, context: FieldContext) -> Json:
-    """A create body like the one trimtab sends, with the flags unchanged."""
+    """A create body like trimtab's, with unchanged flags."""
     config = {key: value for key, value in inspected["Config"].items() if key not in _NOT_COPIED}
     if config.get("Hostname") == inspected["Id"][:12]:
         del config["Hostname"]

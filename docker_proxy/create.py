@@ -1,4 +1,4 @@
-"""The bodies of create and update, judged whole. Pure, but for the look at host paths."""
+"""Check the bodies of create and update in full. Pure, apart from the look at host paths."""
 
 from docker_proxy.endpoints import NETWORKING, alias_of_ours
 from docker_proxy.fields import (
@@ -44,7 +44,7 @@ BODY: FieldTable = {
 
 
 def create_reasons(body: Json, context: FieldContext) -> Reasons:
-    """Why this container may not be created; its image, networks and volumes are still to be looked up."""
+    """Reasons against creating the container; image, networks and volumes are looked up later."""
     yield from judged("", body, BODY, context)
     if not isinstance(body.get("Image"), str) or not body["Image"]:
         yield "Image: none is named"
@@ -55,7 +55,7 @@ def create_reasons(body: Json, context: FieldContext) -> Reasons:
 
 
 def update_reasons(body: Json, context: FieldContext) -> Reasons:
-    """The restart policy may be changed, and nothing else of a container that exists."""
+    """The restart policy is the only part of an existing container that may change."""
     yield from judged("", body, {"RestartPolicy": RESTART}, context)
     if not body.get("RestartPolicy"):
         yield "RestartPolicy: is missing"

@@ -1,4 +1,4 @@
-"""How a container may be reached: networks, aliases, published ports, links."""
+"""Network access of a container: networks, aliases, published ports, links."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _DEFAULT = "bridge"
 
 
 def network_mode(where: str, value: object, context: FieldContext) -> Reasons:
-    """Which network it is, the engine is asked later: an id may stand for the host's."""
+    """The engine resolves the network later: an id may stand for the host's network."""
     if not isinstance(value, str):
         yield f"{where}: a text is wanted"
     elif value.partition(":")[0] in ("container", "service"):
@@ -35,7 +35,7 @@ def network_mode(where: str, value: object, context: FieldContext) -> Reasons:
 
 
 def aliases(where: str, value: object, context: FieldContext) -> Reasons:
-    """A name on a network is traffic: trimtab may take its own names and those listed, nobody else's."""
+    """An alias attracts traffic, so only trimtab's own names and the listed ones are allowed."""
     if not isinstance(value, list):
         yield f"{where}: a list is wanted"
         return
@@ -67,7 +67,7 @@ NETWORKING: FieldTable = {"EndpointsConfig": values(fields(ENDPOINT), r"[a-zA-Z0
 
 
 def connect_reasons(body: Json, context: FieldContext) -> Reasons:
-    """Of POST /networks/{id}/connect."""
+    """Reasons against POST /networks/{id}/connect."""
     return judged("", body, {"Container": text, "EndpointConfig": fields(ENDPOINT)}, context)
 
 
@@ -99,7 +99,7 @@ def publish_all(where: str, value: object, context: FieldContext) -> Reasons:
 
 
 def links(where: str, value: object, context: FieldContext) -> Reasons:
-    """A link hands the other container's environment over, secrets included."""
+    """A link reveals the other container's environment, including secrets."""
     if not isinstance(value, list):
         yield f"{where}: a list is wanted"
         return
@@ -109,7 +109,7 @@ def links(where: str, value: object, context: FieldContext) -> Reasons:
 
 
 def networks_named(body: Json) -> Iterator[str]:
-    """The networks that a create body which has been judged joins."""
+    """The networks of an accepted create body."""
     mode = (body.get("HostConfig") or {}).get("NetworkMode")
     yield _DEFAULT if mode in (None, "", "default") else mode
     for name in (body.get("NetworkingConfig") or {}).get("EndpointsConfig") or {}:

@@ -1,4 +1,4 @@
-"""What the proxy itself asks the engine first: which container, image, network or volume a name means."""
+"""Lookups of the proxy itself: the container, image, network or volume behind a name."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """`name` without its slash. `volumes` by name."""
+    """`name` without its slash. `volumes`: names of volumes."""
 
     id: str
     name: str
@@ -34,7 +34,7 @@ class EngineSocket:
     session: ClientSession  # over the engine's own socket
 
     async def container(self, name: str) -> Container:
-        """Raises Absent with the engine's words, EngineSilent."""
+        """Raises Absent with the engine's message, EngineSilent."""
         seen = await self._get(f"/containers/{name}/json")
         try:
             return Container(
@@ -48,11 +48,11 @@ class EngineSocket:
             raise EngineSilent(f"the engine described {name} without {error}") from error
 
     async def described(self, container_id: str) -> Json:
-        """All that inspect says. Raises Absent, EngineSilent."""
+        """The full inspect document. Raises Absent, EngineSilent."""
         return await self._get(f"/containers/{container_id}/json")
 
     async def image(self, ref: str) -> tuple[str, ...]:
-        """All names of the image: its id, tags and digests."""
+        """All names of the image: id, tags and digests."""
         seen = await self._get(f"/images/{ref}/json")
         names = [seen.get("Id"), *(seen.get("RepoTags") or []), *(seen.get("RepoDigests") or [])]
         return tuple(name for name in names if isinstance(name, str) and not name.startswith("<none>"))

@@ -1,7 +1,7 @@
-"""The small rules that tables of allowed fields are made of.
+"""The rules that tables of allowed fields consist of.
 
-A rule looks at one value and yields a reason for each thing that is wrong with it. A null never reaches
-a rule: to the engine it is the field left out.
+A rule checks one value and yields a reason for each fault. A null never reaches a rule: the engine treats it
+as an absent field.
 """
 
 import re
@@ -17,7 +17,7 @@ Reasons = Iterator[str]
 
 class HostFiles(Protocol):
     def __call__(self, path: str) -> tuple[str, bool]:
-        """Where `path` leads (links followed), and whether to a directory or a plain file. Raises OSError."""
+        """The resolved `path`, and whether it is a directory or a plain file. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ FieldTable = Mapping[str, Rule]
 
 
 def judged(where: str, value: object, table: FieldTable, context: FieldContext) -> Reasons:
-    """An object of the Engine's: each key must stand in `table`, letter by letter."""
+    """Check an object of the Engine: each key must be in `table`, case-sensitively."""
     if not isinstance(value, dict):
         yield f"{where}: an object is wanted"
         return
@@ -97,7 +97,7 @@ def one_of(*allowed: str) -> Rule:
 
 
 def listed(of: Callable[[ProxyPolicy], tuple[str, ...]], key: str, *always: str) -> Rule:
-    """A text that stands in a list of the policy, which the reason names as `key`."""
+    """A text that must be in a list of the policy; the reason names the list as `key`."""
 
     def rule(where: str, value: object, context: FieldContext) -> Reasons:
         if value not in (*always, *of(context.policy)):
@@ -118,7 +118,7 @@ def each(inner: Rule) -> Rule:
 
 
 def values(inner: Rule, keys: str = r"[^\x00-\x1f]{1,512}") -> Rule:
-    """A map whose keys the user chooses (they fit `keys`) and whose values `inner` judges, unless null."""
+    """A map with user-defined keys (matching `keys`) whose values `inner` checks, unless null."""
 
     def rule(where: str, value: object, context: FieldContext) -> Reasons:
         if not isinstance(value, dict):
@@ -138,5 +138,5 @@ def fields(table: FieldTable) -> Rule:
 
 
 def shown(value: object) -> str:
-    """For a reason: short, on one line, plain characters. Never used for values that may be secret."""
+    """A value for a reason: short, one line, plain characters. Never used for possible secrets."""
     return ascii(value)[:120]

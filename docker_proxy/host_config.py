@@ -1,6 +1,6 @@
-"""HostConfig, field by field: what the Engine knows (API 1.24 to 1.52) and how far each may go.
+"""HostConfig, field by field: the Engine's fields (API 1.24 to 1.52) and their limits.
 
-A field that is not in the table is refused: a new way out of a newer Engine is closed until it is known.
+A field outside the table is refused, so that new fields of a newer Engine are closed by default.
 """
 
 from docker_proxy.endpoints import links, network_mode, ports, publish_all
@@ -99,7 +99,7 @@ def _gpus(where: str, value: object, context: FieldContext) -> Reasons:
 def _oom_score(where: str, value: object, context: FieldContext) -> Reasons:
     yield from number(where, value, context)
     if isinstance(value, int) and value < 0:
-        yield f"{where}: the kernel would kill others first"
+        yield f"{where}: the kernel would kill other processes first"
 
 
 def _sysctls(where: str, value: object, context: FieldContext) -> Reasons:

@@ -1,7 +1,7 @@
-"""The verdict on one request: what goes on to the engine, and in which words.
+"""The verdict on one request: the request that goes to the engine, rebuilt by the proxy.
 
-Whoever is named is looked up first, and the full id from the engine's answer is what goes on: a prefix of
-an id, or a name that changes hands meanwhile, leads nowhere else.
+Each named object is looked up first, and the full id of the engine's answer is used from then on, so that an
+id prefix or a renamed container cannot redirect the request.
 """
 
 import re
@@ -22,12 +22,12 @@ _IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*([:@/][a-zA-Z0-9_][a-zA-Z0-9_.-]
 _MOST_REASONS = 6
 _OFF = ("", "0", "false", "False")
 _TOP = {"ping": "/_ping", "version": "/version", "info": "/info", "events": "/events"}
-_TAIL = {"inspect": "/json", "file": "/archive", "remove": ""}  # the others end in their own name
+_TAIL = {"inspect": "/json", "file": "/archive", "remove": ""}  # the remaining actions end in their own name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onward:
-    """A request of the proxy's own making. `sifted`: only trimtab's own entries of the answer go back."""
+    """A request rebuilt by the proxy. `sifted`: the answer is filtered to trimtab's own entries."""
 
     method: str
     path: str
@@ -38,7 +38,7 @@ class Onward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFilter:
-    """`known`: ids of the containers that were seen under an adopted name; it is added to."""
+    """`known`: ids of containers seen under an adopted name; it grows."""
 
     context: FieldContext
     engine: EngineSocket
@@ -89,7 +89,7 @@ class RequestFilter:
         return _as_asked(ask, f"/containers/{seen.id}{tail}", body=body)
 
     def _may_look(self, ask: Ask, seen: Container) -> bool:
-        """At any, where the policy says so; else at one that was adopted and then renamed by hand."""
+        """True if the policy permits any container, else for one that was adopted and then renamed by hand."""
         if ask.route.changes or ask.route.kind == "file":
             return False
         return self.policy.containers.read == "all" or seen.id in self.known
@@ -129,7 +129,7 @@ class RequestFilter:
         return _as_asked(ask, "/containers/create", body=written(body))
 
     async def things_named(self, body: Json) -> None:
-        """The image, the networks and the volumes of a create body. Raises Refused, Absent, EngineSilent."""
+        """Image, networks and volumes of a create body. Raises Refused, Absent, EngineSilent."""
         for network in networks_named(body):
             await self._network(network)
         volumes = set(volumes_named(body.get("HostConfig") or {}))
@@ -146,7 +146,7 @@ class RequestFilter:
             raise Refused(f"volumes not in the policy's mounts.volumes: {', '.join(sorted(bad_volumes))}")
 
     async def _adopted(self) -> list[Container]:
-        """Those that are there under exactly this name (the engine would also find a prefix of an id)."""
+        """Existing containers with exactly this name (the engine would also match an id prefix)."""
         found = []
         for name in self.policy.containers.adopt:
             try:
@@ -158,7 +158,7 @@ class RequestFilter:
         return found
 
     async def _volume_listed(self, name: str) -> bool:
-        """One that fits a pattern only must be a plain volume: `local` with options may be any directory."""
+        """A volume that only matches a pattern must be plain: `local` with options can be any directory."""
         volumes = self.policy.mounts.volumes
         if name in volumes:
             return True
@@ -171,7 +171,7 @@ class RequestFilter:
         return driver == "local" and not options
 
     async def _network(self, ref: str) -> str:
-        """The id of a network that may be used. Its driver tells the host's, whatever it is called by."""
+        """The id of an allowed network. The driver reveals the host's network under any name."""
         if not NAME.fullmatch(ref):
             raise Refused(f"network: {shown(ref)} is not the name of a network")
         networks = self.policy.networks

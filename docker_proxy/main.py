@@ -26,7 +26,7 @@ _log = structlog.get_logger("docker_proxy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: well; 1: `check` found objections; 2: the policy or the socket is wrong."""
+    """0: no fault; 1: `check` found objections; 2: the policy or the socket is invalid."""
     arguments = _parser().parse_args(argv)
     try:
         policy = load(arguments.config)
@@ -44,9 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trimtab-docker-proxy", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="answer on the policy's socket until SIGTERM; SIGHUP reads it anew")
-    check = commands.add_parser("check", help="read the policy and say what is wrong")
-    check.add_argument("containers", nargs="*", help="running containers whose twins should pass")
+    run = commands.add_parser(
+        "run", help="serve on the policy's socket until SIGTERM; SIGHUP reloads the policy"
+    )
+    check = commands.add_parser("check", help="check the policy and report its faults")
+    check.add_argument("containers", nargs="*", help="running containers whose twins the policy should admit")
     for command in (run, check):
         command.add_argument("-c", "--config", type=Path, default=DEFAULT, help=f"policy file ({DEFAULT})")
     return parser
@@ -66,7 +68,7 @@ def _configure_logs() -> None:
 
 @contextlib.contextmanager
 def listening(path: Path, engine: Path) -> Iterator[socket.socket]:
-    """The bound socket, open to its user and group alone, gone again afterwards. Raises PolicyError."""
+    """The bound socket, open to its user and group only, removed afterwards. Raises PolicyError."""
     if path.resolve() == engine.resolve():
         raise PolicyError(f"socket.path: {path} is the engine's own socket")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -86,7 +88,7 @@ def listening(path: Path, engine: Path) -> Iterator[socket.socket]:
 
 
 def _make_room(path: Path) -> None:
-    """Remove the socket of a proxy that died; one that answers is not ours to remove."""
+    """Remove the socket of a dead proxy. Raises PolicyError if a process answers on it."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -95,7 +97,7 @@ def _make_room(path: Path) -> None:
         except OSError:
             path.unlink(missing_ok=True)
             return
-    raise PolicyError(f"socket.path: somebody already listens on {path}")
+    raise PolicyError(f"socket.path: a process already listens on {path}")
 
 
 async def _check(policy: ProxyPolicy, containers: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
-"""What of the host a container may see: binds, mounts, volumes and tmpfs.
+"""Host access of a container: binds, mounts, volumes and tmpfs.
 
-dockerd cleans a bind's source by its letters (`a/link/../b` is `a/b`) and then follows links; a shell would
-do it the other way round. Both ways must lead into a listed directory.
+dockerd cleans a bind's source textually (`a/link/../b` is `a/b`) and then follows links; a shell does the
+reverse. Both results must be in a listed directory.
 """
 
 import os
@@ -35,7 +35,7 @@ _TMPFS = re.compile(
 
 
 def host_files(path: str) -> tuple[str, bool]:
-    """The real host's answer to `fields.Files`. What may not be looked at is an OSError as well."""
+    """`fields.Files` on the real host. A path without permission is an OSError, too."""
     real = os.path.realpath(path, strict=True)
     mode = os.stat(real).st_mode  # noqa: PTH116
     return real, stat.S_ISDIR(mode) or stat.S_ISREG(mode)
@@ -73,7 +73,7 @@ def _modes(where: str, modes: set[str], context: FieldContext) -> Reasons:
 
 
 def target(where: str, value: object, _: FieldContext) -> Reasons:
-    """Where in the container: not over the kernel's own file systems."""
+    """A path in the container, outside the kernel's own file systems."""
     if not isinstance(value, str) or not value.startswith("/"):
         yield f"{where}: {shown(value)} is not an absolute path in the container"
         return
@@ -85,7 +85,7 @@ def target(where: str, value: object, _: FieldContext) -> Reasons:
 
 
 def source(where: str, path: str, writable: bool, context: FieldContext) -> Reasons:
-    """A host path: every way of reading it must lead into a listed directory."""
+    """A host path: all its resolutions must be in a listed directory."""
     mounts = context.policy.mounts
     if "\n" in path or not path.startswith("/"):
         yield f"{where}: {shown(path)} is not an absolute path"
@@ -187,7 +187,7 @@ def tmpfs(where: str, value: object, context: FieldContext) -> Reasons:
 
 
 def volumes_named(host_config: Json) -> Iterator[str]:
-    """The named volumes that a body which has been judged uses."""
+    """The named volumes of an accepted body."""
     for line in host_config.get("Binds") or []:
         if not line.startswith("/"):
             yield line.split(":")[0]

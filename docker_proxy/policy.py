@@ -1,4 +1,4 @@
-"""The policy file: what may be asked of the engine, and for which containers. Everything else is refused."""
+"""The policy file: allowed requests to the engine, and their containers. All other requests are refused."""
 
 import re
 import tomllib
@@ -17,7 +17,7 @@ WHOLE = ("/etc", "/root", "/home", "/var/lib", "/var/log", "/var/spool/cron")
 
 
 def like(pattern: str, text: str) -> bool:
-    """Whether all of `text` fits; `*` stands for anything but slashes and blanks. Case counts."""
+    """True if all of `text` matches; `*` matches anything but slashes and blanks. Case-sensitive."""
     return re.fullmatch(r"[^/\s]*".join(map(re.escape, pattern.split("*"))), text) is not None
 
 
@@ -75,7 +75,7 @@ class Sockets(_Table):
 
 
 class Containers(_Table):
-    """Which containers are trimtab's: those with its label, and those adopted by name."""
+    """trimtab's containers: those with its label, and those adopted by name."""
 
     adopt: tuple[ContainerName, ...] = ()
     label: NonEmptyText = "trimtab.target"
@@ -105,7 +105,7 @@ class Create(_Table):
 
 
 class Mounts(_Table):
-    """Host directories: `read` with everything below and read-only, `write` exactly these."""
+    """Host directories: `read` with all subdirectories and read-only, `write` exactly these."""
 
     read: tuple[HostPath, ...] = ()
     write: tuple[HostPath, ...] = ()
@@ -119,7 +119,7 @@ class Mounts(_Table):
                 if inside(path, root):
                     raise ValueError(
                         f"write path {path} lies in read path {root}: a container could put links there"
-                        " and mount what they point to; list the directories beside it"
+                        " and mount what they point to; list the adjacent directories"
                     )
         return self
 
@@ -127,7 +127,7 @@ class Mounts(_Table):
 class Networks(_Table):
     names: tuple[NonEmptyText, ...] = ("bridge",)
     host: bool = False
-    aliases: tuple[NonEmptyText, ...] = ()  # beside the names of [containers]
+    aliases: tuple[NonEmptyText, ...] = ()  # in addition to the names of [containers]
     publish: tuple[NonEmptyText, ...] = ("127.0.0.1",)  # host addresses; 0.0.0.0 is every one
     links: tuple[ContainerName, ...] = ()
 
@@ -140,7 +140,7 @@ class ProxyPolicy(_Table):
     networks: Networks = Networks()
 
     def named_ours(self, name: str) -> bool:
-        """Whether a container of trimtab's may be called so."""
+        """True if a container of trimtab may have this name."""
         return name in self.containers.adopt or like_any(self.containers.names, name)
 
     def alias_allowed(self, alias: str) -> bool:
@@ -148,7 +148,7 @@ class ProxyPolicy(_Table):
 
 
 def load(path: Path) -> ProxyPolicy:
-    """Raises PolicyError with every fault of the file, one a line."""
+    """Raises PolicyError with all faults of the file, one a line."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The HTTP side: a Unix socket in, the engine's socket out, answers passed through as they come."""
+"""The HTTP side: a Unix socket to the clients, the engine's socket behind it, answers streamed through."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ _log = structlog.get_logger("docker_proxy")
 
 @dataclass(slots=True, kw_only=True)
 class Proxy:
-    """`policy` is asked anew for each request, so that a reload needs no restart."""
+    """Each request reads `policy` again, so that a reload needs no restart."""
 
     policy: Callable[[], ProxyPolicy]
     session: ClientSession
@@ -41,7 +41,7 @@ class Proxy:
     known: set[str] = field(default_factory=set, init=False)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request from first to last; a line in the log if it is refused or changes anything."""
+        """Handle one request; log it if it is refused or changes anything."""
         self.under_way += 1
         try:
             if self.under_way > MOST_AT_ONCE:
@@ -113,7 +113,7 @@ async def _body(request: web.BaseRequest, ask: Ask) -> bytes:
 
 
 async def _streamed(request: web.BaseRequest, reply: ClientResponse) -> web.StreamResponse:
-    """Byte for byte, as it comes; a stream that the engine breaks off is broken off here as well."""
+    """Byte for byte; a stream that the engine breaks off is broken off here, too."""
     back = web.StreamResponse(status=reply.status, reason=reply.reason)
     for name in _BACK:
         if name in reply.headers:
@@ -132,7 +132,7 @@ async def _streamed(request: web.BaseRequest, reply: ClientResponse) -> web.Stre
 
 
 async def _sifted(reply: ClientResponse, judge: RequestFilter) -> web.StreamResponse:
-    """The list of containers without those that are none of trimtab's business."""
+    """The list of containers, reduced to those that the policy allows."""
     text = bytearray()
     async for chunk in reply.content.iter_any():
         text += chunk
@@ -151,7 +151,7 @@ def _listed(entry: Json, judge: RequestFilter) -> bool:
 
 
 def _said(status: int, message: str) -> web.Response:
-    """In the Engine's own shape, so that its clients show the reason."""
+    """An error in the Engine's format, so that its clients show the reason."""
     return web.json_response({"message": message}, status=status)
 
 
@@ -160,7 +160,7 @@ def _target(request: web.BaseRequest) -> str:
 
 
 def _peer(request: web.BaseRequest) -> dict[str, int]:
-    """Who asked, as the kernel knows it."""
+    """The peer of the socket, according to the kernel."""
     end = request.get_extra_info("socket")
     if end is None:
         return {}
@@ -173,7 +173,7 @@ def _peer(request: web.BaseRequest) -> dict[str, int]:
 
 @asynccontextmanager
 async def serving(listener: socket.socket, policy: Callable[[], ProxyPolicy]) -> AsyncIterator[Proxy]:
-    """Answer on `listener`, a bound Unix socket, until the block ends; open streams are then cut."""
+    """Answer on `listener`, a bound Unix socket, until the block ends; then cut open streams."""
     engine = UnixConnector(path=policy().socket.engine, limit=0)
     plain = {"Accept-Encoding": "identity"}
     async with ClientSession(connector=engine, headers=plain, auto_decompress=False) as session:

@@ -1,7 +1,7 @@
-"""Which request of the Engine API is asked: the allow-list of methods, paths and parameters.
+"""Parse a request of the Engine API: the allow-list of methods, paths and parameters.
 
-Read from the raw target, before anybody decodes it: what would need decoding is refused, for the engine might
-decode it otherwise.
+The raw target is parsed before any decoding: targets that need decoding are refused, because the engine might
+decode them differently.
 """
 
 import re
@@ -36,7 +36,7 @@ class MatchedRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """`version` is "" or "/v1.41"; `subject` as the client named it; `query` has each parameter once."""
+    """`version` is "" or "/v1.41"; `subject` as the client wrote it; `query` has each parameter once."""
 
     route: MatchedRoute
     version: str
@@ -104,7 +104,7 @@ ROUTES = (
 
 
 def ask_of(method: str, target: str) -> Ask:
-    """What `target` (path and query as they came) asks. Raises Refused."""
+    """Parse `target`, the raw path and query. Raises Refused."""
     if len(target) > LONGEST_TARGET:
         raise Refused("the request's target is too long")
     raw, _, query = target.partition("?")

@@ -1,9 +1,9 @@
-"""Read JSON so that no second reader can understand it otherwise.
+"""Read JSON so that no second reader can interpret it differently.
 
 dockerd (Go) takes the last of two equal keys, matches keys without regard to case (the long s and the Kelvin
-sign included), stops at the end of the first value, and mends broken UTF-8. What could be read in two ways is
-refused here or, for the case of keys, by the tables of known fields; what goes on to the engine is written
-anew from what was judged.
+sign included), stops at the end of the first value, and repairs broken UTF-8. Ambiguous input is refused here
+or, for the case of keys, by the tables of known fields; the engine receives JSON written from the checked
+value.
 """
 
 import json
@@ -57,7 +57,7 @@ def _no_fraction(text: str) -> NoReturn:
 
 
 def _plain(value: object, depth: int) -> None:
-    """No text with half a surrogate pair or a NUL, nothing nested past `depth`."""
+    """Refuse half surrogate pairs, NUL, and nesting deeper than `depth`."""
     if depth == 0:
         raise Refused(f"the body is nested more than {DEEPEST} deep")
     match value:

@@ -1,1 +1,1 @@
-"""The traffic port: one Envoy for each target, configured by files."""
+"""Envoy as the traffic port: one Envoy for each target, configured by files."""

@@ -1,4 +1,4 @@
-"""Asks a running Envoy what it has in force, over its unix socket."""
+"""Client of Envoy's admin interface on its unix socket."""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ STATS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InForce:
-    """What Envoy made of one kind of file. `refused` counts both unreadable and rejected ones."""
+    """Envoy's state of one kind of file. `refused` counts unreadable and rejected updates."""
 
     version: str
     refused: int
@@ -29,7 +29,7 @@ class InForce:
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """Every answer is None when Envoy does not give one within `timeout_s`."""
+    """Each result is None if Envoy does not answer within `timeout_s`."""
 
     socket: Path
     timeout_s: float = 2.0
@@ -73,7 +73,7 @@ class Admin:
         return bool(stats) and any(int(value) > 0 for value in (stats or {}).values())
 
     async def resources(self, kind: str) -> tuple[Json, ...]:
-        """The resources in force of kind cds or rds; empty when Envoy does not say."""
+        """The resources in force of kind cds or rds; empty if Envoy does not report them."""
         of, key = {
             "cds": ("dynamic_active_clusters", "cluster"),
             "rds": ("dynamic_route_configs", "route_config"),
@@ -82,10 +82,10 @@ class Admin:
         return tuple(entry[key] for entry in (answer or {}).get("configs", ()) if key in entry)
 
     async def wait(self, kind: str, version: str, *, refused: int, within_s: float) -> str:
-        """Wait until `version` is in force; says why not, or nothing.
+        """Wait until `version` is in force; return the reason if it is not, else an empty text.
 
-        A refusal may be that of another file read again at the same rename, so it is believed only when
-        the version does not follow.
+        A refusal may belong to another file read at the same rename, so it counts only if the version does
+        not follow.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + within_s

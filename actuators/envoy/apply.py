@@ -1,4 +1,4 @@
-"""Hands files to a running Envoy one after the other, and takes all of them back when one is refused."""
+"""Apply files to a running Envoy one after the other, and roll all of them back if one is refused."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from agent.domain.errors import ActError
 
 @dataclass(slots=True, kw_only=True)
 class ConfigExchange:
-    """Of one effect, whose number the files carry."""
+    """The exchange of one effect, whose number the files carry."""
 
     files: XdsFiles
     admin: Admin
@@ -27,11 +27,11 @@ class ConfigExchange:
         return self.files.next_version(epoch=self.writer.epoch, number=self.number)
 
     async def place(self, kind: str, content: bytes) -> None:
-        """Before Envoy runs. Raises ActError, FencedError."""
+        """Write files before Envoy runs. Raises ActError, FencedError."""
         self._before.append((kind, await self.files.put(kind, content, writer=self.writer)))
 
     async def give(self, kind: str, version: str, content: bytes) -> None:
-        """Returns when it is in force. Raises ActError with Envoy's own reason, FencedError."""
+        """Write a file and wait until it is in force. Raises ActError with Envoy's reason, FencedError."""
         before = await self.admin.in_force(kind)
         if before is None:
             raise ActError(f"Envoy runs, but does not answer on {self.admin.socket}")

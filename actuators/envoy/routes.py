@@ -1,6 +1,6 @@
-"""Envoy's routes as data: which server a request goes to, where it is tried again, and who is told to wait.
+"""Envoy's routes as data: the server of each request, its retries, and answers when there is no server.
 
-A whole split is one route, so that shares, lease and epoch are never of different writes.
+A full split is one route, so that shares, lease and epoch always come from the same write.
 """
 
 import json
@@ -28,7 +28,7 @@ _FORWARD: Json = {
 
 
 def routes(route: Route, *, metadata: Json, session_header: str) -> Json:
-    """The split. `metadata`: what it is to be read back by."""
+    """The split. `metadata`: the data that reads it back."""
     ours = {"metadata": {"filter_metadata": {NAMESPACE: metadata}}}
     if route.closed_s:
         return _configuration({"name": "split", "match": {"prefix": "/"}, **ours, **_told_to_wait(route)})
@@ -53,7 +53,7 @@ def _header(key: str, value: str) -> Json:
 
 
 def _lease_over(route: Route, session_header: str) -> Json:
-    """Matches what the Lua filter marked; dynamic metadata, because a client could send a header."""
+    """Matches the Lua filter's mark: dynamic metadata, because a client could send a header."""
     mark = {"filter": NAMESPACE, "path": [{"key": "lease"}], "value": {"string_match": {"exact": "expired"}}}
     return {
         "name": "lease-over",
@@ -80,12 +80,12 @@ def _divided(route: Route, session_header: str) -> Json:
 
 
 def _group(name: str, parts: tuple[ShareRange, ...]) -> Json:
-    """Envoy takes the groups in turn, one for each try, and refuses a weight of 0."""
+    """Envoy uses the groups in turn, one for each try, and refuses a weight of 0."""
     return {"name": name, "clusters": [{"cluster_name": one, "weight": part} for one, part in parts]}
 
 
 def _told_to_wait(route: Route) -> Json:
-    """An answer without a server, as OpenAI's clients read one: they wait, and ask again."""
+    """A retryable answer without a server, in the format that OpenAI's clients read."""
     wait_s = math.ceil(route.closed_s)
     message = f"The model is being restarted with other settings; ask again in {wait_s} s."
     error = {"message": message, "type": "service_unavailable", "code": UNAVAILABLE}

@@ -1,8 +1,8 @@
-"""Which hundredth of the traffic is whose: at the first try, at a second one, and when the lease is over.
+"""The hundredths of the traffic of each server: at the first try, at a retry, and after the lease.
 
 The proxy gives each request a number from 0 to 99, keeps it over all tries, and gives a session the same
-one again. So lists of one split are made to fit: at the place of one server stands, in the other list, who
-takes over from it, and nobody else's sessions move.
+number again. The lists of one split therefore match: at the position of one server, the other list has the
+server that takes over, and all other sessions stay.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ ShareRange = tuple[str, int]  # a server's name, and how many hundredths
 
 
 def without_lease(route: Route) -> Route:
-    """What is left of the split when nobody renews: those that stay share by their weights.
+    """The split without the leased server: the remaining servers share by their weights.
 
-    Where none of them has a weight, the fallback has all.
+    If none of them has a weight, the fallback has all of it.
     """
     if not route.leased:
         return route
@@ -29,14 +29,16 @@ def without_lease(route: Route) -> Route:
 
 
 def first_tries(route: Route) -> tuple[ShareRange, ...]:
-    """The split itself. What is leased is taken from the end of each other's part, so that a growing share
-    only adds sessions to it."""
+    """The split itself.
+
+    The leased share comes from the end of each part, so that a growing share only adds sessions.
+    """
     both = (((name, own), (route.leased or name, lent)) for name, own, lent in _parts(route))
     return tuple((name, part) for name, part in chain.from_iterable(both) if part)
 
 
 def second_tries(route: Route) -> tuple[ShareRange, ...]:
-    """The others instead of a server that failed, by their weights; never the leased one."""
+    """The remaining servers instead of a failed one, by their weights; never the leased one."""
     staying = [(name, own + lent) for name, own, lent in _parts(route)]
     parts: list[ShareRange] = []
     for place, (name, own, lent) in enumerate(_parts(route)):
@@ -47,7 +49,7 @@ def second_tries(route: Route) -> tuple[ShareRange, ...]:
 
 
 def _parts(route: Route) -> list[tuple[str, int, int]]:
-    """Of each that stays, the fallback first: its name, its own hundredths, and those it lends."""
+    """For each remaining server, the fallback first: name, own hundredths and lent hundredths."""
     whole = without_lease(route).weights
     ordered = sorted((name for name in whole if whole[name]), key=lambda name: (name != route.fallback, name))
     own = {name: route.weights.get(name, 0) for name in ordered}
@@ -55,7 +57,7 @@ def _parts(route: Route) -> list[tuple[str, int, int]]:
 
 
 def _spread(hundredths: int, over: Mapping[str, int]) -> dict[str, int]:
-    """Whole ones, as near to the weights as that goes; of equals the first in order gets more."""
+    """Integers as near to the weights as possible; of equal weights the first in order gets more."""
     total = sum(over.values())
     shares = {name: hundredths * weight // total for name, weight in over.items()}
     rest = sorted(over, key=lambda name: -(hundredths * over[name] % total))

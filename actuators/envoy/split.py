@@ -1,4 +1,4 @@
-"""A split of traffic as it is asked for, and as it is read back from the proxy's own configuration."""
+"""A traffic split as requested, and as read back from the proxy's configuration."""
 
 import json
 import math
@@ -18,7 +18,7 @@ LONGEST_LEASE_S = 60.0  # a wrong clock must not hold a lease for longer
 
 
 def check(route: Route) -> None:
-    """Raises ActError unless the split can be carried as it is."""
+    """Raises ActError unless the proxy can carry the split unchanged."""
     asked = f"route {route.number}"
     weights = route.weights
     wrong = [f"{name}: {weight!r}" for name, weight in weights.items() if not _is_percent(weight)]
@@ -61,13 +61,13 @@ def _is_percent(weight: object) -> bool:
 
 
 def shared_clock_ms() -> int:
-    """Wall time as Envoy itself reads it: a lease is written by one process and spent by another."""
+    """The wall clock that Envoy reads too: one process writes a lease, another one spends it."""
     return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedWeights:
-    """The split as it is written, without what a spent lease makes of it."""
+    """The split as written, before an expired lease changes it."""
 
     epoch: int
     number: int
@@ -83,13 +83,13 @@ class CarriedWeights:
         return asked == (self.number, self.weights, self.fallback, self.leased, self.closed_s)
 
     def is_due(self) -> bool:
-        """A third of the lease is spent, or the clock was set back."""
+        """True if a third of the lease is spent, or the clock was set back."""
         left_ms = self.lease_expires_ms - shared_clock_ms()
         return self.leased is not None and not self.lease_ms * 2 / 3 < left_ms <= self.lease_ms
 
 
 def metadata_of(route: Route, *, epoch: int) -> Json:
-    """Goes into the route itself, so that split, lease and epoch are never of different writes."""
+    """Metadata of the route itself, so that split, lease and epoch come from the same write."""
     metadata: Json = {
         "epoch": epoch,
         "number": route.number,
@@ -106,7 +106,7 @@ def metadata_of(route: Route, *, epoch: int) -> Json:
 
 
 def spend_lease(configuration: Json) -> Json:
-    """The same RouteConfiguration of ours, with a lease that ended long ago."""
+    """The same RouteConfiguration with a lease that expired long ago."""
     spent: Json = json.loads(json.dumps(configuration))
     for route in spent["virtual_hosts"][0]["routes"]:
         metadata = route.get("metadata", {}).get("filter_metadata", {}).get(NAMESPACE, {})
@@ -116,7 +116,7 @@ def spend_lease(configuration: Json) -> Json:
 
 
 def carried_by(resources: Iterable[Json]) -> CarriedWeights:
-    """Read a RouteConfiguration of ours back. Raises ValueError on any other."""
+    """Read a RouteConfiguration of trimtab back. Raises ValueError on any other."""
     try:
         (configuration,) = resources
         (split,) = (
