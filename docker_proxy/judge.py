@@ -89,7 +89,7 @@ class RequestFilter:
         return _as_asked(ask, f"/containers/{seen.id}{tail}", body=body)
 
     def _may_look(self, ask: Ask, seen: Container) -> bool:
-        """True if the policy permits any container, else for one that was adopted and then renamed by hand."""
+        """True if the policy permits any container, or if it was adopted and renamed by hand later."""
         if ask.route.changes or ask.route.kind == "file":
             return False
         return self.policy.containers.read == "all" or seen.id in self.known

@@ -1,1 +1,1 @@
-"""A vLLM that isn't: the V1 scheduler in virtual time, a server over it, and traffic for it."""
+"""A simulated vLLM: the V1 scheduler in virtual time, a server on top of it, and a traffic generator."""

@@ -1,4 +1,4 @@
-"""A streamed answer as its client sees it: when its tokens came, and how it ended."""
+"""A streamed answer on the client side: times of its tokens, and its outcome."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from simulator.tally import LoadOutcome
 
 
 class CompletionWriter:
-    """A stream of server-sent events as it comes in."""
+    """A stream of server-sent events as it arrives."""
 
     def __init__(self, at: float) -> None:
         self.at = at
@@ -25,12 +25,12 @@ class CompletionWriter:
 
     @property
     def itl_s(self) -> float | None:
-        """Mean gap between tokens; None below two."""
+        """Mean gap between tokens; None for fewer than two."""
         gaps = self.tokens - 1
         return None if self._first is None or gaps < 1 else (self._last - self._first) / gaps
 
     def take(self, line: bytes, now: float) -> None:
-        """One line; ValueError when it is data but not JSON."""
+        """Read one line. Raises ValueError for data that is not JSON."""
         if not line.startswith(b"data:"):
             return
         data = line[5:].strip()
@@ -53,7 +53,7 @@ class CompletionWriter:
                 self._last = now
 
     def verdict(self) -> tuple[LoadOutcome, str]:
-        """What a 200 that ended without a break was."""
+        """The outcome of a status 200 whose stream ended normally."""
         if self._error is not None:
             return "failed", f"error in the stream: {self._error[:80]}"
         if self._reason == "abort":
@@ -63,5 +63,5 @@ class CompletionWriter:
         return "ok", ""
 
     def cut(self, why: str) -> tuple[LoadOutcome, str]:
-        """What a request was whose connection broke: truncated once something had come."""
+        """The outcome of a broken connection: truncated if any text had arrived."""
         return ("failed", why) if self._first is None else ("truncated", why)

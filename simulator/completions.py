@@ -1,4 +1,4 @@
-"""OpenAI's completions and chat completions as vLLM speaks them: what is asked, how it is answered."""
+"""OpenAI's completions and chat completions in vLLM's format: requests and answers."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ CompletionKind = Literal["completion", "chat"]
 
 
 class CompletionRefusal(Exception):  # noqa: N818 - an answer, not a failure of ours
-    """An error answer: `status`, and vLLM's body."""
+    """An error answer: `status` and vLLM's body."""
 
     def __init__(
         self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None
@@ -23,7 +23,7 @@ class CompletionRefusal(Exception):  # noqa: N818 - an answer, not a failure of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """One request. `max_tokens` None: up to the model's length."""
+    """One request. `max_tokens` None: up to the model's context length."""
 
     kind: CompletionKind
     model: str
@@ -35,7 +35,7 @@ class CompletionRequest:
 
 
 def read(kind: CompletionKind, raw: bytes, served: tuple[str, ...]) -> CompletionRequest:
-    """Raises Refusal, as vLLM, for a body that is no such request or names another model."""
+    """Parse a body. Raises CompletionRefusal, as vLLM, for an invalid body or another model."""
     try:
         body = json.loads(raw)
     except ValueError as error:
@@ -68,7 +68,7 @@ def read(kind: CompletionKind, raw: bytes, served: tuple[str, ...]) -> Completio
 
 
 def fit(asked: CompletionRequest, prompt_tokens: int, max_model_len: int) -> int:
-    """Tokens to produce. Raises Refusal when prompt and answer do not fit the model's context."""
+    """Number of tokens to generate. Raises CompletionRefusal if prompt and answer exceed the context."""
     room = max_model_len - prompt_tokens
     if room < 1:
         raise CompletionRefusal(
@@ -117,7 +117,7 @@ def _messages(body: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The frame of one answer: who, when, what for."""
+    """The frame of one answer: id, model, time and kind."""
 
     asked: CompletionRequest
     name: str  # "cmpl-…" or "chatcmpl-…"
@@ -129,14 +129,14 @@ class Reply:
         return self._event([self._choice(text, finish_reason, streamed=True)])
 
     def opening(self) -> bytes:
-        """What comes with, and before, the first token: the role of a chat; nothing for a completion."""
+        """The first event: the role of a chat; nothing for a completion."""
         if self.asked.kind == "completion":
             return b""
         delta = {"role": "assistant", "content": ""}
         return self._event([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}])
 
     def closing(self, prompt_tokens: int, completion_tokens: int) -> bytes:
-        """Usage, if asked for, and the end mark."""
+        """Usage, if requested, and the end mark."""
         done = b"data: [DONE]\n\n"
         if not self.asked.include_usage:
             return done
@@ -145,7 +145,7 @@ class Reply:
     def whole(
         self, text: str, finish_reason: str, prompt_tokens: int, completion_tokens: int
     ) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+        """The body of an answer without streaming."""
         return {
             "id": self.name,
             "object": "text_completion" if self.asked.kind == "completion" else "chat.completion",

@@ -1,4 +1,4 @@
-"""The scheduler on the event loop's clock: requests in, tokens out, at a pace computed, not suffered."""
+"""The scheduler on the event loop's clock: requests in, tokens out, at the computed pace."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ _MAY_LAG_S = 0.25  # a busy machine delays wake-ups: so much is caught up, more 
 
 
 class TokenStream:
-    """One request's answer, token by token."""
+    """The answer to one request, token by token."""
 
     def __init__(self, request: SimulatedRequest, text: Transcript, *, natural: bool) -> None:
         self.request = request
@@ -27,12 +27,12 @@ class TokenStream:
         self._tokens.put_nowait((token, finish_reason))
 
     async def token(self) -> tuple[str, str | None]:
-        """The next token; the last comes with why it is the last."""
+        """The next token; the last one has a finish reason."""
         return await self._tokens.get()
 
 
 class SimulatedEngine:
-    """Runs the scheduler until cancelled. Step times are divided by `speed`; all else is the loop's time."""
+    """Runs the scheduler until cancelled. `speed` divides the step times; all other times are the loop's."""
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class SimulatedEngine:
 
     @property
     def requests(self) -> int:
-        """Running and waiting."""
+        """Number of running and of waiting requests."""
         return len(self._streams)
 
     @property
     def prefill_backlog(self) -> int:
-        """Prompt tokens of the requests that have no token yet."""
+        """Prompt tokens of requests without an output token."""
         return sum(request.prompt for request in self._streams if request.first_at is None)
 
     def read(self, prompt: str | Sequence[int], *, wrong: bool = False) -> Transcript:
-        """Count and hash a prompt; what is `wrong` is answered with other words."""
+        """Count and hash a prompt; a prompt marked `wrong` gets a different answer."""
         return Transcript(prompt, self.scheduler.cache.block_size, self._seed + wrong)
 
     def submit(self, text: Transcript, wanted: int, *, ignore_eos: bool) -> TokenStream:
@@ -91,7 +91,7 @@ class SimulatedEngine:
         return stream
 
     def abort(self, stream: TokenStream) -> None:
-        """Take a request out, if it has not ended: its client went away."""
+        """Remove a request that has not ended, because its client disconnected."""
         if self._streams.pop(stream.request, None) is not None:
             self.scheduler.abort(stream.request)
             stream.put("", "abort")

@@ -1,4 +1,4 @@
-"""What goes wrong with a simulated server, tied to the value of a knob so that only one setting is hit."""
+"""Faults of a simulated server, tied to the value of a knob so that they affect one setting only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _FACTORS = ("slow", "slow_prefill", "slow_decode")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """The faults of one server; the neutral value of each does nothing."""
+    """The faults of one server; neutral values have no effect."""
 
     exit: bool = False
     never_ready: bool = False
@@ -50,13 +50,13 @@ class Faults:
     stall: float = 0.0  # seconds
 
     def pace(self, work: StepWork, since_s: float) -> float:
-        """How many times as long a step takes; `since_s`: begun so many seconds after the first request."""
+        """Factor on the time of a step; `since_s`: seconds from the first request to its begin."""
         factor = self.slow * (self.slow_prefill if work.prefills else self.slow_decode)
         factor *= FIVE if work.sequences > self.slow_above else 1.0
         return factor * (FIVE if since_s >= self.slow_after else 1.0)
 
     def ends_s(self, since_s: float) -> float:
-        """When a step ends that would have ended so many seconds after the first request; inf: never."""
+        """End of a step in seconds after the first request; inf: the step never ends."""
         if self.hang_after is not None and since_s >= self.hang_after:
             return inf
         minutes, seconds = divmod(since_s, MINUTE_S)
@@ -66,7 +66,8 @@ class Faults:
 def faults_for(texts: Sequence[str], setting: Mapping[str, object]) -> Faults:
     """The faults whose condition `setting` meets, from texts such as `max_num_seqs=7:errors=0.2`.
 
-    `*:KIND` always holds. ValueError, with the forms allowed, for a text that is none, or names no knob.
+    `*:KIND` always applies. Raises ValueError, with the allowed forms, for an invalid text or one without a
+    knob.
     """
     found: dict[str, bool | float] = {}
     for text in texts:

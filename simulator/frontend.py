@@ -1,4 +1,4 @@
-"""The HTTP side of the simulated server: vLLM's endpoints over the engine."""
+"""The HTTP side of the simulated server: vLLM's endpoints on top of the engine."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ FrontendHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Frontend:
-    """Answers requests; faults that show in answers happen here. `now` gives unix seconds."""
+    """Answers requests and injects the faults that show in answers. `now` returns unix seconds."""
 
     def __init__(self, flags: Flags, engine: SimulatedEngine, now: Callable[[], float]) -> None:
         self.draining = False
@@ -38,7 +38,7 @@ class Frontend:
 
     @property
     def open(self) -> int:
-        """Completions that are being answered."""
+        """Number of completions in progress."""
         return self._open
 
     def app(self) -> web.Application:
@@ -144,7 +144,7 @@ class Frontend:
             self._engine.abort(stream)
 
     def _first_use(self) -> None:
-        """The clock of the faults starts with the first completion that is asked for."""
+        """The clock of the faults starts with the first completion request."""
         if self._engine.used_at is not None:
             return
         loop = asyncio.get_running_loop()
@@ -153,7 +153,7 @@ class Frontend:
             loop.call_later(self._faults.die_after, os._exit, 1)
 
     def _admit(self) -> None:
-        """Admission control of vLLM; it has no Retry-After."""
+        """Admission control as in vLLM, which sends no Retry-After."""
         most, backlog = self._flags.max_num_queued_reqs, self._flags.max_num_queued_tokens
         if most is not None and self._engine.requests >= most:
             self._engine.metrics.rejected["max_num_queued_reqs"] += 1
@@ -165,7 +165,7 @@ class Frontend:
     async def _stream(
         self, request: web.Request, reply: Reply, stream: TokenStream, *, cut_after: int | None
     ) -> web.StreamResponse:
-        """Headers at once, as vLLM; tokens as they come, `stream_interval` to an event after the first."""
+        """Send headers at once, as vLLM; then tokens, `stream_interval` in an event after the first."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         with suppress(ConnectionResetError):  # the client went away; `_complete` takes the request out
             await response.prepare(request)
@@ -200,7 +200,7 @@ class Frontend:
 
 
 async def _aborted(request: web.Request, reply: Reply) -> web.StreamResponse:
-    """200 with no text and finish_reason abort: how vLLM answers new requests while it drains."""
+    """200 without text and with finish_reason abort: vLLM's answer to new requests while it drains."""
     if not reply.asked.stream:
         return web.json_response(reply.whole("", "abort", 0, 0))
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})

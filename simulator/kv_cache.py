@@ -1,14 +1,14 @@
-"""The paged KV cache of one engine: blocks with reference counts, reused by the hash of what they hold."""
+"""The paged KV cache of one engine: blocks with reference counts, reused by the hash of their content."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
 
 class KvCache:
-    """Free blocks wait in the order they are to be reused: never used or longest free first.
+    """Free blocks are reused in order: never used first, then longest free.
 
-    A freed block keeps its hash until it is handed out again, so a later request with the same prefix takes
-    it back. Counts are in blocks of `block_size` tokens.
+    A freed block keeps its hash until it is handed out again, so that a later request with the same prefix
+    reuses it. Counts are in blocks of `block_size` tokens.
     """
 
     def __init__(self, blocks: int, *, block_size: int = 16, caching: bool = True) -> None:
@@ -28,15 +28,15 @@ class KvCache:
 
     @property
     def used_share(self) -> float:
-        """Share of the blocks that some request holds, 0..1."""
+        """Share of the blocks that requests hold, 0..1."""
         return 1 - len(self._free) / self.blocks
 
     def needed(self, tokens: int) -> int:
-        """Blocks that hold `tokens`."""
+        """Number of blocks for `tokens`."""
         return -(-tokens // self.block_size)
 
     def cached(self, hashes: Sequence[int], tokens: int) -> list[int]:
-        """The blocks of the longest known prefix, in order; the last of `tokens` is left to compute."""
+        """The blocks of the longest cached prefix, in order; at least one of `tokens` is left to compute."""
         if not self.caching:
             return []
         found: list[int] = []
@@ -48,18 +48,18 @@ class KvCache:
         return found
 
     def idle(self, blocks: Sequence[int]) -> int:
-        """How many of these nobody holds: taking them uses up free blocks."""
+        """Number of the given blocks without a holder: taking them uses up free blocks."""
         return sum(not self._references[block] for block in blocks)
 
     def share(self, blocks: Sequence[int]) -> None:
-        """Take a reference to blocks that `cached` found."""
+        """Take a reference to blocks found by `cached`."""
         for block in blocks:
             if not self._references[block]:
                 del self._free[block]
             self._references[block] += 1
 
     def take(self, count: int) -> list[int]:
-        """Hand out fresh blocks; KeyError when fewer are free: ask `free` first."""
+        """Hand out new blocks. Raises KeyError if too few are free: check `free` first."""
         taken: list[int] = []
         for _ in range(count):
             block, _none = self._free.popitem(last=False)
@@ -72,7 +72,7 @@ class KvCache:
         return taken
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give back a request's blocks, the end of the sequence first to be reused."""
+        """Release a request's blocks; the end of the sequence is reused first."""
         for block in reversed(blocks):
             self._references[block] -= 1
             if not self._references[block]:

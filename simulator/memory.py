@@ -1,4 +1,4 @@
-"""What fits on the GPU: blocks of KV cache, or the error vLLM dies of."""
+"""GPU memory: the number of KV cache blocks, or vLLM's start error."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What the flags ask of the memory of one GPU."""
+    """The memory that the flags require on one GPU."""
 
     gpu_memory_utilization: float
     max_num_seqs: int
@@ -26,7 +26,7 @@ class Demand:
 
 
 def kv_blocks(gpu: Hardware, demand: Demand, oom_above: float | None = None) -> int:
-    """Blocks that remain for the KV cache. Raises StartError, as vLLM, when the start would fail."""
+    """Blocks left for the KV cache. Raises StartError, as vLLM, if the start would fail."""
     utilization = demand.gpu_memory_utilization
     if utilization > (gpu.oom_above if oom_above is None else oom_above):
         raise StartError(

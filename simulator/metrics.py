@@ -1,4 +1,4 @@
-"""What /metrics says: vLLM 0.32's names, labels, help texts and buckets, in Prometheus text."""
+"""The /metrics page: vLLM 0.32's names, labels, help texts and buckets, in Prometheus text format."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -44,7 +44,7 @@ _HISTOGRAMS = {
 
 
 class PageHistogram:
-    """Counts by upper edge; rendered cumulatively."""
+    """Counts by upper edge, rendered cumulatively."""
 
     def __init__(self, edges: Sequence[float]) -> None:
         self.edges = edges
@@ -67,7 +67,7 @@ class PageHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFacts:
-    """What cache_config_info tells of the engine's memory."""
+    """The engine's memory in cache_config_info."""
 
     blocks: int
     block_size: int
@@ -99,7 +99,7 @@ class CacheFacts:
 
 
 class Metrics:
-    """Counts what happens; times are given, in seconds as a client sees them."""
+    """Counters and histograms; times are in seconds from the client's view."""
 
     def __init__(self, model: str, facts: CacheFacts, started_at: float) -> None:
         self._labels = f'engine="0",model_name="{_escape(model)}"'
@@ -128,13 +128,13 @@ class Metrics:
         self._histograms[name].observe(value)
 
     def prefilled(self, request: SimulatedRequest, at: float) -> None:
-        """The first token: vLLM counts the whole prompt now."""
+        """Count the first token: vLLM counts the full prompt at this moment."""
         self.prompt_tokens += request.prompt
         self.cached_tokens += request.cached
         self.observe("time_to_first_token_seconds", at - request.arrived_at)
 
     def ended(self, request: SimulatedRequest, reason: str) -> None:
-        """A request answered to its end; one whose client left is counted nowhere, as in vLLM."""
+        """Count a finished request. As in vLLM, a request whose client disconnected is not counted."""
         self.finished[reason] += 1
         queued, first, last = request.scheduled_at, request.first_at, request.last_at
         if queued is None or first is None or last is None:
@@ -155,7 +155,7 @@ class Metrics:
             self.observe(name, value)
 
     def text(self, scheduler: Scheduler, *, log_stats: bool = True) -> str:
-        """One scrape. Without log_stats only what the process itself exports."""
+        """One scrape. Without log_stats, only the metrics of the process itself."""
         lines = [*_family("process_start_time_seconds", "gauge", _STARTED, {"": self._started_at})]
         if log_stats:
             lines += self._gauges(scheduler)

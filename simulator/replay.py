@@ -1,4 +1,4 @@
-"""A whole run in virtual time: requests in, timestamps out, as fast as the arithmetic goes."""
+"""A full run in virtual time: requests in, timestamps out, without waiting."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from simulator.step_time import StepWork
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What became of the requests; each carries its own times."""
+    """The requests of a run, with their times."""
 
     requests: tuple[SimulatedRequest, ...]
     seconds: float
@@ -22,9 +22,9 @@ class Run:
 def replay(
     requests: Iterable[SimulatedRequest], scheduler: Scheduler, seconds: Callable[[StepWork], float]
 ) -> Run:
-    """Feed the requests at their `arrived_at` and step until all ended. `seconds` is the law of step time.
+    """Add the requests at their `arrived_at` and step until all ended. `seconds` is the law of step time.
 
-    RuntimeError when the queue can never move: chunked prefill off and a prompt above the budget.
+    Raises RuntimeError if the queue can never move: chunked prefill off and a prompt above the budget.
     """
     served = tuple(sorted(requests, key=lambda request: request.arrived_at))
     coming = deque(served)

@@ -1,7 +1,7 @@
-"""vLLM's V1 scheduler as arithmetic: which request computes how many tokens in the next step.
+"""vLLM's V1 scheduler as arithmetic: the number of tokens of each request in the next step.
 
-The rules and their order are those of vLLM 0.32 (v1/core/sched/scheduler.py, v1/core/kv_cache_manager.py)
-for one engine without speculative decoding, LoRA or connectors, first come first served.
+The rules and their order are those of vLLM 0.32 (v1/core/sched/scheduler.py, v1/core/kv_cache_manager.py) for
+one engine without speculative decoding, LoRA or connectors, first come first served.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from simulator.step_time import StepWork
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
-    """The knobs of the scheduler, by vLLM's names; None takes what the flag's default takes."""
+    """The scheduler's knobs under vLLM's names; None is the flag's default."""
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
@@ -28,7 +28,7 @@ class SchedulerLimits:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SimulatedRequest:
-    """One sequence. `at` times are set by whoever owns the clock."""
+    """One sequence. The owner of the clock sets the `at` times."""
 
     name: str
     prompt: int  # tokens
@@ -51,13 +51,13 @@ class SimulatedRequest:
 
     @property
     def decoding(self) -> bool:
-        """Only the token it produced last is not computed yet."""
+        """True if only the last generated token is not computed yet."""
         return self.produced > 0 and self.computed == self.tokens - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledStep:
-    """What the engine computes next: so many tokens of each request, in order of admission."""
+    """The next step: the number of tokens of each request, in order of admission."""
 
     chunks: tuple[tuple[SimulatedRequest, int], ...]
     admitted: tuple[SimulatedRequest, ...]
@@ -82,7 +82,10 @@ class Scheduler:
         self._watermark = int(limits.watermark * cache.blocks)
 
     def add(self, request: SimulatedRequest) -> None:
-        """Queue it. ValueError when the whole cache could not hold it: it would preempt itself for ever."""
+        """Queue a request.
+
+        Raises ValueError if the full cache cannot hold it: it would preempt itself forever.
+        """
         if request.prompt < 1 or request.wanted < 1:
             raise ValueError(f"{request.name}: a request has at least one token to read and one to write")
         if self.cache.needed(request.prompt + request.wanted) > self.cache.blocks:
@@ -93,7 +96,7 @@ class Scheduler:
         self.waiting.append(request)
 
     def abort(self, request: SimulatedRequest) -> None:
-        """Forget it wherever it is; a step in progress goes on without its token."""
+        """Remove a request in any state; a step in progress continues without its token."""
         if request.ended:
             return
         self._end(request)
@@ -103,7 +106,7 @@ class Scheduler:
             self.waiting.remove(request)
 
     def plan(self) -> ScheduledStep | None:
-        """Give this step's tokens out, running requests first; None when nothing can run."""
+        """Assign the tokens of the next step, running requests first; None if nothing can run."""
         chunks: list[tuple[SimulatedRequest, int]] = []
         longest = self._longest_chunk()
         left, preempted = self._plan_running(chunks, self._budget, longest)
@@ -113,7 +116,7 @@ class Scheduler:
         return ScheduledStep(chunks=tuple(chunks), admitted=tuple(admitted), work=_work(chunks))
 
     def finish(self, step: ScheduledStep) -> list[SimulatedRequest]:
-        """Account for a computed step; returns the requests that produced a token, the ended among them."""
+        """Account for a computed step; return the requests with a new token, including finished ones."""
         produced: list[SimulatedRequest] = []
         for request, count in step.chunks:
             if request.ended:
@@ -132,7 +135,7 @@ class Scheduler:
         return produced
 
     def _longest_chunk(self) -> int:
-        """long_prefill_token_threshold: it protects others, so it does not bind a request that is alone."""
+        """long_prefill_token_threshold protects other requests, so it does not limit a single one."""
         limits, present = self.limits, len(self.running) + len(self.waiting)
         if present <= 1 or limits.long_prefill_token_threshold == 0:
             return self.cache.blocks * self.cache.block_size
@@ -144,7 +147,7 @@ class Scheduler:
     def _plan_running(
         self, chunks: list[tuple[SimulatedRequest, int]], left: int, longest: int
     ) -> tuple[int, bool]:
-        """Serve the running in order of admission; the last admitted make room. Returns (left, preempted)."""
+        """Serve running requests in order of admission; preempt the latest. Returns (left, preempted)."""
         preempted = False
         at = 0
         while at < len(self.running) and left > 0:
@@ -163,7 +166,7 @@ class Scheduler:
         return left, preempted
 
     def _preempt(self) -> SimulatedRequest:
-        """Recompute later what was admitted last: it goes to the front of the queue without its blocks."""
+        """Move the last admitted request, without its blocks, to the front of the queue."""
         victim = self.running.pop()
         self.cache.release(victim.blocks)
         victim.blocks = []
@@ -176,7 +179,7 @@ class Scheduler:
     def _admit(
         self, chunks: list[tuple[SimulatedRequest, int]], left: int, longest: int
     ) -> list[SimulatedRequest]:
-        """Admit from the front of the queue; the first that does not fit holds up all behind it."""
+        """Admit from the front of the queue; the first request that does not fit blocks the rest."""
         admitted: list[SimulatedRequest] = []
         while self.waiting and left > 0 and len(self.running) < self._cap:
             request = self.waiting[0]

@@ -1,6 +1,6 @@
 """`python -m simulator.server`: starts, serves and stops like a vLLM server, without a model.
 
-Exit codes are vLLM's: 2 for a flag it does not know, 1 for a start that fails, 0 after SIGTERM.
+Exit codes are vLLM's: 2 for an unknown flag, 1 for a failed start, 0 after SIGTERM.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _log = logging.getLogger("vllm")
 
 
 def build(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
-    """The server's parts, nothing running yet. Raises StartError when the model does not fit."""
+    """The parts of the server, not started. Raises StartError if the model does not fit."""
     simulation, memory = flags.simulation, flags.memory
     blocks = kv_blocks(simulation.hardware, memory, simulation.oom_above)
     cache = KvCache(blocks, block_size=memory.block_size, caching=flags.enable_prefix_caching)
@@ -63,7 +63,7 @@ def build(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
 
 
 async def serve(flags: Flags, now: VirtualClock) -> int:
-    """Start, answer until SIGTERM or SIGINT, stop; returns the exit code."""
+    """Start, serve until SIGTERM or SIGINT, stop; return the exit code."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -121,7 +121,7 @@ async def _answer(
 
 
 async def _drain(frontend: Frontend, seconds: float) -> None:
-    """Answer new requests with `abort`; give those that run `seconds` to end."""
+    """Answer new requests with `abort`; give running requests `seconds` to end."""
     frontend.draining = True
     if not seconds:
         return
@@ -132,7 +132,7 @@ async def _drain(frontend: Frontend, seconds: float) -> None:
 
 
 async def _within(stop: asyncio.Event, seconds: float | None) -> bool:
-    """Wait so long (None: for ever) unless told to stop; True if told."""
+    """Wait for so many seconds (None: forever) or until the stop; True if stopped."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()
@@ -140,7 +140,7 @@ async def _within(stop: asyncio.Event, seconds: float | None) -> bool:
 
 
 def _bound(flags: Flags) -> socket.socket:
-    """The port is taken at once and refuses connections until the model is loaded, as vLLM's."""
+    """Bind the port at once and refuse connections until the model is loaded, as vLLM does."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((flags.host, flags.port))
@@ -158,7 +158,7 @@ def _say_memory(flags: Flags, cache: KvCache) -> None:
 
 
 class _Lines(logging.Formatter):
-    """vLLM's log format; uvicorn's for the lines that are uvicorn's."""
+    """vLLM's log format, and uvicorn's for its lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         if getattr(record, "plain", False):

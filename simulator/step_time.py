@@ -1,4 +1,4 @@
-"""How long one step of the engine takes on a given GPU: a roofline with a hinge, plus the host."""
+"""The time of one engine step on a given GPU: a roofline with a hinge, plus host time."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ MAX_CAPTURE = 512  # vLLM captures CUDA graphs up to min(2 x max_num_seqs, 512)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What one step computes, in tokens and sequences."""
+    """The work of one step, in tokens and sequences."""
 
     tokens: int  # of all sequences
     sequences: int
@@ -23,7 +23,7 @@ class StepWork:
 
 @cache
 def capture_sizes(largest: int) -> tuple[int, ...]:
-    """The batch sizes vLLM captures: 1, 2, 4, every 8 up to 256, every 16 above."""
+    """The batch sizes that vLLM captures: 1, 2, 4, every 8 up to 256, every 16 above."""
     sizes: Iterable[int] = (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16))
     return tuple(size for size in sizes if size <= largest)
 
@@ -42,7 +42,7 @@ class StepTime:
     largest_graph: int = MAX_CAPTURE
 
     def graph_size(self, work: StepWork) -> int | None:
-        """The captured size the step runs at; None without a graph."""
+        """The captured size that the step uses; None without a graph."""
         sizes = () if self.eager else capture_sizes(self.largest_graph)
         at = bisect_left(sizes, work.tokens)
         return sizes[at] if at < len(sizes) else None

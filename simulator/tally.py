@@ -1,4 +1,4 @@
-"""The books of the traffic: every request that was sent is in them, exactly once."""
+"""The records of the traffic: each sent request exactly once."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -13,10 +13,10 @@ OUTCOMES: tuple[LoadOutcome, ...] = ("ok", "failed", "truncated", "aborted")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """What one request met, in the clock of whoever sent it.
+    """One request, in the sender's clock.
 
-    failed: no connection, not 200, or an error in the stream. truncated: 200 that ends without
-    finish_reason or `[DONE]`. aborted: finish_reason abort.
+    failed: no connection, not 200, or an error in the stream. truncated: 200 that ends without finish_reason
+    or `[DONE]`. aborted: finish_reason abort.
     """
 
     at: float  # sent
@@ -35,7 +35,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSlo:
-    """A request is good when it is ok and within these; None is not asked."""
+    """A request is good if it is ok and within these limits; None is no limit."""
 
     ttft_s: float | None = None
     itl_s: float | None = None
@@ -49,14 +49,14 @@ class LoadSlo:
 
 
 class TrafficSummary:
-    """Counts requests as they leave and end. `sent` is always what ended plus what is in flight."""
+    """Counts requests as they start and end. `sent` always equals ended plus in flight."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.in_flight = 0
         self.outcomes: Counter[LoadOutcome] = Counter()
         self.records: list[RequestRecord] = []  # in order of their end
-        self.tell: Callable[[RequestRecord], None] = lambda _: None  # hears each record as it is closed
+        self.tell: Callable[[RequestRecord], None] = lambda _: None  # called with each closed record
 
     def opened(self) -> None:
         self.sent += 1
@@ -69,7 +69,7 @@ class TrafficSummary:
         self.tell(record)
 
     def counts(self) -> dict[str, int]:
-        """Sent, and each outcome."""
+        """The number of sent requests, and of each outcome."""
         return {"sent": self.sent, **{outcome: self.outcomes[outcome] for outcome in OUTCOMES}}
 
     def between(self, since: float, until: float) -> Sequence[RequestRecord]:
@@ -80,19 +80,19 @@ class TrafficSummary:
     def quantile(
         self, metric: LoadMetric, share: float, since: float = 0.0, until: float = float("inf")
     ) -> float | None:
-        """Of the ok requests that ended in the span, by rank between neighbours; None without any."""
+        """The quantile of the ok requests that ended in the span; None without any."""
         value: Callable[[RequestRecord], float | None] = lambda record: getattr(record, metric)  # noqa: E731
         seen = [value(record) for record in self.between(since, until) if record.outcome == "ok"]
         return quantile([number for number in seen if number is not None], share)
 
     def goodput(self, slo: LoadSlo, since: float, until: float) -> float:
-        """Requests a second that ended in the span and met the SLO."""
+        """Requests per second that ended in the span and met the SLO."""
         if until <= since:
             return 0.0
         return sum(map(slo.met_by, self.between(since, until))) / (until - since)
 
     def summary(self, since: float, until: float, slo: LoadSlo | None = None) -> dict[str, Any]:
-        """What happened in the span, for a person or a JSON file; times in milliseconds."""
+        """A summary of the span for text or JSON; times in milliseconds."""
         about: dict[str, Any] = {"requests": self.counts(), "in_flight": self.in_flight}
         about["seconds"] = round(until - since, 3)
         for metric in ("ttft_s", "itl_s", "e2e_s"):
@@ -114,7 +114,7 @@ def _ended(record: RequestRecord) -> float:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Linear between the two neighbours by rank; None of nothing."""
+    """Linear interpolation between neighbours by rank; None for no values."""
     if not values:
         return None
     ordered = sorted(values)

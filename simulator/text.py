@@ -1,4 +1,4 @@
-"""Text without a model: how many tokens it counts as, what its cache blocks are called, what is answered."""
+"""Text without a model: token counts, hashes of cache blocks, generated answers."""
 
 from collections.abc import Sequence
 from random import Random
@@ -13,14 +13,14 @@ _WORDS = (  # of three letters each
 
 
 def draws(seed: int, *about: object) -> Random:
-    """A stream of randomness of its own for each purpose, the same for the same seed."""
+    """A separate random stream for each purpose, the same for the same seed."""
     return Random(":".join(map(str, (seed, *about))))  # noqa: S311 - simulation, not cryptography
 
 
 class Transcript:
-    """A request's text: its prompt, and what was produced so far, with the hashes of its full blocks.
+    """The text of a request: its prompt and the answer so far, with the hashes of its full blocks.
 
-    Every produced token is four characters, so a client that sends the answer back as part of its next
+    Each generated token has four characters, so that a client that sends the answer back as part of its next
     prompt finds the same blocks again.
     """
 
@@ -60,5 +60,5 @@ class Transcript:
 
 
 def chat_prompt(messages: Sequence[tuple[str, str]]) -> str:
-    """The prompt a chat makes; an earlier turn with its answer is a prefix of the later ones."""
+    """The prompt of a chat; an earlier turn with its answer is a prefix of later ones."""
     return "".join(f"{role}:{content}\n" for role, content in messages) + "assistant:"

@@ -1,4 +1,4 @@
-"""`python -m simulator.traffic URL`: sends an OpenAI-compatible server requests and loses sight of none."""
+"""`python -m simulator.traffic URL`: sends and records requests to an OpenAI-compatible server."""
 
 import argparse
 import asyncio
@@ -23,7 +23,7 @@ _PAUSE_S = 0.2  # before a stream whose request failed sends the next: a dead se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How much at once: an open loop of `rate` new conversations a second, or `streams` that take turns."""
+    """The load: an open loop of `rate` new conversations per second, or `streams` in a closed loop."""
 
     rate: float | None = None
     cv: float = 1.0  # of the gaps between arrivals: 1 Poisson, above 1 bursts
@@ -37,10 +37,10 @@ class Load:
 
 
 class TrafficGenerator:
-    """Sends from `start` to `stop`; `stop` waits for what is in flight. Times are those of the loop.
+    """Sends from `start` to `stop`; `stop` waits for requests in flight. Times are the loop's.
 
-    `load` may be replaced while it runs: a new rate holds from the next arrival; in a closed loop, streams
-    are added at once and taken away as their conversations end.
+    `load` may be replaced during a run: a new rate applies from the next arrival; in a closed loop, streams
+    are added at once and removed as their conversations end.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TrafficGenerator:
         self._source = asyncio.create_task(self._send(self._session), name="traffic")
 
     async def stop(self) -> None:
-        """No new request from now on; returns when each in flight has ended, or run into its timeout."""
+        """Send no new request; return when all requests in flight have ended or timed out."""
         self._stopping = True
         self._changed.set()
         if self._source is not None:
@@ -91,7 +91,7 @@ class TrafficGenerator:
             await self._session.close()
 
     async def _send(self, session: aiohttp.ClientSession) -> None:
-        """Start conversations as the load wants them; ends when told to stop and the last has ended."""
+        """Start conversations by the load; end after the stop and the last conversation."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         async with asyncio.TaskGroup() as conversing:
@@ -108,7 +108,7 @@ class TrafficGenerator:
                     self._begin(conversing, session)
 
     async def _changed_within(self, wait_s: float | None) -> bool:
-        """True when the load changed, a stream became free, or it is time to stop."""
+        """True if the load changed, a stream became free, or the traffic stops."""
         try:
             async with asyncio.timeout(wait_s):
                 await self._changed.wait()
@@ -127,7 +127,7 @@ class TrafficGenerator:
             self._changed.set()
 
     async def _converse(self, session: aiohttp.ClientSession, conversation: Conversation) -> None:
-        """Turn after turn until one does not end well, or there are no more, or the traffic stops."""
+        """Send turn after turn until one fails, none is left, or the traffic stops."""
         for _ in range(conversation.turns):
             messages, wanted = conversation.ask(self._shape)
             answer = await self._ask(session, messages, wanted, conversation.session)
@@ -140,7 +140,7 @@ class TrafficGenerator:
     async def _ask(
         self, session: aiohttp.ClientSession, messages: list[dict[str, str]], wanted: int, name: str
     ) -> str | None:
-        """One request, entered in the books whatever happens to it. Returns the text of an ok one."""
+        """Send and record one request. Returns the text of an ok one."""
         body = {
             "model": self._model,
             "messages": messages,
@@ -184,7 +184,7 @@ class TrafficGenerator:
 
 
 async def drive(options: argparse.Namespace) -> dict[str, Any]:
-    """The load of a command line, from start to the end of the last request; returns the summary."""
+    """Generate the load of a command line until the last request ends; return the summary."""
     shape = Shape(
         prompt=options.prompt,
         output=options.output,
@@ -218,24 +218,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="simulator.traffic", description="Load for an OpenAI-compatible server."
     )
-    parser.add_argument("url", help="as http://127.0.0.1:8000")
+    parser.add_argument("url", help="base URL of the server, for example http://127.0.0.1:8000")
     parser.add_argument("--model", default="tiny")
-    parser.add_argument("--rate", type=float, default=2.0, help="new conversations a second")
-    parser.add_argument("--cv", type=float, default=1.0, help="of the gaps: 1 Poisson, above 1 bursts")
-    parser.add_argument("--streams", type=int, help="closed loop of so many, instead of --rate")
-    parser.add_argument("--for", dest="seconds", type=float, default=10.0, help="seconds of sending")
+    parser.add_argument("--rate", type=float, default=2.0, help="new conversations per second")
     parser.add_argument(
-        "--prompt", type=lengths, default=Shape().prompt, help="tokens: N, uniform:A:B, lognormal:M:S"
+        "--cv",
+        type=float,
+        default=1.0,
+        help="coefficient of variation of the gaps: 1 Poisson, above 1 bursts",
     )
-    parser.add_argument("--output", type=lengths, default=Shape().output, help="tokens, as --prompt")
-    parser.add_argument("--turns", type=lengths, default=Shape().turns, help="of a conversation, as --prompt")
-    parser.add_argument("--system-tokens", type=int, default=0, help="of a system prompt all share")
+    parser.add_argument("--streams", type=int, help="number of closed-loop streams, instead of --rate")
+    parser.add_argument("--for", dest="seconds", type=float, default=10.0, help="duration in seconds")
+    parser.add_argument(
+        "--prompt", type=lengths, default=Shape().prompt, help="prompt tokens: N, uniform:A:B, lognormal:M:S"
+    )
+    parser.add_argument(
+        "--output", type=lengths, default=Shape().output, help="answer tokens, in the form of --prompt"
+    )
+    parser.add_argument(
+        "--turns",
+        type=lengths,
+        default=Shape().turns,
+        help="turns of a conversation, in the form of --prompt",
+    )
+    parser.add_argument(
+        "--system-tokens", type=int, default=0, help="tokens of a system prompt that all conversations share"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one request")
-    parser.add_argument("--slo-ttft", type=float, help="seconds")
-    parser.add_argument("--slo-itl", type=float, help="seconds")
+    parser.add_argument("--timeout", type=float, default=300.0, help="timeout of one request in seconds")
+    parser.add_argument("--slo-ttft", type=float, help="TTFT objective in seconds")
+    parser.add_argument("--slo-itl", type=float, help="ITL objective in seconds")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--follow", action="store_true", help="a JSON line for each request as it ends")
+    parser.add_argument("--follow", action="store_true", help="print a JSON line for each finished request")
     options = parser.parse_args(argv)
     summary = asyncio.run(drive(options))
     if options.json:

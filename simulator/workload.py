@@ -1,4 +1,4 @@
-"""What clients ask for and when: lengths, arrivals and conversations, from a seed."""
+"""The requests of clients: lengths, arrivals and conversations, derived from a seed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ def lengths(text: str) -> Lengths:
 
 
 def gap_s(random: Random, rate: float, cv: float) -> float:
-    """Seconds to the next arrival at `rate` a second: gamma, so cv 1 is Poisson, 0 a metronome, 4 bursts."""
+    """Seconds to the next arrival at `rate` per second: gamma, so cv 1 is Poisson, 0 constant, 4 bursts."""
     if cv == 0:
         return 1 / rate
     shape = 1 / cv**2
@@ -54,13 +54,13 @@ def gap_s(random: Random, rate: float, cv: float) -> float:
 
 
 def prose(random: Random, tokens: int) -> str:
-    """Text that counts as so many tokens and repeats nothing."""
+    """Text of so many tokens without repetition."""
     return "".join(random.choices(_LETTERS, k=tokens * CHARACTERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a population of clients is like."""
+    """The shape of a population of clients."""
 
     prompt: Lengths = Lengths(kind="lognormal", middle=64, sigma=0.6, least=8, most=1024)  # of one turn
     output: Lengths = Lengths(kind="lognormal", middle=32, sigma=0.5, least=4, most=256)
@@ -70,7 +70,7 @@ class Shape:
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """One session: each prompt holds the earlier turns and their answers."""
+    """One session: each prompt contains the earlier turns and their answers."""
 
     session: str
     turns: int
@@ -78,7 +78,7 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def ask(self, shape: Shape) -> tuple[list[dict[str, str]], int]:
-        """The messages of the next turn, and how many tokens it wants."""
+        """The messages of the next turn, and its number of answer tokens."""
         text = prose(self.random, shape.prompt.draw(self.random))
         self.messages.append({"role": "user", "content": text})
         return list(self.messages), shape.output.draw(self.random)
@@ -88,7 +88,7 @@ class Conversation:
 
 
 def conversations(shape: Shape, seed: int) -> Iterator[Conversation]:
-    """Endless; conversation N is the same whatever became of the others."""
+    """An endless series; conversation N does not depend on the outcome of other ones."""
     system = prose(draws(seed, "system"), shape.system_tokens)
     number = 0
     while True:

@@ -198,7 +198,7 @@ ESCALATIONS = (
     _top("another's name as host name", "networks.aliases", Hostname="postgres"),
     # the rest
     _host("a log driver", "create.log_drivers", LogConfig={"Type": "syslog", "Config": {}}),
-    _host("protection from the OOM killer", "kill others first", OomScoreAdj=-1000),
+    _host("protection from the OOM killer", "kill other processes first", OomScoreAdj=-1000),
     _host("no OOM killer", "HostConfig.OomKillDisable: must be left empty", OomKillDisable=True),
     _host("real time", "HostConfig.CpuRealtimeRuntime: must be left empty", CpuRealtimeRuntime=950000),
     _host("a field nobody knows", "HostConfig.Future: not a field", Future="x"),
