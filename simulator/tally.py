@@ -56,7 +56,7 @@ class TrafficSummary:
         self.in_flight = 0
         self.outcomes: Counter[LoadOutcome] = Counter()
         self.records: list[RequestRecord] = []  # in order of their end
-        self.tell: Callable[[RequestRecord], None] = lambda _: None  # called with each closed record
+        self.on_close: Callable[[RequestRecord], None] = lambda _: None  # called with each closed record
 
     def opened(self) -> None:
         self.sent += 1
@@ -66,7 +66,7 @@ class TrafficSummary:
         self.in_flight -= 1
         self.outcomes[record.outcome] += 1
         self.records.append(record)
-        self.tell(record)
+        self.on_close(record)
 
     def counts(self) -> dict[str, int]:
         """The number of sent requests, and of each outcome."""

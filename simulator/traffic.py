@@ -196,7 +196,7 @@ async def drive(options: argparse.Namespace) -> dict[str, Any]:
         options.url, options.model, load, shape=shape, seed=options.seed, timeout_s=options.timeout
     )
     if options.follow:
-        traffic.tally.tell = lambda record: print(json.dumps(asdict(record)), flush=True)  # noqa: T201
+        traffic.tally.on_close = lambda record: print(json.dumps(asdict(record)), flush=True)  # noqa: T201
     loop = asyncio.get_running_loop()
     enough = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
