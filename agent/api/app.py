@@ -1,4 +1,4 @@
-"""Puts the API together."""
+"""Builds the aiohttp application of the API from the table of operations."""
 
 import asyncio
 import json
@@ -56,10 +56,10 @@ def build_app(
     limits: RateLimits | None = None,
     heartbeat_s: float = audit.HEARTBEAT_S,
 ) -> web.Application:
-    """The whole API over one daemon. `peers` None: over a unix socket, too, everybody needs a token.
+    """The API of one daemon. `peers` None: callers on a unix socket need a token, too.
 
-    `hosts`: names, besides those of loopback, that clients may use in the Host header (no ports; IPv6 in
-    brackets). `pages`: GET routes of the console's files, served without a token, so they hold no data.
+    `hosts`: names that the Host header may have besides those of loopback (no ports; IPv6 in brackets).
+    `pages`: GET routes of the console's files, which need no token and hold no data.
     """
     limits = limits or RateLimits(now=time.monotonic)
     failed_auth = FailedAuthLog(daemon_view.report_failed_auth)
@@ -111,10 +111,10 @@ def _endpoint(operation: Operation, daemon_view: DaemonView, idempotency: Idempo
         seen = daemon_view if holder is None or holder.targets is None else ScopedView(daemon_view, holder)
         call = Call(request=request, daemon=seen, holder=holder, query=query, body=body)
         if operation.method == "GET" or holder is None:
-            return await answered(call)
-        return await idempotency.once(request, holder.id, partial(answered, call), needed=operation.needs_key)
+            return await respond(call)
+        return await idempotency.once(request, holder.id, partial(respond, call), needed=operation.needs_key)
 
-    async def answered(call: Call, name: str = "", accepted: State | None = None) -> web.StreamResponse:
+    async def respond(call: Call, name: str = "", accepted: State | None = None) -> web.StreamResponse:
         given = await operation.answer(replace(call, request_name=name, accepted=accepted))
         if isinstance(given, web.StreamResponse):
             return given
@@ -136,8 +136,8 @@ async def _expect(request: web.Request) -> web.StreamResponse | None:
     if request.headers.get("Expect", "").lower() != "100-continue":
         status = HTTPStatus.EXPECTATION_FAILED
         return RequestRefusedError(
-            status, "Only `Expect: 100-continue` is understood; leave it out."
+            status, "Only `Expect: 100-continue` is supported; omit the header."
         ).response()
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # as aiohttp's own: this was not the response yet
+    request.writer.output_size = 0  # as in aiohttp's own handler: this was not the response yet
     return None

@@ -1,4 +1,4 @@
-"""The line from the command to the daemon's API: one request, one JSON answer, errors in words."""
+"""A client of the daemon's API: one request, one JSON response."""
 
 import http.client
 import json
@@ -16,19 +16,19 @@ from agent.domain.errors import ConfigError, TrimtabError
 UNIX = "unix:"
 SOCKET = f"{UNIX}/run/trimtab/api.sock"  # as agent.config.listen has it, which takes long to load
 LOOPBACK = "http://127.0.0.1:8090"
-PATIENCE_S = 30.0  # an approval waits for the journal's fsync, nothing waits for a server
-LONGEST_TOKEN = 4096  # characters of its file; more is no token
-ANSWER_LIMIT = 64 * 1024 * 1024  # bytes; more is not trimtab
+PATIENCE_S = 30.0  # an approval waits for the journal's fsync, no request waits for a server
+MAX_TOKEN = 4096  # characters of a token file
+ANSWER_LIMIT = 64 * 1024 * 1024  # bytes
 
 Json = dict[str, Any]
 
 
 class UnreachableError(TrimtabError):
-    """There is no daemon that answers as trimtab's; the message says what to do."""
+    """No trimtab daemon answers; the message states what to check."""
 
 
 class RefusedError(Exception):
-    """The daemon said no. `problem` is its problem document."""
+    """The daemon refused the request. `problem` is its problem document (RFC 9457)."""
 
     def __init__(self, problem: Json) -> None:
         super().__init__(str(problem.get("detail") or problem.get("title") or "refused without a reason"))
@@ -107,14 +107,14 @@ class ApiClient:
             parts, host, port = urlsplit(""), None, None
         if parts.scheme not in {"http", "https"} or not host:
             raise ConfigError(
-                f"--url {self.url!r} is no address; write {LOOPBACK}, https://host:port or unix:/path"
+                f"--url {self.url!r} is not an address; write {LOOPBACK}, https://host:port or unix:/path"
             )
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         return kind(host, port, timeout=self.patience_s), parts.path.rstrip("/")
 
 
 def find_default_url() -> str:
-    """The daemon's own socket where there is one, also one that is closed to us; else the loopback port."""
+    """The daemon's socket if it exists, even if it is not accessible; else the loopback port."""
     try:
         Path(SOCKET.removeprefix(UNIX)).stat()
     except PermissionError:
@@ -125,7 +125,7 @@ def find_default_url() -> str:
 
 
 def connect(url: str | None, token_file: str | None) -> ApiClient:
-    """What the options say, else the environment. Raises ConfigError for a token that cannot be read."""
+    """A client from the options, else the environment. Raises ConfigError if the token cannot be read."""
     found_url = url or os.environ.get("TRIMTAB_URL") or find_default_url()
     path = token_file
     if path is None:
@@ -137,14 +137,14 @@ def connect(url: str | None, token_file: str | None) -> ApiClient:
         return ApiClient(found_url)
     try:
         with Path(path).open(encoding="ascii") as file:
-            text = file.read(LONGEST_TOKEN).strip()
+            text = file.read(MAX_TOKEN).strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or "it holds more than text"
+        why = (error.strerror if isinstance(error, OSError) else None) or "it is not text"
         raise ConfigError(f"the token file {path} cannot be read: {why}") from error
     return ApiClient(found_url, _plain(text, path))
 
 
 def _plain(token: str, where: str) -> str:
     if not (token.isascii() and token.isprintable()) or " " in token or not token:
-        raise ConfigError(f"{where} holds no token; it must be the one line that `trimtab token new` printed")
+        raise ConfigError(f"{where} holds no token; it must hold the line that `trimtab token new` printed")
     return token

@@ -1,4 +1,4 @@
-"""What decides who comes in: tokens, accounts of this host, certificates. Read at the start and at SIGHUP."""
+"""The API's credentials: tokens, accounts of this host, certificates. Loaded at start and on SIGHUP."""
 
 import ssl
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class ApiCredentials:
 
     @classmethod
     def of(cls, options: ListenOptions, now: Now) -> "ApiCredentials":
-        """Raises ConfigError, with the key, for what cannot be read or is not there."""
+        """Raises ConfigError, with the config key, for a file that cannot be read."""
         tls = None
         if options.certificate is not None:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -38,31 +38,31 @@ class ApiCredentials:
 
     @property
     def hosts(self) -> set[str]:
-        """The names by which clients may call it: the configured ones, and the addresses it listens on."""
+        """Accepted names in the Host header: the configured ones and the listen addresses."""
         tcp = (listen for listen in self.options.listen if not listen.startswith(UNIX))
         return {*self.options.hosts, *(listen.rpartition(":")[0] for listen in tcp)}
 
     @property
     def socket_mode(self) -> int:
-        """Where accounts have roles everybody may connect, and the kernel says who it is: their groups need
-        not be the daemon's own, whose members reach more than this socket."""
+        """Any account may connect if accounts have roles, as the kernel identifies the peer. Their groups
+        need not be the daemon's, whose members can access more than this socket."""
         return 0o666 if self.options.users or self.options.groups else SOCKET_MODE
 
     def reload(self) -> None:
-        """Read tokens and certificate again, for new requests and connections.
+        """Reload tokens and certificate for new requests and connections.
 
-        What cannot be read is logged, and what was in force stays in force.
+        If one cannot be read, the error is logged and the previous one stays in force.
         """
-        self._again("tokens", self.tokens.reload)
+        self._reload("tokens", self.tokens.reload)
         if self.tls is not None and self.options.certificate is not None:
             tls, certificate = self.tls, self.options.certificate
-            self._again("certificate", lambda: _certify(tls, certificate))
+            self._reload("certificate", lambda: _certify(tls, certificate))
 
-    def _again(self, what: str, read: Callable[[], None]) -> None:
+    def _reload(self, what: str, read: Callable[[], None]) -> None:
         try:
             read()
         except ConfigError as error:
-            log.error("api.not_reloaded", what=what, why=str(error))  # noqa: TRY400 - the message says it all
+            log.error("api.not_reloaded", what=what, why=str(error))  # noqa: TRY400 - the message is complete
         else:
             log.info("api.reloaded", what=what)
 

@@ -1,4 +1,4 @@
-"""What the API asks of the daemon: everything it may see, and the one way to say something."""
+"""The interface between the API and the daemon: all reads, and one way to submit an event."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
@@ -15,14 +15,14 @@ from agent.telemetry.self_metrics import SelfMetrics
 
 
 class DaemonView(Protocol):
-    """The daemon as the API sees it. All but `submit`, `log` and `follow` answer at once, from memory."""
+    """The daemon as seen by the API. All methods but `submit`, `log` and `follow` answer from memory."""
 
     def states(self) -> Mapping[str, State]:
         """By target."""
         ...
 
     def readings(self) -> Mapping[str, Reading | None]:
-        """Blue's latest, by target; None or absent: there is none yet."""
+        """Blue's latest reading by target; None or absent if there is none yet."""
         ...
 
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
@@ -34,9 +34,9 @@ class DaemonView(Protocol):
         ...
 
     async def submit(self, target: str, event: Event) -> State:
-        """Hand the event to the target's machine; journalled when it returns, with the state it led to.
+        """Submit the event to the target's machine; returns the resulting state after it is journalled.
 
-        Raises JournalError when the audit cannot be written: then nothing happened.
+        Raises JournalError if the audit journal cannot be written; nothing has changed then.
         """
         ...
 
@@ -48,9 +48,9 @@ class DaemonView(Protocol):
         ...
 
     def accepted(self, request: str) -> Accepted | None:
-        """What was accepted under this name before the daemon started, of late; None: nothing is known of it.
+        """The request of this name if it was accepted recently, before the daemon started, else None.
 
-        Raises JournalError when that cannot be read.
+        Raises JournalError if the journal cannot be read.
         """
         ...
 
@@ -59,11 +59,11 @@ class DaemonView(Protocol):
         ...
 
     def points(self, rollout: str) -> Sequence[Point]:
-        """How the evidence on a rollout grew, oldest first."""
+        """The evidence on a rollout over time, oldest first."""
         ...
 
     def minutes(self, target: str) -> Sequence[MinuteRow]:
-        """What its last 24 hours were like, oldest first."""
+        """The target's last 24 hours by minute, oldest first."""
         ...
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
@@ -82,7 +82,7 @@ class DaemonView(Protocol):
         ...
 
     def report_failed_auth(self, attempts: Mapping[str, int]) -> None:
-        """Put into the journal who could not come in, and how often. Raises JournalError."""
+        """Journal the failed authentication attempts by kind. Raises JournalError."""
         ...
 
     def ready(self) -> bool:
@@ -96,13 +96,13 @@ class DaemonView(Protocol):
         ...
 
     def clock(self) -> float:
-        """The event loop's time, which the meters' times are of."""
+        """The event loop's time, the time base of `meters`."""
         ...
 
     def meters(self) -> Mapping[str, SelfMetrics]:
-        """What each target's loop counted, by target."""
+        """Metrics of each target's loop, by target."""
         ...
 
     def tallies(self) -> Mapping[str, DeliveryCounts]:
-        """What became of the notices, by receiver."""
+        """Delivery counts of notifications, by receiver."""
         ...

@@ -1,4 +1,4 @@
-"""The JSON documents that the API gives: what a person needs of the core's values, and no more."""
+"""The JSON documents of the API: the part of the domain values that operators need."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +20,7 @@ from vllm_facts.masking import mask, masked
 from vllm_facts.values import ChangeClass, Value
 
 P95 = 0.95
-DocumentText = Annotated[
-    str, AfterValidator(mask)
-]  # may quote a server's log or a command line, with what is in it
+DocumentText = Annotated[str, AfterValidator(mask)]  # may quote a server's log or a command line with secrets
 Values = Annotated[Mapping[str, Value], AfterValidator(masked)]
 
 
@@ -34,7 +32,7 @@ class ServerDocument(Document):
     name: str
     color: Literal["blue", "green"]
     address: str
-    weight: int | None = Field(description="percent of the traffic; null: no split was asked for yet")
+    weight: int | None = Field(description="percent of the traffic; null before the first split")
     ours: bool
     setting: Values
 
@@ -51,32 +49,32 @@ class TargetDocument(Document):
     phase: Phase
     mode: Mode
     paused: bool
-    note: DocumentText = Field(description="why it is as it is")
-    until: datetime | None = Field(description="end of a cool-down, or time of the next try")
+    note: DocumentText = Field(description="reason for the current state")
+    until: datetime | None = Field(description="end of a cool-down, or time of the next attempt")
     slo: Slo | None
     budget: list[Burn] = Field(
-        description="of each window the objective of the SLO that suffers most; rate: how many times faster "
-        "than it may its error budget is used up"
+        description="the worst objective of the SLO in each window; rate: consumption of its error budget "
+        "relative to the allowed rate"
     )
     servers: list[ServerDocument]
     goodput_rps: float | None
     ttft_p95_s: float | None
     reading: Reading | None
     sources: list[SourceDocument]
-    suggestion: str | None = Field(description="id of the suggestion that waits for a person")
+    suggestion: str | None = Field(description="id of the suggestion that needs approval")
     rollout: str | None = Field(description="id of the latest rollout")
-    outcomes: list[Outcome] = Field(description="what became of earlier changes, oldest first")
+    outcomes: list[Outcome] = Field(description="outcomes of earlier changes, oldest first")
 
 
 class PreflightDocument(Document):
     strategy: Strategy = Field(
-        description="surge: beside the others; replace: one server after the other gives its place; "
-        "swap: the only server gives its place, a planned outage"
+        description="surge: an additional server; replace: servers are replaced one by one; "
+        "swap: the only server is replaced, with a planned outage"
     )
     why: DocumentText = Field(description="why this strategy")
-    start_s: float | None = Field(description="how long a start should take; null: nothing is known")
-    outage_s: float = Field(description="nothing serves for so long, as planned; 0: no outage")
-    notes: list[DocumentText] = Field(description="warm or cold start, what vLLM makes of the flags")
+    start_s: float | None = Field(description="expected duration of a start; null: unknown")
+    outage_s: float = Field(description="duration of the planned outage; 0: none")
+    notes: list[DocumentText] = Field(description="warm or cold start, and vLLM's checks of the flags")
 
 
 class SuggestionDocument(Document):
@@ -94,23 +92,25 @@ class SuggestionDocument(Document):
     evidence: list[Evidence]
     mitigation: bool
     notes: list[DocumentText] = Field(
-        description="what the guard changed about it, and how it will be done; the last one of a refused "
-        "suggestion says why"
+        description="changes by the guard, and details of the plan; the last one of a refused "
+        "suggestion is the reason"
     )
-    plan: Plan | None = Field(description="how it will be carried out; null: the engine has not answered yet")
+    plan: Plan | None = Field(description="plan of the rollout; null before the preflight check has ended")
     forecast: Forecast | None = Field(
-        description="how long it will take to know, from the traffic of the last minutes; null: not known"
+        description="expected time to a verdict with the traffic of the last minutes; null: unknown"
     )
     prospect: PreflightDocument | None = Field(
-        description="what the engine says will come of it; null until it has answered, or when it refused"
+        description="result of the engine's preflight check; null before its end, or if it refused"
     )
-    base: str = Field(description="digest of the whole setting in force")
+    base: str = Field(description="digest of the full setting in force")
     made_at: datetime
     expires_at: datetime
-    digest: str = Field(description="what an approval must name; empty until the engine has answered")
+    digest: str = Field(
+        description="digest that an approval must name; empty before the preflight check has ended"
+    )
     status: SuggestionStatus = Field(
-        description="checking: the engine is asked what would come of it, nobody can approve it yet; "
-        "refused: by the engine's answer"
+        description="checking: the preflight check runs, and approval is not possible yet; "
+        "refused: by the preflight check"
     )
     decided_by: str
 
@@ -121,7 +121,7 @@ class RequestCountsDocument(Document):
     total: int
     errors: int
     gave_up: int
-    refused: int = Field(description="answered 400 to 499; not of the total")
+    refused: int = Field(description="answered 400 to 499; not part of the total")
     ttft_p95_s: float | None
     itl_p95_s: float | None
     e2e_p95_s: float | None
@@ -132,10 +132,10 @@ class RolloutDocument(Document):
     target: str
     suggestion: str
     outcome: Literal["running", "promoted", "rolled_back"]
-    phase: Phase | None = Field(description="of the target until the rollout has ended, else null")
+    phase: Phase | None = Field(description="the target's phase until the rollout has ended, else null")
     why: DocumentText
     strategy: Strategy
-    outage_s: float = Field(description="nothing serves for so long, as planned; 0: no outage")
+    outage_s: float = Field(description="duration of the planned outage; 0: none")
     plan: Plan
     step: int
     started_at: datetime
@@ -144,24 +144,24 @@ class RolloutDocument(Document):
     ended_at: datetime | None
     green: RequestCountsDocument = Field(description="this step")
     blue: RequestCountsDocument = Field(description="this step")
-    record: RequestCountsDocument = Field(description="blue alone, before the canary")
+    record: RequestCountsDocument = Field(description="baseline: blue before the canary")
     exposed: RequestCountsDocument = Field(description="green, all steps")
     bad_exposed: int = Field(
-        description="failed, later than promised or than blue, or refused beyond the share that blue refuses"
+        description="failed, slower than the objective or blue, or refused beyond blue's share of refusals"
     )
     judged: list[EvidenceReport] = Field(description="the evidence of this step, for each stream of requests")
-    over_time: list[Point] = Field(description="how the evidence grew; not in lists")
-    valid_s: float = Field(description="seconds of this step that count; those that are held do not")
-    parked: DocumentText = Field(description="why green waits without traffic; empty: it does not")
+    over_time: list[Point] = Field(description="the evidence over time; not in lists")
+    valid_s: float = Field(description="admissible seconds of this step; seconds on hold are excluded")
+    parked: DocumentText = Field(description="why green is suspended without traffic; empty: it is not")
     gain: DocumentText = Field(
-        description="what green was measurably better at; empty: at nothing, or not asked yet"
+        description="where green was measurably better; empty: nowhere, or not evaluated yet"
     )
     quality: AnswerComparison | None = Field(
-        description="how green's answers to golden prompts compared with blue's; null: it had to give none"
+        description="comparison of green's and blue's answers to golden prompts; null: not required"
     )
     restarts: int
     lost: int
-    log: list[DocumentText] = Field(description="the lost server's own last lines")
+    log: list[DocumentText] = Field(description="the last log lines of the lost server")
 
 
 def target_of(daemon: DaemonView, state: State) -> TargetDocument:
@@ -258,7 +258,7 @@ def suggestion_of(suggestion: Suggestion) -> SuggestionDocument:
 
 
 def tag_of(suggestion: Suggestion) -> dict[str, str]:
-    """The ETag header: what an approval must name; none before there is a digest."""
+    """The ETag header with the digest for an approval; empty before there is a digest."""
     return {"ETag": f'"{suggestion.digest}"'} if suggestion.digest else {}
 
 

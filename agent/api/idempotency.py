@@ -1,7 +1,7 @@
-"""`Idempotency-Key`: a request that is sent again gets the answer that the first one got.
+"""`Idempotency-Key`: a repeated request gets the response of the first one.
 
-Answers are kept in memory. After a restart a repeat of what was accepted is known by its journal entry, and
-is answered from the state that the entry holds; it is not carried out again.
+Responses are kept in memory. After a restart a repeat of an accepted request is recognised by its journal
+entry and answered from the state in that entry; it is not executed again.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from agent.audit.history import Accepted
 from agent.domain.state import State
 
 HEADER = "Idempotency-Key"
-FAILED = 500  # from here on it is the daemon's failure, and the next attempt may do better
-KEPT = 256  # answers, of some kilobytes each
+FAILED = 500  # the daemon failed; a repeat is executed again
+KEPT = 256  # responses, of some kilobytes each
 SHAPE = re.compile(r"[\x21-\x7e]{1,128}")
 
 IdempotentCall = Callable[[str, State | None], Awaitable[web.StreamResponse]]
-"""Of the name that the entry shall have, and of the state that the request led to before a restart."""
+"""Takes the request's name for the journal entry, and the resulting state if accepted before a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +37,26 @@ class _Answer:
 
 @dataclass(slots=True)
 class _Kept:
-    asked: str  # hash of what was asked
-    answer: _Answer | None = None  # None: it is being worked on
+    asked: str  # hash of path and body
+    answer: _Answer | None = None  # None while the request is in progress
 
 
 @dataclass(slots=True)
 class IdempotencyKeys:
-    before: Callable[[str], Accepted | None]  # what was accepted before the daemon started
+    before: Callable[[str], Accepted | None]  # requests accepted before the daemon started
     _kept: dict[str, _Kept] = field(default_factory=dict)  # oldest first
 
     async def once(
         self, request: web.Request, caller: str, work: IdempotentCall, *, needed: bool = False
     ) -> web.StreamResponse:
-        """The answer of `work`, or the one that the same request of the same caller got.
+        """The response of `work`, or the stored one of the same request and caller.
 
-        Raises Refusal 400 without a key where one is `needed`, 409 while the first is worked on and for a key
-        of another request, 422 for what is no key.
+        Raises RequestRefusedError: 400 without a key if one is `needed`, 409 while the first is in progress
+        and for the key of another request, 422 for a malformed key.
         """
         key = request.headers.get(HEADER)
         if key is None and needed:
-            detail = f"Send {HEADER}: a new random one for each decision, the same when you send it again."
+            detail = f"Send {HEADER}: a new random value for each decision, the same value for a repeat."
             raise RequestRefusedError(400, detail, kind="key-missing")
         if key is None:
             return await work("", None)
@@ -89,7 +89,7 @@ class IdempotencyKeys:
 
 
 def _hash(*parts: bytes) -> str:
-    """Half a SHA-256: neither the key nor what was asked shall stand in the journal."""
+    """Half a SHA-256, so that neither the key nor the body appears in the journal."""
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
@@ -97,7 +97,7 @@ def _again(known: _Kept, asked: str) -> web.Response:
     if known.asked != asked:
         raise _other()
     if known.answer is None:
-        detail = "The first request with this key is still worked on; ask again."
+        detail = "The first request with this key is still in progress; try again later."
         raise RequestRefusedError(409, detail, kind="in-progress", headers={"Retry-After": "1"})
     return known.answer.response()
 

@@ -1,4 +1,4 @@
-"""What every request passes first: no foreign pages, no strange names, nobody without a token."""
+"""Access control for every request: Host and Origin checks, authentication, rate limits."""
 
 import asyncio
 import ipaddress
@@ -17,7 +17,7 @@ from agent.api.tokens import Holder, Tokens
 from agent.domain.errors import JournalError
 
 HOLDER: web.RequestKey[Holder] = web.RequestKey("holder", Holder)
-STARTED: web.RequestKey[bool] = web.RequestKey("started", bool)  # the answer's head is sent
+STARTED: web.RequestKey[bool] = web.RequestKey("started", bool)  # the response headers are sent
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.IGNORECASE)
 SAFE_HEADERS = {
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class AccessControl:
-    """The middleware of the whole application; what is not expressly open needs a known caller, 404s too."""
+    """The middleware of the application. Every path that is not public needs a caller, 404s too."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class AccessControl:
         self._limits = limits
         self._failed_auth = failed_auth
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
-        self._pages = frozenset(pages)  # paths of the console's files: they hold no data and need no token
+        self._pages = frozenset(pages)  # paths of the console's files, which hold no data and need no token
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         try:
-            self._refuse_strange_host(request)
-            self._refuse_other_sites(request)
-            self._let_in(request)
+            self._refuse_unknown_host(request)
+            self._refuse_cross_site(request)
+            self._authenticate(request)
             return await self._served(request, handler)
         except RequestRefusedError as refusal:
             return refusal.response()
@@ -76,37 +76,37 @@ class AccessControl:
             return RequestRefusedError(
                 503, f"The audit journal cannot be read: {error}", kind="audit-unreadable"
             ).response()
-        except Exception:  # ends this request only; the log has it whole
+        except Exception:  # fails this request only; the log has the traceback
             if request.get(STARTED):
-                raise  # too late for another answer: aiohttp logs it and closes the connection
+                raise  # the response has started: aiohttp logs the error and closes the connection
             log.exception("api.failed", method=request.method, path=request.path)
             return RequestRefusedError(
                 500, "This is a bug in trimtab; the daemon's log has the details."
             ).response()
 
     def holder(self, request: web.Request) -> Holder | None:
-        """Who asks: by the token, else by the unix socket. Asked again while a stream is open."""
+        """Identify the caller by token, else by socket peer; re-checked while a stream is open."""
         if "Authorization" not in request.headers:
             return self._peers.holder(request) if self._peers else None
         return self._tokens.holder(_bearer(request))
 
     def charge(self, request: web.Request, size: int) -> float:
-        """Of a stream: for how long to send nothing more after so many bytes, s."""
+        """Charge a stream for bytes sent; returns the seconds to wait before the next ones."""
         return self._limits.charge(request[HOLDER].id, size)
 
     async def _served(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         holder = request.get(HOLDER)
         if holder is None:
-            return await _sent(request, await handler(request))
+            return await _send(request, await handler(request))
         self._limits.spend(holder.id)
         with self._limits.turn(holder.id):
             response = await handler(request)
             if isinstance(response, web.Response) and isinstance(response.body, bytes):
                 self._limits.charge(holder.id, len(response.body))
-            return await _sent(request, response)
+            return await _send(request, response)
 
-    def _refuse_strange_host(self, request: web.Request) -> None:
-        """A page that has pointed its own name at this address (DNS rebinding) is told apart by the name."""
+    def _refuse_unknown_host(self, request: web.Request) -> None:
+        """Reject DNS rebinding: a page whose own host name points to this address sends that name."""
         named = request.headers.getall("Host", [])
         if len(named) != 1 or host_of(named[0]) not in self._hosts:
             raise RequestRefusedError(
@@ -116,7 +116,7 @@ class AccessControl:
                 kind="unknown-host",
             )
 
-    def _refuse_other_sites(self, request: web.Request) -> None:
+    def _refuse_cross_site(self, request: web.Request) -> None:
         site = request.headers.get("Sec-Fetch-Site", "none").lower()
         link = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.path in self._pages
         foreign = site not in {"none", "same-origin"} and not (link and request.method == "GET")
@@ -125,7 +125,7 @@ class AccessControl:
             detail = "A page of another site may not use this API; open trimtab's own console instead."
             raise RequestRefusedError(403, detail, kind="cross-site")
 
-    def _let_in(self, request: web.Request) -> None:
+    def _authenticate(self, request: web.Request) -> None:
         holder = self.holder(request)
         if holder is not None:
             request[HOLDER] = holder
@@ -134,7 +134,9 @@ class AccessControl:
             return
         address = f"from {request.remote or 'the unix socket'}"
         sent = "Authorization" in request.headers
-        self._failed_auth.record(address, self._tokens.fault(_bearer(request)) if sent else "no token")
+        self._failed_auth.record(
+            address, self._tokens.describe_fault(_bearer(request)) if sent else "no token"
+        )
         self._limits.spend(address)
         detail = (
             "The token is unknown, revoked or expired; ask an admin for a new one (`trimtab token new`)."
@@ -152,10 +154,10 @@ def _bearer(request: web.Request) -> str:
     return text.strip() if scheme.lower() == "bearer" else ""
 
 
-async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Send the whole answer here, where it has a deadline: a reader that takes nothing is cut off.
+async def _send(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Send the complete response with a deadline, so that a stalled reader is disconnected.
 
-    One that has left is no error of the daemon's, and nothing for its log.
+    A reader that disconnects is not an error of the daemon and is not logged.
     """
     if not isinstance(response, web.Response):
         return response
@@ -170,22 +172,22 @@ async def _sent(request: web.Request, response: web.StreamResponse) -> web.Strea
 
 
 def host_of(authority: str) -> str | None:
-    """The host in a Host header, in lower case and without the port; None: it is no such thing."""
+    """The host of a Host header in lower case, without the port; None if it is malformed."""
     found = AUTHORITY.fullmatch(authority)
     return found[1].lower() if found else None
 
 
 def is_own(origin: str, host: str) -> bool:
-    """Whether a page of this origin was served by the host that is asked now."""
+    """Whether this origin is the requested host itself."""
     scheme, separator, authority = origin.partition("://")
     known = scheme.lower() in {"http", "https"} and bool(separator) and host_of(authority) is not None
     return known and authority.lower() == host.lower()
 
 
 async def stamp(request: web.Request, response: web.StreamResponse) -> None:
-    """Put the safe headers on every response, streams too; what a handler has set itself stays."""
+    """Set the security headers on every response, streams too, unless the handler set them."""
     request[STARTED] = True
-    response.headers["Server"] = "trimtab"  # and not the versions of what it is built with
+    response.headers["Server"] = "trimtab"  # without the versions of its libraries
     for name, value in SAFE_HEADERS.items():
         response.headers.setdefault(name, value)
 

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 EVERY: Mapping[int, str] = {
     401: "No token, or one that is unknown, revoked or expired.",
-    403: "A page of another site asks, or the token's role is too low.",
+    403: "A page of another site sends the request, or the token's role is too low.",
     421: "The Host header names a host that this API does not answer for.",
     422: "A parameter or the body is not of the shape that is described here.",
     429: "Too many requests; Retry-After says when to come back.",
@@ -28,14 +28,14 @@ WITH_BODY: Mapping[int, str] = {
     415: "The body is not application/json.",
 }
 CHANGING: Mapping[int, str] = {
-    409: "The first request with this Idempotency-Key is still worked on, or was another one.",
+    409: "The first request with this Idempotency-Key is still in progress, or was another one.",
     503: "The audit journal cannot be written, so nothing was changed.",
 }
 REPEATS = "a repeat with the same key gets the same answer and changes nothing"
 
 
 class _Schemas:
-    """The components that the operations refer to, each once."""
+    """The schema components that the operations refer to."""
 
     def __init__(self) -> None:
         self.found: Json = {}
@@ -66,7 +66,7 @@ def document(operations: Sequence[Operation]) -> Json:
         "info": {
             "title": "trimtab",
             "version": version("trimtab"),
-            "description": "Watch vLLM servers, approve what is suggested, take back what goes wrong.",
+            "description": "Watch vLLM servers, approve suggestions, roll back changes.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -115,16 +115,16 @@ def _parameters(operation: Operation, schemas: _Schemas) -> list[Json]:
     for name, schema in query.get("properties", {}).items():
         required = name in query.get("required", [])
         parameters.append({"in": "query", "name": name, "required": required, "schema": schema})
-    takes: Json = {name: ({"type": "string"}, says) for name, says in operation.takes.items()}
+    takes: Json = {name: ({"type": "string"}, text) for name, text in operation.takes.items()}
     if operation.method == "POST":
         takes[HEADER] = ({"type": "string", "pattern": f"^{SHAPE.pattern}$"}, REPEATS)
-    for name, (schema, says) in takes.items():
+    for name, (schema, text) in takes.items():
         parameters.append(
             {
                 "in": "header",
                 "name": name,
                 "required": name == HEADER and operation.needs_key,
-                "description": says,
+                "description": text,
                 "schema": schema,
             }
         )

@@ -1,4 +1,4 @@
-"""One operation of the API as data: the routes and the OpenAPI document are both made of these."""
+"""One operation of the API as data, the source of both the routes and the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,18 +26,18 @@ class NoQuery(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request that was let in: its holder has the role, its query and body are valid."""
+    """One authorised request with a valid query and body."""
 
     request: web.Request
     daemon: DaemonView
     holder: Holder | None  # None only where the operation needs no role
     query: BaseModel
     body: BaseModel | None
-    request_name: str = ""  # by what a repeat of it is known again; empty: it has no key
-    accepted: State | None = None  # what it led to, when it was accepted before the daemon started
+    request_name: str = ""  # identifies a repeat in the journal; empty without a key
+    accepted: State | None = None  # the resulting state, if accepted before the daemon started
 
     def asked(self, kind: type[OperationRequest]) -> OperationRequest:
-        """The body or the query, whichever is of this kind."""
+        """The body or the query, whichever has this type."""
         for part in (self.body, self.query):
             if isinstance(part, kind):
                 return part
@@ -54,9 +54,11 @@ class Call:
         return self.request.match_info[name]
 
     async def submit(self, target: str, event: PersonDecision) -> State:
-        """Journalled when it returns; a refusal of status 503 when the audit cannot be written.
+        """Submit a decision; it is journalled when this returns.
 
-        A repeat of what was accepted before the daemon started changes nothing, and gives what it led to.
+        Raises RequestRefusedError (503) if the audit journal cannot be written.
+
+        A repeat of a request accepted before the daemon started changes nothing and returns its result.
         """
         if self.accepted is not None:
             return self.accepted
@@ -65,8 +67,8 @@ class Call:
         except JournalError as error:
             raise RequestRefusedError(
                 503,
-                f"Nothing was changed: the audit journal cannot be written ({error}). Free the disk or mend"
-                " its permissions, then ask again.",
+                f"Nothing was changed: the audit journal cannot be written ({error}). Free disk space or"
+                " correct its permissions, then try again.",
                 kind="audit-unwritable",
                 headers={"Retry-After": "10"},
             ) from error
@@ -74,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationResult:
-    """A value of the operation's type, where headers go with it."""
+    """A value of the operation's type with response headers."""
 
     value: object
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -93,11 +95,11 @@ class Operation:
     status: int = 200
     query: type[BaseModel] = NoQuery
     body: type[BaseModel] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)  # of the answer: name and what it says
+    headers: Mapping[str, str] = field(default_factory=dict)  # of the response: name and description
     takes: Mapping[str, str] = field(default_factory=dict)  # optional request headers
     refuses: Mapping[int, str] = field(default_factory=dict)  # besides what every operation refuses
 
     @property
     def needs_key(self) -> bool:
-        """Whether it is a decision, which must carry an Idempotency-Key; a pause says what shall be."""
+        """Whether an Idempotency-Key is required: for decisions; a pause is idempotent by itself."""
         return self.method == "POST" and self.body is not None

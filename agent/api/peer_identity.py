@@ -1,6 +1,7 @@
-"""Who is at the other end, where no token has to say it.
+"""Identifies callers without a token.
 
-Of a unix socket the kernel knows (SO_PEERCRED); with TLS, a certificate that the configured authority signed.
+On a unix socket the kernel reports the peer's account (SO_PEERCRED); with TLS a client certificate signed by
+the configured authority names it.
 """
 
 import grp
@@ -28,16 +29,16 @@ NUMBERS_HERE = {"users": Path("/proc/self/uid_map"), "groups": Path("/proc/self/
 
 
 class PeerIdentities:
-    """The roles of users, groups and names in certificates.
+    """The roles of users, groups and certificate names.
 
-    Root and the daemon's own user are admins: they can write the tokens file and stop the daemon, so asking
-    them for a token would protect nothing.
+    Root and the daemon's own user are admins: they can write the tokens file and stop the daemon, so a token
+    requirement would protect nothing.
     """
 
     def __init__(
         self, users: Mapping[str, Role], groups: Mapping[str, Role], certificates: Mapping[str, Role] = NONE
     ) -> None:
-        """Raises ConfigError for an account that this host, or this process, does not know."""
+        """Raises ConfigError for an account that is unknown on this host or in this process's namespace."""
         self._users: dict[int, Role] = {}
         self._groups: dict[int, Role] = {}
         self._names: dict[int, str] = {}
@@ -53,7 +54,7 @@ class PeerIdentities:
             self._names[uid] = name
 
     def holder(self, request: web.Request) -> Holder | None:
-        """None: it is nobody who is known."""
+        """None if the caller is unauthenticated."""
         if certificate := request.get_extra_info("peercert"):
             return self._certified(names_in(certificate))
         connection = request.get_extra_info("socket")
@@ -64,7 +65,7 @@ class PeerIdentities:
         return self.known(uid, {gid, *_groups_of(connection)})
 
     def _certified(self, names: Collection[str]) -> Holder | None:
-        """By the name that has the highest role."""
+        """The certificate's name with the highest role."""
         known = [name for name in names if name in self._certificates]
         if not known:
             return None
@@ -73,7 +74,7 @@ class PeerIdentities:
         return Holder(id=f"certificate-{name}", role=role, principal=f"certificate {name}")
 
     def known(self, uid: int, gids: Collection[int]) -> Holder | None:
-        """The highest role that the user or one of the groups has."""
+        """The highest role of the user and the groups."""
         roles = [self._users.get(uid), *(self._groups.get(gid) for gid in gids)]
         found = [role for role in roles if role is not None]
         if not found:
@@ -84,15 +85,15 @@ class PeerIdentities:
 
 
 def names_in(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of `ssl.SSLSocket.getpeercert()`: the alternative names; the common name where there are none
-    (RFC 9525: it counts for nothing beside them)."""
+    """The alternative names of an `ssl.SSLSocket.getpeercert()` result; without any, the common name
+    (RFC 9525: alternative names take precedence)."""
     alternatives = tuple(name for _, name in certificate.get("subjectAltName", ()))
     parts = (part for several in certificate.get("subject", ()) for part in several)
     return alternatives or tuple(value for kind, value in parts if kind == "commonName")
 
 
 def _groups_of(connection: socket.socket) -> tuple[int, ...]:
-    """The peer's supplementary groups when it connected; none where the kernel does not tell."""
+    """The peer's supplementary groups at connection time; empty if the kernel does not report them."""
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, PEERGROUPS, 4 * MOST_GROUPS)
     except OSError:
@@ -101,19 +102,19 @@ def _groups_of(connection: socket.socket) -> tuple[int, ...]:
 
 
 def _number(key: str, written: str, look_up: Callable[[str], int]) -> int:
-    """Raises ConfigError for one that would come in as the overflow account, or not at all."""
+    """Raises ConfigError for an account that this user namespace does not map."""
     number = _written(key, written, look_up)
     numbers_here = NUMBERS_HERE[key]
     if numbers_here.exists() and not mapped(number, numbers_here.read_text()):
         raise ConfigError(
-            f"[api] {key}: to this process {written} is nobody, for it runs in a user namespace of its own:"
-            " write PrivateUsers=no into the unit (docs/install.md), or give out a token instead"
+            f"[api] {key}: {written} is not mapped in the user namespace of this process:"
+            " set PrivateUsers=no in the unit (docs/install.md), or issue a token instead"
         )
     return number
 
 
 def mapped(number: int, id_map: str) -> bool:
-    """Whether a user namespace has it; a line of its map: first inside, first outside, how many
+    """Whether a user namespace maps the id; a line of its map: first inside, first outside, count
     (user_namespaces(7))."""
     lines = [[int(word) for word in line.split()] for line in id_map.splitlines()]
     return any(first <= number < first + count for first, _, count in lines)
@@ -123,11 +124,11 @@ def _written(key: str, written: str, look_up: Callable[[str], int]) -> int:
     if written.isdecimal():
         number = int(written[:11])
         if number >= 2**32 - 1:
-            raise ConfigError(f"[api] {key}: {written} is no number of an account")
+            raise ConfigError(f"[api] {key}: {written} is not a valid account number")
         return number
     try:
         return look_up(written)
     except KeyError:
         raise ConfigError(
-            f"[api] {key}: this host has no {key.removesuffix('s')} {written}; make it, or write its number"
+            f"[api] {key}: this host has no {key.removesuffix('s')} {written}; create it, or write its number"
         ) from None

@@ -21,7 +21,7 @@ class Fault(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457. `type` tells apart what shares a status; "about:blank" says no more than the status."""
+    """RFC 9457. `type` distinguishes problems of one status; "about:blank" adds nothing to the status."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

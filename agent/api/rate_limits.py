@@ -1,4 +1,4 @@
-"""How much one caller may ask: so many requests a second, so many at once."""
+"""Rate limits for each caller: requests per second and concurrent requests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,16 +8,16 @@ from agent.api.problems import RequestRefusedError
 
 PER_S = 50.0
 BURST = 250.0
-PIECE = 64 * 1024  # bytes of an answer that count as one more request
-AT_ONCE = 16  # of them streams as well: no one token takes all the streams there are
-CALLERS = 1024  # remembered at once; one that has not asked for BURST / PER_S seconds is as good as new
+PIECE = 64 * 1024  # bytes of a response that count as another request
+AT_ONCE = 16  # including streams, so that one token cannot take all of them
+CALLERS = 1024  # remembered; after BURST / PER_S idle seconds a caller has its full burst again
 
 
 @dataclass(slots=True)
 class RateLimits:
     """A token bucket for each caller (RFC 2697's idea), and a count of the requests that are open."""
 
-    now: Callable[[], float]  # s, never going back
+    now: Callable[[], float]  # monotonic s
     per_s: float = PER_S
     burst: float = BURST
     at_once: int = AT_ONCE
@@ -25,18 +25,18 @@ class RateLimits:
     _open: dict[str, int] = field(default_factory=dict)
 
     def spend(self, caller: str) -> None:
-        """Raises Refusal 429, which says when to come back."""
+        """Raises RequestRefusedError (429) with Retry-After."""
         at = self.now()
         left = self._refilled(caller, at)
         wait_s = max(0.0, 1.0 - left) / self.per_s
         self._left[caller] = (left if wait_s else left - 1.0, at)
         if len(self._left) > CALLERS:
-            del self._left[next(iter(self._left))]  # who has been silent longest
+            del self._left[next(iter(self._left))]  # the longest idle caller
         if wait_s:
-            raise _too_many(f"More than {self.per_s:g} requests a second; come back later.", wait_s)
+            raise _too_many(f"More than {self.per_s:g} requests a second; try again later.", wait_s)
 
     def charge(self, caller: str, size: int) -> float:
-        """What it was sent, in bytes, is for what it asks next to wait for: so long, in seconds."""
+        """Charge the caller for `size` bytes sent; returns the delay for its next request, s."""
         if caller not in self._left:
             return 0.0
         at = self.now()
@@ -50,7 +50,7 @@ class RateLimits:
 
     @contextmanager
     def turn(self, caller: str) -> Iterator[None]:
-        """While one of its requests is open. Raises Refusal 429."""
+        """While one of its requests is open. Raises RequestRefusedError (429)."""
         if self._open.get(caller, 0) >= self.at_once:
             raise _too_many(f"{self.at_once} requests of this token are open; close one first.", 1.0)
         self._open[caller] = self._open.get(caller, 0) + 1

@@ -1,4 +1,4 @@
-"""Reads what a request says, strictly: bad JSON is 400, JSON of the wrong shape 422, never a guess."""
+"""Strict parsing of requests: invalid JSON is 400, JSON of the wrong shape is 422."""
 
 import asyncio
 import json
@@ -11,11 +11,11 @@ from pydantic import BaseModel, ValidationError
 from agent.api.problems import Fault, RequestRefusedError
 
 BODY_LIMIT = 64 * 1024  # bytes
-BODY_TIMEOUT_S = 10.0  # a body is sent at once by every honest client
+BODY_TIMEOUT_S = 10.0  # honest clients send a body at once
 
 
 async def body_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:
-    """Raises Refusal 400, 408, 413, 415 or 422."""
+    """Raises RequestRefusedError (400, 408, 413, 415 or 422)."""
     coding = request.headers.get("Content-Encoding", "identity")
     if request.content_type != "application/json" or coding.lower() != "identity":
         raise RequestRefusedError(
@@ -37,7 +37,7 @@ async def body_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:
 
 
 def query_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:
-    """Raises Refusal 422, also for parameters given twice."""
+    """Raises RequestRefusedError (422), also for parameters given twice."""
     repeated = sorted(name for name in set(request.query) if len(request.query.getall(name)) > 1)
     if repeated:
         faults = tuple(Fault(at=_clean(name), why="given more than once") for name in repeated)
@@ -93,7 +93,7 @@ def _valid(kind: type[BaseModel], value: object, part: str) -> BaseModel:
 
 
 def _refusal(error: ValidationError, part: str) -> RequestRefusedError:
-    """Names every place that is wrong; never repeats what was sent there."""
+    """Names every invalid field; never repeats its value."""
     faults = tuple(
         Fault(at=_clean(".".join(str(step) for step in found["loc"])) or part, why=_clean(found["msg"]))
         for found in error.errors(include_input=False, include_url=False, include_context=False)
@@ -102,6 +102,6 @@ def _refusal(error: ValidationError, part: str) -> RequestRefusedError:
     return RequestRefusedError(422, detail, kind="invalid", faults=faults)
 
 
-def _clean(text: Any) -> str:  # noqa: ANN401 - whatever a parser says about what was sent
+def _clean(text: Any) -> str:  # noqa: ANN401 - a message of any parser
     """At most 200 characters that JSON can carry: no lone surrogates."""
     return str(text).encode("utf-8", "replace").decode("utf-8")[:200]

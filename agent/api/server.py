@@ -1,4 +1,4 @@
-"""Where the API listens: unix sockets and TCP, for so many connections, with or without TLS."""
+"""The API's listening sockets: unix and TCP, with connection limits, with or without TLS."""
 
 import asyncio
 import ipaddress
@@ -15,12 +15,12 @@ from agent.config.listen import UNIX
 from agent.domain.errors import ConfigError
 
 GRACE_S = 2.0  # for requests still open when the daemon stops; streams end at once
-SOCKET_MODE = 0o660  # who may connect; what they may do, SO_PEERCRED and tokens say
+SOCKET_MODE = 0o660  # access to the socket; SO_PEERCRED and tokens decide about requests
 DIRECTORY_MODE = 0o755
 CONNECTIONS = 256  # at once; more are closed
-IDLE_S = 30.0  # until a request's head has arrived whole, after connecting and between requests
+IDLE_S = 30.0  # for a complete request head, after connecting and between requests
 HANDSHAKE_S = 10.0
-LINGERING_S = 2.0  # a refused body is read for so long, so that the refusal arrives
+LINGERING_S = 2.0  # time to read a refused body, so that the refusal arrives
 MOST_HEADERS = 64  # of 8 KiB each at most, as aiohttp has it
 
 SiteServer = asyncio.AbstractServer
@@ -33,7 +33,7 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     socket_mode: int = SOCKET_MODE,
 ) -> web.AppRunner:
-    """Listen on each `host:port` and `unix:/path`; `runner.addresses` says where, `runner.cleanup()` ends it.
+    """Listen on each `host:port` and `unix:/path`; `runner.addresses` lists them, `runner.cleanup()` stops.
 
     Raises ConfigError when an address cannot be read or is taken.
     """
@@ -63,12 +63,12 @@ async def _listen(runner: web.AppRunner, address: str, tls: ssl.SSLContext | Non
     except OSError as error:
         raise ConfigError(
             f"[api] listen = {address!r}: cannot listen there: {error.strerror or error};"
-            " stop what else uses the address, or choose another"
+            " stop the process that uses the address, or choose another one"
         ) from error
 
 
 class _Site(web.BaseSite):
-    """As aiohttp's own, but it hangs up on more connections than are served, and takes its socket away."""
+    """As aiohttp's own site, but closes surplus connections and removes its unix socket."""
 
     __slots__ = ("_bind", "_name", "_path")
 
@@ -97,7 +97,7 @@ class _Site(web.BaseSite):
 
 
 class _Full(asyncio.Protocol):
-    """Hangs up."""
+    """Closes the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
@@ -145,12 +145,12 @@ def _unix(path: Path, mode: int) -> ListenAddress:
 
 
 def _refuse_taken(path: Path) -> None:
-    """A socket that is there already would be removed, also one that a process still answers on."""
+    """Raises ConfigError if the path is in use; a stale socket is removed later."""
     asked = f"[api] listen = '{UNIX}{path}'"
     if not path.is_absolute():
         raise ConfigError(f"{asked}: the path must be absolute")
     if path.exists() and not path.is_socket():
-        raise ConfigError(f"{asked}: there is a file that is no socket; choose another path")
+        raise ConfigError(f"{asked}: the path is a file, not a socket; choose another path")
     if _answers(path):
         raise ConfigError(f"{asked}: another process listens there; stop it first")
 

@@ -1,4 +1,4 @@
-"""The daemon as somebody sees it who may see some of its targets: the others are not there."""
+"""The daemon's view for a caller with access to some targets; other targets do not exist in it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ ScopedRecord = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class ScopedView:
-    """A daemon. Each operation is handed one of these, so none can forget to look at the scope."""
+    """A DaemonView. Each operation receives one, so that none can omit the scope check."""
 
     whole: DaemonView
     holder: Holder
@@ -66,7 +66,7 @@ class ScopedView:
         return [(target, one) for target, one in self.whole.rollouts() if self.holder.sees(target)]
 
     def records(self, after: int, limit: int) -> Sequence[ScopedRecord]:
-        """Of what is not its own only the number: the pages and the cursor stay those of the journal."""
+        """Records of other targets only with their number, so that pages and cursor match the journal."""
         return [self._shown(record) for record in self.whole.records(after, limit)]
 
     async def follow(self) -> AsyncIterator[ScopedRecord]:

@@ -1,4 +1,4 @@
-"""Who may call: bearer tokens of which only hashes are kept, one JSON object a line."""
+"""Bearer tokens. The tokens file holds only their hashes, one JSON object per line."""
 
 import hashlib
 import hmac
@@ -17,14 +17,14 @@ from agent.domain.errors import ConfigError
 from agent.domain.ports import Now
 
 RANKS: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
-LARGEST_FILE = 2**20  # bytes: some four thousand tokens
+MAX_FILE = 2**20  # bytes: some four thousand tokens
 
 SHAPE = re.compile(r"tt_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
-NOBODY = hashlib.sha256(b"nobody").hexdigest()
+DUMMY_HASH = hashlib.sha256(b"").hexdigest()  # compared for an unknown token, for constant time
 
 
 class Holder(BaseModel):
-    """Who asks, and what they may. `targets` None: all of them."""
+    """An authenticated caller with its role. `targets` None: all targets."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +41,7 @@ class Holder(BaseModel):
 
 
 class Token(Holder):
-    """One line of the tokens file. The token itself is shown once, when it is made, and kept nowhere."""
+    """One line of the tokens file. The token itself is shown once, at creation, and never stored."""
 
     id: str = Field(pattern=r"^[0-9a-f]{8}$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -51,7 +51,7 @@ class Token(Holder):
 
 
 def _hash(token: str) -> str:
-    """Plain SHA-256: 256 random bits need no slow hash."""
+    """Plain SHA-256: a token has 256 random bits, so a slow hash adds nothing."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -63,7 +63,7 @@ def mint(
     expires: datetime | None,
     targets: tuple[str, ...] | None = None,
 ) -> tuple[str, Token]:
-    """(the token to hand over, the line to keep)."""
+    """A new token: the text for its user, and the line for the tokens file."""
     name, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     text = f"tt_{name}_{secret}"
     return text, Token(
@@ -78,22 +78,24 @@ def mint(
 
 
 def load(path: Path) -> dict[str, Token]:
-    """By id. Raises ConfigError naming the file and the line; the line's text is never repeated."""
+    """Tokens by id. Raises ConfigError with the file and the line number, never with the line's text."""
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise ConfigError(f"{path}: others may write it and so make tokens; chmod 600 {path}")
-            content = file.read(LARGEST_FILE + 1)
+                raise ConfigError(
+                    f"{path}: writable by other users, who could add tokens; run chmod 600 {path}"
+                )
+            content = file.read(MAX_FILE + 1)
         lines = content.decode("utf-8").split("\n")
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{path}: no such tokens file; make a token with"
+            f"{path}: no such tokens file; create a token with"
             f" `trimtab token new --tokens-file {path} --role operator --name NAME`"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: the tokens file cannot be read: {error}") from error
-    if len(content) > LARGEST_FILE:
-        raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes: this is not a tokens file")
+    if len(content) > MAX_FILE:
+        raise ConfigError(f"{path}: larger than {MAX_FILE} bytes, so not a tokens file")
     tokens: dict[str, Token] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -103,21 +105,25 @@ def load(path: Path) -> dict[str, Token]:
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{path} line {number}: {where}: {first['msg']}; mend or remove it") from error
+            raise ConfigError(
+                f"{path} line {number}: {where}: {first['msg']}; correct or remove the line"
+            ) from error
         if token.id in tokens:
-            raise ConfigError(f"{path} line {number}: token id {token.id} is there twice; remove one")
+            raise ConfigError(
+                f"{path} line {number}: duplicate token id {token.id}; remove one of the two lines"
+            )
         tokens[token.id] = token
     return tokens
 
 
 def store(path: Path, tokens: Sequence[Token]) -> None:
-    """Replace the file at once (mode 0600): a crash leaves the old or the new one, never half of it."""
+    """Replace the file atomically (mode 0600): after a crash it is the old or the new one."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     text = "".join(token.model_dump_json(exclude_none=True) + "\n" for token in tokens)
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            if os.geteuid() == 0 and path.exists():  # root mends it, the daemon's own user goes on reading it
+            if os.geteuid() == 0 and path.exists():  # root edits it; the daemon's user must still read it
                 os.fchown(descriptor, path.stat().st_uid, path.stat().st_gid)
             file.write(text)
             file.flush()
@@ -143,11 +149,11 @@ class Tokens:
         self.reload()
 
     def reload(self) -> None:
-        """Read the file again. Raises ConfigError; what was in force then stays in force."""
+        """Read the file again. Raises ConfigError; the previous tokens then stay in force."""
         self._tokens = {} if self._path is None else load(self._path)
 
-    def fault(self, text: str) -> str:
-        """What is wrong with a token that has no holder, for the audit; of the token only the id."""
+    def describe_fault(self, text: str) -> str:
+        """Why a token has no holder, for the audit journal; names at most the token's id."""
         shape = SHAPE.fullmatch(text)
         token = self._tokens.get(shape[1]) if shape else None
         if token is None or not hmac.compare_digest(_hash(text), token.sha256):
@@ -155,10 +161,10 @@ class Tokens:
         return f"token {token.id}, which has expired"
 
     def holder(self, text: str) -> Token | None:
-        """Whose token this is; None when it is unknown, wrong, or no longer valid."""
+        """The holder of this token; None if the token is unknown, wrong or expired."""
         shape = SHAPE.fullmatch(text)
         token = self._tokens.get(shape[1]) if shape else None
-        known = hmac.compare_digest(_hash(text) if shape else "", token.sha256 if token else NOBODY)
+        known = hmac.compare_digest(_hash(text) if shape else "", token.sha256 if token else DUMMY_HASH)
         if token is None or not known:
             return None
         if token.expires is not None and self._now().astimezone(UTC) >= token.expires:

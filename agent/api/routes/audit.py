@@ -16,10 +16,10 @@ from agent.api.problems import RequestRefusedError
 from agent.api.rate_limits import PIECE
 from agent.domain.errors import JournalError
 
-HEARTBEAT_S = 5.0  # a revoked token ends its stream by then; proxies cut a silent one after 30 to 60 s
-WRITE_TIMEOUT_S = 30.0  # a reader that takes nothing for so long is gone
-SLICE = 20  # records that are read at once: nothing else is done meanwhile
-MOST_MISSED = 1000  # records that a stream looks back; who missed more reads /v1/audit
+HEARTBEAT_S = 5.0  # limit for a revoked token's stream; proxies cut an idle one after 30 to 60 s
+WRITE_TIMEOUT_S = 30.0  # a reader that stalls this long is disconnected
+SLICE = 20  # records read at once; the event loop is blocked meanwhile
+MOST_MISSED = 1000  # records that a stream replays; for more there is /v1/audit
 BULK = frozenset({"state", "effects"})
 STREAMS = 32  # open at once
 
@@ -57,7 +57,7 @@ async def _list(call: Call) -> AuditDocument:
 
 
 async def _read(daemon: DaemonView, after: int, limit: int) -> AsyncIterator[Mapping[str, object]]:
-    """The records after `after`; others have their turn between slices."""
+    """The records after `after`; the event loop runs between slices."""
     left = limit
     while records := daemon.records(after, min(left, SLICE)):
         for record in records:
@@ -72,7 +72,7 @@ async def _events(call: Call) -> web.StreamResponse:
     last = _last_seen(call.request)
     app = call.request.app
     if len(app[OPEN]) >= STREAMS:
-        detail = f"{STREAMS} streams are open, no more are kept; close one, or read /v1/audit instead."
+        detail = f"{STREAMS} streams are open, the maximum; close one, or read /v1/audit instead."
         raise RequestRefusedError(503, detail, kind="too-many-streams", headers={"Retry-After": "30"})
     stream = _Stream(call, last)
     app[OPEN].add(stream)
@@ -101,11 +101,11 @@ def _seq(record: Mapping[str, object]) -> int:
 
 
 class _Stream:
-    """One reader. The journal is read for what lies between its last event and the newest, so that nothing
-    is missed or sent twice whatever happens between looking back and following.
+    """One reader. The records between its last event and the newest are read from the journal, so that none
+    is missed or sent twice between the replay and the live events.
 
-    It is read a slice at a time, as fast as the reader may be answered. A reader that is too far back, or
-    knows of entries that this journal does not have, is told to begin anew.
+    The replay runs a slice at a time within the reader's rate limit. A reader that is too far behind, or has
+    seen entries that this journal does not have, receives the event `reset`.
     """
 
     def __init__(self, call: Call, last: int | None) -> None:
@@ -124,25 +124,25 @@ class _Stream:
         closing = asyncio.ensure_future(self._call.request.app[CLOSING].wait())
         try:
             await self._response.prepare(self._call.request)
-            await asyncio.sleep(0)  # one turn of the loop: we are subscribed before we look back
+            await asyncio.sleep(0)  # one turn of the loop: subscribe before the replay
             await self._send("retry: 2000\n\n")
             while not closing.done() and self._access_control.holder(self._call.request) is not None:
                 if self._behind:
                     await self._catch_up()
-                elif await self._heard(following, closing):
-                    await self._pass_on(following.result())
+                elif await self._wait_for_record(following, closing):
+                    await self._forward(following.result())
                     following = asyncio.ensure_future(anext(records))
                 await self._pay(closing)
         except (ConnectionError, TimeoutError, StopAsyncIteration):
-            pass  # the reader went away, or the journal is closed: it comes back with Last-Event-ID
+            pass  # the reader disconnected, or the journal is closed; the reader resumes with Last-Event-ID
         except JournalError as error:
             log.warning("api.stream_ended", why=str(error))
         finally:
             await _end(following, closing, records)
         return self._response
 
-    async def _heard(self, following: Following, closing: Closing) -> bool:
-        """Wait for something new; when there is nothing, say so, and look whether that is true."""
+    async def _wait_for_record(self, following: Following, closing: Closing) -> bool:
+        """Wait for a new record; without one, send a heartbeat and check the journal."""
         beat_s = self._call.request.app[HEARTBEAT]
         either: set[asyncio.Future[Any]] = {following, closing}
         await asyncio.wait(either, timeout=beat_s, return_when=asyncio.FIRST_COMPLETED)
@@ -151,14 +151,14 @@ class _Stream:
             self._behind = self._last is not None
         return following.done()
 
-    async def _pass_on(self, record: Mapping[str, object]) -> None:
+    async def _forward(self, record: Mapping[str, object]) -> None:
         if self._last is None or _seq(record) == self._last + 1:
             await self._event(record)
         elif _seq(record) > self._last:
             self._behind = True
 
     async def _catch_up(self) -> None:
-        """Send a slice of what was missed."""
+        """Send a slice of the missed records."""
         last, head = self._last or 0, int(self._call.daemon.counters()["audit_head_seq"])
         if not 0 <= head - last <= MOST_MISSED:
             self._last = last = head
@@ -180,7 +180,7 @@ class _Stream:
             await self._response.write(sent)
 
     async def _pay(self, closing: Closing) -> None:
-        """Leave the loop to others, and wait until the reader may be sent more."""
+        """Yield to the event loop, and wait until the rate limit allows more."""
         wait_s = 0.0
         if self._unpaid >= PIECE:
             wait_s, self._unpaid = self._access_control.charge(self._call.request, self._unpaid), 0
@@ -219,12 +219,12 @@ OPERATIONS = (
         method="GET",
         path="/v1/events",
         role="viewer",
-        summary="New audit records as server-sent events; with Last-Event-ID what was missed comes first, "
+        summary="New audit records as server-sent events; with Last-Event-ID missed records come first, "
         f"or, for more than {MOST_MISSED} records or those of another journal, an event `reset`",
         answer=_events,
         gives=str,
         media="text/event-stream",
-        takes={"Last-Event-ID": "`id` of the last event that was seen"},
+        takes={"Last-Event-ID": "`id` of the last event received"},
         refuses={503: "Too many streams are open."},
     ),
 )

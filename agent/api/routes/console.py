@@ -1,4 +1,4 @@
-"""The console: its files, which hold no data and need no token, and what it must know of who looks."""
+"""The console's files, which hold no data and need no token, and the caller's identity for it."""
 
 import gzip
 import hashlib
@@ -22,13 +22,13 @@ MEDIA = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain",
 }
-CACHING = "no-cache"  # kept by the browser, and asked for anew each time: unchanged is a 304
+CACHING = "no-cache"  # cached, but revalidated each time: 304 if unchanged
 
 
 class MeDocument(BaseModel):
     principal: str
     role: Role
-    targets: list[str] | None = Field(description="that may be seen; null: all")
+    targets: list[str] | None = Field(description="visible targets; null: all")
     now: datetime = Field(description="the daemon's clock")
     version: str
     head: int = Field(description="number of the audit's latest record")
@@ -83,7 +83,7 @@ def _files() -> dict[str, _File]:
 
 
 def pages() -> list[web.RouteDef]:
-    """Of every file of the console one route, so that no path leads out of its folder."""
+    """One route for each file of the console, so that no path leads out of its folder."""
     return [web.get(path, _serving(file), allow_head=False) for path, file in sorted(_files().items())]
 
 
@@ -100,7 +100,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/me",
         role="viewer",
-        summary="Who asks, what they may, and who answers",
+        summary="The caller, its role, and the daemon's version",
         answer=_me,
         gives=MeDocument,
     ),

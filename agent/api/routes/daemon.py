@@ -1,4 +1,4 @@
-"""The daemon itself: alive, ready, its metrics, and the description of this API."""
+"""The daemon: health, readiness, metrics and the OpenAPI document."""
 
 from typing import Any, Literal
 

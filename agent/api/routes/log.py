@@ -1,4 +1,4 @@
-"""What the new server of a rollout writes while the rollout is under way: the end of its log."""
+"""The last log lines of a rollout's new server while the rollout runs."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,10 +21,10 @@ BYTES = 32 * 1024
 class LogDocument(Document):
     rollout: str
     server: str | None = Field(
-        description="whose log it is: the newest server's; null: it is not there, or the rollout is over"
+        description="the newest server, whose log this is; null if it does not run or the rollout has ended"
     )
     live: bool = Field(
-        description="read now; false: the rollout is over, and these are the lines that it kept"
+        description="read now; false: the rollout has ended, and these are the lines that it kept"
     )
     at: datetime = Field(description="the daemon's clock")
     lines: list[DocumentText] = Field(
@@ -41,9 +41,9 @@ async def _log(call: Call) -> LogDocument:
     if server is not None:
         lines, why = await _read(call.daemon, target, server)
     elif live:
-        lines, why = (), "The new server is not there now."
+        lines, why = (), "The new server does not run now."
     else:
-        lines, why = rollout.log, "The rollout is over, and kept no lines of a lost server."
+        lines, why = rollout.log, "The rollout has ended and kept no lines of a lost server."
     shown = latest(lines)
     return LogDocument(
         rollout=rollout.id,
@@ -56,7 +56,7 @@ async def _log(call: Call) -> LogDocument:
 
 
 async def _read(daemon: DaemonView, target: str, server: Server) -> tuple[tuple[str, ...], str]:
-    """The lines, and what is to be said where there are none."""
+    """The lines, and the message to show if there are none."""
     try:
         return await daemon.log(target, server), f"{server.name} has written nothing."
     except ActError as error:
@@ -64,13 +64,13 @@ async def _read(daemon: DaemonView, target: str, server: Server) -> tuple[tuple[
 
 
 def newest(state: State, rollout: Rollout) -> Server | None:
-    """Green; once it is one of the servers in force, the one that the rollout began with."""
+    """Green; after its promotion, the server that the rollout started with."""
     named = (server for server in state.present if server.name == rollout.server)
     return state.green or next(named, None)
 
 
 def latest(lines: Sequence[str]) -> list[str]:
-    """The last ones that keep within LINES and BYTES."""
+    """The last lines within LINES and BYTES."""
     last = list(reversed(lines))[:LINES]
     sizes = accumulate(len(line.encode("utf-8", "replace")) + 1 for line in last)
     fitting = sum(1 for _ in takewhile(lambda size: size <= BYTES, sizes))
@@ -83,7 +83,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/rollouts/{id}/log",
         role="viewer",
-        summary="The last lines of the new server's log while the rollout is under way",
+        summary="The last lines of the new server's log while the rollout runs",
         answer=_log,
         gives=LogDocument,
         refuses=UNKNOWN,

@@ -1,4 +1,4 @@
-"""Rollouts: what is being carried out, what was, and taking one back."""
+"""Rollouts: list, show and abort."""
 
 from typing import Literal
 
@@ -40,7 +40,7 @@ class RolloutsDocument(BaseModel):
 
 
 def asked_for(call: Call) -> tuple[str, Rollout]:
-    """Its target, and the rollout that the path names. Raises Refusal 404."""
+    """Its target, and the rollout that the path names. Raises RequestRefusedError (404)."""
     name = call.part("id")
     for target, rollout in call.daemon.rollouts():
         if rollout.id == name:
@@ -69,7 +69,9 @@ async def _show(call: Call) -> RolloutDocument:
 async def _abort(call: Call) -> RolloutDocument:
     target, rollout = asked_for(call)
     if rollout.outcome == "promoted":
-        detail = "The rollout was promoted and is over; ask for the change back (`trimtab propose`) instead."
+        detail = (
+            "The rollout was promoted and is over; propose the previous values (`trimtab propose`) instead."
+        )
         raise RequestRefusedError(409, detail, kind="promoted")
     state = state_of(call, target)
     if rollout.outcome == "rolled_back" or state.phase is Phase.ROLLING_BACK:
@@ -79,7 +81,7 @@ async def _abort(call: Call) -> RolloutDocument:
     now = state.rollout if state.rollout and state.rollout.id == rollout.id else rollout
     if now.outcome == "promoted" or (now.outcome == "running" and state.phase in FORWARD):
         detail = (
-            f"The rollout is {state.phase.value} and was not taken back: {state.note or 'it is too late'}"
+            f"The rollout is {state.phase.value} and was not rolled back: {state.note or 'it is too late'}"
         )
         raise RequestRefusedError(409, detail, kind="not-taken")
     return rollout_of(state, target, now)
@@ -113,7 +115,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/rollouts/{id}/abort",
         role="operator",
-        summary="Take a rollout back; may be repeated",
+        summary="Roll back a rollout; can be repeated",
         answer=_abort,
         gives=RolloutDocument,
         body=AbortBody,

@@ -16,7 +16,9 @@ class SeriesQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     hours: int = Field(default=24, ge=1, le=24)
-    points: int = Field(default=1440, ge=10, le=1440, description="at most so many: minutes are put together")
+    points: int = Field(
+        default=1440, ge=10, le=1440, description="maximum number of points; minutes are merged"
+    )
 
 
 class MarkDocument(BaseModel):
@@ -26,13 +28,13 @@ class MarkDocument(BaseModel):
 
 
 class SeriesDocument(BaseModel):
-    """Columns of one length; place 0 is `start`. null: not known, or the daemon did not run."""
+    """Columns of one length; place 0 is `start`. null: unknown, or the daemon did not run."""
 
     target: str
     start: datetime
     every_s: int
     requests_rps: Column = Field(description="of all servers")
-    goodput_rps: Column = Field(description="that met every objective; without the proxy at most so many")
+    goodput_rps: Column = Field(description="that met every objective; without the proxy an upper bound")
     attainment: Column = Field(description="share of the requests that met every objective")
     ttft_p95_s: Column
     itl_p95_s: Column
@@ -63,7 +65,7 @@ async def _series(call: Call) -> SeriesDocument:
 
 
 def _columns(rows: list[MinuteRow], start: int, every_s: int) -> dict[str, Column]:
-    """Where there is no row, null: a line in a chart must not go on over it."""
+    """A null for a missing row, so that a chart shows a gap."""
     length = (rows[-1].at - start) // every_s + 1 if rows else 0
     columns: dict[str, Column] = {name: [None] * length for name in COLUMNS}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Suggestions: what waits for a person, and what the person says about it."""
+"""Suggestions: list, show, approve and deny."""
 
 import hmac
 from typing import Annotated
@@ -42,7 +42,7 @@ class SuggestionsDocument(BaseModel):
 
 
 def _suggestion(call: Call) -> Suggestion:
-    """Raises Refusal 404."""
+    """Raises RequestRefusedError (404)."""
     name = call.part("id")
     for suggestion in call.daemon.suggestions():
         if suggestion.id == name:
@@ -77,8 +77,8 @@ def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
     if over or suggestion.status == "expired":
         raise RequestRefusedError(
             410,
-            f"The suggestion expired at {suggestion.expires_at.isoformat()}; what is still worth doing is"
-            " suggested again with fresh numbers.",
+            f"The suggestion expired at {suggestion.expires_at.isoformat()}; a change that is still useful"
+            " is suggested again with new numbers.",
             kind="expired",
         )
     if suggestion.status not in {"open", "checking"}:
@@ -89,8 +89,8 @@ def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
 
 
 async def _approve(call: Call) -> OperationResult:
-    """Approve what was seen. A refusal never names the digest that would have been right: a client would
-    just send it back, and nobody would have looked."""
+    """Approve the version that the digest names. A refusal never contains the current digest: a client could
+    send it back without anyone reviewing the change."""
     body, suggestion = call.asked(ApprovalBody), _suggestion(call)
     same = hmac.compare_digest(body.digest, suggestion.digest)
     if same and suggestion.status == "approved":
@@ -99,15 +99,15 @@ async def _approve(call: Call) -> OperationResult:
     if suggestion.status == "checking":
         raise RequestRefusedError(
             409,
-            "The engine is still asked what would come of it, and nobody has seen the answer. Look at it when"
-            " its status is open, then approve what you see.",
+            "The engine is still checking the suggestion. Review it when its status is open, then"
+            " approve that version.",
             kind="checking",
         )
     if not same:
         raise RequestRefusedError(
             409,
-            "The digest is not that of the suggestion as it is now: it has changed since it was shown."
-            " Look at it again, then approve what you see.",
+            "The digest does not match: the suggestion has changed since it was shown."
+            " Review it again, then approve that version.",
             kind="digest-differs",
         )
     state = state_of(call, suggestion.target)
@@ -128,7 +128,7 @@ async def _approve(call: Call) -> OperationResult:
     now = _suggestion(call) if state.suggestion is None else state.suggestion
     if now.id != suggestion.id or now.status != "approved" or now.digest != body.digest:
         raise RequestRefusedError(
-            409, f"The approval was not taken: {state.note or now.status}", kind="not-taken"
+            409, f"The approval was not accepted: {state.note or now.status}", kind="not-taken"
         )
     return _shown(now)
 
@@ -143,7 +143,7 @@ async def _deny(call: Call) -> OperationResult:
     now = state.suggestion if state.suggestion and state.suggestion.id == suggestion.id else _suggestion(call)
     if now.status != "denied":
         raise RequestRefusedError(
-            409, f"The denial was not taken: {state.note or now.status}", kind="not-taken"
+            409, f"The denial was not accepted: {state.note or now.status}", kind="not-taken"
         )
     return _shown(now)
 
@@ -178,14 +178,14 @@ OPERATIONS = (
         method="POST",
         path="/v1/suggestions/{id}/approve",
         role="operator",
-        summary="Approve what was shown, by its digest; may be repeated",
+        summary="Approve the version with this digest; can be repeated",
         answer=_approve,
         gives=SuggestionDocument,
         body=ApprovalBody,
         headers=TAG,
         refuses={
             **UNKNOWN,
-            409: "It changed since it was shown, is not open or still checked, the mode is advise, or the "
+            409: "It has changed, is not open or is still being checked, the mode is advise, or the "
             "target is paused.",
             410: "It has expired.",
         },
@@ -195,7 +195,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/suggestions/{id}/deny",
         role="operator",
-        summary="Deny a suggestion, with the reason; may be repeated",
+        summary="Deny a suggestion, with a reason; can be repeated",
         answer=_deny,
         gives=SuggestionDocument,
         body=DenialBody,

@@ -1,4 +1,4 @@
-"""Targets: how they are, pausing them, and asking for a change."""
+"""Targets: show, pause, resume, and propose a change."""
 
 from typing import Annotated
 
@@ -11,29 +11,29 @@ from agent.domain.events import ChangeAsked, Paused, Resumed
 from agent.domain.state import State
 from vllm_facts.values import Value
 
-CONTROL = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and newline: what people write is shown to people
+CONTROL = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and newline: the text is shown to operators
 PLAIN = rf"^[^{CONTROL}]*$"
-SAYING = rf"^[^{CONTROL}]*[^\s{CONTROL}][^{CONTROL}]*$"  # not blank
+NOT_BLANK = rf"^[^{CONTROL}]*[^\s{CONTROL}][^{CONTROL}]*$"  # not blank
 Reason = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500, pattern=SAYING)
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500, pattern=NOT_BLANK)
 ]
 KnobName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-LONGEST = 200  # characters
-LARGEST = 2**53 - 1  # the largest whole number that canonical JSON, and so a digest, can carry
+MAX_TEXT = 200  # characters
+MAX_INTEGER = 2**53 - 1  # the largest whole number that canonical JSON, and so a digest, can carry
 
 
 def _value(value: object) -> object:
-    """What a knob can be: one plain JSON value, short and exact."""
+    """A knob's value: one plain JSON value, short and exact."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        if abs(value) > LARGEST:
+        if abs(value) > MAX_INTEGER:
             raise ValueError("a number beyond 2**53 is not exact")
         return value
     if not isinstance(value, str):
         raise ValueError("must be true, false, a number, a text or null")  # noqa: TRY004 - pydantic's way
-    if len(value) > LONGEST or not value.isprintable():
-        raise ValueError(f"must be printable text of at most {LONGEST} characters")
+    if len(value) > MAX_TEXT or not value.isprintable():
+        raise ValueError(f"must be printable text of at most {MAX_TEXT} characters")
     return value
 
 
@@ -45,8 +45,8 @@ RequestedValue = Annotated[
         {
             "anyOf": [
                 {"type": ["boolean", "null"]},
-                {"type": "number", "minimum": -LARGEST, "maximum": LARGEST},
-                {"type": "string", "maxLength": LONGEST, "pattern": PLAIN},
+                {"type": "number", "minimum": -MAX_INTEGER, "maximum": MAX_INTEGER},
+                {"type": "string", "maxLength": MAX_TEXT, "pattern": PLAIN},
             ]
         }
     ),
@@ -70,7 +70,7 @@ class TargetsDocument(BaseModel):
 
 
 def state_of(call: Call, name: str) -> State:
-    """Raises Refusal 404."""
+    """Raises RequestRefusedError (404)."""
     states = call.daemon.states()
     if name not in states:
         known = ", ".join(sorted(states)) or "none"
@@ -115,7 +115,9 @@ async def _ask(call: Call) -> OperationResult:
         raise _refused(state)
     repeated = call.accepted is not None
     is_new = repeated or before.suggestion is None or before.suggestion.id != made.id
-    if not is_new and dict(made.proposal.to) != wanted:  # an older one still waits; this one was not taken
+    if (
+        not is_new and dict(made.proposal.to) != wanted
+    ):  # an older suggestion is still pending; this one was not accepted
         raise _refused(state)
     headers = {"Location": f"/v1/suggestions/{made.id}", **tag_of(made)}
     return OperationResult(value=suggestion_of(made), headers=headers)
@@ -124,7 +126,7 @@ async def _ask(call: Call) -> OperationResult:
 def _refused(state: State) -> RequestRefusedError:
     return RequestRefusedError(
         409,
-        f"The guard did not take the change: {state.note or 'it gave no reason'}",
+        f"The guard refused the change: {state.note or 'it gave no reason'}",
         kind="refused-by-guard",
     )
 
@@ -137,7 +139,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/targets",
         role="viewer",
-        summary="Every target and how it is",
+        summary="The status of all targets",
         answer=_list,
         gives=TargetsDocument,
     ),
@@ -146,7 +148,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/targets/{name}",
         role="viewer",
-        summary="One target and how it is",
+        summary="The status of one target",
         answer=_show,
         gives=TargetDocument,
         refuses=UNKNOWN,
@@ -156,7 +158,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/targets/{name}/pause",
         role="operator",
-        summary="Start nothing new on this target; may be repeated",
+        summary="Start nothing new on this target; can be repeated",
         answer=_pause,
         gives=TargetDocument,
         refuses=UNKNOWN,
@@ -166,7 +168,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/targets/{name}/resume",
         role="operator",
-        summary="End a pause; may be repeated",
+        summary="End a pause; can be repeated",
         answer=_resume,
         gives=TargetDocument,
         refuses=UNKNOWN,
@@ -176,12 +178,12 @@ OPERATIONS = (
         method="POST",
         path="/v1/targets/{name}/suggestions",
         role="operator",
-        summary="Ask for a change; it is checked, then a suggestion like any other waits for its approval",
+        summary="Propose a change; after a check it is a suggestion that needs approval",
         answer=_ask,
         gives=SuggestionDocument,
         status=201,
         body=ChangeBody,
         headers={"ETag": "its digest, once it has one", "Location": "the suggestion's address"},
-        refuses={**UNKNOWN, 409: "The guard did not take the change; `detail` says why."},
+        refuses={**UNKNOWN, 409: "The guard refused the change; `detail` has the reason."},
     ),
 )

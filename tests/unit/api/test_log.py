@@ -101,7 +101,7 @@ async def test_a_server_that_is_silent_or_not_there_is_said_to_be(
     absent = await told(client, rollout)
 
     assert (silent["lines"], silent["why"]) == ([], "chat-r1 has written nothing.")
-    assert (absent["server"], absent["why"]) == (None, "The new server is not there now.")
+    assert (absent["server"], absent["why"]) == (None, "The new server does not run now.")
 
 
 async def test_of_several_new_servers_the_newest_is_read(
@@ -140,7 +140,7 @@ async def test_of_a_rollout_that_is_over_the_kept_lines_are_told(
 
     assert (kept["live"], kept["server"], kept["lines"]) == (False, None, ["CUDA out of memory"])
     assert (nothing["live"], nothing["lines"]) == (False, [])
-    assert nothing["why"].startswith("The rollout is over")
+    assert nothing["why"].startswith("The rollout has ended")
 
 
 async def test_a_rollout_that_never_was_has_no_log(client: Client) -> None:

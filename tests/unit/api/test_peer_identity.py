@@ -63,7 +63,7 @@ def test_the_highest_of_the_roles_counts_and_no_other(
     [
         ({"no-such-user": "viewer"}, {}, r"\[api\] users: this host has no user no-such-user"),
         ({}, {"no-such-group": "viewer"}, r"\[api\] groups: this host has no group no-such-group"),
-        ({"4294967295": "admin"}, {}, r"\[api\] users: 4294967295 is no number"),
+        ({"4294967295": "admin"}, {}, r"\[api\] users: 4294967295 is not a valid account number"),
     ],
 )
 def test_an_account_that_is_not_there_is_named(
@@ -110,7 +110,7 @@ def test_a_daemon_to_which_its_users_are_nobody_does_not_start(key: str, tmp_pat
     )
 
     assert ran.returncode == 2, ran.stderr
-    assert f"[api] {key}: to this process 1001 is nobody" in ran.stderr
+    assert f"[api] {key}: 1001 is not mapped in the user namespace of this process" in ran.stderr
     assert "PrivateUsers=no" in ran.stderr
 
 

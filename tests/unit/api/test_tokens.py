@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.api.tokens import LARGEST_FILE, SHAPE, Token, Tokens, load, mint, store
+from agent.api.tokens import MAX_FILE, SHAPE, Token, Tokens, load, mint, store
 from agent.domain.errors import ConfigError
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
@@ -71,7 +71,7 @@ LINE = '{"id": "00000000", "sha256": "%s", "role": "viewer", "principal": "ann"}
     ("text", "said"),
     [
         ("[]\n", "line 1"),
-        (LINE + "\n" + LINE + "\n", "line 2: token id 00000000 is there twice"),
+        (LINE + "\n" + LINE + "\n", "line 2: duplicate token id 00000000"),
         (LINE.replace("viewer", "root") + "\n", "line 1: role"),
         (LINE.replace("}", ', "expires": "2027-01-01T00:00:00"}'), "line 1: expires: .* timezone"),
         ("\xff", "line 1"),
@@ -90,7 +90,7 @@ def test_a_bad_line_is_named_and_not_repeated(tmp_path: Path, text: str, said: s
 
 def test_a_file_that_is_too_large_is_no_tokens_file(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
-    path.write_text("\n" * (LARGEST_FILE + 1))
+    path.write_text("\n" * (MAX_FILE + 1))
     path.chmod(0o600)
 
     with pytest.raises(ConfigError, match="is larger than"):
