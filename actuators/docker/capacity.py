@@ -1,4 +1,4 @@
-"""What containers hold, and whether one more like them has room beside them.
+"""What containers hold, and whether the host has capacity for one more like them.
 
 Green is made exactly like a server that runs: with the same GPUs, the same CPUs, the same memory limit. So
 there is room for it where those have some left, and not on other GPUs that happen to be free.
@@ -22,25 +22,25 @@ from vllm_facts.values import Setting
 
 _GIB = 1024**3
 _MIB = 1024**2
-_KEPT_SHARE = 0.05  # of the host's memory: what everybody else may need meanwhile
-_GROWTH = 1.25  # a new server may need more than this one has touched so far
+_KEPT_SHARE = 0.05  # of the host's memory: reserved for other processes
+_GROWTH = 1.25  # a new server may need more than this one has used so far
 _UTILIZATION = 0.92  # vLLM's default since 0.20, the highest one so far
 _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What is free now. None: not known, for the reason given."""
+    """What is free now. None: not known, for the reason `why`."""
 
     memory: int | None = None  # bytes
     memory_total: int | None = None
     gpus: tuple[GpuMemory, ...] | None = None
-    why: str = "nobody asked"
+    why: str = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one container holds, and what vLLM in it may take of that."""
+    """What one container holds, and the share that vLLM takes of its GPUs."""
 
     name: str
     gpus: Gpus
@@ -51,13 +51,13 @@ class Holding:
 
 
 def is_local(host: str) -> bool:
-    """Whether the Engine at this address runs containers on the daemon's own host."""
+    """Whether the Engine at this address runs containers on the host of the daemon."""
     parts = urlsplit(host)
     return parts.scheme in {"", "unix"} or parts.hostname in {"localhost", "127.0.0.1", "::1"}
 
 
 async def measure_host(host: str, blues: Sequence[ContainerSpec]) -> Host:
-    """The host's free memory; its GPUs only when one of the containers has any."""
+    """Measure the free memory of the host, and of its GPUs if a container has any."""
     if not is_local(host):
         return Host(why=f"the Engine is on another host, {host}")
     free, total = await asyncio.gather(host_room.free_memory(), host_room.total_memory())
@@ -86,10 +86,10 @@ async def measure_holding(blue: ContainerSpec, client: DockerClient, setting: Se
 
 
 def free_capacity(held: Sequence[Holding], setting: Setting, host: Host) -> Capacity:
-    """Whether one like any of these has room beside all of them, with this setting. Unknown is not room."""
+    """Whether the host has capacity for one more like these, with this setting. Unknown is no capacity."""
     verdicts = [*chain.from_iterable(_capacity_like(one, held, setting, host) for one in held)]
     if not verdicts:
-        return Capacity(free=None, why="no server is known to make it like")
+        return Capacity(free=None, why="there is no server to make it like")
     for verdict in (False, None):
         for one in verdicts:
             if one.free is verdict:
@@ -98,7 +98,7 @@ def free_capacity(held: Sequence[Holding], setting: Setting, host: Host) -> Capa
 
 
 def gpus_needed(setting: Setting) -> int:
-    """How many GPUs a server of this setting takes, where it has any."""
+    """Return the number of GPUs that a server of this setting takes."""
     needed = _count(setting, "data_parallel_size_local") or _count(setting, "data_parallel_size") or 1
     for knob in _RANKS:
         needed *= _count(setting, knob) or 1
@@ -106,7 +106,7 @@ def gpus_needed(setting: Setting) -> int:
 
 
 def gpu_shortage(blue: ContainerSpec, setting: Setting, host: Host) -> str:
-    """Why the GPUs of this container cannot be enough for the setting, with the fix; empty: they may be."""
+    """Return why the container has too few GPUs for the setting, with the fix; empty: it may have enough."""
     gpus, needed = blue.gpus, gpus_needed(setting)
     have = len(host.gpus) if gpus.all and host.gpus is not None else len(gpus.ids)
     if not gpus.any or gpus.unknown or (gpus.all and host.gpus is None) or needed <= have:
@@ -131,7 +131,7 @@ def _memory_capacity(one: Holding, host: Host) -> Capacity:
     if host.memory is None:
         return Capacity(free=None, why=f"the host's free memory is not known: {host.why}")
     if needed is None:
-        why = f"what memory {one.name} needs is not known: give it a limit (docker run --memory)"
+        why = f"the memory that {one.name} needs is not known: set a limit (docker run --memory)"
         return Capacity(free=None, why=why)
     left = host.memory - int((host.memory_total or 0) * _KEPT_SHARE)
     by = "its limit" if one.limit else "by what it has now"
@@ -141,9 +141,9 @@ def _memory_capacity(one: Holding, host: Host) -> Capacity:
 
 def _gpu_capacity(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:
     if one.gpus.unknown:
-        return [Capacity(free=None, why=f"the GPUs of {one.name} cannot be followed: {one.gpus.unknown}")]
+        return [Capacity(free=None, why=f"the GPUs of {one.name} cannot be identified: {one.gpus.unknown}")]
     if host.gpus is None:
-        return [Capacity(free=None, why=f"how much memory the GPUs have free is not known: {host.why}")]
+        return [Capacity(free=None, why=f"the free memory of the GPUs is not known: {host.why}")]
     taken = _gpus_on_host(one.gpus, host.gpus)
     missing = [name for name, gpu in taken.items() if gpu is None]
     if missing or not taken:
@@ -156,9 +156,9 @@ def _gpu_capacity(one: Holding, held: Sequence[Holding], setting: Setting, host:
 def _one_gpu_capacity(
     gpu: GpuMemory, held: Sequence[Holding], share: float, known: Sequence[GpuMemory]
 ) -> Capacity:
-    """A vLLM takes its share of the whole GPU at once, and refuses to start where that is not free."""
+    """VLLM takes its share of the whole GPU at once, and refuses to start if that much is not free."""
     if gpu.free_mib is None or not gpu.total_mib or gpu.sliced:
-        what = "is sliced (MIG)" if gpu.sliced else "does not say how much memory it has free"
+        what = "is sliced (MIG)" if gpu.sliced else "does not report its free memory"
         return Capacity(free=None, why=f"GPU {gpu.index} {what}")
     here_too = [one for one in held if gpu in _gpus_on_host(one.gpus, known).values()]
     claimed = sum(one.utilization for one in here_too)
@@ -169,19 +169,19 @@ def _one_gpu_capacity(
         f"= {share:g} takes {_size(needed * _MIB)}"
     )
     if claimed + share > 1:
-        return Capacity(free=False, why=f"{why} beside the {claimed:g} of theirs")
+        return Capacity(free=False, why=f"{why} in addition to the {claimed:g} of those")
     return Capacity(free=needed <= gpu.free_mib, why=why)
 
 
 def _gpus_on_host(gpus: Gpus, known: Sequence[GpuMemory]) -> Mapping[str, GpuMemory | None]:
-    """Which of the host's GPUs these are, in the order in which the container sees them."""
+    """Map to the GPUs of the host, in the order in which the container sees them."""
     if gpus.all:
         return {str(gpu.index): gpu for gpu in known}
     return {name: _find_gpu(name, known) for name in gpus.ids}
 
 
 def _find_gpu(name: str, known: Sequence[GpuMemory]) -> GpuMemory | None:
-    """By index, or by UUID, which may be cut short."""
+    """By index, or by the beginning of the UUID."""
     found = [gpu for gpu in known if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]  # noqa: PLR2004 - "GPU-"
     return found[0] if len(found) == 1 else None
 

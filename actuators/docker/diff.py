@@ -13,7 +13,7 @@ from vllm_facts.flags import edit_flags, find_secrets, parse_address, parse_sett
 from vllm_facts.masking import MASK, masked
 from vllm_facts.values import Value
 
-# Told apart from the rest below, or of one container only: names, ids, what the engine makes.
+# Compared on their own below, or specific to one container: names, ids, what the Engine generates.
 _NOT_CONFIG = frozenset(
     {
         "ArgsEscaped",
@@ -53,11 +53,10 @@ _LONGEST = 300  # characters of a value; a seccomp profile has thousands
 
 
 def differences(blue: ContainerSpec, green: ContainerSpec) -> tuple[str, ...]:
-    """What green has other than blue, one line for each field or flag: `Config.Cmd max_num_seqs: 64 → 128`.
+    """Return what differs in green, one line for each field or flag: `Config.Cmd max_num_seqs: 64 → 128`.
 
-    Secrets are masked. Left out is what differs because there are two of them: ids, names, times, state,
-    addresses and aliases, the host's side of ports, labels that say whose it is, --rm, and the restart
-    policy while green has none.
+    Secrets are masked. Fields that must differ are left out: ids, names, times, state, addresses and aliases,
+    host ports, labels of the owner, --rm, and the restart policy while green has none.
     """
     return (
         *_field("Image", blue.image, green.image),
@@ -81,8 +80,8 @@ def _command(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
     try:
         old, new = blue.serve.argv, green.serve.argv
         changes = dict(_flags(old, new))
-        told = edit_flags(old, {knob: value for knob, (_, value) in changes.items()})
-        complete = sorted([*before[: -len(old)], *told]) == sorted(after)
+        explained = edit_flags(old, {knob: value for knob, (_, value) in changes.items()})
+        complete = sorted([*before[: -len(old)], *explained]) == sorted(after)
     except FlagError:
         changes, complete = {}, False
     for knob, values in changes.items():
@@ -160,7 +159,7 @@ def _endpoints(spec: ContainerSpec) -> Json:
 
 
 def _lost_ports(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
-    """Published by blue only; green may publish one more, to be reached."""
+    """Ports that only blue publishes; green may publish one more to be reachable."""
     if not blue.has_own_ports:
         return
     for port in sorted(blue.bound_ports):
@@ -168,8 +167,8 @@ def _lost_ports(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
             yield _line(f"HostConfig.PortBindings.{port}", "published", None)
 
 
-def _rest(table: Json, told_elsewhere: frozenset[str]) -> Json:
-    return {key: value for key, value in table.items() if key not in told_elsewhere}
+def _rest(table: Json, compared_elsewhere: frozenset[str]) -> Json:
+    return {key: value for key, value in table.items() if key not in compared_elsewhere}
 
 
 def _tables(name: str, blue: Json, green: Json) -> Iterator[str]:
@@ -178,7 +177,7 @@ def _tables(name: str, blue: Json, green: Json) -> Iterator[str]:
 
 
 def _field(name: str, old: Any, new: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
-    """Absent, null, empty and 0 are the same to the engine."""
+    """Absent, null, empty and 0 mean the same to the Engine."""
     if isinstance(old, dict) and isinstance(new, dict):
         yield from _tables(name, old, new)
     elif (old or None) != (new or None):
@@ -186,12 +185,12 @@ def _field(name: str, old: Any, new: Any) -> Iterator[str]:  # noqa: ANN401 - an
 
 
 def _line(name: str, old: Any, new: Any) -> str:  # noqa: ANN401 - any JSON value
-    """`name: old → new`, without secrets. A secret that differs is told, not shown."""
+    """Return `name: old → new`; a secret is masked."""
     key = name.rpartition(".")[2]
-    return f"{name}: {_told(old, key)} → {_told(new, key)}"
+    return f"{name}: {_shown_value(old, key)} → {_shown_value(new, key)}"
 
 
-def _told(value: Any, key: str) -> str:  # noqa: ANN401 - any JSON value
+def _shown_value(value: Any, key: str) -> str:  # noqa: ANN401 - any JSON value
     if value is None:
         return _ABSENT
     clean = masked(value, name=key)

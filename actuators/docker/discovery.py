@@ -1,4 +1,4 @@
-"""The containers of one target: those the config names, whatever they are called by now, and our own."""
+"""Find the containers of one target: those that the config names, even if renamed, and our own."""
 
 import asyncio
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ class FoundContainer:
 async def find_containers(
     client: DockerClient, site: Site, names: Iterable[str]
 ) -> dict[str, FoundContainer]:
-    """By server name. Raises ActError when the Engine does not answer."""
+    """Return the containers by server name. Raises ActError if the Engine does not answer."""
     summaries = await client.list_containers(site_labels(site))
     specs = await asyncio.gather(*(client.inspect(str(one["Id"])) for one in summaries))
     found: dict[str, FoundContainer] = {}
@@ -73,7 +73,7 @@ async def find_containers(
 
 
 def check_fence(site: Site, found: Iterable[FoundContainer]) -> None:
-    """Raises FencedError when a newer daemon has made or kept a container here."""
+    """Raises FencedError if a newer daemon has made or kept a container here."""
     kept = (one.epoch for one in snapshots.read_all(site))
     newest = max([0, *kept, *(one.epoch for one in found)])
     if newest > site.epoch:
@@ -83,7 +83,7 @@ def check_fence(site: Site, found: Iterable[FoundContainer]) -> None:
 
 
 async def _adopted(client: DockerClient, site: Site, name: str) -> FoundContainer | None:
-    """The one that was adopted under this name, though it be renamed; else the one that has the name."""
+    """Return the container that was adopted under this name, even if renamed; else the one of this name."""
     kept = snapshots.read(site, name)
     spec = await client.inspect(kept.id) if kept else None
     spec = spec or await client.inspect(name)

@@ -1,6 +1,6 @@
-"""What keeps a container from being made again, and what a like one will not share with it.
+"""Obstacles to a like container, and its differences from the original.
 
-Both are known from `inspect` alone, before anything is started. Each sentence says what to do.
+Both are known from `inspect` alone, before any container starts. Each message names the fix.
 """
 
 from actuators.docker.labels import EPOCH, LIKE, SERVER, SETTING, STATE_DIR, TARGET
@@ -49,7 +49,7 @@ def notes_of(spec: ContainerSpec) -> tuple[str, ...]:
 
 
 def foreign_label(key: str) -> bool:
-    """A label that says to whom a container belongs: a like one does not, and must not be taken for one."""
+    """Whether a label assigns the container to an owner: a like container does not belong to that owner."""
     return key in _OURS or key.startswith(_STRIPPED)
 
 
@@ -77,11 +77,11 @@ def _of_network(spec: ContainerSpec) -> list[str]:
     if mode.startswith("container:"):
         other = mode.removeprefix("container:")[:12]
         return [
-            f"it lives in the network of the container {other}, where its port is taken: "  # noqa: ISC004
+            f"it is in the network of the container {other}, where its port is in use: "  # noqa: ISC004
             "give it a network of its own, and join the other container to that"
         ]
     if mode == "none":
-        return ["it has no network (--network none), so nobody can ask it: put it into one"]
+        return ["it has no network (--network none), so no client reaches it: connect it to one"]
     return []
 
 
@@ -95,7 +95,7 @@ def _notes_of_network(spec: ContainerSpec) -> list[str]:
     port = spec.serve.port
     fixed = {name: one.fixed_address for name, one in spec.networks.items() if one.fixed_address}
     found = [
-        f"its fixed address {address} in {network} stays with it, the new one gets another: "
+        f"it keeps its fixed address {address} in {network}, the new one gets another: "
         "let clients ask the proxy, or a name"
         for network, address in fixed.items()
     ]
@@ -110,13 +110,13 @@ def _notes_of_network(spec: ContainerSpec) -> list[str]:
         for other, alias in spec.links
     ]
     if spec.network_mode == "host":
-        found.append(f"it has port {port} of the host's network: the new one is told another by --port")
+        found.append(f"it uses port {port} of the host's network: the new one gets another by --port")
     elif f"{port}/tcp" not in spec.bound_ports and not spec.publish_all:
         found.append(f"port {port} is not published: the new one publishes it, on the loopback address only")
     if spec.has_own_ports and spec.hostname:
         found.append(f"its host name {spec.hostname} is a name in its networks: the new one gets another")
     if spec.mac_address:
-        found.append("its fixed MAC address stays with it: the new one gets another")
+        found.append("it keeps its fixed MAC address: the new one gets another")
     for kind, mode in (("PidMode", spec.pid_mode), ("IpcMode", spec.ipc_mode)):
         if mode.startswith("container:"):
             found.append(
@@ -151,16 +151,16 @@ def _notes_of_life(spec: ContainerSpec) -> list[str]:
         )
     if spec.auto_remove:
         found.append(
-            "it was started with --rm: to stop it deletes it, and the way back with it, so it cannot give "
-            "its place to another; start it without --rm"
+            "it was started with --rm, so a stop removes it, and no rollback is possible: "
+            "start it without --rm"
         )
     if spec.log_driver in _UNREADABLE_LOGS:
-        found.append("it keeps no log (--log-driver none): a failed start can be told, but not why")
+        found.append("it keeps no log (--log-driver none): a failed start is reported without its cause")
     return found
 
 
 def _pins_its_cores(spec: ContainerSpec) -> bool:
-    """Seen: a second server got 1 s of CPU in 4 minutes beside a busy one."""
+    """Measured: a second server got 1 s of CPU in 4 minutes while a busy one ran."""
     env = spec.env
     is_cpu = any(name.startswith("VLLM_CPU_") for name in env)
     pinned = env.get("VLLM_CPU_OMP_THREADS_BIND", "auto") == "auto"
@@ -173,12 +173,12 @@ def _notes_of_labels(spec: ContainerSpec) -> list[str]:
     if project := labels.get("com.docker.compose.project"):
         service = labels.get("com.docker.compose.service", "?")
         found.append(
-            f"compose owns it (project {project}, service {service}) and does not see the new one: after the "
-            f"change, write the flags into the compose file; `up -d {service}` starts the old one again"
+            f"compose owns it (project {project}, service {service}) and does not know the new one: after "
+            f"the change, write the flags into the compose file; `up -d {service}` starts the old one again"
         )
     if any(key.startswith("traefik.") for key in labels):
         found.append(
-            "its traefik labels are copied, so Traefik would send clients to the new one past the proxy: "
+            "its traefik labels are copied, so Traefik would bypass the proxy for the new one: "
             "give those labels to the proxy instead"
         )
     return found

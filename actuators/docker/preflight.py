@@ -1,11 +1,17 @@
-"""What would come of a change to containers: said before one is touched, with the reasons and the times."""
+"""Predict the effect of a setting on containers before any is touched: strategy, times, problems."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
 from typing import Literal
 
-from actuators.docker import capacity, start_history
+import docker
+
+from actuators.docker import capacity
 from actuators.docker.client import DockerClient
 from actuators.docker.clone import CreateRequest, clone
 from actuators.docker.obstacles import obstacles
@@ -13,20 +19,26 @@ from actuators.docker.spec import ContainerSpec, Json
 from actuators.vllm.compile_cache import predict_cache_state
 from actuators.vllm.dry_run import DryRunResult, dry_run
 from actuators.vllm.start_times import StartTimes
+from agent.domain.errors import ActError
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
 from agent.machine.strategy import Choice, choose_strategy
+from docker_engine.api import EngineAt
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting
 
 _STOP_S = 10.0  # SIGTERM to a drained vLLM, until its GPU memory is free
-_ANY_PORT = 8000  # one in the host's network needs a port, which is chosen when it starts
-_START_S = 300.0  # assumed where no start was ever seen
+_ANY_PORT = 8000  # for the network of the host: the port is chosen at the start
+_START_S = 300.0  # assumed if no start was measured
+_STARTED = re.compile(rb"Application startup complete|Uvicorn running on")
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_MAX_LOG_LINES = 20_000  # vLLM writes a few hundred until it serves
+_MAX_START_S = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The question, and the containers in the same order as the servers; green is made like the last."""
+    """The arguments. `blues` are in the order of `servers`; green is made like the last one."""
 
     client: DockerClient
     site: Site
@@ -49,7 +61,7 @@ async def preflight(
     wanted: Strategy | Literal["auto"],
     times: StartTimes,
 ) -> PreflightResult:
-    """`blues`: what the Engine says of the containers of `servers`, in their order.
+    """`blues`: the containers of `servers`, in their order.
 
     Raises ActError when the Engine, or the image's own vLLM, cannot be asked.
     """
@@ -74,23 +86,23 @@ async def preflight(
 
 
 def _auto_removed(blues: Sequence[ContainerSpec]) -> str:
-    """Who would be gone for good where it gives its place, with the fix; empty when nobody would."""
+    """Return why these containers cannot be swapped out and in again, with the fix; empty: they can."""
     names = [blue.name for blue in blues if blue.auto_remove]
     if not names:
         return ""
     return (
-        f"{', '.join(names)} must give its place, and a container started with --rm is gone when it stops: "
+        f"{', '.join(names)} must stop for the new server, and --rm removes a container that stops: "
         "start it without --rm"
     )
 
 
 def start_key(blue: ContainerSpec, setting: Setting) -> str:
-    """What starts alike: image and model. The key of StartTimes."""
+    """Return the key of StartTimes: starts of the same image and model take about as long."""
     return f"{blue.image} {setting.get('model', '')}"
 
 
 async def _first_obstacle(asked: _Asked) -> str:
-    """Why no like container can be made of one of them, with the fix."""
+    """Return why no like container can be made of one of them, with the fix; empty: it can."""
     images: dict[str, Json | None] = {}
     for blue in asked.blues:
         if blue.image not in images:
@@ -101,13 +113,13 @@ async def _first_obstacle(asked: _Asked) -> str:
 
 
 def _candidate(blue: ContainerSpec, setting: Setting) -> CreateRequest:
-    """Of the like container with this setting; it is not made. Raises FlagError."""
+    """Return the like container with this setting, without creating it. Raises FlagError."""
     port = _ANY_PORT if blue.network_mode == "host" else None
     return clone(blue, name="green", labels={}, setting=setting, port=port)
 
 
 async def _choose_strategy(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Choice, str]:
-    """The strategy; or why the setting itself can have no place."""
+    """Return the strategy, and why no host like this can run the setting; empty: it can."""
     engine = asked.client.host or os.environ.get("DOCKER_HOST", "")
     host = await capacity.measure_host(engine, asked.blues)
     for blue in asked.blues:
@@ -121,13 +133,13 @@ async def _choose_strategy(asked: _Asked, wanted: Strategy | Literal["auto"]) ->
 
 
 def _dry_run_problem(checked: DryRunResult) -> str:
-    """What vLLM itself says against the candidate; when the running command fails too, it proves little."""
+    """Return the error of vLLM for the candidate; empty if the running command fails with it, too."""
     if checked.why:
         return ""
     now, then = checked.answers
     if then.ok or not (now.ok or (then.kind == "usage" and now.kind != "usage")):
         return ""
-    return f"vLLM {checked.version} does not take it: {then.error}"
+    return f"vLLM {checked.version} rejects it: {then.error}"
 
 
 async def _predict(
@@ -136,8 +148,8 @@ async def _predict(
     key = start_key(asked.pattern, asked.servers[-1].setting)
     begins = predict_cache_state(asked.pattern, checked)
     asked.times.foresee(key, asked.setting, begins.warm)
-    start_s, told = await _predict_start(asked, key, begins.warm)
-    notes = [*begins.notes, told, *differs]
+    start_s, note = await _predict_start(asked, key, begins.warm)
+    notes = [*begins.notes, note, *differs]
     outage_s = 0.0
     if strategy == "swap":
         stop_s = asked.times.expected_stop(key) or _STOP_S
@@ -156,12 +168,39 @@ async def _predict(
 
 
 async def _predict_start(asked: _Asked, key: str, warm: bool | None) -> tuple[float | None, str]:
-    """How long it should take, from the best that is known; and how that is told."""
+    """Return the expected seconds from the best data there is, and a note on it."""
     kind = {True: "a warm start", False: "a cold start", None: "a start"}[warm]
     if alike := asked.times.expected(key, warm):
-        return alike, f"{kind}: about {alike:.0f} s, as the last ones took"
+        return alike, f"{kind}: about {alike:.0f} s, as measured for the last ones"
     if other := asked.times.expected(key, None):
-        return other, f"{kind}: about {other:.0f} s, though the last ones were of another kind"
-    if seen := await start_history.start_of(asked.client, asked.pattern):
-        return seen, f"{kind}: about {seen:.0f} s, as the server that runs took"
-    return None, f"{kind}: none of this image and model was measured yet"
+        return other, f"{kind}: about {other:.0f} s, measured for starts of another kind"
+    if seen := await measured_start(asked.client, asked.pattern):
+        return seen, f"{kind}: about {seen:.0f} s, as measured for the running server"
+    return None, f"{kind}: no start of this image and model was measured yet"
+
+
+async def measured_start(client: DockerClient, blue: ContainerSpec) -> float | None:
+    """Return the seconds from its last start until it served, from its log; None: not known."""
+    engine = EngineAt(host=client.host, timeout_s=client.timeout_s)
+    with suppress(ActError, ValueError):
+        started = datetime.fromisoformat(blue.state.started_at)
+        served = await engine.ask(f"the log of {blue.id}", lambda api: _served_at(api, blue.id, started))
+        if served is not None and 0 <= (took := (served - started).total_seconds()) <= _MAX_START_S:
+            return took
+    return None
+
+
+def _served_at(api: docker.APIClient, container: str, started: datetime) -> datetime | None:
+    """Read the log as a stream, and only its head: a month of requests may follow."""
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/logs"
+    wanted = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": f"{started.timestamp():.6f}"}
+    with api.get(url, params=wanted, stream=True, timeout=api.timeout) as answer:
+        return find_start(islice(answer.iter_lines(), _MAX_LOG_LINES)) if answer.ok else None
+
+
+def find_start(lines: Iterable[bytes]) -> datetime | None:
+    """Return the time stamp of the first line that reports a started server. Lines may begin with a frame."""
+    for line in lines:
+        if _STARTED.search(line) and (stamp := _STAMP.search(line)):
+            return datetime.fromisoformat(stamp[0].decode("ascii"))
+    return None

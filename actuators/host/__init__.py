@@ -1,1 +1,1 @@
-"""What is shared by the engines of one host: /proc, process groups, marks of ownership, logs."""
+"""Shared by the engines of one host: /proc, process groups, ownership marks, logs, free memory."""

@@ -1,4 +1,4 @@
-"""The vLLM servers that run here already, each with its `[targets.engine]` options for a first config."""
+"""Find the vLLM servers of this host, each with its `[targets.engine]` options for a first config."""
 
 import asyncio
 import re
@@ -18,13 +18,13 @@ from vllm_facts.flags import parse_setting
 
 DiscoveredServer = tuple[Server, Mapping[str, object]]
 
-_PROGRAM_WORDS = 8  # of a command line: python's own options, a wrapper, then what it runs
+_PROGRAM_WORDS = 8  # of a command line: a wrapper, options of Python, then the program
 _MODULE = re.compile(r"vllm\.entrypoints\.(openai|cli)\.\w+")
 _CONTAINED = re.compile(r"docker|containerd|libpod|kubepods|crio|lxc")  # in a path of /proc/PID/cgroup
 
 
 async def containers(host: str) -> Sequence[DiscoveredServer]:
-    """Those that run, but for our own. Raises ActError when Docker's Engine cannot be asked."""
+    """Return the running ones, without our own. Raises ActError if the Docker Engine does not answer."""
     client = DockerClient(host=host)
     summaries = [one for one in await client.list_containers({}) if SERVER not in (one.get("Labels") or {})]
     inspected = await asyncio.gather(*(client.inspect(str(one["Id"])) for one in summaries))
@@ -38,7 +38,7 @@ def _container(one: ContainerSpec) -> Iterator[DiscoveredServer]:
 
 
 def processes() -> Sequence[DiscoveredServer]:
-    """Those that listen on a port of plain HTTP, but for our own and those of containers."""
+    """Return the ones that listen on a port of plain HTTP, without our own and those in containers."""
     return [found for one in procfs.processes() for found in _process(one)]
 
 

@@ -1,4 +1,4 @@
-"""How much memory this host has free, and each of its GPUs: asked anew each time, never for long."""
+"""Measure the free memory of this host and of each of its GPUs; every call has a timeout."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from agent.domain.errors import ActError
 from agent.io.bounded import read_stream
 
 _SMI_S = 20.0  # without its persistence daemon the driver takes seconds per GPU
-_REAP_S = 2.0  # one that hangs in the driver may outlive even SIGKILL
+_REAP_S = 2.0  # a process that hangs in the driver survives SIGKILL
 _FIELDS = ("index", "uuid", "memory.used", "memory.reserved", "memory.total", "mig.mode.current")
 _OLD_FIELDS = ("index", "uuid", "memory.used", "memory.total")  # drivers before 470 know no `reserved`
 _SHOWN = 300
@@ -27,13 +27,13 @@ _AT_ONCE = 2**16
 class GpuMemory:
     index: int
     uuid: str
-    free_mib: float | None  # None: the driver does not say
+    free_mib: float | None  # None: the driver does not report it
     total_mib: float | None
-    sliced: bool = False  # MIG: its memory is not for one server to have
+    sliced: bool = False  # MIG: no server can have all of its memory
 
 
 async def free_memory() -> int | None:
-    """Bytes that can be had without swapping, from /proc/meminfo; None where it does not say."""
+    """Return the bytes available without swapping, from /proc/meminfo; None: not known."""
     return await asyncio.to_thread(_meminfo, Path("/proc/meminfo"), "MemAvailable")
 
 
@@ -42,19 +42,19 @@ async def total_memory() -> int | None:
 
 
 async def gpus(command: str = "nvidia-smi", within_s: float = _SMI_S) -> tuple[GpuMemory, ...]:
-    """Every NVIDIA GPU of the host. Raises ActError when nvidia-smi is not there, fails or hangs."""
+    """Return all NVIDIA GPUs of the host. Raises ActError if nvidia-smi is missing, fails or hangs."""
     fields: tuple[str, ...] = _FIELDS
-    code, said = await _asked(command, fields, within_s)
-    if code and "is not a valid field" in said:
+    code, output = await _run(command, fields, within_s)
+    if code and "is not a valid field" in output:
         fields = _OLD_FIELDS
-        code, said = await _asked(command, fields, within_s)
+        code, output = await _run(command, fields, within_s)
     if code:
         hidden = " (hidden from the service? see nvidia.conf)" if code == _NO_DRIVER else ""
-        raise ActError(f"{command}: exit {code}{hidden}: {said.strip()[:_SHOWN]}")
-    return tuple(_gpu(line, fields, command) for line in said.splitlines() if line.strip())
+        raise ActError(f"{command}: exit {code}{hidden}: {output.strip()[:_SHOWN]}")
+    return tuple(_gpu(line, fields, command) for line in output.splitlines() if line.strip())
 
 
-async def _asked(command: str, fields: Sequence[str], within_s: float) -> tuple[int, str]:
+async def _run(command: str, fields: Sequence[str], within_s: float) -> tuple[int, str]:
     try:
         child = await asyncio.create_subprocess_exec(
             command,
@@ -70,17 +70,17 @@ async def _asked(command: str, fields: Sequence[str], within_s: float) -> tuple[
     assert child.stdout is not None
     try:
         async with asyncio.timeout(within_s):
-            said = await read_stream(_pieces(child.stdout))
+            output = await read_stream(_pieces(child.stdout))
             await child.wait()
     except ValueError as error:
-        raise ActError(f"{command} prints what no table is: {error}") from error
+        raise ActError(f"{command} prints no table: {error}") from error
     except TimeoutError as error:
         raise ActError(
             f"{command} did not answer within {within_s:g} s, killed: look at the driver"
         ) from error
     finally:
         await _end(child)
-    return child.returncode or 0, said.decode(errors="replace")
+    return child.returncode or 0, output.decode(errors="replace")
 
 
 async def _pieces(printed: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -89,7 +89,7 @@ async def _pieces(printed: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _end(child: Process) -> None:
-    """SIGKILL for its whole group, and not much patience with one that the driver holds."""
+    """Send SIGKILL to its group; give up after 2 s if the driver blocks it."""
     if child.returncode is not None:
         return
     with suppress(ProcessLookupError):
@@ -102,7 +102,7 @@ async def _end(child: Process) -> None:
 def _gpu(line: str, fields: Sequence[str], command: str) -> GpuMemory:
     row = dict(zip(fields, (cell.strip() for cell in line.split(",")), strict=False))
     if len(row) != len(fields) or not row["index"].isdecimal() or len(row["index"]) > _INDEX_DIGITS:
-        raise ActError(f"{command}: a row that cannot be read: {line.strip()[:_SHOWN]}")
+        raise ActError(f"{command}: cannot read this row: {line.strip()[:_SHOWN]}")
     used, total = _number(row["memory.used"]), _number(row["memory.total"])
     kept = _number(row.get("memory.reserved", "0")) or 0.0
     return GpuMemory(
@@ -115,7 +115,7 @@ def _gpu(line: str, fields: Sequence[str], command: str) -> GpuMemory:
 
 
 def _number(cell: str) -> float | None:
-    """None for "[N/A]" and its like."""
+    """Return None for "[N/A]" and other texts."""
     with suppress(ValueError):
         number = float(cell)
         return number if isfinite(number) and number >= 0 else None

@@ -1,4 +1,4 @@
-"""What new servers of a target are started from: the first one's words, environment and folder."""
+"""The origin of new servers of a target: command line, environment and folder of the first one."""
 
 import json
 import os
@@ -14,15 +14,15 @@ from vllm_facts.flags import edit_flags, find_api_key, find_secrets, parse_setti
 from vllm_facts.masking import MASK
 from vllm_facts.values import Value
 
-# What systemd tells the daemon about itself must not reach a server: it would speak in the daemon's name.
+# Messages from systemd to the daemon: a server that inherits them would notify systemd as the daemon.
 _NOT_INHERITED = frozenset(
     {"LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
 )
 _KEPT = frozenset({"config", "model", "served_model_name"})  # no change of a setting changes what is served
 _SECRET_NAME = re.compile(r"(?i)key|token(?!s|izer)|secret|passw|credential")
 _SHORTEST_SECRET = 4
-# vLLM for the CPU pins its threads to the same cores in every server: the second one hardly ever runs while
-# the first is busy (seen: 1 s of CPU in 4 min on 2 cores). Unpinned, the kernel shares. Others ignore it.
+# vLLM for the CPU pins its threads to the same cores in every server: the second one hardly runs while the
+# first is busy (measured: 1 s of CPU in 4 min on 2 cores). vLLM for GPUs ignores the variable.
 _SHARES_THE_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
@@ -33,10 +33,10 @@ class Origin:
     cwd: str
 
     def command(self, setting: Mapping[str, Value], port: int) -> list[str]:
-        """The words of a server of this whole setting; an empty one means: as configured.
+        """Return the command line of a server with this full setting; an empty one means: as configured.
 
-        Knobs that the setting does not name are taken out, except for those that say what is served.
-        A value that the journal has masked is not known: its knob stays as it is here. Raises FlagError.
+        Knobs that the setting does not name are removed, except those that select the model. A knob whose
+        value is masked stays as it is here. Raises FlagError.
         """
         left_out = parse_setting(self.argv).keys() - setting.keys() - _KEPT if setting else ()
         known = {
@@ -50,23 +50,23 @@ class Origin:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """What must not be shown, wherever it turns up."""
+        """Values that must not be shown anywhere."""
         named = (value for name, value in self.env.items() if _SECRET_NAME.search(name))
         return frozenset(s for s in (*find_secrets(self.argv), *named) if len(s) >= _SHORTEST_SECRET)
 
     def program(self) -> str | None:
-        """Where the program is found; None when it is not, or may not be executed."""
+        """Return the path of the program; None if it is missing, or may not be executed."""
         name = str(Path(self.cwd, self.argv[0])) if "/" in self.argv[0] else self.argv[0]
         return shutil.which(name, path=self.env.get("PATH", os.defpath))
 
 
 def configured(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Origin:
-    """The daemon's own environment, with the operator's on top."""
+    """Return the origin from the options; the environment of the daemon is inherited."""
     return Origin(argv=tuple(argv), env={**inherited(os.environ), **env}, cwd=cwd or str(Path.cwd()))
 
 
 def adopted(one: Process) -> Origin | None:
-    """As a running server was started; None when its words are not ours to see."""
+    """Return the origin of a running server; None if its command line is not readable."""
     argv = tuple(words(one.pid))
     return Origin(argv=argv, env=inherited(environment(one.pid)), cwd=directory(one.pid)) if argv else None
 
@@ -77,7 +77,7 @@ def inherited(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def remember(state_dir: Path, origin: Origin) -> None:
-    """So that a server can be started when the adopted one, and the daemon that saw it, are gone."""
+    """Keep the origin of an adopted server, to start others when it is gone."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(state_dir / "origin.json", asdict(origin))
 

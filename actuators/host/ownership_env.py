@@ -1,7 +1,8 @@
-"""How a server process is known again by a daemon that did not start it: by what stands in its environment.
+"""Mark the processes of servers by their environment, so that a later daemon finds them.
 
-The mark is there from the server's first instant, so no crash between starting it and noting it loses it.
-The note beside it (`servers/NAME.json`) adds what a process can hide: its words, where its log began.
+The mark exists from the first instant of a process, so a crash of the daemon between a start and its note
+loses no server. The note (`servers/NAME.json`) adds the command line, which a process can change, and where
+its log began.
 """
 
 import json
@@ -22,19 +23,19 @@ _LOGS_KEPT = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipNote:
-    """`servers/NAME.json`: the whole command line, secrets too, so only the daemon's user may read it."""
+    """`servers/NAME.json`. It holds secrets: only the user of the daemon may read it."""
 
     pid: int
     started: int
     argv: tuple[str, ...]
     port: int
     epoch: int
-    log_from: int = 0  # bytes that were in the log before
+    log_from: int = 0  # size of the log before the start, bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedProcess:
-    """A server of ours that runs."""
+    """A running server of this site."""
 
     name: str
     process: Process
@@ -43,12 +44,12 @@ class MarkedProcess:
 
 
 def marks(site: Site, name: str) -> dict[str, str]:
-    """The environment that makes a process the server `name` of this site."""
+    """Return the environment that marks a process as the server `name` of this site."""
     return {_SERVER: f"{site.target}/{name}", _STATE: _state(site), _EPOCH: str(site.epoch)}
 
 
 def any_marked() -> Iterator[tuple[Process, Mapping[str, str]]]:
-    """Every process of every server of every daemon on this host that we may see."""
+    """Yield the visible processes of all servers of all daemons on this host."""
     for one in processes():
         env = environment(one.pid)
         if _SERVER in env:
@@ -56,7 +57,7 @@ def any_marked() -> Iterator[tuple[Process, Mapping[str, str]]]:
 
 
 def epoch_in(text: str) -> int:
-    """What a mark says; 0 where that is no epoch."""
+    """Parse the epoch of a mark; 0 if it is none."""
     return int(text) if text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0
 
 
@@ -65,7 +66,7 @@ def is_marked(one: Process) -> bool:
 
 
 def marked(site: Site) -> dict[str, MarkedProcess]:
-    """The site's servers whose first process, the leader of their session, runs."""
+    """Return the servers of the site whose first process, the leader of its session, runs."""
     found: dict[str, MarkedProcess] = {}
     for one, env in any_marked():
         target, _, name = env[_SERVER].rpartition("/")
@@ -73,7 +74,7 @@ def marked(site: Site) -> dict[str, MarkedProcess]:
         if target != site.target or env.get(_STATE) != _state(site) or one.session != one.pid:
             continue
         if older and older.process.started <= one.started:
-            continue  # something that the server started in a session of its own
+            continue  # a child of the server in a session of its own
         note = read_note(site, name)
         known = note is not None and note.pid == one.pid and note.started == one.started
         argv = note.argv if note and known else tuple(words(one.pid))
@@ -82,20 +83,20 @@ def marked(site: Site) -> dict[str, MarkedProcess]:
 
 
 def members(site: Site, name: str) -> list[Process]:
-    """All processes of the server, its leader dead or alive: those that bear its mark, and their sessions."""
+    """Return all processes with the mark of the server and all of their sessions, even without a leader."""
     mark = marks(site, name)
-    everybody = list(processes())
-    bearing = []
-    for one in everybody:
+    running = list(processes())
+    marked_ones = []
+    for one in running:
         env = environment(one.pid)
         if env.get(_SERVER) == mark[_SERVER] and env.get(_STATE) == mark[_STATE]:
-            bearing.append(one)
-    sessions = {one.session for one in bearing}
-    return bearing + [one for one in everybody if one.session in sessions and one not in bearing]
+            marked_ones.append(one)
+    sessions = {one.session for one in marked_ones}
+    return marked_ones + [one for one in running if one.session in sessions and one not in marked_ones]
 
 
 def newest_epoch(site: Site, running: Mapping[str, MarkedProcess]) -> int:
-    """Of the daemons that started a server here."""
+    """Return the newest epoch of the daemons that started a server here."""
     notes = (read_note(site, file.stem) for file in _folder(site).glob("*.json"))
     return max([0, *(one.epoch for one in running.values()), *(note.epoch for note in notes if note)])
 
@@ -105,7 +106,7 @@ def log_of(site: Site, name: str) -> Path:
 
 
 def read_note(site: Site, name: str) -> OwnershipNote | None:
-    """None where there is none that can be read: the mark alone must do then."""
+    """Return None if there is none that can be read; the mark suffices then."""
     try:
         body = json.loads((_folder(site) / f"{name}.json").read_text(encoding="utf-8"))
         return OwnershipNote(**{**body, "argv": tuple(body["argv"])})
@@ -118,7 +119,7 @@ def write_note(site: Site, name: str, note: OwnershipNote) -> None:
 
 
 def claim(site: Site, name: str) -> None:
-    """A server that an older daemon was launching is this one's from now on: that one must not end it."""
+    """Take over a server that an older daemon was launching, so that the older one does not end it."""
     note = read_note(site, name)
     if note is not None and note.epoch < site.epoch:
         write_note(site, name, replace(note, epoch=site.epoch))
@@ -128,8 +129,8 @@ def drop_note(site: Site, name: str) -> None:
     (_folder(site) / f"{name}.json").unlink(missing_ok=True)
 
 
-def make_room(site: Site) -> None:
-    """A folder for notes and logs, with the latest logs only."""
+def prepare_folder(site: Site) -> None:
+    """Make the folder of notes and logs; remove old logs."""
     folder = _folder(site)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     logs = sorted(folder.glob("*.log"), key=lambda file: file.stat().st_mtime)
@@ -139,7 +140,7 @@ def make_room(site: Site) -> None:
 
 
 def write_private(file: Path, body: Mapping[str, Any]) -> None:
-    """Whole or not at all, and readable by nobody else."""
+    """Write atomically, readable by the user of the daemon only."""
     draft = file.with_suffix(".new")
     draft.touch(mode=0o600)
     draft.write_text(json.dumps(body), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Start a process that outlives the daemon, learn how it ended, and end it with all that it started."""
+"""Start a process that outlives the daemon, get its exit code, and end it with all its descendants."""
 
 import asyncio
 import os
@@ -16,15 +16,15 @@ _POLL_S = 0.05
 _EXEC_S = 0.001
 _KILLED_WITHIN_S = 30.0  # SIGKILL waits for the kernel: freeing a GPU's memory takes seconds
 
-# Children belong to this process, not to the object that asked for them: who is their parent must reap them.
-_children: dict[tuple[int, int], subprocess.Popen[bytes]] = {}  # by number and start
+# Module state, because the parent process must reap its children, whatever engine object started them.
+_children: dict[tuple[int, int], subprocess.Popen[bytes]] = {}  # by pid and start time
 
 
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path) -> Process:
     """Start `argv` in a session of its own, its output appended to `log`. Raises OSError if it cannot."""
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        child = subprocess.Popen(  # noqa: S603 - the operator's own command is what we are for
+        child = subprocess.Popen(  # noqa: S603 - the command is configured by the operator
             argv,
             env=env,
             cwd=cwd or None,
@@ -37,33 +37,33 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path) -
         os.close(opened)
     found = process(child.pid)
     if found is None:
-        raise ProcessLookupError(f"{argv[0]} vanished as it was started")
+        raise ProcessLookupError(f"{argv[0]} ended as it was started")
     _children[found.pid, found.started] = child
     _expose_to_oom(found.pid)
     while runs(found) and not words(found.pid):
-        time.sleep(_EXEC_S)  # the kernel shows words and environment a moment after exec has succeeded
+        time.sleep(_EXEC_S)  # the kernel shows command line and environment a moment after exec
     return found
 
 
 def _expose_to_oom(pid: int) -> None:
-    """What systemd spares the daemon (OOMScoreAdjust) must not make the kernel spare a server, too."""
+    """Do not inherit a negative OOMScoreAdjust: systemd protects the daemon by it, not the servers."""
     score = Path("/proc", str(pid), "oom_score_adj")
-    with suppress(OSError):  # it has ended, or /proc is not ours to write: it runs as well as it did
+    with suppress(OSError):  # it has ended, or /proc is not writable
         if int(score.read_text(encoding="ascii")) < 0:
             score.write_text("0", encoding="ascii")
 
 
 def exit_code(known: Process) -> int | None:
-    """How it ended, negative for a signal. None: it runs, or it was never a child of this process."""
+    """Return the exit code, negative for a signal. None: it runs, or is no child of this process."""
     child = _children.get((known.pid, known.started))
     return child.poll() if child else None
 
 
 def how_it_ended(code: int | None) -> str:
-    """The exit code in words. The meanings of 1 and 2 are those of vLLM 0.32, seen."""
+    """Describe an exit code. The meanings of 1 and 2 were observed with vLLM 0.32."""
     if code is None:
         return "exited (code unknown: it was not started by this daemon)"
-    if code < 0 or code > 128:  # noqa: PLR2004 - a shell's way to say "killed by code - 128"
+    if code < 0 or code > 128:  # noqa: PLR2004 - a shell reports "killed by code - 128" so
         number = -code if code < 0 else code - 128
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return f"was killed by {name}" + (" (out of host memory?)" if number == signal.SIGKILL else "")
@@ -75,7 +75,7 @@ def how_it_ended(code: int | None) -> str:
 
 
 def group_of(leader: Process) -> Callable[[], list[Process]]:
-    """Those who must go with a process that we did not start: what it started, its group if it leads one."""
+    """Return the processes to end with an adopted server: its descendants, and its group if it leads one."""
     family = with_descendants([leader])
 
     def members() -> list[Process]:
@@ -88,16 +88,16 @@ def group_of(leader: Process) -> Callable[[], list[Process]]:
 
 
 async def end(leader: Process | None, members: Callable[[], list[Process]], grace_s: float) -> None:
-    """SIGTERM to the leader, `grace_s` later SIGKILL to all members; returns when none is left.
+    """Send SIGTERM to the leader, SIGKILL to all members `grace_s` later; return when none is left.
 
-    Raises ActError when it is not allowed to, or the kernel does not let go of them.
+    Raises ActError without permission, or if a process survives SIGKILL.
     """
     if leader and grace_s > 0 and _signal(leader, signal.SIGTERM):
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await ended(leader)
     elif leader:
-        _signal(leader, signal.SIGKILL)  # before anything is awaited: we may be cancelled once more
+        _signal(leader, signal.SIGKILL)  # before the first await, which may be cancelled
     loop = asyncio.get_running_loop()
     until = loop.time() + _KILLED_WITHIN_S
     while left := await asyncio.to_thread(members):
@@ -106,7 +106,7 @@ async def end(leader: Process | None, members: Callable[[], list[Process]], grac
         if loop.time() > until:
             pids = ", ".join(str(one.pid) for one in left)
             raise ActError(
-                f"still there {_KILLED_WITHIN_S:g} s after SIGKILL: process {pids}; look at the driver"
+                f"process {pids} still runs {_KILLED_WITHIN_S:g} s after SIGKILL: look at the driver"
             )
         await asyncio.sleep(_POLL_S)
     if leader:
@@ -114,14 +114,14 @@ async def end(leader: Process | None, members: Callable[[], list[Process]], grac
 
 
 async def ended(known: Process, every_s: float = _POLL_S) -> None:
-    """Returns when the process has ended."""
+    """Return when the process has ended."""
     while runs(known):
         exit_code(known)
         await asyncio.sleep(every_s)
 
 
 def _signal(one: Process, number: signal.Signals) -> bool:
-    """Whether it was there to hear it."""
+    """Return whether the signal was delivered."""
     if not runs(one):
         return False
     try:

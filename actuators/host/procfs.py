@@ -1,4 +1,4 @@
-"""Read Linux's table of processes: who runs, since when, with which words and marks, who listens where."""
+"""Read /proc: processes, their command lines and environments, and the owners of listening ports."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _LISTEN = "0A"  # state in /proc/net/tcp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One incarnation: `started` (clock ticks since boot) tells it from a later one with the same number."""
+    """One process. `started` (clock ticks since boot) tells it from a later one with the same pid."""
 
     pid: int
     started: int
@@ -21,7 +21,7 @@ class Process:
 
 
 def process(pid: int) -> Process | None:
-    """None: there is none of this number."""
+    """Return the process of this pid; None: there is none."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -38,31 +38,31 @@ def process(pid: int) -> Process | None:
 
 
 def processes() -> Iterator[Process]:
-    """All that run. Zombies do not: nothing of them is left but their exit code."""
+    """Yield all running processes, without zombies."""
     for entry in _PROC.iterdir():
         if entry.name.isdecimal() and (found := process(int(entry.name))) and not found.zombie:
             yield found
 
 
 def runs(known: Process) -> bool:
-    """Whether this very process runs still."""
+    """Return whether this process still runs, not another one of the same pid."""
     now = process(known.pid)
     return now is not None and not now.zombie and now.started == known.started
 
 
 def words(pid: int) -> list[str]:
-    """Its command line; empty when it is gone or not ours to see."""
+    """Return the command line; empty if the process is gone or not readable."""
     return _strings(pid, "cmdline")
 
 
 def environment(pid: int) -> dict[str, str]:
-    """What it was started with; empty when it is gone or not ours to see."""
+    """Return the initial environment; empty if the process is gone or not readable."""
     pairs = (text.partition("=") for text in _strings(pid, "environ"))
     return {name: value for name, equals, value in pairs if equals}
 
 
 def directory(pid: int) -> str:
-    """Where it works; empty when it is gone or not ours to see."""
+    """Return the working directory; empty if the process is gone or not readable."""
     try:
         return str((_PROC / str(pid) / "cwd").readlink())
     except OSError:
@@ -70,7 +70,7 @@ def directory(pid: int) -> str:
 
 
 def listener(port: int) -> Process | None:
-    """The process that listens on this TCP port, the oldest where several share it."""
+    """Return the process that listens on this TCP port; the oldest if several share it."""
     sockets = {f"socket:[{inode}]" for inode, _ in _listening(port)}
     if not sockets:
         return None
@@ -79,12 +79,12 @@ def listener(port: int) -> Process | None:
 
 
 def listening_user(port: int) -> int | None:
-    """Who owns a socket that listens on this TCP port, its process seen or not; None: nobody listens."""
+    """Return the user id that listens on this TCP port, even if its process is not visible; None: none."""
     return next((user for _, user in _listening(port)), None)
 
 
 def with_descendants(roots: Iterable[Process]) -> list[Process]:
-    """These processes, their children, the children of those."""
+    """Return these processes and all their descendants."""
     children: dict[int, list[Process]] = {}
     for one in processes():
         children.setdefault(one.parent, []).append(one)
@@ -108,11 +108,11 @@ def _strings(pid: int, name: str) -> list[str]:
 
 
 def _listening(port: int) -> Iterator[tuple[str, int]]:
-    """Inode and user of each such socket."""
+    """Yield inode and user of each listening socket."""
     for table in ("tcp", "tcp6"):
         try:
             lines = (_PROC / "net" / table).read_text(encoding="ascii").splitlines()[1:]
-        except OSError:  # no IPv6 here
+        except OSError:  # no IPv6
             continue
         for line in lines:
             fields = line.split()
@@ -123,7 +123,7 @@ def _listening(port: int) -> Iterator[tuple[str, int]]:
 def _holds(pid: int, sockets: set[str]) -> bool:
     try:
         return any(_target(link) in sockets for link in (_PROC / str(pid) / "fd").iterdir())
-    except OSError:  # gone, or somebody else's
+    except OSError:  # gone, or of another user
         return False
 
 

@@ -1,4 +1,4 @@
-"""Where a server is reached from this host: as a URL says, or the words it was started with."""
+"""The address of a server on this host, from a URL or from its command line."""
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ _REACHED_HERE = frozenset({"", "0.0.0.0", "::", "localhost"})  # noqa: S104 - re
 
 
 def address_of(url: str) -> str:
-    """Host and port of `http://127.0.0.1:8000`. Raises ValueError."""
+    """Return host and port of `http://127.0.0.1:8000`. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname or not parts.port or parts.path.strip("/"):
         raise ValueError(f"serving must look like http://127.0.0.1:8000, not {url!r}")
@@ -19,7 +19,7 @@ def address_of(url: str) -> str:
 
 
 def listens(argv: Sequence[str]) -> str:
-    """Where this command line can be reached from here; empty when it cannot be read."""
+    """Return the address of a server with this command line; empty if it cannot be read."""
     try:
         host, port = parse_address(argv)
     except FlagError:
@@ -28,7 +28,7 @@ def listens(argv: Sequence[str]) -> str:
 
 
 def port_of(address: str) -> int:
-    """0 when there is no address."""
+    """Return 0 if there is no address."""
     return int(address.rpartition(":")[2] or 0)
 
 

@@ -1,4 +1,4 @@
-"""The server that somebody else started and we adopt: is it there, what is it, and may we end it."""
+"""The adopted server, started by a third party: find it, describe it, end it."""
 
 import asyncio
 import os
@@ -18,38 +18,38 @@ from vllm_facts.flags import parse_setting
 from vllm_facts.values import Setting
 
 _OK = 200
-_BROKEN = 500  # from here on it is a server's trouble; below, this is no server that knows /health
+_BROKEN = 500  # from here on a fault of the server; below, no server with /health
 _TO_DO = "run trimtab as the user of that server, or start it as trimtab's user"
 
 
 def listener(address: str) -> Process | None:
-    """Who listens there, unless it is a server of ours."""
+    """Return the process that listens there, unless it is a server of ours."""
     found = procfs.listener(port_of(address))
     return None if found and ownership_env.is_marked(found) else found
 
 
-async def found(address: str, site: Site, command: Sequence[str], timeout_s: float) -> Sequence[Server]:
-    """The server there, or none. `command` says its setting where its own words cannot be seen.
+async def find(address: str, site: Site, command: Sequence[str], timeout_s: float) -> Sequence[Server]:
+    """Return the server there, or none. `command` gives its setting if its command line is not readable.
 
-    A busy server may take longer than the probe waits: as long as it listens, it is there.
+    A busy server may take longer than the probe waits: it counts as running while it listens.
     """
     health = await OpenAiProbe(address=address).health(timeout_s)
     if health.status is None or health.status >= _BROKEN:
-        if not await asyncio.to_thread(_still_there, address, site):
+        if not await asyncio.to_thread(_still_listens, address, site):
             return ()
     elif health.status != _OK:
         return ()
     return await asyncio.to_thread(_described, address, site, command)
 
 
-def unendable(address: str) -> str:
-    """Why it could never be retired; empty when it could, or nobody listens there."""
+def obstacle_to_ending(address: str) -> str:
+    """Return why it can never be retired; empty: it can, or no process listens there."""
     user = procfs.listening_user(port_of(address))
     if user is None:
         return ""
     one = procfs.listener(port_of(address))
     if one is None:
-        whose = f"belongs to user {user}" if user != os.geteuid() else "is hidden from this one"
+        whose = f"belongs to user {user}" if user != os.geteuid() else "is hidden from this user"
         return f"its process cannot be seen ({whose}), so trimtab could never retire it: {_TO_DO}"
     if not may_signal(one):
         return f"process {one.pid} belongs to another user, so trimtab could never retire it: {_TO_DO}"
@@ -57,7 +57,7 @@ def unendable(address: str) -> str:
 
 
 def may_signal(one: Process) -> bool:
-    """Also when it has ended: nothing is left then that could be refused."""
+    """Return True for an ended process, too."""
     try:
         os.kill(one.pid, 0)
     except PermissionError:
@@ -68,7 +68,7 @@ def may_signal(one: Process) -> bool:
 
 
 async def retire(server: Server, stop_s: float) -> None:
-    """End it with all that it started; returns when it is gone. Raises ActError when we cannot."""
+    """End it with its descendants; return when it is gone. Raises ActError without permission."""
     leader = await asyncio.to_thread(listener, server.address)
     if leader:
         await end(leader, await asyncio.to_thread(group_of, leader), stop_s)
@@ -85,8 +85,8 @@ async def _serves(address: str) -> bool:
     return (await OpenAiProbe(address=address).health()).status == _OK
 
 
-def _still_there(address: str, site: Site) -> bool:
-    """Somebody listens who is not just a child that outlived the server and holds its socket."""
+def _still_listens(address: str, site: Site) -> bool:
+    """Whether the listener is the server itself, not a child that outlived it and holds its socket."""
     if procfs.listening_user(port_of(address)) is None:
         return False
     known, one = server_origin.remembered(site.state_dir), listener(address)
@@ -99,7 +99,7 @@ def _described(address: str, site: Site, command: Sequence[str]) -> Sequence[Ser
         return ()
     origin = server_origin.adopted(one) if one else None
     if origin:
-        server_origin.remember(site.state_dir, origin)  # it may be gone when it is needed
+        server_origin.remember(site.state_dir, origin)  # the server may be gone when it is needed
     setting = _setting(origin.argv if origin else ()) or _setting(command)
     return (Server(name=f"{site.target}-r0", setting=setting, address=address, ours=False),)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from actuators.process.plugin import ProcessOptions
 
 _POLL_S = 0.25
-_NOT_SPOKEN = ("uds", "ssl_certfile", "ssl_keyfile")  # flags of servers that speak no plain HTTP on a port
+_UNSUPPORTED = ("uds", "ssl_certfile", "ssl_keyfile")  # flags of servers that speak no plain HTTP on a port
 
 
 class ProcessEngine(VllmEngine):
@@ -50,7 +50,7 @@ class ProcessEngine(VllmEngine):
         if not await self.observe():
             why = (await OpenAiProbe(address=address).health()).why or "is no server to adopt"
             found.append(f"serving = {self._options.serving!r}: {why}; start it, or correct the URL")
-        elif why := await asyncio.to_thread(adopted.unendable, address):
+        elif why := await asyncio.to_thread(adopted.obstacle_to_ending, address):
             found.append(f"serving = {self._options.serving!r}: {why}")
         return found
 
@@ -64,28 +64,28 @@ class ProcessEngine(VllmEngine):
             return ours
         address = address_of(self._options.serving)
         timeout_s = self._options.health_timeout_s
-        return [*ours, *await adopted.found(address, self._site, self._options.command, timeout_s)]
+        return [*ours, *await adopted.find(address, self._site, self._options.command, timeout_s)]
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        """A command line that cannot be written is a problem; room is not looked at: there must be some."""
+        """Check only that the command line can be written; capacity is not checked."""
         if wanted not in {"auto", "surge"}:
             why = f'strategy = "{wanted}" needs containers: [targets.engine] kind = "docker"'
-            return PreflightResult(problem=f'{why}; here write "surge"')
+            return PreflightResult(problem=f'{why}; write "surge" here')
         try:
             (await asyncio.to_thread(self._origin)).command(setting, self._options.ports[0])
         except FlagError as error:
             return PreflightResult(problem=str(error), lasting=True)
-        return PreflightResult(strategy="surge", why=f"{servers[0].name} stays beside it")
+        return PreflightResult(strategy="surge", why=f"{servers[0].name} runs meanwhile")
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
-        """One launch of a name at a time: the next one finds what the first has started."""
+        """A second launch of the same server finds the one that the first has started."""
         async with self._lock(server.name):
-            return await self._launched(server, deadline_s)
+            return await self._launch(server, deadline_s)
 
-    async def _launched(self, server: Server, deadline_s: float) -> Server:
-        one = (await self._unfenced()).get(server.name)
+    async def _launch(self, server: Server, deadline_s: float) -> Server:
+        one = (await self._find_fenced()).get(server.name)
         if one is not None:
             ownership_env.claim(self._site, server.name)
         try:
@@ -115,7 +115,7 @@ class ProcessEngine(VllmEngine):
             raise ActError(f"the log of {server.name} cannot be read: {error.strerror}") from error
 
     async def retire(self, server: Server) -> None:
-        running = await self._unfenced()
+        running = await self._find_fenced()
         if server.ours:
             await self._end(server.name, running.get(server.name), self._options.stop_s)
             return
@@ -123,27 +123,27 @@ class ProcessEngine(VllmEngine):
             await adopted.retire(server, self._options.stop_s)
 
     async def stop(self, server: Server) -> None:
-        raise ActError(f"{server.name} is a process: what is ended cannot be started again as it was")
+        raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        def tell(why: str, *, gone: bool) -> None:
+        def report(why: str, *, gone: bool) -> None:
             log = self._tail(server)
             emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log))
 
         known = await asyncio.to_thread(self._process_of, server)
-        why = "is not there any more"
+        why = "has no process any more"
         if known or not server.ours:
             why = await until_gone(
                 OpenAiProbe(address=server.address),
                 known,
-                lambda silent: tell(f"{server.name} {silent}", gone=False),
+                lambda why: report(f"{server.name} {why}", gone=False),
                 every_s=self._options.health_every_s,
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
             )
-        tell(self._with_cause(server, why), gone=True)
+        report(self._with_cause(server, why), gone=True)
 
-    # What it is started from.
+    # The origin of new servers.
 
     def _origin(self) -> Origin:
         if self._options.command:
@@ -173,19 +173,19 @@ class ProcessEngine(VllmEngine):
         except ActError as error:
             return [error.why]
         found = [
-            f"command: --{knob}: only plain HTTP on a port is spoken"
-            for knob in _NOT_SPOKEN
+            f"command: --{knob}: only plain HTTP on a port is supported"
+            for knob in _UNSUPPORTED
             if knob in setting
         ]
         if not Path(origin.cwd).is_dir():
             found.append(f"cwd: there is no folder {origin.cwd!r}")
         elif not origin.program():
-            found.append(f"command: {origin.argv[0]!r} is not there or not executable: write its full path")
+            found.append(f"command: {origin.argv[0]!r} is missing or not executable: write its full path")
         return found
 
     # Starting and ending.
 
-    async def _unfenced(self) -> Mapping[str, MarkedProcess]:
+    async def _find_fenced(self) -> Mapping[str, MarkedProcess]:
         site = self._site
         running = await asyncio.to_thread(ownership_env.marked, site)
         newest = ownership_env.newest_epoch(site, running)
@@ -196,11 +196,11 @@ class ProcessEngine(VllmEngine):
         return running
 
     def _start(self, server: Server) -> MarkedProcess:
-        """Nothing awaits between choosing a port and starting: no other launch here can choose the same."""
+        """No await between the choice of a port and the start: no other launch can choose the same one."""
         site = self._site
         if "/" in server.name:
             raise ActError(f"{server.name!r} cannot be the name of a server")
-        ownership_env.make_room(site)
+        ownership_env.prepare_folder(site)
         origin = self._origin()
         port = self._free_port()
         argv = tuple(origin.command(server.setting, port))
@@ -223,7 +223,7 @@ class ProcessEngine(VllmEngine):
         first, last = self._options.ports
         taken = {port_of(listens(procfs.words(one.pid))) for one, _ in ownership_env.any_marked()}
         free = [port for port in range(first, last + 1) if port not in taken]
-        for again in (False, True):  # rather one that no old connection lingers on
+        for again in (False, True):  # preferably one without old connections
             for port in free:
                 with socket.socket() as probe, suppress(OSError):
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, again)
@@ -244,7 +244,7 @@ class ProcessEngine(VllmEngine):
             await asyncio.sleep(min(_POLL_S, self._options.health_every_s))
 
     def _process_of(self, server: Server) -> Process | None:
-        """None when it is gone, or not ours to see."""
+        """Return None if it is gone or not visible."""
         if not server.ours:
             return adopted.listener(server.address)
         one = ownership_env.marked(self._site).get(server.name)
@@ -256,7 +256,7 @@ class ProcessEngine(VllmEngine):
         ownership_env.drop_note(site, name)
 
     async def _undo(self, name: str, one: MarkedProcess | None) -> None:
-        """Nothing is left of a launch, unless a newer daemon has found the server and goes on with it."""
+        """End a failed launch, unless a newer daemon has taken the server over."""
         note = ownership_env.read_note(self._site, name)
         if note is None or note.epoch <= self._site.epoch:
             await self._end(name, one, 0)

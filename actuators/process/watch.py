@@ -1,4 +1,4 @@
-"""Watch a server until it is gone, and tell on the way whenever it falls silent."""
+"""Watch a server until it is gone, and report when it stops answering."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,26 +7,26 @@ from actuators.host.process_group import ended, exit_code, how_it_ended
 from actuators.host.procfs import Process, runs
 from actuators.vllm.probe import OpenAiProbe
 
-_LOOK_S = 0.25  # how often the table of processes is asked; cheap, and far below any health interval
-_REFUSALS = 3  # in a row, before a server whose process cannot be seen is taken for gone
+_LOOK_S = 0.25  # between two reads of /proc
+_REFUSALS = 3  # in a row: a server without a visible process counts as gone
 
 
 async def until_gone(
     probe: OpenAiProbe,
     known: Process | None,
-    silent: Callable[[str], None],
+    on_silence: Callable[[str], None],
     *,
     every_s: float,
     timeout_s: float,
     misses: int,
 ) -> str:
-    """Returns how it went. `silent` is told, once each time, that so many probes in a row were missed.
+    """Return how it ended. `on_silence` is called each time that `misses` probes in a row have failed.
 
-    A process that runs is not gone, whatever it answers: it may be busy, or stopped by a debugger. `known`
-    is None where the process cannot be seen: gone is then who refuses connections, not who lets them wait.
+    A running process is not gone, whatever it answers: it may be busy, or stopped by a debugger. `known` is
+    None if the process is not visible: the server is gone when its port refuses connections.
     """
     asking = asyncio.create_task(
-        _ask(probe, known, silent, every_s=every_s, timeout_s=timeout_s, misses=misses)
+        _ask(probe, known, on_silence, every_s=every_s, timeout_s=timeout_s, misses=misses)
     )
     ending = [asyncio.create_task(ended(known, _LOOK_S))] if known else []
     try:
@@ -43,13 +43,13 @@ async def until_gone(
 async def _ask(
     probe: OpenAiProbe,
     known: Process | None,
-    silent: Callable[[str], None],
+    on_silence: Callable[[str], None],
     *,
     every_s: float,
     timeout_s: float,
     misses: int,
 ) -> str:
-    """Returns only for a server whose process is not known, when its port is closed."""
+    """Return only for a server without a visible process, when its port refuses connections."""
     missed = refused = 0
     while True:
         health = await probe.health(timeout_s)
@@ -58,5 +58,5 @@ async def _ask(
         if known is None and refused >= min(_REFUSALS, misses):
             return f"is gone: its port refused {refused} connections in a row"
         if missed == misses and (known is None or runs(known)):
-            silent(f"is silent: {health.why}, {missed} times in a row")
+            on_silence(f"failed its health check {missed} times in a row: {health.why}")
         await asyncio.sleep(every_s)

@@ -1,4 +1,4 @@
-"""What a server answers to golden prompts: the same requests each time, so that only the server differs."""
+"""Ask a server the golden prompts: always the same requests, so that only the server differs."""
 
 import asyncio
 import secrets
@@ -10,9 +10,9 @@ import aiohttp
 from agent.domain.answers import GoldenAnswer
 from agent.io.bounded import parse_json, read_body
 
-TOKENS = 48  # asked of each answer
-BEYOND = 1e6  # no log-probability is; vLLM says -9999 for what is impossible
-MOST_TOKENS = 1_000_000  # that a server may say it gave
+TOKENS = 48  # requested for each answer
+BEYOND = 1e6  # out of range for a log-probability; vLLM writes -9999 for impossible tokens
+MOST_TOKENS = 1_000_000  # limit for a reported count
 BUSY = frozenset({429, 503})  # a queue limit of the server's own
 _AT_ONCE = 8
 _RETRY_S = 0.2
@@ -24,9 +24,9 @@ Json = dict[str, Any]
 async def answers(
     session: aiohttp.ClientSession, model: str, prompts: Sequence[str]
 ) -> tuple[GoldenAnswer, ...]:
-    """In the order of the prompts; one that fails is an Answer that says so."""
+    """Return the answers in the order of the prompts; a failed one has finish_reason "failed"."""
     gate = asyncio.Semaphore(_AT_ONCE)
-    salt = secrets.token_hex(8)  # nothing of an earlier round lies in a prefix cache
+    salt = secrets.token_hex(8)  # no hits in the prefix cache of an earlier round
 
     async def one(prompt: str) -> GoldenAnswer:
         async with gate:
@@ -38,7 +38,7 @@ async def answers(
 
 
 async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> GoldenAnswer:
-    """With log-probabilities, and uncached, where the server allows it."""
+    """With log-probabilities, and uncached, if the server accepts that."""
     plain = {**asked, "max_tokens": TOKENS, "temperature": 0, "seed": 0}
     body = {**plain, "logprobs": 0, "cache_salt": salt}
     while True:
@@ -59,8 +59,8 @@ async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> Gol
 FAILED = GoldenAnswer(finish_reason="failed")
 
 
-def read(body: Any) -> GoldenAnswer:  # noqa: ANN401 - whatever JSON came
-    """The answer in the body of a completion; FAILED where there is none."""
+def read(body: Any) -> GoldenAnswer:  # noqa: ANN401 - any JSON
+    """Return the answer in the body of a completion; FAILED if there is none."""
     try:
         choice = body["choices"][0]
         text, usage = str(choice["text"]), body.get("usage") or {}
@@ -80,7 +80,7 @@ def read(body: Any) -> GoldenAnswer:  # noqa: ANN401 - whatever JSON came
 
 
 def _tokens(found: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:  # noqa: ANN401 - as above
-    """Nothing unless each token has its log-probability."""
+    """Return tokens and log-probabilities; empty unless each token has one."""
     tokens, logprobs = (found or {}).get("tokens") or (), (found or {}).get("token_logprobs") or ()
     if len(tokens) != len(logprobs) or not all(map(_finite, logprobs)):
         return (), ()
@@ -88,5 +88,5 @@ def _tokens(found: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:  # noqa: A
 
 
 def _finite(one: object) -> bool:
-    """JSON has integers that no float can hold, and NaN."""
+    """JSON may hold NaN, and integers too large for a float."""
     return isinstance(one, int | float) and abs(one) < BEYOND

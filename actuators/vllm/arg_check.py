@@ -1,4 +1,4 @@
-"""Asks the vLLM of an image what it makes of command lines; no weights are read, nothing is served.
+"""Checks command lines with the vLLM of an image; no weights are read, no port is opened.
 
 Its text is run by that image's own python (`python -c TEXT JSON`), so it imports nothing of this project and
 keeps to old Python. Given a JSON list of lists of flags, it prints, after whatever vLLM prints, one line:
@@ -86,7 +86,7 @@ def configured(options: Any) -> Any:  # noqa: ANN401
 
 
 def first_of(modules: Any, name: str) -> Any:  # noqa: ANN401
-    """What one of these modules calls so: it moves from version to version."""
+    """Return the attribute from the first module that has it: it moves from version to version."""
     for module in modules:
         try:
             return getattr(importlib.import_module(module), name)
@@ -112,7 +112,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401
 
 
 def hash_of(config: Any) -> str:  # noqa: ANN401
-    """Of all that the compiled graphs depend on; empty where this vLLM does not tell."""
+    """Return the hash of all that the compiled graphs depend on; empty: this vLLM has none."""
     with contextlib.suppress(Exception):
         return str(config.compute_hash())
     return ""
@@ -135,7 +135,7 @@ def kind_of(error: Exception) -> str:
 
 
 def words_of(error: Any) -> str:  # noqa: ANN401
-    """Without the whole configuration that pydantic repeats."""
+    """Return the error without the configuration that pydantic repeats."""
     with contextlib.suppress(Exception):
         return "; ".join(one_of(each) for each in error.errors())
     return type(error).__name__ + ": " + " ".join(str(error).split())

@@ -1,6 +1,6 @@
-"""What the vLLM of a container's own image makes of a candidate command, asked in a container of its own.
+"""Check a candidate command with the vLLM of the image itself, in a short-lived container.
 
-That one sees the same mounts, read-only, and the same GPUs, of which vLLM only reads the names; it has no
+The container has the same mounts, read-only, and the same GPUs, of which vLLM only reads the names. It has no
 network, no port and little of the host. It ends within minutes and is removed.
 """
 
@@ -21,8 +21,8 @@ from vllm_facts.masking import mask
 
 Json = dict[str, Any]
 
-CHECK = "trimtab.check"  # the label of these containers: they are no servers
-_DEADLINE_S = 600.0  # a check takes half a minute of CPU, beside a server that is busy
+CHECK = "trimtab.check"  # the label of these containers, which are no servers
+_DEADLINE_S = 600.0  # a check takes half a minute of CPU, shared with busy servers
 _GIB = 1024**3
 _PYTHONS = ("python3", "python")
 _MODULES = frozenset({"vllm", "vllm.entrypoints.cli.main"})
@@ -39,7 +39,7 @@ _OFFLINE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunOutput:
-    """What vLLM says of one command. `kind` of an error: "usage", "value", "other"."""
+    """The verdict of vLLM on one command. `kind` of an error: "usage", "value", "other"."""
 
     ok: bool
     kind: str = ""
@@ -53,23 +53,23 @@ class DryRunOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunResult:
-    """`why`: nothing is known, and why. Else one answer for each command."""
+    """One answer for each command; or `why` there is none."""
 
     answers: tuple[DryRunOutput, ...] = ()
     version: str = ""
-    cache: str = ""  # folder in the container that holds what was compiled
+    cache: str = ""  # folder in the container with the compiled graphs
     why: str = ""
 
 
 async def dry_run(
     client: DockerClient, site: Site, blue: ContainerSpec, commands: Sequence[Sequence[str]]
 ) -> DryRunResult:
-    """Asks about these whole commands (program and flags). Raises ActError when that cannot be done."""
+    """Check these full commands (program and flags). Raises ActError if the container cannot be run."""
     name = container_name(site, "check")
     labels = {TARGET: site.target, CHECK: site_digest(site)}  # not STATE_DIR: those are servers
     pythons = pythons_of(commands[0])
     for python in pythons:
-        await client.remove(name, volumes=True)  # of a daemon that was killed over it
+        await client.remove(name, volumes=True)  # left by a daemon that was killed
         try:
             body = create_body(blue, python, [flags_of(words) for words in commands], labels)
             code, output = await client.run_once(body, name, _DEADLINE_S)
@@ -78,18 +78,18 @@ async def dry_run(
                 continue
             raise
         return read(code, output)
-    return DryRunResult(why=f"its image has none of {', '.join(pythons)} to ask vLLM with")
+    return DryRunResult(why=f"its image has none of {', '.join(pythons)} to run vLLM with")
 
 
 async def remove_leftovers(client: DockerClient, site: Site) -> None:
-    """Remove what a daemon that was killed has left of a dry run. Raises ActError."""
+    """Remove the container of a dry run that a killed daemon left. Raises ActError."""
     await client.remove(container_name(site, "check"), volumes=True)
 
 
 def create_body(
     blue: ContainerSpec, python: str, lines: Sequence[Sequence[str]], labels: Mapping[str, str]
 ) -> Json:
-    """The create body: the image, environment, user, mounts and devices of `blue`, and nothing else of it."""
+    """Return the create body: only image, environment, user, mounts and devices are those of `blue`."""
     config, host = blue.document["Config"], blue.document["HostConfig"]
     kept = [*_KEPT, *(_KEPT_FOR_GPUS if blue.gpus.any else ())]
     return {
@@ -108,17 +108,17 @@ def create_body(
             "NetworkMode": "none",
             "Memory": 4 * _GIB,
             "MemorySwap": 4 * _GIB,
-            "CpuShares": 256,  # a quarter of what the servers get, when they need it
-            "OomScoreAdj": 1000,  # before any server
+            "CpuShares": 256,  # a quarter of the share of a server
+            "OomScoreAdj": 1000,  # killed before any server
             "PidsLimit": 4096,
             "RestartPolicy": {"Name": "no"},
-            "LogConfig": {"Type": "json-file", "Config": {}},  # whatever the servers' is: it must be read
+            "LogConfig": {"Type": "json-file", "Config": {}},  # the output must be readable
         },
     }
 
 
 def mounts_of(blue: ContainerSpec) -> list[Json]:
-    """All that it has mounted, read-only; without sockets, which are doors to other things."""
+    """Return all its mounts, read-only, without sockets: a socket gives access to a service."""
     found = []
     for mount in blue.mounts:
         source = mount.name if mount.type == "volume" else mount.source
@@ -130,12 +130,12 @@ def mounts_of(blue: ContainerSpec) -> list[Json]:
 
 
 def script() -> str:
-    """Of the script that is run in the image."""
+    """Return the source of the script that runs in the image."""
     return Path(arg_check.__file__).read_text(encoding="utf-8")
 
 
 def pythons_of(command: Sequence[str]) -> tuple[str, ...]:
-    """Which programs of the image may be its vLLM's python, the likeliest first."""
+    """Return the programs of the image that may be the Python of its vLLM, the likeliest first."""
     likely = []
     for word in command:
         program, folder = PurePosixPath(word).name, str(PurePosixPath(word).parent)
@@ -149,7 +149,7 @@ def pythons_of(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def flags_of(command: Sequence[str]) -> list[str]:
-    """What stands after the program: `vllm serve`, `python -m MODULE`, `python FILE`, or a script's name."""
+    """Return the words after the program: `vllm serve`, `python -m MODULE`, `python FILE`, or a script."""
     for at, word in enumerate(command):
         program = PurePosixPath(word).name
         if program == "vllm":
@@ -175,7 +175,7 @@ def _without_serve(words: Sequence[str]) -> list[str]:
 
 
 def read(code: int, output: str) -> DryRunResult:
-    """What the script printed, among all that vLLM prints."""
+    """Find the result of the script in its output, which vLLM writes to, too."""
     lines = [line for line in output.splitlines() if line.strip()]
     for line in reversed(lines):
         if line.startswith(arg_check.MARK):
@@ -185,9 +185,9 @@ def read(code: int, output: str) -> DryRunResult:
     return DryRunResult(why=f"vLLM's own check ended with code {code} and no answer{last}")
 
 
-def _checked(said: Json) -> DryRunResult:
-    if said["vllm"] is None:
-        return DryRunResult(why="its image has no vLLM that could be asked")
+def _checked(found: Json) -> DryRunResult:
+    if found["vllm"] is None:
+        return DryRunResult(why="its image has no vLLM to check with")
     answers = tuple(
         DryRunOutput(
             ok=bool(one["ok"]),
@@ -197,6 +197,6 @@ def _checked(said: Json) -> DryRunResult:
             hash=str(one.get("hash", "")),
             compiles=bool(one.get("compiles", True)),
         )
-        for one in said["answers"]
+        for one in found["answers"]
     )
-    return DryRunResult(answers=answers, version=str(said["vllm"]), cache=str(said["cache"]))
+    return DryRunResult(answers=answers, version=str(found["vllm"]), cache=str(found["cache"]))

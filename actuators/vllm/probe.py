@@ -1,4 +1,4 @@
-"""Ask a vLLM server over HTTP: does it answer, how busy is it; and send it its first requests."""
+"""Query a vLLM server over HTTP: health, load, model; warm-up and golden prompts."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ _IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What /health answered: `why` it is not healthy, empty when it is; `refused`: nobody listens there."""
+    """The answer of /health. `why` it is not healthy, empty if it is; `refused`: no process listens."""
 
     why: str = ""
     status: int | None = None  # None: no answer
@@ -29,7 +29,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiProbe:
-    """`address`: "127.0.0.1:8000". `api_key` is what `/v1` asks for, where it asks."""
+    """`address`: "127.0.0.1:8000". `api_key`: the key for `/v1`; empty if it needs none."""
 
     address: str
     api_key: str = field(default="", repr=False)
@@ -46,10 +46,10 @@ class OpenAiProbe:
             return Health(why=f"/health does not answer within {timeout_s:g} s")
         except (aiohttp.ClientError, ValueError) as error:
             refused = isinstance(error, aiohttp.ClientConnectorError) and error.errno == errno.ECONNREFUSED
-            return Health(why=f"/health cannot be asked: {error}", refused=refused)
+            return Health(why=f"/health is not reachable: {error}", refused=refused)
 
     async def busy(self, timeout_s: float = 5.0) -> int | None:
-        """Requests running and waiting, over all its engines. None: no answer, or it does not count them."""
+        """Return the requests running and waiting, over all its engines. None: no answer, or no counts."""
         try:
             async with (
                 self._session(timeout_s) as session,
@@ -90,7 +90,7 @@ class OpenAiProbe:
             )
 
     async def answers(self, prompts: Sequence[str], deadline_s: float) -> tuple[GoldenAnswer, ...]:
-        """What it says to golden prompts. Raises ActError when it names no model, or the deadline passes."""
+        """Ask golden prompts. Raises ActError if it names no model, or the deadline passes."""
         try:
             async with asyncio.timeout(deadline_s), self._session(None) as session:
                 model, _ = await self._model(session)
@@ -100,7 +100,7 @@ class OpenAiProbe:
             raise ActError(late) from error
 
     async def _model(self, session: aiohttp.ClientSession) -> tuple[str, int]:
-        """What it calls itself, and its context length in tokens."""
+        """Return the name of the model, and its context length in tokens."""
         try:
             async with session.get("/v1/models", allow_redirects=False) as answer:
                 answer.raise_for_status()
@@ -118,7 +118,7 @@ class OpenAiProbe:
 
     @asynccontextmanager
     async def _session(self, timeout_s: float | None) -> AsyncIterator[aiohttp.ClientSession]:
-        """A new one each time: an old connection would not tell whether the server still takes new ones."""
+        """A new one each time: an old connection does not show whether the server accepts new ones."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=5.0)
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         async with aiohttp.ClientSession(

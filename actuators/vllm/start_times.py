@@ -1,4 +1,4 @@
-"""How long starts of a target's servers took: what the next one may take, and when it has failed."""
+"""The durations of past starts of a target: the expected duration and the deadline of the next one."""
 
 import hashlib
 import json
@@ -14,19 +14,19 @@ from vllm_facts.values import Setting
 StartKind = Literal["warm", "cold", "unknown", "stop"]
 
 _STARTS: tuple[StartKind, ...] = ("warm", "cold", "unknown")
-_KEPT = 5  # of each kind: last month's disk must not outvote today's
+_KEPT = 5  # of each kind: old measurements must not outweigh recent ones
 _MOST_KEYS = 50
 _SLOWEST_TIMES = 3.0
 _SHORTEST_DEADLINE_S = 60.0
-_LONGEST_S = 7 * 24 * 3600.0  # no start takes a week
+_LONGEST_S = 7 * 24 * 3600.0  # longer values are errors
 _NAME = "start_times.json"
 
 
 @dataclass(frozen=True, slots=True)
 class StartTimes:
-    """A file in the target's state folder. It is only a memory: what cannot be read of it is not known.
+    """A file in the state directory of the target. Content that cannot be read is ignored.
 
-    A key names what starts alike: image and model.
+    A key names image and model: such starts take about as long.
     """
 
     path: Path
@@ -36,15 +36,15 @@ class StartTimes:
         return cls(state_dir / _NAME)
 
     def record(self, key: str, seconds: float, warm: bool | None) -> None:
-        """A start was healthy after so long. `warm`: its compiled graphs were found in the cache."""
+        """Record the seconds until a start was healthy. `warm`: its compiled graphs were in the cache."""
         self._add(key, _kinds(warm)[-1], seconds)
 
     def record_stop(self, key: str, seconds: float) -> None:
-        """Ending a server, until the memory it held was free, took so long."""
+        """Record the seconds until a server had ended and its memory was free."""
         self._add(key, "stop", seconds)
 
     def expected(self, key: str, warm: bool | None) -> float | None:
-        """Median of the last five starts of this kind; of all kinds when `warm` is None."""
+        """Return the median of the last five starts of this kind; of all kinds if `warm` is None."""
         known = self._of(key, *_kinds(warm))
         return float(median(known)) if known else None
 
@@ -53,21 +53,21 @@ class StartTimes:
         return float(median(known)) if known else None
 
     def learned(self, key: str, warm: bool | None) -> float | None:
-        """The deadline in seconds that earlier starts of this kind teach; None where there were none."""
+        """Return the deadline in seconds from past starts of this kind; None: there were none."""
         known = self._of(key, *_kinds(warm))
         return max(_SHORTEST_DEADLINE_S, _SLOWEST_TIMES * max(known)) if known else None
 
     def deadline(self, key: str, default_s: float, warm: bool | None = None) -> float:
-        """When a start has failed. One of a kind that was never seen gets `default_s` or more."""
+        """Return the seconds after which a start has failed; `default_s` or more for an unknown kind."""
         learned = self.learned(key, warm)
         return max(default_s, self.learned(key, None) or 0.0) if learned is None else learned
 
     def foresee(self, key: str, setting: Setting, warm: bool | None) -> None:
-        """Keep what was said of the start of this setting, for `foreseen` to tell when it has started."""
-        told = self._read("foreseen")
-        of_key = {name: one for name, one in told.pop(key, {}).items() if name != _name(setting)}
-        told[key] = _last(of_key | {_name(setting): warm})
-        self._write("foreseen", told)
+        """Keep the prediction for the start of this setting, for `foreseen` when it has started."""
+        predicted = self._read("foreseen")
+        of_key = {name: one for name, one in predicted.pop(key, {}).items() if name != _name(setting)}
+        predicted[key] = _last(of_key | {_name(setting): warm})
+        self._write("foreseen", predicted)
 
     def foreseen(self, key: str, setting: Setting) -> bool | None:
         warm = self._read("foreseen").get(key, {}).get(_name(setting))
@@ -97,7 +97,7 @@ class StartTimes:
         return {}
 
     def _write(self, part: str, tables: dict[str, Any]) -> None:
-        """Never raises: a memory that cannot be kept must not fail the start that it is about."""
+        """Never raises: a failed write must not fail the start."""
         fresh = self.path.with_suffix(".new")
         with suppress(OSError):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

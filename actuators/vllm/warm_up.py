@@ -1,4 +1,4 @@
-"""A server's first requests: of several lengths, and all over again while they make it compile something."""
+"""The warm-up of a server: requests of several lengths, repeated while they trigger compilation."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,10 +11,10 @@ from agent.io.bounded import parse_json, read_error
 from vllm_facts.log_lines import compile_lines
 
 _AT_ONCE = 8
-_TOKENS = 16  # asked of each request: some decode steps
-_LENGTHS = (8, 64, 256, 1024)  # words of a prompt; those beyond an eighth of the context are left out
+_TOKENS = 16  # requested: some decode steps
+_LENGTHS = (8, 64, 256, 1024)  # words of a prompt, up to an eighth of the context
 _RETRY_S = 0.2
-_QUIET_S = 3.0  # of requests after the last sign of compiling
+_QUIET_S = 3.0  # of requests after the last sign of compilation
 
 Log = Callable[[], Awaitable[Sequence[str]]]
 
@@ -25,28 +25,28 @@ async def no_log() -> Sequence[str]:
 
 @dataclass(slots=True, kw_only=True)
 class WarmUpRequests:
-    """One warm-up. `done`: of each request that has ended why it failed, empty where it did not."""
+    """One warm-up. `done`: for each ended request why it failed; empty: it did not."""
 
     session: aiohttp.ClientSession
     model: str
     context: int  # tokens
-    prompts: Sequence[str]  # of the operator's, sent as well
+    prompts: Sequence[str]  # configured by the operator, sent as well
     log: Log  # the last lines of the server's
     done: list[str] = field(default_factory=list)
-    compiled: str = ""  # the last line that told of it
+    compiled: str = ""  # the last log line that reports it
     _sent: int = 0
     _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def run(self, requests: int) -> None:
-        """The first request alone, the others some at once; then rounds of them until nothing compiles."""
+        """Send the first request alone, the others concurrently; then rounds of them until none compiles."""
         now = asyncio.get_running_loop().time
-        told, quiet_at = compile_lines(await self.log()), now()
+        known, quiet_at = compile_lines(await self.log()), now()
         await self._round(1)
         await self._round(requests - 1)
         while True:
-            said = compile_lines(await self.log())
-            if fresh := said - told:
-                told, quiet_at, self.compiled = said, now() + _QUIET_S, list(fresh)[-1][:300]
+            reported = compile_lines(await self.log())
+            if fresh := reported - known:
+                known, quiet_at, self.compiled = reported, now() + _QUIET_S, list(fresh)[-1][:300]
             if now() >= quiet_at:
                 return
             await self._round(max(requests, 1))
@@ -62,7 +62,7 @@ class WarmUpRequests:
             self.done.append(await _complete(self.session, self.model, self._prompt(number)))
 
     def _prompt(self, number: int) -> str:
-        """Every other one is the operator's; each begins otherwise: no prefix is cached."""
+        """Every second one is configured; each begins with its number, so no prefix is cached."""
         turn, own = divmod(number, 2) if self.prompts else (number, 0)
         if own:
             return f"{number} {self.prompts[turn % len(self.prompts)]}"
@@ -71,7 +71,7 @@ class WarmUpRequests:
 
 
 async def _complete(session: aiohttp.ClientSession, model: str, prompt: str) -> str:
-    """Why the request failed; empty when it did not."""
+    """Return why the request failed; empty: it did not."""
     body = {"model": model, "prompt": prompt, "max_tokens": _TOKENS, "stream": True, "ignore_eos": True}
     while True:
         try:

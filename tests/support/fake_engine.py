@@ -142,7 +142,7 @@ class FakeEngine:
         while server.name in self.servers:
             answers = self._answers(server)
             if answered and not answers:
-                tell("is silent: /health does not answer", gone=False)
+                tell("failed its health check: /health does not answer", gone=False)
             answered = answers
             await self._changed.wait()
         tell("exited with code 0", gone=True)

@@ -206,17 +206,17 @@ KEPT = [{"Type": "volume", "Name": "cache", "Destination": "/root/.cache", "RW":
     ("checked", "mounts", "warm", "why"),
     [
         (checked_with(answer(), answer()), KEPT, True, "old and new servers share"),
-        (checked_with(answer("a"), answer("b")), KEPT, False, "part of what the compiled graphs depend on"),
+        (checked_with(answer("a"), answer("b")), KEPT, False, "the compiled graphs depend on these flags"),
         (checked_with(answer(), answer()), [], False, "mount a volume on /root/.cache/vllm"),
         (checked_with(answer(), answer()), [{**KEPT[0], "RW": False}], False, "mount a volume"),
         (checked_with(answer(), answer(compiles=False)), [], True, "nothing is compiled"),
-        (checked_with(answer(""), answer("")), KEPT, None, "does not tell"),
-        (checked_with(DryRunOutput(ok=False), answer()), KEPT, False, "compiles anew"),
+        (checked_with(answer(""), answer("")), KEPT, None, "does not report"),
+        (checked_with(DryRunOutput(ok=False), answer()), KEPT, False, "compiles again"),
         (
             DryRunResult(why="its image has no vLLM"),
             KEPT,
             None,
-            "tried by the start itself: its image has no vLLM",
+            "only the start itself tests the flags: its image has no vLLM",
         ),
         (
             checked_with(answer(), DryRunOutput(ok=False, error="no config.json")),

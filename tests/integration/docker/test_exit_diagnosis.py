@@ -90,7 +90,7 @@ async def test_one_that_is_late_says_what_it_answered_last(here: Place) -> None:
 
     error = await failed(here, engine, {**blue.setting, "sim_start_s": 3600}, deadline_s=2)
 
-    assert "chat-r1 was not healthy within 2 s: /health cannot be asked" in error.why
+    assert "chat-r1 was not healthy within 2 s: /health is not reachable" in error.why
 
 
 async def test_one_that_is_removed_by_hand_as_it_starts_is_said_so(here: Place) -> None:

@@ -5,9 +5,8 @@ from typing import Any, Literal
 import pytest
 
 from actuators.docker.labels import container_name
-from actuators.docker.preflight import preflight, start_key
+from actuators.docker.preflight import find_start, measured_start, preflight, start_key
 from actuators.docker.spec import ContainerSpec
-from actuators.docker.start_history import start_of, when
 from actuators.vllm.start_times import StartTimes
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
@@ -191,9 +190,7 @@ async def test_what_vllm_does_not_take_is_never_started(desk: Desk, tmp_path: Pa
 
     prospect = await desk.prospect({"max_num_seqs": 0}, [blue])
 
-    assert (
-        prospect.problem == "vLLM 9.9.9 does not take it: ValueError: max_num_seqs should be greater than 0"
-    )
+    assert prospect.problem == "vLLM 9.9.9 rejects it: ValueError: max_num_seqs should be greater than 0"
     assert prospect.lasting
     assert await desk.bench.client.inspect(container_name(desk.site, "check")) is None
 
@@ -210,7 +207,7 @@ async def test_an_error_that_the_running_command_has_too_says_nothing_of_the_cha
     prospect = await desk.prospect(to, [blue])
 
     assert prospect.problem == ""
-    assert any("tried by the start itself" in note for note in prospect.notes)
+    assert any("only the start itself tests the flags" in note for note in prospect.notes)
 
 
 async def test_a_cold_start_is_told_and_remembered_until_it_is_timed(desk: Desk, tmp_path: Path) -> None:
@@ -222,7 +219,7 @@ async def test_a_cold_start_is_told_and_remembered_until_it_is_timed(desk: Desk,
     same = await desk.prospect({}, [blue])
 
     key = start_key(spec, setting)
-    assert any("it compiles anew" in note for note in cold.notes)
+    assert any("it compiles again" in note for note in cold.notes)
     assert any("resolved by it: max_num_seqs 4 → 16" in note for note in cold.notes)
     assert any("old and new servers share" in note for note in same.notes)
     assert desk.times.foreseen(key, {**setting, **MORE}) is False
@@ -240,7 +237,7 @@ async def test_a_cold_start_is_told_and_remembered_until_it_is_timed(desk: Desk,
     ],
 )
 def test_a_log_tells_when_the_server_served(lines: list[bytes], found: bool) -> None:
-    stamp = when(lines)
+    stamp = find_start(lines)
 
     assert (stamp is not None and stamp.second == 1) is found
 
@@ -248,5 +245,5 @@ def test_a_log_tells_when_the_server_served(lines: list[bytes], found: bool) -> 
 async def test_a_log_that_is_gone_tells_nothing(desk: Desk) -> None:
     blue = container() | {"State": {"StartedAt": "2026-11-21T16:00:00Z"}}
 
-    assert await start_of(desk.bench.client, ContainerSpec.parse(blue)) is None
-    assert await start_of(desk.bench.client, ContainerSpec.parse(container())) is None
+    assert await measured_start(desk.bench.client, ContainerSpec.parse(blue)) is None
+    assert await measured_start(desk.bench.client, ContainerSpec.parse(container())) is None

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from actuators.host import process_group, procfs
-from actuators.process.adopted import may_signal, unendable
+from actuators.process.adopted import may_signal, obstacle_to_ending
 from actuators.process.engine import ProcessEngine
 from actuators.process.plugin import ProcessOptions
 from actuators.process.watch import until_gone
@@ -123,7 +123,7 @@ async def test_it_is_ended_with_all_that_it_started_but_nothing_else(
 
 @pytest.mark.parametrize(
     ("number", "gone", "why"),
-    [(signal.SIGKILL, True, "exited"), (signal.SIGSTOP, False, "is silent: /health")],
+    [(signal.SIGKILL, True, "exited"), (signal.SIGSTOP, False, "failed its health check")],
 )
 async def test_its_loss_is_told(
     stranger: Stranger, tmp_path: Path, number: signal.Signals, gone: bool, why: str
@@ -212,7 +212,7 @@ def as_another_user() -> Iterator[None]:
 def test_one_of_another_user_cannot_be_retired(stranger: Stranger) -> None:
     address = f"127.0.0.1:{stranger.port}"
     assert may_signal(stranger.family[0])
-    assert unendable(address) == ""
+    assert obstacle_to_ending(address) == ""
     first = procfs.process(1)
     assert first
     if os.geteuid() != 0:  # then the host's first process is another user's
@@ -223,7 +223,7 @@ def test_one_of_another_user_cannot_be_retired(stranger: Stranger) -> None:
     assert known
 
     with as_another_user():
-        signalled, why = may_signal(known), unendable(address)
+        signalled, why = may_signal(known), obstacle_to_ending(address)
     child.kill()
     child.wait()
 

@@ -56,10 +56,10 @@ async def test_an_older_driver_is_asked_for_less(tmp_path: Path) -> None:
     ("script", "why"),
     [
         ("echo 'No devices were found'; exit 6", "exit 6: No devices were found"),
-        (says("lalala"), "a row that cannot be read: lalala"),
-        (says(H200.replace("0, GPU", "zero, GPU")), "a row that cannot be read"),
-        (says(H200.replace("0, GPU", "9" * 5000 + ", GPU")), "a row that cannot be read"),
-        ("yes", "prints what no table is: the answer is larger than 8388608 bytes"),
+        (says("lalala"), "cannot read this row: lalala"),
+        (says(H200.replace("0, GPU", "zero, GPU")), "cannot read this row"),
+        (says(H200.replace("0, GPU", "9" * 5000 + ", GPU")), "cannot read this row"),
+        ("yes", "prints no table: the answer is larger than 8388608 bytes"),
     ],
 )
 async def test_a_failure_is_named(tmp_path: Path, script: str, why: str) -> None:

@@ -280,7 +280,7 @@ async def test_a_server_that_is_gone_when_the_watch_begins_is_said_to_be_lost(bo
 
     await bound().watch(SERVER, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
 
-    assert [(lost.why, lost.gone) for lost in said] == [("chat-r1 is not there any more", True)]
+    assert [(lost.why, lost.gone) for lost in said] == [("chat-r1 has no process any more", True)]
 
 
 async def test_a_silent_server_is_not_blamed_for_an_old_line_of_its_log(bound: Bound, tmp_path: Path) -> None:
@@ -294,7 +294,10 @@ async def test_a_silent_server_is_not_blamed_for_an_old_line_of_its_log(bound: B
     await until(lambda: said)
 
     assert (said[0].gone, said[0].log) == (False, ("ValueError: old",))
-    assert said[0].why == "chat-r1 is silent: /health does not answer within 0.5 s, 2 times in a row"
+    assert (
+        said[0].why
+        == "chat-r1 failed its health check 2 times in a row: /health does not answer within 0.5 s"
+    )
     watch.cancel()
     await asyncio.wait([watch])
 

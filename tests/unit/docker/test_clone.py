@@ -254,7 +254,7 @@ def test_what_is_not_shared_is_noted() -> None:
             "IpcMode is that of another container",
         ),
         (container("m", config={"MacAddress": "02:42:ac:11:00:09"}), "MAC address"),
-        (container("m", config={"Labels": {"traefik.enable": "true"}}), "past the proxy"),
+        (container("m", config={"Labels": {"traefik.enable": "true"}}), "bypass the proxy"),
     ],
 )
 def test_what_needs_care_is_noted(blue: Json, note: str) -> None:
