@@ -139,7 +139,7 @@ class DockerEngine(VllmEngine):
         why, log = await watch.until_gone()
         if not was_ended():
             await self._transfer_restart_policy(server.name)
-        report("was was_ended by trimtab" if was_ended() else why, log, gone=True)
+        report("was ended by trimtab" if was_ended() else why, log, gone=True)
 
     async def _find(self) -> Mapping[str, FoundContainer]:
         return await discovery.find_containers(self._client, self._site, self._options.containers)

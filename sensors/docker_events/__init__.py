@@ -1,1 +1,1 @@
-"""The events of the containers of a target."""
+"""Report events of the containers of a target."""

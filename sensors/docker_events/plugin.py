@@ -1,4 +1,4 @@
-"""Hears from the Docker Engine what happens to the target's containers."""
+"""Report what happens to the containers of the target, from the events of the Docker Engine."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,14 +21,14 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DockerEvents:
-    """On by itself with `[targets.engine] kind = "docker"`, whose `host` and `containers` it takes over.
+    """On by default with `[targets.engine] kind = "docker"`, whose `host` and `containers` it takes over.
 
     A container belongs to the target by trimtab's labels, by the address it publishes, or by its name in
-    `containers`. An Engine that is away is asked again after 0.5 s, 1 s, ... up to `retry_at_most_s`; a
-    stream that is silent for `silence_s` is opened anew.
+    `containers`. After a lost connection it retries after 0.5 s, 1 s, ... up to `retry_at_most_s`; a stream
+    without events for `silence_s` is opened again.
     """
 
-    host: str = ""  # as DOCKER_HOST; empty: that, else Docker's own socket
+    host: str = ""  # as in DOCKER_HOST; empty: DOCKER_HOST, else Docker's own socket
     containers: tuple[str, ...] = ()
     timeout_s: float = 10.0
     silence_s: float = 60.0
@@ -51,7 +51,7 @@ class DockerEvents:
                     await source.follow(stream)
                 continue
             except SensorError as error:
-                source.say_lost(str(error))
+                source.report_lost(str(error))
             retry_s = _FIRST_RETRY_S if source.opened else retry_s
             await asyncio.sleep(min(retry_s, self.retry_at_most_s))
             retry_s *= 2
@@ -59,49 +59,49 @@ class DockerEvents:
 
 @dataclass(slots=True)
 class _Source:
-    """Says once that the Engine is lost, and once that it is back."""
+    """Turns items of the stream into samples; reports a lost Engine once, and its return once."""
 
-    roster: ContainerRegistry
+    registry: ContainerRegistry
     emit: Callable[[Sample], None]
     now: Now
     opened: bool = False
     lost: bool = False
 
     async def follow(self, stream: EventStream[ContainerEvent | ContainerListing]) -> None:
-        """Until the stream ends for want of news. Raises SensorError when it is lost."""
+        """Return when the stream ends without events. Raises SensorError when it is lost."""
         while True:
             try:
                 async with asyncio.timeout(_LOOK_S):
                     item = await stream.next()
             except TimeoutError:
-                pass  # what was held back may have proved true
+                pass  # a held event may be confirmed by now
             else:
                 if item is None:
                     return
                 self._take(item)
-            self._say(self.roster.settled(self.now(), asyncio.get_running_loop().time()))
+            self._emit(self.registry.confirm_held(self.now(), asyncio.get_running_loop().time()))
 
     def _take(self, item: ContainerEvent | ContainerListing) -> None:
         if not isinstance(item, ContainerListing):
             clock_s = asyncio.get_running_loop().time()
-            self._say(self.roster.happened(item, self.now(), clock_s))
+            self._emit(self.registry.record(item, self.now(), clock_s))
         elif self.opened:
-            self.roster.learn(item.containers)
+            self.registry.update(item.containers)
         else:
             self.opened = True
-            self._say(self.roster.resync(item.containers, self.now()))
-            self._say_back()
+            self._emit(self.registry.resync(item.containers, self.now()))
+            self._report_available()
 
-    def _say(self, incidents: list[Incident]) -> None:
+    def _emit(self, incidents: list[Incident]) -> None:
         for incident in incidents:
             self.emit(incident)
 
-    def _say_back(self) -> None:
+    def _report_available(self) -> None:
         if self.lost:
             self.lost = False
             self.emit(SourceState(at=self.now(), source=SOURCE, available=True))
 
-    def say_lost(self, why: str) -> None:
+    def report_lost(self, why: str) -> None:
         if not self.lost:
             self.lost = True
             self.emit(SourceState(at=self.now(), source=SOURCE, available=False, why=why))

@@ -1,4 +1,4 @@
-"""Which container is which server of a target, and what happened to it. No I/O."""
+"""Map the containers of the host to servers of a target, and events to incidents. No I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from docker_engine.parse import ContainerEvent, ContainerSummary
 TARGET = "trimtab.target"
 SERVER = "trimtab.server"
 SITE = "trimtab.site"
-"""As the engine labels its containers; adapters do not import each other, so a test holds them equal."""
+"""The labels of the engine. Adapters do not import each other, so a test compares them."""
 
 HELD_S = 1.0
-"""A container that ends leaves its networks, before or after it says so; one that is given another alias
-leaves for a moment. What is not over by then was done to a container that runs."""
+"""A container that ends leaves its networks before or after its `die` event, and a change of aliases
+disconnects it for a moment. A disconnection that lasts longer was made on a running container."""
 
 _HEX = 12
-_MOST_KNOWN = 10_000  # an Engine that loses the ends of its containers is listed anew
+_MOST_KNOWN = 10_000  # a list is taken again if `destroy` events are missing
 _ANY = ("0.0.0.0", "::", "")  # noqa: S104 - where Docker publishes, not where we listen
 _HERE = ("127.0.0.1", "localhost", "::1")
 
@@ -32,40 +32,40 @@ class _Container:
     reached: frozenset[tuple[str, str]] = frozenset()  # host and port; a host alone has the port ""
     endpoints: frozenset[str] = frozenset()  # new ones at every start
     running: bool = False
-    ended: str = ""  # how it ended the last time
+    ended: str = ""  # the last end
     restarts: int = 0
     was_healthy: bool = False  # since it was started
-    oom: bool = False  # since it was started
-    signal: str = ""  # the last one that Docker was asked to send, since it was started
-    adopted: str = ""  # the name by which the config knows it, whatever it is called by now
-    left: dict[str, float] = field(default_factory=dict)  # networks, and when, in the caller's seconds
+    oom: bool = False  # since its last start
+    signal: str = ""  # the last one sent by Docker since its last start
+    adopted: str = ""  # its name in the config, even if renamed
+    left: dict[str, float] = field(default_factory=dict)  # networks, with the time of leaving
 
 
 @dataclass(slots=True)
 class ContainerRegistry:
-    """The host's containers by id. `adopted`: names of those that belong to the target without a label."""
+    """The containers of the host by id. `adopted`: names of containers of the target without labels."""
 
     view: View
     adopted: Sequence[str] = ()
     _known: dict[str, _Container] = field(default_factory=dict)
 
     def resync(self, summaries: Iterable[ContainerSummary], at: datetime) -> list[Incident]:
-        """What has happened while nobody listened, to containers that ran before. The first time nothing."""
+        """Compare with a new list: return what happened to running containers while no stream was open."""
         listed = {summary.id: summary for summary in summaries}
-        said = []
+        incidents: list[Incident] = []
         for key, container in self._known.items():
             if container.running and (found := _missed(container, listed.get(key))):
-                said += self._said(container, *found, at)
+                incidents += self._incidents(container, *found, at)
         for key in self._known.keys() - listed.keys():
             del self._known[key]
-        self.learn(listed.values())
+        self.update(listed.values())
         for key, summary in listed.items():
             self._known[key].running = _runs(summary)
             self._known[key].was_healthy |= "(healthy)" in summary.status
-        return said
+        return incidents
 
-    def learn(self, summaries: Iterable[ContainerSummary]) -> None:
-        """Names, labels and addresses. One that does not run has no address: the last one known stays."""
+    def update(self, summaries: Iterable[ContainerSummary]) -> None:
+        """Take names, labels and addresses from a list. A stopped container keeps its last address."""
         for summary in summaries:
             name = _name(summary)
             container = self._known.setdefault(summary.id, _Container(name, summary.labels))
@@ -74,48 +74,48 @@ class ContainerRegistry:
             container.reached = _reached(summary) or container.reached
             container.endpoints = _endpoints(summary) or container.endpoints
 
-    def happened(self, event: ContainerEvent, at: datetime, clock_s: float) -> list[Incident]:
-        """What one event of the Engine means to the target's servers; mostly nothing. Raises SensorError."""
+    def record(self, event: ContainerEvent, at: datetime, clock_s: float) -> list[Incident]:
+        """Return the incidents of one event; mostly none. Raises SensorError."""
         if event.kind == "network":
-            self._moved(event.action, event.attributes, clock_s)
+            self._record_network(event.action, event.attributes, clock_s)
             return []
         if event.action == "destroy":
             self._known.pop(event.actor, None)
             return []
         if event.actor not in self._known and len(self._known) >= _MOST_KNOWN:
-            raise SensorError(f"the Docker Engine tells of more than {_MOST_KNOWN} containers")
+            raise SensorError(f"the Docker Engine reports more than {_MOST_KNOWN} containers")
         new = _Container(event.attributes.get("name", ""), event.attributes)
         container = self._known.setdefault(event.actor, new)
         found = _changed(container, event.action, event.attributes)
-        return self._said(container, *found, at) if found else []
+        return self._incidents(container, *found, at) if found else []
 
-    def settled(self, at: datetime, clock_s: float) -> list[Incident]:
-        """What was held back, and has proved true."""
-        said = []
+    def confirm_held(self, at: datetime, clock_s: float) -> list[Incident]:
+        """Return disconnections that have lasted for HELD_S."""
+        incidents: list[Incident] = []
         for container in self._known.values():
             for network in [one for one, since in container.left.items() if clock_s - since >= HELD_S]:
                 del container.left[network]
                 if container.running:
-                    why = f"taken off the network {network}; docker network connect puts it back"
-                    said += self._said(container, "disconnected", why, at)
-        return said
+                    why = f"disconnected from the network {network}; undo it with docker network connect"
+                    incidents += self._incidents(container, "disconnected", why, at)
+        return incidents
 
-    def _moved(self, action: str, told: Mapping[str, str], clock_s: float) -> None:
-        container = self._known.get(told.get("container", ""))
-        network = told.get("name", "")
+    def _record_network(self, action: str, attributes: Mapping[str, str], clock_s: float) -> None:
+        container = self._known.get(attributes.get("container", ""))
+        network = attributes.get("name", "")
         if container is not None and action == "connect":
             container.left.pop(network, None)
         elif container is not None and action == "disconnect" and container.running:
             container.left[network] = clock_s
 
-    def _said(self, container: _Container, what: IncidentKind, why: str, at: datetime) -> list[Incident]:
+    def _incidents(self, container: _Container, what: IncidentKind, why: str, at: datetime) -> list[Incident]:
         server = self._server(container)
         if server is None:
             return []
         return [Incident(at=at, server=server, what=what, why=why, container=container.name)]
 
     def _server(self, container: _Container) -> str | None:
-        """Its name; None: it is none of the target's."""
+        """Return the name of its server; None: it is not of the target."""
         if container.labels.get(TARGET):
             return container.labels.get(SERVER) if self._ours(container.labels) else None
         for server in self.view.servers():
@@ -130,27 +130,32 @@ class ContainerRegistry:
 
 
 def site_digest(target: str, state_dir: str) -> str:
-    """The label that tells apart two daemons of one host."""
+    """Return the label that keeps two daemons on one host apart."""
     return digest([target, state_dir]).removeprefix("sha256:")[:_HEX]
 
 
-def _changed(container: _Container, action: str, told: Mapping[str, str]) -> tuple[IncidentKind, str] | None:
-    """Take the event in; what is worth saying of it."""
+def _changed(
+    container: _Container, action: str, attributes: Mapping[str, str]
+) -> tuple[IncidentKind, str] | None:
+    """Apply the event; return the incident that it means."""
     match action.split():
         case ["start"]:
             return _started(container)
         case ["die"]:
-            return _died(container, told.get("exitCode", "?"))
+            return _died(container, attributes.get("exitCode", "?"))
         case ["kill"]:
-            container.signal = told.get("signal", "")
+            container.signal = attributes.get("signal", "")
         case ["oom"]:
             container.oom = True
-            return "oom", "the kernel killed a process of it: it had no memory left"
+            return "oom", "the kernel killed one of its processes: out of memory"
         case ["pause"]:
-            return "paused", "frozen by docker pause: it answers nothing until docker unpause"
+            return "paused", "frozen by docker pause: no answers until docker unpause"
         case ["rename"]:
-            old, container.name = container.name, told.get("name", "")
-            return "renamed", f"{told.get('oldName', old).removeprefix('/')} is now called {container.name}"
+            old, container.name = container.name, attributes.get("name", "")
+            return (
+                "renamed",
+                f"{attributes.get('oldName', old).removeprefix('/')} is now called {container.name}",
+            )
         case ["health_status:", "healthy"]:
             container.was_healthy = True
         case ["health_status:", "unhealthy"] if container.was_healthy:
@@ -160,14 +165,14 @@ def _changed(container: _Container, action: str, told: Mapping[str, str]) -> tup
 
 
 def _missed(container: _Container, summary: ContainerSummary | None) -> tuple[IncidentKind, str] | None:
-    """What became of a container that ran when the Engine was heard last."""
+    """Return what happened to a container that ran when the last stream ended."""
     if summary is None or not _runs(summary):
         container.ended = summary.status if summary else "it was removed"
-        return "died", f"while Docker could not be heard: {container.ended}"
+        return "died", f"while the Docker Engine was away: {container.ended}"
     now = _endpoints(summary)
     if now and container.endpoints and now.isdisjoint(container.endpoints):
         container.was_healthy = False
-        return "restarted", "while Docker could not be heard"
+        return "restarted", "while the Docker Engine was away"
     return None
 
 
@@ -187,9 +192,9 @@ def _died(container: _Container, code: str) -> tuple[IncidentKind, str] | None:
         return None
     how = f"exit code {code}"
     if container.oom:
-        how += ", after the kernel killed a process of it for want of memory"
+        how += ", after the kernel killed one of its processes: out of memory"
     elif container.signal:
-        how += f", after Docker was asked to send signal {container.signal}"
+        how += f", after Docker sent signal {container.signal}"
     container.running, container.ended = False, how
     container.left.clear()
     return "died", how
@@ -200,7 +205,7 @@ def _runs(summary: ContainerSummary) -> bool:
 
 
 def _name(summary: ContainerSummary) -> str:
-    """Its own; names with a second slash are those that links gave it."""
+    """Return its own name; names with a second slash are aliases of links."""
     names = [name.removeprefix("/") for name in summary.names]
     return next((name for name in names if "/" not in name), "")
 

@@ -69,7 +69,7 @@ def known(*summaries: ContainerSummary, address: str = "127.0.0.1:8101") -> Cont
 
 
 def told(roster: ContainerRegistry, *events: ContainerEvent) -> list[tuple[str, str]]:
-    heard = [incident for one in events for incident in roster.happened(one, NOON, 0.0)]
+    heard = [incident for one in events for incident in roster.record(one, NOON, 0.0)]
     return [(incident.what, incident.why) for incident in heard]
 
 
@@ -91,7 +91,7 @@ def test_an_adopted_container_is_known_by_where_it_is_reached(
     published = [{"IP": ip, "PrivatePort": 8000, "PublicPort": port} for ip, port in ports]
     roster = known(summary(Ports=published), address=address)
 
-    heard = roster.happened(event("oom"), NOON, 0.0)
+    heard = roster.record(event("oom"), NOON, 0.0)
 
     assert [(one.server, one.container) for one in heard] == ([("chat-r0", "vllm")] if belongs else [])
 
@@ -110,7 +110,7 @@ def test_a_container_of_ours_is_known_by_its_labels_from_its_first_event_on(
 ) -> None:
     roster = known()
 
-    heard = roster.happened(event("oom", "c2", name="green", **labels), NOON, 0.0)
+    heard = roster.record(event("oom", "c2", name="green", **labels), NOON, 0.0)
 
     assert [one.server for one in heard] == ([server] if server else [])
 
@@ -119,9 +119,9 @@ def test_a_container_is_known_by_its_name_where_its_address_does_not_tell() -> N
     roster = ContainerRegistry(Fleet({"chat-r0": "127.0.0.1:8101"}), adopted=("vllm",))
     roster.resync([summary(Ports=[])], NOON)
 
-    roster.happened(event("rename", oldName="/vllm", name="mine"), NOON, 0.0)
+    roster.record(event("rename", oldName="/vllm", name="mine"), NOON, 0.0)
 
-    assert [one.server for one in roster.happened(event("oom"), NOON, 0.0)] == ["vllm"]
+    assert [one.server for one in roster.record(event("oom"), NOON, 0.0)] == ["vllm"]
 
 
 def test_the_labels_are_those_that_the_engine_writes(tmp_path: Path) -> None:
@@ -139,13 +139,13 @@ def test_the_labels_are_those_that_the_engine_writes(tmp_path: Path) -> None:
         ([event("die", exitCode="1")], [("died", "exit code 1")]),
         (
             [event("kill", signal="9"), event("die", exitCode="137")],
-            [("died", "exit code 137, after Docker was asked to send signal 9")],
+            [("died", "exit code 137, after Docker sent signal 9")],
         ),
         (
             [event("oom"), event("die", exitCode="137")],
             [
-                ("oom", "the kernel killed a process of it: it had no memory left"),
-                ("died", "exit code 137, after the kernel killed a process of it for want of memory"),
+                ("oom", "the kernel killed one of its processes: out of memory"),
+                ("died", "exit code 137, after the kernel killed one of its processes: out of memory"),
             ],
         ),
         (
@@ -159,7 +159,7 @@ def test_the_labels_are_those_that_the_engine_writes(tmp_path: Path) -> None:
         ),
         (
             [event("pause"), event("unpause")],
-            [("paused", "frozen by docker pause: it answers nothing until docker unpause")],
+            [("paused", "frozen by docker pause: no answers until docker unpause")],
         ),
         (
             [event("rename", oldName="/vllm", name="mine")],
@@ -192,10 +192,10 @@ def test_unhealthy_while_it_still_starts_does_not_count() -> None:
 def test_a_network_that_was_left_counts_when_the_container_goes_on_without_it() -> None:
     roster = known()
     assert told(roster, network("disconnect")) == []
-    assert roster.settled(NOON, 0.0) == []
-    (incident,) = roster.settled(NOON, HELD_S)
+    assert roster.confirm_held(NOON, 0.0) == []
+    (incident,) = roster.confirm_held(NOON, HELD_S)
     assert (incident.what, incident.server) == ("disconnected", "chat-r0")
-    assert roster.settled(NOON, 2 * HELD_S) == []
+    assert roster.confirm_held(NOON, 2 * HELD_S) == []
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[C
     roster = known()
     told(roster, *events)
 
-    assert roster.settled(NOON, 60.0) == []
+    assert roster.confirm_held(NOON, 60.0) == []
 
 
 @pytest.mark.parametrize(
@@ -221,12 +221,12 @@ def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[C
         ([summary()], []),
         (
             [summary(State="exited", Status="Exited (137) 3 seconds ago", Ports=[])],
-            [("died", "while Docker could not be heard: Exited (137) 3 seconds ago")],
+            [("died", "while the Docker Engine was away: Exited (137) 3 seconds ago")],
         ),
-        ([], [("died", "while Docker could not be heard: it was removed")]),
+        ([], [("died", "while the Docker Engine was away: it was removed")]),
         (
             [summary(NetworkSettings={"Networks": {"bridge": {"EndpointID": "e2"}}})],
-            [("restarted", "while Docker could not be heard")],
+            [("restarted", "while the Docker Engine was away")],
         ),
         ([summary(State="paused")], []),
     ],
@@ -251,7 +251,7 @@ def test_an_end_that_the_list_has_shown_is_not_told_again() -> None:
 def test_a_container_that_ended_is_still_known_by_its_last_address() -> None:
     roster = known()
     told(roster, event("die", exitCode="1"))
-    roster.learn([summary(State="exited", Ports=[], NetworkSettings={})])
+    roster.update([summary(State="exited", Ports=[], NetworkSettings={})])
 
     assert [what for what, _ in told(roster, event("start"))] == ["restarted"]
 
@@ -443,7 +443,7 @@ async def test_an_engine_that_is_away_is_said_once_and_what_happened_meanwhile_a
             heard.of(Incident)[-1],
             server="chat-r1",
             what="died",
-            why="while Docker could not be heard: it was removed",
+            why="while the Docker Engine was away: it was removed",
         )
         assert heard.samples[-2:] == [heard.of(Incident)[-1], back]
 

@@ -166,7 +166,7 @@ async def test_one_that_does_not_start_again_is_left_stopped(here: Place) -> Non
     with socket.create_server((host, int(port))), pytest.raises(ActError) as failure:
         await engine.launch(blue, 60)
 
-    assert "something else listens on that port" in failure.value.why
+    assert "another process listens on that port" in failure.value.why
     assert await here.policy(container.id) == "no"
     assert list(await engine.observe()) == []
     assert await engine.launch(blue, 60) == blue

@@ -374,5 +374,5 @@ def test_one_that_removed_itself_says_how_it_ended() -> None:
 def test_a_refusal_says_what_to_do() -> None:
     said = "docker: start x: write /var/lib/docker/x: no space left on device"
 
-    assert with_fix(said) == f"{said} (the disk is full: make room where Docker keeps its data)"
+    assert with_fix(said) == f"{said} (the disk is full: free space where Docker keeps its data)"
     assert with_fix("docker: something new") == "docker: something new"

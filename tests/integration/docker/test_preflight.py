@@ -81,7 +81,7 @@ async def test_the_start_of_the_server_that_runs_tells_how_long_the_next_one_tak
 
     assert prospect.start_s is not None
     assert 0.2 <= prospect.start_s < 60.0  # the simulator was told to take 0.2 s
-    assert any("as the server that runs took" in note for note in prospect.notes)
+    assert any("as measured for the running server" in note for note in prospect.notes)
     assert prospect.deadline_s is None  # one start that nobody timed teaches no deadline
 
 

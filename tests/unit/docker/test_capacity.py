@@ -145,7 +145,7 @@ def test_what_the_servers_may_still_take_is_not_free() -> None:
     found = free_capacity([held(ON_FIRST, utilization=0.7)], SMALL, host(gpu(0, 60)))
 
     assert found.free is False
-    assert "beside the 0.7 of theirs" in found.why
+    assert "in addition to the 0.7 of those" in found.why
 
 
 def test_another_gpu_that_is_free_is_no_room_for_one_that_is_made_alike() -> None:
@@ -170,7 +170,7 @@ def test_a_gpu_is_known_by_its_uuid_too() -> None:
     [
         (ON_FIRST, Host(memory=64 * GIB, why="nvidia-smi hangs"), "nvidia-smi hangs"),
         (ON_FIRST, host(gpu(1, 40)), "GPU 0, which nvidia-smi does not show"),
-        (ON_FIRST, host(GpuMemory(index=0, uuid="GPU-0", free_mib=None, total_mib=1.0)), "does not say"),
+        (ON_FIRST, host(GpuMemory(index=0, uuid="GPU-0", free_mib=None, total_mib=1.0)), "does not report"),
         (ON_FIRST, host(gpu(0, 80, sliced=True)), "sliced"),
         (Gpus(all=True), host(), "which nvidia-smi does not show"),
     ],

@@ -65,15 +65,15 @@ SAID = (
 
 @given(st.lists(SAID, max_size=8))
 def test_any_bytes_are_news_of_containers_or_an_error_of_the_source(said: list[bytes]) -> None:
-    roster = ContainerRegistry(Fleet({"chat-r0": "127.0.0.1:8101"}))
+    registry = ContainerRegistry(Fleet({"chat-r0": "127.0.0.1:8101"}))
     for clock_s, text in enumerate(said):
         with suppress(SensorError):
-            heard = roster.happened(event_of(text), NOON, clock_s)
+            heard = registry.record(event_of(text), NOON, clock_s)
             assert len(heard) <= 1
         with suppress(SensorError):
-            roster.learn(summaries_of(text))
-            roster.resync(summaries_of(text), NOON)
-        roster.settled(NOON, clock_s)
+            registry.update(summaries_of(text))
+            registry.resync(summaries_of(text), NOON)
+        registry.confirm_held(NOON, clock_s)
 
 
 @given(SAID)
@@ -88,13 +88,13 @@ def test_an_error_of_the_source_is_short(said: bytes) -> None:
 
 
 def test_an_engine_that_forgets_no_container_is_not_followed_for_ever() -> None:
-    roster = ContainerRegistry(Fleet())
+    registry = ContainerRegistry(Fleet())
 
     for number in range(10_000):
-        roster.happened(event_of(b'{"Actor": {"ID": "c%d"}}' % number), NOON, 0.0)
+        registry.record(event_of(b'{"Actor": {"ID": "c%d"}}' % number), NOON, 0.0)
 
     with pytest.raises(SensorError, match="more than 10000 containers"):
-        roster.happened(event_of(b'{"Actor": {"ID": "another"}}'), NOON, 0.0)
+        registry.record(event_of(b'{"Actor": {"ID": "another"}}'), NOON, 0.0)
 
 
 class Liar:
