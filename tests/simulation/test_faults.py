@@ -12,6 +12,7 @@ from tests.simulation.__main__ import quiet
 from tests.simulation.clock import in_virtual_time
 from tests.simulation.history import History
 from tests.simulation.script import FLEETS, GREENS, POINTS, TIMED, WORDS, Act, Script
+from tests.support.sampling import examples
 
 FAULTS = [(kind, how) for kind, hows in POINTS.items() for how in hows]
 DEEDS = [*TIMED, *(f"operator {word}" for word in WORDS)]
@@ -68,5 +69,5 @@ class Fate(RuleBasedStateMachine):
 
 TestFate = pytest.mark.timeout(900)(Fate.TestCase)
 TestFate.settings = settings(
-    max_examples=60, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )

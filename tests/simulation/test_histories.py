@@ -1,6 +1,5 @@
-"""Some hundred seeds, and those that once found something. Many more: python -m tests.simulation --help."""
+"""Scripts that once found a fault; `python -m tests.simulation --seeds 0-599` plays many seeds."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +10,6 @@ from tests.simulation.history import play
 from tests.simulation.script import KINDS, Act, Script, script_of
 from tests.simulation.shrink import pasted, shrunk
 
-SEEDS = int(os.environ.get("TRIMTAB_SEEDS", "60"))
 FOUND = {
     "a daemon that slept through a takeover ended a server": Script(
         seed=390,
@@ -86,13 +84,6 @@ def _quiet() -> Iterator[None]:
     quiet()
     yield
     structlog.reset_defaults()
-
-
-@pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_no_history_breaks_what_must_hold(first: int) -> None:
-    for seed in range(first, first + 10):
-        told = play(script_of(seed))
-        assert told.violations == [], f"{pasted(told.script)}\n" + "\n".join(told.log)
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -20,6 +20,7 @@ from agent.api.idempotency import HEADER
 from agent.api.problems import MEDIA, Problem
 from agent.api.tokens import Tokens, mint, store
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from tests.support.sampling import examples
 from tests.support.served_api import served
 
 CHANGE = "/v1/targets/chat/suggestions"
@@ -104,7 +105,7 @@ TYPES = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"]),
     path=PATHS,
@@ -125,7 +126,7 @@ def test_nothing_that_is_sent_is_a_bug(
     check(*asked(admin, method, f"{path}?{query}", {"Content-Type": media, **headers}, body))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(body=BODIES, path=st.sampled_from([op.path for op in OPERATIONS if op.body]))
 def test_no_body_is_a_bug(admin: tuple[int, str], path: str, body: bytes | None) -> None:
     path = path.replace("{name}", "chat").replace("{id}", "chat-s1")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agent.api.tokens import MAX_FILE, SHAPE, Token, Tokens, load, mint, store
 from agent.domain.errors import ConfigError
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from tests.support.sampling import examples
 
 
 def test_the_file_holds_no_token_and_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -108,7 +109,9 @@ TOKENS = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(tokens=st.lists(TOKENS, max_size=5, unique_by=lambda token: token.id))
 def test_what_is_stored_is_what_is_read(tmp_path: Path, tokens: list[Token]) -> None:
     store(tmp_path / "tokens", tokens)
@@ -126,7 +129,9 @@ LINES = st.recursive(
 ).map(json.dumps)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     content=st.binary(max_size=64) | st.lists(LINES, max_size=3).map(lambda each: "\n".join(each).encode())
 )

@@ -15,6 +15,7 @@ from agent.config.loader import Config, load
 from agent.config.plugin_tables import POLICIES
 from agent.domain.errors import ConfigError
 from agent.domain.model import Bound, Objective, Slo, Step
+from tests.support.sampling import examples
 
 HERE = Path("/etc/trimtab")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trimtab.toml"
@@ -561,7 +562,7 @@ TARGET_KEYS += [
 TARGET_KEYS += ["bounds.max_num_seqs.allowed", "rollout.steps", "rollout.hold", "rollout.lease", "zzz"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.dictionaries(st.sampled_from(KEYS), values, max_size=3),
     st.dictionaries(st.sampled_from(TARGET_KEYS), values),
@@ -577,14 +578,14 @@ def test_any_value_is_accepted_or_rejected_with_a_config_error(
         assert str(error)  # noqa: PT017
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(alphabet=string.printable) | st.text())
 def test_any_text_is_accepted_or_rejected_with_a_config_error(text: str) -> None:
     with pytest.raises(ConfigError):
         parsed(text)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.binary())
 def test_any_bytes_are_accepted_or_rejected_with_a_config_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

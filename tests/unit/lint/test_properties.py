@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lint.rules import environment, experts, hardware, memory, parallel, profile, switches, version
 from tests.support import lint_cases
+from tests.support.sampling import examples
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.knobs import KNOBS
 from vllm_facts.releases import FLAGS
@@ -100,7 +101,7 @@ CASES = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CASES)
 def test_every_finding_is_sound(asked: Deployment) -> None:
     for finding in lint_cases.findings(LINTS, asked):

@@ -13,6 +13,7 @@ from agent.domain.state import Phase, State
 from agent.machine.step import Machine, numbered_effects
 from agent.quality.golden_prompts import GoldenPromptOptions
 from tests.support.machine_stories import BLUE, World, rules
+from tests.support.sampling import examples
 
 
 def examined(strategy: Strategy = "surge", count: int = 1, *, wrong: bool = False) -> World:
@@ -249,7 +250,7 @@ MISHAPS = st.sampled_from(
 FLEETS = st.sampled_from([(1, "surge"), (1, "swap"), (2, "replace"), (3, "replace"), (2, "surge")])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(FLEETS, st.lists(MISHAPS, max_size=40))
 def test_no_order_of_mishaps_leaves_other_than_the_servers_there_were(
     fleet: tuple[int, Strategy], mishaps: list[str]

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.model_configs import llama
+from tests.support.sampling import examples
 from vllm_facts.deployment import Deployment, GpuModel, Model
 from vllm_facts.models.lookup import find_model, from_config
 from vllm_facts.models.table import ROWS
@@ -342,7 +343,7 @@ def test_nothing_is_concluded_from_what_is_not_known(asked: Deployment) -> None:
 SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sampled_from(["auto", "8k", "x"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(sorted(ROWS)),
     st.floats(0.5, 300),
