@@ -1,7 +1,7 @@
 """A model's `config.json` in numbers: the keys of all families under one name each.
 
-The keys are those that vLLM reads (0.32 transformers_utils/model_arch_config_convertor.py). What a config
-does not say, or says in a way that is not understood, is None.
+The keys are those that vLLM reads (0.32 transformers_utils/model_arch_config_convertor.py). Missing
+and unreadable entries are None.
 """
 
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def read_config(
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part on the language model: nested in those that see or hear."""
+    """The entries of the language model, which multimodal configs nest."""
     for key in _TEXT:
         inner = config.get(key)
         if isinstance(inner, Mapping):
@@ -78,7 +78,7 @@ def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _whole(config: Mapping[str, Any], *keys: str) -> int | None:
-    """The first of the keys that is there; None where that is no number (a list: it differs by layer)."""
+    """The integer under the first existing key; None if it is no number (a list differs by layer)."""
     for key in keys:
         value = config.get(key)
         if value is not None:

@@ -1,6 +1,6 @@
-"""How long a context vLLM grants a model: what its config says, and the RoPE scaling put over it. Pure.
+"""The context length that vLLM accepts for a model, from its config and RoPE scaling.
 
-As vLLM 0.32 config/model.py, _get_and_verify_max_len; what is over it is refused when the server starts.
+As vLLM 0.32 config/model.py, _get_and_verify_max_len; vLLM refuses longer ones at start.
 """
 
 import json
@@ -15,7 +15,7 @@ from vllm_facts.values import Knob, Value
 LENGTH, OVERRIDES = "max_model_len", "hf_overrides"
 POSITIONS, LONGEST = "max_position_embeddings", "model_max_length"
 ALLOWED = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
-YARN_COUNTED_IN = (0, 32)  # the version that was read and tried: its YaRN wants the positions told as well
+YARN_COUNTED_IN = (0, 32)  # verified with 0.32: YaRN needs max_position_embeddings too
 _YARN = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 _SCALED_ALREADY = frozenset({"su", "longrope", "llama3", "default", *_YARN})
 _ROPE = ("rope_scaling", "rope_parameters")
@@ -23,21 +23,21 @@ _ROPE = ("rope_scaling", "rope_parameters")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextExceeded:
-    """`asked` tokens of context where the model has `own`."""
+    """`asked` tokens of context are requested and the model supports `own`."""
 
     asked: int
     own: int
-    to: dict[Knob, Value] = field(default_factory=dict)  # what ends it
-    yarn: bool = False  # it was to be stretched, yet vLLM is not told to where
+    to: dict[Knob, Value] = field(default_factory=dict)  # the fix
+    yarn: bool = False  # YaRN is requested without max_position_embeddings
 
 
 def allows_longer_context(case: Deployment) -> bool:
-    """Whether vLLM only warns, as it was told to."""
+    """Whether VLLM_ALLOW_LONG_MAX_MODEL_LEN turns the refusal into a warning."""
     return case.env.get(ALLOWED, "").strip().lower() in {"1", "true"}
 
 
 def find_exceeded_context(case: Deployment) -> ContextExceeded | None:
-    """None where it fits, or where one of the two is not known."""
+    """The excess of max_model_len over the model's context; None if it fits or if either is unknown."""
     asked, own = positive_int(case.setting, LENGTH), case.model.max_len if case.model else None
     over = _overrides(case)
     own = _number(over[POSITIONS]) if POSITIONS in over else own
@@ -60,7 +60,7 @@ def find_exceeded_context(case: Deployment) -> ContextExceeded | None:
 
 
 def _overrides(case: Deployment) -> dict[str, object]:
-    """What --hf-overrides puts into the model's config, given as JSON or dotted; --rope-scaling once did."""
+    """The entries of --hf-overrides, given as JSON or dotted, and of the old --rope-scaling."""
     over = entries(case, OVERRIDES)
     if _ROPE[0] in case.setting:
         over.setdefault(_ROPE[0], parse_json_part(case.setting[_ROPE[0]]))

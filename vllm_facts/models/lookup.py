@@ -1,4 +1,4 @@
-"""What is known of a model: from its name, or from its `config.json`."""
+"""The facts about a model, from its name or its `config.json`."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _CONTEXT = re.compile(r"\d+[km]")  # "128k", "1m": another max_len
 
 
 def find_model(name: str) -> Model | None:
-    """The well-known model that this name means; None for any other.
+    """The well-known model of this name; None for any other.
 
     A maker before it, a path, and what comes behind it ("-Instruct", "-AWQ", a fine-tune's own name) do not
     matter; a format there tells quantization and weight_bytes. A drafter or another size is another model.

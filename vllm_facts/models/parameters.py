@@ -1,4 +1,4 @@
-"""How many parameters a `config.json` makes: counted from the shapes, for families whose layers are known.
+"""The number of parameters of a model, counted from the shapes in its `config.json` for known families.
 
 Biases, norms and the image part are left out: together below 2 % of a language model.
 """

@@ -1,4 +1,4 @@
-"""Well-known models, one line each: what their `config.json` says, and how many parameters they have.
+"""Well-known models, one line each: the facts in their `config.json`, and their parameters.
 
 Transcribed from the models' own config files and cards. `-` is a number that was left out because it is not
 sure. The order of the columns:

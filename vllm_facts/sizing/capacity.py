@@ -1,6 +1,6 @@
-"""For how many requests a case has KV cache: what lints ask of the arithmetic in memory.py. Pure.
+"""The number of requests for which a deployment has KV cache.
 
-Asked of the layout that layouts.py proposes: what is said beside a change of layout shall hold after it.
+Computed for the layout that parallel_layouts.py proposes, so that a finding also holds after that change.
 """
 
 from vllm_facts.deployment import Deployment
@@ -10,19 +10,19 @@ from vllm_facts.sizing.typical_requests import usual
 
 
 def fits(case: Deployment, *, share: float | None = None) -> bool | None:
-    """Whether the weights and one request of full length fit; None where that is not known or too close."""
+    """Whether the weights and one request of full length fit; None if unknown or too close."""
     found = fit(settled(case), share=share)
     return found.fits if found else None
 
 
 def kv_tokens_at(case: Deployment, share: float) -> int | None:
-    """Tokens of KV cache at another gpu_memory_utilization; None where it is not known or none is left."""
+    """Tokens of KV cache at another gpu_memory_utilization; None if unknown or 0."""
     found = fit(settled(case), share=share)
     return found.kv_tokens or None if found else None
 
 
 def seqs_that_fit(case: Deployment, *, tokens: int | None = None) -> int | None:
-    """For how many requests of so many tokens (else: usual ones) an engine has KV cache; None: not known."""
+    """Requests of `tokens` (default: typical) that fit the KV cache of an engine; None if unknown."""
     case = settled(case)
     found, each = fit(case), tokens or usual(case)
     return None if found is None or each is None else found.kv_tokens // each

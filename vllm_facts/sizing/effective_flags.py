@@ -1,4 +1,4 @@
-"""What the flags and the environment of a case say, read the way vLLM reads them. Pure."""
+"""The flags of a deployment with vLLM's defaults and interpretation applied."""
 
 import json
 import re
@@ -17,7 +17,7 @@ SPARSE_ENOUGH = 0.02  # S3 #5: above this share of active experts expert paralle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentCheck:
-    """A lint: the rules that it may give, and the function that looks."""
+    """A lint check: the rules that it may report, and its function."""
 
     rules: tuple[str, ...]
     check: Callable[[Deployment], Iterable[Finding]]
@@ -26,7 +26,7 @@ class DeploymentCheck:
 def not_taken(
     why: str, source: str, to: Mapping[Knob, Value], *, severity: FindingSeverity = "error", expects: str = ""
 ) -> Finding:
-    """V1: what vLLM refuses, or takes for something else, and the change that ends it."""
+    """A finding of rule V1: flags that vLLM refuses or misinterprets, with the fix."""
     return Finding(
         rule="V1",
         klass="gated",
@@ -41,7 +41,7 @@ def not_taken(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the GPUs are shared out: each of `dp` engines has `pp` stages of `tp` GPUs."""
+    """The division of the GPUs: each of `dp` engines has `pp` stages of `tp` GPUs."""
 
     tp: int = 1
     pp: int = 1
@@ -53,7 +53,7 @@ class Layout:
 
 
 def layout(case: Deployment) -> Layout:
-    """As the flags give it; what is not given is 1."""
+    """The layout in the flags; each size is 1 by default."""
     sizes = (
         positive_int(case.setting, f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "data")
     )
@@ -62,12 +62,12 @@ def layout(case: Deployment) -> Layout:
 
 
 def release(case: Deployment) -> tuple[int, int] | None:
-    """(0, 32) of "0.32.0"; None when it is not known."""
+    """(0, 32) of "0.32.0"; None if unknown."""
     return release_of(case.version)
 
 
 def patch(case: Deployment) -> tuple[int, int, int] | None:
-    """(0, 19, 1) of "v0.19.1rc2"; None when it is not known."""
+    """(0, 19, 1) of "v0.19.1rc2"; None if unknown."""
     found = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", case.version)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
@@ -85,13 +85,13 @@ def since(case: Deployment, bound: tuple[int, int]) -> bool:
 
 
 def number(case: Deployment, knob: Knob) -> float | None:
-    """The knob's value where it is given as a number."""
+    """The knob's value if it is a number, else None."""
     value = case.setting.get(knob)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def text(case: Deployment, knob: Knob) -> str:
-    """The knob's value where it is given as words, else ""."""
+    """The knob's value if it is text, else ""."""
     value = case.setting.get(knob)
     return value if isinstance(value, str) else ""
 
@@ -106,7 +106,7 @@ def inner(case: Deployment, knob: Knob, key: str) -> Value:
 
 
 def entries(case: Deployment, knob: Knob) -> dict[str, object]:
-    """The JSON of such a flag; empty when it is not given or is no JSON object."""
+    """The JSON object of a flag; empty if the flag is absent or no JSON object."""
     try:
         found = json.loads(text(case, knob) or "{}")
     except ValueError:
@@ -115,7 +115,7 @@ def entries(case: Deployment, knob: Knob) -> dict[str, object]:
 
 
 def without(case: Deployment, knob: Knob, key: str) -> Mapping[Knob, Value]:
-    """The change that takes one entry out of a flag that takes JSON, wherever it is given."""
+    """The change that removes one entry from a JSON flag, dotted or inside the JSON."""
     left = {name: value for name, value in entries(case, knob).items() if name != key}
     if left != entries(case, knob):
         return {knob: json.dumps(left, separators=(",", ":")) if left else None}
@@ -135,7 +135,7 @@ def pooling(case: Deployment) -> bool:
 
 
 def moves_kv(case: Deployment) -> bool:
-    """Whether KV cache goes to other servers or out of the GPU."""
+    """Whether KV cache is transferred to other servers or offloaded from the GPU."""
     knobs = ("kv_transfer_config", "kv_offloading_size")
     return any(case.setting.get(knob) for knob in knobs) or any(
         knob.startswith("kv_transfer_config.") for knob in case.setting
@@ -143,7 +143,7 @@ def moves_kv(case: Deployment) -> bool:
 
 
 def speculation(case: Deployment) -> str:
-    """The method of speculative decoding in lower case; "" when there is none or it is not told."""
+    """The method of speculative decoding in lower case; "" if there is none or it is not given."""
     method = case.setting.get("spec_method") or inner(case, "speculative_config", "method")
     return str(method).lower() if method else ""
 
@@ -158,13 +158,13 @@ def sparse(case: Deployment) -> bool:
 
 
 def too_sparse(case: Deployment) -> bool:
-    """D6: whether so few experts work on a token that sharing them out costs more than it saves."""
+    """D6: whether so few experts are active that expert parallelism costs more than it saves."""
     known = case.model and case.model.experts and case.model.active_experts
     return bool(known and case.model and active_share(case.model) <= SPARSE_ENOUGH)
 
 
 def active_share(model: Model) -> float:
-    """Of the routed experts of a layer, those that work on one token; 1 where it has none."""
+    """The share of a layer's routed experts that is active for one token; 1 for a dense model."""
     return (model.active_experts or 0) / model.experts if model.experts else 1.0
 
 
@@ -178,7 +178,7 @@ def billions(parameters: float) -> str:
 
 
 def tokens_in_force(case: Deployment) -> int | None:
-    """max_num_batched_tokens: given, or what vLLM chooses on the card; None where that is not known.
+    """max_num_batched_tokens as given, or vLLM's default on the GPU; None if unknown.
 
     As vLLM 0.32 engine/arg_utils.py: get_batch_defaults, for a server.
     """
@@ -192,7 +192,7 @@ def tokens_in_force(case: Deployment) -> int | None:
 
 
 def seqs_in_force(case: Deployment) -> int | None:
-    """max_num_seqs: given, or what vLLM chooses on the card; None where that is not known."""
+    """max_num_seqs as given, or vLLM's default on the GPU; None if unknown."""
     given = positive_int(case.setting, "max_num_seqs")
     memory_gib = case.card.memory_gib if case.card else None
     if given is not None or case.card is None or memory_gib is None:

@@ -17,7 +17,7 @@ _LINKS: dict[str, GpuLink] = {
     "pcie": "pcie",
     "pci": "pcie",
 }
-"""Words of a name that tell the link, whatever the kind of card."""
+"""Words of a name that determine the link of any GPU."""
 
 
 @dataclass(frozen=True, slots=True)

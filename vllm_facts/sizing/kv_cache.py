@@ -1,4 +1,4 @@
-"""Does it fit, with how much KV cache, for how many requests: the arithmetic, before anything starts. Pure.
+"""The memory of a deployment before it starts: weights, KV cache and the requests that fit.
 
 One GPU takes `gpu_memory_utilization` of its memory: weights, what the largest step needs, CUDA graphs (since
 vLLM 0.20), and the rest is KV cache (v1/worker/gpu_worker.py: determine_available_memory). Weights and bytes
@@ -66,17 +66,17 @@ _ONLINE = {"fp8": 1.03, "experts_int8": 1.03, "bitsandbytes": 0.6}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheFit:
-    """How one GPU's memory is shared out, and what one engine can hold. Sizes are of one GPU."""
+    """The division of one GPU's memory, and the capacity of one engine. Sizes are per GPU."""
 
     fits: bool | None  # the start, with one request of full length; None: too close to tell
     budget_gib: float
     weights_gib: float
     overhead_gib: float
-    kv_gib: float  # below 0: so much is missing
+    kv_gib: float  # below 0: the missing amount
     kv_bytes: float  # of one token
-    kv_tokens: int  # of one engine; each data-parallel one has as many
-    full_length_sequences: float | None  # None: the longest request is not known
-    bound: Literal["about", "at least", "at most"]  # what kv_tokens is
+    kv_tokens: int  # per engine
+    full_length_sequences: float | None  # None: the longest request is unknown
+    bound: Literal["about", "at least", "at most"]  # of kv_tokens
     why: str
 
 
@@ -115,7 +115,7 @@ def fit(case: Deployment, *, shape: Layout | None = None, share: float | None = 
 
 
 def weights_gib(case: Deployment, shape: Layout) -> float | None:
-    """Of one GPU. Tensor and pipeline parallel share them out; data parallel only the experts."""
+    """Per GPU. Tensor and pipeline parallelism divide the weights, data parallelism only the experts."""
     model, size = case.model, _weight_bytes(case)
     if model is None or not model.parameters or size is None:
         return None
@@ -131,7 +131,7 @@ def weights_gib(case: Deployment, shape: Layout) -> float | None:
 
 
 def kv_bytes_per_token(case: Deployment, shape: Layout) -> float | None:
-    """Of one GPU. Heads are shared out, at least one to each; a latent (MLA) is whole on every GPU."""
+    """Per GPU. Heads are divided, at least one per GPU; a latent (MLA) is copied to every GPU."""
     model, width = case.model, _width(case)
     if model is None or width is None:
         return None
@@ -149,7 +149,7 @@ def kv_bytes_per_token(case: Deployment, shape: Layout) -> float | None:
 
 
 def overhead_gib(case: Deployment, shape: Layout) -> float | None:
-    """Of one GPU: activations of the largest step or of sampling, the runtime, CUDA graphs."""
+    """Per GPU: activations of the largest step or of sampling, the runtime, CUDA graphs."""
     tokens, seqs = tokens_in_force(case), seqs_in_force(case)
     if case.model is None or not case.model.hidden_size or tokens is None or seqs is None:
         return None
@@ -172,7 +172,7 @@ def activation_bytes(model: Model, tp: int) -> float:
 
 
 def longest(case: Deployment) -> int | None:
-    """max_model_len in force; None where it is not known, or vLLM is left to find it."""
+    """The effective max_model_len; None if unknown or chosen by vLLM."""
     given = case.setting.get("max_model_len")
     if given is not None:
         return positive_int(case.setting, "max_model_len")
@@ -249,5 +249,5 @@ def _why(
 
 
 def _rounded(tokens: int) -> int:
-    """To three digits: more would be pretence."""
+    """Round to three digits, the accuracy of the estimate."""
     return round(tokens, 3 - len(str(tokens)))

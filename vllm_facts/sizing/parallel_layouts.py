@@ -1,7 +1,7 @@
-"""How a model is best laid on the GPUs: the fewest that hold weights and KV cache, the rest as engines. Pure.
+"""The parallel layout of a model: the fewest GPUs per engine that hold weights and KV cache.
 
-One answer for all rules that change the layout (D1 to D5, D7, L1): so they never pull apart, and one change
-is enough. What an answer proposes, asked again, is answered with itself.
+All rules that change the layout (D1 to D5, D7, L1) use this one plan, so that they never contradict each
+other and one change is enough. Planning is idempotent: the plan for a proposed layout is that layout.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,16 @@ from vllm_facts.sizing.kv_cache import KvCacheFit, fit, longest
 from vllm_facts.sizing.typical_requests import MOE_SHARE, SHARE, lifted, raised
 from vllm_facts.values import Knob, Value
 
-WIDEST = 8  # GPUs of a host that was not told
-PAIR = 2  # so many PCIe GPUs still have the custom all-reduce
-SMALL, SMALLISH = 7e9, 8.5e9  # parameters; the second: what is sold as 7B or 8B
+WIDEST = 8  # assumed GPUs of a host if unknown
+PAIR = 2  # the largest number of PCIe GPUs with custom all-reduce
+SMALL, SMALLISH = 7e9, 8.5e9  # parameters; the second covers models called 7B or 8B
 LADDER = ((SMALL, 1), (20e9, 2), (73e9, 4))  # S4: 7, 20 and 70B; a 70B model has up to 73
-ENOUGH = 16384  # tokens of KV cache that make an engine of one GPU worth its while
-ROOMY = 0.75  # KV cache for each byte of weights: with less, fewer GPUs would mostly hold weights
-SHORT = 2048  # tokens of KV cache; with more a shorter context would do
-SAFE, STEP = 0.9, 1024  # of the KV cache that was estimated; tokens
+ENOUGH = 16384  # tokens of KV cache that an engine on one GPU needs at least
+ROOMY = 0.75  # KV cache per byte of weights that an engine needs at least
+SHORT = 2048  # tokens of KV cache above which a shorter context suffices
+SAFE, STEP = 0.9, 1024  # share of the estimated KV cache; tokens
 LATENT = 8  # GPUs over which latent attention is copied to each (S3 #4, #6)
-FEW = 128  # S3: requests at once, up to which tensor parallel wins
+FEW = 128  # S3: concurrent requests up to which tensor parallelism wins
 SPARSE_MLA = ("v3.2", "v3_2")
 NVLINK_LOST = "not supported on more than two PCIe-only GPUs"
 ALONE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb")
@@ -33,12 +33,12 @@ ELSEWHERE = (
     "data_parallel_start_rank",
     "data_parallel_address",
 )
-"""Flags of engines that run on other hosts, too; with those of ALONE another launcher shares them out."""
+"""Flags of engines on several hosts; with those of ALONE an external launcher distributes the engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelPlan:
-    """`length`: the max_model_len that is left where the longest does not fit. `experts`: in parallel."""
+    """`length`: the reduced max_model_len if the full one does not fit. `experts`: expert parallelism."""
 
     layout: Layout
     length: int | None = None
@@ -46,8 +46,8 @@ class ParallelPlan:
 
 
 def planned(case: Deployment) -> ParallelPlan | None:
-    """The layout in force where nothing is wrong with it; None where no layout is known to hold the model."""
-    share = lifted(case)  # M5 sets it at the same time, where it is wanted
+    """The plan, which is the current layout if that is fine; None if no known layout holds the model."""
+    share = lifted(case)  # M5 changes it at the same time
     if share is not None:
         case = _with(case, {SHARE: share})
     start = _possible(case)
@@ -63,7 +63,7 @@ def planned(case: Deployment) -> ParallelPlan | None:
 
 
 def change(case: Deployment) -> Mapping[Knob, Value]:
-    """What to set for the plan; empty where there is none, or another launcher shares out the engines."""
+    """The flags to set for the plan; empty without one, or with an external launcher of engines."""
     now, plan = layout(case), planned(case)
     if plan is None or (plan.layout.dp != now.dp and _given(case, ALONE)):
         return {}
@@ -86,7 +86,7 @@ def change(case: Deployment) -> Mapping[Knob, Value]:
 
 
 def settled(case: Deployment) -> Deployment:
-    """The case in the layout that is proposed: what else is said shall hold there."""
+    """The deployment in the proposed layout."""
     to = change(case)
     after = _with(case, to) if to else case
     unsure = case.gpus is None and layout(after).gpus > layout(case).gpus
@@ -94,7 +94,7 @@ def settled(case: Deployment) -> Deployment:
 
 
 def idle(case: Deployment, wanted: Layout) -> str:
-    """What the GPUs of the host that stay free are good for; "" when none does, or they are not known."""
+    """A use for the GPUs of the host that stay free; "" if none do, or if that is unknown."""
     left = (case.gpus or 0) - wanted.gpus
     if left <= 0 or not one_node(case):
         return ""
@@ -108,7 +108,7 @@ def idle(case: Deployment, wanted: Layout) -> str:
 
 
 def divides(model: Model | None, tp: int) -> str:
-    """Why the model cannot be split `tp` ways; "" when it can, or nothing is known against it."""
+    """Why the model cannot be split over `tp` GPUs; "" if it can, or if that is unknown."""
     if model is None:
         return ""
     for size, what in ((model.heads, "attention heads"), (model.hidden_size, "hidden units")):
@@ -121,21 +121,21 @@ def divides(model: Model | None, tp: int) -> str:
 
 
 def crowded(case: Deployment) -> bool:
-    """Whether the layout takes more GPUs than there are."""
+    """Whether the layout needs more GPUs than the host has."""
     return case.gpus is not None and layout(case).gpus > case.gpus and one_node(case)
 
 
 def one_node(case: Deployment) -> bool:
-    """Whether nothing says that other hosts take part."""
+    """Whether no flag involves other hosts."""
     several = (positive_int(case.setting, "nnodes") or 1) > 1
     launcher = text(case, "distributed_executor_backend") in {"ray", "external_launcher"}
     return not several and not launcher and not _given(case, ELSEWHERE)
 
 
 def over_pcie(case: Deployment) -> bool:
-    """By the card, or by the log."""
-    told = any(NVLINK_LOST in line for line in case.log)
-    return told or (case.card is not None and case.card.link == "pcie")
+    """Whether the GPUs are linked by PCIe only, by the GPU model or by the log."""
+    logged = any(NVLINK_LOST in line for line in case.log)
+    return logged or (case.card is not None and case.card.link == "pcie")
 
 
 def small(model: Model) -> bool:
@@ -143,7 +143,7 @@ def small(model: Model) -> bool:
 
 
 def padded(case: Deployment) -> bool:
-    """Whether the attention kernel pads the heads of a GPU: then it is never split (S3 #4)."""
+    """Whether the attention kernel pads the heads of a GPU; such models are never split (S3 #4)."""
     return case.model is not None and any(mark in case.model.name.lower() for mark in SPARSE_MLA)
 
 
@@ -156,7 +156,7 @@ def _given(case: Deployment, knobs: tuple[Knob, ...]) -> bool:
 
 
 def _possible(case: Deployment) -> Layout:
-    """The layout itself where vLLM takes it, else the nearest; on a host with NVLink without a pipeline."""
+    """The layout if vLLM accepts it, else the nearest; without a pipeline on a host with NVLink."""
     now, most = layout(case), _host(case)
     if not divides(case.model, now.tp) and not crowded(case):
         return _merged(case, now)
@@ -171,7 +171,7 @@ def _possible(case: Deployment) -> Layout:
 
 
 def _merged(case: Deployment, now: Layout) -> Layout:
-    """D4: pipelines are for between hosts, and for GPUs without NVLink."""
+    """D4: pipelines only between hosts and on GPUs without NVLink."""
     wide = Layout(tp=now.tp * now.pp, dp=now.dp)
     if now.pp == 1 or not one_node(case) or over_pcie(case) or divides(case.model, wide.tp):
         return now
@@ -179,7 +179,7 @@ def _merged(case: Deployment, now: Layout) -> Layout:
 
 
 def _grown(case: Deployment, start: Layout, took: KvCacheFit) -> ParallelPlan | None:
-    """The fewest GPUs that hold it. Engines are given up only where a shorter context would not do."""
+    """The fewest GPUs that hold the model. Reduces engines only if a shorter context does not suffice."""
     keeps = took.kv_tokens >= SHORT
     shapes = [] if keeps and _host(case) is None else list(_wider(case, start, keep=keeps))
     fits = [(shape, fit(case, shape=shape)) for shape in shapes]
@@ -197,7 +197,7 @@ def _grown(case: Deployment, start: Layout, took: KvCacheFit) -> ParallelPlan | 
 
 
 def _wider(case: Deployment, start: Layout, *, keep: bool) -> Iterator[Layout]:
-    """Engines of more GPUs, the smaller first; `keep`: as many engines as now."""
+    """Layouts with more GPUs per engine, smallest first; `keep` keeps the number of engines."""
     most, engine = _host(case) or max(WIDEST, start.gpus), start.tp * start.pp
     sizes = {engine * 2**power for power in range(5)} | ({_host(case) or 0} if not keep else set())
     for size in sorted(sizes):
@@ -208,7 +208,7 @@ def _wider(case: Deployment, start: Layout, *, keep: bool) -> Iterator[Layout]:
 
 
 def _shaped(case: Deployment, start: Layout, size: int) -> Layout | None:
-    """An engine of so many GPUs; over PCIe a pipeline of them, for it exchanges least (vLLM's documents)."""
+    """An engine of `size` GPUs; over PCIe a pipeline, which communicates least (vLLM's documentation)."""
     layers = case.model.layers if case.model else None
     pp = start.pp if not one_node(case) and size % start.pp == 0 else 1
     if over_pcie(case) and size > PAIR:
@@ -222,12 +222,12 @@ def _shaped(case: Deployment, start: Layout, size: int) -> Layout | None:
 
 
 def _latent(case: Deployment, start: Layout) -> ParallelPlan | None:
-    """D7: with latent attention every GPU of tensor parallel keeps all of the KV cache."""
+    """D7: with latent attention, tensor parallelism copies the full KV cache to every GPU."""
     model = case.model
     if model is None or not model.mla or not sparse(case) or start.tp < LATENT or start.pp > 1:
         return None
     if case.concurrency is not None and case.concurrency <= FEW and not padded(case):
-        return None  # D8 says why
+        return None  # see D8
     copied = Layout(dp=start.tp * start.dp)
     took = fit(case, shape=copied, share=min(share(case), MOE_SHARE))
     if took is not None and took.fits is False:
@@ -236,7 +236,7 @@ def _latent(case: Deployment, start: Layout) -> ParallelPlan | None:
 
 
 def _too_high(case: Deployment, wanted: Layout) -> bool:
-    """M4, for a layout whose GPUs exchange experts."""
+    """M4, for a layout with expert parallelism."""
     if share(case) <= MOE_SHARE or number(case, "kv_cache_memory_bytes"):
         return False
     took = fit(case, shape=wanted, share=MOE_SHARE)
@@ -244,7 +244,7 @@ def _too_high(case: Deployment, wanted: Layout) -> bool:
 
 
 def _narrowed(case: Deployment, start: Layout) -> ParallelPlan | None:
-    """D1, D2 and D5: engines of fewer GPUs, or a pipeline where the GPUs are linked by PCIe alone."""
+    """D1, D2 and D5: engines of fewer GPUs, or a pipeline on GPUs linked by PCIe only."""
     engine, model = start.tp * start.pp, case.model
     if engine == 1 or model is None or (start.pp > 1 and not one_node(case)):
         return None
@@ -267,12 +267,12 @@ def _narrowed(case: Deployment, start: Layout) -> ParallelPlan | None:
 
 
 def _hurried(case: Deployment, stages: int) -> bool:
-    """Whether single answers matter more than throughput, or too few run at once to keep all stages busy."""
+    """Whether latency matters more than throughput, or too few requests keep all stages busy."""
     return case.profile == "chat" or (case.concurrency is not None and case.concurrency <= stages)
 
 
 def _alone(case: Deployment, start: Layout) -> ParallelPlan | None:
-    """A small model on GPUs of its own, if need be with a shorter context."""
+    """A small model on one GPU per engine, with a shorter context if necessary."""
     if case.model is None or not small(case.model) or sparse(case):
         return None
     shape = start if start.tp * start.pp == 1 else _engines(case, start, 1)
@@ -280,7 +280,7 @@ def _alone(case: Deployment, start: Layout) -> ParallelPlan | None:
 
 
 def _engines(case: Deployment, start: Layout, size: int) -> Layout | None:
-    """All the GPUs in engines of so many; None where that would leave more of them idle than now."""
+    """All GPUs in engines of `size`; None if that leaves more of them idle than now."""
     shape = _shaped(case, replace(start, pp=1), size)
     if shape is None or sparse(case):
         return shape
@@ -289,7 +289,7 @@ def _engines(case: Deployment, start: Layout, size: int) -> Layout | None:
 
 
 def _enough(case: Deployment, start: Layout, shape: Layout) -> bool:
-    """Whether so few GPUs are enough: by arithmetic where the card is known, else by the size ladder."""
+    """Whether `shape` has enough GPUs: by memory if the GPU is known, else by model size."""
     size, engine, model = shape.tp * shape.pp, start.tp * start.pp, case.model
     parameters = model.parameters if model else None
     took = fit(case, shape=shape)
@@ -305,7 +305,7 @@ def _enough(case: Deployment, start: Layout, shape: Layout) -> bool:
 
 
 def _cut(case: Deployment, shape: Layout) -> ParallelPlan | None:
-    """The same with a context that one GPU holds, where there is room for some requests."""
+    """The plan for `shape` with a context that fits, if the KV cache holds several requests."""
     took = fit(case, shape=shape)
     if took is None or took.kv_tokens < ENOUGH:
         return None

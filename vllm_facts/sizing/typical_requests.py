@@ -1,4 +1,4 @@
-"""How long a usual request is, and whether memory is left unused that such requests want. Pure."""
+"""The length of a typical request, and unused GPU memory that such requests need."""
 
 from vllm_facts.deployment import Deployment
 from vllm_facts.sizing.effective_flags import number, pooling, seqs_in_force, sparse, transformer
@@ -7,23 +7,23 @@ from vllm_facts.sizing.kv_cache import fit, longest
 SHARE = "gpu_memory_utilization"
 MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8  # S3 #2; T4 report §6
 FEW_SEQS, SEQS_TO = 16, 128  # B1
-PART = 8  # most requests are shorter than the longest: by so much, to be sure of room
+PART = 8  # a typical request is at most this fraction of the longest
 SHORTEST = 256
 TYPICAL = {"rag": 4096, "api": 3072}
 TYPICAL_ELSE = 2048
-"""No usual request is longer, however long the context: documents and question 4,096, the 90th percentile of
-an API 3,072, chat 2,048 (serving guide, templates 1, 3 and 5)."""
+"""Upper bound of a typical request in tokens: documents and question 4,096, the 90th percentile of an API
+3,072, chat 2,048 (serving guide, templates 1, 3 and 5)."""
 
 
 def usual(case: Deployment, *, part: int = PART) -> int | None:
-    """Tokens of a usual request: a `part`-th of the longest, within bounds; None where that is not known."""
+    """Tokens of a typical request: 1/`part` of the longest, within bounds; None if unknown."""
     most = longest(case)
     bound = TYPICAL.get(case.profile, TYPICAL_ELSE)
     return None if most is None else max(SHORTEST, min(most // part, bound))
 
 
 def lifted(case: Deployment) -> float | None:
-    """M5: to what a given share of the GPU below 0.8 can be raised; None where it is high enough."""
+    """M5: the value for a given gpu_memory_utilization below 0.8; None if it is high enough."""
     given = number(case, SHARE)
     if given is None or given >= LOW_SHARE or case.setting.get("kv_cache_memory_bytes") or pooling(case):
         return None
@@ -32,9 +32,9 @@ def lifted(case: Deployment) -> float | None:
 
 
 def raised(case: Deployment) -> float | None:
-    """The same where more KV cache is wanted; None where all that may run have theirs.
+    """As `lifted`, but None if the KV cache holds all concurrent requests.
 
-    Each half as long as the longest, but no longer than usual.
+    Assumes requests of half the longest length, within the bounds of a typical request.
     """
     seqs, found, each = seqs_in_force(case), fit(case), usual(case, part=2)
     if seqs and seqs <= FEW_SEQS and transformer(case):

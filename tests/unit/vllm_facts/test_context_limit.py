@@ -25,7 +25,7 @@ DOTTED = "--hf-overrides.rope_scaling.rope_type yarn --hf-overrides.rope_scaling
         "--max-model-len 81920 --hf-config-path /elsewhere",
     ],
 )
-def test_what_vllm_takes_is_not_too_long(flags: str) -> None:
+def test_an_accepted_length_is_not_reported(flags: str) -> None:
     assert find_exceeded_context(case(f"vllm serve m {flags}", model=QWEN3)) is None
 
 
@@ -55,7 +55,7 @@ def test_dotted_yarn_is_completed_by_another_part() -> None:
     assert found.to == {"hf_overrides.max_position_embeddings": 131072}
 
 
-def test_of_older_versions_yarn_is_not_judged() -> None:
+def test_yarn_of_older_versions_is_not_checked() -> None:
     assert find_exceeded_context(case(LONG, model=QWEN3, version="0.14.0")) is None
 
 

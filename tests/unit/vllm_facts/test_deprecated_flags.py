@@ -12,14 +12,14 @@ ALL = {**RENAMED, **ENVIRONMENT}
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_an_old_flag_is_gone_from_vllm_and_says_what_to_do(old: str) -> None:
+def test_a_removed_flag_is_absent_from_vllm_and_has_advice(old: str) -> None:
     assert old not in FLAGS
     assert RENAMED[old].gone("0.32.0") is True
     assert RENAMED[old].how.endswith(".")
 
 
 @pytest.mark.parametrize("old", ALL)
-def test_what_replaces_it_is_a_flag_of_today(old: str) -> None:
+def test_the_replacement_is_a_current_flag(old: str) -> None:
     replaced = ALL[old]
 
     assert replaced.by.partition(".")[0] in FLAGS | {""}
@@ -29,7 +29,7 @@ def test_what_replaces_it_is_a_flag_of_today(old: str) -> None:
 
 
 @pytest.mark.parametrize("old", CHANGED)
-def test_what_changed_its_meaning_is_still_there(old: str) -> None:
+def test_a_flag_with_a_changed_meaning_still_exists(old: str) -> None:
     assert old in FLAGS
     assert old not in RENAMED
     assert KNOBS[old].today == CHANGED[old]
@@ -48,7 +48,7 @@ def test_what_changed_its_meaning_is_still_there(old: str) -> None:
         ("--max-num-partial-prefills 4", ""),
     ],
 )
-def test_a_command_line_is_brought_up_to_date(before: str, after: str) -> None:
+def test_a_command_line_is_updated(before: str, after: str) -> None:
     argv = ["vllm", "serve", "org/model", *before.split()]
     changes: dict[str, Value] = {}
     for knob, value in parse_setting(argv).items():
@@ -61,7 +61,7 @@ def test_a_command_line_is_brought_up_to_date(before: str, after: str) -> None:
 @pytest.mark.parametrize(
     ("version", "gone"), [("0.17.1", False), ("0.18.0", True), ("0.33", True), ("dev", None), (None, None)]
 )
-def test_whether_it_is_gone_depends_on_the_version(version: str | None, *, gone: bool | None) -> None:
+def test_removal_depends_on_the_version(version: str | None, *, gone: bool | None) -> None:
     assert RENAMED["swap_space"].gone(version) is gone
 
 

@@ -35,7 +35,7 @@ def test_nan_is_read_as_such() -> None:
     assert isnan(picked("a NaN")[0][1])
 
 
-def test_only_the_whole_name_counts() -> None:
+def test_only_the_full_name_matches() -> None:
     assert picked("ab 1", 'ab{a="1"} 2', "# a 3", " a 4") == []
 
 
@@ -45,7 +45,7 @@ def test_a_wanted_line_that_cannot_be_read_is_an_error(line: str) -> None:
         picked(line)
 
 
-def test_what_is_not_wanted_is_not_read() -> None:
+def test_unwanted_lines_are_not_parsed() -> None:
     assert picked("b one", "a 1") == [("", 1.0)]
 
 
@@ -62,7 +62,7 @@ def test_what_is_not_wanted_is_not_read() -> None:
     ],
     ids=["empty", "blank", "binary", "html", "json", "cut at a value", "cut in a label"],
 )
-def test_what_is_not_a_whole_page_is_an_error(body: bytes, why: str) -> None:
+def test_an_incomplete_page_is_an_error(body: bytes, why: str) -> None:
     with pytest.raises(MetricsPageError, match=why):
         decode_page(body)
 
@@ -86,7 +86,7 @@ def test_malformed_labels_are_an_error(inside: str) -> None:
         parse_labels(inside)
 
 
-def test_a_bucket_is_told_from_its_histogram() -> None:
+def test_a_bucket_is_separated_from_its_histogram() -> None:
     edge, of = parse_bucket('engine="0",le="0.25",model_name="m"')
     last, of_last = parse_bucket('model_name="m",engine="0",le="+Inf"')
 

@@ -109,7 +109,7 @@ def test_any_way_to_start_a_server_is_understood(head: list[str]) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_what_cannot_be_edited_safely_is_refused(argv: list[str], why: str) -> None:
+def test_an_unsafe_edit_is_refused(argv: list[str], why: str) -> None:
     with pytest.raises(FlagError, match=why):
         parse_setting(argv)
 
@@ -178,7 +178,7 @@ def test_a_change_that_cannot_be_written_is_refused(changes: dict[str, Value]) -
         edit_flags(SERVE, changes)
 
 
-def test_the_flags_of_a_file_stand_before_those_that_win() -> None:
+def test_the_flags_of_a_file_come_before_those_of_the_command_line() -> None:
     argv = ["nohup", "vllm", "serve", "m", "--config", "f.yaml", "--max-num-seqs", "2"]
 
     both = insert_file_flags(argv, ["--max-num-seqs", "8", "--enforce-eager", "--model", "other"])
@@ -188,7 +188,7 @@ def test_the_flags_of_a_file_stand_before_those_that_win() -> None:
     assert parse_setting(both) == expected
 
 
-def test_a_part_cannot_be_set_beside_json_that_it_would_replace() -> None:
+def test_a_part_of_a_json_flag_cannot_be_set_separately() -> None:
     argv = [*SERVE, "--compilation-config", '{"mode": 3}']
 
     with pytest.raises(FlagError, match="beside the JSON of --compilation-config"):
@@ -196,7 +196,7 @@ def test_a_part_cannot_be_set_beside_json_that_it_would_replace() -> None:
     assert edit_flags(argv, {"compilation_config.cudagraph_mode": None}) == argv
 
 
-def test_the_address_is_read_apart() -> None:
+def test_the_address_is_parsed_separately() -> None:
     assert parse_address([*SERVE, "--host", "127.0.0.1", "--port=8007"]) == ("127.0.0.1", 8007)
     assert parse_address(SERVE) == ("", 8000)
 

@@ -68,7 +68,7 @@ def example(facts: KnobFacts) -> Value:
 
 
 @pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
-def test_every_knob_is_told_completely(facts: KnobFacts) -> None:
+def test_every_knob_has_all_facts(facts: KnobFacts) -> None:
     assert all(getattr(facts, text) for text in ("name", "meaning", "default", "source"))
     assert facts.meaning.endswith(".")
     assert facts.choices or facts.type != "choice"
@@ -102,7 +102,7 @@ def test_the_flags_are_read_and_written_as_the_catalogue_types_them(facts: KnobF
         assert (facts.type == "list") is (facts.name in flag_table.SEVERAL)
 
 
-def test_what_is_gone_from_the_catalogue_says_what_replaces_it() -> None:
+def test_every_removed_knob_has_a_replacement() -> None:
     gone = {name: facts.removed for name, facts in KNOBS.items() if facts.removed}
 
     assert gone == {name: RENAMED[name].since for name in gone}
@@ -127,7 +127,7 @@ def test_every_flag_for_speed_and_memory_is_in_the_catalogue(group: str) -> None
         (None, None),
     ],
 )
-def test_a_version_is_read_or_not_known(version: str | None, release: tuple[int, int] | None) -> None:
+def test_a_version_is_parsed_or_unknown(version: str | None, release: tuple[int, int] | None) -> None:
     assert release_of(version) == release
 
 
@@ -192,11 +192,11 @@ def test_a_default_depends_on_version_and_card(
         ("cudagraph_capture_sizes", "0 1", "is whole numbers of at least 1"),
     ],
 )
-def test_a_value_that_vllm_would_not_take_is_told(knob: str, value: Value, why: str) -> None:
+def test_a_value_that_vllm_refuses_is_explained(knob: str, value: Value, why: str) -> None:
     assert KNOBS[knob].misfit(value) == why
 
 
-def test_effects_are_shown_shortly() -> None:
+def test_effects_are_formatted_without_empty_ones() -> None:
     assert str(KNOBS["watermark"].effects) == "ttft +, itl -, throughput ±, kv -"
     assert str(KNOBS["load_format"].effects) == ""
 
@@ -218,7 +218,7 @@ def test_effects_are_shown_shortly() -> None:
         ("enable_prefix_caching", False),
     ],
 )
-def test_it_is_known_what_may_alter_the_answers(knob: str, alters: bool) -> None:
+def test_knobs_that_may_alter_the_answers_are_marked(knob: str, alters: bool) -> None:
     assert alters_outputs(knob) is alters
 
 

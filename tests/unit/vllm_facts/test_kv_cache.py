@@ -336,7 +336,7 @@ def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
         ),
     ],
 )
-def test_nothing_is_concluded_from_what_is_not_known(asked: Deployment) -> None:
+def test_unknown_facts_give_no_result(asked: Deployment) -> None:
     assert fit(asked) is None
 
 
@@ -367,6 +367,6 @@ SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sam
         SIZES,
     ),
 )
-def test_no_setting_breaks_it(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
+def test_any_setting_is_handled(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
     found = fit(Deployment(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=find_model(key)))
     assert found is None or (found.kv_tokens >= 0 and found.why)

@@ -30,14 +30,14 @@ ELSE = (
 
 
 @pytest.mark.parametrize("line", COMPILES)
-def test_a_line_that_tells_of_compiling_is_one(line: str) -> None:
+def test_a_compilation_line_is_recognised(line: str) -> None:
     assert compile_lines([line]) == {line: 1}
 
 
 @pytest.mark.parametrize("line", ELSE)
-def test_any_other_line_is_none(line: str) -> None:
+def test_any_other_line_is_ignored(line: str) -> None:
     assert not compile_lines([line])
 
 
-def test_each_is_counted() -> None:
+def test_each_line_is_counted() -> None:
     assert compile_lines([*COMPILES, *ELSE, COMPILES[0]])[COMPILES[0]] == 2

@@ -58,9 +58,7 @@ from vllm_facts.values import Value
         ("--enable-fault-tolerance --api-server-count 2", "needs one API server", {"api_server_count": 1}),
     ],
 )
-def test_what_does_not_go_together_is_told_with_its_mending(
-    flags: str, why: str, to: dict[str, Value]
-) -> None:
+def test_an_invalid_combination_is_reported_with_its_fix(flags: str, why: str, to: dict[str, Value]) -> None:
     quoted = flags.replace("{", "'{").replace("}", "}'")
     (found,) = find_problems(case(f"vllm serve m {quoted}"))
 
@@ -88,11 +86,11 @@ def test_what_does_not_go_together_is_told_with_its_mending(
         "--max-num-seqs x --max-num-active-seqs 2",
     ],
 )
-def test_what_goes_together_or_is_not_known_is_left_alone(flags: str) -> None:
+def test_valid_and_unknown_combinations_are_accepted(flags: str) -> None:
     assert not list(find_problems(case(f"vllm serve m {flags}")))
 
 
-def test_tools_need_a_parser_that_only_a_person_can_name() -> None:
+def test_tool_choice_needs_a_parser_without_a_default() -> None:
     (found,) = find_problems(case("vllm serve m --enable-auto-tool-choice"))
 
     assert "needs tool_call_parser" in found.why
@@ -120,7 +118,7 @@ def test_grouped_heads_bound_how_far_a_cache_is_split() -> None:
     assert not list(find_problems(case(asked, model=DEEPSEEK_R1)))
 
 
-def test_the_catalogue_says_what_is_checked() -> None:
+def test_the_catalogue_lists_the_checked_preconditions() -> None:
     for row in NOT_ABOVE:
         assert f"not above {row.high}" in " ".join(KNOBS[row.low].needs)
     assert all(KNOBS[row.knob].needs for row in WITHOUT)
