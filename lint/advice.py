@@ -42,21 +42,21 @@ def advise(
     static, live = _merge_duplicates(
         [_settle(one, case, lints) for one in _drop_duplicates(_run_lints(case, lints))], live
     )
-    said = [*live, *static]
-    replaced = [0] * len(said)
+    findings = [*live, *static]
+    replaced = [0] * len(findings)
     dropped: dict[int, Outranked[Finding]] = {}
     while True:
-        left = [finding for place, finding in enumerate(said) if place not in dropped]
-        attempt = _Attempt(case, lints, {id(one) for one in said[: len(live)]})
+        left = [finding for place, finding in enumerate(findings) if place not in dropped]
+        attempt = _Attempt(case, lints, {id(one) for one in findings[: len(live)]})
         event = attempt.follow(ranked(left))
         if event is None:
             return attempt.advice(tuple(dropped.values()))
-        place = next(at for at, one in enumerate(said) if one is event.what)
+        place = next(at for at, one in enumerate(findings) if one is event.what)
         if isinstance(event, Outranked):
             dropped[place] = event
             continue
         dropped.clear()
-        said[place] = event.with_remedy if event.with_remedy and not replaced[place] else event.as_note
+        findings[place] = event.with_remedy if event.with_remedy and not replaced[place] else event.as_note
         replaced[place] += 1
 
 

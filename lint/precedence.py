@@ -45,12 +45,12 @@ class Ordered(Generic[S]):
 
 
 class Precedence(Protocol):
-    def __call__(self, said: Sequence[S]) -> Ordered[S]: ...
+    def __call__(self, items: Sequence[S], /) -> Ordered[S]: ...
 
 
-def keep_order(said: Sequence[S]) -> Ordered[S]:
+def keep_order(items: Sequence[S]) -> Ordered[S]:
     """Apply no precedence."""
-    return Ordered(tuple(said))
+    return Ordered(tuple(items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +143,13 @@ YIELDS = (
 )
 
 
-def ranked(said: Sequence[S]) -> Ordered[S]:
+def ranked(items: Sequence[S]) -> Ordered[S]:
     """Sort proposals or findings by precedence and drop those that another one outranks.
 
     Only a kept element outranks another: each element is decided after all elements that could outrank it,
     and is compared with the kept ones alone. In a cycle, the first in rank is decided first.
     """
-    ordered = sorted(said, key=_rank)  # stable: elements of one rank keep their order
+    ordered = sorted(items, key=_rank)  # stable: elements of one rank keep their order
     winners = {
         place: [at for at, other in enumerate(ordered) if _may_lose(one, other, later=at > place)]
         for place, one in enumerate(ordered)

@@ -132,13 +132,13 @@ class Admission:
         )
         if not to or turned:
             return None
-        told = cap.told if cap else f"{SEQS} is not given"
+        origin = cap.origin if cap else f"{SEQS} is not given"
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
         return Proposal(
             rule=rule,
             to=to,
             assumed=dict.fromkeys(to, find_peak_running(reading, context)),
-            why=f"{_thrash(reading)}, up to {reading.running.high:.0f} running ({told}): lower to {values}",
+            why=f"{_thrash(reading)}, up to {reading.running.high:.0f} running ({origin}): lower to {values}",
             expects="the running sequences fit the KV cache; preemptions stop",
             risks="a longer queue: TTFT rises unless preemptions made requests late",
             source=f"rulebook {rule}; {TRIAGE}",
@@ -169,7 +169,7 @@ class Admission:
             assumed=dict.fromkeys(to, cap.value),
             why=(
                 f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited (never fewer than "
-                f"{reading.waiting.low:.0f}) while {reading.running.mean:.1f} ran ({cap.told}) and the KV "
+                f"{reading.waiting.low:.0f}) while {reading.running.mean:.1f} ran ({cap.origin}) and the KV "
                 f"cache was at most {usage.high:.0%} full: raise to {values}"
             ),
             expects=f"{queue}: TTFT falls, throughput rises until the KV cache is the limit",

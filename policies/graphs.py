@@ -128,7 +128,7 @@ def _without_eager(reading: Reading, context: Context) -> Proposal | None:
 
 
 def _default_level(reading: Reading, context: Context) -> Proposal | None:
-    to, told = _lowered(context.setting)
+    to, descriptions = _lowered(context.setting)
     free = all(value is not None or first_allowed(context.bounds.get(k), None) for k, value in to.items())
     if not to or not free or any(context.bounds.get(k) and v is not None for k, v in to.items()):
         return None
@@ -136,7 +136,7 @@ def _default_level(reading: Reading, context: Context) -> Proposal | None:
         "G3",
         reading,
         to,
-        f"{' and '.join(told)}: less than vLLM's default (level 2, FULL_AND_PIECEWISE) while "
+        f"{' and '.join(descriptions)}: less than vLLM's default (level 2, FULL_AND_PIECEWISE) while "
         f"{reading.running.mean:.1f} requests run",
         expects="more of each step runs from graphs: ITL falls",
         risks="a longer start; if a model or connector needs the lower mode, vLLM falls back on its own",
@@ -148,20 +148,20 @@ def _default_level(reading: Reading, context: Context) -> Proposal | None:
 def _lowered(setting: Setting) -> tuple[dict[Knob, Value], list[str]]:
     """The flags below the default, with the values that restore it, and their description."""
     to: dict[Knob, Value] = {}
-    told: list[str] = []
+    descriptions: list[str] = []
     if str(setting.get(LEVEL)).removeprefix("O") in {"0", "1"}:
         to[LEVEL] = None
-        told.append(f"optimisation level {setting[LEVEL]}")
+        descriptions.append(f"optimisation level {setting[LEVEL]}")
     dotted = f"{CONFIG}.cudagraph_mode"
     if str(setting.get(dotted, "")).upper() in LOWER:
         to[dotted] = None
-        told.append(f"cudagraph_mode {setting[dotted]}")
+        descriptions.append(f"cudagraph_mode {setting[dotted]}")
     config = _table(setting.get(CONFIG))
     if str(config.get("cudagraph_mode", "")).upper() in LOWER:
         rest = {key: value for key, value in config.items() if key != "cudagraph_mode"}
         to[CONFIG] = json.dumps(rest) if rest else None
-        told.append(f"cudagraph_mode {config['cudagraph_mode']}")
-    return to, told
+        descriptions.append(f"cudagraph_mode {config['cudagraph_mode']}")
+    return to, descriptions
 
 
 def _table(value: Value) -> dict[str, object]:

@@ -133,8 +133,8 @@ def _goes_with_async(setting: Setting) -> bool:
         return False
     if setting.get("distributed_executor_backend") not in {None, "mp", "uni"}:
         return False
-    told = " ".join(str(setting[knob]) for knob in SPECULATION if setting.get(knob) is not None)
-    return not told or any(method in told for method in ASYNC_METHODS)
+    methods = " ".join(str(setting[knob]) for knob in SPECULATION if setting.get(knob) is not None)
+    return not methods or any(method in methods for method in ASYNC_METHODS)
 
 
 plugin = HostBound

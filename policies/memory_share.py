@@ -35,7 +35,7 @@ class MemoryShare:
 
     step_ratio: float = 0.02  # M1: of the GPU's memory, in one step
     wide_step_ratio: float = 0.05  # M3
-    ceiling_ratio: float = 0.92  # dense, unless the operator's bound says otherwise
+    ceiling_ratio: float = 0.92  # dense, unless the operator sets a bound
     moe_ceiling_ratio: float = 0.85  # all-to-all buffers are outside vLLM's accounting
     utmost_ratio: float = 0.95  # even above the operator's bound
     spare_ratio: float = 0.03  # of the GPU's memory that stays free after a step

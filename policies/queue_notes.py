@@ -90,7 +90,7 @@ class QueueNotes:
             return None
         why = (
             f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited while at most "
-            f"{reading.running.high:.0f} ran ({cap.told}) and the KV cache was free"
+            f"{reading.running.high:.0f} ran ({cap.origin}) and the KV cache was free"
         )
         found = [*_prefill(reading), *_blockers(context.setting)]
         blockers = "; ".join(found) or "structured output, multimodal inputs, adapters"
@@ -156,8 +156,8 @@ class QueueNotes:
 
 def _default_cap(reading: Reading, context: Context) -> SequenceCap:
     value = find_max_num_seqs(context.setting, reading)
-    told = f"{SEQS} is not given, vLLM's own is {value} or more"
-    return SequenceCap(knob=SEQS, value=value, told=told, engines=count_engines(context.setting))
+    origin = f"{SEQS} is not given, vLLM's own is {value} or more"
+    return SequenceCap(knob=SEQS, value=value, origin=origin, engines=count_engines(context.setting))
 
 
 def _prefill(reading: Reading) -> list[str]:
@@ -165,8 +165,8 @@ def _prefill(reading: Reading) -> list[str]:
     prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
     if prompts is None or answers is None or not _prefills(reading):
         return []
-    told = f"{prompts.mean:.0f} tokens/s of prompts, {answers.mean:.0f} of answers"
-    return [f"prompts ({told}: prefill is the limit, so prefix caching, a larger token budget, or replicas)"]
+    rates = f"{prompts.mean:.0f} tokens/s of prompts, {answers.mean:.0f} of answers"
+    return [f"prompts ({rates}: prefill is the limit, so prefix caching, a larger token budget, or replicas)"]
 
 
 def _prefills(reading: Reading) -> bool:

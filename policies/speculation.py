@@ -45,14 +45,14 @@ class Speculation:
         to = self._to(context, given, accepted if batch < self.large_batch else None)
         if not to:
             return ()
-        told = "" if accepted is None else f"{accepted:.0%} of the drafted tokens are accepted, "
+        acceptance = "" if accepted is None else f"{accepted:.0%} of the drafted tokens are accepted, "
         values = "fewer tokens" if TOKENS in to and to[TOKENS] is not None else "off"
         found = build_optimisation(
             "SD1",
             reading,
             to,
-            f"{told}{reading.running.mean:.1f} requests ran over {reading.span_s:.0f} s: speculation costs "
-            f"more than it gives there; try {values}",
+            f"{acceptance}{reading.running.mean:.1f} requests ran over {reading.span_s:.0f} s: speculation "
+            f"costs more than it gives there; try {values}",
             ("spec_acceptance", accepted, "ratio"),
             expects="fewer rejected draft tokens to compute: throughput rises",
             risks="at small batches ITL rises; answers may differ in the last digits of a logit",

@@ -26,22 +26,22 @@ class Thermal:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:  # noqa: ARG002  one signature
-        said = [why for gpu in reading.gpus for why in [self._throttles(gpu)] if why]
-        if not said or reading.coverage < self.coverage_at_least_ratio:
+        throttled = [why for gpu in reading.gpus for why in [self._throttles(gpu)] if why]
+        if not throttled or reading.coverage < self.coverage_at_least_ratio:
             return ()
         hottest = max(
             (gpu.temperature_c for gpu in reading.gpus if gpu.temperature_c is not None), default=None
         )
-        why = "thermal throttling: " + "; ".join(said)
+        why = "thermal throttling: " + "; ".join(throttled)
         advice = "every change waits: measurements on a throttling GPU prove nothing; cool the GPU first"
         source = "production checklist: GPU temperature, NVML clocks_event_reasons"
-        count = ("throttled_gpus", float(len(said)), "GPUs")
+        count = ("throttled_gpus", float(len(throttled)), "GPUs")
         return (build_note("T1", reading, why, advice, source, count, ("temperature", hottest, "°C")),)
 
     def _throttles(self, gpu: Gpu) -> str:
-        told = REASONS | POWER | (POWER_CAP if self.power_cap_counts else {})
+        names = REASONS | POWER | (POWER_CAP if self.power_cap_counts else {})
         bits = gpu.throttle_reasons or 0
-        reasons = [name for bit, name in told.items() if bits & bit]
+        reasons = [name for bit, name in names.items() if bits & bit]
         hot = gpu.temperature_c is not None and gpu.temperature_c >= self.hot_at_c
         if not hot and not reasons:
             return ""

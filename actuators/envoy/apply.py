@@ -66,7 +66,7 @@ class ConfigExchange:
         version = str(self.version())
         await self.give("rds", version, resources.response(version, resource))
 
-    async def take_back(self) -> None:
+    async def roll_back(self) -> None:
         """Raises FencedError when a newer daemon has written meanwhile: then nothing is ours to restore."""
         while self._before:
             kind, content = self._before.pop()

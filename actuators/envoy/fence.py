@@ -60,7 +60,7 @@ class Fence:
             raise ActError(f"cannot read {self.path}: {error}") from error
 
     @contextmanager
-    def held(self, writer: Writer) -> Iterator[None]:
+    def hold(self, writer: Writer) -> Iterator[None]:
         """Hold the lock; older daemons are excluded from now on. Raises ActError, FencedError, OSError."""
         fd = self._locked()
         try:

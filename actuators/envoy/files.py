@@ -110,7 +110,7 @@ class XdsFiles:
     def alone(self, writer: Writer) -> Iterator[None]:
         """Exclude other writers, and older daemons from now on. Raises ActError, FencedError."""
         try:
-            with self._fence.held(writer):
+            with self._fence.hold(writer):
                 writer.refuse_after(self.newest())
                 yield
         except OSError as error:

@@ -1,8 +1,8 @@
--- What the proxy itself must know of requests: when a lease is over, and how an answer ended.
--- Bodies are looked at chunk by chunk as they pass; nothing is held back.
+-- The proxy marks two facts of each request: an expired lease, and the end of its answer.
+-- Bodies are scanned chunk by chunk in passing; nothing is buffered.
 
 local NAMESPACE = "trimtab"
-local TAIL = 64 -- bytes kept of the chunk before, longer than anything that is looked for
+local TAIL = 64 -- bytes kept of the chunk before, longer than any pattern below
 local find, sub = string.find, string.sub
 
 local function note(handle, key, value)
@@ -16,7 +16,7 @@ local function spend_lease(handle)
     return
   end
   local left_ms = expires_ms - handle:timestamp()
-  -- more left than was ever given: the clock was set back, and must not lengthen the lease
+  -- more time left than the lease had: the clock was set back, which must not extend the lease
   if left_ms <= 0 or left_ms > route:get("lease_ms") + 1000 then
     note(handle, "lease", "expired")
     handle:clearRouteCache()
@@ -43,7 +43,7 @@ function envoy_on_request(handle)
   end
 end
 
--- Server-sent events in `text` that were not yet whole in its first `known` bytes.
+-- Server-sent events in `text` that were not complete in its first `known` bytes.
 local function count_events(text, known)
   local events = 0
   local at = find(text, "\ndata:", known > 4 and known - 4 or 1, true)

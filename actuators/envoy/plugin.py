@@ -195,7 +195,7 @@ class EnvoyTraffic:
         except ActError:
             if first:
                 await self._alone(self._process.end)
-            await exchange.take_back()
+            await exchange.roll_back()
             raise
 
     async def _claim(self, carried: CarriedWeights | None) -> None:

@@ -88,10 +88,10 @@ class EnvoyProcess:
             asking.setblocking(False)
             try:
                 asking.connect(str(self.home / "admin.sock"))
-                told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             except OSError:  # no listener, or too busy to answer
                 return None
-        return int(_CREDENTIALS.unpack(told)[0]) or None
+        return int(_CREDENTIALS.unpack(credentials)[0]) or None
 
     def start(self, binary: str, *, concurrency: int) -> int:
         """Start Envoy, in a thread. Returns the previous size of the log."""

@@ -31,7 +31,9 @@ def routes(route: Route, *, metadata: Json, session_header: str) -> Json:
     """The split. `metadata`: the data that reads it back."""
     ours = {"metadata": {"filter_metadata": {NAMESPACE: metadata}}}
     if route.closed_s:
-        return _configuration({"name": "split", "match": {"prefix": "/"}, **ours, **_told_to_wait(route)})
+        return _configuration(
+            {"name": "split", "match": {"prefix": "/"}, **ours, **_build_retry_answer(route)}
+        )
     ahead = [_lease_over(route, session_header)] if route.leased else []
     split = {"name": "split", "match": {"prefix": "/"}, **ours, **_divided(route, session_header)}
     return _configuration(*ahead, split)
@@ -84,7 +86,7 @@ def _group(name: str, parts: tuple[ShareRange, ...]) -> Json:
     return {"name": name, "clusters": [{"cluster_name": one, "weight": part} for one, part in parts]}
 
 
-def _told_to_wait(route: Route) -> Json:
+def _build_retry_answer(route: Route) -> Json:
     """A retryable answer without a server, in the format that OpenAI's clients read."""
     wait_s = math.ceil(route.closed_s)
     message = f"The model is being restarted with other settings; ask again in {wait_s} s."

@@ -43,8 +43,8 @@ def second_tries(route: Route) -> tuple[ShareRange, ...]:
     parts: list[ShareRange] = []
     for place, (name, own, lent) in enumerate(_parts(route)):
         # from the next one on: many servers of small parts must not all name the first few
-        others = dict(staying[place + 1 :] + staying[:place]) or {route.fallback: 1}
-        parts += [*_spread(own, others).items(), (name, lent)]
+        remaining = dict(staying[place + 1 :] + staying[:place]) or {route.fallback: 1}
+        parts += [*_spread(own, remaining).items(), (name, lent)]
     return tuple((name, part) for name, part in parts if part)
 
 

@@ -54,8 +54,8 @@ def _drafts(case: Deployment) -> dict[Knob, Value]:
     model, tokens = text(case, DRAFT), positive_int(case.setting, DRAFT_TOKENS)
     if not model or tokens is None or "speculative_config" in case.setting or model.startswith("["):
         return {}
-    said = json.dumps({"model": model, "num_speculative_tokens": tokens})
-    return {DRAFT: None, DRAFT_TOKENS: None, "speculative_config": said}
+    config = json.dumps({"model": model, "num_speculative_tokens": tokens})
+    return {DRAFT: None, DRAFT_TOKENS: None, "speculative_config": config}
 
 
 def _whole(case: Deployment, to: Mapping[Knob, Value]) -> dict[Knob, Value]:

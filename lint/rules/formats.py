@@ -47,7 +47,7 @@ PLUGINS = {
     "gguf": ((0, 24), "vllm-gguf-plugin", "vllm-project/vllm#39612"),
     "bitsandbytes": ((0, 28), "vllm-bnb-plugin", "vllm-project/vllm#43529"),
 }
-"""Formats that went out of vLLM: in which release, where they are now, and who says so."""
+"""Formats that went out of vLLM: in which release, where they are now, and the source."""
 
 FAMILIES = ({"awq", "auto_awq", "awq_marlin"}, {"gptq", "auto_gptq", "gptq_marlin"}, {"fp8"})
 _CHECKPOINTS = FAMILIES[0] | FAMILIES[1]
@@ -114,7 +114,7 @@ def _plain(case: Deployment) -> Iterable[Finding]:
     if text(case, "model").startswith(("/", ".")):
         return
     yield not_taken(
-        f"--quantization {given} reads weights in that format; {model.name} has 16 bits, as its name tells",
+        f"--quantization {given} reads weights in that format; {model.name} has 16 bits, judging by its name",
         "vLLM 0.32 model_executor/model_loader/weight_utils.py: get_quant_config",
         {"quantization": None},
         severity="warning",

@@ -218,7 +218,7 @@ _NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so f
 
 
 def _kernel(case: Deployment) -> Iterable[Finding]:
-    told = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
+    line = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
     given = text(case, "quantization").lower()
     by_name = given == "awq" and before(case, AWQ_FORCED_UP_TO)
     if by_name:
@@ -226,8 +226,8 @@ def _kernel(case: Deployment) -> Iterable[Finding]:
             f"--quantization awq with vLLM {case.version}: this forces the slow awq kernel; "
             "without the flag vLLM chooses Marlin"
         )
-    elif told:
-        found = _EXLLAMA.search(told)
+    elif line:
+        found = _EXLLAMA.search(line)
         kernel = found[1] if found else "a kernel that vLLM reports as not fully optimized"
         why = f"according to the log the quantized weights run on {kernel}, a slow fallback"
     else:

@@ -31,9 +31,9 @@ def _unknown_keys(case: Deployment) -> Iterable[Finding]:
     for flag, keys in KEYS.items():
         given = entries(case, flag)
         dotted = [knob for knob in case.setting if knob.startswith(flag + ".")]
-        told = {**given, **{knob.split(".")[1]: case.setting[knob] for knob in dotted}}
-        for key in sorted(told.keys() - keys):
-            meant = _meant(flag, key, told.keys())
+        given = {**given, **{knob.split(".")[1]: case.setting[knob] for knob in dotted}}
+        for key in sorted(given.keys() - keys):
+            meant = _meant(flag, key, given.keys())
             to = _without(case, flag, key, meant)
             yield not_taken(
                 f"--{flag.replace('_', '-')} has no key {key}" + (f": it is {meant} today" if meant else ""),
@@ -43,10 +43,10 @@ def _unknown_keys(case: Deployment) -> Iterable[Finding]:
             )
 
 
-def _meant(flag: str, key: str, told: Iterable[str]) -> str:
+def _meant(flag: str, key: str, given: Iterable[str]) -> str:
     near = get_close_matches(key, KEYS[flag], n=1, cutoff=0.85)
     meant = RENAMED_KEYS.get(flag, {}).get(key) or (near[0] if near else "")
-    return "" if meant in told else meant
+    return "" if meant in given else meant
 
 
 def _without(case: Deployment, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:

@@ -18,7 +18,7 @@ _LOWER = (0.85, 0.8)  # M2: where to go after an OOM
 _RAISED_DEFAULT_SINCE = (0, 20)
 _LONGEST_LINE = 4000
 
-Says = Callable[[re.Match[str], Deployment], Finding | None]
+Recognise = Callable[[re.Match[str], Deployment], Finding | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Recogniser:
 
     rule: str
     pattern: str  # compiled on use: most commands are checked without a log
-    says: Says
+    recognise: Recognise
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ class Recogniser:
     def check(self, case: Deployment) -> Iterable[Finding]:
         for line in reversed(case.log):
             match = re.search(self.pattern, line[:_LONGEST_LINE])
-            if match and (found := self.says(match, case)):
+            if match and (found := self.recognise(match, case)):
                 return (found,)
         return ()
 
@@ -219,7 +219,7 @@ def _periodic(match: re.Match[str], case: Deployment) -> Finding | None:
     seqs = case.setting.get(_SEQS)
     reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
     capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
-    told = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
+    counts = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
     if still:
         advice = "no token was generated meanwhile: check the earlier log lines, not the flags"
     elif capped:
@@ -230,7 +230,7 @@ def _periodic(match: re.Match[str], case: Deployment) -> Finding | None:
         rule="F8",
         klass="note",
         severity="warning" if capped else "info",
-        why=f"the log's latest count: {told}",
+        why=f"the log's latest count: {counts}",
         expects=advice,
         source="rulebook F8; vLLM 0.32 v1/metrics/loggers.py",
         evidence={"running": running, "waiting": waiting, "kv_cache_usage_percent": usage},
@@ -265,7 +265,7 @@ _NOT_FREE = (
 )
 _EAGER = r"Cudagraph is disabled under eager mode|Enforce eager set, disabling torch\.compile"
 _OOM = r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA out of memory\. Tried to allocate.*"
-_ROWS: tuple[tuple[str, str, Says], ...] = (
+_ROWS: tuple[tuple[str, str, Recognise], ...] = (
     ("F1", r"Using default MoE config\. Performance might be sub-optimal!", _moe),
     ("F2", _EAGER, _eager),
     ("F3", r"Custom allreduce is disabled\b.*", _all_reduce),
@@ -282,4 +282,4 @@ _ROWS: tuple[tuple[str, str, Says], ...] = (
     ("F8", _COUNTS, _periodic),
 )
 
-LINTS: tuple[LintRule, ...] = (*(Recogniser(rule, pattern, says) for rule, pattern, says in _ROWS),)
+LINTS: tuple[LintRule, ...] = (*(Recogniser(rule, pattern, recognise) for rule, pattern, recognise in _ROWS),)

@@ -192,13 +192,13 @@ def _links(case: Deployment) -> Iterable[Finding]:
     elif to and plan:
         expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
         expects += idle(case, plan.layout)
-    told = any(NVLINK_LOST in line for line in case.log)
+    by_log = any(NVLINK_LOST in line for line in case.log)
     yield Finding(
         rule="D5",
         klass="gated",
         severity="warning" if fewer else "info",
         why=(
-            f"tensor parallelism over {now.tp} GPUs on PCIe{' (seen in the log)' if told else ''}: "
+            f"tensor parallelism over {now.tp} GPUs on PCIe{' (seen in the log)' if by_log else ''}: "
             "vLLM turns its custom all-reduce off above two, and every layer waits for the bus twice"
         ),
         to=to,

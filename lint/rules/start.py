@@ -22,7 +22,7 @@ class SlowStart:
         known: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
         if not known:
             return ()
-        told = ", ".join(
+        times_text = ", ".join(
             f"{name.removesuffix('_s').replace('_', ' ')} {took:g} s" for name, took in known.items()
         )
         return (
@@ -30,7 +30,7 @@ class SlowStart:
                 rule="F6",
                 klass="note",
                 severity="info",
-                why=f"this start took {told}: set deadlines for a start well above that",
+                why=f"this start took {times_text}: set deadlines for a start well above that",
                 expects=(
                     "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
                     "start of the same flags loads what this one compiled"

@@ -40,10 +40,10 @@ ConformanceCheck = Callable[[type], None]
 
 def it_says_what_it_is_for(plugin: type) -> None:
     """The first line of its module is a sentence: `trimtab policies` shows it."""
-    said = (sys.modules[plugin.__module__].__doc__ or "").strip().splitlines()
+    lines = (sys.modules[plugin.__module__].__doc__ or "").strip().splitlines()
     _that(
-        bool(said) and re.fullmatch(r"[A-Z0-9].+\.", said[0]) is not None,
-        f"the first line of {plugin.__module__} is a sentence that says what it is for",
+        bool(lines) and re.fullmatch(r"[A-Z0-9].+\.", lines[0]) is not None,
+        f"the first line of {plugin.__module__} is a sentence that states its purpose",
     )
 
 
@@ -93,9 +93,9 @@ def it_is_pure(plugin: type) -> None:
     def any_case(case: tuple[Reading, Context]) -> None:
         reading, context = case
         policy, before = plugin(), copy.deepcopy((reading, context))
-        said = _asked(policy, reading, context)
-        _that(said == _asked(policy, reading, context), "asked twice, it says the same")
-        _that(said == _asked(plugin(), *before), "another of its kind says the same")
+        proposals = _asked(policy, reading, context)
+        _that(proposals == _asked(policy, reading, context), "two calls give the same proposals")
+        _that(proposals == _asked(plugin(), *before), "another instance gives the same proposals")
         _that((reading, context) == before, "reading and context are left as they were")
 
     any_case()
@@ -108,9 +108,11 @@ def its_proposals_are_complete(plugin: type) -> None:
     @given(CASES)
     def any_case(case: tuple[Reading, Context]) -> None:
         reading, context = case
-        said = _asked(plugin(), reading, context)
-        _that(PROPOSALS.validate_json(PROPOSALS.dump_json(said)) == said, "its proposals survive JSON")
-        for proposal in said:
+        proposals = _asked(plugin(), reading, context)
+        _that(
+            PROPOSALS.validate_json(PROPOSALS.dump_json(proposals)) == proposals, "its proposals survive JSON"
+        )
+        for proposal in proposals:
             _that(digest(asdict(proposal)).startswith("sha256:"), "a proposal can be digested")
             _complete(proposal)
 
@@ -142,11 +144,11 @@ CHECKS: tuple[ConformanceCheck, ...] = (
 
 
 def _asked(policy: Any, reading: Reading, context: Context) -> list[Proposal]:  # noqa: ANN401 - theirs
-    said: Sequence[Proposal] = policy.propose(reading, context)
-    _that(isinstance(said, Iterable), f"propose gives a list or tuple, not {said!r}")
-    for proposal in said:
+    proposals: Sequence[Proposal] = policy.propose(reading, context)
+    _that(isinstance(proposals, Iterable), f"propose gives a list or tuple, not {proposals!r}")
+    for proposal in proposals:
         _that(isinstance(proposal, Proposal), f"propose gives Proposals, not {proposal!r}")
-    return list(said)
+    return list(proposals)
 
 
 def _complete(proposal: Proposal) -> None:
@@ -156,7 +158,7 @@ def _complete(proposal: Proposal) -> None:
         re.search(r"\d", proposal.why) is not None, f"{rule}: `why` has the numbers in it: {proposal.why!r}"
     )
     for name in ("expects", "risks", "source", "evidence"):
-        _that(bool(getattr(proposal, name)), f"{rule}: `{name}` says something")
+        _that(bool(getattr(proposal, name)), f"{rule}: `{name}` is not empty")
     _that(bool(proposal.to) or proposal.klass == "note", f"{rule}: changes something, or is a note")
     _that(not (proposal.mitigation and proposal.klass == "note"), f"{rule}: a note mitigates nothing")
 

@@ -24,7 +24,7 @@ class SequenceCap:
 
     knob: Knob
     value: int
-    told: str
+    origin: str
     engines: int = 1
 
     @property
@@ -41,16 +41,16 @@ def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
     count = count_engines(context.setting)
     each = f" for each of {count} engines" if count > 1 else ""
     if active is not None and active <= (seqs or active) and has_active_cap(reading, context):
-        return SequenceCap(knob=ACTIVE, value=active, told=f"{ACTIVE} is {active}{each}", engines=count)
+        return SequenceCap(knob=ACTIVE, value=active, origin=f"{ACTIVE} is {active}{each}", engines=count)
     if seqs is not None:
-        return SequenceCap(knob=SEQS, value=seqs, told=f"{SEQS} is {seqs}{each}", engines=count)
+        return SequenceCap(knob=SEQS, value=seqs, origin=f"{SEQS} is {seqs}{each}", engines=count)
     low, high = reading.running.low, reading.running.high
     known = "model" in context.setting and context.setting.get("config") is None
     least = count * (find_max_num_seqs(context.setting, reading) if known else 1)
     if high >= least and low >= PLATEAU_RATIO * high and reading.waiting.low > 0:
         level = round(high / count)
-        told = f"a cap of {level}{each} is inferred from the level at which running stays"
-        return SequenceCap(knob=SEQS, value=level, told=f"{SEQS} is not given, {told}", engines=count)
+        origin = f"a cap of {level}{each} is inferred from the level at which running stays"
+        return SequenceCap(knob=SEQS, value=level, origin=f"{SEQS} is not given, {origin}", engines=count)
     return None
 
 

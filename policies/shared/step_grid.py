@@ -22,9 +22,9 @@ def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> 
     allowed = [value for value in doublings if value <= limit and is_allowed(bound, value)]
     if allowed:
         return next((value for value in allowed if value >= wanted), allowed[-1])
-    others = [*LADDER, *_written(bound)]
+    candidates = [*LADDER, *_written(bound)]
     return max(
-        (value for value in others if current < value <= limit and is_allowed(bound, value)), default=None
+        (value for value in candidates if current < value <= limit and is_allowed(bound, value)), default=None
     )
 
 

@@ -187,7 +187,7 @@ def test_any_mark_is_a_writer(mark: bytes) -> None:
 def test_a_writer_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     fence = Fence(tmp_path / "lock")
     for writer in (OLD, NEW, Writer(epoch=10, process="c" * 32), Writer(epoch=11)):
-        with fence.held(writer):
+        with fence.hold(writer):
             assert fence.newest() == writer
 
 
