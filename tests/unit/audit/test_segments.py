@@ -1,4 +1,4 @@
-"""A journal of many files: it goes on from one to the next, forgets the old ones, and stays one chain."""
+"""A journal of many files: rotation, retention, and one chain over all files."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The config file: what it turns into, and that every mistake in it is named."""
+"""The config file: its values, and errors that name every mistake."""
 
 import string
 from collections.abc import Mapping

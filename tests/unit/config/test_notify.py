@@ -1,4 +1,4 @@
-"""`[[notify]]` in the config: what it turns into, and what is wrong with it."""
+"""`[[notify]]` in the config: its values and errors."""
 
 from pathlib import Path
 

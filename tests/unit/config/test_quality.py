@@ -1,4 +1,4 @@
-"""`[targets.quality]`: golden prompts of one's own, a command of one's own, and what is wrong with them."""
+"""`[targets.quality]`: own golden prompts, an own command, and errors."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What each kind of receiver is sent."""
+"""The requests to each kind of receiver."""
 
 import hashlib
 import hmac

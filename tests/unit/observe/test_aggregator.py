@@ -1,4 +1,4 @@
-"""The window: trends, coverage, latencies and shares; and the second's arms."""
+"""The aggregation window: trends, coverage, latencies, shares, and the request counts of each second."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

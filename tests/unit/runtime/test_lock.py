@@ -1,4 +1,4 @@
-"""One holder at a time, whatever happens to it."""
+"""The lock of the state directory has one holder at a time, also after a crash."""
 
 import os
 import subprocess

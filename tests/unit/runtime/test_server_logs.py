@@ -1,4 +1,4 @@
-"""Who looks at a log: it is read once for all who do, and a reading that hangs holds up nobody for long."""
+"""Concurrent requests for a log share one read, and a hanging read delays no request for long."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Whole rollouts in no time, judged as real ones: equal greens stay, bad ones go, silence proves nothing."""
+"""Full rollouts in virtual time with the real judge: equal greens pass, bad ones fail."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One target's whole loop over fake outside things, in no time: what is written and done, in which order."""
+"""The full loop of one target over fakes in virtual time: entries, effects and their order."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Whatever is logged while a rollout runs says of which target and which rollout, also by its tasks."""
+"""Every log line of a running rollout names its target and rollout, also in its tasks."""
 
 import io
 import json

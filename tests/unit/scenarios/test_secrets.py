@@ -1,4 +1,4 @@
-"""Secrets are planted wherever something from outside comes in, and looked for in all that goes out."""
+"""Secrets are planted in every input and searched for in every output."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""A journal that cannot be written, at any moment, for any time: what goes on, what waits, what is said."""
+"""An unwritable journal, at any moment and for any time: steps that run, wait, or are recorded late."""
 
 import asyncio
 import errno

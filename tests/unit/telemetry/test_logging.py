@@ -1,4 +1,4 @@
-"""Logs as a collector and as a person at a terminal see them."""
+"""Logs for a collector, for journald and for a terminal."""
 
 import io
 import json

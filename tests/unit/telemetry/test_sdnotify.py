@@ -1,4 +1,4 @@
-"""What systemd hears, over a real datagram socket."""
+"""Notifications to systemd, over a real datagram socket."""
 
 import os
 import socket
