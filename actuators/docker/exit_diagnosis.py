@@ -43,9 +43,7 @@ class ObservedEvents:
     signals: list[int] = field(default_factory=list)
     stopped: bool = False  # docker stop, or the end of Docker's daemon
     before: tuple[bool, int | None] = (False, None)  # oom and exit code of its previous run
-    changed: asyncio.Event = field(
-        default_factory=asyncio.Event
-    )  # set by events that may have changed its state
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # set if its state may have changed
     ended: asyncio.Event = field(default_factory=asyncio.Event)  # set by the last event of its end
 
     def record(self, event: ContainerEvent) -> bool:

@@ -35,23 +35,23 @@ WANTED = {
 
 def main() -> None:
     lines = json.loads(sys.argv[1])
-    said = {"vllm": None, "cache": "", "answers": []}  # type: Dict[str, Any]
+    result = {"vllm": None, "cache": "", "answers": []}  # type: Dict[str, Any]
     if importlib.util.find_spec("vllm") is not None:
-        said["answers"] = [answer(words) for words in lines]
-        said["vllm"] = str(getattr(sys.modules.get("vllm"), "__version__", "unknown"))
-        said["cache"] = str(getattr(sys.modules.get("vllm.envs"), "VLLM_CACHE_ROOT", ""))
+        result["answers"] = [answer(words) for words in lines]
+        result["vllm"] = str(getattr(sys.modules.get("vllm"), "__version__", "unknown"))
+        result["cache"] = str(getattr(sys.modules.get("vllm.envs"), "VLLM_CACHE_ROOT", ""))
     sys.stderr.flush()
-    print("\n" + MARK + json.dumps(said), flush=True)  # noqa: T201 - the answer
+    print("\n" + MARK + json.dumps(result), flush=True)  # noqa: T201 - the answer
     os._exit(0)  # threads that libraries have started may be slow to end
 
 
 def answer(words: List[str]) -> Dict[str, Any]:  # noqa: UP006
-    heard = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(heard):
+        with contextlib.redirect_stderr(stderr):
             options = parsed(words)
     except SystemExit:
-        return bad("usage", last_line(heard.getvalue()))
+        return bad("usage", last_line(stderr.getvalue()))
     except Exception as error:  # noqa: BLE001 - whatever vLLM raises is the answer
         return bad(kind_of(error), words_of(error))
     try:

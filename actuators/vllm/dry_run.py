@@ -44,9 +44,7 @@ class DryRunOutput:
     ok: bool
     kind: str = ""
     error: str = ""
-    resolved: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # with vLLM's own defaults for this model and GPU
+    resolved: Mapping[str, Any] = field(default_factory=dict)  # with defaults for this model and GPU
     hash: str = ""  # equal ones share their compiled graphs
     compiles: bool = True
 
