@@ -89,11 +89,11 @@ def test_the_gpus_of_a_container_are_those_that_it_was_given(options: Json, expe
         ("", Gpus()),
     ],
 )
-def test_the_nvidia_runtime_is_told_the_gpus_by_the_environment(visible: str, expected: Gpus) -> None:
+def test_the_nvidia_runtime_reads_the_gpus_from_the_environment(visible: str, expected: Gpus) -> None:
     assert gpus_in({"Runtime": "nvidia"}, f"NVIDIA_VISIBLE_DEVICES={visible}") == expected
 
 
-def test_what_an_image_says_of_gpus_gives_none_to_a_container_that_asked_for_none() -> None:
+def test_gpus_in_the_environment_of_an_image_give_none_to_a_container() -> None:
     assert gpus_in({"Runtime": "runc"}, "NVIDIA_VISIBLE_DEVICES=all") == Gpus()
 
 
@@ -110,7 +110,9 @@ def test_what_an_image_says_of_gpus_gives_none_to_a_container_that_asked_for_non
         ({}, "0", Gpus()),
     ],
 )
-def test_cuda_counts_within_what_the_container_has(options: Json, visible: str, expected: Gpus) -> None:
+def test_cuda_visible_devices_counts_within_the_gpus_of_the_container(
+    options: Json, visible: str, expected: Gpus
+) -> None:
     assert gpus_in(options, f"CUDA_VISIBLE_DEVICES={visible}") == expected
 
 
@@ -119,7 +121,7 @@ def test_cuda_counts_within_what_the_container_has(options: Json, visible: str, 
     [asked(0, "MIG-7f"), asked(0, "0:1"), {"Devices": [{"PathOnHost": "/dev/kfd"}]}],
     ids=["slice", "slice by number", "another maker"],
 )
-def test_devices_that_cannot_be_followed_are_gpus_all_the_same(options: Json) -> None:
+def test_unknown_devices_count_as_gpus(options: Json) -> None:
     found = gpus_in(options)
 
     assert found.any
@@ -127,7 +129,7 @@ def test_devices_that_cannot_be_followed_are_gpus_all_the_same(options: Json) ->
     assert free_capacity([held(found)], SMALL, host(gpu(0, 80))).free is None
 
 
-def test_a_gpu_with_enough_free_memory_is_room() -> None:
+def test_a_gpu_with_enough_free_memory_is_capacity() -> None:
     found = free_capacity([held(ON_FIRST)], SMALL, host(gpu(0, 40)))
 
     assert found.free is True
@@ -137,22 +139,22 @@ def test_a_gpu_with_enough_free_memory_is_room() -> None:
 
 
 @pytest.mark.parametrize("setting", [{}, {"gpu_memory_utilization": 0.92}])
-def test_vllm_takes_nearly_the_whole_gpu_unless_it_is_told_otherwise(setting: Setting) -> None:
+def test_the_default_utilization_is_nearly_the_whole_gpu(setting: Setting) -> None:
     assert free_capacity([held(ON_FIRST)], setting, host(gpu(0, 60))).free is False
 
 
-def test_what_the_servers_may_still_take_is_not_free() -> None:
+def test_memory_that_running_servers_may_still_take_is_not_free() -> None:
     found = free_capacity([held(ON_FIRST, utilization=0.7)], SMALL, host(gpu(0, 60)))
 
     assert found.free is False
     assert "in addition to the 0.7 of those" in found.why
 
 
-def test_another_gpu_that_is_free_is_no_room_for_one_that_is_made_alike() -> None:
+def test_another_free_gpu_is_no_capacity_for_a_like_container() -> None:
     assert free_capacity([held(ON_FIRST)], SMALL, host(gpu(0, 5), gpu(1, 80))).free is False
 
 
-def test_every_gpu_that_the_setting_takes_must_have_room() -> None:
+def test_every_gpu_of_the_setting_needs_capacity() -> None:
     both: Setting = {"gpu_memory_utilization": 0.4, "tensor_parallel_size": 2}
     two = Gpus(ids=("0", "1"))
 
@@ -161,7 +163,7 @@ def test_every_gpu_that_the_setting_takes_must_have_room() -> None:
     assert free_capacity([held(Gpus(all=True))], both, host(gpu(0, 40), gpu(1, 40))).free is True
 
 
-def test_a_gpu_is_known_by_its_uuid_too() -> None:
+def test_finds_a_gpu_by_its_uuid() -> None:
     assert free_capacity([held(Gpus(ids=("GPU-1a",)))], SMALL, host(gpu(0, 5), gpu(1, 40))).free is True
 
 
@@ -175,14 +177,14 @@ def test_a_gpu_is_known_by_its_uuid_too() -> None:
         (Gpus(all=True), host(), "which nvidia-smi does not show"),
     ],
 )
-def test_a_gpu_that_nobody_can_look_at_is_not_room(gpus: Gpus, known: Host, why: str) -> None:
+def test_a_gpu_that_cannot_be_measured_is_no_capacity(gpus: Gpus, known: Host, why: str) -> None:
     found = free_capacity([held(gpus)], SMALL, known)
 
     assert found.free is None
     assert why in found.why
 
 
-def test_a_server_like_one_that_is_pinned_to_cpus_has_no_room_beside_it() -> None:
+def test_pinned_cpus_leave_no_capacity_for_a_like_server() -> None:
     found = free_capacity([held(cpus="0-3")], {}, host())
 
     assert found.free is False
@@ -199,25 +201,25 @@ def test_a_server_like_one_that_is_pinned_to_cpus_has_no_room_beside_it() -> Non
         (held(memory=None), None),
     ],
 )
-def test_the_host_must_have_the_memory_to_spare(one: Holding, free: bool | None) -> None:
+def test_the_host_needs_enough_free_memory(one: Holding, free: bool | None) -> None:
     assert free_capacity([one], {}, host(memory=64 * GIB)).free is free
 
 
-def test_a_host_that_cannot_be_looked_at_has_no_known_room() -> None:
+def test_a_host_that_cannot_be_measured_has_unknown_capacity() -> None:
     found = free_capacity([held()], {}, Host(why="the Engine is on another host, tcp://gpu7:2376"))
 
     assert found.free is None
     assert "gpu7" in found.why
 
 
-def test_one_server_without_room_beside_it_decides() -> None:
+def test_one_server_without_capacity_decides() -> None:
     found = free_capacity([held(name="a"), held(name="b", memory=None), held(name="c", cpus="1")], {}, host())
 
     assert found.free is False
     assert "a server like c is pinned" in found.why
 
 
-def test_no_server_is_no_room() -> None:
+def test_no_server_is_no_capacity() -> None:
     assert free_capacity([], {}, host()).free is None
 
 
@@ -258,11 +260,11 @@ def test_gpus_are_too_few_only_where_they_are_known_to_be(options: Json) -> None
         ("ssh://root@gpu7", False),
     ],
 )
-def test_only_what_runs_here_can_be_looked_at(address: str, local: bool) -> None:
+def test_measures_the_local_host_only(address: str, local: bool) -> None:
     assert is_local(address) is local
 
 
-async def test_a_host_is_not_asked_for_gpus_that_no_server_has() -> None:
+async def test_does_not_measure_gpus_that_no_server_has() -> None:
     found = await measure_host("", [parsed()])
 
     assert found.gpus is None
@@ -270,7 +272,7 @@ async def test_a_host_is_not_asked_for_gpus_that_no_server_has() -> None:
     assert (await measure_host("tcp://gpu7:2376", [parsed()])).memory is None
 
 
-async def test_a_limit_is_what_a_server_may_need() -> None:
+async def test_a_memory_limit_is_the_need_of_a_server() -> None:
     nobody = DockerClient(host="unix:///nowhere/docker.sock")
     limited = parsed(host={"Memory": 3 * GIB, "CpusetCpus": "0"})
 

@@ -1,4 +1,4 @@
-"""A container made like another one: what is kept, what is replaced, and what is said about it."""
+"""Clone a container: fields that are kept, fields that are replaced, notes and obstacles."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def in_the_way(blue: Json, image: Json | None, read_file: ReadFile | None = None
 # What is kept.
 
 
-def test_everything_that_is_not_its_own_is_kept() -> None:
+def test_keeps_all_fields_that_are_not_specific_to_one_container() -> None:
     blue = recorded()
     body = green(blue).body
 
@@ -55,7 +55,7 @@ def test_everything_that_is_not_its_own_is_kept() -> None:
     }
 
 
-def test_the_image_is_pinned_by_what_runs_and_not_by_its_tag() -> None:
+def test_pins_the_image_by_its_id_not_by_its_tag() -> None:
     blue = recorded()
     spec = green(blue)
 
@@ -63,7 +63,7 @@ def test_the_image_is_pinned_by_what_runs_and_not_by_its_tag() -> None:
     assert kept(blue, IMAGE)["ImageDigest"] == IMAGE["RepoDigests"][0]
 
 
-def test_only_the_flags_that_were_asked_for_change() -> None:
+def test_changes_only_the_requested_flags() -> None:
     blue = recorded()
     setting = {"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 32}
     body = green(blue, setting=setting).body
@@ -72,7 +72,7 @@ def test_only_the_flags_that_were_asked_for_change() -> None:
     assert body["Cmd"] == ["tiny", "--sim-start-s", "0.2", "--max-num-seqs", "32", "--api-key", "sekrit"]
 
 
-def test_volumes_without_a_name_are_shared_by_their_real_name() -> None:
+def test_shares_anonymous_volumes_by_their_real_name() -> None:
     blue = recorded()
     names = {one["Destination"]: one.get("Name") for one in blue["Mounts"]}
     host = green(blue).body["HostConfig"]
@@ -88,14 +88,14 @@ def test_a_read_only_volume_stays_read_only() -> None:
     assert green(container("m", mounts=[volume])).body["HostConfig"]["Binds"] == ["v1:/w:ro"]
 
 
-def test_an_entrypoint_that_was_taken_away_stays_away() -> None:
+def test_a_removed_entrypoint_stays_removed() -> None:
     assert green(container("vllm", "serve", "m", entrypoint=())).body["Entrypoint"] == [""]
 
 
 # What is replaced.
 
 
-def test_while_it_is_green_it_neither_restarts_nor_vanishes() -> None:
+def test_green_neither_restarts_nor_removes_itself() -> None:
     host = green(container("m", host={"AutoRemove": True})).body["HostConfig"]
 
     assert host["RestartPolicy"] == {"Name": "no", "MaximumRetryCount": 0}
@@ -163,7 +163,7 @@ def test_networks_besides_the_default_one_are_joined_before_the_start() -> None:
     assert spec.networks == (("llm", {"Aliases": ["green"], "DriverOpts": {"a": "b"}}),)
 
 
-def test_a_network_told_by_its_id_is_found_by_its_name() -> None:
+def test_finds_the_name_of_a_network_given_by_its_id() -> None:
     blue = recorded()
     blue["HostConfig"]["NetworkMode"] = blue["NetworkSettings"]["Networks"]["llm-one"]["NetworkID"]
 
@@ -192,7 +192,7 @@ def test_its_host_name_is_not_that_of_the_original(hostname: str, mode: str, got
     assert green(blue, port=8101).body.get("Hostname") == got
 
 
-def test_labels_that_say_whose_it_is_are_its_own() -> None:
+def test_does_not_copy_labels_of_the_owner() -> None:
     blue = recorded()
     blue["Config"]["Labels"] |= {"trimtab.server": "chat-r2", "trimtab.like": "vllm"}
 
@@ -207,14 +207,14 @@ def test_links_are_written_as_create_takes_them() -> None:
     assert any("--link db:store" in note for note in spec.notes)
 
 
-def test_a_kept_description_makes_the_same_container_as_the_original() -> None:
+def test_a_snapshot_makes_the_same_container_as_the_original() -> None:
     blue = recorded()
 
     assert green(kept(blue, IMAGE)) == green(blue)
     assert kept(kept(blue, IMAGE), None) == kept(blue, IMAGE)
 
 
-def test_making_one_leaves_the_description_as_it_was() -> None:
+def test_a_clone_does_not_change_the_document() -> None:
     blue = recorded()
     green(blue, setting={"model": "other"}).body["HostConfig"]["Ulimits"].clear()
 
@@ -225,10 +225,10 @@ def test_secrets_are_not_shown_with_it() -> None:
     assert "sekrit" not in repr(green(recorded()))
 
 
-# What is said.
+# Notes and obstacles.
 
 
-def test_what_is_not_shared_is_noted() -> None:
+def test_notes_what_is_not_shared() -> None:
     notes = "\n".join(green(recorded()).notes)
 
     for word in (
@@ -257,11 +257,11 @@ def test_what_is_not_shared_is_noted() -> None:
         (container("m", config={"Labels": {"traefik.enable": "true"}}), "bypass the proxy"),
     ],
 )
-def test_what_needs_care_is_noted(blue: Json, note: str) -> None:
+def test_notes_what_needs_care(blue: Json, note: str) -> None:
     assert [one for one in green(blue).notes if note in one]
 
 
-def test_a_plain_container_needs_no_words() -> None:
+def test_a_plain_container_has_no_notes() -> None:
     assert in_the_way(container("m"), IMAGE) == ()
     assert green(container("m")).notes == ()
 
@@ -282,13 +282,13 @@ def test_a_plain_container_needs_no_words() -> None:
         (container("m", config={"Labels": {"io.kubernetes.pod.name": "p"}}), "Kubernetes"),
     ],
 )
-def test_what_cannot_be_made_again_is_told_before_and_never_tried(blue: Json, why: str) -> None:
+def test_reports_obstacles_and_refuses_to_clone(blue: Json, why: str) -> None:
     assert [one for one in in_the_way(blue, IMAGE) if why in one]
     with pytest.raises(ActError, match=why):
         green(blue)
 
 
-def test_a_shell_string_is_told_and_never_tried() -> None:
+def test_reports_a_shell_command_and_refuses_to_clone() -> None:
     blue = container("vllm serve m", entrypoint=("/bin/sh", "-c"))
 
     assert in_the_way(blue, IMAGE)[0].startswith("its command cannot be read: the command starts a shell")
@@ -298,12 +298,12 @@ def test_a_shell_string_is_told_and_never_tried() -> None:
         green(blue, setting={"seed": 1})
 
 
-def test_a_config_file_that_cannot_be_read_is_told() -> None:
+def test_reports_an_unreadable_config_file() -> None:
     blue = container("m", "--config", "/c.yaml")
 
     assert "mount the file" in in_the_way(blue, IMAGE, lambda _: None)[0]
     assert in_the_way(blue, IMAGE, lambda _: "seed: 1") == ()
 
 
-def test_an_image_that_is_gone_is_told() -> None:
+def test_reports_a_missing_image() -> None:
     assert "not on this host any more" in in_the_way(container("m"), None)[0]

@@ -1,4 +1,4 @@
-"""Where the flags of a container stand, and changing them there."""
+"""Read the flags of a container, and change them in place."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def changed(
 
 
 @pytest.mark.parametrize(("entrypoint", "command"), FORMS)
-def test_flags_are_found_wherever_they_stand(entrypoint: tuple[str, ...], command: tuple[str, ...]) -> None:
+def test_finds_flags_in_entrypoint_and_command(entrypoint: tuple[str, ...], command: tuple[str, ...]) -> None:
     setting = serve(container(*command, entrypoint=entrypoint)).setting
 
     assert setting["model"] == "m"
@@ -68,7 +68,7 @@ def test_only_the_flags_that_change_are_touched(
 
 
 @pytest.mark.parametrize(("entrypoint", "command"), FORMS)
-def test_a_setting_as_it_is_changes_no_word(entrypoint: tuple[str, ...], command: tuple[str, ...]) -> None:
+def test_the_same_setting_changes_no_word(entrypoint: tuple[str, ...], command: tuple[str, ...]) -> None:
     before = container(*command, entrypoint=entrypoint)
 
     for setting in (serve(before).setting, {}):
@@ -83,7 +83,7 @@ def test_the_entrypoint_keeps_its_words_when_a_flag_is_added() -> None:
     assert (there.entrypoint, there.command) == (["vllm", "serve"], ["m", "--seed", "3"])
 
 
-def test_knobs_that_the_setting_does_not_name_are_taken_out() -> None:
+def test_removes_knobs_that_the_setting_does_not_name() -> None:
     assert serve(container("m", "--seed", "3", "--block-size=16")).with_setting({"seed": 3}).command == [
         "m",
         "--seed",
@@ -150,7 +150,7 @@ def test_the_command_line_wins_over_the_file() -> None:
     }
 
 
-def test_the_file_says_where_it_listens_and_what_key_it_wants() -> None:
+def test_reads_address_and_key_from_the_file() -> None:
     from_file = serve(WITH_FILE, files)
     assert (from_file.host, from_file.port, from_file.api_key) == ("", 9000, "k")
     assert serve(container("m", "--config", "serve.yaml", "--port", "8000"), files).port == 8000
@@ -174,12 +174,12 @@ def test_flags_of_the_file_are_not_written_out_again() -> None:
 @pytest.mark.parametrize(
     "setting", [{"seed": 1, "enforce_eager": True}, {"max_num_seqs": None, "enforce_eager": 1}]
 )
-def test_a_knob_of_the_file_cannot_be_taken_out(setting: dict[str, Value]) -> None:
+def test_a_knob_of_the_file_cannot_be_removed(setting: dict[str, Value]) -> None:
     with pytest.raises(FlagError, match="max_num_seqs stands in the --config file"):
         serve(WITH_FILE, files).with_setting(setting)
 
 
-def test_a_file_that_cannot_be_read_hides_flags_so_it_is_refused() -> None:
+def test_refuses_to_change_flags_of_an_unreadable_file() -> None:
     hidden = serve(WITH_FILE, lambda _: None)
 
     assert hidden.setting == {"model": "m", "config": "serve.yaml", "seed": 1}
@@ -220,7 +220,7 @@ def test_flags_of_the_environment_are_changed_there() -> None:
     assert there.command == []
 
 
-def test_an_environment_as_it_is_changes_no_line() -> None:
+def test_the_same_setting_changes_no_environment_line() -> None:
     assert serve(FROM_ENV).with_setting(serve(FROM_ENV).setting).env == ENV
     assert serve(container("m")).with_setting({"max_num_seqs": 9}).env == ["PATH=/usr/bin"]
 
@@ -241,14 +241,14 @@ def test_the_key_may_stand_in_the_environment() -> None:
     assert serve(recorded()).api_key == "sekrit"
 
 
-# Whatever is asked.
+# Any setting.
 
 _VALUES = st.integers(1, 999) | st.booleans() | st.sampled_from(["fp8", "auto", '{"a": 1}'])
 _SETTINGS = st.dictionaries(st.sampled_from(["max_num_seqs", "x_y", "block_size", "z"]), _VALUES)
 
 
 @given(st.sampled_from([form.values for form in FORMS]), _SETTINGS)
-def test_what_is_asked_is_what_is_read(
+def test_a_written_setting_is_read_back(
     forms: tuple[tuple[str, ...], tuple[str, ...]], asked: dict[str, Value]
 ) -> None:
     setting: dict[str, Value] = {"model": "m", **asked}
@@ -257,14 +257,14 @@ def test_what_is_asked_is_what_is_read(
 
 
 @given(_SETTINGS)
-def test_what_is_asked_of_an_environment_is_what_is_read(asked: dict[str, Value]) -> None:
+def test_a_setting_written_to_the_environment_is_read_back(asked: dict[str, Value]) -> None:
     setting: dict[str, Value] = {"model": "m", **asked}
     env = serve(FROM_ENV).with_setting(setting).env
 
     assert serve(container(entrypoint=SAGEMAKER, config={"Env": env})).setting == setting
 
 
-def test_the_words_start_with_the_server() -> None:
+def test_argv_starts_with_the_server() -> None:
     script = container("vllm", "serve", "m", entrypoint=("/entrypoint.sh",))
 
     assert serve(script).argv == ("vllm", "serve", "m")

@@ -1,4 +1,4 @@
-"""No line of the Docker Engine's event stream leaves the engine deaf."""
+"""Any line of the event stream of the Docker Engine is an event or a resync."""
 
 import json
 
@@ -34,7 +34,7 @@ LINES = (
 
 
 @given(st.lists(LINES, max_size=6))
-def test_any_line_is_an_event_or_a_reason_to_look(lines: list[bytes]) -> None:
+def test_any_line_is_an_event_or_a_resync(lines: list[bytes]) -> None:
     heard = ObservedEvents()
     for line in lines:
         event = event_or_resync(line)
@@ -48,5 +48,5 @@ def test_any_line_is_an_event_or_a_reason_to_look(lines: list[bytes]) -> None:
 @pytest.mark.parametrize(
     "line", [b"[]", b"7", b'{"Actor": [1]}', b'{"Actor": {"Attributes": {"signal": 9}}}', b"[" * 100_000]
 )
-def test_what_cannot_be_read_is_a_reason_to_look(line: bytes) -> None:
+def test_an_unreadable_line_is_a_resync(line: bytes) -> None:
     assert event_or_resync(line) == RESYNC

@@ -1,4 +1,4 @@
-"""By what a container is known as ours."""
+"""Labels and names of our containers."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from agent.domain.ports import Site
 SITE = Site(target="chat", state_dir=Path("/var/lib/trimtab/chat"), epoch=3)
 
 
-def test_labels_say_whose_which_and_with_what_setting() -> None:
+def test_labels_name_site_server_and_setting_digest() -> None:
     server = Server(name="chat-r3", setting={"max_num_seqs": 8, "hf_token": "secret"}, like="chat-r2")
 
     labels = docker_labels.server_labels(SITE, server)
@@ -37,13 +37,13 @@ def test_two_sites_share_neither_labels_nor_names(other: Site) -> None:
     assert docker_labels.container_name(SITE, "chat-r3") != docker_labels.container_name(other, "chat-r3")
 
 
-def test_a_newer_daemon_finds_what_an_older_one_has_made() -> None:
+def test_a_newer_daemon_finds_containers_of_an_older_one() -> None:
     newer = Site(target="chat", state_dir=SITE.state_dir, epoch=4)
 
     assert docker_labels.site_labels(newer) == docker_labels.site_labels(SITE)
     assert docker_labels.container_name(newer, "chat-r3") == docker_labels.container_name(SITE, "chat-r3")
 
 
-def test_a_name_says_whose_it_is_and_is_one_that_docker_takes() -> None:
+def test_a_container_name_is_valid_and_contains_the_server() -> None:
     assert docker_labels.container_name(SITE, "chat-r3").startswith("trimtab-chat-r3-")
     assert docker_labels.container_name(SITE, "c h/ät").startswith("trimtab-c-h-t-")

@@ -1,4 +1,4 @@
-"""What a container leaves in a mounted folder is read only where it is a plain text file of ordinary size."""
+"""Files in mounted folders: only regular text files of limited size are read."""
 
 import os
 from collections.abc import Callable
@@ -39,5 +39,5 @@ def test_a_plain_file_is_read(folder: Path, path: str) -> None:
     "path",
     ["out", "../secret", "endless", "large", "binary", "folder", "pipe", "nothing", "\0", "/etc/hostname"],
 )
-def test_nothing_else_is(folder: Path, path: str) -> None:
+def test_reads_nothing_else(folder: Path, path: str) -> None:
     assert reading(folder)(path) is None

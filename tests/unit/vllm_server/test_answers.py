@@ -58,14 +58,14 @@ def test_a_body_without_an_answer_is_a_failed_one(body: object) -> None:
         {"tokens": [" so", " it"], "token_logprobs": [-0.5]},
     ],
 )
-def test_log_probabilities_that_are_not_all_there_are_left_out(logprobs: object) -> None:
+def test_incomplete_log_probabilities_are_left_out(logprobs: object) -> None:
     found = read(answer(logprobs=logprobs))
 
     assert (found.text, found.length, found.tokens, found.logprobs) == (" so", 1, (), ())
 
 
 @given(st.lists(st.tuples(*[BODIES | JSON] * 3), min_size=1, max_size=4))
-def test_any_answers_can_be_compared_and_the_outcome_written_down(bodies: list[tuple[Any, Any, Any]]) -> None:
+def test_any_answers_can_be_compared_and_serialised(bodies: list[tuple[Any, Any, Any]]) -> None:
     blue, again, green = ([read(body) for body in side] for side in zip(*bodies, strict=True))
 
     found = compare(blue, again, green)

@@ -44,9 +44,7 @@ async def server(answer: Handler) -> AsyncIterator[OpenAiProbe]:
 
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
-async def test_an_answer_that_names_no_model_is_an_error_of_that_server(
-    body: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_without_a_model_is_an_error(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_body, "__defaults__", (4096,))
     async with server(lambda _: web.Response(body=body)) as probe:
         with pytest.raises(ActError, match="/v1/models names no model"):
@@ -56,7 +54,7 @@ async def test_an_answer_that_names_no_model_is_an_error_of_that_server(
 
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
-async def test_a_completion_that_is_none_has_failed(body: bytes) -> None:
+async def test_an_unreadable_completion_has_failed(body: bytes) -> None:
     def answer(request: web.Request) -> web.Response:
         return web.Response(body=GOOD if request.path == "/v1/models" else body)
 
@@ -92,7 +90,7 @@ async def test_a_small_body_that_unpacks_to_a_large_one_is_not_read_whole(
             await probe.answers(["one"], deadline_s=10)
 
 
-async def test_nobody_is_sent_on_to_another_address() -> None:
+async def test_follows_no_redirects() -> None:
     asked: list[str] = []
 
     def answer(request: web.Request) -> web.Response:

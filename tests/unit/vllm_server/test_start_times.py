@@ -31,7 +31,7 @@ def test_the_median_of_the_last_five_starts_is_expected(times: StartTimes) -> No
     assert times.expected(KEY, warm=True) == 50.0
 
 
-def test_warm_starts_cold_starts_and_stops_are_told_apart(times: StartTimes) -> None:
+def test_keeps_warm_starts_cold_starts_and_stops_apart(times: StartTimes) -> None:
     times.record(KEY, 30.0, warm=True)
     times.record(KEY, 300.0, warm=False)
     times.record(KEY, 40.0, warm=None)
@@ -64,13 +64,13 @@ def test_a_cold_start_is_not_measured_by_warm_ones(times: StartTimes) -> None:
     assert times.deadline(KEY, 600.0, warm=False) == 600.0
 
 
-def test_another_image_or_model_starts_otherwise(times: StartTimes) -> None:
+def test_keeps_images_and_models_apart(times: StartTimes) -> None:
     times.record(KEY, 50.0, warm=True)
 
     assert times.expected("sha256:ab large", warm=True) is None
 
 
-def test_what_was_foreseen_of_a_setting_is_told_when_it_starts(times: StartTimes) -> None:
+def test_returns_the_prediction_for_a_setting(times: StartTimes) -> None:
     times.foresee(KEY, {"max_num_seqs": 16, "model": "tiny"}, warm=False)
     times.foresee(KEY, {"max_num_seqs": 32, "model": "tiny"}, warm=True)
 
@@ -102,7 +102,7 @@ def test_another_process_reads_what_one_has_learned(times: StartTimes) -> None:
         '{"seconds": ' + "[" * 100_000,
     ],
 )
-def test_a_file_that_cannot_be_read_is_a_memory_lost_and_no_error(times: StartTimes, text: str) -> None:
+def test_an_unreadable_file_is_ignored(times: StartTimes, text: str) -> None:
     times.path.parent.mkdir()
     times.path.write_text(text)
     found = times.expected(KEY, warm=True)
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_does_not_fail_a_start(tmp_path: Path) -
         max_leaves=10,
     ).map(lambda body: json.dumps(body).encode())
 )
-def test_whatever_the_file_holds_a_deadline_is_known_and_a_start_remembered(content: bytes) -> None:
+def test_any_file_content_gives_a_deadline_and_takes_a_start(content: bytes) -> None:
     with TemporaryDirectory() as folder:
         times = StartTimes(Path(folder) / "start_times.json")
         times.path.write_bytes(content)
@@ -158,7 +158,7 @@ def test_an_impossible_time_is_not_learned(times: StartTimes, seconds: float) ->
     assert times.expected(KEY, warm=True) is None
 
 
-def test_the_file_does_not_grow_for_ever(times: StartTimes) -> None:
+def test_the_file_has_a_maximum_size(times: StartTimes) -> None:
     for number in range(60):
         times.record(f"sha256:{number} tiny", 1.0, warm=True)
         times.foresee(KEY, {"max_num_seqs": number}, warm=True)
