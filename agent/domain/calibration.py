@@ -1,20 +1,20 @@
-"""How steady the servers of one setting are: what chance alone makes of equal servers, for the judge.
+"""How much the servers of one setting differ by chance alone, for the judge.
 
-Requests of one server fail together, so a count of them says less than as many independent ones would: less
-by the design effect phi, Pearson's dispersion between servers inside the same block of time. An incident that
-hits all servers alike cancels in there. The largest over several lengths of blocks is taken.
+Requests of one server fail together, so a count of them is weaker evidence than as many independent ones: by
+the design effect phi, Pearson's dispersion between servers within the same block of time. An incident that
+hits all servers alike cancels out. The largest phi over several block lengths is taken.
 
 For servers r in block w with n requests, k of them bad, N and K their sums, and p = bad share of all blocks:
 
     phi = sum over w, r of (k - n K/N)^2 / n / (p (1 - p)) / sum over w of (servers - 1)
 
-where sum over r of (k - n K/N)^2 / n = sum over r of k^2/n - K^2/N. With too few servers side by side each
-block and the next one stand for two servers, so that a load which moves slowly is no clump (the mean square
-successive difference, von Neumann 1941):
+where sum over r of (k - n K/N)^2 / n = sum over r of k^2/n - K^2/N. With too few concurrent
+servers, each block and the next one stand for two servers, so that a slowly moving load is no clump (the mean
+square successive difference, von Neumann 1941):
 
     phi = mean over pairs w, w+1 of (K/N - K'/N')^2 / (1/N + 1/N') / (p (1 - p))
 
-One server shows few clumps, of about phi bad requests each. What exceeds 1 is made larger by its standard
+One server shows few clumps, of about phi bad requests each, so the excess over 1 is raised by its standard
 error, sqrt(2 / clumps).
 """
 
@@ -30,9 +30,9 @@ from agent.domain.request_counts import RequestCounts
 TICK_S = 15
 KEPT_TICKS = 4 * 3600 // TICK_S
 LENGTHS = (1, 4, 20, 80)  # ticks of a block: 15 s, 1, 5 and 20 min
-LEAST_TICKS = 20  # of all servers; with fewer nothing is said
+LEAST_TICKS = 20  # of all servers; with fewer there is no calibration
 LEAST_REQUESTS = 5  # of a server's tick that counts
-LEAST_FREEDOM = 5  # degrees of freedom, or pairs, below which a block length says nothing
+LEAST_FREEDOM = 5  # degrees of freedom, or pairs; block lengths with fewer are ignored
 EDGE = 0.85
 
 STREAMS: Mapping[str, Callable[[RequestCounts], tuple[int, int]]] = {
@@ -43,7 +43,7 @@ STREAMS: Mapping[str, Callable[[RequestCounts], tuple[int, int]]] = {
     "itl": lambda arm: (sum(arm.itl), arm.over_itl),
     "e2e": lambda arm: (sum(arm.e2e), arm.over_e2e),
 }
-"""(requests, bad ones) of an arm. The bad ones of a latency are those above the objective."""
+"""(requests, bad requests) by stream. For a latency, bad means above the objective."""
 
 Counts = Mapping[str, tuple[int, int]]  # by server
 Tick = tuple[float, int, str, int]
@@ -52,22 +52,22 @@ Tick = tuple[float, int, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What the last hours say of one stream of good and bad requests.
+    """Dispersion of one stream of requests over the last hours.
 
-    A tick is 15 s of one server with 5 requests or more.
+    A tick is 15 s of one server with at least 5 requests.
     """
 
-    phi: float  # design effect of the requests, from 1: their evidence is worth so many times less
+    phi: float  # design effect of the requests, at least 1: divides their evidence
     tick_edge: float  # 85th percentile of the bad share of a tick
     tick_share: float  # share of the ticks that lie above it
-    tick_phi: float  # design effect of the ticks, from 1
+    tick_phi: float  # design effect of the ticks, at least 1
     tick_requests: float  # mean requests of a tick
     ticks: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One block of time that has ended. `squares`: the sum of k^2/n over its servers."""
+    """A finished block of time. `squares`: the sum of k^2/n over its servers."""
 
     squares: float
     requests: int
@@ -78,7 +78,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Blocks:
-    """All blocks of one length that began and ended in the time that is kept, by their number."""
+    """All finished blocks of one length within the kept time, by number."""
 
     length: int
     ended: dict[int, _Block] = field(default_factory=dict)
@@ -93,11 +93,11 @@ class _Blocks:
             self._open[server] = had + requests, had_bad + bad, ticks + (requests >= LEAST_REQUESTS)
 
     def end(self, tick: int) -> None:
-        """Make `tick` the present: what lies before it has ended, what lies long before it is forgotten."""
+        """Advance to `tick`: finish the blocks before it and drop those older than the kept time."""
         if self._open and tick // self.length > self._number:
             rows, self._open = self._open, {}
             ticks = {server: ticks for server, (_, _, ticks) in rows.items() if ticks}
-            self._ticks = self._ticks if ticks == self._ticks else ticks  # mostly the same: one is enough
+            self._ticks = self._ticks if ticks == self._ticks else ticks  # mostly equal: share one mapping
             self.ended[self._number] = _Block(
                 squares=sum(bad * bad / requests for requests, bad, _ in rows.values()),
                 requests=sum(requests for requests, _, _ in rows.values()),
@@ -109,11 +109,11 @@ class _Blocks:
             del self.ended[first]
 
     def phi(self) -> float:
-        """Of the requests."""
+        """The design effect of the requests."""
         return _dispersion((n, b.squares, b.bad, b.requests, b.servers) for n, b in self.ended.items())
 
     def tick_phi(self, above: Iterable[tuple[int, str]]) -> float:
-        """Of the ticks, of which those `above` (number, server) are the bad ones."""
+        """The design effect of the ticks; the ticks in `above` (number, server) count as bad."""
         squares, bad = defaultdict[int, float](float), Counter[int]()
         for (number, server), count in Counter((tick // self.length, name) for tick, name in above).items():
             if number in self.ended:
@@ -127,9 +127,9 @@ class _Blocks:
 
 
 def _dispersion(blocks: Iterable[tuple[int, float, int, int, int]]) -> float:
-    """The formulas above over blocks of (number, sum of k^2/n, K, N, servers), in the order of their numbers.
+    """The formulas above over blocks of (number, sum of k^2/n, K, N, servers), ordered by number.
 
-    1 where they say nothing.
+    1 if there is too little data.
     """
     within = apart = 0.0
     freedom = pairs = all_bad = everything = 0
@@ -156,12 +156,12 @@ def _dispersion(blocks: Iterable[tuple[int, float, int, int, int]]) -> float:
 
 @dataclass(slots=True)
 class _Stream:
-    """One stream: its blocks, and its ticks that count, in the order of their bad share."""
+    """One stream: its blocks, and its ticks ordered by their bad share."""
 
     blocks: tuple[_Blocks, ...] = field(default_factory=lambda: tuple(_Blocks(length) for length in LENGTHS))
     ordered: list[Tick] = field(default_factory=list)
     kept: deque[Tick] = field(default_factory=deque)  # the same by time
-    requests: int = 0  # of all that are kept
+    requests: int = 0  # of all kept ticks
 
     def take(self, tick: int, counts: Counts) -> None:
         for blocks in self.blocks:
@@ -200,14 +200,14 @@ class _Stream:
 
 @dataclass(slots=True)
 class CalibrationWindow:
-    """Four hours of what servers of one setting did, in bounded memory."""
+    """Four hours of request counts of servers of one setting, in bounded memory."""
 
     _streams: dict[str, _Stream] = field(default_factory=lambda: {name: _Stream() for name in STREAMS})
     _tick: int = -1
     _counts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)  # by stream and server
 
     def add(self, at: datetime, arms: Mapping[str, RequestCounts]) -> None:
-        """A second's arms of equal servers. After a clock was set back the present tick goes on."""
+        """Add one second's request counts by server. If the clock was set back, the tick continues."""
         self._end(at)
         for name, counts_of in STREAMS.items():
             counts = self._counts.setdefault(name, {})
@@ -218,12 +218,12 @@ class CalibrationWindow:
                     counts[server] = had + requests, had_bad + bad
 
     def calibration(self, stream: str, at: datetime) -> Calibration | None:
-        """Of the ticks that have ended; None while too little is known."""
+        """The calibration over all finished ticks; None with too little data."""
         self._end(at)
         return self._streams[stream].calibration()
 
     def calibrations(self, at: datetime) -> dict[str, Calibration]:
-        """By stream; without those of which too little is known."""
+        """By stream, without streams with too little data."""
         found = {name: self.calibration(name, at) for name in STREAMS}
         return {name: calibration for name, calibration in found.items() if calibration is not None}
 

@@ -1,4 +1,4 @@
-"""Digests that two people can compare: SHA-256 over canonical JSON (RFC 8785)."""
+"""Digests that do not depend on formatting: SHA-256 over canonical JSON (RFC 8785)."""
 
 import hashlib
 from typing import Any

@@ -1,6 +1,6 @@
-"""What the machine asks the world to do.
+"""The effects that the machine requests.
 
-Numbered, idempotent ("make it so"), and performed only after the journal has them.
+They are numbered, idempotent, and performed only after they are journalled.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from vllm_facts.values import Setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """Ask what would come of running `servers` with `setting`; nothing is touched."""
+    """Compute what running `servers` with `setting` would take; changes nothing."""
 
     number: int
-    servers: tuple[Server, ...]  # all that serve now
+    servers: tuple[Server, ...]  # all servers that serve now
     setting: Setting
     wanted: Strategy | Literal["auto"]
     kind: Literal["preflight"] = "preflight"
@@ -41,7 +41,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examine:
-    """Ask both the golden prompts, and compare. Without `green`: blue alone, for later, as it is to stop."""
+    """Send the golden prompts to both and compare. Without `green`: to blue alone, before it stops."""
 
     number: int
     blue: Server
@@ -52,15 +52,15 @@ class Examine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The whole split, never a delta. Servers of weight 0 stay known to the proxy: open requests go on.
+    """The full split, never a delta. Servers of weight 0 stay known to the proxy: open requests go on.
 
-    `closed_s` above 0: every weight is 0, and who asks is answered 503 with that `Retry-After`.
+    `closed_s` above 0: every weight is 0, and clients get 503 with that `Retry-After`.
     """
 
     number: int
     servers: tuple[Server, ...]
     weights: Mapping[str, int]  # percent, by server name; sums to 100, or all 0 when closed
-    # takes retries and an expired lease where no other that stays has a weight; empty when closed
+    # gets retries and an expired lease's share if no other remaining server has a weight; empty when closed
     fallback: str
     closed_s: float = 0.0
     leased: str | None = None  # the server whose weight ends with the lease
@@ -70,7 +70,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAlive:
-    """Renew the lease of the route that the journal already has; changes nothing, so it is not journalled."""
+    """Renew the lease of the journalled route; changes nothing, so it is not journalled."""
 
     route: Route
     kind: Literal["keep_alive"] = "keep_alive"
@@ -78,7 +78,7 @@ class KeepAlive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Wait until neither the proxy nor the engine has a request of this server open, or the deadline."""
+    """Wait until neither the proxy nor the engine has an open request of this server, or for the deadline."""
 
     number: int
     server: Server
@@ -88,7 +88,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End it, and free what it holds, so that a Launch starts the same server again."""
+    """Stop the server and free its resources; a Launch starts the same server again."""
 
     number: int
     server: Server

@@ -1,13 +1,13 @@
-"""The SLO's error budget: how much faster than it may it is being used up. Pure.
+"""The SLO's error budget and its burn rate. Pure.
 
 A burn rate is the share of bad requests over the share that the objective allows: at 1 a budget lasts exactly
-as long as it is meant to. Windows and factors are those on which the Site Reliability Workbook pages somebody
-(chapter 5, "Alerting on SLOs"): 14.4 over an hour uses 2 % of a month's budget, 6 over six hours 5 %. Each
-must hold over a short window too, so that it ends soon after the trouble does.
+for its period. Windows and factors are the paging alerts of the Site Reliability Workbook (chapter 5,
+"Alerting on SLOs"): 14.4 over an hour uses 2 % of a month's budget, 6 over six hours 5 %. Each must hold over
+a short window too, so that the alarm ends soon after the incident.
 
-Each objective has a budget of its own: errors, and each latency that is promised. What was refused or given
-up counts nowhere: a client's mistake or choice is not told from the server's. An objective that allows none
-has no budget; one that allows much has no fast burn: 20 % cannot be used up 6 times too fast.
+Errors and each latency with an objective have a budget of their own. Refused and abandoned requests do not
+count: they may be the client's mistake or choice. An objective of 100 % has no budget; one that allows much
+has no fast burn: 20 % cannot be used up 6 times too fast.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ HOUR = 3600 // SLOT_S
 HALF_HOUR = HOUR // 2
 WINDOWS = {"5m": 1, "30m": HALF_HOUR, "1h": HOUR, "6h": 6 * HOUR}  # slots
 ALARMS = ((14.4, "1h", "5m"), (6.0, "6h", "30m"))
-LEAST_REQUESTS = 20  # of a window; fewer are no share
+LEAST_REQUESTS = 20  # of a window; fewer give no rate
 
 OBJECTIVES = ("errors", "ttft", "itl", "e2e")
 FAILURE_PHRASES = {
@@ -40,11 +40,11 @@ each of OBJECTIVES."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burn:
-    """The objective that suffers most in a window that ends now."""
+    """The objective with the highest burn rate in a window that ends now."""
 
-    window: str  # of WINDOWS; the five minutes in which it begins count whole
+    window: str  # of WINDOWS; the five minutes in which it begins count in full
     objective: str
-    rate: float  # 1: exactly what is allowed
+    rate: float  # 1: exactly the allowed share
     bad: int
     of: int
 
@@ -53,10 +53,10 @@ class Burn:
 class Budget:
     """Counts of the last six hours: of the last hour in slots of five minutes, before in half hours."""
 
-    slots: tuple[Slot, ...] = ()  # oldest first; without those in which nobody asked
+    slots: tuple[Slot, ...] = ()  # oldest first, without slots without requests
 
     def add(self, at: datetime, arms: Iterable[RequestCounts]) -> "Budget":
-        """With what all servers did in a second. After a clock was set back the latest slot goes on."""
+        """Add one second's counts of all servers. After a clock was set back the latest slot continues."""
         total = errors = ttft = itl = e2e = 0
         for arm in arms:
             total += arm.total
@@ -74,15 +74,15 @@ class Budget:
         return replace(self, slots=(*self.slots[:-1], last))
 
     def burns(self, slo: Slo, at: datetime) -> tuple[Burn, ...]:
-        """Of each window, the shortest first; without those with too few requests."""
+        """The burn of each window with enough requests, the shortest window first."""
         found = (self._rates(slo, window, at) for window in WINDOWS)
         return tuple(max(rates, key=lambda burn: burn.rate) for rates in found if rates)
 
     def alarm(self, slo: Slo, at: datetime) -> str:
-        """A sentence while the budget burns fast, else empty. It changes seldom: it is written down."""
+        """A sentence while the budget burns fast, else empty. It changes seldom, as it is journalled."""
         for factor, long, short in ALARMS:
             if not self.slots or self.slots[0][0] >= _slot_at(at) - WINDOWS[short]:
-                continue  # what is remembered is shorter than the short window
+                continue  # the kept counts are shorter than the short window
             slow, fast = (
                 {burn.objective for burn in self._rates(slo, window, at) if burn.rate >= factor}
                 for window in (long, short)
@@ -115,7 +115,7 @@ def _slot_at(at: datetime) -> int:
 
 
 def _merged(slots: Iterable[Slot], now: int) -> tuple[Slot, ...]:
-    """What is older than an hour in half hours, without what is older than all windows."""
+    """Merge slots older than an hour into half hours; drop those older than all windows."""
     kept: dict[int, Slot] = {}
     for number, *counts in slots:
         begin = number - number % HALF_HOUR if number < now - HOUR else number
@@ -127,7 +127,7 @@ def _merged(slots: Iterable[Slot], now: int) -> tuple[Slot, ...]:
 
 
 def _allowed_shares(slo: Slo) -> dict[str, float]:
-    """The share of requests that may be bad, of each objective that allows any."""
+    """The share of requests that may be bad, for each objective that allows any."""
     latencies = {"ttft": slo.ttft, "itl": slo.itl, "e2e": slo.e2e}
     shares = {name: objective.share for name, objective in latencies.items() if objective is not None}
     return {name: 1 - share for name, share in {"errors": slo.errors, **shares}.items() if share < 1}

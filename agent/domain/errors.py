@@ -1,25 +1,25 @@
 """Every error this project raises on purpose.
 
 TrimtabError
-├── ConfigError      the operator wrote something we cannot run with; the message names the key
-├── ActError         an actuator could not make the world as it was asked to
+├── ConfigError      the configuration is invalid; the message names the key
+├── ActError         an actuator could not perform an effect
 │   └── FencedError  a newer daemon has written since: this one must not act
 ├── JournalError     the audit journal cannot be read or written
-├── NoticeError      a notice could not be handed over
-└── SensorError      a source answered with something that cannot be read
+├── NoticeError      a notification could not be delivered
+└── SensorError      a source's answer cannot be parsed
 """
 
 
 class TrimtabError(Exception):
-    """Something went wrong that trimtab knows how to name."""
+    """Base of all errors that trimtab raises on purpose."""
 
 
 class ConfigError(TrimtabError):
-    """The configuration cannot be run; the message says which key and what to write instead."""
+    """The configuration is invalid; the message names the key and a valid value."""
 
 
 class ActError(TrimtabError):
-    """The world is not as it was asked to be. `log` holds the server's own last lines, if there are any."""
+    """An effect could not be performed. `log` holds the server's last log lines, if there are any."""
 
     def __init__(self, why: str, log: tuple[str, ...] = ()) -> None:
         super().__init__(why)
@@ -32,15 +32,15 @@ class FencedError(ActError):
 
 
 class JournalError(TrimtabError):
-    """The journal cannot be read, or cannot be written: nothing new may start."""
+    """The journal cannot be read or written: nothing new may start."""
 
 
 class SensorError(TrimtabError):
-    """A source answered with something that cannot be read."""
+    """A source's answer cannot be parsed."""
 
 
 class NoticeError(TrimtabError):
-    """A notice could not be handed over. `passes`: trying again may help, `after_s` (if known) from now."""
+    """A notification could not be delivered. `passes`: a retry may help, `after_s` (if known) from now."""
 
     def __init__(self, why: str, *, passes: bool = False, after_s: float | None = None) -> None:
         super().__init__(why)

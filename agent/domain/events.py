@@ -1,4 +1,4 @@
-"""What happened. Past tense, frozen, stamped where it entered the process."""
+"""The events that the machine handles: past tense, frozen, stamped when they enter the process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,18 +20,18 @@ class AgentStarted:
     epoch: int
     mode: Mode
     servers: tuple[Server, ...]  # found running
-    weights: Mapping[str, int] | None = None  # found at the proxy; None: there is none
+    weights: Mapping[str, int] | None = None  # found at the proxy; None: no proxy is configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Once a second: blue's reading over the window, and what each server did in this second."""
+    """Every second: blue's reading over the window, and each server's counts of this second."""
 
     at: datetime
     reading: Reading | None = None
-    arms: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server, of those with any request
-    pulses: Mapping[str, Pulse] = field(default_factory=dict)  # by server, of those that were scraped
-    blind: str = ""  # why requests cannot be counted now; empty: they can, as far as is known
+    arms: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server, of servers with requests
+    pulses: Mapping[str, Pulse] = field(default_factory=dict)  # by server, of scraped servers
+    blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
 
 
@@ -97,7 +97,7 @@ class EffectFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLost:
-    """A server exited (`gone`), or no longer answers /health."""
+    """A server exited (`gone`) or no longer answers /health."""
 
     at: datetime
     server: str
@@ -108,9 +108,9 @@ class ServerLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeAsked:
-    """A person asks for a change; it becomes a suggestion like any other and waits for its approval.
+    """An operator requests a change, which becomes a suggestion and needs an approval.
 
-    `request`, of each of these: by what a repeat of it is known again, after a restart too; empty: it is not.
+    `request`, in each of these decisions: the idempotency key, valid across restarts; empty: none.
     """
 
     at: datetime
@@ -162,7 +162,7 @@ class Resumed:
 
 
 PersonDecision = ChangeAsked | Approved | Denied | Aborted | Paused | Resumed
-"""By a person."""
+"""Decisions of an operator."""
 
 Event = (
     AgentStarted

@@ -1,4 +1,4 @@
-"""Values that every part of the project speaks in. Nothing here does anything."""
+"""The value types that all packages share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,20 +10,20 @@ from vllm_facts.values import ChangeClass, Knob, Setting, Value
 Mode = Literal["advise", "approve", "auto"]
 
 Strategy = Literal["surge", "replace", "swap"]
-"""`surge`: green comes up beside the others. `replace`: one of several servers gives its place to green, then
-the others one by one. `swap`: the only server gives its place: a planned outage."""
+"""`surge`: green starts while all servers run. `replace`: green replaces one of several servers, then further
+new servers replace the rest, one at a time. `swap`: green replaces the only server: a planned outage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """One vLLM server, running or to be started."""
 
-    name: str  # one incarnation, never reused: "chat-r3"; also Envoy's cluster name
+    name: str  # of one incarnation, never reused: "chat-r3"; also Envoy's cluster name
     setting: Setting
     address: str = ""  # "127.0.0.1:8101"; empty until it is launched
-    ours: bool = True  # False: somebody else started it, trimtab adopted it
-    like: str = field(default="", compare=False)  # the server that it is made like, and whose place it takes
-    differs: tuple[str, ...] = field(default=(), compare=False)  # from that one, a line for each field
+    ours: bool = True  # False: third-party, adopted by trimtab
+    like: str = field(default="", compare=False)  # the server that it is a copy of, and whose slot it takes
+    differs: tuple[str, ...] = field(default=(), compare=False)  # from that one, one line per field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """What the target promises. An objective that is None is not promised: judged for disasters only."""
+    """The target's objectives. Without an objective (None) only gross regressions are judged."""
 
     ttft: Objective | None = None
     itl: Objective | None = None  # mean gap between tokens of one request
@@ -46,7 +46,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One number a suggestion or a verdict rests on."""
+    """One number that a suggestion or a verdict is based on."""
 
     metric: str
     value: float
@@ -56,37 +56,37 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a policy asks for: one concern, mostly one knob."""
+    """A change that a policy proposes: one concern, mostly one knob."""
 
     rule: str  # id in the rulebook: "Q1"
     to: Mapping[Knob, Value]  # only the knobs that change
     why: str  # one sentence with the numbers in it
     expects: str
     risks: str
-    source: str  # who says so: rulebook row, vLLM documentation
+    source: str  # rulebook row or vLLM documentation
     evidence: tuple[Evidence, ...] = ()
-    assumed: Mapping[Knob, Value] = field(default_factory=dict)  # present values of knobs that are not given
+    assumed: Mapping[Knob, Value] = field(default_factory=dict)  # present values of knobs that no flag sets
     klass: ChangeClass = "auto"
-    mitigation: bool = False  # answers a problem of now: need only be not worse
+    mitigation: bool = False  # relieves a present problem: needs to be not worse, not better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightResult:
-    """What the engine says of a change before anything is touched."""
+    """The engine's result for a change before anything is changed."""
 
-    problem: str = ""  # why it cannot be done, with the fix; empty: it can
-    lasting: bool = False  # the problem lies in the values themselves: they are not asked again
+    problem: str = ""  # why it is impossible, with the fix; empty if it is possible
+    lasting: bool = False  # the values themselves are invalid: they are not suggested again
     strategy: Strategy = "surge"
     why: str = ""  # why this strategy
-    start_s: float | None = None  # how long a start should take; None: nothing is known
-    deadline_s: float | None = None  # when a start has failed, learned from earlier ones; None: as configured
-    outage_s: float = 0.0  # nothing serves for so long: stop and start of a swap
-    notes: tuple[str, ...] = ()  # for who decides: warm or cold start, what vLLM makes of the flags
+    start_s: float | None = None  # expected duration of a start; None: unknown
+    deadline_s: float | None = None  # of a start, learned from earlier ones; None: as configured
+    outage_s: float = 0.0  # expected outage of a swap: stop and start
+    notes: tuple[str, ...] = ()  # for the operator: warm or cold start, vLLM's reading of the flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What the operator allows for one knob. `octaves`: the largest single step, in doublings."""
+    """The allowed values of one knob. `octaves`: the largest single step, in doublings."""
 
     min: float | None = None
     max: float | None = None
@@ -96,53 +96,56 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One share of traffic and the evidence it takes to leave it."""
+    """One share of traffic and the evidence needed to leave it."""
 
     weight: int  # percent of the traffic that green gets
     requests: int  # green must have answered at least so many
     at_least_s: float
-    at_most_s: float  # no verdict by then: take back
+    at_most_s: float  # without a verdict by then the rollout is rolled back
     parity: int = 50  # the weight at which green carries as much as each other server: latency is comparable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a rollout proceeds; frozen when it starts. The last step is the hold-back: all traffic on green,
-    blue kept warm at weight 0; of several servers the last old one serves on, as control."""
+    """How a rollout proceeds; frozen when it starts.
+
+    The last step is the hold step: all traffic on green, blue warm at weight 0. With several servers the last
+    old one keeps serving as the control.
+    """
 
     steps: tuple[Step, ...]
     start_s: float  # deadline from launch to healthy
     warm_up_requests: int
     warm_up_s: float
-    drain_s: float  # how long requests in flight may take before a server is retired over them
+    drain_s: float  # time that requests in flight get before a server is retired
     lease_s: float
-    examine_s: float = 0.0  # green and blue answer the golden prompts within so long; 0: they are not asked
+    examine_s: float = 0.0  # deadline of the golden prompts; 0: none are sent
     margin: float = 0.01  # a green that is worse by this share of its requests or more must not pass
-    gain_needed: bool = True  # a policy's change that gains nothing measurable is taken back
+    gain_needed: bool = True  # roll back a policy's change without a measurable gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """How long until it is known what a change does, from the traffic of the last minutes."""
+    """Expected duration of the canary at the traffic of the last minutes."""
 
     rate_rps: float
     usual_s: float  # from the first share to the end of load parity, the median
-    likely_s: float  # nine of ten take no longer
-    hold_s: float  # then, under full load
-    too_long: tuple[int, ...] = ()  # weights of the steps that will probably end undecided
-    fitting_margin: float | None = None  # with which they would not
+    likely_s: float  # the 90th percentile
+    hold_s: float  # of the hold step, under full load
+    too_long: tuple[int, ...] = ()  # weights of steps that will probably end undecided
+    fitting_margin: float | None = None  # margin with which no step would
 
 
 OutcomeResult = Literal["promoted", "rolled_back", "failed", "denied", "undecided", "refused", "no_gain"]
-"""`rolled_back`: judged worse, or lost in the canary. `failed`: never served. `denied`: a person said no.
-`undecided`: taken back for what says nothing about the value, as no evidence in time.
-`no_gain`: not worse, and not measurably better either: taken back.
-`refused`: vLLM itself does not take these values; nothing was started."""
+"""`rolled_back`: judged worse, or lost in the canary. `failed`: never served. `denied`: by an operator.
+`undecided`: rolled back for a reason that is no evidence about the values, as no verdict in time.
+`no_gain`: rolled back as neither worse nor measurably better.
+`refused`: vLLM does not accept the values; nothing was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a change: the machine's memory of values that were tried."""
+    """The result of a change: the machine's memory of tried values."""
 
     at: datetime
     result: OutcomeResult

@@ -1,4 +1,4 @@
-"""What the core asks of the world. Adapters satisfy these by shape; nobody inherits.
+"""The interfaces between the core and the adapters, which satisfy them structurally, without inheritance.
 
 Every module `sensors/NAME.py`, `policies/NAME.py`, `actuators/NAME.py` ends with `plugin = TheClass`, a
 frozen dataclass whose fields are the options of its config table.
@@ -37,33 +37,33 @@ Now = Callable[[], datetime]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a policy may know besides the reading."""
+    """The input of a policy besides the reading."""
 
     setting: Setting  # in force
     slo: Slo
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     outcomes: Sequence[Outcome] = ()  # oldest first
-    case: Deployment | None = None  # card, model and environment, where they are known
+    case: Deployment | None = None  # card, model and environment, if known
 
 
 class Policy(Protocol):
-    """Says what it would change, in order of urgency. Pure: the same arguments give the same answer."""
+    """Proposes changes, the most urgent first. Pure: the same arguments give the same result."""
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`fail`: green is proved worse. `pass`: proved not worse. `wait`: neither, yet. `hold`: this second
-    cannot be evidence at all."""
+    """`fail`: green is proved worse. `pass`: proved not worse. `wait`: neither yet. `hold`: this second's
+    data is inadmissible."""
 
     kind: Literal["pass", "fail", "wait", "hold"]
     why: str
-    bad: int = 0  # green's requests of this step that failed or were late by the judge's own edges
+    bad: int = 0  # green's requests of this step that failed or were late by the judge's edges
 
 
 class Judge(Protocol):
-    """Compares green with blue. Pure: what it knows is in the trial, which the journal keeps."""
+    """Compares green with blue. Pure: all state is in the trial, which is journalled."""
 
     def update(
         self,
@@ -76,10 +76,10 @@ class Judge(Protocol):
         blue: RequestCounts,
         record: RequestCounts,
     ) -> tuple[Trial, Verdict]:
-        """The trial with one more second of a step, and what it says now.
+        """Add one second of a step to the trial; return it with the verdict.
 
-        `green`, `blue`: counts of this step so far, with this second. `record`: blue alone under full load,
-        before the canary.
+        `green`, `blue`: counts of this step including this second. `record`: the baseline, blue alone under
+        full load before the canary.
         """
         ...
 
@@ -92,7 +92,7 @@ class Judge(Protocol):
         recent_s: float,
         calibration: Mapping[str, Calibration],
     ) -> Forecast | None:
-        """How long the plan will take at the traffic of the last `recent_s` seconds; None: not known."""
+        """How long the plan will take at the traffic of the last `recent_s` seconds; None: unknown."""
         ...
 
     def gain(
@@ -104,46 +104,46 @@ class Judge(Protocol):
         green: RequestCounts,
         record: RequestCounts,
     ) -> str:
-        """What green is measurably better at, in a sentence with its numbers; "" when at nothing.
+        """What green is measurably better at, as a sentence with numbers; "" if nothing.
 
-        `level`: green and blue beside each other at equal load; `green`: the hold-back's counts.
+        `level`: counts of green and blue at equal load, at the same time; `green`: counts of the hold step.
         """
         ...
 
 
 class View(Protocol):
-    """What a sensor may know of its target while it runs."""
+    """A sensor's view of its target while it runs."""
 
     @property
     def target(self) -> str: ...
     @property
     def state_dir(self) -> Path: ...
     def servers(self) -> Sequence[Server]:
-        """The servers that have an address now; changes while a rollout goes on."""
+        """The servers that have an address now; changes during a rollout."""
         ...
 
 
 class Sensor(Protocol):
-    """Turns the world into samples until cancelled. A lost source is a SourceState, not an exception."""
+    """Emits samples until cancelled. A lost source is a SourceState, not an exception."""
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where an actuator works: given once, by the daemon."""
+    """The target and directory that an actuator is bound to."""
 
     target: str
-    state_dir: Path  # of the target; survives the daemon
-    epoch: int  # grows at every start of a daemon; an actuator refuses to act under a newer one
+    state_dir: Path  # of the target; persists across restarts
+    epoch: int  # increases at every start of a daemon; an actuator refuses to act under a newer one
 
 
 class EnginePlugin(Protocol):
     """The options of an engine, as the config file gives them."""
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]]
-    """Sensors that are on with this engine unless the file says `NAME = false`, by name, each with the
-    options that it takes over from the engine's table when its own does not give them."""
+    """Sensors that this engine enables unless the config has `NAME = false`, by name, each with the options
+    that it inherits from the engine's table unless its own table sets them."""
 
     def bind(self, site: Site) -> "Engine":
         """Return the engine of these options at this site; no I/O."""
@@ -151,88 +151,88 @@ class EnginePlugin(Protocol):
 
 
 class Engine(Protocol):
-    """Starts and stops vLLM servers. They outlive the daemon. Every call may be repeated."""
+    """Starts and stops vLLM servers, which outlive the daemon. Every call is idempotent."""
 
     async def problems(self) -> Sequence[str]:
-        """Why this engine cannot work here, one sentence with the fix each; empty when it can."""
+        """Why this engine cannot work here, one sentence with the fix each; empty if it can."""
         ...
 
     async def observe(self) -> Sequence[Server]:
-        """The target's servers that run now, found by mark or configured address; starts nothing."""
+        """The target's running servers, found by mark or configured address; starts nothing."""
         ...
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        """What would come of giving all `servers` this setting. Touches nothing of theirs.
+        """Compute what giving all `servers` this setting would take; changes nothing.
 
-        A value that vLLM does not take, or no room, is a Prospect with a problem. Raises ActError when the
-        question itself could not be asked.
+        A value that vLLM does not accept, or missing capacity, is a PreflightResult with a problem. Raises
+        ActError if the preflight itself fails.
         """
         ...
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Start `server` (or find it started) and return it with its address once /health answers 200.
 
-        It is made like `server.like`, where that is known, but for the setting. What `stop` has stopped is
-        started again as it was; then a failure leaves it stopped. Raises ActError, with the log's last
-        lines, when it exits, or is not healthy within `deadline_s`; what was started is then gone. On
-        cancellation too.
+        It is a copy of `server.like`, if that is known, except for the setting. A server that `stop` stopped
+        is started unchanged, and left stopped on failure. Raises ActError, with the last log lines, if it
+        exits or is not healthy within `deadline_s`; a new server is then removed, as on cancellation.
         """
         ...
 
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
     ) -> None:
-        """Send requests of several lengths, and these prompts, straight to it until it compiles no more.
+        """Send requests of several lengths, and `prompts`, to the server itself until it compiles no more.
 
-        Raises ActError if too many fail, or it still compiles at the deadline.
+        Raises ActError if too many fail, or if it still compiles at the deadline.
         """
         ...
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float
     ) -> tuple[GoldenAnswer, ...]:
-        """What the server itself, not the proxy, says to each prompt at temperature 0, in their order.
+        """Send each prompt directly to the server at temperature 0; answers in the order of the prompts.
 
-        One that fails is an Answer that says so. Raises ActError when the server cannot be asked at all.
+        A failed request yields an answer with finish_reason "failed". Raises ActError if the server cannot be
+        reached at all.
         """
         ...
 
     async def busy(self, server: Server) -> int | None:
-        """Requests running and waiting in the engine; None when it does not answer."""
+        """Requests running and waiting in the engine; None if it does not answer."""
         ...
 
     async def log(self, server: Server) -> tuple[str, ...]:
-        """The last lines that it wrote, oldest first; () when there are none, or none any more.
+        """The server's last log lines, oldest first; () if there are none.
 
-        Fit to be shown: a few dozen, of at most 500 characters each, without control characters and without
-        the secrets that it was started with. Raises ActError when they cannot be read.
+        Safe to show: a few dozen, of at most 500 characters each, without control characters and without the
+        secrets that it was started with. Raises ActError if they cannot be read.
         """
         ...
 
     async def stop(self, server: Server) -> None:
-        """End it as `retire` does, and wait until the memory it held is free, but keep what starts it again.
+        """Stop the server as `retire` does and wait until its memory is free, but keep what a launch needs.
 
-        Nothing but `launch` starts it again: not the container runtime, not the next observe.
+        Only `launch` starts it again: neither the container runtime nor the next observe does.
         """
         ...
 
     async def retire(self, server: Server) -> None:
-        """Stop it (SIGTERM, then SIGKILL of the whole group); returns when it is gone. Fine if it is gone."""
+        """Stop the server (SIGTERM, then SIGKILL of the full group) and wait for its exit. Idempotent."""
         ...
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        """Until the server is gone: say so (`gone`) and return. Fine if it is gone already.
+        """Watch until the server exits, emit ServerLost with `gone`, and return; at once if it has exited.
 
-        Before that, say once each time that it stops answering /health (not `gone`), and watch on.
+        Meanwhile emit ServerLost without `gone` each time the server stops answering /health.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficSeen:
-    """What the proxy is told to do now. `weights` as in force without the lease."""
+    """The proxy's present configuration. `weights` as in force without the lease."""
 
     weights: Mapping[str, int]
     addresses: Mapping[str, str]
@@ -242,39 +242,39 @@ class TrafficSeen:
 
 
 class Traffic(Protocol):
-    """Splits the target's traffic over its servers. The proxy outlives the daemon."""
+    """Splits the target's traffic over its servers; the proxy outlives the daemon."""
 
     def bind(self, site: Site) -> "Traffic": ...
 
     async def problems(self) -> Sequence[str]: ...
 
     async def observe(self) -> TrafficSeen | None:
-        """None: no proxy was ever configured here."""
+        """The present configuration; None if no proxy was ever configured here."""
         ...
 
     async def route(self, route: Route) -> None:
-        """Make the split so, starting the proxy if it does not run; returns when it is in force.
+        """Put the split in force, starting the proxy if needed; return once it is in force.
 
-        Raises ActError when the proxy refuses or does not confirm, FencedError under a newer epoch, and
-        writes nothing unless every weight is in 0..100 and they sum to 100, or all are 0 and it is closed.
+        Raises ActError if the proxy refuses or does not confirm, FencedError under a newer epoch. Writes
+        nothing unless all weights are in 0..100 and sum to 100, or all are 0 and the route is closed.
         """
         ...
 
     async def keep_alive(self, route: Route) -> None:
-        """Renew the lease of a route in force, and see that the proxy runs. Cheap: called every second."""
+        """Renew the lease of a route in force, and ensure that the proxy runs. Cheap: called every second."""
         ...
 
     async def end_lease(self) -> bool:
-        """Take now what is leased from who has it; whether there was anything. For a daemon that has ended.
+        """End the lease of a stopped daemon now; return whether there was one.
 
-        Nothing else of the split changes, and the next daemon may renew it. Raises ActError.
+        The rest of the split stays, and the next daemon may renew the lease. Raises ActError.
         """
         ...
 
     async def in_flight(self, server: str) -> int | None:
-        """Requests the proxy has open to the server; None when it cannot say."""
+        """The proxy's open requests to the server; None if unknown."""
         ...
 
     async def stop(self) -> None:
-        """Cut every request and end the proxy: for demos and tests, never asked by the machine."""
+        """Cut every request and stop the proxy: for demos and tests, never used by the machine."""
         ...

@@ -1,4 +1,4 @@
-"""What sensors say (samples, as they come) and what policies are given (a reading over a window)."""
+"""Samples, which sensors emit, and readings over a window, which policies get."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from typing import Literal
 
 RequestOutcome = Literal["ok", "failed", "truncated", "aborted", "gave_up", "stalled", "refused"]
 """`failed`: no connection, reset before the answer, or status >= 500. `truncated`: a stream cut short.
-`aborted`: answered 200 with finish_reason "abort". `gave_up`: the client went away first.
-`stalled`: no first byte when the sensor's `stalled_after` had passed; said once, while it still waits.
-`refused`: answered 400 to 499: by the client's mistake, or by a server that takes less than it should."""
+`aborted`: answered 200 with finish_reason "abort". `gave_up`: the client disconnected first.
+`stalled`: no first byte within the sensor's `stalled_after`; reported once, while the request still waits.
+`refused`: answered 400 to 499: a client's mistake, or a server that accepts less than it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +46,21 @@ class EngineSample:
     itl: Buckets | None = None
     e2e: Buckets | None = None
     facts: Mapping[str, str] = field(default_factory=dict)  # "version", and cache_config_info's labels
-    missing: frozenset[str] = frozenset()  # metrics that this server does not have
+    missing: frozenset[str] = frozenset()  # metrics that this server does not export
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """What a server's engine said last. Increases are those of the scrapes since the last second: each scrape
-    counts once, and with no new one `tokens` is as before, the others are 0."""
+    """The latest engine metrics of a server. Increases are of the scrapes since the last second: each scrape
+    counts once, and without a new one `tokens` stays and the other increases are 0."""
 
     age_s: float  # of the latest scrape
     running: float
     waiting: float
-    tokens: float | None  # of prompts and answers; None: a process's first scrape, or it does not count them
+    tokens: float | None  # of prompts and answers; None: a process's first scrape, or not exported
     prefix_queries: float = 0.0
     prefix_hits: float = 0.0
-    restarted: bool = False  # the process is another one than at the scrape before
+    restarted: bool = False  # another process than at the previous scrape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +85,12 @@ class RequestSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU of one tick. None: the driver does not say (`[N/A]`), never 0."""
+    """One GPU at one tick. None: not reported by the driver (`[N/A]`), never 0."""
 
     index: int
     uuid: str
     name: str = ""
-    utilization: float | None = None  # 0..1 of the last tick with any kernel running
+    utilization: float | None = None  # 0..1, share of the last tick with a kernel running
     memory_used_mib: float | None = None
     memory_total_mib: float | None = None
     power_w: float | None = None
@@ -115,7 +115,7 @@ class SeriesSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
-    """A source was lost or came back. Said once for each change, not at each try."""
+    """A source was lost or is available again. Emitted once per change, not per attempt."""
 
     at: datetime
     source: str  # "vllm_metrics chat-r0", "nvidia_smi"
@@ -124,13 +124,13 @@ class SourceState:
 
 
 IncidentKind = Literal["oom", "died", "restarted", "paused", "unhealthy", "renamed", "disconnected"]
-"""`oom`: the kernel killed a process in it; the server may live on without. `unhealthy`: it was healthy
-before, by its own health check. `disconnected`: taken off a network while it runs."""
+"""`oom`: the kernel killed a process in the container; the server may survive. `unhealthy`: by its own health
+check, after it was healthy. `disconnected`: removed from a network while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """Something that happened to a server's container, whoever did it: trimtab stops servers too."""
+    """An event of a server's container, whatever caused it: trimtab stops servers too."""
 
     at: datetime
     server: str
@@ -144,7 +144,7 @@ Sample = EngineSample | RequestSample | GpuSample | SeriesSample | SourceState |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """A signal over the window: time-weighted means of the whole, of its first and of its second half."""
+    """A signal over the window: time-weighted means of the full window and of its two halves."""
 
     mean: float
     low: float
@@ -155,7 +155,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Seconds. From the proxy's records where there are any, else interpolated in vLLM's buckets."""
+    """Seconds. From the proxy's records if there are any, else interpolated in vLLM's buckets."""
 
     count: float
     p50: float
@@ -192,7 +192,7 @@ class Reading:
 
     @property
     def stands_still(self) -> bool:
-        """Requests run or wait during the whole window, and neither a prompt nor an answer advances."""
+        """Whether requests run or wait during the full window while no prompt or answer advances."""
         prompts, answers = self.prompt_tokens_per_s, self.generation_tokens_per_s
         if prompts is None or answers is None or max(self.running.low, self.waiting.low) <= 0:
             return False

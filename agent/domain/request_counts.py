@@ -1,4 +1,4 @@
-"""What a server's requests did, as counts that add up: the judge's evidence."""
+"""Additive counts of a server's requests by outcome and latency: the judge's evidence."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from agent.domain.model import Objective, Slo
 from agent.domain.reading import Request
 
 EDGES_S: tuple[float, ...] = tuple(round(0.001 * 2 ** (i / 4), 6) for i in range(4 * 20 + 1))
-"""Log-spaced, 1 ms to 1,049 s, four to the octave: a quantile is read to within 19 %."""
+"""Log-spaced, 1 ms to 1,049 s, four to the octave: a quantile is accurate to 19 %."""
 
 EMPTY: tuple[int, ...] = (0,) * (len(EDGES_S) + 1)
 NO_SLO = Slo()
@@ -19,9 +19,9 @@ NO_SLO = Slo()
 class RequestCounts:
     """Counts of attempts at one server. The latency tuples count by EDGES_S, the last is above all edges."""
 
-    total: int = 0  # answered or failed; without those refused or whose client gave up
+    total: int = 0  # answered or failed; without refused and abandoned requests
     errors: int = 0  # failed, truncated, aborted or stalled
-    late: int = 0  # answered well, but not within what the SLO promises
+    late: int = 0  # answered without error, but outside the SLO's latencies
     gave_up: int = 0
     refused: int = 0  # answered 400 to 499
     unreached: int = 0  # of the errors: no connection, or reset before the first byte of an answer
@@ -34,7 +34,7 @@ class RequestCounts:
 
     @property
     def asked(self) -> int:
-        """All attempts, whatever became of them."""
+        """All attempts, whatever their outcome."""
         return self.total + self.refused + self.gave_up
 
     def __add__(self, other: "RequestCounts") -> "RequestCounts":
@@ -68,7 +68,7 @@ def token_gap_s(request: Request) -> float | None:
 
 
 def meets_slo(request: Request, slo: Slo) -> bool:
-    """An objective that the proxy could not measure for this request does not count against it."""
+    """Whether a request met the SLO; latencies that the proxy could not measure are ignored."""
     if request.outcome != "ok":
         return False
     measured = ((slo.ttft, request.ttft_s), (slo.itl, token_gap_s(request)), (slo.e2e, request.duration_s))
@@ -88,7 +88,7 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCou
         if outcome == "gave_up":
             gave_up += 1
             continue
-        if outcome == "refused":  # quick and useless: neither an answer nor a latency
+        if outcome == "refused":  # neither an answer nor a latency
             refused += 1
             continue
         total += 1
@@ -125,12 +125,12 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCou
 
 
 def count_above(counts: tuple[int, ...], edge_s: float) -> tuple[int, int]:
-    """(how many lie above `edge_s`, how many in all); the edge is rounded up to the next of EDGES_S."""
+    """(count above `edge_s`, total count); the edge is rounded up to the next of EDGES_S."""
     return sum(counts[bisect_left(EDGES_S, edge_s) + 1 :]), sum(counts)
 
 
 def quantile(counts: tuple[int, ...], share: float) -> float | None:
-    """The upper edge, in seconds, of the bucket that holds the quantile; None when there are no counts."""
+    """The upper edge, in seconds, of the bucket that holds the quantile; None without counts."""
     wanted = share * sum(counts)
     seen = 0
     for edge_s, count in zip((*EDGES_S, EDGES_S[-1] * 2), counts, strict=True):

@@ -1,4 +1,4 @@
-"""Everything a restart must remember of one target. Small and frozen; the journal holds it whole."""
+"""The persisted state of one target. Small and frozen; the journal holds all of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from vllm_facts.values import Setting
 Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire
 
 SuggestionStatus = Literal["checking", "open", "approved", "denied", "expired", "superseded", "refused"]
-"""`checking`: the engine is asked what would come of it; no digest yet. `refused`: by the engine's answer."""
+"""`checking`: the preflight runs; there is no digest yet. `refused`: by the preflight."""
 
 
 FORMER_PHASES = {"vacating": "draining", "spreading": "replacing"}
@@ -47,21 +47,21 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """A proposal that passed the guard: what a person approves, by its digest."""
+    """A proposal that passed the guard and is approved by its digest."""
 
     id: str
     target: str
     policy: str
     proposal: Proposal
-    before: Setting  # the values that the changed knobs have now
-    base: str  # digest of the whole setting in force
-    notes: tuple[str, ...]  # what the guard changed about it
+    before: Setting  # present values of the changed knobs
+    base: str  # digest of the full setting in force
+    notes: tuple[str, ...]  # what the guard changed
     made_at: datetime
     expires_at: datetime
     digest: str
-    servers: tuple[str, ...] = ()  # those that serve: with others it is another change
+    servers: tuple[str, ...] = ()  # the serving servers; with others it is another change
     prospect: PreflightResult = field(default_factory=PreflightResult)
-    plan: Plan | None = None  # frozen when the engine has answered; None: it has not yet
+    plan: Plan | None = None  # frozen after the preflight; None before
     forecast: Forecast | None = None
     status: SuggestionStatus = "checking"
     decided_by: str = ""
@@ -69,7 +69,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One approved suggestion being carried out."""
+    """One approved suggestion and its execution."""
 
     id: str
     suggestion: str
@@ -78,40 +78,40 @@ class Rollout:
     started_at: datetime
     phase_since: datetime
     strategy: Strategy = "surge"
-    outage_s: float = 0.0  # as the suggestion told it; 0: there is none
-    old: tuple[str, ...] = ()  # the servers whose places are to be turned
-    passed: bool = False  # the canary passed: the other places are turned
-    held: bool = False  # the hold-back passed: the last old server, which was its control, gives its place
+    outage_s: float = 0.0  # as shown in the suggestion; 0: none
+    old: tuple[str, ...] = ()  # the servers to replace
+    passed: bool = False  # the canary passed: the remaining servers are replaced
+    held: bool = False  # the hold step passed: the last old server, its control, is replaced
     step: int = 0
-    step_since: datetime | None = None  # when the step's split was in force
+    step_since: datetime | None = None  # when the step's split came into force
     green: RequestCounts = field(default_factory=RequestCounts)  # this step
     blue: RequestCounts = field(default_factory=RequestCounts)  # this step
-    record: RequestCounts = field(default_factory=RequestCounts)  # blue alone, before the canary
+    record: RequestCounts = field(
+        default_factory=RequestCounts
+    )  # the baseline: blue alone, before the canary
     trial: Trial = field(default_factory=Trial)  # the judge's evidence
-    parked: str = ""  # why green waits without traffic: nothing can be seen of it
+    parked: str = ""  # why green is suspended without traffic: no admissible evidence
     level: tuple[RequestCounts, RequestCounts] = (
         RequestCounts(),
         RequestCounts(),
     )  # green and blue at equal load, in the steps that ended
-    gain: str = ""  # what green was measurably better at
+    gain: str = ""  # what green is measurably better at
     heard_at: datetime | None = None  # the last second in which green answered a request
     exposed: RequestCounts = field(default_factory=RequestCounts)  # green, all steps
-    bad: int = 0  # of the steps that ended, by the judge's own edges
+    bad: int = 0  # of finished steps, by the judge's edges
     step_bad: int = 0  # of this step
     restarts: int = 0
-    quality: AnswerComparison | None = (
-        None  # of green's answers to the golden prompts, where it had to give them
-    )
+    quality: AnswerComparison | None = None  # comparison of golden answers, if the plan asked for it
     outcome: Literal["running", "promoted", "rolled_back"] = "running"
     why: str = ""
-    log: tuple[str, ...] = ()  # the lost server's own last lines
-    hung: bool = False  # green no longer answers: its open requests are not waited for long
-    lost: int = 0  # requests that a retired server still had open
+    log: tuple[str, ...] = ()  # the lost server's last log lines
+    hung: bool = False  # green no longer answers: its drain is short
+    lost: int = 0  # requests that were open when a server was retired
     ended_at: datetime | None = None
 
     @property
     def bad_exposed(self) -> int:
-        """Requests that green failed or answered late: by the SLO, or by the judge, who may be stricter."""
+        """Requests that green failed or answered late, by the SLO or by the judge, whichever is stricter."""
         return max(self.exposed.errors + self.exposed.late, self.bad + self.step_bad)
 
 
@@ -123,45 +123,43 @@ class State:
     epoch: int = 0
     paused: bool = False
     blue: Server | None = None
-    peers: tuple[Server, ...] = ()  # the other servers of the setting in force
-    vacated: tuple[str, ...] = ()  # names of those of blue and peers that were stopped for a new one
+    peers: tuple[Server, ...] = ()  # further servers with the setting in force
+    vacated: tuple[str, ...] = ()  # names of servers of blue and peers that were stopped to free a slot
     green: Server | None = None  # the newest server of the candidate setting
-    crew: tuple[Server, ...] = ()  # the earlier ones, which carry traffic
-    gone: tuple[str, ...] = ()  # of all these, the names of those whose process has ended
-    leaving: tuple[Retire, ...] = ()  # on the side: asked for until they are done
+    crew: tuple[Server, ...] = ()  # earlier servers of the candidate setting, which carry traffic
+    gone: tuple[str, ...] = ()  # names of all these servers whose process exited
+    leaving: tuple[Retire, ...] = ()  # retirements beside the rollout, repeated until done
     leaving_asked: datetime | None = None
-    route: Route | None = None  # the last one asked for
-    awaiting: Awaited | None = None  # the effect whose outcome decides how it goes on
+    route: Route | None = None  # the last one requested
+    awaiting: Awaited | None = None  # the effect whose outcome the machine waits for
     effects: int = 0  # number of the last effect
     servers: int = 0  # number of the last server named
     suggestions: int = 0
     suggestion: Suggestion | None = None  # the latest
     rollout: Rollout | None = None  # the latest
     until: datetime | None = None  # end of a cool-down
-    retry_at: datetime | None = None  # when the awaited effect, which failed, is asked for again
+    retry_at: datetime | None = None  # when the failed awaited effect is retried
     tries: int = 0
     outcomes: tuple[Outcome, ...] = ()
-    recent: tuple[
-        RequestCounts, ...
-    ] = ()  # what the fleet's requests did in this minute, and in the one before
+    recent: tuple[RequestCounts, ...] = ()  # the fleet's counts of this minute and the previous one
     recent_since: datetime | None = None
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # of the fleet, the latest
-    budget: Budget = field(default_factory=Budget)  # what all servers did with the SLO's, in all phases
-    note: str = ""  # why it is as it is, for people
+    budget: Budget = field(default_factory=Budget)  # of the SLO, over all servers and phases
+    note: str = ""  # the reason for the present state, for operators
 
     @property
     def fleet(self) -> tuple[Server, ...]:
-        """All servers of the setting in force, vacated and gone ones too."""
+        """All servers with the setting in force, including stopped and exited ones."""
         return (self.blue, *self.peers) if self.blue is not None else self.peers
 
     @property
     def standing(self) -> tuple[Server, ...]:
-        """Those of them that can carry traffic."""
+        """The fleet's servers that can carry traffic."""
         return tuple(s for s in self.fleet if s.name not in self.vacated and s.name not in self.gone)
 
     @property
     def newcomers(self) -> tuple[Server, ...]:
-        """All servers of the candidate setting; the newest may not be up yet."""
+        """All servers with the candidate setting; the newest may not be up yet."""
         return (*self.crew, self.green) if self.green is not None else self.crew
 
     @property
@@ -170,5 +168,5 @@ class State:
 
     @property
     def up(self) -> tuple[Server, ...]:
-        """Those that have an address and were not stopped by us: what can be asked and watched."""
+        """Servers that have an address and were not stopped by trimtab: they can be scraped and watched."""
         return tuple(s for s in self.present if s.address and s.name not in self.vacated)

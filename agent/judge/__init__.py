@@ -1,1 +1,1 @@
-"""The judge: whether green is worse than blue, better, or neither can be said yet."""
+"""The judge: decides whether green is worse than blue, not worse, or better."""

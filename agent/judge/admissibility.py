@@ -1,6 +1,6 @@
-"""When a second is no evidence: nothing can be seen, blue has trouble of its own, or the sides are unlike.
+"""When a second's data is inadmissible: no records, an incident of blue's, or sides that are not comparable.
 
-What is held is neither for green nor against it, and its time does not count as served.
+Inadmissible data counts neither for nor against green, and its time does not count towards the step.
 """
 
 from dataclasses import dataclass, replace
@@ -10,24 +10,25 @@ from agent.domain.model import Step
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Observation, Trial
 
-RECENT_S = 120.0  # half-life of who was asked how often
-ILL_S = 30.0  # half-life of what failed at blue
-ILL = 0.2  # so much more than its record fails at blue: an incident, whoever has it
+RECENT_S = 120.0  # half-life of the request counts per side
+ILL_S = 30.0  # half-life of blue's failures
+ILL = 0.2  # share of blue's requests that fail above its baseline: an incident
 ENOUGH = 20.0
 WARM_S = 60.0  # half-life of prefix hits
-COLD_AT_MOST_S = 600.0  # a green that stays cold for longer is judged as it is
+COLD_AT_MOST_S = 600.0  # a green whose cache stays cold for longer is judged as it is
 AS_WARM = 0.8
 PREFIX_TOKENS = 1000.0
 HITS_MATTER = 0.1
-ASTRAY, SURE = 0.5, 6.0  # a share so far beside its weight, by so many standard errors
-BUSIER = 1.15  # times the record's load: so much more than its share a server at parity may get as well
+UNEVEN, SURE = 0.5, 6.0  # deviation of a share from its weight: relative, and in standard errors
+BUSIER = 1.15  # times the baseline's load: a server at parity may get so much more than its share as well
 
 
 @dataclass(frozen=True, slots=True)
 class Inadmissible:
-    """`all`: no stream counts. `latency`: only errors and refusals count, and nothing passes.
+    """Reasons; empty if the data is admissible.
 
-    `busier`: latency counts for green, but not against it. Empty: nothing is held.
+    `all`: no stream counts. `latency`: only errors and refusals count, and no step passes. `busier`: latency
+    counts for green, but not against it.
     """
 
     all: str = ""
@@ -36,7 +37,7 @@ class Inadmissible:
 
 
 def update_recent(trial: Trial, observation: Observation) -> Trial:
-    """What the next seconds are compared with: sums in which older seconds fade."""
+    """Add a second to the exponentially decaying sums that later seconds are compared with."""
     blue = observation.blue.values()
     asked = (sum(arm.asked for arm in blue), observation.green.asked, 1)
     failed = (
@@ -68,7 +69,7 @@ def _decay(old: tuple[float, ...], new: tuple[float, ...], half_life_s: float) -
 def check_admissibility(
     trial: Trial, observation: Observation, *, step: Step, record: RequestCounts, alone: bool
 ) -> Inadmissible:
-    """Why this second does not count. `alone`: green has all the traffic, so nothing is beside it."""
+    """Why this second does not count. `alone`: green has all traffic, so there is no concurrent control."""
     if observation.blind:
         return Inadmissible(all=f"the proxy's records cannot be read: {observation.blind}")
     if alone:
@@ -88,11 +89,11 @@ def _blue_incident(trial: Trial, record: RequestCounts) -> str:
     usual = (record.errors + record.gave_up) / asked if asked else 0.0
     if of < ENOUGH or failed / of <= usual + ILL:
         return ""
-    return f"blue has an incident of its own: {failed / of:.0%} of its requests fail, {usual:.0%} did before"
+    return f"blue has an incident: {failed / of:.0%} of its requests fail, {usual:.0%} in the baseline"
 
 
 def _blue_worse_than_baseline(trial: Trial) -> str:
-    """Alone, green is held up to blue's record: while blue breaks it as well, green must not get there."""
+    """Whether blue exceeds its own baseline, with which a green that serves alone is compared."""
     failed, of = trial.blue_failed
     errors = next((stream for stream in trial.streams if stream.name == "errors"), None)
     if errors is None or of < ENOUGH:
@@ -100,14 +101,16 @@ def _blue_worse_than_baseline(trial: Trial) -> str:
     limit = min(max(errors.usual, errors.promised or 0.0) + 2 * errors.margin, 1.0)
     if failed / of <= limit + sqrt(limit * (1 - limit) / of):
         return ""
-    return f"blue itself is worse than before: {failed / of:.1%} of its requests fail, {errors.usual:.1%} did"
+    return (
+        f"blue is worse than its baseline: {failed / of:.1%} of its requests fail, {errors.usual:.1%} before"
+    )
 
 
 def _higher_load(trial: Trial, record: RequestCounts) -> str:
-    """Alone, green's latency is held up to a record of another time, which may have been quieter.
+    """Whether a green that serves alone has a higher load than blue's baseline had.
 
-    Then late requests prove no worse green; that they are few proves all the more that it is not worse.
-    Errors count as ever. What chance makes of the record's count (two standard errors) is left open.
+    Late requests at a higher load are no evidence against green; few of them are evidence for it. Errors
+    count as always. The baseline's rate is taken two standard errors higher.
     """
     if not trial.record_s or trial.asked[1] < ENOUGH:
         return ""
@@ -116,30 +119,31 @@ def _higher_load(trial: Trial, record: RequestCounts) -> str:
     if now <= BUSIER * usual:
         return ""
     was = record.asked / trial.record_s
-    return (
-        f"green is asked {now:.3g} times a second, blue's record is of {was:.3g}: late requests do not count"
-    )
+    return f"green gets {now:.3g} requests/s, blue's baseline is of {was:.3g}: late requests do not count"
 
 
 def _cold_cache(trial: Trial) -> str:
-    """Green's prefix cache is not as full as blue's yet."""
+    """Whether green's prefix cache is not as warm as blue's yet."""
     blue_hits, blue_queries, hits, queries = trial.prefixes
     if min(blue_queries, queries) < PREFIX_TOKENS or trial.valid_s > COLD_AT_MOST_S:
         return ""
     usual, now = blue_hits / blue_queries, hits / queries
     if usual < HITS_MATTER or now >= AS_WARM * usual:
         return ""
-    return f"green's prefix cache is cold: {now:.0%} of prompt tokens hit it, {usual:.0%} of blue's"
+    return f"green's prefix cache is cold: {now:.0%} of its prompt tokens hit, {usual:.0%} of blue's"
 
 
 def _uneven_share(trial: Trial, weight: float) -> str:
-    """Latency is comparable at equal load only; sessions are few, so some deviation is usual."""
+    """Whether green's share deviates from its weight: latency is comparable at equal load only.
+
+    Sessions are few, so some deviation is typical.
+    """
     blue, green = trial.asked
     of = blue + green
     if of < ENOUGH:
         return ""
     share = green / of
     error = sqrt(weight * (1 - weight) / of)
-    if abs(share - weight) <= max(ASTRAY * min(weight, 1 - weight), SURE * error):
+    if abs(share - weight) <= max(UNEVEN * min(weight, 1 - weight), SURE * error):
         return ""
     return f"green gets {share:.0%} of the requests, not {weight:.0%}: latency is not comparable"

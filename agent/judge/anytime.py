@@ -1,12 +1,12 @@
-"""Is green worse than blue, is it not, or is that not known? Pure; all that it knows is in the trial.
+"""Anytime-valid comparison of green with blue. Pure; all state is in the trial.
 
-Three answers: *worse* takes green back, *not worse* lets it go on, and everything else waits.
+Three verdicts: *worse* rolls green back, *not worse* lets the rollout continue, anything else waits.
 
-P(false take-back in a whole rollout) <= 1 %: `mean of E over the streams >= 100`, for a green that is within
-the margin on each of them: a mean of e-processes is one, whatever their dependence, and Ville's inequality
-holds over all steps and looks. P(a green that is worse by its tolerance in any stream passes a step) <= 5 %:
-each stream must reach 1/0.05 in that step, so the one that is worse must (intersection-union: no correction).
-That holds for any tolerance that is fixed before the first count.
+P(false rollback in a full rollout) <= 1 %: `mean of E over the streams >= 100`, for a green that is within
+the margin on each of them: a mean of e-processes is an e-process, whatever their dependence, and Ville's
+inequality holds over all steps and looks. P(a green that is worse by its tolerance in any stream passes a
+step) <= 5 %: each stream must reach 1/0.05 in that step, so the worse one must (intersection-union: no
+correction). That holds for any tolerance that is fixed before the first count.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from agent.domain.ports import Verdict
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Observation, Trial
 from agent.judge.admissibility import Inadmissible, check_admissibility, update_recent
-from agent.judge.evidence import HOLD_BACK, add_observation, log_mean, log_worse
+from agent.judge.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
 from agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
 from agent.judge.forecast import forecast_plan
 from agent.judge.gain import describe_gain
@@ -31,11 +31,13 @@ LOOKS_WORSE = log(10.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnytimeJudge:
-    """By the trial's margin m: a green that is worse by m of its requests, or by half of what is usual where
-    that is more, does not pass. Proved worse by half of that it goes back; between the two either is right.
-    A latency that is promised passes up to half of the late requests that the SLO allows, where that is more.
+    """Judges by the trial's margin m.
 
-    Below load parity nothing is proved: so small a share is there for the hard guards, and to warm up.
+    A green that is worse by m of its requests, or by half of the baseline's bad share if that is more, does
+    not pass. Proved worse by half of that it is rolled back; between the two either verdict is right. For a
+    latency with an objective the limit is half of the late requests that the SLO allows, if that is more.
+
+    Below load parity nothing is proved: such a share serves the hard limits and the warm-up.
     """
 
     alpha: float = 0.01
@@ -58,8 +60,8 @@ class AnytimeJudge:
         blue: RequestCounts,
         record: RequestCounts,
     ) -> tuple[Trial, Verdict]:
-        """`green`, `blue`: counts of the step with this second; `record`: blue before the canary."""
-        by_itself = step.weight >= HOLD_BACK and not any(arm.asked for arm in observation.blue.values())
+        """See agent.domain.ports.Judge. `green`, `blue`: counts of the step including this second."""
+        by_itself = step.weight >= FULL_WEIGHT and not any(arm.asked for arm in observation.blue.values())
         trial = replace(
             update_recent(trial, observation), at=observation.at, wedged_s=count_wedged_s(trial, observation)
         )
@@ -67,7 +69,7 @@ class AnytimeJudge:
             trial,
             streams=open_streams(trial, step=step, slo=slo, control=record + blue, margin=trial.margin),
         )
-        control = blue if step.weight < HOLD_BACK and blue.total >= LEAST_CONTROL else record
+        control = blue if step.weight < FULL_WEIGHT and blue.total >= LEAST_CONTROL else record
         bad = max((count_bad(green, s.name, s.edge_s, slo)[1] for s in trial.streams), default=0)
         if why := find_violation(trial, observation, slo=slo, green=green, control=control):
             return trial, Verdict(kind="fail", why=f"green is worse: {why}", bad=bad)
@@ -117,28 +119,28 @@ class AnytimeJudge:
     ) -> Verdict:
         worst = max(trial.streams, key=log_worse)
         if log_mean(trial, slo) >= log(1 / self.alpha):
-            says = f"{describe_counts(worst)}; {describe_chance(log_worse(worst), worst.margin)}"
-            return Verdict(kind="fail", why=f"green is worse: {says}")
-        said = "; ".join(describe_counts(stream) for stream in trial.streams if any(stream.counted))
+            evidence = f"{describe_counts(worst)}; {describe_chance(log_worse(worst), worst.margin)}"
+            return Verdict(kind="fail", why=f"green is worse: {evidence}")
+        counts = "; ".join(describe_counts(stream) for stream in trial.streams if any(stream.counted))
         if missing := hold.latency or self._missing(trial, step, green, blue):
             missing = f"{missing} ({hold.busier})" if hold.busier else missing
-            return Verdict(kind="wait", why=f"{missing}: {said}" if said else missing)
-        why = f"green is not worse after {green.total} requests in {trial.valid_s:.0f} s: {said}"
+            return Verdict(kind="wait", why=f"{missing}: {counts}" if counts else missing)
+        why = f"green is not worse after {green.total} requests in {trial.valid_s:.0f} s: {counts}"
         return Verdict(kind="pass", why=why)
 
     def _missing(self, trial: Trial, step: Step, green: RequestCounts, blue: RequestCounts) -> str:
-        """What a pass still lacks. Silence is never a proof."""
+        """What a pass still lacks; empty if nothing. No data is never a proof."""
         needed = max(1, step.requests)
         if green.total < needed:
             return f"green has answered {green.total} of {needed} requests"
-        if step.weight < HOLD_BACK and blue.total < min(needed, LEAST_CONTROL):
-            return f"blue has answered {blue.total} of {min(needed, LEAST_CONTROL)} requests beside it"
+        if step.weight < FULL_WEIGHT and blue.total < min(needed, LEAST_CONTROL):
+            return f"blue has answered {blue.total} of {min(needed, LEAST_CONTROL)} requests meanwhile"
         if trial.valid_s < step.at_least_s:
             return f"{trial.valid_s:.0f} of {step.at_least_s:.0f} s have passed"
         for stream in trial.streams:
             if log_worse(stream) > LOOKS_WORSE:
-                return f"{stream.name} looks worse, not proved yet"
+                return f"{stream.name} looks worse, which is not proved yet"
         for stream in trial.streams if step.weight >= step.parity else ():
             if stream.requests.most_good < log(1 / self.beta):
-                return f"not proved yet that {stream.name} is not worse"
+                return f"it is not proved yet that {stream.name} is not worse"
         return ""

@@ -1,4 +1,4 @@
-"""Is one share of bad requests above another by more than a margin? Evidence that may be read at any time.
+"""Is one share of bad requests above another by more than a margin? Evidence that is valid at any time.
 
 A tick brings counts of two streams that ran at the same time: the control (n_b requests, k_b bad) and green
 (n_c, k_c). Their true shares q_b, q_c may move from tick to tick in any way, as long as they move together.
@@ -14,8 +14,8 @@ A tick brings counts of two streams that ran at the same time: the control (n_b 
 Each factor has a mean of at most 1 under all of H0: by 1 + u <= e^u it is at most
 exp(sum of n (q - q0)(q* - q0) / (q0 (1 - q0))), and the exponent is <= 0 by the first-order condition of the
 projection on the convex H0. So E is an e-process, and P(E ever >= 1/a) <= a (Ville). A mean of e-processes is
-one: over alternatives, over start times (so that a fault that comes late is not buried under earlier good
-evidence; weights 1/2, 3/(pi i)^2), over lenses, over streams.
+one: over alternatives, over start times (so that earlier good evidence does not bury a late fault; weights
+1/2, 3/(pi i)^2), over requests and ticks, over streams.
 
 `phi`, the design effect (Kish 1965): how much more counts of equal servers differ than independent requests
 would; it makes the guarantee hold nearly where failures come in clumps (`bench/judge` measures how nearly).
@@ -37,7 +37,7 @@ LEAST, MOST = 1e-4, 0.9  # the control's share is never taken to be less, or mor
 
 @cache
 def grid(margin: float) -> tuple[float, ...]:
-    """How much worse than the control each alternative is."""
+    """By how much each alternative exceeds the control's share."""
     return tuple(d for j in range(20) if (d := 1.5 * margin * 2**j) < HIGHEST)
 
 
@@ -71,14 +71,14 @@ def nearest(n_b: float, n_c: float, b: float, c: float, d: float) -> float:
 
 
 def log_factor(counts: tuple[float, float, float, float], b: float, c: float, d: float) -> float:
-    """The logarithm of one tick's factor, for one alternative, with a control beside green."""
+    """The logarithm of one tick's factor, for one alternative, with a concurrent control."""
     n_b, k_b, n_c, k_c = counts
     x = nearest(n_b, n_c, b, c, d)
     return k_b * log(b / x) + (n_b - k_b) * log((1 - b) / (1 - x)) + log_factor_alone(n_c, k_c, c, x + d)
 
 
 def log_factor_alone(n_c: float, k_c: float, c: float, limit: float) -> float:
-    """The same against a fixed limit on green's share: there is no control beside it."""
+    """The same against a fixed limit on green's share, without a control."""
     return k_c * log(c / limit) + (n_c - k_c) * log((1 - c) / (1 - limit))
 
 
@@ -94,7 +94,7 @@ def update_with_control(
 ) -> EProcessPair:
     """One tick with a control. `margin`: d; `tolerance`: d'. `at_s`: valid seconds before the tick.
 
-    A margin that leaves nothing worse than itself leaves nothing to say.
+    A margin above which no alternative exists yields no evidence.
     """
     n_b, k_b, n_c, _ = counts
     if n_b and n_c and grid(margin):
@@ -120,9 +120,9 @@ def update_without_control(
     phi: float,
     at_s: float,
 ) -> EProcessPair:
-    """One tick without a control: worse is above one limit, not worse below another."""
+    """One tick without a control: worse means above one limit, not worse below another."""
     base = worse_above - margin
-    above = [min(base + 2 * step, 0.99) for step in grid(margin / 2)]  # a number for each that `beside` has
+    above = [min(base + 2 * step, 0.99) for step in grid(margin / 2)]  # as many as with a control
     worse = [log_factor_alone(requests, bad, c, worse_above) / phi if c > worse_above else 0.0 for c in above]
     b = max(good_below - tolerance, LEAST)
     near = (b, 0.5 * b, 0.5 * (b + good_below))

@@ -1,4 +1,4 @@
-"""From a second's counts to ticks, and from ticks to the evidence of each stream."""
+"""Group seconds into ticks, and update the evidence of each stream with each closed tick."""
 
 from dataclasses import replace
 from math import log
@@ -19,17 +19,17 @@ from agent.judge.failure_modes import (
 )
 from agent.judge.wording import wilson_interval
 
-HOLD_BACK = 100  # the weight at which blue has no traffic of its own
+FULL_WEIGHT = 100  # at which blue has no traffic
 TICK_S, TICK_REQUESTS, TICK_AT_MOST_S = 5.0, 5, 15.0
-AT_ONCE = 20  # requests of each side that close a tick before its time
-WIDE_S, WIDE_REQUESTS = 15.0, 5  # a server's tick, as Steadiness counts them
+AT_ONCE = 20  # requests of each side that close a tick early
+WIDE_S, WIDE_REQUESTS = 15.0, 5  # of a server's tick, as CalibrationWindow counts them
 SETTLE_AT_MOST_S = 60.0
 
 
 def add_observation(
     trial: Trial, observation: Observation, *, step: Step, slo: Slo, record: RequestCounts, hold: Inadmissible
 ) -> Trial:
-    """The trial with one more second that counts."""
+    """Add one admissible second to the trial."""
     if trial.settled_s < settling_s(record):
         return replace(trial, settled_s=trial.settled_s + 1.0)
     trial = replace(
@@ -57,24 +57,24 @@ def add_observation(
 
 
 def _counts_against_green(hold: Inadmissible, stream: EvidenceStream) -> bool:
-    """Whether this stream's bad requests tell against green."""
+    """Whether this stream's bad requests count against green."""
     return not hold.busier or stream.name in ANSWERS
 
 
 def settling_s(record: RequestCounts) -> float:
-    """As long as nine of ten requests take: before, those that end are the quick ones, and the failed."""
+    """Seconds until nine of ten requests end; earlier, only quick and failed ones have ended."""
     return min(quantile(record.e2e, 0.9) or 0.0, SETTLE_AT_MOST_S)
 
 
 def log_worse(stream: EvidenceStream) -> float:
-    """The logarithm of the mean of both lenses' evidence that green is worse."""
+    """The logarithm of the evidence that green is worse, mean over requests and ticks."""
     if stream.ticks is None:
         return stream.requests.log_worse
     return log_sum((stream.requests.log_worse, stream.ticks.log_worse)) - log(2)
 
 
 def log_mean(trial: Trial, slo: Slo) -> float:
-    """The same over all streams that there may be; one that is not open yet counts as 1."""
+    """The logarithm of the mean over all possible streams; one that is not open yet counts as 1."""
     every = len(stream_names(slo))
     logs = [log_worse(stream) for stream in trial.streams]
     closed = every - len(logs)
@@ -84,7 +84,7 @@ def log_mean(trial: Trial, slo: Slo) -> float:
 def buffer_counts(
     stream: EvidenceStream, observation: Observation, slo: Slo, *, against: bool
 ) -> EvidenceStream:
-    """The second's counts wait for the ticks they belong to. `against`: a guard may count them."""
+    """Buffer the second's counts until their ticks close. `against`: the hard limits count them."""
     of, bad = count_bad(observation.green, stream.name, stream.edge_s, slo)
     wide, blue_of, blue_bad = dict(stream.wide), 0, 0
     for server, arm in {**observation.blue, "": observation.green}.items():
@@ -109,7 +109,7 @@ def _sum(one: Counts, other: Counts) -> Counts:
 
 
 def _is_tick_due(trial: Trial) -> bool:
-    """By time and numbers of requests only, never by how they went."""
+    """Decided by time and numbers of requests only, never by their outcomes."""
     n_b, _, n_c, _ = trial.streams[0].pending
     of = min(n_b or n_c, n_c)
     enough = of >= TICK_REQUESTS if trial.tick_s >= TICK_S else of >= AT_ONCE
@@ -119,9 +119,9 @@ def _is_tick_due(trial: Trial) -> bool:
 def close_tick(
     stream: EvidenceStream, trial: Trial, step: Step, slo: Slo, record: RequestCounts, *, against: bool
 ) -> EvidenceStream:
-    """The tick's counts become evidence; without one of the sides they wait for the next tick.
+    """Turn the tick's counts into evidence; without requests of one side they wait for the next tick.
 
-    `against`: bad requests of a green that is alone count, too, not only that they are few.
+    `against`: for a green that serves alone, bad requests count too, not only their absence.
     """
     n_b, _, n_c, _ = stream.pending
     phi = phi_of(calibration_of(trial.calibration, stream.name, slo))
@@ -136,7 +136,7 @@ def close_tick(
             tick_s=trial.tick_s,
         )
         return replace(stream, requests=requests, pending=NONE)
-    if n_c and step.weight >= HOLD_BACK:
+    if n_c and step.weight >= FULL_WEIGHT:
         pair = _compare_with_baseline(stream, trial, slo, record, phi)
         if not against:
             pair = replace(stream.requests, good=pair.good, most_good=pair.most_good)
@@ -147,7 +147,7 @@ def close_tick(
 def _compare_with_baseline(
     stream: EvidenceStream, trial: Trial, slo: Slo, record: RequestCounts, phi: float
 ) -> EProcessPair:
-    """Against blue's record, which is of another time: twice the margins, beyond what is not known of it."""
+    """Compare with blue's earlier baseline: with twice the margins, beyond the baseline's own uncertainty."""
     of, bad = count_bad(record, stream.name, stream.edge_s, slo)
     low, high = wilson_interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
     promised = stream.promised or 0.0
@@ -165,7 +165,7 @@ def _compare_with_baseline(
 
 
 def close_wide_tick(stream: EvidenceStream, trial: Trial) -> EvidenceStream:
-    """Each server's tick is one bad or good one: robust against failures that come in clumps."""
+    """Count each server's tick as one bad or good trial: robust against clumped failures."""
     spread = trial.calibration.get(stream.name)
     if stream.ticks is None or spread is None:
         return replace(stream, wide={})

@@ -1,19 +1,19 @@
-"""The ways in which a request can be bad, each a stream of its own: what counts, and by which margin.
+"""The ways in which a request can be bad, each a stream of its own: what counts, and with which margin.
 
 A latency is late above its objective, or above the control's own 90th percentile where that is higher: an
 already late control excuses an equally late green (docs/decisions/0004). Without an objective, late is
-`UNPROMISED` times that percentile: nothing was promised, so only a green that much slower is worse. An ITL
-that was not promised is not judged: larger batches trade it for TTFT, and what it costs shows in e2e.
-An edge is fixed before the first count above it is taken.
+`UNPROMISED` times that percentile: only a green that much slower is worse. An ITL without an objective is not
+judged: larger batches trade it for TTFT, and its cost shows in e2e. An edge is fixed before the first count
+above it.
 
-Nobody counts beforehand what lies above an edge that is not promised, so how such requests clump is not
-known. To take them for independent took back 89 of 150 equal greens where servers stall for 45 s. So a
-latency that is not promised has DEFAULT_PHI, and as its margin half of the tenth that would make green's 90th
+Requests above an edge without an objective are not counted before the rollout, so their clumping is unknown.
+Treating them as independent rolled back 89 of 150 equal greens where servers stall for 45 s. So a latency
+without an objective has DEFAULT_PHI, and a margin of half of the tenth that would make green's 90th
 percentile `UNPROMISED` times the control's.
 
-Two margins: proved worse by more than `margin` green goes back, worse by `tolerance` it does not pass. The
-second is twice the first, or half of the late ones that the SLO allows where that is more: who promises 95 %
-allows 5 %, so that a green that is later for 2.5 points more of the requests does not pass, but for 1 in 20.
+Two margins: a green that is proved worse by more than `margin` is rolled back; one that is worse by
+`tolerance` passes with a chance of at most 1 in 20. The second is twice the first, or half of the late
+requests that the SLO allows if that is more: an objective of 95 % allows 5 %, so the tolerance is 2.5 points.
 A smaller one would take thousands of requests to prove where latencies clump, and end undecided.
 """
 
@@ -28,11 +28,11 @@ from agent.domain.trial import EProcessPair, EvidenceStream, Trial
 ANSWERS = ("errors", "gave_up", "refused")
 LATENCIES = ("ttft", "itl", "e2e")
 UNPROMISED, DISASTER = 3.0, 0.05  # times the control's 90th percentile; margin
-LEAST_CONTROL = 10  # requests, below which they say nothing of what is usual
-PRIOR = 2000.0  # the control's record counts as at most so many requests
+LEAST_CONTROL = 10  # requests; fewer are no baseline
+PRIOR = 2000.0  # the baseline counts as at most so many requests
 TICK_PRIOR = 600.0
-DEFAULT_PHI = 4.0  # where nothing was learned yet (canary.md 4.3)
-UNKNOWN = 0.01  # the control's usual share where there is no record
+DEFAULT_PHI = 4.0  # without a calibration (canary.md 4.3)
+UNKNOWN = 0.01  # the control's bad share without a baseline
 
 
 def objective_of(slo: Slo, name: str) -> Objective | None:
@@ -41,12 +41,12 @@ def objective_of(slo: Slo, name: str) -> Objective | None:
 
 
 def stream_names(slo: Slo) -> tuple[str, ...]:
-    """All streams that a rollout under this SLO may have."""
+    """All streams that a rollout under this SLO can have."""
     return tuple(n for n in (*ANSWERS, *LATENCIES) if n != "itl" or slo.itl is not None)
 
 
 def count_bad(arm: RequestCounts, name: str, edge_s: float | None, slo: Slo) -> tuple[int, int]:
-    """(requests, bad ones) of an arm by this stream's measure."""
+    """(requests, bad requests) by this stream's measure."""
     if name == "errors":
         return arm.total, arm.errors
     if name == "gave_up":
@@ -67,9 +67,10 @@ def count_bad(arm: RequestCounts, name: str, edge_s: float | None, slo: Slo) -> 
 def open_streams(
     trial: Trial, *, step: Step, slo: Slo, control: RequestCounts, margin: float
 ) -> tuple[EvidenceStream, ...]:
-    """The streams with those that can be judged from now on. `control`: all that is known of blue so far.
+    """The streams, plus those that can be judged from now on.
 
-    `margin`: a green that is worse by this share of the requests or more does not pass, but see above.
+    `control`: all counts of blue so far. `margin`: a green that is worse by this share of the requests or
+    more must not pass; see the module's docstring for the exceptions.
     """
     known = {stream.name for stream in trial.streams}
     new = (
@@ -83,7 +84,7 @@ def open_streams(
 def _edges(step: Step, slo: Slo, control: RequestCounts) -> Iterator[tuple[str, float | None]]:
     yield from ((name, None) for name in ANSWERS)
     if step.weight < step.parity:
-        return  # a green with less than its share of the load is quicker than it will be
+        return  # below parity green is faster than it will be
     for name in LATENCIES:
         histogram: tuple[int, ...] = getattr(control, name)
         objective = objective_of(slo, name)
@@ -123,21 +124,21 @@ def _stream(
 
 
 def calibration_of(calibration: Mapping[str, Calibration], name: str, slo: Slo) -> Calibration | None:
-    """What blue's servers taught of how this stream's bad requests clump."""
+    """How this stream's bad requests clump at blue's servers; None if unknown."""
     counted = name not in LATENCIES or objective_of(slo, name) is not None
     return calibration.get(name) if counted else None
 
 
 def phi_of(spread: Calibration | None) -> float:
-    """The design effect of requests to reckon with."""
+    """The design effect of requests."""
     return max(1.0, spread.phi) if spread else DEFAULT_PHI
 
 
 def tick_phi_of(spread: Calibration) -> float:
-    """The same of ticks: what exceeds 1 is made larger by its standard error, sqrt(2 / n) over n clumps.
+    """The design effect of ticks, its excess over 1 raised by its standard error, sqrt(2 / n) over n clumps.
 
-    A clump is `tick_phi` ticks above the edge. Four hours hold a dozen stalls of minutes, and it was mostly
-    this lens, under calibrations that had seen too few of them, that took equal greens back.
+    A clump is `tick_phi` ticks above the edge. Four hours hold a dozen stalls of minutes; calibrations with
+    too few of them caused most rollbacks of equal greens.
     """
     phi = max(1.0, spread.tick_phi)
     clumps = max(1.0, spread.ticks * spread.tick_share / phi)
@@ -145,9 +146,9 @@ def tick_phi_of(spread: Calibration) -> float:
 
 
 def tick_margin(stream: EvidenceStream, spread: Calibration) -> float:
-    """How much more often a server's tick lies above the edge when green is worse by the margin.
+    """How much more often a server's tick lies above the edge if green is worse by the margin.
 
-    At least 0.1; a fixed 0.1 takes back half of the greens at the margin where ticks have many requests.
+    At least 0.1; a fixed 0.1 rolls back half of the greens at the margin where ticks have many requests.
     """
     of = max(5, round(spread.tick_requests))
     most = floor(spread.tick_edge * of + 1e-9)

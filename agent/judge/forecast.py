@@ -1,4 +1,4 @@
-"""How long a verdict will take, from the traffic of the last minutes: said before anybody approves.
+"""How long a verdict will take at the traffic of the last minutes: shown before the approval.
 
 An equal green gains evidence at a steady rate: per request of its own, the best alternative's expected
 log-factor (`eprocess.gained` at the expected counts), divided by the design effect. The median number of
@@ -15,7 +15,7 @@ from agent.domain.model import Forecast, Plan, Slo, Step
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import EvidenceStream, Trial
 from agent.judge.eprocess import LEAST, MOST, log_factor, log_factor_alone
-from agent.judge.evidence import HOLD_BACK, settling_s
+from agent.judge.evidence import FULL_WEIGHT, settling_s
 from agent.judge.failure_modes import calibration_of, count_bad, open_streams, phi_of
 
 NINE_OF_TEN = 2.3
@@ -24,7 +24,7 @@ MARGINS = (0.02, 0.03, 0.05, 0.1, 0.2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Traffic:
-    """What is known of blue, and how sure a pass must be."""
+    """Blue's traffic, and the confidence that a pass needs."""
 
     slo: Slo
     recent: RequestCounts
@@ -42,7 +42,7 @@ def forecast_plan(
     calibration: Mapping[str, Calibration],
     beta: float,
 ) -> Forecast | None:
-    """None while there is too little traffic to say anything."""
+    """None while there is too little traffic."""
     if not recent.total or recent_s <= 0:
         return None
     rate = recent.asked / recent_s
@@ -72,7 +72,7 @@ def _spans(plan: Plan, margin: float, traffic: _Traffic) -> list[tuple[float, fl
 
 
 def _span(step: Step, margin: float, traffic: _Traffic) -> tuple[float, float]:
-    """Seconds until an equal green has passed: the median, and what nine of ten do not exceed."""
+    """Seconds until an equal green passes: the median, and the 90th percentile."""
     own_rate = traffic.rate * step.weight / 100
     least_s = max(step.at_least_s, step.requests / own_rate) + settling_s(traffic.recent)
     proof_s = max(_proofs(step, margin, traffic), default=0.0) / own_rate
@@ -80,7 +80,7 @@ def _span(step: Step, margin: float, traffic: _Traffic) -> tuple[float, float]:
 
 
 def _proofs(step: Step, margin: float, traffic: _Traffic) -> Iterator[float]:
-    """How many requests of green's each stream's proof takes."""
+    """Requests of green that each stream's proof takes."""
     if step.weight < step.parity:
         return
     slo, recent, calibration = traffic.slo, traffic.recent, traffic.calibration
@@ -96,7 +96,7 @@ def _proofs(step: Step, margin: float, traffic: _Traffic) -> Iterator[float]:
 def _per_request(stream: EvidenceStream, step: Step) -> float:
     q, d = min(max(stream.usual, LEAST), MOST), stream.tolerance
     near = (q, q / 2, min(q + d / 2, 0.98))
-    if step.weight >= HOLD_BACK:
+    if step.weight >= FULL_WEIGHT:
         limit = min(max(q, stream.promised or 0.0) + 2 * d, 0.98)
         return max(log_factor_alone(1.0, q, c, limit) for c in near if c < limit)
     ratio = (100 - step.weight) / step.weight

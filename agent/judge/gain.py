@@ -1,23 +1,23 @@
-"""Is green measurably better? Asked once, at the end: what gains less than noise is not worth a change.
+"""Is green measurably better? Tested once, at the end: a gain below the noise is not worth a change.
 
-Compared are blue and green beside each other at equal load. Each comparison is the one-sided test of two
+Blue and green are compared at equal load and at the same time. Each comparison is the one-sided test of two
 proportions, unpooled, one bad and one good request added to each arm (Agresti, Caffo 2000), with counts
 divided by their design effect:
 
     p = (bad + 1) / (of + 2)      z = (p_blue - p_green - m) / sqrt(sum of p (1 - p) / (of + 2))
 
-m, by which green must be better at least, is 0 where the design effect is known. Where it is not, of a
-latency that nobody promised, it is the margin that takes green back as well: 14 of 100 equal greens were
-called better without it where servers stall for 45 s.
+m, the least improvement, is 0 where the design effect is known. For a latency without an objective it is not
+known, and m is the margin that also rolls green back: without it 14 of 100 equal greens counted as better
+where servers stall for 45 s.
 
-Five comparisons at most, each asked at 0.05 / 10 (Bonferroni, and some to spare): z >= 2.58. A latency is
-read above blue's own median, where a difference shows with the fewest requests, and above what the SLO
-promises.
+At most five comparisons, each tested at 0.05 / 10 (Bonferroni, with a reserve): z >= 2.58. A latency is
+compared above blue's own median, where a difference shows with the fewest requests, and above the SLO's
+objective.
 
-Only where green was never beside blue, in the place of the only server, it is held up to blue's record. That
-is of another time, of which the design effect knows nothing: where all latencies move by a fifth from minute
-to minute, such comparisons called 10 of 100 equal greens better that were not beside it. So there it is only
-asked what fails or misses the SLO, half as many bad ones count, and m is twice the margin.
+A green that replaced the only server never ran at the same time as blue and is compared with blue's baseline.
+The design effect does not cover changes over time: where all latencies move by a fifth from minute to minute,
+such comparisons found 10 of 100 equal greens better. So there only failures and missed SLOs are compared,
+green must have at most half of blue's bad share, and m is twice the margin.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ from agent.judge.wording import BAD_ONES, describe_duration
 
 SURE = 2.58
 LEAST = 10
-ANOTHER_TIME = 0.5  # of the record's share of bad ones, at most
+OF_BASELINE = 0.5  # of the baseline's bad share, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Gain:
         return (q - p - self.least) / sqrt(p * (1 - p) / n + q * (1 - q) / m)
 
     def at_most(self, times: float) -> bool:
-        """Green's share of bad ones is at most so many times blue's."""
+        """Whether green's bad share is at most so many times blue's."""
         return self.bad * self.blue_of <= times * self.blue_bad * self.of
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ def describe_gain(
     green: RequestCounts,
     record: RequestCounts,
 ) -> str:
-    """What green is better at, the surest first; "" when at nothing that can be told from noise."""
+    """The most significant improvement; "" if none can be distinguished from noise."""
     beside = bool(level[0].total and level[1].total)
     one, other = level if beside else (green, record)
     found = [
@@ -78,7 +78,7 @@ def describe_gain(
         for better in _comparisons(trial, slo, one, other, beside=beside)
         if min(better.of, better.blue_of) >= LEAST
         and better.z >= SURE
-        and (beside or better.at_most(ANOTHER_TIME))
+        and (beside or better.at_most(OF_BASELINE))
     ]
     if not found:
         return ""

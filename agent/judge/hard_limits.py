@@ -1,4 +1,4 @@
-"""Outside the statistics: what no green may do, whatever it is compared with. Said within a second."""
+"""Limits outside the statistics, whatever blue does; a violation rolls green back within a second."""
 
 from collections.abc import Iterator
 
@@ -8,17 +8,17 @@ from agent.domain.trial import Observation, Trial
 from agent.judge.failure_modes import LATENCIES, calibration_of, count_bad, phi_of
 from agent.judge.wording import wilson_interval
 
-REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty are bad while few of blue's are
-LATE_AFTER_S = 30.0  # of a share: what it begins with is late, and comes at once
+REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty requests are bad while few of blue's are
+LATE_AFTER_S = 30.0  # of a step: its first requests come at once and are late
 CONTROL_AT_LEAST = 10
-CONTROL_HIGH = 1 / 3  # so much of blue's may be bad at most, as far as is known: it still ends old requests
+CONTROL_HIGH = 1 / 3  # upper bound of blue's bad share
 UNREACHED = 5
 WEDGED_S = 60.0
-FRESH_S = 10.0  # an older scrape says nothing of now
+FRESH_S = 10.0  # an older scrape is stale
 
 
 def count_wedged_s(trial: Trial, observation: Observation) -> float:
-    """For how long green has run requests without a token."""
+    """Seconds for which green has run requests without producing a token."""
     pulse = observation.green_pulse
     if pulse is None or pulse.age_s > FRESH_S:
         return trial.wedged_s
@@ -29,18 +29,19 @@ def count_wedged_s(trial: Trial, observation: Observation) -> float:
 def find_violation(
     trial: Trial, observation: Observation, *, slo: Slo, green: RequestCounts, control: RequestCounts
 ) -> str:
-    """Why green goes back at once; "" when it need not. `green`, `control`: counts of this step."""
+    """Why green is rolled back at once; "" if it is not. `green`, `control`: counts of this step."""
     if observation.green_pulse is not None and observation.green_pulse.restarted:
-        return "its process is another one than before: it ended, and something started it again"
+        return "its process exited and was started again by something else"
     if trial.wedged_s >= WEDGED_S:
-        return f"it has run requests for {trial.wedged_s:.0f} s and not one token came"
+        return f"it has run requests for {trial.wedged_s:.0f} s without producing a token"
     return next(_violations(trial, slo, green, control), "")
 
 
 def _violations(trial: Trial, slo: Slo, green: RequestCounts, control: RequestCounts) -> Iterator[str]:
-    """Late ones come in clumps, so that twenty of them may be one pause: as many as say what twenty would.
+    """Streams of which half of the requests are bad.
 
-    Only those of seconds that count are asked, not of another load or a cold cache.
+    Late requests come in clumps, and twenty of them may be one pause, so the design effect times as many are
+    needed, and only those of admissible seconds count.
     """
     well = not control.asked or control.unreached < CONTROL_BAD * control.asked
     if green.unreached >= UNREACHED and green.unreached >= BAD * green.asked and well:
@@ -57,5 +58,5 @@ def _violations(trial: Trial, slo: Slo, green: RequestCounts, control: RequestCo
         compared = control_of >= CONTROL_AT_LEAST and control_bad < CONTROL_BAD * control_of
         compared = compared and high < CONTROL_HIGH
         if compared or (stream.name == "errors" and control_of < CONTROL_AT_LEAST):
-            beside = f"{control_bad} of {control_of}" if compared else "nothing to compare with"
-            yield f"{stream.name}: {bad} of {of} are bad, at least {BAD:.0%}, against {beside}"
+            compared_with = f"{control_bad} of {control_of}" if compared else "no baseline"
+            yield f"{stream.name}: {bad} of {of} are bad, at least {BAD:.0%}, against {compared_with}"

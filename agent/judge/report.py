@@ -1,4 +1,4 @@
-"""The account that the API and the audit give of a trial's evidence."""
+"""The evidence of a trial, as the API and the audit show it."""
 
 from dataclasses import dataclass
 from math import exp
@@ -12,10 +12,10 @@ MOST = 700.0  # the largest power of e that a float holds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceReport:
-    """One stream of requests in numbers. Intervals: Wilson 95 %, of this step's counts, to look at only.
+    """The evidence of one stream. Intervals: Wilson 95 %, of this step's counts, for display only.
 
     `worse`, `not_worse`: e-values. A verdict needs 100 of the mean of `worse` over the streams, or 20 of each
-    `not_worse`. `chance`: of evidence like this, at most, if green were not worse by the margin.
+    `not_worse`. `chance`: the probability of such evidence, at most, if green were not worse by the margin.
     """
 
     stream: str
@@ -26,7 +26,7 @@ class EvidenceReport:
     blue_bad: int
     blue_of: int
     blue_interval: tuple[float, float] | None
-    margin: float  # proved worse by more than this share, green goes back
+    margin: float  # proved worse by more than this share, green is rolled back
     tolerance: float  # worse by this share or more, it does not pass
     worse: float
     not_worse: float
@@ -35,7 +35,7 @@ class EvidenceReport:
 
 
 def report_evidence(trial: Trial) -> tuple[EvidenceReport, ...]:
-    """One for each stream that is judged so far."""
+    """One report for each stream that is open."""
     return tuple(_report_stream(stream) for stream in trial.streams)
 
 

@@ -1,4 +1,4 @@
-"""The judge's sentences."""
+"""The sentences in which the judge reports its evidence."""
 
 from math import exp, sqrt
 
@@ -29,14 +29,16 @@ def describe_counts(stream: EvidenceStream) -> str:
     """As in "green: 37 of 412 requests with a first token after 500 ms, blue: 9 of 1,230"."""
     blue_of, blue_bad, of, bad = stream.counted
     what = BAD_ONES[stream.name].format(edge=describe_duration(stream.edge_s or 0.0))
-    blue = f"blue: {blue_bad:,} of {blue_of:,}" if blue_of else f"blue's record: {stream.usual:.1%}"
+    blue = f"blue: {blue_bad:,} of {blue_of:,}" if blue_of else f"blue's baseline: {stream.usual:.1%}"
     return f"green: {bad:,} of {of:,} requests {what}, {blue}"
 
 
 def describe_chance(log_worse: float, margin: float) -> str:
-    """How surprising the evidence is, in a sentence for a person."""
+    """The probability of the evidence, in a sentence."""
     odds = exp(min(log_worse, 30.0))
-    return f"chance of this if green were no worse than {describe_points(margin)}: under 1 in {int(odds):,}"
+    return (
+        f"chance of this if green were worse by at most {describe_points(margin)}: under 1 in {int(odds):,}"
+    )
 
 
 def describe_points(share: float) -> str:

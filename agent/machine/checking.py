@@ -1,4 +1,4 @@
-"""CHECKING: the engine says what would come of a suggestion, before a person is asked."""
+"""CHECKING: the engine runs a preflight of a suggestion before an operator decides on it."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,11 +22,11 @@ from agent.machine.transitions import (
     without_effects,
 )
 
-ANSWER_S = 900.0  # vLLM's own check takes a minute; beyond this the engine's deadline has failed too
+ANSWER_S = 900.0  # vLLM's own check takes a minute; the engine's deadline is shorter than this
 
 
 def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Moved:
-    """Ask what would come of it; what was suggested before is void."""
+    """Request the preflight; this suggestion supersedes the previous one."""
     asked = replace(
         enter_phase(state, Phase.CHECKING, at, suggestion.proposal.why),
         suggestions=state.suggestions + 1,
@@ -39,7 +39,7 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
 
 
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
-    """Put it before a person; in `auto` mode an auto-class change inside its bounds approves itself."""
+    """Propose the change; in `auto` mode an auto-class change inside its bounds needs no approval."""
     suggestion = state.suggestion
     if suggestion is None or not is_awaited(state, event.number):
         return without_effects(state)
@@ -74,11 +74,11 @@ def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResul
     state = remember_outcome(state, at, result, why)
     refused = replace(suggestion, status="refused", notes=(*suggestion.notes, why))
     ended = replace(state, suggestion=refused, awaiting=None)
-    return without_effects(enter_phase(ended, Phase.OBSERVING, at, f"{suggestion.id} cannot be done: {why}"))
+    return without_effects(enter_phase(ended, Phase.OBSERVING, at, f"{suggestion.id} is refused: {why}"))
 
 
 def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
-    """The question could not be asked: that says nothing about the values."""
+    """The preflight failed, which is no evidence about the values."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     return refuse_suggestion(state, event.at, event.why, "undecided")
@@ -88,7 +88,7 @@ def await_preflight(_: Rules, state: State, event: Observed) -> Moved:
     suggestion = state.suggestion
     if suggestion is not None and event.at > suggestion.made_at + timedelta(seconds=ANSWER_S):
         return refuse_suggestion(
-            state, event.at, f"no answer of the engine within {ANSWER_S:.0f} s", "undecided"
+            state, event.at, f"the preflight did not finish within {ANSWER_S:.0f} s", "undecided"
         )
     return keep_alive(state, event.at)
 
@@ -106,7 +106,7 @@ def deny(_: Rules, state: State, event: Denied) -> Moved:
 
 
 def withdraw_suggestion(state: State, at: datetime, why: str) -> State:
-    """What was asked for no longer holds."""
+    """Withdraw the suggestion and its preflight."""
     awaiting = None if isinstance(state.awaiting, Preflight) else state.awaiting
     ended = replace(state, suggestion=close_suggestion(state.suggestion, "superseded"), awaiting=awaiting)
     return enter_phase(ended, Phase.OBSERVING, at, why)

@@ -1,4 +1,4 @@
-"""OBSERVING and PROPOSED: from a reading to a suggestion, from a person's word to what follows of it."""
+"""OBSERVING and PROPOSED: from a reading to a suggestion, and from an operator's decision to its effect."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ from agent.machine.transitions import (
 from lint.precedence import ranked
 from vllm_facts.values import ChangeClass, Knob, Value
 
-SAID_AT_MOST = 3  # of what was held back and outranked: the note is one line
+NOTED_AT_MOST = 3  # refused and outranked rules in a note, which is one line
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A proposal and who makes it."""
+    """A proposal and the policy that made it."""
 
     policy: str
     proposal: Proposal
@@ -53,7 +53,7 @@ class _Asked:
 
 
 def observe(rules: Rules, state: State, event: Observed) -> Moved:
-    """Ask all policies, put what they say in order; the first that the guard admits is the suggestion."""
+    """Rank the proposals of all policies; the first that the guard admits becomes the suggestion."""
     context, reading = rules.context(state), event.reading
     if state.paused or reading is None or context is None:
         return keep_alive(state, event.at)
@@ -82,23 +82,23 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
 
 
 def _noted(note: str, at: datetime, held_back: str, yielding: tuple[str, ...]) -> str:
-    """Every new note is journalled: which rule it names changes once a minute, what yields to it never."""
+    """The new note. Each change is journalled, so the named rule changes once a minute at most."""
     if not held_back or note.startswith(held_back):
         return note
-    speaks = " is held back: " in note or " (advice): " in note
-    if speaks and at.second and note.partition(" ")[0] != held_back.partition(" ")[0]:
+    names_rule = " is held back: " in note or " (advice): " in note
+    if names_rule and at.second and note.partition(" ")[0] != held_back.partition(" ")[0]:
         return note
-    return "; ".join((held_back, *yielding[: SAID_AT_MOST - 1]))
+    return "; ".join((held_back, *yielding[: NOTED_AT_MOST - 1]))
 
 
 def request_change(rules: Rules, state: State, event: ChangeAsked) -> Moved:
-    """A person's wish becomes a suggestion; it takes the place of one that was open."""
+    """Turn an operator's request into a suggestion, which supersedes an open one."""
     asked = Proposal(
         rule=PERSON,
         to=event.to,
-        why=event.reason or f"{event.actor} asks for it",
-        expects="what the person expects",
-        risks="not known to trimtab; the canary judges it as any other",
+        why=event.reason or f"requested by {event.actor}",
+        expects="not known to trimtab",
+        risks="not known to trimtab; the canary judges it like any change",
         source=event.actor,
         klass="gated",
     )
@@ -111,7 +111,7 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Moved:
 
 
 def await_decision(_: Rules, state: State, event: Observed) -> Moved:
-    """A suggestion ends by itself when its time is over or the setting it was made for is gone."""
+    """Expire the suggestion, or withdraw it once the setting it was made for has changed."""
     suggestion = state.suggestion
     if suggestion is None or state.blue is None or suggestion.base != base_digest(state.blue.setting):
         gone = replace(state, suggestion=close_suggestion(suggestion, "superseded"))
@@ -119,13 +119,13 @@ def await_decision(_: Rules, state: State, event: Observed) -> Moved:
     if event.at >= suggestion.expires_at:
         gone = replace(state, suggestion=close_suggestion(suggestion, "expired"))
         return without_effects(
-            enter_phase(gone, Phase.OBSERVING, event.at, f"nobody decided on {suggestion.id} in time")
+            enter_phase(gone, Phase.OBSERVING, event.at, f"{suggestion.id} expired without a decision")
         )
     return keep_alive(state, event.at)
 
 
 def approve(_: Rules, state: State, event: Approved) -> Moved:
-    """Start only what was shown: same digest, still open, still in time, and never in advise mode."""
+    """Start exactly what was shown: same digest, still open, not expired, and never in advise mode."""
     suggestion = state.suggestion
     if (
         suggestion is None
@@ -156,7 +156,7 @@ def cool_down(_: Rules, state: State, event: Observed) -> Moved:
 
 
 def pause(_: Rules, state: State, event: Paused) -> Moved:
-    """Nothing new is suggested or started; a rollout on its way goes on."""
+    """Suggest and start nothing new; a running rollout continues."""
     return without_effects(replace(state, paused=True, note=f"paused by {event.actor}"))
 
 
@@ -165,7 +165,7 @@ def resume(_: Rules, state: State, event: Resumed) -> Moved:
 
 
 def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
-    """Replace an exited server that trimtab started. What somebody else started is theirs to start again."""
+    """Replace an exited server that trimtab started; an adopted one is left to its owner."""
     if not is_in_fleet(state, event):
         return without_effects(state)
     why = f"{event.server}: {event.why}"

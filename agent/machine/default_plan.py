@@ -1,4 +1,4 @@
-"""What a rollout's plan becomes for a strategy, a number of servers and a rate of requests."""
+"""The plan of a rollout, adapted to the strategy, the number of servers and the request rate. Pure."""
 
 from dataclasses import replace
 from math import ceil
@@ -7,12 +7,12 @@ from agent.domain.model import Plan, PreflightResult, Step, Strategy
 
 
 def plan_for(plan: Plan, prospect: PreflightResult, servers: int, rate_rps: float | None = None) -> Plan:
-    """The configured shares up to load parity, then the hold-back.
+    """The configured shares up to load parity, then the hold step.
 
-    Parity: green carries as much as each other server. Beside n servers that is 1/(n+1) of the traffic; in
-    the place of one of n, 1/n. With nobody beside it, green has everything at once: only the hold-back.
-    Of several servers the last old one serves on beside the new ones in the hold-back, as their control.
-    A share below parity that would see its requests too late at this rate is made larger, or left out.
+    At parity green carries as much as each other server: 1/(n+1) of the traffic next to n servers, 1/n in the
+    slot of one of n. As the only server green gets all traffic at once, so there is only the hold step. With
+    several servers the last old one keeps serving in the hold step, as the control. A share below parity that
+    would get its requests too late at `rate_rps` is enlarged or left out.
     """
     plan = replace(plan, start_s=prospect.deadline_s or plan.start_s)
     *steps, hold = plan.steps
@@ -29,7 +29,7 @@ def plan_for(plan: Plan, prospect: PreflightResult, servers: int, rate_rps: floa
 
 
 def _shares_in_time(below: list[Step], rate_rps: float | None) -> list[Step]:
-    """With shares that see their requests within half of the time they have; growing, as before."""
+    """The shares, enlarged so that each gets its requests within half of its time limit, in growing order."""
     if not rate_rps:
         return below
     kept: dict[int, Step] = {}

@@ -1,4 +1,4 @@
-"""WARMING, before the canary: does green still say what blue says? A swap asks blue before it stops."""
+"""WARMING, before the canary: compare green's answers with blue's. In a swap blue answers before it stops."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -15,20 +15,20 @@ from agent.machine.transitions import Moved, Rules, enter_phase, is_awaited, req
 
 
 def on_warmed(rules: Rules, state: State, event: Warmed) -> Moved:
-    """Green is warm: examined first, where that is needed; the servers after the canary have its setting."""
+    """Examine a warm green if the plan asks for it; servers after the canary have the same setting."""
     green, rollout = state.green, state.rollout
     if green is None or rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
     if rollout.passed or not rollout.plan.examine_s:
         return warmed_up(rules, state, event)
     asked = enter_phase(
-        state, Phase.WARMING, event.at, f"{green.name} is warm: it answers the golden prompts"
+        state, Phase.WARMING, event.at, f"{green.name} is warm and answers the golden prompts"
     )
     return examine_servers(asked, (state.standing or state.fleet)[0], green)
 
 
 def drain_or_examine(state: State, at: datetime, why: str) -> Moved:
-    """The first place is turned; where nobody stays beside green, blue answers before it stops."""
+    """Drain the first old server; the only server answers the golden prompts before it stops."""
     if len(state.standing) > 1 or state.rollout is None or not state.rollout.plan.examine_s:
         return drain_old_server(state, at, why)
     blue = state.standing[0]
@@ -44,7 +44,7 @@ def examine_servers(state: State, blue: Server, green: Server | None) -> Moved:
 
 
 def on_examined(_: Rules, state: State, event: Examined) -> Moved:
-    """Green says what blue says: on to the canary. Else back, before it got any traffic."""
+    """Begin the canary if the answers match; else roll back before green gets traffic."""
     if state.rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
     quality = event.quality
@@ -55,7 +55,7 @@ def on_examined(_: Rules, state: State, event: Examined) -> Moved:
 
 
 def on_blue_answered(_: Rules, state: State, event: Examined) -> Moved:
-    """Blue has answered: now it may give its place."""
+    """Drain blue once it has answered."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     return drain_old_server(state, event.at, event.quality.why)

@@ -1,4 +1,4 @@
-"""What no policy may pass: between a proposal and a suggestion. Pure."""
+"""The operator's limits: what turns a proposal into a suggestion, or refuses it. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from agent.domain.state import State, Suggestion
 from vllm_facts.knobs import alters_outputs, misfit, tunable
 from vllm_facts.values import Knob, Setting, Value
 
-PERSON = "person"  # the rule of a change that a person asks for
-DENIED_FOR = timedelta(hours=24)  # a person's no is not asked again the same day
+PERSON = "person"  # the rule of a change that an operator requested
+DENIED_FOR = timedelta(hours=24)  # a denied change is not suggested again for so long
 ALL = 100  # percent
-LONGEST_VALUE = 80  # characters of a value that is refused
+LONGEST_VALUE = 80  # characters of a refused value that are shown
 MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
 
 
@@ -27,7 +27,7 @@ class ProposalRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """The operator's limits. `admit` says no with a reason, or yes with what it changed."""
+    """The operator's limits. `admit` returns a suggestion, with notes on what it changed, or a refusal."""
 
     bounds: Mapping[Knob, Bound] = field(default_factory=dict)
     cooldown_s: float = 600.0
@@ -44,11 +44,11 @@ class Guard:
         reading: Reading | None,
         slo: Slo = NO_SLO,
     ) -> Suggestion | ProposalRefusal:
-        """Turn a policy's proposal into a suggestion, or say why not."""
-        if why := self._not_now(state, at, reading):
+        """Turn a policy's proposal into a suggestion, or refuse it with the reason."""
+        if why := self._reason_to_wait(state, at, reading):
             return ProposalRefusal(why=why)
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
-            return ProposalRefusal(why=f"{why}; only what relieves that is suggested meanwhile")
+            return ProposalRefusal(why=f"{why}; only mitigations are suggested meanwhile")
         found = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
         if isinstance(found, Suggestion) and (why := _earlier_outcome(state.outcomes, found.proposal.to, at)):
             return ProposalRefusal(why=why)
@@ -57,27 +57,27 @@ class Guard:
     def admit_asked(
         self, state: State, proposal: Proposal, *, actor: str, at: datetime, slo: Slo = NO_SLO
     ) -> Suggestion | ProposalRefusal:
-        """The same for a person's wish: the bounds hold, the pace (octaves, cool-down, memory) does not.
+        """Turn an operator's request into a suggestion, or refuse it with the reason.
 
-        Nor does a burning budget stop it: they are told.
+        The bounds apply; step size, cool-down and earlier outcomes do not. A burning budget adds a note.
         """
         found = self._suggestion(state, proposal, policy=actor, at=at, stepwise=False)
         burning = state.budget.alarm(slo, at)
         if isinstance(found, Suggestion) and burning:
-            return replace(found, notes=(*found.notes, f"{burning}; what fails now adds to that"))
+            return replace(found, notes=(*found.notes, f"{burning}; a failed change adds to that"))
         return found
 
-    def _not_now(self, state: State, at: datetime, reading: Reading | None) -> str:
+    def _reason_to_wait(self, state: State, at: datetime, reading: Reading | None) -> str:
         if reading is None or reading.coverage < MIN_COVERAGE:
-            return "no fresh metrics: nothing is suggested on stale or missing numbers"
+            return "no fresh metrics: nothing is suggested on stale or missing data"
         if reading.running.high == 0 and reading.waiting.high == 0:
-            return "the server is idle: nothing can be learned from it now"
+            return "the server is idle: there is no load to measure"
         made = [o for o in state.outcomes if o.result not in {"denied", "refused"}]
         if made and at < made[-1].at + timedelta(seconds=self.cooldown_s):
             return f"cooling down until {made[-1].at + timedelta(seconds=self.cooldown_s):%H:%M:%S}"
         today = [o for o in made if o.at > at - timedelta(days=1)]
         if len(today) >= self.changes_per_day:
-            return f"{len(today)} changes in the last 24 h, {self.changes_per_day} are allowed"
+            return f"{len(today)} changes in the last 24 h, at most {self.changes_per_day} are allowed"
         return ""
 
     def _suggestion(
@@ -85,18 +85,18 @@ class Guard:
     ) -> Suggestion | ProposalRefusal:
         blue = state.blue
         if blue is None:
-            return ProposalRefusal(why="no server is known to run: nothing can be changed")
+            return ProposalRefusal(why="no server runs that could be changed")
         if why := _blocker(state):
             return ProposalRefusal(why=why)
-        barred = [why for knob, wanted in proposal.to.items() if (why := self._barred(knob, wanted))]
-        if barred:
-            return ProposalRefusal(why="; ".join(barred))
+        refusals = [why for knob, wanted in proposal.to.items() if (why := self._refusal(knob, wanted))]
+        if refusals:
+            return ProposalRefusal(why="; ".join(refusals))
         to: dict[Knob, Value] = {}
         notes: list[str] = []
         for knob, wanted in proposal.to.items():
             now = blue.setting.get(knob)
             present = proposal.assumed.get(knob) if now is None else now
-            value, note = self._bounded(knob, wanted, present, stepwise=stepwise)
+            value, note = self._clamp_to_bounds(knob, wanted, present, stepwise=stepwise)
             value = now if value == present else value
             if note:
                 notes.append(note)
@@ -104,7 +104,9 @@ class Guard:
                 to[knob] = value
         if not to:
             asked = ", ".join(f"{k}={v}" for k, v in proposal.to.items())
-            return ProposalRefusal(why="; ".join(notes) or f"{asked} changes nothing: it is so already")
+            return ProposalRefusal(
+                why="; ".join(notes) or f"{asked} changes nothing: the server already runs with it"
+            )
         return Suggestion(
             id=f"{state.target}-s{state.suggestions + 1}",
             target=state.target,
@@ -128,9 +130,9 @@ class Guard:
         plan: Plan,
         forecast: Forecast | None,
     ) -> Suggestion:
-        """What a person is shown: with the engine's answer, the plan, and the digest of all of it.
+        """Open the suggestion with the preflight result, plan, forecast and digest of everything shown.
 
-        A planned outage is never `auto`, nor is what may alter the answers.
+        A change with a planned outage, or one that may alter answers, is never `auto`.
         """
         proposal = suggestion.proposal
         altering = altering_knobs(proposal)
@@ -150,33 +152,33 @@ class Guard:
             )
         )
 
-    def _barred(self, knob: Knob, wanted: Value) -> str:
-        """Why the change is refused whole, not clamped; empty when it is not.
+    def _refusal(self, knob: Knob, wanted: Value) -> str:
+        """Why the change is refused rather than clamped; empty if it is not.
 
-        The value of a knob that is not tunable is not repeated: it may be a secret.
+        The value of a knob that is not tunable is not shown: it may be a secret.
         """
         bound = self.bounds.get(knob, Bound())
         if not tunable(knob) and not _allows(bound, wanted):
             why = (
-                f"[targets.bounds.{_toml_key(knob)}] does not admit the value"
+                f"[targets.bounds.{_toml_key(knob)}] does not allow the value"
                 if bound.allowed or bound.min is not None or bound.max is not None
                 else f"{knob} is not one of the performance knobs that trimtab tunes"
             )
             return (
-                f"a change of {knob} was asked for: {why}; an operator who wants it names the value in "
-                f"[targets.bounds.{_toml_key(knob)}] with `allowed`, or changes the server by hand"
+                f"a change of {knob} was requested: {why}; to allow it, list the value in "
+                f"[targets.bounds.{_toml_key(knob)}] under `allowed`, or change the server by hand"
             )
         if why := misfit(knob, wanted):
             shown = json.dumps(wanted)[:LONGEST_VALUE]
-            return f"{knob}={shown} was asked for: {knob} {why}; ask for such a value"
+            return f"{knob}={shown} was requested: {knob} {why}; request such a value"
         return ""
 
-    def _bounded(self, knob: Knob, wanted: Value, now: Value, *, stepwise: bool) -> tuple[Value, str]:
-        """The value nearest to the wanted one that is allowed, and a sentence if it is another."""
+    def _clamp_to_bounds(self, knob: Knob, wanted: Value, now: Value, *, stepwise: bool) -> tuple[Value, str]:
+        """The nearest allowed value, and a sentence if it differs from the wanted one."""
         bound = self.bounds.get(knob, Bound())
         number, current = _number(wanted), _number(now)
         if number is None and (bound.min is not None or bound.max is not None):
-            return now, f"{knob}={wanted} is no number within its bounds {bound.min} to {bound.max}"
+            return now, f"{knob}={wanted} is not a number within its bounds {bound.min} to {bound.max}"
         if number is None:
             if bound.allowed and wanted not in bound.allowed:
                 return now, f"{knob}={wanted} is not one of the allowed {list(bound.allowed)}"
@@ -184,7 +186,10 @@ class Guard:
         why = f"the bounds are {bound.min} to {bound.max}"
         clamped = _clamp(number, bound.min, bound.max)
         if stepwise and current is None:
-            return now, f"{knob} is not given, and its present value is not known: no step can be measured"
+            return (
+                now,
+                f"{knob} is not set and its default is unknown: the size of the step cannot be limited",
+            )
         if stepwise and current:
             near = _clamp(clamped, current / 2**bound.octaves, current * 2**bound.octaves)
             if near != clamped:
@@ -192,7 +197,7 @@ class Guard:
         if bound.allowed and clamped not in bound.allowed:
             clamped, why = (
                 _nearest_allowed(clamped, current, bound.allowed),
-                f"the allowed are {list(bound.allowed)}",
+                f"the allowed values are {list(bound.allowed)}",
             )
         if clamped == number:
             return wanted, ""
@@ -208,12 +213,12 @@ def altering_knobs(proposal: Proposal) -> tuple[Knob, ...]:
 
 
 def base_digest(setting: Setting) -> str:
-    """The digest that ties a suggestion to the setting it was made for."""
+    """The digest of the setting that a suggestion was made for."""
     return digest({knob: value for knob, value in setting.items() if value is not None})
 
 
 def _allows(bound: Bound, value: Value) -> bool:
-    """Whether the operator's table allows exactly this value. True is not 1, and "1" is not 1."""
+    """Whether the operator's table allows exactly this value. True, 1 and "1" are different values."""
     listed = any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in bound.allowed)
     if bound.min is None and bound.max is None:
         return listed
@@ -223,7 +228,7 @@ def _allows(bound: Bound, value: Value) -> bool:
 
 
 def _toml_key(knob: Knob) -> str:
-    """The knob as a key of TOML."""
+    """The knob as a TOML key."""
     return f'"{knob}"' if "." in knob else knob
 
 
@@ -232,7 +237,7 @@ def _number(value: Value) -> float | None:
 
 
 def _nearest_allowed(value: float, current: float | None, allowed: tuple[Value, ...]) -> float:
-    """The allowed number nearest to the value that is no further away than it; the current one if none is."""
+    """The allowed number nearest to `value` on the way from `current`; `current` if there is none."""
     numbers = [number for number in map(_number, allowed) if number is not None]
     if current is None:
         return min(numbers, key=lambda number: abs(number - value), default=value)
@@ -241,20 +246,20 @@ def _nearest_allowed(value: float, current: float | None, allowed: tuple[Value, 
 
 
 def _clamp(value: float, low: float | None, high: float | None) -> float:
-    raised = value if low is None else max(value, low)
-    return raised if high is None else min(raised, high)
+    floored = value if low is None else max(value, low)
+    return floored if high is None else min(floored, high)
 
 
 def _earlier_outcome(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> str:
-    """Why these values must not be tried again; empty when they may."""
+    """Why these values must not be tried again; empty if they may."""
     for outcome in reversed(outcomes):
         if outcome.result == "undecided" or not any(k in to and to[k] == v for k, v in outcome.to.items()):
             continue
         if outcome.result == "promoted":
-            return ""  # whatever was before: it served since
+            return ""  # it has served since, whatever came before
         tried = ", ".join(f"{k}={v}" for k, v in outcome.to.items())
         if outcome.result == "refused":
-            return f"{tried} is not taken by vLLM: {outcome.why}"
+            return f"vLLM does not accept {tried}: {outcome.why}"
         if outcome.result != "denied":
             return f"{tried} was tried and {outcome.result.replace('_', ' ')}: {outcome.why}"
         if at < outcome.at + DENIED_FOR:
@@ -263,65 +268,65 @@ def _earlier_outcome(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at
 
 
 def _blocker(state: State) -> str:
-    """Why no change can be made of these servers; empty when one can."""
+    """Why these servers cannot be changed now; empty if they can."""
     if state.gone:
-        return f"{', '.join(state.gone)} is gone: nothing is changed until it serves again"
+        return f"{', '.join(state.gone)} exited: nothing is changed until it serves again"
     settings = {base_digest(server.setting) for server in state.standing}
     if len(settings) > 1:
         names = ", ".join(server.name for server in state.standing)
-        return f"{names} run with different flags: start them with the same ones, or make each a target"
+        return f"{names} run with different flags: start them with the same flags, or make each a target"
     return ""
 
 
 def _describe_rollout(
     prospect: PreflightResult, plan: Plan, forecast: Forecast | None, servers: int
 ) -> tuple[str, ...]:
-    """How it will be done and how long that takes, in sentences."""
+    """Sentences on the strategy and the duration of the rollout."""
     start = "" if prospect.start_s is None else f"a start takes about {prospect.start_s:.0f} s; "
-    said = [f"{prospect.strategy}: {prospect.why}"] if prospect.why else []
+    notes = [f"{prospect.strategy}: {prospect.why}"] if prospect.why else []
     if prospect.outage_s:
-        said.append(
+        notes.append(
             f"a planned outage of about {prospect.outage_s:.0f} s, after at most {plan.drain_s:.0f} s in"
-            " which open requests end; who asks meanwhile is told to come again (503, Retry-After)"
+            " which open requests end; clients get 503 with Retry-After meanwhile"
         )
     if servers > 1:
-        said.append(f"{servers} servers, one after the other")
-    said.append(start + (_describe_forecast(forecast, plan) if forecast else _describe_minimum(plan)))
-    return (*said, *prospect.notes)
+        notes.append(f"{servers} servers, one after the other")
+    notes.append(start + (_describe_forecast(forecast, plan) if forecast else _describe_minimum(plan)))
+    return (*notes, *prospect.notes)
 
 
 def _describe_minimum(plan: Plan) -> str:
     least_s = sum(step.at_least_s for step in plan.steps)
-    return f"a rollout takes at least {least_s:.0f} s after green is up; without traffic it is never known"
+    return f"a rollout takes at least {least_s:.0f} s after green is up, and needs traffic for a verdict"
 
 
 def _describe_forecast(forecast: Forecast, plan: Plan) -> str:
-    """Before anybody approves: how long until it is known what the change does."""
+    """How long a verdict takes at the present traffic."""
     held = plan.steps[-1].weight
     share = "all traffic" if held >= ALL else f"{held} % of the traffic, one old server the rest,"
-    said = (
-        f"at {forecast.rate_rps:.3g} requests/s it is known after about {forecast.usual_s:.0f} s of canary "
-        f"(nine of ten take less than {forecast.likely_s:.0f} s) that green is not worse, then it holds "
-        f"{share} for {forecast.hold_s:.0f} s"
+    expected = (
+        f"at {forecast.rate_rps:.3g} requests/s the canary takes about {forecast.usual_s:.0f} s (nine of ten "
+        f"take less than {forecast.likely_s:.0f} s) if green is not worse; green then holds {share} for "
+        f"{forecast.hold_s:.0f} s"
     )
     if not forecast.too_long:
-        return said
+        return expected
     weights = " and ".join(f"{weight} %" for weight in forecast.too_long)
     fit = forecast.fitting_margin
     fix = f"; a margin of {fit:g} instead of {plan.margin:g} would fit" if fit else ""
-    return f"{said}; the limit at {weights} is too short for that: it may be taken back undecided{fix}"
+    return f"{expected}; the time limit at {weights} is too short: it may be rolled back undecided{fix}"
 
 
 def _describe_examination(plan: Plan, altering: tuple[Knob, ...]) -> tuple[str, ...]:
-    """What comes before the canary, where answers may change."""
+    """The examination before the canary, where answers may change."""
     if not plan.examine_s:
         return ()
     may = f"{', '.join(altering)} may alter the answers: " if altering else ""
-    return (f"{may}green's to the golden prompts are compared with blue's before it gets any traffic",)
+    return (f"{may}green's answers to the golden prompts are compared with blue's before it gets traffic",)
 
 
 def _with_digest(suggestion: Suggestion) -> Suggestion:
-    """With the digest of everything that a person is shown."""
+    """Add the digest of everything that an operator is shown."""
     shown = asdict(suggestion)
     for late in ("digest", "status", "decided_by"):
         del shown[late]

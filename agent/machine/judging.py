@@ -1,4 +1,4 @@
-"""CANARY, once a second: what the judge says of green, and what follows of it."""
+"""CANARY, every second: ask the judge for a verdict on green, and act on it."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,13 +17,13 @@ from agent.machine.rolling_back import roll_back
 from agent.machine.rolling_out import begin_step, route_step, sum_counts
 from agent.machine.transitions import Moved, Rules, without_effects
 
-HEARD_S = 60.0  # a pass needs a request of green's within so many seconds: old evidence proves nothing of now
-PARK_AFTER_S = 120.0  # nothing of green can be evidence for so long: it gets no traffic until it can
+FRESH_S = 60.0  # a pass needs an answer of green within so many seconds
+SUSPEND_AFTER_S = 120.0  # without admissible evidence for so long, green gets no traffic
 HELD = "held"
 
 
 def judge(rules: Rules, state: State, event: Observed) -> Moved:
-    """Count this second's requests, then ask the judge: back, on, or wait."""
+    """Count this second's requests and act on the judge's verdict."""
     rollout = state.rollout
     if state.green is None or rollout is None:
         return without_effects(state)
@@ -54,7 +54,7 @@ def apply_verdict(rules: Rules, state: State, at: datetime, verdict: Verdict) ->
     if verdict.kind == "fail":
         return roll_back(state, at, f"at {step.weight} %: {verdict.why}")
     if verdict.kind == "pass" and not answered_recently(rollout.heard_at, at):
-        verdict = replace(verdict, kind="wait", why=f"nothing heard of green for {HEARD_S:.0f} s")
+        verdict = replace(verdict, kind="wait", why=f"green has answered no request for {FRESH_S:.0f} s")
     if at - (rollout.step_since or at) > timedelta(seconds=step.at_most_s):
         why = f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.why}"
         return roll_back(state, at, why, result="undecided")
@@ -65,23 +65,23 @@ def apply_verdict(rules: Rules, state: State, at: datetime, verdict: Verdict) ->
     if verdict.kind == "pass":
         return advance_step(rules, state, at, f"{step.weight} % passed: {verdict.why}")
     if state.note.startswith(HELD):
-        state = replace(state, note=f"green has {step.weight} % of the traffic; what was held counts again")
+        state = replace(state, note=f"green has {step.weight} % of the traffic; evidence counts again")
     return keep_alive(state, at)
 
 
 def hold_step(state: State, at: datetime, why: str) -> Moved:
-    """No evidence is no verdict; a green that nobody can see gets no traffic after a while."""
+    """Wait without a verdict; after SUSPEND_AFTER_S without evidence green gets no traffic."""
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
-    if not rollout.parked and rollout.trial.held_s >= PARK_AFTER_S and state.standing:
+    if not rollout.parked and rollout.trial.held_s >= SUSPEND_AFTER_S and state.standing:
         return route_step(replace(state, rollout=replace(rollout, parked=why)))
     noted = rollout.parked or state.note.startswith(HELD)
     return keep_alive(state if noted else replace(state, note=f"{HELD}: {why}"), at)
 
 
 def observation_of(state: State, event: Observed, green: RequestCounts) -> Observation:
-    """What the judge hears of this second; the first old server's pulse stands for blue's."""
+    """The judge's input for this second; the first old server's pulse stands for blue's."""
     newest = state.green.name if state.green else ""
     first = state.standing[0].name if state.standing else ""
     return Observation(
@@ -95,7 +95,7 @@ def observation_of(state: State, event: Observed, green: RequestCounts) -> Obser
 
 
 def advance_step(rules: Rules, state: State, at: datetime, why: str) -> Moved:
-    """The next share; before the last one, all traffic, the other places are turned; then promotion."""
+    """Begin the next step; before the hold step, replace the remaining servers; after it, conclude."""
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
@@ -109,7 +109,7 @@ def advance_step(rules: Rules, state: State, at: datetime, why: str) -> Moved:
 
 
 def conclude_canary(rules: Rules, state: State, at: datetime, why: str) -> Moved:
-    """Not worse is enough for a mitigation, and for what a person wished; else doing nothing wins ties."""
+    """Promote a mitigation or an operator's change that is not worse; other changes need a measured gain."""
     rollout, suggestion = state.rollout, state.suggestion
     if rollout is None or suggestion is None:
         return without_effects(state)
@@ -120,9 +120,9 @@ def conclude_canary(rules: Rules, state: State, at: datetime, why: str) -> Moved
     state = replace(state, rollout=replace(rollout, gain=gain, held=True))
     if not gain and not (proposal.mitigation or proposal.rule == PERSON or not rollout.plan.gain_needed):
         return roll_back(state, at, f"no measurable gain: {why}", result="no_gain")
-    why = f"{why}; {gain or 'no measurable gain, none was needed'}"
+    why = f"{why}; {gain or 'no measurable gain, and none is required'}"
     return replace_next(state, at, why) or promote(state, at, why)
 
 
 def answered_recently(heard_at: datetime | None, now: datetime) -> bool:
-    return heard_at is not None and now - heard_at <= timedelta(seconds=HEARD_S)
+    return heard_at is not None and now - heard_at <= timedelta(seconds=FRESH_S)

@@ -1,4 +1,4 @@
-"""Keeping traffic where it is: the lease, the proxy's life, and asking again for what failed."""
+"""Keeping the split in force: renewing the lease and retrying failed effects."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from agent.machine.transitions import (
 
 
 def keep_alive(state: State, at: datetime) -> Moved:
-    """Once a second: try again what is due, renew what is in force. In advise mode nothing is written."""
+    """Every second: retry a failed effect that is due, else renew the route. Advise mode writes nothing."""
     if state.mode == "advise":
         return without_effects(state)
     if (
@@ -35,7 +35,7 @@ def keep_alive(state: State, at: datetime) -> Moved:
 
 
 def is_due(at: datetime, then: datetime, longest: timedelta) -> bool:
-    """It is time; or `then` is further away than was ever waited for: the clock was set back."""
+    """Whether `then` has passed, or lies further ahead than `longest` because the clock was set back."""
     return at >= then or at < then - longest
 
 
@@ -43,7 +43,7 @@ RECENT = timedelta(seconds=60)
 
 
 def recent_traffic(state: State, at: datetime) -> tuple[RequestCounts, float]:
-    """What the fleet's requests did in the last one to two minutes, and in how many seconds."""
+    """The fleet's request counts of the last one to two minutes, and the seconds they cover."""
     if state.recent_since is None:
         return RequestCounts(), 0.0
     earlier = RECENT * (len(state.recent) - 1)
@@ -51,25 +51,25 @@ def recent_traffic(state: State, at: datetime) -> tuple[RequestCounts, float]:
 
 
 def on_routed(_: Rules, state: State, event: Routed) -> Moved:
-    """The split asked for at the start is in force."""
+    """The split requested at the start is in force."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     return without_effects(replace(state, awaiting=None, tries=0))
 
 
 def on_drained(_: Rules, state: State, event: Drained) -> Moved:
-    """It has nothing open any more: it stops, where it gives its place and may come back; else it goes."""
+    """Stop a drained server whose slot green takes, so that it can start again; retire any other."""
     effect, rollout = state.awaiting, state.rollout
     if not isinstance(effect, Drain) or rollout is None or effect.number != event.number:
         return without_effects(state)
     state = replace(state, rollout=replace(rollout, lost=rollout.lost + event.lost))
-    state = replace(state, note=f"{effect.server.name} is drained, {event.lost} requests lost")
+    state = replace(state, note=f"{effect.server.name} drained, {event.lost} requests lost")
     following = Stop if state.phase is Phase.DRAINING else Retire
     return request_effect(state, following(number=0, server=effect.server))
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
-    """Past the point where giving up would help: the same effect again after a pause."""
+    """Retry the same effect after a pause."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     return without_effects(retry_later(state, event.at, event.why))

@@ -1,4 +1,4 @@
-"""PROMOTING: the new servers have everything; the old ones drain and go."""
+"""PROMOTING: the new servers carry all traffic; the old ones drain and are retired."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -25,7 +25,7 @@ from agent.machine.transitions import (
 
 
 def promote(state: State, at: datetime, why: str) -> Moved:
-    """From here on the new ones are what stays; why they were promoted is part of the rollout."""
+    """Route all traffic to the new servers and keep the reason in the rollout."""
     rollout = replace(state.rollout, why=why) if state.rollout else None
     state = enter_phase(replace(state, rollout=rollout), Phase.PROMOTING, at, why)
     return request_effect(state, route_to(running_newcomers(state), *state.standing))
@@ -36,12 +36,12 @@ def running_newcomers(state: State) -> tuple[Server, ...]:
 
 
 def next_to_retire(state: State) -> Server | None:
-    """The old server whose turn it is to go; None once the new ones are the fleet."""
+    """The next old server to retire; None once the new servers are the fleet."""
     return state.fleet[-1] if state.green is not None and state.fleet else None
 
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
-    """First split: the old ones drain. Last split, without them: done."""
+    """The first split is in force: retire the old servers. The last one, without them, ends the rollout."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     return (
@@ -50,27 +50,25 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
 
 
 def release_next(state: State) -> Moved:
-    """The next old server: it drains if it may have requests open, and is retired if trimtab may."""
+    """Drain the next old server; retire it at once if it was stopped and cannot have open requests."""
     old, rollout = next_to_retire(state), state.rollout
     if old is None or rollout is None:
         return without_effects(state)
-    if old.name not in state.vacated:  # one that has ended too: somebody may have started it again meanwhile
-        draining = replace(state, note=f"{old.name} gets no new request; those it has may end")
+    if old.name not in state.vacated:  # an exited one too: it may have been started again meanwhile
+        draining = replace(state, note=f"{old.name} gets no new requests; its open requests may end")
         return request_effect(draining, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
-    return request_effect(
-        state, Retire(number=0, server=old)
-    )  # it has stopped; whoever restarts it no longer may
+    return request_effect(state, Retire(number=0, server=old))  # so that nothing restarts it
 
 
 def on_retired(_: Rules, state: State, event: Retired) -> Moved:
     effect = state.awaiting
     if not isinstance(effect, Retire) or effect.number != event.number:
         return without_effects(state)
-    return remove_old_server(replace(state, note=f"{effect.server.name} is gone"), effect.server)
+    return remove_old_server(replace(state, note=f"{effect.server.name} is retired"), effect.server)
 
 
 def remove_old_server(state: State, old: Server) -> Moved:
-    """One old server fewer; after the last one the new servers are the fleet."""
+    """Remove one old server; after the last one the new servers are the fleet."""
     left = [server for server in state.fleet if server.name != old.name]
     vacated = tuple(name for name in state.vacated if name != old.name)
     if left:
@@ -93,7 +91,7 @@ def finish_promotion(rules: Rules, state: State, at: datetime) -> Moved:
 
 
 def can_roll_back(state: State) -> bool:
-    """No old server has gone or is going: each still runs, or can be started again."""
+    """Whether each old server still runs or can be started again, so that none is retired yet."""
     if state.green is None or state.rollout is None or isinstance(state.awaiting, Retire):
         return False
     left = {*state.vacated, *(server.name for server in state.standing)}
@@ -101,7 +99,7 @@ def can_roll_back(state: State) -> bool:
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
-    """Before an old server goes there is a way back; after it only on."""
+    """Roll back while that is possible; after the first retirement, retry."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     if can_roll_back(state):
@@ -110,26 +108,29 @@ def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     if isinstance(state.awaiting, Retire) and state.tries + 1 >= TRIES:
         old = state.awaiting.server
         state, effects = add_retirement(remove_old_server(state, old), old)
-        return replace(state, note=f"{old.name} is still there: {event.why}"), effects
+        return replace(state, note=f"{old.name} could not be retired: {event.why}"), effects
     return without_effects(retry_later(state, event.at, event.why))
 
 
 def abort(_: Rules, state: State, event: Aborted) -> Moved:
-    """A person's abort wins for as long as there is a way back."""
+    """An abort rolls back for as long as that is possible."""
     if not can_roll_back(state):
         return without_effects(state)
     return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}", result="denied")
 
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
-    """A new one is lost: back; or on, if others carry it; or a successor. A lost old one was leaving."""
+    """A new server was lost: roll back, or continue with the remaining ones, or start a successor.
+
+    The loss of an old server changes nothing: it was to be retired.
+    """
     kept = state.newcomers if state.green is not None else state.fleet
     if event.server not in {server.name for server in kept}:
         return without_effects(state)
     if can_roll_back(state):
         hung = is_green(state, event)
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=hung)
-    others = [server for server in kept if server.name not in (*state.gone, event.server)]
-    if not event.gone or others:
+    remaining = [server for server in kept if server.name not in (*state.gone, event.server)]
+    if not event.gone or remaining:
         return without_effects(replace(state, note=f"{event.server}: {event.why}"))
     return restore(rules, state, event.at, f"{event.server}: {event.why}")

@@ -1,4 +1,7 @@
-"""AgentStarted: what is found running, against the journal. The world wins on facts, it on intent."""
+"""AgentStarted: reconcile the servers found running with the journal.
+
+What is found wins on facts, the journal on intent.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -25,7 +28,7 @@ from agent.machine.transitions import (
     without_effects,
 )
 
-RESUMES = 2  # a canary is resumed so often; a daemon that keeps dying takes it back
+RESUMES = 2  # restarts of the daemon that a rollout survives; after more it is rolled back
 UNDECIDED = {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.REPLACING}
 MOVING = {*UNDECIDED, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
 
@@ -33,7 +36,7 @@ FoundServers = Mapping[str, Server]
 
 
 def on_started(rules: Rules, state: State, event: AgentStarted) -> Moved:
-    """Take up the target where the world and the journal left it."""
+    """Continue the target from what was found and what the journal intends."""
     state = replace(state, epoch=event.epoch, mode=event.mode)
     if state.phase is Phase.CHECKING:
         state = withdraw_suggestion(
@@ -47,7 +50,7 @@ def on_started(rules: Rules, state: State, event: AgentStarted) -> Moved:
 
 
 def announce_epoch(moved: Moved) -> Moved:
-    """The proxy carries this epoch from the start on: an older daemon is shut out, the lease renewed."""
+    """Write this epoch to the proxy at once: it fences off an older daemon and renews the lease."""
     state, effects = moved
     if state.route is None or any(isinstance(effect, Route) for effect in effects):
         return moved
@@ -55,9 +58,9 @@ def announce_epoch(moved: Moved) -> Moved:
 
 
 def adopt_in_advise_mode(state: State, event: AgentStarted, found: FoundServers) -> State:
-    """Nothing may be written: adopt what serves; a rollout of another mode waits as it is, which is said."""
+    """Adopt the running servers without writing anything; a rollout of another mode is suspended."""
     if state.phase in MOVING:
-        why = f"a rollout is {state.phase.value} and this is advise mode: start in approve mode to end it"
+        why = f"advise mode suspends a rollout ({state.phase.value}): start in approve mode to end it"
         return replace(state, note=why)
     state = choose_blue(merge_found_servers(state, event, found))
     return state if state.standing else replace(state, note="no server found: nothing to watch yet")
@@ -76,24 +79,24 @@ def resume_target(rules: Rules, state: State, event: AgentStarted, found: FoundS
     if state.phase in UNDECIDED:
         return resume_rollout(state, event)
     if state.phase is Phase.PROMOTING and any(s.name in state.gone for s in state.newcomers):
-        nobody = all(server.name in state.gone for server in state.newcomers)  # then whoever stands must stay
-        why = "green was gone when the daemon started"
+        none_left = all(server.name in state.gone for server in state.newcomers)  # the old ones must serve
+        why = "green was not running when the daemon started"
         return (
             roll_back(state, event.at, why, hung=True)
-            if can_roll_back(state) or nobody
+            if can_roll_back(state) or none_left
             else repeat_effect(state)
         )
     if state.phase in MOVING:
         return repeat_effect(state)
     if state.phase is Phase.HALTED:
-        state = enter_phase(state, Phase.OBSERVING, event.at, "started again by an operator")
+        state = enter_phase(state, Phase.OBSERVING, event.at, "the daemon was restarted by an operator")
     if (lost := missing_server(state)) is not None:
-        return restore(rules, state, event.at, f"{lost.name} was gone when the daemon started")
+        return restore(rules, state, event.at, f"{lost.name} was not running when the daemon started")
     return request_effect(state, route_to(state.standing))
 
 
 def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) -> State:
-    """The facts of each server that is expected; those that are not found are gone, but for the stopped."""
+    """Update the expected servers from what was found; missing ones are gone, unless trimtab stopped them."""
     if state.blue is None:
         return adopt_servers(state, event)
     fleet, note = [], ""
@@ -101,7 +104,7 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     for known in state.fleet:
         now = found.get(known.name) or find_by_address(event, known, names) or known
         if dict(now.setting) != dict(known.setting):
-            note = f"{now.name} runs other flags than trimtab gave it: adopted as they are"
+            note = f"{now.name} runs with other flags than trimtab set: its flags are adopted"
         fleet.append(replace(now, like=known.like, differs=known.differs))
     fleet += servers_joining(state, event)
     running = {server.name for server in event.servers}
@@ -124,19 +127,19 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
 
 
 def adopt_servers(state: State, event: AgentStarted) -> State:
-    """Nothing is known yet: the server with the traffic, else any; and those that stand for the same."""
+    """Adopt the server with the most traffic as blue, and servers with the same setting as its peers."""
     weights = event.weights or {}
     by_weight = sorted(event.servers, key=lambda s: (-weights.get(s.name, 0), s.ours, s.name))
     if not by_weight:
         return replace(state, gone=())
-    blue, *others = by_weight
-    peers = tuple(s for s in others if s.ours is blue.ours and (not s.ours or s.setting == blue.setting))
+    blue, *rest = by_weight
+    peers = tuple(s for s in rest if s.ours is blue.ours and (not s.ours or s.setting == blue.setting))
     names = ", ".join(f"{server.name} at {server.address}" for server in (blue, *peers))
     return replace(state, blue=blue, peers=peers, gone=(), note=f"adopted {names}")
 
 
 def find_by_address(event: AgentStarted, known: Server, names: Collection[str]) -> Server | None:
-    """Somebody else's server is known by its address, unless it is another one that is known by its name."""
+    """An adopted server found under another name at its address, unless that name is of a known server."""
     same = [
         server for server in event.servers if server.address == known.address and server.name not in names
     ]
@@ -144,7 +147,7 @@ def find_by_address(event: AgentStarted, known: Server, names: Collection[str]) 
 
 
 def servers_joining(state: State, event: AgentStarted) -> list[Server]:
-    """Further servers that somebody else started, as long as the whole fleet is of that kind."""
+    """Further third-party servers, as long as the full fleet is third-party."""
     if state.phase in MOVING or any(server.ours for server in state.fleet):
         return []
     known = {key for server in state.present for key in (server.name, server.address)}
@@ -152,9 +155,12 @@ def servers_joining(state: State, event: AgentStarted) -> list[Server]:
 
 
 def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
-    """Blue is gone: green, if it is up; else a new server; somebody else's server is left to them."""
+    """No old server runs: continue with green if it is up, else start a server.
+
+    An adopted server is left to its owner.
+    """
     blue, green = state.blue, state.green
-    why = f"{blue.name} was gone when the daemon started" if blue else "no server was running"
+    why = f"{blue.name} was not running when the daemon started" if blue else "no server was running"
     up = green is not None and green.name in found
     if up and state.phase in {Phase.WARMING, Phase.CANARY} and not state.crew:
         return promote(state, event.at, f"{why}: green is the only server")
@@ -164,12 +170,12 @@ def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found:
         still_splitting = isinstance(state.awaiting, Route)
         return promote(state, event.at, state.note) if still_splitting else repeat_effect(state)
     if blue is not None and not blue.ours and state.phase not in MOVING:
-        return without_effects(replace(state, note=f"{why}: start it again, trimtab did not stop it"))
+        return without_effects(replace(state, note=f"{why}: start it again; trimtab did not stop it"))
     return restore(rules, state, event.at, why)
 
 
 def resume_rollout(state: State, event: AgentStarted) -> Moved:
-    """All that is expected is there: go on, with the evidence that was written down. Else back."""
+    """Continue the rollout with its journalled evidence if all servers run; else roll back."""
     rollout, green = state.rollout, state.green
     if rollout is None or green is None:
         return without_effects(state)
@@ -179,9 +185,9 @@ def resume_rollout(state: State, event: AgentStarted) -> Moved:
         why = f"the daemon was restarted {rollout.restarts} times in this rollout"
         return roll_back(state, event.at, why, result="undecided")
     if green.name in state.gone:
-        return roll_back(state, event.at, "green was gone when the daemon started", hung=True)
+        return roll_back(state, event.at, "green was not running when the daemon started", hung=True)
     if state.gone:
-        why = f"{', '.join(state.gone)} was gone when the daemon started"
+        why = f"{', '.join(state.gone)} was not running when the daemon started"
         return roll_back(state, event.at, why, result="undecided")
     if state.phase is Phase.CANARY:
         return resume_step(state)
@@ -189,9 +195,9 @@ def resume_rollout(state: State, event: AgentStarted) -> Moved:
 
 
 def retire_orphans(moved: Moved, found: FoundServers) -> Moved:
-    """A server of ours that nobody owns is retired: a crash between naming it and writing it down.
+    """Retire servers that trimtab started but the journal does not know, after a crash in between.
 
-    So is the last rollout's, running or not: the engine clears away what a crash left of its end.
+    Retire the last rollout's server too, running or not: the engine cleans up what a crash left of it.
     """
     state, _ = moved
     owned = {server.name for server in state.present}

@@ -1,4 +1,4 @@
-"""DRAINING and REPLACING: one place after the other passes from an old server to a new one."""
+"""DRAINING and REPLACING: new servers take the slots of the old ones, one at a time."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -26,19 +26,19 @@ from agent.machine.transitions import (
 
 
 def server_to_replace(state: State) -> Server | None:
-    """The old server whose place the newest one takes."""
+    """The old server whose slot the newest one takes."""
     green = state.green
     return next((s for s in state.fleet if green is not None and s.name == green.like), None)
 
 
 def drain_old_server(state: State, at: datetime, why: str) -> Moved:
-    """Traffic leaves the old server; the others carry it, or nobody: then the route is closed."""
+    """Move the old server's traffic to the remaining servers; without any the route is closed."""
     old, rollout = server_to_replace(state), state.rollout
     if old is None or rollout is None:
-        raise AssertionError(f"no place to vacate in {state.phase}")
-    others = [s for s in state.standing if s.name != old.name]
-    state = enter_phase(state, Phase.DRAINING, at, f"{why}: {old.name} gives its place to a new server")
-    return request_effect(state, route_to((*others, *state.crew), old, closed_s=rollout.outage_s))
+        raise AssertionError(f"no slot to free in {state.phase}")
+    remaining = [s for s in state.standing if s.name != old.name]
+    state = enter_phase(state, Phase.DRAINING, at, f"{why}: {old.name} frees its slot for a new server")
+    return request_effect(state, route_to((*remaining, *state.crew), old, closed_s=rollout.outage_s))
 
 
 def on_routed(_: Rules, state: State, event: Routed) -> Moved:
@@ -49,7 +49,7 @@ def on_routed(_: Rules, state: State, event: Routed) -> Moved:
 
 
 def on_stopped(_: Rules, state: State, event: Stopped) -> Moved:
-    """Its place is free, and its memory too."""
+    """The old server's slot and memory are free: launch the new one."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     old, green, rollout = server_to_replace(state), state.green, state.rollout
@@ -67,7 +67,7 @@ def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
 
 
 def replace_next(state: State, at: datetime, why: str) -> Moved | None:
-    """Turn the next place; None when each has been turned or given, or the last one is the hold-back's."""
+    """Replace the next old server; None if none is left, or the last one is the control of the hold step."""
     taken = {*state.vacated, *(server.like for server in state.newcomers)}
     left = [server for server in state.standing if server.name not in taken]
     if not left or state.green is None or (len(left) == 1 and keeps_control(state)):
@@ -79,21 +79,21 @@ def replace_next(state: State, at: datetime, why: str) -> Moved | None:
 
 
 def keeps_control(state: State) -> bool:
-    """The last old one serves until the hold-back has passed; where green came beside, one does anyway."""
+    """Whether the last old server serves until the hold step has passed; with surge one does anyway."""
     rollout = state.rollout
     return rollout is not None and rollout.strategy == "replace" and not rollout.held
 
 
 def route_to_newcomer(state: State, at: datetime) -> Moved:
-    """The new server is warm: it takes an equal share with all that serve."""
+    """Give a warm new server an equal share."""
     if state.green is None:
         return without_effects(state)
-    state = enter_phase(state, Phase.REPLACING, at, f"{state.green.name} takes its share")
+    state = enter_phase(state, Phase.REPLACING, at, f"{state.green.name} gets its share")
     return request_effect(state, route_to((*state.standing, *state.newcomers)))
 
 
 def on_observed(_: Rules, state: State, event: Observed) -> Moved:
-    """The new servers' requests are exposed as long as the outcome is not known."""
+    """Count the new servers' requests as exposed until the outcome is known."""
     return keep_alive(count_exposed(state, event), event.at)
 
 
@@ -107,9 +107,9 @@ def count_exposed(state: State, event: Observed) -> State:
 
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
-    """A server that serves is lost in the middle: back, with those that are left. The old one was leaving.
+    """Roll back when a serving server is lost; the old server that drains may end.
 
-    Where green is all that is left it carries the traffic until an old one is back.
+    If green is the only server left, it carries the traffic until an old one is restored.
     """
     old = server_to_replace(state)
     leaving = state.phase is Phase.DRAINING and old is not None and event.server == old.name

@@ -1,4 +1,4 @@
-"""RESTORING: a server of the setting in force has ended: one like it is started."""
+"""RESTORING: a server with the setting in force exited; one like it starts."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -31,10 +31,10 @@ TRIES = 5
 
 
 def missing_server(state: State) -> Server | None:
-    """A server of the fleet that trimtab stopped, or that it started and that ended.
+    """A server of the fleet that trimtab stopped, or that trimtab started and that exited.
 
-    Somebody else's is theirs to start again; but when nobody stands, something must serve. One whose place a
-    new server still holds comes last: there is no room for it yet.
+    A third-party server is left to its owner unless no server runs. A server whose slot a new server still
+    holds comes last: there is no capacity for it yet.
     """
     stopped = [server for server in state.fleet if server.name in state.vacated]
     gone = [server for server in state.fleet if server.name in state.gone]
@@ -44,10 +44,10 @@ def missing_server(state: State) -> Server | None:
 
 
 def restore(rules: Rules, state: State, at: datetime, why: str) -> Moved:
-    """Start a server like the one that is missing.
+    """Start a server like the missing one.
 
-    Those that stand, or else a green that serves, keep all the traffic until then; any other green goes, and
-    with it the rollout. What the old process left behind is cleared away first: it may hold the GPU's memory.
+    The running servers, or else a serving green, carry all traffic until then. Any other green is retired and
+    its rollout ends. The exited server is retired first: its remains may hold GPU memory.
     """
     state = mark_retiring_as_gone(state)
     green, rollout, old = state.green, state.rollout, missing_server(state) or state.blue
@@ -73,7 +73,7 @@ def restore(rules: Rules, state: State, at: datetime, why: str) -> Moved:
 
 
 def mark_retiring_as_gone(state: State) -> State:
-    """Who was told to go cannot be called back: it is as good as gone, and nothing is sent there again."""
+    """Treat a server whose retirement was requested as gone: it cannot be called back."""
     effect = state.awaiting
     if not isinstance(effect, Retire) or effect.server.name in state.gone:
         return state
@@ -81,7 +81,7 @@ def mark_retiring_as_gone(state: State) -> State:
 
 
 def retire_predecessor(rules: Rules, state: State, old: Server | None) -> Moved:
-    """What is ours of the old server goes before its successor starts; somebody else's is theirs to stop."""
+    """Retire the exited server before its successor starts, unless it is third-party."""
     if old is not None and old.ours and old.name not in state.vacated:
         return request_effect(state, Retire(number=0, server=old))
     return launch_successor(rules, state)
@@ -92,18 +92,18 @@ def launch_successor(rules: Rules, state: State) -> Moved:
     if old is not None and old.name in state.vacated:
         return request_effect(state, Launch(number=0, server=old, deadline_s=rules.plan.start_s))
     state, name = name_next_server(state)
-    # without an old one: as the command says
+    # without a predecessor: as the configured command says
     fresh = Server(name=name, setting=old.setting if old else {}, like=old.name if old else "")
     return request_effect(state, Launch(number=0, server=fresh, deadline_s=rules.plan.start_s))
 
 
 def on_retired(rules: Rules, state: State, event: Retired) -> Moved:
-    """What the old process held is free again."""
+    """The predecessor's resources are free: launch the successor."""
     return launch_successor(rules, state) if is_awaited(state, event.number) else without_effects(state)
 
 
 def on_launched(_: Rules, state: State, event: Launched) -> Moved:
-    """The successor takes its place, or one that was stopped is back; a green that served drains."""
+    """Put the successor, or the restarted server, in its slot; then drain a green that served meanwhile."""
     effect = state.awaiting
     if not isinstance(effect, Launch) or effect.number != event.number:
         return without_effects(state)
@@ -120,7 +120,7 @@ def return_traffic(state: State, at: datetime, name: str) -> Moved:
 
 
 def recheck_missing(state: State, at: datetime) -> Moved:
-    """The daemon started, or looked around: who was missing may be back; then its successor is not needed."""
+    """After a restart of the daemon: if the missing server runs again, its successor is not needed."""
     effect = state.awaiting
     if missing_server(state) is not None or not state.standing:
         return repeat_effect(state)
@@ -129,7 +129,7 @@ def recheck_missing(state: State, at: datetime) -> Moved:
 
 
 def put_in_slot(state: State, name: str, server: Server) -> State:
-    """`server` in the place of the one of the fleet that is called `name`; it is neither vacated nor gone."""
+    """Put `server` in the slot of the fleet's server `name`, which is then neither stopped nor gone."""
     fleet = tuple(server if s.name == name else s for s in state.fleet) or (server,)
     return replace(
         state,
@@ -148,12 +148,12 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
         return restore(rules, state, event.at, state.note)
     if state.route is None or not all(state.route.weights.get(server.name) for server in state.standing):
         return request_effect(state, route_to(state.standing))
-    back = state.standing[-1].name if state.standing else "nobody"
+    back = state.standing[-1].name if state.standing else "no server"
     return without_effects(enter_phase(state, Phase.OBSERVING, event.at, f"{back} serves again"))
 
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
-    """The successor is lost before it had traffic: once more. A green that served meanwhile: wait."""
+    """Start again if the successor exits before it has traffic; forget a green that exits."""
     if is_green(state, event) and event.gone:
         return without_effects(replace(state, green=None))
     if is_in_fleet(state, event) and event.gone and isinstance(state.awaiting, Route):
@@ -162,7 +162,7 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
 
 
 def on_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
-    """A split is asked for until it is made, an old process that will not go is left, a start has tries."""
+    """Retry a split without limit, and a retirement or a start up to TRIES times."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     tried = state.tries + 1 >= TRIES

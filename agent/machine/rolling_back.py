@@ -1,4 +1,4 @@
-"""ROLLING_BACK: the new servers go, and each old one that gave its place comes back to it."""
+"""ROLLING_BACK: the new servers are retired, and each old one that was stopped starts in its slot again."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ from agent.machine.transitions import (
     without_effects,
 )
 
-HUNG_DRAIN_S = 2.0  # a server that answers nothing: its open requests end, or are retried, when it is gone
+HUNG_DRAIN_S = 2.0  # of a server that no longer answers: its open requests end, or are retried, when it exits
 
 
 def roll_back(
@@ -35,14 +35,14 @@ def roll_back(
     hung: bool = False,
     result: OutcomeResult | None = None,
 ) -> Moved:
-    """Traffic back to the old servers; a new one that had any drains (not for long if it hung) and goes.
+    """Return traffic to the old servers; drain (briefly if it hung) and retire the new ones.
 
-    `result`: what is remembered of the value, where it is not to blame for what happened.
+    `result`: the outcome to remember, where the changed values did not cause the rollback.
     """
     rollout = state.rollout
     if rollout is None or state.green is None or not state.fleet:
         raise AssertionError(f"nothing to roll back in {state.phase}")
-    if isinstance(state.awaiting, Stop):  # has it stopped? It is started, or found running
+    if isinstance(state.awaiting, Stop):  # stopped or not, a launch starts it or finds it running
         state = mark_stopped(state, state.awaiting.server)
     before_traffic = not rollout.passed and state.phase in {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING}
     state = remember_outcome(state, at, result or ("failed" if before_traffic else "rolled_back"), why)
@@ -52,7 +52,7 @@ def roll_back(
 
 
 def order_exited_first(state: State) -> State:
-    """New servers that have ended go first: the others carry traffic until old ones are back."""
+    """Retire exited new servers first: the remaining ones carry traffic until old ones are restored."""
     if state.green is None or not state.green.address:
         return state
     *crew, first = sorted(state.newcomers, key=lambda server: server.name in state.gone)
@@ -60,13 +60,16 @@ def order_exited_first(state: State) -> State:
 
 
 def mark_stopped(state: State, old: Server) -> State:
-    """It was stopped by us, which is no loss, and can be started again."""
+    """Record that trimtab stopped the server, which can be started again."""
     gone = tuple(name for name in state.gone if name != old.name)
     return replace(state, vacated=(*state.vacated, old.name), gone=gone)
 
 
 def roll_back_next(state: State) -> Moved:
-    """The newest server off; then the place's old server on; then the next newest. Never two places empty."""
+    """Retire the newest server, restore the old one of its slot, go on with the next newest.
+
+    Two slots are never empty at once.
+    """
     green = state.green
     if green is not None and is_routed(state, green):
         return request_effect(
@@ -92,7 +95,7 @@ def traffic_servers(state: State) -> tuple[Server, ...]:
 
 
 def is_routed(state: State, server: Server) -> bool:
-    """The proxy knows it, and may send it requests or have some open."""
+    """Whether the proxy knows the server, so that it may have open requests."""
     return state.route is not None and server.name in state.route.weights
 
 
@@ -110,13 +113,13 @@ def _split_of(route: Route) -> tuple[object, ...]:
 
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
-    """The newest server has no share any more: it drains. Or an old one is back: on with the next place."""
+    """The newest server has no share: drain it. Or an old one serves again: continue with the next slot."""
     green, rollout = state.green, state.rollout
     if not is_awaited(state, event.number) or rollout is None:
         return without_effects(state)
     if green is None:
         return continue_rollback(rules, state, event.at)
-    draining = replace(state, note=f"{green.name} gets no new request; those it has may end")
+    draining = replace(state, note=f"{green.name} gets no new requests; its open requests may end")
     deadline_s = HUNG_DRAIN_S if rollout.hung else rollout.plan.drain_s
     return request_effect(draining, Drain(number=0, server=green, deadline_s=deadline_s))
 
@@ -124,15 +127,17 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
 def on_retired(rules: Rules, state: State, event: Retired) -> Moved:
     if state.green is None or not is_awaited(state, event.number):
         return without_effects(state)
-    return continue_rollback(rules, replace(state, green=None, note=f"{state.green.name} is gone"), event.at)
+    return continue_rollback(
+        rules, replace(state, green=None, note=f"{state.green.name} is retired"), event.at
+    )
 
 
 def on_launched(rules: Rules, state: State, event: Launched) -> Moved:
-    """An old server is back in its place, maybe under another address."""
+    """An old server runs in its slot again, possibly at another address."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     state = put_in_slot(state, event.server.name, event.server)
-    return continue_rollback(rules, replace(state, note=f"{event.server.name} is back"), event.at)
+    return continue_rollback(rules, replace(state, note=f"{event.server.name} runs again"), event.at)
 
 
 def continue_rollback(rules: Rules, state: State, at: datetime) -> Moved:
@@ -148,9 +153,9 @@ def continue_rollback(rules: Rules, state: State, at: datetime) -> Moved:
 
 
 def on_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
-    """There is no other way than back: the same effect again after a pause.
+    """Retry the same effect after a pause.
 
-    A new server that will not go is left: its place's old one may have room all the same.
+    A new server that cannot be retired is left behind after TRIES: the old one may fit next to it.
     """
     if not is_awaited(state, event.number):
         return without_effects(state)
@@ -158,13 +163,13 @@ def on_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
     if green is not None and isinstance(state.awaiting, Retire) and state.tries + 1 >= TRIES:
         state, effects = continue_rollback(rules, replace(state, green=None, tries=0), event.at)
         return add_retirement(
-            (replace(state, note=f"{green.name} is still there: {event.why}"), effects), green
+            (replace(state, note=f"{green.name} could not be retired: {event.why}"), effects), green
         )
     return without_effects(retry_later(state, event.at, event.why))
 
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
-    """A new server was on its way out. The last old one: a successor, while green serves if it can."""
+    """The last old server exited: start a successor. New servers were to be retired anyway."""
     if not event.gone or not is_in_fleet(state, event):
         return without_effects(state)
     if state.standing or state.vacated or state.crew:

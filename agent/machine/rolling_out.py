@@ -1,4 +1,4 @@
-"""LAUNCHING, WARMING and CANARY: green comes up, takes its shares, and is judged."""
+"""LAUNCHING, WARMING and CANARY: green starts, gets its shares, and is judged."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,11 +27,11 @@ from agent.machine.transitions import (
 )
 
 ALL = 100
-GRACE_S = 60.0  # beyond the actuator's own deadline: it should have answered by then
+GRACE_S = 60.0  # beyond the actuator's own deadline
 
 
 def observe_start(_: Rules, state: State, event: Observed) -> Moved:
-    """While green starts: blue's record under full load, and a deadline in case no answer comes."""
+    """While green starts: record blue's baseline under full load, and enforce the deadline."""
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
@@ -71,7 +71,7 @@ def on_warmed(_: Rules, state: State, event: Warmed) -> Moved:
 
 
 def on_joined(_: Rules, state: State, event: Routed) -> Moved:
-    """The newest server serves: the next place; then all of them are held up to the last old one."""
+    """The newest server serves: replace the next one, then compare all of them with the last old one."""
     if state.rollout is None or state.green is None or not is_awaited(state, event.number):
         return without_effects(state)
     serving = f"{state.green.name} serves"
@@ -79,12 +79,12 @@ def on_joined(_: Rules, state: State, event: Routed) -> Moved:
     if turn is not None:
         return turn
     if state.rollout.held:
-        return promote(state, event.at, f"held, and {serving}")
+        return promote(state, event.at, f"the hold step passed, and {serving}")
     return begin_step(enter_phase(state, Phase.CANARY, event.at, serving), len(state.rollout.plan.steps) - 1)
 
 
 def begin_step(state: State, step: int) -> Moved:
-    """Ask for the step's split; its evidence counts from the moment it is in force."""
+    """Request the step's split; its evidence counts once it is in force."""
     rollout = state.rollout
     if state.green is None or rollout is None:
         return without_effects(state)
@@ -103,7 +103,7 @@ def begin_step(state: State, step: int) -> Moved:
 
 
 def keep_parity_counts(rollout: Rollout) -> Rollout:
-    """Keep what was counted at equal load beside blue: whether green is any better is read from it."""
+    """Keep the counts of green and blue at equal load, from which the gain is measured."""
     weight, parity = rollout.plan.steps[rollout.step].weight, rollout.plan.steps[rollout.step].parity
     if rollout.step_since is None or not parity <= weight < ALL:
         return rollout
@@ -111,7 +111,7 @@ def keep_parity_counts(rollout: Rollout) -> Rollout:
 
 
 def route_step(state: State) -> Moved:
-    """The traffic that the step gives green; nothing while it is parked."""
+    """Route the step's share to green; nothing while it is suspended."""
     green, rollout = state.green, state.rollout
     if green is None or rollout is None:
         return without_effects(state)
@@ -128,7 +128,7 @@ def route_step(state: State) -> Moved:
 
 
 def resume_step(state: State) -> Moved:
-    """The daemon was away: the same step again, with the evidence it had."""
+    """Continue the step after a restart of the daemon, with its evidence."""
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
@@ -141,7 +141,7 @@ def on_step_routed(_: Rules, state: State, event: Routed) -> Moved:
         return without_effects(state)
     weight = rollout.plan.steps[rollout.step].weight
     note = (
-        f"green waits without traffic: {rollout.parked}"
+        f"green is suspended without traffic: {rollout.parked}"
         if rollout.parked
         else f"green has {weight} % of the traffic"
     )
@@ -165,7 +165,7 @@ def abort(_: Rules, state: State, event: Aborted) -> Moved:
 
 
 def on_lost_before_canary(rules: Rules, state: State, event: ServerLost) -> Moved:
-    """A server is lost before green had traffic."""
+    """A server was lost before green had traffic."""
     if is_green(state, event):
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
     if not is_last_of_fleet(state, event):
@@ -176,7 +176,7 @@ def on_lost_before_canary(rules: Rules, state: State, event: ServerLost) -> Move
 
 
 def on_lost_in_canary(rules: Rules, state: State, event: ServerLost) -> Moved:
-    """Green lost: back to blue. Blue lost: green, healthy and warm, is all there is."""
+    """Green was lost: roll back. The last old server was lost: promote green, which is healthy and warm."""
     if is_green(state, event):
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
     if not is_last_of_fleet(state, event):
@@ -186,5 +186,5 @@ def on_lost_in_canary(rules: Rules, state: State, event: ServerLost) -> Moved:
 
 
 def is_last_of_fleet(state: State, event: ServerLost) -> bool:
-    """The only old server that was left has ended: there is nothing to go back to."""
+    """Whether the last old server exited, so that there is nothing to roll back to."""
     return event.gone and is_in_fleet(state, event) and not (state.standing or state.vacated or state.crew)

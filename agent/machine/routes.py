@@ -1,23 +1,23 @@
-"""Splits of a target's traffic. Pure arithmetic over servers; the proxy is told the whole split each time."""
+"""Splits of a target's traffic. Pure arithmetic over servers; each route holds the full split."""
 
 from collections.abc import Sequence
 
 from agent.domain.effects import Route
 from agent.domain.model import Server
 
-CLOSED_S = 30.0  # said to clients when nobody knows how long it will take
+CLOSED_S = 30.0  # Retry-After of a closed route whose duration is unknown
 
 
 def equal_shares(servers: Sequence[Server], of: int = 100) -> dict[str, int]:
-    """`of` percent in equal parts; the first ones get what cannot be divided."""
+    """`of` percent in equal parts; the first servers get the remainder."""
     part, rest = divmod(of, len(servers)) if servers else (0, 0)
     return {server.name: part + (at < rest) for at, server in enumerate(servers)}
 
 
 def route_to(servers: Sequence[Server], *others: Server, closed_s: float = 0.0) -> Route:
-    """Everything to `servers`; the others stay known to the proxy, so that their open requests go on.
+    """All traffic to `servers`; `others` stay known to the proxy, so that their open requests go on.
 
-    Without servers the route is closed: who asks is told to come again after `closed_s`.
+    Without servers the route is closed: clients get 503 with a Retry-After of `closed_s`.
     """
     known = {server.name: server for server in (*servers, *others)}
     return Route(
@@ -30,7 +30,7 @@ def route_to(servers: Sequence[Server], *others: Server, closed_s: float = 0.0) 
 
 
 def split_route(standing: Sequence[Server], green: Server, weight: int, lease_s: float) -> Route:
-    """Green's share, on a lease: without renewal it returns to those who stand."""
+    """Green's share, on a lease: without renewal it returns to the old servers."""
     if not standing:
         return route_to((green,))
     return Route(
@@ -44,23 +44,23 @@ def split_route(standing: Sequence[Server], green: Server, weight: int, lease_s:
 
 
 def route_without(route: Route, gone: Sequence[str]) -> Route | None:
-    """The same route after some of its servers went: their shares go to the others; None: nobody is left."""
+    """The route without the servers in `gone`, whose shares go to the rest; None if no server remains."""
     left = [s for s in route.servers if s.name not in gone and route.weights.get(s.name, 0)]
     if not left:
         return None
     leased = route.leased if route.leased in {server.name for server in left} else None
     if leased is not None and len(left) == 1:
-        leased = None  # nobody is left that its share could return to
+        leased = None  # no other server is left that its share could return to
     kept = {server.name: route.weights[server.name] for server in left}
     missing = 100 - sum(kept.values())
-    heirs = [server for server in left if server.name != leased] or left
-    weights = {name: weight + equal_shares(heirs, missing).get(name, 0) for name, weight in kept.items()}
+    receivers = [server for server in left if server.name != leased] or left
+    weights = {name: weight + equal_shares(receivers, missing).get(name, 0) for name, weight in kept.items()}
     idle = {s.name: 0 for s in route.servers if s.name not in gone and s.name not in weights}
     return Route(
         number=0,
         servers=tuple(s for s in route.servers if s.name not in gone),
         weights={**weights, **idle},
-        fallback=heirs[0].name,
+        fallback=receivers[0].name,
         leased=leased,
         lease_s=route.lease_s if leased else 0.0,
     )

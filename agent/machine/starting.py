@@ -22,13 +22,13 @@ from agent.machine.transitions import (
 
 
 def start_rollout(state: State, at: datetime, by: str) -> Moved:
-    """Launch green beside the others, or first make room for it."""
+    """Launch green, or first free a slot for it."""
     suggestion, standing = state.suggestion, state.standing
     if suggestion is None or suggestion.plan is None or not standing:
         return without_effects(state)
     if any(base_digest(server.setting) != suggestion.base for server in standing):
         gone = replace(state, suggestion=close_suggestion(suggestion, "superseded"))
-        why = f"{suggestion.id} was made for another setting than the one in force now"
+        why = f"{suggestion.id} was made for a setting that is no longer in force"
         return without_effects(enter_phase(gone, Phase.OBSERVING, at, why))
     state, name = name_next_server(state)
     old, prospect = standing[-1], suggestion.prospect

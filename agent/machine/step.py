@@ -1,13 +1,13 @@
-"""The whole decision logic of one target, as one pure function over a small state.
+"""The decision logic of one target: one pure function over a small state.
 
 OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [DRAINING ─▶] LAUNCHING ─▶ WARMING ─▶ CANARY(step)
                         │ no        │ deny, expire                                              │ pass
                         ▼           ▼                                                           ▼
-                    OBSERVING   OBSERVING     place by place: DRAINING ─▶ LAUNCHING ─▶ WARMING ─▶ REPLACING
-                                                                                                │ all turned
-Failure, abort or breach, while there is a way back:                                            ▼
-ROLLING_BACK ─old servers back─▶ COOLDOWN ─▶ OBSERVING     CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
-A server of ours that exits: RESTORING ─▶ OBSERVING, or HALTED when none can be started.
+                    OBSERVING   OBSERVING      slot by slot: DRAINING ─▶ LAUNCHING ─▶ WARMING ─▶ REPLACING
+                                                                                                │ all replaced
+Failure, abort or breach, while a rollback is possible:                                         ▼
+ROLLING_BACK ─old servers serve─▶ COOLDOWN ─▶ OBSERVING    CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
+A server that trimtab started exits: RESTORING ─▶ OBSERVING, or HALTED if none can be started.
 """
 
 from collections.abc import Callable, Mapping
@@ -112,7 +112,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.RESTORING, e.Routed): restoring.on_routed,
     (Phase.RESTORING, e.EffectFailed): restoring.on_failed,
 }
-"""Every pair that is handled; tests/unit/machine/test_handlers.py gives the reason for each of the others."""
+"""Every pair that is handled; tests/unit/machine/test_handlers.py gives the reasons for the rest."""
 
 
 BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
@@ -164,7 +164,7 @@ def _is_suspended(state: State, event: e.Event) -> bool:
 
 
 def state_without_counts(state: State) -> tuple[object, ...]:
-    """The state without the counts that grow every second: when this changes, the journal must know."""
+    """The state without the counts that grow every second; a change of it is journalled."""
     return (*_lasting(state), *(_lasting_of(state.rollout) if state.rollout is not None else ()))
 
 
@@ -182,5 +182,5 @@ _lasting_of = _all_but(Rollout, "green", "blue", "record", "trial", "exposed", "
 
 
 def numbered_effects(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-    """Those that must be journalled before they are performed; a KeepAlive repeats what already is."""
+    """The effects that are journalled before they are performed. A KeepAlive repeats a journalled route."""
     return tuple(effect for effect in effects if not isinstance(effect, KeepAlive))

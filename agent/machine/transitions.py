@@ -1,4 +1,4 @@
-"""The moves that several phases share: asking for an effect, splitting traffic, remembering an outcome."""
+"""Transitions that several phases share: request an effect, enter a phase, remember an outcome."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ REMEMBERED = 200  # outcomes kept in the state; the journal has them all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the machine decides by: fixed for the life of the process."""
+    """The configuration of the machine: fixed for the life of the process."""
 
     plan: Plan
     judge: Judge
@@ -34,7 +34,7 @@ class Rules:
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
 
     def context(self, state: State) -> Context | None:
-        """What the policies may know; None while no server is known."""
+        """The policies' input besides the reading; None while no server is known."""
         if state.blue is None:
             return None
         setting = state.blue.setting
@@ -53,23 +53,23 @@ def without_effects(state: State) -> Moved:
 
 
 def request_effect(state: State, effect: Awaited) -> Moved:
-    """Number the effect and await its outcome; what was awaited before no longer matters."""
+    """Number the effect and await its outcome instead of the one awaited before."""
     numbered = replace(effect, number=state.effects + 1)
     route = numbered if isinstance(numbered, Route) else state.route
     return replace(state, effects=numbered.number, awaiting=numbered, route=route, retry_at=None), (numbered,)
 
 
 def repeat_effect(state: State) -> Moved:
-    """The awaited effect once more, under a new number."""
+    """Request the awaited effect again, under a new number."""
     return without_effects(state) if state.awaiting is None else request_effect(state, state.awaiting)
 
 
 def add_retirement(moved: Moved, server: Server) -> Moved:
-    """Retire a server on the side; it is asked for again until it is done."""
+    """Retire a server beside the rollout; the request is repeated until it is done."""
     state, effects = moved
     extra = Retire(number=state.effects + 1, server=server)
-    others = tuple(effect for effect in state.leaving if effect.server.name != server.name)
-    return replace(state, effects=extra.number, leaving=(*others, extra)), (*effects, extra)
+    rest = tuple(effect for effect in state.leaving if effect.server.name != server.name)
+    return replace(state, effects=extra.number, leaving=(*rest, extra)), (*effects, extra)
 
 
 def name_next_server(state: State) -> tuple[State, str]:
@@ -83,14 +83,14 @@ def enter_phase(state: State, phase: Phase, at: datetime, note: str) -> State:
 
 
 def retry_later(state: State, at: datetime, why: str) -> State:
-    """Try the awaited effect again after a pause that doubles: 30 s at most, for a split 4 s."""
+    """Retry the awaited effect after a pause that doubles: up to 30 s, for a route up to 4 s."""
     longest = timedelta(seconds=4) if isinstance(state.awaiting, Route) else LONGEST_PAUSE
     pause = min(timedelta(seconds=2 ** min(state.tries, 6)), longest)
     return replace(state, retry_at=at + pause, tries=state.tries + 1, note=why)
 
 
 def remember_outcome(state: State, at: datetime, result: OutcomeResult, why: str) -> State:
-    """What became of the approved change; a denial is forgotten when it has had its time."""
+    """Add the outcome of the latest suggestion; drop denials older than DENIED_FOR."""
     suggestion = state.suggestion
     if suggestion is None:
         return state
@@ -102,14 +102,14 @@ def remember_outcome(state: State, at: datetime, result: OutcomeResult, why: str
 def close_suggestion(
     suggestion: Suggestion | None, status: Literal["expired", "superseded", "refused"]
 ) -> Suggestion | None:
-    """A suggestion that nobody has decided on ends; a decided one stays as it is."""
+    """End a suggestion without a decision; a decided one stays as it is."""
     if suggestion is None or suggestion.status not in {"open", "checking"}:
         return suggestion
     return replace(suggestion, status=status)
 
 
 def can_serve(state: State, server: Server | None) -> bool:
-    """It is up, as far as is known, and the proxy has it: it could carry all the traffic at once."""
+    """Whether the server is up, as far as is known, and routed: it could carry all traffic at once."""
     return (
         server is not None
         and bool(server.address)
@@ -129,7 +129,7 @@ def is_in_fleet(state: State, event: ServerLost) -> bool:
 
 
 def choose_blue(state: State) -> State:
-    """With a standing server as blue, where there is one: blue is what traffic returns to."""
+    """Make a running server blue, if there is one: traffic returns to blue."""
     standing = state.standing
     if not standing or (state.blue is not None and state.blue in standing):
         return state

@@ -1,4 +1,4 @@
-"""Asking blue and green the golden prompts, and the operator's own command, before green gets traffic."""
+"""Compare the answers of blue and green to the golden prompts, and run the operator's check command."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from agent.domain.ports import Engine
 from agent.quality.comparison import compare, flaw_of
 from agent.quality.golden_prompts import GoldenPromptOptions
 
-LAST_LINES = 3  # of the command's, as its reason
+LAST_LINES = 3  # of the command's output, shown as its reason
 LONGEST = 500  # characters of each
 
 Twice = tuple[tuple[GoldenAnswer, ...], tuple[GoldenAnswer, ...]]
@@ -24,32 +24,32 @@ Twice = tuple[tuple[GoldenAnswer, ...], tuple[GoldenAnswer, ...]]
 
 @dataclass(slots=True, kw_only=True)
 class Examiner:
-    """One target's. What was said stays in memory: prompts and answers may be private."""
+    """Examines the servers of one target. Answers stay in memory: prompts and answers may be private."""
 
     engine: Engine
     exam: GoldenPromptOptions
-    _said: tuple[Server, Twice] | None = None  # by the server that gives its place
+    _answers: tuple[Server, Twice] | None = None  # blue's answers, kept while a swap replaces it
 
     async def examine(self, effect: Examine) -> AnswerComparison:
-        """How green's answers compare with blue's two. TimeoutError, ActError: nothing is known of that."""
+        """Compare green's answers with two rounds of blue's. Raises TimeoutError, ActError."""
         async with asyncio.timeout(effect.deadline_s):
-            blue, green, known = effect.blue, effect.green, self._said
-            self._said = None
+            blue, green, known = effect.blue, effect.green, self._answers
+            self._answers = None
             if green is None:
-                self._said = blue, _require_answers(blue, (await self._ask(blue), await self._ask(blue)))
+                self._answers = blue, _require_answers(blue, (await self._ask(blue), await self._ask(blue)))
                 return AnswerComparison(ok=True, why=f"{blue.name} answered the golden prompts")
             if known is not None and known[0] == blue:
                 return await self._with_command(compare(*known[1], await self._ask(green)), blue, green)
             first = await self._ask(blue)
-            said = await self._ask(green)
+            answers = await self._ask(green)
             _require_answers(blue, (first, again := await self._ask(blue)))
-            return await self._with_command(compare(first, again, said), blue, green)
+            return await self._with_command(compare(first, again, answers), blue, green)
 
     async def _ask(self, server: Server) -> tuple[GoldenAnswer, ...]:
         return await self.engine.answers(server, self.exam.prompts, self.exam.at_most_s)
 
     async def _with_command(self, found: AnswerComparison, blue: Server, green: Server) -> AnswerComparison:
-        """What our own comparison found wrong is enough; else the operator's command has the last word."""
+        """Run the operator's command, if any, unless the comparison has failed already."""
         if not found.ok or not self.exam.command:
             return found
         urls = {"{green}": f"http://{green.address}", "{blue}": f"http://{blue.address}"}
@@ -66,21 +66,21 @@ def _fill_urls(word: str, urls: dict[str, str]) -> str:
     return word
 
 
-def _require_answers(blue: Server, said: Twice) -> Twice:
-    """ActError when blue itself mostly failed: then there is nothing to hold green up to."""
-    for answers in said:
+def _require_answers(blue: Server, rounds: Twice) -> Twice:
+    """Raise ActError if blue failed most prompts: there is no baseline to compare with."""
+    for answers in rounds:
         failed = sum(flaw_of(answer) == "failed" for answer in answers)
         if 2 * failed > len(answers):
             raise ActError(
-                f"{blue.name} failed {failed} of {len(answers)} golden prompts itself: no comparison"
+                f"{blue.name} failed {failed} of {len(answers)} golden prompts: no comparison is possible"
             )
-    return said
+    return rounds
 
 
 async def run_command(argv: Sequence[str]) -> tuple[int, str]:
-    """Exit status, and the last lines that it wrote, of a command; when cancelled, all that it started ends.
+    """Exit status and last output lines of a command. Its process group is killed at the end.
 
-    Raises OSError when it cannot be started.
+    Raises OSError if it cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
         *argv,

@@ -1,17 +1,17 @@
-"""Does green still say what blue says? Golden prompts at temperature 0, to blue, to green, and to blue again.
+"""Does green answer as blue does? Golden prompts at temperature 0, to blue, to green, and to blue again.
 
-Batching alone changes texts, so blue against itself is the yardstick. For each prompt three answers lie side
-by side, and each measure asks which of them is the odd one out: the one that the other two, closer to each
-other, leave alone. If green were one more blue, the three could change places, and in those prompts that have
-an odd one it would be green with a chance of 1 in 3 at most, whatever the noise is like. Of k such prompts,
-g with green as the odd one have then a chance of P(Bin(k, 1/3) >= g): exact, one look, nothing estimated.
+Batching alone changes texts, so blue against itself is the yardstick. Each measure compares the three answers
+to a prompt and finds the odd one out: the one that is further from the two remaining ones than these are from
+each other. If green were another blue, the three would be exchangeable, and in the prompts with an odd one
+out it would be green with a chance of at most 1 in 3, whatever the noise. Of k such prompts, g or more with
+green as the odd one have a chance of P(Bin(k, 1/3) >= g): exact, one look, nothing estimated.
 
 Green fails a measure when that chance is at most ALPHA / 5 (five measures, by the union bound) and the mean
 excess over blue's distance from itself is beyond the measure's margin. So P(failing a green that is another
-blue) <= ALPHA; the margin only lowers it. It holds for prompts whose noise is their own: what hits all the
-answers of one round, as load on blue alone does, is left to the margins. The other way: without noise in blue
-6 odd ones suffice (3^-6 < ALPHA / 5), and a green that answers 3 of 10 of 40 prompts wrongly is found with
-P(Bin(40, 0.3) >= 6) = 99 %.
+blue) <= ALPHA; the margin only lowers it. This holds for noise that is independent between prompts; noise of
+a full round, such as load on blue alone, is left to the margins. Power: without noise in blue 6 odd ones
+suffice (3^-6 < ALPHA / 5), and a green that answers 30 % of 40 prompts wrongly is found with P(Bin(40, 0.3)
+>= 6) = 99 %.
 """
 
 import re
@@ -23,9 +23,9 @@ from statistics import fmean, median
 
 from agent.domain.answers import AnswerComparison, GoldenAnswer
 
-ALPHA = 0.01  # a green that is another blue fails at most so often
+ALPHA = 0.01  # chance that a green equal to blue fails
 SURE = log(0.9)  # of a token: the next one lies log(9) = 2.2 nats below, and no rounding moves it so far
-EARLY = 4  # words; without log-probabilities, answers that part before are taken to part at a sure token
+EARLY = 4  # words; without log-probabilities, earlier divergence counts as one at a sure token
 LEAST_LOGPROB = -10.0  # vLLM says -9999 for impossible
 LONGEST_LOOP = 8  # tokens that repeat
 LEAST_LOOPED = 12  # tokens that a loop covers, and half of the answer
@@ -51,10 +51,10 @@ class _Measure:
 def compare(
     blue: Sequence[GoldenAnswer], again: Sequence[GoldenAnswer], green: Sequence[GoldenAnswer]
 ) -> AnswerComparison:
-    """Hold green's answers up to blue's two, prompt by prompt. ValueError when the numbers differ."""
+    """Compare green's answers with blue's two by prompt. Raises ValueError if their numbers differ."""
     sets = list(zip(blue, again, green, strict=True))
     if not sets:
-        return AnswerComparison(ok=False, why="there was no golden prompt to ask")
+        return AnswerComparison(ok=False, why="there are no golden prompts")
     counted = _count_answers(blue, again, green)
     for measure in MEASURES:
         spreads = [measure.spread(*three) for three in sets]
@@ -63,22 +63,22 @@ def compare(
         by_luck = odd_one_probability(len(odd), odd.count(_GREEN))
         if excess > measure.margin and by_luck <= ALPHA / len(MEASURES):
             why = (
-                f"green's answer {measure.says}: in {len(odd)} of {len(sets)} golden prompts one of its and "
-                f"blue's two answers stands alone, {odd.count(_GREEN)} times its own; chance of that if "
-                f"green were another blue: under 1 in {_round_odds(1 / by_luck)}"
+                f"green's answer {measure.says}: in {len(odd)} of {len(sets)} golden prompts one of the "
+                f"three answers is the odd one out, {odd.count(_GREEN)} times green's; chance of that "
+                f"if green were another blue: under 1 in {_round_odds(1 / by_luck)}"
             )
             return replace(counted, ok=False, why=why)
     return counted
 
 
 def odd_one_probability(odd: int, green: int) -> float:
-    """P(Bin(odd, 1/3) >= green): that green is the odd one so often if it were one more blue."""
+    """P(Bin(odd, 1/3) >= green): that green is the odd one so often if it were another blue."""
     ways: int = sum(comb(odd, k) << (odd - k) for k in range(green, odd + 1))
     return float(ways / 3**odd)
 
 
 def _round_odds(odds: float) -> str:
-    """1 in 729 is told as 1 in 100, and what is beyond a million as a million."""
+    """Round down to a power of ten, at most a million: 1 in 729 is shown as 1 in 100."""
     return f"{10 ** min(int(log10(odds)), 6):,}"
 
 
@@ -87,7 +87,7 @@ def _count_answers(
 ) -> AnswerComparison:
     both = [*zip(blue, green, strict=True), *zip(again, green, strict=True)]
     own = list(zip(blue, again, strict=True))
-    said, said_by_blue = sum(a.length for a in green), sum(a.length for a in (*blue, *again)) / 2
+    length, blue_length = sum(a.length for a in green), sum(a.length for a in (*blue, *again)) / 2
     apart = [_equal(*pair) for pair in both if _parted(*pair)]
     flaws = [flaw_of(answer) for answer in green]
     counted = AnswerComparison(
@@ -101,7 +101,7 @@ def _count_answers(
         parted_at=median(apart) if apart else None,
         drift=_mean_drift(both),
         drift_blue=_mean_drift(own),
-        length=said / said_by_blue if said_by_blue else None,
+        length=length / blue_length if blue_length else None,
         empty=flaws.count("empty"),
         looping=flaws.count("looping"),
         refusing=flaws.count("refusing"),
@@ -116,7 +116,7 @@ def _summarise(counted: AnswerComparison) -> str:
     if counted.drift is not None and counted.drift_blue is not None:
         drift = f", log-probabilities differ by {counted.drift:.3f} (blue's own by {counted.drift_blue:.3f})"
     return (
-        f"{counted.same:.0%} of {counted.prompts} golden prompts answered word for word as blue does, which "
+        f"{counted.same:.0%} of {counted.prompts} golden prompts answered word for word as by blue, which "
         f"agrees with itself on {counted.same_blue:.0%}{drift}"
     )
 
@@ -130,7 +130,7 @@ _GREEN = 2
 
 
 def _odd_one_out(spread: Triple) -> int | None:
-    """Which of the three stands apart most; None when no one does by itself."""
+    """Which of the three is furthest from the rest; None on a tie."""
     most = max(spread)
     return spread.index(most) if spread.count(most) == 1 else None
 
@@ -138,7 +138,7 @@ def _odd_one_out(spread: Triple) -> int | None:
 def _spread_by(
     distance: Callable[[GoldenAnswer, GoldenAnswer], float],
 ) -> Callable[[GoldenAnswer, GoldenAnswer, GoldenAnswer], Triple]:
-    """Each one's distances from the other two."""
+    """Each answer's distance from the other two."""
 
     def spread(blue: GoldenAnswer, again: GoldenAnswer, green: GoldenAnswer) -> Triple:
         near, far, wide = distance(blue, again), distance(blue, green), distance(again, green)
@@ -160,7 +160,7 @@ def _words(one: GoldenAnswer, other: GoldenAnswer) -> tuple[Sequence[str], Seque
 
 
 def _equal(one: GoldenAnswer, other: GoldenAnswer) -> int:
-    """Tokens, or words, before they part."""
+    """Tokens, or words, before they diverge."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*_words(one, other), strict=False)))
 
 
@@ -179,7 +179,7 @@ def _contradicted(one: GoldenAnswer, other: GoldenAnswer) -> float:
 
 
 def _drift(one: GoldenAnswer, other: GoldenAnswer) -> float:
-    """0 where nothing can be compared."""
+    """0 if nothing can be compared."""
     return _drift_if_any(one, other) or 0.0
 
 
@@ -211,7 +211,7 @@ def flaw_of(answer: GoldenAnswer) -> str:
 
 
 def _loops(tokens: Sequence[str]) -> bool:
-    """It ends in the same few tokens over and over, for half of its length."""
+    """Whether half of the answer repeats the same few tokens at its end."""
     for period in range(1, LONGEST_LOOP + 1):
         run = 0
         while run + period < len(tokens) and tokens[-1 - run] == tokens[-1 - run - period]:
@@ -224,13 +224,13 @@ def _loops(tokens: Sequence[str]) -> bool:
 MEASURES = (
     _Measure(says="is empty, loops, refuses or failed", spread=_flawed, margin=0.05),
     _Measure(
-        says="parts from blue's at once, or at a token that one of them was sure of",
+        says="diverges from blue's at once, or at a token that one of them was sure of",
         spread=_spread_by(_contradicted),
         margin=0.05,
     ),
-    _Measure(says="has other log-probabilities", spread=_spread_by(_drift), margin=0.15),
-    _Measure(says="has another length", spread=_spread_by(_lengths), margin=0.25),
-    _Measure(says="parts from blue's soon", spread=_spread_by(_parted), margin=0.5),
+    _Measure(says="has different log-probabilities", spread=_spread_by(_drift), margin=0.15),
+    _Measure(says="has a different length", spread=_spread_by(_lengths), margin=0.25),
+    _Measure(says="diverges from blue's early", spread=_spread_by(_parted), margin=0.5),
 )
-"""Margins, as a coarser value of a knob may move answers a little: 1 prompt in 20; 0.15 nats, a seventh of a
+"""Margins allow for small changes, as by a coarser value of a knob: 1 prompt in 20; 0.15 nats, a seventh of a
 token's probability; a quarter of the length; half of each answer."""

@@ -1,8 +1,8 @@
-"""The golden prompts: what blue and green are both asked before green gets traffic, and when."""
+"""The golden prompts, which blue and green answer before green gets traffic."""
 
 from dataclasses import dataclass
 
-LEAST = 8  # prompts: with fewer, not even six wrong answers could be told from chance
+LEAST = 8  # prompts; with fewer, six wrong answers cannot be distinguished from chance
 
 PROMPTS = (
     "The capital of France is",
@@ -46,17 +46,17 @@ PROMPTS = (
     "Dear Sir or Madam,\nI am writing to you about",
     "To be, or not to be, that is",
 )
-"""Of many kinds, and short: facts, sequences, sums, logic, languages, code, markup, tasks, prose."""
+"""Short prompts of many kinds: facts, sequences, sums, logic, languages, code, markup, tasks, prose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenPromptOptions:
-    """The operator's wishes for it."""
+    """The operator's options for the examination."""
 
     prompts: tuple[str, ...] = PROMPTS
-    own: bool = False  # the prompts are the operator's: new servers are warmed up with them, too
+    own: bool = False  # the prompts are the operator's, and warm new servers up too
     command: tuple[
         str, ...
-    ] = ()  # asked as well, with {green} and {blue} for their URLs; exit status 0: fine
-    always: bool = False  # before every change, not only those that may alter answers
+    ] = ()  # run as well, with {green} and {blue} for their URLs; exit status 0: passed
+    always: bool = False  # examine every change, not only those that may alter answers
     at_most_s: float = 600.0

@@ -52,7 +52,7 @@ async def test_a_green_that_answers_wrongly_never_gets_a_request(site: Start) ->
 
     async with rig.clients() as traffic:
         one = await rig.switch(kv_cache_dtype="fp8_e5m2")
-        await taken_back(rig, blue, one, said="stands alone")
+        await taken_back(rig, blue, one, said="odd one out")
         assert one["exposed"]["total"] == 0
         assert one["quality"]["same"] < 0.9
         assert not rig.named_in_journal("capital of France")

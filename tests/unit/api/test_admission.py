@@ -38,9 +38,9 @@ def daemon() -> GuardedDesk:
         ({"chat_template": "/etc/passwd"}, "[targets.bounds.chat_template] with `allowed`"),
         ({"tool_parser_plugin": "/evil.py"}, "[targets.bounds.tool_parser_plugin] with `allowed`"),
         ({"max_num_seqs": 32, "enable_log_outputs": True}, "a change of enable_log_outputs was asked for"),
-        ({"max_num_seqs": 8.5}, "max_num_seqs=8.5 was asked for: max_num_seqs is a whole number"),
-        ({"max_num_seqs": "8"}, 'max_num_seqs="8" was asked for: max_num_seqs is a whole number'),
-        ({"max_num_seqs": -5}, "max_num_seqs=-5 was asked for: max_num_seqs is at least 1"),
+        ({"max_num_seqs": 8.5}, "max_num_seqs=8.5 was requested: max_num_seqs is a whole number"),
+        ({"max_num_seqs": "8"}, 'max_num_seqs="8" was requested: max_num_seqs is a whole number'),
+        ({"max_num_seqs": -5}, "max_num_seqs=-5 was requested: max_num_seqs is at least 1"),
     ],
 )
 async def test_what_is_not_admissible_is_a_conflict_that_changes_nothing(

@@ -177,12 +177,12 @@ def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str)
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("9999", 'max_num_seqs="9999" was asked for: max_num_seqs is a whole number'),
-        ("1k", 'max_num_seqs="1k" was asked for: max_num_seqs is a whole number'),
-        (True, "max_num_seqs=true was asked for: max_num_seqs is a whole number"),
-        (8.5, "max_num_seqs=8.5 was asked for: max_num_seqs is a whole number"),
-        (-5, "max_num_seqs=-5 was asked for: max_num_seqs is at least 1"),
-        (None, "is no number within its bounds"),
+        ("9999", 'max_num_seqs="9999" was requested: max_num_seqs is a whole number'),
+        ("1k", 'max_num_seqs="1k" was requested: max_num_seqs is a whole number'),
+        (True, "max_num_seqs=true was requested: max_num_seqs is a whole number"),
+        (8.5, "max_num_seqs=8.5 was requested: max_num_seqs is a whole number"),
+        (-5, "max_num_seqs=-5 was requested: max_num_seqs is at least 1"),
+        (None, "is not a number within its bounds"),
     ],
 )
 def test_what_is_no_number_does_not_slip_past_numeric_bounds(value: Value, why: str) -> None:
@@ -278,7 +278,7 @@ def test_what_vllm_does_not_take_is_not_suggested_again() -> None:
 
     found = admit(proposal(8), replace(STATE, outcomes=(refused,)))
 
-    assert found == ProposalRefusal(why="max_num_seqs=8 is not taken by vLLM: too few")
+    assert found == ProposalRefusal(why="vLLM does not accept max_num_seqs=8: too few")
 
 
 @given(

@@ -176,7 +176,7 @@ def test_an_approval_of_a_change_to_another_setting_starts_nothing() -> None:
     suggestion = world.state.suggestion
     assert suggestion is not None
     assert (world.state.phase, suggestion.status) == (Phase.OBSERVING, "superseded")
-    assert world.state.note == "chat-s1 was made for another setting than the one in force now"
+    assert world.state.note == "chat-s1 was made for a setting that is no longer in force"
     assert (world.state.rollout, world.pending) == (None, pending)
 
 
@@ -380,7 +380,7 @@ def test_old_evidence_promotes_nothing() -> None:
 
     world.until("rolling_back", limit_s=400)
 
-    assert "nothing heard of green for 60 s" in world.state.note
+    assert "green has answered no request for 60 s" in world.state.note
 
 
 def test_records_that_arrive_after_the_take_back_are_counted_as_exposed() -> None:

@@ -29,7 +29,7 @@ def test_the_safest_strategy_that_fits_is_chosen_and_its_reason_has_the_facts(
 
 
 def test_replace_says_how_many_go_on() -> None:
-    assert "2 of 3 servers go on" in choose_strategy("auto", 3, FULL).why
+    assert "2 of 3 servers keep serving" in choose_strategy("auto", 3, FULL).why
 
 
 @pytest.mark.parametrize("wanted", ["auto", "surge"])
