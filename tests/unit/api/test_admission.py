@@ -31,13 +31,13 @@ def daemon() -> GuardedDesk:
 @pytest.mark.parametrize(
     ("to", "said"),
     [
-        ({"model": "evil/model"}, "[targets.bounds.model] with `allowed`"),
-        ({"trust_remote_code": True}, "[targets.bounds.trust_remote_code] with `allowed`"),
-        ({"host": "0.0.0.0"}, "[targets.bounds.host] with `allowed`"),  # noqa: S104 - never bound
-        ({"middleware": "evil.Middleware"}, "[targets.bounds.middleware] with `allowed`"),
-        ({"chat_template": "/etc/passwd"}, "[targets.bounds.chat_template] with `allowed`"),
-        ({"tool_parser_plugin": "/evil.py"}, "[targets.bounds.tool_parser_plugin] with `allowed`"),
-        ({"max_num_seqs": 32, "enable_log_outputs": True}, "a change of enable_log_outputs was asked for"),
+        ({"model": "evil/model"}, "[targets.bounds.model] under `allowed`"),
+        ({"trust_remote_code": True}, "[targets.bounds.trust_remote_code] under `allowed`"),
+        ({"host": "0.0.0.0"}, "[targets.bounds.host] under `allowed`"),  # noqa: S104 - never bound
+        ({"middleware": "evil.Middleware"}, "[targets.bounds.middleware] under `allowed`"),
+        ({"chat_template": "/etc/passwd"}, "[targets.bounds.chat_template] under `allowed`"),
+        ({"tool_parser_plugin": "/evil.py"}, "[targets.bounds.tool_parser_plugin] under `allowed`"),
+        ({"max_num_seqs": 32, "enable_log_outputs": True}, "a change of enable_log_outputs was requested"),
         ({"max_num_seqs": 8.5}, "max_num_seqs=8.5 was requested: max_num_seqs is a whole number"),
         ({"max_num_seqs": "8"}, 'max_num_seqs="8" was requested: max_num_seqs is a whole number'),
         ({"max_num_seqs": -5}, "max_num_seqs=-5 was requested: max_num_seqs is at least 1"),

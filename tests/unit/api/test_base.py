@@ -67,6 +67,6 @@ async def test_what_was_shown_is_refused_when_the_setting_has_changed_since(
     status, said = await approve(client, daemon)
 
     assert status == 409
-    assert "made for another setting than the one in force now" in said
+    assert "made for a setting that is no longer in force" in said
     assert daemon.states()["chat"].rollout is None
     assert (await approve(client, daemon))[0] == 409  # and it stays refused: it is superseded

@@ -105,9 +105,9 @@ def both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion | Propo
 def test_a_knob_that_is_not_tunable_is_refused_with_what_to_do(knob: Knob, value: Value) -> None:
     for found in (*both({knob: value}), *both({knob: None}), *both({"max_num_seqs": 8, knob: value})):
         assert isinstance(found, ProposalRefusal)
-        assert f"a change of {knob} was asked for" in found.why
+        assert f"a change of {knob} was requested" in found.why
         assert "[targets.bounds." in found.why
-        assert "with `allowed`" in found.why
+        assert "under `allowed`" in found.why
 
 
 @pytest.mark.parametrize(("knob", "value", "why"), MISTYPED)
@@ -170,7 +170,7 @@ def test_the_operators_table_admits_exactly_the_values_that_it_names(
     assert taken.proposal.to == {knob: admitted}
     for found in not_taken:
         assert isinstance(found, ProposalRefusal)
-        assert "does not admit the value" in found.why
+        assert "does not allow the value" in found.why
 
 
 def test_a_table_without_limits_admits_nothing() -> None:

@@ -58,7 +58,7 @@ def test_an_approval_does_not_outlive_the_servers_it_was_made_for() -> None:
     assert world.state.rollout is None
     assert list(world.running) == ["vllm0"]
     assert world.weights == {"vllm0": 100}
-    assert "vllm1 is gone" in world.state.note
+    assert "vllm1 exited" in world.state.note
 
 
 def test_servers_of_different_flags_are_not_changed_together() -> None:

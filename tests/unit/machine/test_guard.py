@@ -201,7 +201,7 @@ def test_a_step_from_a_value_that_nobody_knows_is_refused_and_from_an_assumed_on
     )
 
     assert isinstance(blind, ProposalRefusal)
-    assert "its present value is not known" in blind.why
+    assert "its default is unknown" in blind.why
     assert isinstance(measured, Suggestion)
     assert measured.proposal.to == {"max_num_seqs": 32}
 
@@ -230,7 +230,7 @@ def test_the_days_changes_are_counted() -> None:
     found = admit(proposal(8), replace(STATE, outcomes=tuple(past)))
 
     assert isinstance(found, ProposalRefusal)
-    assert found.why == "2 changes in the last 24 h, 2 are allowed"
+    assert found.why == "2 changes in the last 24 h, at most 2 are allowed"
 
 
 def test_the_digest_covers_everything_that_is_shown() -> None:
@@ -260,7 +260,7 @@ def test_what_green_holds_in_the_end_is_foretold_as_the_plan_has_it(servers: int
 
     sealed = seal(found, prospect, plan_for(PLAN, prospect, servers), forecast)
 
-    assert f"that green is not worse, then it holds {held} 60 s" in " ".join(sealed.notes)
+    assert f"if green is not worse; green then holds {held} 60 s" in " ".join(sealed.notes)
 
 
 def test_a_planned_outage_is_told_and_never_auto() -> None:

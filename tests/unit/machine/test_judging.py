@@ -95,7 +95,7 @@ def test_for_a_mitigation_not_worse_is_enough() -> None:
 
     chosen = rules(judge=CountingJudge(better=""), policies=(("admission", Mitigates()),))
     world = World(machine=Machine(chosen)).start().until("proposed").approve().until("promoting")
-    assert "no measurable gain, none was needed" in world.state.note
+    assert "no measurable gain, and none is required" in world.state.note
 
 
 def test_what_a_person_wished_needs_no_gain() -> None:

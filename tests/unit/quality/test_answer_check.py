@@ -81,7 +81,7 @@ class Failing(FakeEngine):
 
 
 async def test_a_blue_that_fails_itself_is_no_yardstick() -> None:
-    with pytest.raises(ActError, match="chat-r0 failed 40 of 40 golden prompts itself"):
+    with pytest.raises(ActError, match="chat-r0 failed 40 of 40 golden prompts"):
         await Examiner(engine=Failing(BLUE, GREEN), exam=GoldenPromptOptions()).examine(BOTH)
 
 

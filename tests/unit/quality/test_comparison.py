@@ -60,7 +60,7 @@ def test_the_same_answers_pass() -> None:
 
     assert found.ok
     assert (found.same, found.same_blue, found.drift, found.parted_at) == (1.0, 1.0, 0.0, None)
-    assert found.why.startswith("100% of 40 golden prompts answered word for word as blue does")
+    assert found.why.startswith("100% of 40 golden prompts answered word for word as by blue")
 
 
 def test_answers_without_log_probabilities_are_compared_by_their_words() -> None:
