@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,14 +34,21 @@ def run(command: str, at: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name: the path of a unix socket in it has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="tt-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.timeout(600)
-def test_every_command_of_the_guide_works_and_leads_to_the_example(tmp_path: Path) -> None:
-    own = tmp_path / "environment"
+def test_every_command_of_the_guide_works_and_leads_to_the_example(short: Path) -> None:
+    own = short / "environment"
     tools = f"{Path(sys.executable).parent}:{UV}:{os.environ['PATH']}"
     packages = own / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     environment = {**os.environ, "PATH": tools, "VIRTUAL_ENV": str(own), "PYTHONPATH": str(packages)}
-    run(f"uv venv -q --python {sys.executable} {own}", tmp_path, environment)
-    at, said = tmp_path, ""
+    run(f"uv venv -q --python {sys.executable} {own}", short, environment)
+    at, said = short, ""
 
     for file, kind, text in BLOCK.findall(GUIDE.read_text()):
         if file:
