@@ -13,6 +13,7 @@ from bench.rollouts.story import DEFAULT, Case, Told, over, tell, telling
 from bench.rollouts.world import BLUE
 from simulator.faults import Faults
 from tests.support.fast_time import in_no_time
+from tests.support.sampling import sampled
 
 PLAN = replace(
     DEFAULT,
@@ -29,13 +30,13 @@ CASE = Case(seed=1, rate=8.0, profile=CALM, green=EQUAL, plan=PLAN, history_s=33
 pytestmark = pytest.mark.timeout(300)  # seconds of arithmetic, on a machine that others use too
 
 
-@pytest.mark.parametrize("profile", [CALM, STALLS, DRIFT], ids=lambda profile: profile.name)
+@pytest.mark.parametrize("profile", sampled([CALM, STALLS, DRIFT], 3), ids=lambda profile: profile.name)
 def test_an_equal_green_is_never_rolled_back_as_worse(tmp_path: Path, profile: Profile) -> None:
     outcome = tell(replace(CASE, profile=profile), tmp_path)
     assert outcome.result in {"promoted", "undecided"}, outcome
 
 
-@pytest.mark.parametrize("green", BAD, ids=lambda green: green.name)
+@pytest.mark.parametrize("green", sampled(BAD, 4), ids=lambda green: green.name)
 def test_a_bad_green_is_rolled_back_without_a_restart_of_blue(tmp_path: Path, green: Green) -> None:
     slow = replace(green, turns_in_hold_s=30.0) if green.turns_in_hold_s is not None else green
     smoke, parity, hold = PLAN.steps
@@ -75,7 +76,7 @@ def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_
     assert (outcome.result, outcome.parked) == ("promoted", 0)
 
 
-@pytest.mark.parametrize("weight", [50, 100])
+@pytest.mark.parametrize("weight", sampled([50, 100], 2))
 def test_after_two_minutes_without_records_green_loses_traffic_until_they_return(
     tmp_path: Path, weight: int
 ) -> None:
@@ -120,7 +121,7 @@ def test_request_records_suffice_without_scrapes(tmp_path: Path) -> None:
     assert in_no_time(plot()).result == "promoted"
 
 
-@pytest.mark.parametrize("weight", [50, 100])
+@pytest.mark.parametrize("weight", sampled([50, 100], 2))
 def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight: int) -> None:
     async def plot() -> tuple[State, State, Told]:
         async with telling(CASE, tmp_path) as story:
