@@ -1,4 +1,4 @@
-// What the daemon is asked. The token lives in this tab only, and goes nowhere but into the Authorization header.
+// Requests to the daemon. The token is stored in this tab only and sent only in the Authorization header.
 
 const KEY = "trimtab.token";
 const PATIENCE_MS = 15000;

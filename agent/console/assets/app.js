@@ -1,4 +1,4 @@
-// Who looks, at which page, and whether what they see is live.
+// Sign-in, navigation, and the state of the live connection.
 
 import { get, Problem, token } from "./api.js";
 import { auditPage } from "./audit.js";
@@ -16,11 +16,11 @@ const banner = document.getElementById("banner");
 const context = { me: null, connection: { state: "connecting", why: "", retry_at: 0 }, now: () => new Date(Date.now() + skew) };
 let skew = 0;  // ms that the daemon's clock is ahead of ours
 let page = null;
-let seen = null;  // when the page last heard from the daemon
+let seen = null;  // time of the last message from the daemon
 let timers = [];
 let waiting = null;
 
-const live = new Live(heard, connected);
+const live = new Live(receive, connected);
 
 function route() {
   const [path, query] = location.hash.slice(1).split("?");
@@ -52,7 +52,7 @@ async function start(tried = "") {
 
 function unreachable(error) {
   leave();
-  fill(main, el("h1", { tabindex: "-1" }, "The daemon cannot be asked"), el("p", error.message), el("p", { class: "muted" }, "Tried again by itself every few seconds."));
+  fill(main, el("h1", { tabindex: "-1" }, "The daemon does not answer"), el("p", error.message), el("p", { class: "muted" }, "The page retries every few seconds."));
   timers.push(setTimeout(() => start(), 3000));
 }
 
@@ -70,7 +70,7 @@ function signIn(why = "") {
     el("h1", { tabindex: "-1" }, "Sign in"),
     el("label", { for: "token" }, "Token"), field, problem,
     el("button", { type: "submit", class: "primary" }, "Sign in"),
-    el("p", { class: "muted" }, "An admin makes one: ", el("code", "trimtab token new --role operator --name you"), ". It is kept in this tab only, until the tab is closed."));
+    el("p", { class: "muted" }, "An admin creates one: ", el("code", "trimtab token new --role operator --name you"), ". It is kept in this tab only, until the tab is closed."));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     token.set(field.value.trim());
@@ -155,7 +155,7 @@ function failed(opened, error) {
   if (gone && !main.querySelector("h1")) main.firstElementChild.prepend(el("h1", { tabindex: "-1" }, "Not found"));
 }
 
-function heard(record) {
+function receive(record) {
   seen = new Date();
   const opened = page;
   if (!opened || waiting || opened.concerns?.(record) === false) return;
@@ -183,7 +183,7 @@ async function back() {
   say("The connection is back.");
   const opened = page;
   if (!opened) return;
-  context.me = await get("/v1/me").catch(() => context.me);  // the daemon may have been started anew
+  context.me = await get("/v1/me").catch(() => context.me);  // the daemon may have restarted
   drawWho();
   await ask(opened);
   if (opened.slow) await ask(opened, "slow");

@@ -1,4 +1,4 @@
-// The audit: what happened, who did it and why; whole and unchanged, as far as this page can check.
+// The audit journal with its filters, and its verification as far as a browser can check it.
 
 import { get } from "./api.js";
 import { canCheck, canonical, fault, walk } from "./chain.js";
@@ -20,7 +20,7 @@ export function auditPage(context, root, _, query) {
     text: el("input", { type: "search", id: "f-text", value: query.get("text") ?? "", oninput: sift }),
     target: el("select", { id: "f-target", onchange: sift }, el("option", { value: "" }, "all")),
     action: el("select", { id: "f-action", onchange: sift }, el("option", { value: "" }, "all")),
-    actor: el("select", { id: "f-actor", onchange: sift }, el("option", { value: "" }, "everybody"), ["person", "policy", "auto", "daemon"].map((kind) => el("option", { value: kind }, kind))),
+    actor: el("select", { id: "f-actor", onchange: sift }, el("option", { value: "" }, "all actors"), ["person", "policy", "auto", "daemon"].map((kind) => el("option", { value: kind }, kind))),
   };
   const labelled = (name, text) => el("div", el("label", { for: `f-${name}` }, text), filters[name]);
   const slot = el("div");
@@ -114,7 +114,7 @@ export function auditPage(context, root, _, query) {
     tick(seq, wrong);
     const pairs = { who: `${record.actor.kind} ${record.actor.id}`, why: record.why, rollout: record.op_id, result: record.result, risk: record.risk, epoch: record.epoch, host: record.host };
     fill(body,
-      el("p", { class: wrong === null ? "muted" : wrong ? "bad" : "good" }, wrong === null ? "Cannot be checked over plain HTTP." : wrong ? `Not as it was written: ${wrong}.` : "Verified: its hash is that of what it says, and it follows the entry before."),
+      el("p", { class: wrong === null ? "muted" : wrong ? "bad" : "good" }, wrong === null ? "Cannot be checked over plain HTTP." : wrong ? `Verification failed: ${wrong}.` : "Verified: its hash matches its content, and it follows the previous entry."),
       el("dl", { class: "pairs" }, Object.entries(pairs).filter(([, value]) => value !== "" && value !== null).map(([name, value]) => el("div", el("dt", name), el("dd", name === "rollout" ? el("a", { href: `#/rollouts/${encodeURIComponent(value)}` }, value) : value)))),
       record.error && el("pre", { class: "log", tabindex: "0", "aria-label": "Error" }, record.error),
       record.evidence.length ? table("Evidence", ["Metric", "Value", "Unit"], record.evidence.map((one) => [words(one.metric), number(one.value), one.unit])) : null,
@@ -134,7 +134,7 @@ export function auditPage(context, root, _, query) {
     mark.textContent = wrong ? "✗" : "✓";
     mark.className = `mark ${wrong ? "bad" : "good"}`;
     mark.title = wrong || "verified";
-    fill(mark, el("span", { "aria-hidden": "true" }, wrong ? "✗" : "✓"), el("span", { class: "visually-hidden" }, wrong ? "not as it was written" : "verified"));
+    fill(mark, el("span", { "aria-hidden": "true" }, wrong ? "✗" : "✓"), el("span", { class: "visually-hidden" }, wrong ? "verification failed" : "verified"));
   }
 
   async function check() {
@@ -154,8 +154,8 @@ export function auditPage(context, root, _, query) {
     }, () => closed || bad);
     if (closed) return;
     sift();
-    if (bad) notice(slot, "bad", `Entry ${bad.seq} is not as it was written: ${bad.wrong}. Run \`trimtab audit verify\` on the daemon's host.`);
-    else notice(slot, "good", `Verified: entries ${number(first ?? 0, 9)} to ${number(before?.seq ?? 0, 9)} are whole and in one chain.`, before && el("p", { class: "digest" }, "head ", el("code", before.hash)));
+    if (bad) notice(slot, "bad", `Entry ${bad.seq} failed verification: ${bad.wrong}. Run \`trimtab audit verify\` on the daemon's host.`);
+    else notice(slot, "good", `Verified: entries ${number(first ?? 0, 9)} to ${number(before?.seq ?? 0, 9)} are intact and form one chain.`, before && el("p", { class: "digest" }, "head ", el("code", before.hash)));
   }
 
   async function save(shown) {

@@ -23,10 +23,10 @@ export async function hashOf(record) {
 /** Where the page has no SHA-256 (a plain-HTTP name that is not loopback), nothing can be checked. */
 export const canCheck = () => Boolean(globalThis.crypto?.subtle);
 
-/** "" when the record is as it was written and follows `before`; else what is wrong. `before`: null when unknown. */
+/** "" when the record is intact and follows `before`; else what is wrong. `before`: null when unknown. */
 export async function fault(record, before) {
   if (!("hash" in record)) return "it is not shown to this token";
-  if ((await hashOf(record)) !== record.hash) return "its hash is not that of what it says";
+  if ((await hashOf(record)) !== record.hash) return "its hash does not match its content";
   if (before && record.seq !== before.seq + 1) return `entry ${before.seq + 1} is missing`;
   if (before && record.prev !== before.hash) return "it does not follow the entry before it";
   if (!before && record.seq === 1 && record.prev !== GENESIS) return "the first entry does not begin the chain";

@@ -1,4 +1,4 @@
-// Charts of a target's hours: uPlot, with a table of the same numbers for who does not see them.
+// Charts of a target's hours: uPlot, with a table of the same numbers for readers who cannot see them.
 
 import { el, fill } from "./dom.js";
 import { latency, moment, number, percent } from "./format.js";
@@ -11,7 +11,7 @@ const rate = (value) => (value === null || value === undefined ? "–" : `${numb
 
 /** What can be shown. `bound(slo)`: a line that is promised. */
 export const CHARTS = [
-  { id: "rate", title: "Requests", unit: rate, lines: [["requests_rps", "asked", GREY], ["goodput_rps", "within the SLO", "--accent"]] },
+  { id: "rate", title: "Requests", unit: rate, lines: [["requests_rps", "all", GREY], ["goodput_rps", "within the SLO", "--accent"]] },
   { id: "attainment", title: "SLO attainment", unit: (v) => percent(v, 2), range: share, lines: [["attainment", "within every objective", "--accent"]], bound: (slo) => strictest(slo) },
   { id: "ttft", title: "Time to first token, p95", unit: latency, lines: [["ttft_p95_s", "p95", "--accent"]], bound: (slo) => slo?.ttft?.under_s },
   { id: "itl", title: "Between tokens, p95", unit: latency, lines: [["itl_p95_s", "p95", "--accent"]], bound: (slo) => slo?.itl?.under_s },

@@ -1,15 +1,15 @@
 // The stream of audit records: server-sent events read with fetch, because EventSource cannot send a token.
-// A record only says that something has happened: after a loss the pages ask anew, nothing needs to be sent again.
+// A record only signals a change: after a lost connection the pages fetch their data again, so no record is resent.
 
 import { headers, Problem, problemOf } from "./api.js";
 
-const SILENCE_MS = 16000;  // the daemon says something every 5 s
+const SILENCE_MS = 16000;  // the daemon sends a heartbeat every 5 s
 const LONGEST_MS = 15000;
 
-/** `heard(record)` for each record; `changed({state, why, retry_at})` with state "live", "polling", "lost" or "out". */
+/** `receive(record)` for each record; `changed({state, why, retry_at})` with state "live", "polling", "lost" or "out". */
 export class Live {
-  constructor(heard, changed) {
-    this.heard = heard;
+  constructor(receive, changed) {
+    this.receive = receive;
     this.changed = changed;
     this.tries = 0;
     this.state = "";
@@ -88,12 +88,12 @@ export class Live {
   }
 
   take(block) {
-    if (block.startsWith("event: reset")) return this.asking.abort();  // too far behind: begin anew
+    if (block.startsWith("event: reset")) return this.asking.abort();  // too far behind: start again
     let data = "";
     for (const line of block.split("\n")) {
       if (line.startsWith("data: ")) data += line.slice(6);
     }
-    if (data) queueMicrotask(() => this.heard(JSON.parse(data)));
+    if (data) queueMicrotask(() => this.receive(JSON.parse(data)));
   }
 
   tell(state, why = "", retry_at = 0) {

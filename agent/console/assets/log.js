@@ -1,4 +1,4 @@
-// The end of a log that grows: what a rollout's new server writes while it starts and while it is tried.
+// The last log lines of a rollout's new server, updated while it starts and during the canary.
 
 import { at, get, Problem } from "./api.js";
 import { el, fill } from "./dom.js";

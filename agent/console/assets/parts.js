@@ -1,4 +1,4 @@
-// Pieces that several pages are made of.
+// Components that several pages share.
 
 import { get, newKey, Problem } from "./api.js";
 import { el, fill, say, svg } from "./dom.js";
@@ -62,7 +62,7 @@ export function sparkline(values, words_, { top = null, height = 24 } = {}) {
   return picture;
 }
 
-/** A button that says why it cannot be pressed; `reason` empty: it can. It stays in the tab order to be read. */
+/** A button that shows why it is disabled; `reason` empty: it can. It stays in the tab order to be read. */
 export function action(name, text, pressed, { reason = "", tone = "", by = "" } = {}) {
   const hint = by || `why-${name}`;  // `by`: another action says the same reason already
   return el("div", { class: "action", "data-key": name },
@@ -77,7 +77,7 @@ export function action(name, text, pressed, { reason = "", tone = "", by = "" } 
     reason && !by && el("p", { class: "reason", id: hint }, reason));
 }
 
-/** What keeps this person from deciding now; empty: nothing. */
+/** Why the user cannot decide now; empty if they can. */
 export function barred(context, role = "operator") {
   if (context.connection.state === "lost") return "The connection is lost: what you see may be old.";
   const ranks = ["viewer", "operator", "admin"];

@@ -1,4 +1,4 @@
-// Rollouts: green against blue, as the judge sees them, and the way back.
+// Rollouts: green compared with blue, the evidence, and abort.
 
 import { at, get, post, Problem } from "./api.js";
 import { Chart } from "./charts.js";
@@ -8,7 +8,7 @@ import { Tail } from "./log.js";
 import { action, barred, confirm, figure, list, notice, pill, refused, side, table, time } from "./parts.js";
 import { section } from "./target.js";
 
-const WORSE = 100;  // of the mean over the streams: green goes back
+const WORSE = 100;  // mean over the streams at which green is rolled back
 const NOT_WORSE = 20;  // of each stream: the step is passed
 
 export function rolloutsPage(context, root) {
@@ -56,7 +56,7 @@ export function rolloutPage(context, root, id) {
   const curve = new Chart({ title: "Evidence: green is not worse", unit: (value) => number(value, 2), log: true, height: 170, sync: id });
   const against = new Chart({ title: "Evidence: green is worse", unit: (value) => number(value, 2), log: true, height: 170, sync: id });
   const evidence = el("section", { "aria-label": "Evidence over time", hidden: true }, el("h2", "Evidence over time"),
-    el("p", { class: "muted" }, `E-values on a logarithmic scale. A step is passed when every stream reaches ${NOT_WORSE} for “not worse”; green goes back when the mean of “worse” reaches ${WORSE}.`),
+    el("p", { class: "muted" }, `E-values on a logarithmic scale. A step is passed when every stream reaches ${NOT_WORSE} for “not worse”; green is rolled back when the mean of “worse” reaches ${WORSE}.`),
     el("div", { class: "charts wide" }, curve.node, against.node));
   const tail = new Tail(id);
   const rest = el("div");
@@ -87,7 +87,7 @@ export function rolloutPage(context, root, id) {
       rollout.why && el("p", { class: "note" }, rollout.why),
       running && target.note && target.note !== rollout.why ? el("p", { class: "note" }, target.note) : null,
       rollout.gain && el("p", { class: "note good" }, "Better at: ", rollout.gain),
-      rollout.parked && el("p", { class: "note warn" }, "Green waits without traffic: ", rollout.parked));
+      rollout.parked && el("p", { class: "note warn" }, "Green is suspended without traffic: ", rollout.parked));
     fill(actions, running ? action("abort", "Abort…", abort, { reason: barred(context), tone: "danger" }) : null);
     fill(now, progress(running));
     fill(compared, sides(), judged());
@@ -221,7 +221,7 @@ export function rolloutPage(context, root, id) {
     if (outcome === null) return;
     await refresh().catch(() => {});
     if (outcome instanceof Problem) notice(slot, "bad", refused(outcome));
-    else notice(slot, "good", "The rollout is taken back.");
+    else notice(slot, "good", "The rollout is rolled back.");
   }
 
   return {

@@ -1,4 +1,4 @@
-// Suggestions: what waits for a person, why, and the answer. What is approved is the digest that was shown.
+// Suggestions: list, show, approve and deny. An approval names the digest that was shown.
 
 import { at, get, post, Problem } from "./api.js";
 import { Chart, CHARTS, showColumn } from "./charts.js";
@@ -8,13 +8,13 @@ import { action, barred, confirm, figure, list, notice, pill, refused, table, ti
 import { section } from "./target.js";
 
 const STRATEGY = {
-  surge: "a new server comes up beside the others",
+  surge: "an additional server starts",
   replace: "one server after the other gives its place to a new one",
   swap: "the only server gives its place: a planned outage",
 };
 const CLASS = {
   auto: "reversible, and invisible to users",
-  gated: "changes what is accepted, quality or hardware: always a person's decision",
+  gated: "changes what is accepted, quality or hardware: always needs approval",
   note: "advice only",
 };
 /** What of the charts shows a metric; the first match counts. */
@@ -52,7 +52,7 @@ const left = (context, one) => (new Date(one.expires_at) - context.now()) / 1000
 const statusOf = (context, one) => (one.status === "open" && left(context, one) <= 0 ? "expired" : one.status);
 
 export function suggestionPage(context, root, id) {
-  let shown = null;  // what the person looks at, and so what an approval names
+  let shown = null;  // the version on screen, which an approval names
   let newer = null;  // what the daemon has now, when that is something else
   let target = null;
   let series = null;
@@ -128,7 +128,7 @@ export function suggestionPage(context, root, id) {
         pair("Class", [el("strong", shown.class), `: ${CLASS[shown.class] ?? ""}`, shown.mitigation ? " · answers a problem of now" : ""]),
         pair("Source", shown.source)),
       el("h2", "What was seen"),
-      seen.length ? el("dl", { class: "figures" }, seen) : el("p", { class: "empty" }, "A person asked for it; no measurement stands behind it."),
+      seen.length ? el("dl", { class: "figures" }, seen) : el("p", { class: "empty" }, "Proposed by an operator, without measurements."),
     ];
   }
 
@@ -161,7 +161,7 @@ export function suggestionPage(context, root, id) {
         prospect?.start_s ? pair("Start", `about ${duration(prospect.start_s)}`) : null,
         forecast && pair("How long", `usually ${duration(forecast.usual_s + forecast.hold_s)}, nine of ten within ${duration(forecast.likely_s + forecast.hold_s)}, at ${number(forecast.rate_rps)} requests a second`),
         forecast?.too_long.length ? pair("Too little traffic", `the step${forecast.too_long.length > 1 ? "s" : ""} at ${forecast.too_long.map((one) => `${one} %`).join(", ")} will probably end undecided`) : null,
-        plan && pair("Margin", `green must not be worse by ${percent(plan.margin)} of its requests; ${plan.gain_needed ? "without a measurable gain it is taken back" : "it need not be better"}`)),
+        plan && pair("Margin", `green must not be worse by ${percent(plan.margin)} of its requests; ${plan.gain_needed ? "without a measurable gain it is rolled back" : "it need not be better"}`)),
       steps.length ? table("Steps of the rollout", ["Green's traffic", "At least", "Takes"], steps) : null,
       [...shown.notes, ...(prospect?.notes ?? [])].length ? el("ul", { class: "notes" }, [...shown.notes, ...(prospect?.notes ?? [])].map((note) => el("li", note))) : null);
   }
@@ -186,7 +186,7 @@ export function suggestionPage(context, root, id) {
     if (shown.decided_by || !["open", "checking"].includes(status)) return [el("h2", "Decision"), el("p", over(status))];
     const seconds = left(context, shown);
     const common = newer ? "It has changed since you opened it." : sending ? "Being sent." : barred(context);
-    const approving = common || (status === "checking" ? "The engine is still asked what would come of it." : "")
+    const approving = common || (status === "checking" ? "The preflight check still runs." : "")
       || (shown.class === "note" ? "This is advice only." : "")
       || (target.mode === "advise" ? "The mode is advise: nothing is changed. Set [agent] mode = \"approve\" and restart." : "")
       || (target.paused ? "The target is paused; resume it first." : "");
@@ -203,7 +203,7 @@ export function suggestionPage(context, root, id) {
   function over(status) {
     if (status === "expired") return `It expired at ${moment(shown.expires_at)}. What is still worth doing is suggested again with fresh numbers.`;
     if (status === "superseded") return "Another suggestion has taken its place.";
-    if (status === "refused") return "The engine's answer refuses it; the last note says why.";
+    if (status === "refused") return "The preflight check refused it; the last note has the reason.";
     return [`It was ${status}`, shown.decided_by && ` by ${shown.decided_by}`, ".", status === "approved" && target.rollout ? [" ", el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "To its rollout")] : ""];
   }
 
@@ -221,7 +221,7 @@ export function suggestionPage(context, root, id) {
       tone: "primary",
       send: (comment, key) => send("approve", { digest: offered.digest, comment }, key),
     });
-    await told(outcome, "Approved. The rollout starts.");
+    await report(outcome, "Approved. The rollout starts.");
   }
 
   async function deny() {
@@ -233,12 +233,12 @@ export function suggestionPage(context, root, id) {
       button: "Deny",
       send: (reason, key) => send("deny", { reason }, key),
     });
-    await told(outcome, "Denied.");
+    await report(outcome, "Denied.");
   }
 
   const send = (what, body_, key) => post(`${path}/${what}`, body_, key);
 
-  async function told(outcome, good) {
+  async function report(outcome, good) {
     if (outcome === null) return;
     const failed = outcome instanceof Problem;
     if (!failed) shown = outcome;

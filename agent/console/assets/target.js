@@ -1,4 +1,4 @@
-// One target: how it is, its last hours, its servers, and what was tried.
+// One target: status, charts, servers and earlier changes.
 
 import { at, get, post, newKey, Problem } from "./api.js";
 import { Chart, CHARTS, drawn, showColumn, strictest } from "./charts.js";
@@ -68,7 +68,7 @@ export function targetPage(context, root, name) {
       el("h1", { tabindex: "-1" }, name, " ", pill(target.phase), target.paused ? pill("paused", "paused") : null, el("span", { class: "muted mode" }, `mode ${target.mode}`)),
       target.note && el("p", { class: "note" }, target.note),
       el("p", { class: "links" },
-        target.suggestion && el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(target.suggestion)}` }, "A suggestion waits for an answer"),
+        target.suggestion && el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(target.suggestion)}` }, "A suggestion needs approval"),
         target.rollout && el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "Latest rollout"),
         el("a", { href: `#/audit?target=${encodeURIComponent(name)}` }, "Audit of this target")));
     const bar = barred(context);
@@ -115,7 +115,7 @@ export function targetPage(context, root, name) {
       [side(server.color), " ", server.name],
       server.weight === null ? "–" : `${server.weight} %`,
       server.address || "not up yet",
-      server.ours ? "trimtab" : "somebody else",
+      server.ours ? "trimtab" : "external",
       el("details", { "data-key": `flags-${server.name}` }, el("summary", `${Object.keys(server.setting).length} flags`),
         el("pre", { tabindex: "0", "aria-label": `Flags of ${server.name}` }, Object.entries(server.setting).map(([knob, value]) => flag(knob, value)).filter(Boolean).join("\n") || "none")),
     ]);

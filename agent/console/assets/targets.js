@@ -1,4 +1,4 @@
-// All targets at a glance, and what waits for a person.
+// All targets, and the suggestions that need approval.
 
 import { at, get } from "./api.js";
 import { strictest } from "./charts.js";
@@ -46,12 +46,12 @@ export function targetsPage(context, root) {
       ...halted.map((target) => el("li", { class: "bad" }, link(target.name), " is halted: ", target.note)),
       ...open.map((one) => el("li", { class: "ask" },
         el("a", { href: `#/suggestions/${encodeURIComponent(one.id)}` }, change(one.from, one.to)), " on ", one.target,
-        el("span", { class: "muted" }, ` · waits for an answer, expires in ${duration((new Date(one.expires_at) - context.now()) / 1000)}`))),
+        el("span", { class: "muted" }, ` · needs approval, expires in ${duration((new Date(one.expires_at) - context.now()) / 1000)}`))),
       ...busy.map((target) => el("li", { class: "busy" },
         el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, `${words(target.phase)} on ${target.name}`),
         el("span", { class: "muted" }, target.note && ` · ${target.note}`))),
     ];
-    if (!items.length) return el("p", { class: "muted" }, "Nothing waits for you.");
+    if (!items.length) return el("p", { class: "muted" }, "Nothing needs approval.");
     return [el("h2", { id: "urgent" }, "Needs you, or is under way"), el("ul", items)];
   }
 

@@ -91,7 +91,7 @@ def test_a_rollout_is_taken_back_with_a_reason(opened: Opened, scene: Scene) -> 
 
     decide(page, "Abort…", "customers complain", "Abort the rollout")
 
-    expect(page.get_by_text("The rollout is taken back.")).to_be_visible()
+    expect(page.get_by_text("The rollout is rolled back.")).to_be_visible()
     assert scene.states()["code"].phase is Phase.ROLLING_BACK
     assert scene.states()["code"].note == "customers complain"
 
@@ -141,7 +141,7 @@ def test_what_changes_while_the_question_is_asked_is_not_approved(
     place.change(lambda: change(scene))
     page.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
 
-    expect(page.get_by_role("alert").filter(has_text="it has changed since it was shown")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="has changed since it was shown")).to_be_visible()
     assert suggestion(scene).status == "open"
 
 

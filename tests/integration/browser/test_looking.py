@@ -213,7 +213,7 @@ def test_the_whole_chain_is_verified_in_the_browser(opened: Opened, scene: Scene
     page = opened("/audit")
     page.get_by_role("button", name="Verify the chain").click()
 
-    expect(page.get_by_text(f"Verified: entries 1 to {len(scene._records)} are whole")).to_be_visible()
+    expect(page.get_by_text(f"Verified: entries 1 to {len(scene._records)} are intact")).to_be_visible()
     expect(page.locator(".digest code").first).to_have_text(str(scene._records[-1]["hash"]))
 
 
@@ -222,7 +222,7 @@ def test_a_forged_entry_is_named(opened: Opened, scene: Scene) -> None:
     page = opened("/audit")
     page.get_by_role("button", name="Verify the chain").click()
 
-    expect(page.get_by_role("alert")).to_contain_text("Entry 40 is not as it was written")
+    expect(page.get_by_role("alert")).to_contain_text("Entry 40 failed verification")
 
 
 def test_what_is_exported_is_the_journal(opened: Opened, scene: Scene, tmp_path: Path) -> None:

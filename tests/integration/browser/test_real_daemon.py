@@ -103,7 +103,7 @@ def test_a_suggestion_is_approved_watched_and_taken_back(
     expect(page.locator(".figure", has_text="Exposed requests")).to_contain_text(re.compile(r"[1-9]"))
 
     decide(page, "Abort…", "customers complain", "Abort the rollout")
-    expect(page.get_by_text("The rollout is taken back.")).to_be_visible()
+    expect(page.get_by_text("The rollout is rolled back.")).to_be_visible()
     expect(page.get_by_role("heading", level=1)).to_contain_text("rolled back")
     expect(log).to_have_count(0)
 
@@ -111,7 +111,7 @@ def test_a_suggestion_is_approved_watched_and_taken_back(
     entry = page.locator(".timeline li", has_text="customers complain").last
     expect(entry).to_contain_text("alice")
     entry.locator("summary").click()
-    expect(entry).to_contain_text("Verified: its hash is that of what it says")
+    expect(entry).to_contain_text("Verified: its hash matches its content")
 
     kept = aside.run(rig.is_whole())
     aside.run(traffic.stop())

@@ -126,7 +126,7 @@ def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, daemon: 
     status, out, err = run("approve", "chat-s1", "--digest", ZEROS)
 
     assert (status, out) == (1, "")
-    assert "it has changed since it was shown" in err
+    assert "has changed since it was shown" in err
 
 
 def test_an_expired_suggestion_is_refused(run: Run, daemon: FakeDaemonView) -> None:
