@@ -39,7 +39,7 @@ async def test_a_server_is_launched_warmed_up_examined_and_retired(
     assert list(await engine.problems()) == []
     setting = {**parse_setting(engine._options.command), "max_num_seqs": 2}
 
-    server = await engine.launch(Server(name="chat-r1", setting=setting), 600)
+    server = await engine.launch(Server(name="chat-r1", setting=setting), 900)
     await engine.warm_up(server, 6, 300)
     first, second = [await engine.answers(server, PROMPTS, 300) for _ in range(2)]
 
@@ -69,4 +69,4 @@ async def test_a_launch_that_vllm_refuses_names_the_flag(
     setting = {**parse_setting(engine._options.command), **flags}
 
     with pytest.raises(ActError, match=why):
-        await engine.launch(Server(name="chat-r1", setting=setting), 600)
+        await engine.launch(Server(name="chat-r1", setting=setting), 900)
