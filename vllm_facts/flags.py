@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 
 from vllm_facts.errors import FlagError
@@ -27,6 +28,8 @@ WRAPPERS = frozenset(
 """Programs that start the program behind them and pass its words on unchanged."""
 
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SERVER_MODULE = re.compile(r"vllm\.entrypoints\.(openai|cli)\.\w+")
+_PROGRAM_WORDS = 8  # of a command line: a wrapper, options of Python, then the program
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _KNOB = re.compile(r"[a-z][a-z0-9_]*(\.[\w.-]+)?")
 _NAMED = re.compile(r"--?[A-Za-z]")
@@ -123,6 +126,12 @@ def _parent_spelling(knob: str, flags: Sequence[_Flag]) -> str:
 def find_api_key(argv: Sequence[str]) -> str:
     """The API key that the server requires of its clients; "" without one. Raises FlagError."""
     return next((str(flag.value) for flag in reversed(_flags(argv)) if flag.knob == "api_key"), "")
+
+
+def is_vllm_server(argv: Sequence[str]) -> bool:
+    """Whether a command line starts vLLM's HTTP server, directly or through a wrapper."""
+    words = [word.rpartition("/")[2] for word in argv[:_PROGRAM_WORDS]]
+    return ("vllm", "serve") in pairwise(words) or any(map(_SERVER_MODULE.fullmatch, words))
 
 
 def find_secrets(argv: Sequence[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Find the containers of one target: those that the config names, even if renamed, and our own."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actuators.docker import snapshots
@@ -12,6 +12,7 @@ from actuators.host.ownership_env import epoch_in
 from agent.domain.errors import FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site
+from vllm_facts.flags import is_vllm_server
 
 COMPOSE = "com.docker.compose.project"
 
@@ -90,3 +91,21 @@ async def _adopted(client: DockerClient, site: Site, name: str) -> FoundContaine
     if spec is None or site_labels(site).items() <= spec.labels.items():
         return None
     return FoundContainer(server=name, ours=False, spec=spec)
+
+
+async def find_unmanaged_servers(host: str) -> Sequence[tuple[Server, Mapping[str, object]]]:
+    """Return the vLLM containers that trimtab did not start, each with its `[targets.engine]` options.
+
+    Raises ActError if the Docker Engine does not answer.
+    """
+    client = DockerClient(host=host)
+    summaries = [one for one in await client.list_containers({}) if SERVER not in (one.get("Labels") or {})]
+    specs = await asyncio.gather(*(client.inspect(str(one["Id"])) for one in summaries))
+    return [
+        (
+            Server(name=spec.name, setting=spec.serve.setting, address=spec.address, ours=False),
+            {"containers": [spec.name]},
+        )
+        for spec in specs
+        if spec and spec.state.running and is_vllm_server(spec.serve.argv)
+    ]

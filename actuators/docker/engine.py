@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-from actuators.docker import discovery, snapshots
+from actuators.docker import discovery, dry_run, snapshots
 from actuators.docker import stop as docker_end
 from actuators.docker.client import DockerClient
 from actuators.docker.discovery import FoundContainer
@@ -14,7 +14,6 @@ from actuators.docker.obstacles import obstacles
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.start import Starter
 from actuators.docker.watch import Watch
-from actuators.vllm import dry_run
 from actuators.vllm.engine import VllmEngine
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from actuators.docker import discovery
 from actuators.docker.engine import DockerEngine
-from actuators.host import discovery
 from actuators.vllm.engine import ServerOptions
+from agent.domain.model import Server
 from agent.domain.ports import Site
 
 
@@ -31,9 +32,9 @@ class DockerOptions(ServerOptions):
         return DockerEngine(self, site)
 
     @staticmethod
-    async def found_here() -> Sequence[discovery.DiscoveredServer]:
+    async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
         """Return the containers that serve on this host, for a first config. Raises ActError."""
-        return await discovery.containers(host="")
+        return await discovery.find_unmanaged_servers(host="")
 
 
 plugin = DockerOptions

@@ -14,10 +14,10 @@ import docker
 from actuators.docker import capacity
 from actuators.docker.client import DockerClient
 from actuators.docker.clone import CreateRequest, clone
+from actuators.docker.compile_cache import predict_cache_state
+from actuators.docker.dry_run import DryRunResult, dry_run
 from actuators.docker.obstacles import obstacles
 from actuators.docker.spec import ContainerSpec, Json
-from actuators.vllm.compile_cache import predict_cache_state
-from actuators.vllm.dry_run import DryRunResult, dry_run
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
 from agent.domain.model import PreflightResult, Server, Strategy

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from actuators.host import discovery
+from actuators.process import discovery
 from actuators.process.address import address_of
 from actuators.process.engine import ProcessEngine
 from actuators.vllm.engine import ServerOptions
+from agent.domain.model import Server
 from agent.domain.ports import Site
 
 _MAX_PORT = 65535
@@ -43,9 +44,9 @@ class ProcessOptions(ServerOptions):
         return ProcessEngine(self, site)
 
     @staticmethod
-    async def found_here() -> Sequence[discovery.DiscoveredServer]:
+    async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
         """Return the servers that are processes of this host, for a first config."""
-        return await asyncio.to_thread(discovery.processes)
+        return await asyncio.to_thread(discovery.find_unmanaged_servers)
 
 
 plugin = ProcessOptions

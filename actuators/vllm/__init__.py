@@ -1,1 +1,1 @@
-"""What an engine asks of a vLLM server itself: health, warm-up, answers, a dry run of its arguments."""
+"""What an engine asks of a vLLM server itself: health, warm-up, answers; and what the engines share."""

@@ -64,7 +64,7 @@ _FOOT = """
 class Finder(Protocol):
     """An engine that can list the servers on this host, each with the engine's options for it."""
 
-    def found_here(self) -> Awaitable[Sequence[tuple[Server, Mapping[str, object]]]]:
+    def find_unmanaged_servers(self) -> Awaitable[Sequence[tuple[Server, Mapping[str, object]]]]:
         """Raises ActError if the host cannot be inspected."""
         ...
 
@@ -119,10 +119,10 @@ async def find_servers() -> tuple[list[FoundEngines], list[str]]:
     failures: list[str] = []
     for kind in loader.names("actuators"):
         engine = loader.load("actuators", kind)
-        if not hasattr(engine, "found_here"):
+        if not hasattr(engine, "find_unmanaged_servers"):
             continue
         try:
-            here = await cast("Finder", engine).found_here()
+            here = await cast("Finder", engine).find_unmanaged_servers()
         except ActError as error:
             failures.append(f"{kind}: {error.why}")
             continue

@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 
-from actuators.docker.labels import container_name
-from actuators.docker.spec import ContainerSpec
-from actuators.vllm.arg_check import MARK
-from actuators.vllm.compile_cache import predict_cache_state
-from actuators.vllm.dry_run import (
+from actuators.docker.arg_check import MARK
+from actuators.docker.compile_cache import predict_cache_state
+from actuators.docker.dry_run import (
     DryRunOutput,
     DryRunResult,
     create_body,
@@ -19,6 +17,8 @@ from actuators.vllm.dry_run import (
     read,
     remove_leftovers,
 )
+from actuators.docker.labels import container_name
+from actuators.docker.spec import ContainerSpec
 from agent.domain.ports import Site
 from tests.support.docker_documents import container
 from tests.support.docker_site import Bench

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from actuators.host.discovery import serves
 from agent.cli.dispatch import main
 from agent.cli.init import config_text, find_servers, write_config
 from agent.config.loader import load
@@ -19,6 +18,7 @@ from tests.e2e.rig import until
 from tests.e2e.test_adopting import _answers
 from tests.support.docker_site import Bench
 from tests.support.sse_backend import free_port
+from vllm_facts.flags import is_vllm_server
 
 VLLM = f"""#!{sys.executable}
 import runpy, sys
@@ -125,4 +125,4 @@ def test_the_services_config_leaves_its_places_to_the_unit() -> None:
     ],
 )
 def test_a_server_is_told_by_its_words(words: list[str], found: bool) -> None:
-    assert serves(words) is found
+    assert is_vllm_server(words) is found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from actuators.vllm.dry_run import DryRunResult, read, script
+from actuators.docker.dry_run import DryRunResult, read, script
 from tests.support.real_vllm import ENVIRONMENT, RealVllm, real_vllm
 
 pytestmark = pytest.mark.smoke

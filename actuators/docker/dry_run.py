@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from actuators.docker import arg_check
 from actuators.docker.client import DockerClient
 from actuators.docker.labels import TARGET, container_name, site_digest
 from actuators.docker.spec import ContainerSpec
-from actuators.vllm import arg_check
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
 from vllm_facts.masking import mask

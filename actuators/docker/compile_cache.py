@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from actuators.docker.dry_run import DryRunOutput, DryRunResult
 from actuators.docker.spec import ContainerSpec
-from actuators.vllm.dry_run import DryRunOutput, DryRunResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
