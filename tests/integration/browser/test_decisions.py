@@ -50,7 +50,7 @@ def test_an_approval_names_the_digest_that_was_shown(opened: Opened, scene: Scen
     expect(page.get_by_role("heading", level=1)).to_contain_text("max_num_seqs 64 → 128")
 
 
-def test_a_denial_needs_a_reason(opened: Opened, scene: Scene) -> None:
+def test_denial_requires_a_reason(opened: Opened, scene: Scene) -> None:
     page = opened(SUGGESTION)
 
     decide(page, "Deny…", "  ", "Deny")

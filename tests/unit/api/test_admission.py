@@ -43,7 +43,7 @@ def daemon() -> GuardedDesk:
         ({"max_num_seqs": -5}, "max_num_seqs=-5 was requested: max_num_seqs is at least 1"),
     ],
 )
-async def test_what_is_not_admissible_is_a_conflict_that_changes_nothing(
+async def test_answers_409_to_an_inadmissible_change(
     client: Client, daemon: GuardedDesk, to: dict[str, Value], said: str
 ) -> None:
     before = daemon.states()["chat"]
@@ -59,7 +59,7 @@ async def test_what_is_not_admissible_is_a_conflict_that_changes_nothing(
     assert daemon.suggestions() == []
 
 
-async def test_a_tunable_knob_is_checked(client: Client, daemon: GuardedDesk) -> None:
+async def test_checks_a_change_of_a_tunable_knob(client: Client, daemon: GuardedDesk) -> None:
     async with client.post(PATH, json={"to": {"max_num_seqs": 32}, "reason": "less"}) as response:
         answer = await response.json()
 

@@ -48,14 +48,14 @@ async def approve(client: Client, daemon: FakeDaemonView) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_what_was_shown_is_started_while_the_setting_is_the_same(
+async def test_starts_the_preflighted_change_if_the_setting_is_unchanged(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     assert (await approve(client, daemon))[0] == 200
     assert daemon.states()["chat"].phase is Phase.LAUNCHING
 
 
-async def test_what_was_shown_is_refused_when_the_setting_has_changed_since(
+async def test_refuses_the_preflighted_change_if_the_setting_changed(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     state = daemon.states()["chat"]

@@ -86,7 +86,7 @@ def cases(draw: st.DrawFn, name: str, mode: GenerationMode) -> Case[Any]:
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", BOUNDED)
-def test_every_answer_to_a_good_request_is_described_and_tells_no_secret(
+def test_responses_to_valid_requests_match_openapi_and_contain_no_secret(
     site: Site, name: str, role: Role | None
 ) -> None:
     ask(site, name, role, GenerationMode.POSITIVE)
@@ -94,7 +94,7 @@ def test_every_answer_to_a_good_request_is_described_and_tells_no_secret(
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", [name for name in BOUNDED if name != "health"])  # which takes nothing
-def test_every_answer_to_a_bad_request_is_described_and_tells_no_secret(
+def test_responses_to_invalid_requests_match_openapi_and_contain_no_secret(
     site: Site, name: str, role: Role | None
 ) -> None:
     ask(site, name, role, GenerationMode.NEGATIVE)
@@ -122,7 +122,7 @@ def ask(site: Site, name: str, role: Role | None, mode: GenerationMode) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_answer_in_a_row_of_requests_is_described_and_tells_no_secret(
+def test_responses_to_request_sequences_match_openapi_and_contain_no_secret(
     site: Site, role: Role | None
 ) -> None:
     """Each request takes what it is about from the answers before it."""

@@ -92,7 +92,7 @@ async def status_of(url: str, context: ssl.SSLContext) -> int:
         return response.status
 
 
-async def test_it_speaks_tls_and_no_plain_http(tmp_path: Path) -> None:
+async def test_serves_tls_and_refuses_plain_http(tmp_path: Path) -> None:
     server = certify(tmp_path, "server")
     async with listening(ApiCredentials.of(door(server), FakeDaemonView().now)) as url:
         assert await status_of(url, trusting(server)) == 200
@@ -101,7 +101,7 @@ async def test_it_speaks_tls_and_no_plain_http(tmp_path: Path) -> None:
                 await session.get(url.replace("https", "http"))
 
 
-async def test_with_a_client_ca_nobody_comes_in_without_its_certificate(tmp_path: Path) -> None:
+async def test_client_ca_requires_a_client_certificate(tmp_path: Path) -> None:
     server, friend, stranger = (certify(tmp_path, name) for name in ("server", "friend", "stranger"))
     mutual = replace(server, client_ca=friend.chain)
     async with listening(ApiCredentials.of(door(mutual), FakeDaemonView().now)) as url:
@@ -121,7 +121,7 @@ async def test_with_a_client_ca_nobody_comes_in_without_its_certificate(tmp_path
     ],
     ids=["mail", "uri", "unknown", "common name"],
 )
-async def test_a_certificate_says_who_somebody_is_when_its_name_has_a_role(
+async def test_client_certificate_authenticates_if_its_name_has_a_role(
     tmp_path: Path, also: Sequence[x509.GeneralName], statuses: tuple[int, int]
 ) -> None:
     server, friend = certify(tmp_path, "server"), certify(tmp_path, "friend", also=also)
@@ -147,7 +147,7 @@ async def test_a_certificate_says_who_somebody_is_when_its_name_has_a_role(
     assert ("paused by certificate ann@example.org" in told) == (statuses == (200, 200))
 
 
-async def test_a_renewed_certificate_is_used_after_the_reload(tmp_path: Path) -> None:
+async def test_reload_applies_a_renewed_certificate(tmp_path: Path) -> None:
     server = certify(tmp_path, "server")
     old = trusting(server)
     entry = ApiCredentials.of(door(server), FakeDaemonView().now)
@@ -160,7 +160,7 @@ async def test_a_renewed_certificate_is_used_after_the_reload(tmp_path: Path) ->
             await status_of(url, old)
 
 
-def test_what_cannot_be_read_again_is_logged_and_what_was_in_force_stays(tmp_path: Path) -> None:
+def test_failed_reload_is_logged_and_keeps_the_previous_credentials(tmp_path: Path) -> None:
     server = certify(tmp_path, "server")
     tokens = tmp_path / "tokens"
     tokens.write_text("")
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_again_is_logged_and_what_was_in_force_stays(tmp_pat
 
 
 @pytest.mark.parametrize("broken", ["chain", "key", "client_ca"])
-def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, broken: str) -> None:
+def test_names_an_unusable_certificate(tmp_path: Path, broken: str) -> None:
     server = replace(certify(tmp_path, "server"), client_ca=certify(tmp_path, "ca").chain)
     path: Path = getattr(server, broken)
     path.write_text("nothing of that kind")
@@ -190,7 +190,7 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, broken: str)
     assert str(path) in str(caught.value)
 
 
-def test_it_answers_to_its_configured_names_and_to_the_addresses_it_listens_on() -> None:
+def test_accepts_configured_host_names_and_listen_addresses() -> None:
     assert ApiCredentials.of(door(None), FakeDaemonView().now).hosts == {
         "tuner.example",
         "127.0.0.1",
@@ -198,7 +198,7 @@ def test_it_answers_to_its_configured_names_and_to_the_addresses_it_listens_on()
     }
 
 
-def test_the_socket_is_for_the_daemons_group_until_accounts_have_roles() -> None:
+def test_socket_is_limited_to_the_daemons_group_until_accounts_have_roles() -> None:
     alone = ApiCredentials.of(door(None), FakeDaemonView().now)
     shared = ApiCredentials.of(replace(door(None), users={"0": "admin"}), FakeDaemonView().now)
 

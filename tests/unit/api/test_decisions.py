@@ -25,9 +25,7 @@ async def post(client: Client, path: str, body: object = None) -> tuple[int, dic
         return response.status, answer
 
 
-async def test_an_approval_names_the_digest_and_starts_the_rollout(
-    client: Client, daemon: FakeDaemonView
-) -> None:
+async def test_approval_with_the_digest_starts_the_rollout(client: Client, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
 
     async with client.get(f"/v1/suggestions/{made.id}") as response:
@@ -45,9 +43,7 @@ async def test_an_approval_names_the_digest_and_starts_the_rollout(
     assert daemon.states()["chat"].phase is Phase.LAUNCHING
 
 
-async def test_an_approval_may_be_repeated_but_is_submitted_once(
-    client: Client, daemon: FakeDaemonView
-) -> None:
+async def test_repeated_approval_is_submitted_once(client: Client, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     path, body = f"/v1/suggestions/{made.id}/approve", {"digest": made.digest}
 
@@ -58,7 +54,7 @@ async def test_an_approval_may_be_repeated_but_is_submitted_once(
     assert len(daemon.records(0, 10)) == 1
 
 
-async def test_another_digest_is_refused_without_naming_the_right_one(
+async def test_refuses_a_wrong_digest_without_revealing_the_right_one(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
@@ -73,7 +69,7 @@ async def test_another_digest_is_refused_without_naming_the_right_one(
     assert daemon.states()["chat"].phase is Phase.PROPOSED
 
 
-async def test_an_expired_suggestion_is_gone(client: Client, daemon: FakeDaemonView) -> None:
+async def test_answers_410_for_an_expired_suggestion(client: Client, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     daemon.at += timedelta(hours=1)
 
@@ -81,7 +77,9 @@ async def test_an_expired_suggestion_is_gone(client: Client, daemon: FakeDaemonV
     assert (await post(client, f"/v1/suggestions/{made.id}/deny", {"reason": "late"}))[0] == 410
 
 
-async def test_nobody_approves_what_is_still_checked(client: Client, daemon: FakeDaemonView) -> None:
+async def test_refuses_approval_while_the_suggestion_is_being_checked(
+    client: Client, daemon: FakeDaemonView
+) -> None:
     daemon.checks = True
     made = daemon.suggest({"max_num_seqs": 128})
 
@@ -95,7 +93,9 @@ async def test_nobody_approves_what_is_still_checked(client: Client, daemon: Fak
     assert daemon.states()["chat"].phase is Phase.CHECKING
 
 
-async def test_what_is_still_checked_may_be_denied(client: Client, daemon: FakeDaemonView) -> None:
+async def test_accepts_denial_while_the_suggestion_is_being_checked(
+    client: Client, daemon: FakeDaemonView
+) -> None:
     daemon.checks = True
     made = daemon.suggest({"max_num_seqs": 128})
 
@@ -104,7 +104,7 @@ async def test_what_is_still_checked_may_be_denied(client: Client, daemon: FakeD
     assert (status, answer["status"]) == (200, "denied")
 
 
-async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, daemon: FakeDaemonView) -> None:
+async def test_checked_suggestion_shows_its_rollout_plan(client: Client, daemon: FakeDaemonView) -> None:
     daemon.checks = True
     made = daemon.suggest({"max_num_seqs": 128})
     no_room = "one GPU, and vllm holds it"
@@ -129,7 +129,7 @@ async def test_a_checked_suggestion_says_how_it_will_be_done(client: Client, dae
     assert (rollout["strategy"], rollout["outage_s"]) == ("swap", 52)
 
 
-async def test_a_refused_suggestion_says_why_and_cannot_be_approved(
+async def test_refused_suggestion_shows_the_reason_and_cannot_be_approved(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     daemon.checks = True
@@ -145,9 +145,7 @@ async def test_a_refused_suggestion_says_why_and_cannot_be_approved(
     assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-open")
 
 
-async def test_a_change_that_a_person_asks_for_is_checked_first(
-    client: Client, daemon: FakeDaemonView
-) -> None:
+async def test_checks_an_operators_change_first(client: Client, daemon: FakeDaemonView) -> None:
     daemon.checks = True
     body = {"to": {"max_num_seqs": 128}, "reason": "a test"}
 
@@ -159,7 +157,7 @@ async def test_a_change_that_a_person_asks_for_is_checked_first(
     assert "ETag" not in response.headers
 
 
-async def test_a_superseded_suggestion_is_not_open(client: Client, daemon: FakeDaemonView) -> None:
+async def test_superseded_suggestion_is_not_open(client: Client, daemon: FakeDaemonView) -> None:
     old = daemon.suggest({"max_num_seqs": 128})
     daemon.suggest({"max_num_seqs": 96})
 
@@ -168,7 +166,7 @@ async def test_a_superseded_suggestion_is_not_open(client: Client, daemon: FakeD
     assert (status, problem["detail"]) == (409, "The suggestion is not open: it is superseded.")
 
 
-async def test_nothing_is_approved_in_advise_mode(client: Client, daemon: FakeDaemonView) -> None:
+async def test_refuses_approval_in_advise_mode(client: Client, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     daemon.set(replace(daemon.states()["chat"], mode="advise"))
 
@@ -178,7 +176,7 @@ async def test_nothing_is_approved_in_advise_mode(client: Client, daemon: FakeDa
     assert "mode is advise" in problem["detail"]
 
 
-async def test_nothing_is_approved_while_paused(client: Client, daemon: FakeDaemonView) -> None:
+async def test_refuses_approval_while_paused(client: Client, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     await post(client, "/v1/targets/chat/pause")
 
@@ -188,7 +186,7 @@ async def test_nothing_is_approved_while_paused(client: Client, daemon: FakeDaem
     assert "trimtab resume chat" in problem["detail"]
 
 
-async def test_an_approval_that_the_machine_does_not_take_is_refused(
+async def test_refuses_approval_if_the_state_machine_rejects_it(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
@@ -200,9 +198,7 @@ async def test_an_approval_that_the_machine_does_not_take_is_refused(
     assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-taken")
 
 
-async def test_nothing_changes_when_the_audit_cannot_be_written(
-    client: Client, daemon: FakeDaemonView
-) -> None:
+async def test_changes_nothing_if_the_journal_is_not_writable(client: Client, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     daemon.next_error = JournalError("No space left on device")
 
@@ -215,7 +211,7 @@ async def test_nothing_changes_when_the_audit_cannot_be_written(
     assert daemon.suggestions()[0].status == "open"
 
 
-async def test_a_denial_is_final_and_may_be_repeated(client: Client, daemon: FakeDaemonView) -> None:
+async def test_denial_is_final_and_repeatable(client: Client, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     path = f"/v1/suggestions/{made.id}"
 
@@ -231,9 +227,7 @@ async def test_a_denial_is_final_and_may_be_repeated(client: Client, daemon: Fak
     )
 
 
-async def test_a_change_that_a_person_asks_for_becomes_a_suggestion(
-    client: Client, daemon: FakeDaemonView
-) -> None:
+async def test_operators_change_becomes_a_suggestion(client: Client, daemon: FakeDaemonView) -> None:
     body = {"to": {"max_num_seqs": 128}, "reason": "a test"}
 
     async with client.post("/v1/targets/chat/suggestions", json=body) as response:
@@ -246,7 +240,7 @@ async def test_a_change_that_a_person_asks_for_becomes_a_suggestion(
     assert daemon.suggestions()[0].id == answer["id"]
 
 
-async def test_the_guard_says_why_it_does_not_take_a_change(client: Client) -> None:
+async def test_guard_reports_why_it_refuses_a_change(client: Client) -> None:
     body = {"to": {"max_num_seqs": 4096}, "reason": "more"}
 
     status, problem = await post(client, "/v1/targets/chat/suggestions", body)
@@ -255,7 +249,7 @@ async def test_the_guard_says_why_it_does_not_take_a_change(client: Client) -> N
     assert "max_num_seqs 4096 is above the bound 512" in problem["detail"]
 
 
-async def test_a_refused_change_is_not_mistaken_for_the_suggestion_that_waits(
+async def test_refused_change_is_not_confused_with_the_open_suggestion(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     daemon.suggest({"max_num_seqs": 128})
@@ -267,9 +261,7 @@ async def test_a_refused_change_is_not_mistaken_for_the_suggestion_that_waits(
     assert status == 409
 
 
-async def test_an_abort_takes_the_rollout_back_and_may_be_repeated(
-    client: Client, daemon: FakeDaemonView
-) -> None:
+async def test_abort_rolls_back_and_is_repeatable(client: Client, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
     path = f"/v1/rollouts/{daemon.rollouts()[0][1].id}/abort"
@@ -286,7 +278,7 @@ async def test_an_abort_takes_the_rollout_back_and_may_be_repeated(
 
 
 @pytest.mark.parametrize("is_over", [True, False], ids=["promoted", "promoting"])
-async def test_what_is_past_the_point_of_no_return_is_not_aborted(
+async def test_refuses_abort_after_the_point_of_no_return(
     client: Client, daemon: FakeDaemonView, is_over: bool
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
@@ -300,7 +292,7 @@ async def test_what_is_past_the_point_of_no_return_is_not_aborted(
     assert status == 409
 
 
-async def test_a_pause_and_its_end_may_be_repeated(client: Client, daemon: FakeDaemonView) -> None:
+async def test_pause_and_resume_are_repeatable(client: Client, daemon: FakeDaemonView) -> None:
     answers = [
         await post(client, f"/v1/targets/chat/{verb}") for verb in ("pause", "pause", "resume", "resume")
     ]
@@ -311,7 +303,7 @@ async def test_a_pause_and_its_end_may_be_repeated(client: Client, daemon: FakeD
     assert [record["event"] for record in daemon.records(0, 10)] == ["Paused", "Resumed"]
 
 
-async def test_a_target_tells_what_runs_and_how_it_does(client: Client, daemon: FakeDaemonView) -> None:
+async def test_target_shows_its_setting_and_health(client: Client, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128})
     budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
     daemon.set(replace(daemon.states()["chat"], budget=budget))
@@ -329,7 +321,7 @@ async def test_a_target_tells_what_runs_and_how_it_does(client: Client, daemon: 
     assert target["reading"]["running"]["mean"] == 12
 
 
-async def test_lists_are_narrowed_by_their_query(client: Client, daemon: FakeDaemonView) -> None:
+async def test_query_parameters_filter_lists(client: Client, daemon: FakeDaemonView) -> None:
     for seqs in (96, 128):
         daemon.suggest({"max_num_seqs": seqs})
 

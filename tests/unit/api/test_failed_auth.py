@@ -83,7 +83,7 @@ async def test_an_unwritable_journal_grants_no_access(daemon: FakeDaemonView, to
     assert [entry["event"] for entry in logged] == ["auth.failed", "auth.failed_unrecorded"]
 
 
-def test_the_daemon_journals_the_attempts(tmp_path: Path) -> None:
+def test_daemon_journals_failed_authentication(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
     live = Daemon(loops={}, journal=journal, history=History())
 

@@ -36,7 +36,7 @@ async def post(
         return response.status, await response.json(content_type=None)
 
 
-async def test_a_repeat_gets_the_same_answer_and_asks_for_nothing(
+async def test_repeated_request_gets_the_same_response_without_a_second_action(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     first = await post(client, "a")
@@ -48,14 +48,14 @@ async def test_a_repeat_gets_the_same_answer_and_asks_for_nothing(
     assert len(daemon.suggestions()) == 2
 
 
-async def test_without_the_same_key_it_is_another_request(client: Client, daemon: FakeDaemonView) -> None:
+async def test_request_with_another_key_is_a_new_request(client: Client, daemon: FakeDaemonView) -> None:
     await post(client, "a")
     await post(client, "b")
 
     assert len(daemon.suggestions()) == 2
 
 
-async def test_a_key_belongs_to_one_request_of_one_caller(
+async def test_key_is_bound_to_one_request_of_one_caller(
     client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
     await post(client, "a")
@@ -69,7 +69,7 @@ async def test_a_key_belongs_to_one_request_of_one_caller(
     assert not daemon.states()["chat"].paused
 
 
-async def test_a_refusal_is_repeated_as_well(client: Client, daemon: FakeDaemonView) -> None:
+async def test_repeats_a_refusal(client: Client, daemon: FakeDaemonView) -> None:
     beyond = {"to": {"max_num_seqs": 4096}, "reason": "more"}
     first = await post(client, "a", beyond)
     daemon.bounds = {}
@@ -78,13 +78,13 @@ async def test_a_refusal_is_repeated_as_well(client: Client, daemon: FakeDaemonV
     assert await post(client, "a", beyond) == first
 
 
-async def test_what_failed_may_be_tried_again(client: Client, daemon: FakeDaemonView) -> None:
+async def test_failed_request_can_be_retried(client: Client, daemon: FakeDaemonView) -> None:
     daemon.next_error = JournalError("No space left on device")
 
     assert [(await post(client, "a"))[0], (await post(client, "a"))[0]] == [503, 201]
 
 
-async def test_a_repeat_while_the_first_is_worked_on_is_told_to_wait(
+async def test_repeat_of_a_request_in_progress_gets_retry_after(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     answers = await asyncio.gather(*(post(client, "a") for _ in range(8)))
@@ -93,7 +93,7 @@ async def test_a_repeat_while_the_first_is_worked_on_is_told_to_wait(
     assert len(daemon.suggestions()) == 1
 
 
-async def test_answers_are_not_kept_without_end(
+async def test_stored_responses_are_bounded(
     client: Client, daemon: FakeDaemonView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency, "KEPT", 2)
@@ -108,7 +108,7 @@ async def test_answers_are_not_kept_without_end(
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 129, "\u00e9"])
-async def test_a_strange_key_is_refused(client: Client, daemon: FakeDaemonView, key: str) -> None:
+async def test_refuses_an_invalid_key(client: Client, daemon: FakeDaemonView, key: str) -> None:
     assert (await post(client, key))[0] == 422
     assert daemon.suggestions() == []
 
@@ -116,7 +116,7 @@ async def test_a_strange_key_is_refused(client: Client, daemon: FakeDaemonView, 
 @pytest.mark.parametrize(
     ("operation", "expected"), [(one.name, one.needs_key) for one in OPERATIONS if one.method == "POST"]
 )
-async def test_a_decision_without_a_key_is_refused(
+async def test_refuses_a_decision_without_a_key(
     daemon: FakeDaemonView,
     tokens: Tokens,
     bearers: dict[Role, dict[str, str]],
@@ -147,7 +147,7 @@ STEPS = (
 )
 
 
-async def test_after_a_restart_a_repeat_is_known_by_its_entry_and_changes_nothing(
+async def test_repeat_after_a_restart_is_recognised_from_the_journal(
     daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     daemon.suggest({"max_num_seqs": 96})
@@ -174,7 +174,7 @@ async def test_after_a_restart_a_repeat_is_known_by_its_entry_and_changes_nothin
     assert not daemon.states()["chat"].paused
 
 
-async def test_after_a_restart_a_key_still_belongs_to_one_request(
+async def test_key_stays_bound_to_its_request_after_a_restart(
     daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     for _ in range(2):
@@ -187,7 +187,7 @@ async def test_after_a_restart_a_key_still_belongs_to_one_request(
     assert not daemon.states()["chat"].paused
 
 
-def test_the_journal_gives_back_what_was_accepted(tmp_path: Path) -> None:
+def test_restores_accepted_requests_from_the_journal(tmp_path: Path) -> None:
     state = State(target="chat")
     asked = State(target="chat", note="4096 is above the bound")
     event = ChangeAsked(at=NOON, actor="ann", to={"max_num_seqs": 4096}, reason="more", request="a1b2:c3d4")
@@ -205,7 +205,7 @@ def test_the_journal_gives_back_what_was_accepted(tmp_path: Path) -> None:
     again.close()
 
 
-def test_only_the_latest_requests_are_known_after_a_restart(
+def test_restores_only_the_latest_requests_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "REQUESTS", 2)

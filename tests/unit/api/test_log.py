@@ -37,7 +37,7 @@ def written(daemon: FakeDaemonView, *lines: str) -> None:
     daemon.logs["chat", "chat-r1"] = lines
 
 
-async def test_a_viewer_reads_what_green_wrote(
+async def test_viewer_reads_the_log_of_green(
     client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]], rollout: str
 ) -> None:
     written(daemon, "loading weights", "capturing graphs")
@@ -54,7 +54,7 @@ async def test_a_viewer_reads_what_green_wrote(
     }
 
 
-async def test_of_a_long_log_the_last_lines_are_told(
+async def test_returns_the_last_lines_of_a_long_log(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     written(daemon, *(f"line {number}" for number in range(1000)))
@@ -68,7 +68,7 @@ async def test_of_a_long_log_the_last_lines_are_told(
     assert sum(len(line.encode()) + 1 for line in by_size) <= BYTES
 
 
-async def test_secrets_are_masked(client: Client, daemon: FakeDaemonView, rollout: str) -> None:
+async def test_masks_secrets(client: Client, daemon: FakeDaemonView, rollout: str) -> None:
     written(
         daemon,
         "args: ['--api-key', 'PLANTED-1']",
@@ -82,7 +82,7 @@ async def test_secrets_are_masked(client: Client, daemon: FakeDaemonView, rollou
     assert "".join(lines).count("***") == 3
 
 
-async def test_a_log_that_cannot_be_read_is_an_answer_that_says_why(
+async def test_unreadable_log_is_reported_with_the_reason(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     daemon.unreadable = "docker: the log of 1f2e: no Engine at unix:///run/docker.sock"
@@ -93,7 +93,7 @@ async def test_a_log_that_cannot_be_read_is_an_answer_that_says_why(
     assert answer["why"] == f"It cannot be read: {daemon.unreadable}"
 
 
-async def test_a_server_that_is_silent_or_not_there_is_said_to_be(
+async def test_reports_an_empty_log_and_a_missing_server(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     silent = await told(client, rollout)
@@ -104,7 +104,7 @@ async def test_a_server_that_is_silent_or_not_there_is_said_to_be(
     assert (absent["server"], absent["why"]) == (None, "The new server does not run now.")
 
 
-async def test_of_several_new_servers_the_newest_is_read(
+async def test_reads_the_log_of_the_newest_server(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     second = replace(GREEN, name="chat-r2")
@@ -116,7 +116,7 @@ async def test_of_several_new_servers_the_newest_is_read(
     assert (answer["server"], answer["lines"]) == ("chat-r2", ["the second one loads"])
 
 
-async def test_a_promoted_server_is_read_until_the_rollout_is_over(
+async def test_reads_the_log_of_a_promoted_server_until_the_rollout_ends(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     daemon.set(replace(daemon.states()["chat"], phase=Phase.PROMOTING, blue=GREEN, green=None))
@@ -125,7 +125,7 @@ async def test_a_promoted_server_is_read_until_the_rollout_is_over(
     assert (await told(client, rollout))["lines"] == ["serving"]
 
 
-async def test_of_a_rollout_that_is_over_the_kept_lines_are_told(
+async def test_returns_the_stored_lines_of_an_ended_rollout(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     written(daemon, "somebody else's by now")
@@ -143,7 +143,7 @@ async def test_of_a_rollout_that_is_over_the_kept_lines_are_told(
     assert nothing["why"].startswith("The rollout has ended")
 
 
-async def test_a_rollout_that_never_was_has_no_log(client: Client) -> None:
+async def test_unknown_rollout_has_no_log(client: Client) -> None:
     async with client.get("/v1/rollouts/chat-o9/log") as response:
         assert response.status == 404
         assert (await response.json())["type"] == "urn:trimtab:problem:no-such-rollout"

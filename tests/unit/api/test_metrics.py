@@ -38,7 +38,7 @@ def samples(text: str) -> Mapping[str, float]:
     return found
 
 
-def test_the_target_is_told_in_base_units() -> None:
+def test_exports_target_metrics_in_base_units() -> None:
     daemon = FakeDaemonView()
     server = Server(name="chat-r0", setting={})
     route = Route(number=1, servers=(server,), weights={"chat-r0": 100}, fallback="chat-r0")
@@ -63,7 +63,7 @@ def test_the_target_is_told_in_base_units() -> None:
     assert found["trimtab_ready"] == 1
 
 
-async def test_ended_rollouts_are_counted_by_outcome(client: Client, daemon: FakeDaemonView) -> None:
+async def test_counts_ended_rollouts_by_outcome(client: Client, daemon: FakeDaemonView) -> None:
     for promoted in (True, False, False):
         made = daemon.suggest({"max_num_seqs": 128})
         async with client.post(
@@ -142,7 +142,7 @@ def busy() -> FakeDaemonView:
     return daemon
 
 
-def test_every_metric_that_is_documented_is_told() -> None:
+def test_exports_every_documented_metric() -> None:
     told = {
         re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(format_page(busy()))
     }
@@ -150,7 +150,7 @@ def test_every_metric_that_is_documented_is_told() -> None:
     assert told == {f"trimtab_{metric.name}" for metric in METRICS}
 
 
-def test_the_rollout_and_its_lease_are_told() -> None:
+def test_exports_the_rollout_and_its_lease() -> None:
     found = samples(format_page(busy()))
 
     assert found['trimtab_rollout_exposed_requests{target="chat"}'] == 40
@@ -164,11 +164,11 @@ def test_the_rollout_and_its_lease_are_told() -> None:
     assert found['trimtab_notifications_total{notifier="ops",outcome="sent"}'] == 3
 
 
-def test_the_documentation_of_the_metrics_is_that_which_the_code_makes() -> None:
+def test_metrics_documentation_matches_the_generated_text() -> None:
     assert DOCS.read_text() == document(), "python -m agent.api.metric_names > docs/metrics.md"
 
 
-def test_a_pin_of_the_audit_is_told_that_changes_once_in_a_hundred_entries() -> None:
+def test_exports_an_audit_pin_that_changes_every_hundred_entries() -> None:
     daemon = FakeDaemonView()
     for seq in range(1, 251):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
@@ -179,7 +179,7 @@ def test_a_pin_of_the_audit_is_told_that_changes_once_in_a_hundred_entries() -> 
     assert found[f'trimtab_audit_pin_info{{seq="200",hash="{200:064x}"}}'] == 1
 
 
-def test_the_other_numbers_are_told_though_the_audit_cannot_be_read() -> None:
+def test_exports_the_remaining_metrics_if_the_journal_is_unreadable() -> None:
     daemon = FakeDaemonView()
     for seq in range(1, 251):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})

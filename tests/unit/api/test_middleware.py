@@ -19,19 +19,19 @@ def joined(host: str, port: int | None) -> str:
 
 
 @given(HOSTS, PORTS)
-def test_the_host_is_read_without_its_port(host: str, port: int | None) -> None:
+def test_parses_the_host_without_its_port(host: str, port: int | None) -> None:
     assert host_of(joined(host, port)) == host.lower()
 
 
 @given(st.text(max_size=30) | st.text("[]:.@/\\ \t\r\n\x00a1", max_size=12))
-def test_no_text_is_read_as_a_host_that_it_does_not_hold(text: str) -> None:
+def test_parsed_host_is_always_part_of_the_header(text: str) -> None:
     host = host_of(text)
 
     assert host is None or (text.lower().startswith(host) and not set(host) & set("@/\\ \t\r\n\x00"))
 
 
 @given(HOSTS, HOSTS, PORTS, PORTS, st.sampled_from(["http", "https", "HTTP"]))
-def test_only_the_same_host_and_port_are_the_same_origin(
+def test_same_origin_requires_the_same_host_and_port(
     page: str, asked: str, page_port: int | None, asked_port: int | None, scheme: str
 ) -> None:
     same = joined(page, page_port).lower() == joined(asked, asked_port).lower()
@@ -40,7 +40,7 @@ def test_only_the_same_host_and_port_are_the_same_origin(
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_no_strange_origin_is_our_own(origin: str, host: str) -> None:
+def test_rejects_every_foreign_origin(origin: str, host: str) -> None:
     assert not is_own(origin, host) or origin.lower().endswith(f"://{host.lower()}")
 
 
@@ -52,10 +52,10 @@ def test_no_strange_origin_is_our_own(origin: str, host: str) -> None:
         "chrome-extension://localhost:8090", "http://localhost:8090 http://evil.example",
     ],
 )  # fmt: skip
-def test_what_only_looks_like_our_origin_is_foreign(origin: str) -> None:
+def test_rejects_an_origin_that_resembles_the_own_one(origin: str) -> None:
     assert not is_own(origin, "localhost:8090")
 
 
-def test_an_address_in_another_notation_is_another_host() -> None:
+def test_treats_another_address_notation_as_another_host() -> None:
     assert ipaddress.ip_address("127.0.0.1").is_loopback
     assert {host_of("2130706433"), host_of("0x7f.1"), host_of("127.1")}.isdisjoint({"127.0.0.1"})

@@ -30,11 +30,11 @@ def routed() -> set[tuple[str, str]]:
     }
 
 
-def test_every_route_is_described_and_every_description_routed() -> None:
+def test_routes_and_openapi_paths_match() -> None:
     assert routed() == described()
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_reference_resolves() -> None:
     text = json.dumps(DOCUMENT)
 
     references = set(re.findall(r'"#/components/schemas/(\w+)"', text))
@@ -58,7 +58,7 @@ def test_operation_ids_are_unique() -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-def test_every_operation_tells_its_refusals(operation: Operation) -> None:
+def test_every_operation_documents_its_error_responses(operation: Operation) -> None:
     responses = DOCUMENT["paths"][operation.path][operation.method.lower()]["responses"]
 
     assert {str(operation.status), "401", "403", "421", "422", "429", "500"} <= set(responses)
@@ -68,7 +68,7 @@ def test_every_operation_tells_its_refusals(operation: Operation) -> None:
         assert int(status) < 400 or "application/problem+json" in response["content"]
 
 
-async def test_it_is_served_as_it_is_made(client: Client) -> None:
+async def test_serves_the_generated_document(client: Client) -> None:
     async with client.get("/openapi.json") as response:
         served = await response.json()
 
@@ -76,7 +76,7 @@ async def test_it_is_served_as_it_is_made(client: Client) -> None:
     assert served["openapi"] == "3.1.0"
 
 
-async def test_the_answers_have_the_fields_that_are_described(client: Client, daemon: FakeDaemonView) -> None:
+async def test_responses_have_the_documented_fields(client: Client, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128})
     for path, schema in (
         ("/v1/targets/chat", "TargetDocument"),
@@ -88,7 +88,7 @@ async def test_the_answers_have_the_fields_that_are_described(client: Client, da
         assert set(answer) == set(DOCUMENT["components"]["schemas"][schema]["properties"])
 
 
-async def test_pages_of_the_console_need_no_token_and_are_no_part_of_it(
+async def test_console_pages_need_no_token_and_are_not_documented(
     daemon: FakeDaemonView, tokens: Tokens
 ) -> None:
     async def console(_: web.Request) -> web.Response:

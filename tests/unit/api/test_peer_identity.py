@@ -33,13 +33,13 @@ def role_of(peers: PeerIdentities, uid: int, gids: set[int]) -> Role | None:
     return holder.role if holder else None
 
 
-def test_root_and_the_daemons_own_user_are_admins_whatever_is_written() -> None:
+def test_root_and_the_daemons_user_are_always_admins() -> None:
     peers = PeerIdentities({"0": "viewer", str(os.geteuid()): "viewer"}, {})
 
     assert role_of(peers, 0, set()) == role_of(peers, os.geteuid(), set()) == "admin"
 
 
-def test_nobody_else_comes_in_by_themselves() -> None:
+def test_other_accounts_have_no_default_access() -> None:
     assert role_of(PeerIdentities({}, {}), 1_000_000, {0, 1_000_000}) is None
 
 
@@ -49,7 +49,7 @@ def test_nobody_else_comes_in_by_themselves() -> None:
     uid=IDS,
     gids=st.sets(IDS),
 )
-def test_the_highest_of_the_roles_counts_and_no_other(
+def test_highest_role_applies(
     users: dict[int, Role], groups: dict[int, Role], uid: int, gids: set[int]
 ) -> None:
     peers = PeerIdentities({str(k): v for k, v in users.items()}, {str(k): v for k, v in groups.items()})
@@ -66,9 +66,7 @@ def test_the_highest_of_the_roles_counts_and_no_other(
         ({"4294967295": "admin"}, {}, r"\[api\] users: 4294967295 is not a valid account number"),
     ],
 )
-def test_an_account_that_is_not_there_is_named(
-    users: dict[str, Role], groups: dict[str, Role], said: str
-) -> None:
+def test_names_an_unknown_account(users: dict[str, Role], groups: dict[str, Role], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         PeerIdentities(users, groups)
 
@@ -82,12 +80,12 @@ def test_an_account_that_is_not_there_is_named(
         pytest.param("0 1048576 1001\n", {0, 996}, id="one with few of them"),
     ],
 )
-def test_who_has_a_number_in_the_namespace_is_known(id_map: str, here: set[int]) -> None:
+def test_recognises_user_ids_mapped_into_the_namespace(id_map: str, here: set[int]) -> None:
     assert {number for number in (0, 996, 1001, NOBODY) if mapped(number, id_map)} == here
 
 
 @pytest.mark.parametrize("key", ["users", "groups"])
-def test_a_daemon_to_which_its_users_are_nobody_does_not_start(key: str, tmp_path: Path) -> None:
+def test_daemon_with_unmapped_users_does_not_start(key: str, tmp_path: Path) -> None:
     config = tmp_path / "trimtab.toml"
     config.write_text(f"""
         [agent]
@@ -114,7 +112,7 @@ def test_a_daemon_to_which_its_users_are_nobody_does_not_start(key: str, tmp_pat
     assert "PrivateUsers=no" in ran.stderr
 
 
-async def test_the_daemons_own_user_needs_no_token_and_is_named_in_the_audit(
+async def test_daemons_user_needs_no_token_and_is_named_in_the_journal(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
@@ -135,7 +133,7 @@ async def test_the_daemons_own_user_needs_no_token_and_is_named_in_the_audit(
     await runner.cleanup()
 
 
-async def test_over_tcp_nobody_is_known_by_their_account(daemon: FakeDaemonView, tokens: Tokens) -> None:
+async def test_tcp_clients_have_no_peer_identity(daemon: FakeDaemonView, tokens: Tokens) -> None:
     runner = await serve(build_app(daemon, tokens, peers=PeerIdentities({}, {})), "127.0.0.1:0")
     port = runner.addresses[0][1]
     async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/v1/targets") as response:
@@ -179,7 +177,7 @@ def as_nobody(groups: Sequence[int]) -> Iterator[None]:
         ({str(NOBODY): "operator"}, [], "200"),
     ],
 )
-def test_another_user_may_what_the_groups_say(
+def test_group_membership_grants_another_user_its_role(
     daemon: FakeDaemonView,
     tokens: Tokens,
     open_folder: Path,

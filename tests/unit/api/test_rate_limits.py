@@ -31,7 +31,7 @@ def passes(limits: RateLimits, caller: str = "ann") -> bool:
     return True
 
 
-def test_a_burst_passes_and_then_so_many_a_second() -> None:
+def test_allows_a_burst_and_then_the_rate() -> None:
     watch = Watch()
     limits = RateLimits(watch, per_s=2.0, burst=5.0)
 
@@ -43,7 +43,7 @@ def test_a_burst_passes_and_then_so_many_a_second() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 3) | st.just(0.0), max_size=60))
-def test_no_more_pass_than_the_burst_and_the_rate_allow(pauses: list[float]) -> None:
+def test_never_exceeds_burst_plus_rate(pauses: list[float]) -> None:
     watch = Watch()
     limits, passed = RateLimits(watch, per_s=2.0, burst=5.0), 0
     for pause in pauses:
@@ -53,7 +53,7 @@ def test_no_more_pass_than_the_burst_and_the_rate_allow(pauses: list[float]) -> 
     assert passed <= 5.0 + 2.0 * sum(pauses) + 1e-6
 
 
-def test_a_large_answer_counts_as_many_requests() -> None:
+def test_large_response_counts_as_several_requests() -> None:
     watch = Watch()
     limits = RateLimits(watch, per_s=2.0, burst=5.0)
     limits.spend("ann")
@@ -65,7 +65,7 @@ def test_a_large_answer_counts_as_many_requests() -> None:
     assert passes(limits, "bob")
 
 
-def test_callers_are_not_remembered_without_end() -> None:
+def test_tracked_callers_are_bounded() -> None:
     limits = RateLimits(Watch())
     for number in range(2 * CALLERS):
         limits.spend(f"from 10.0.{number // 256}.{number % 256}")
@@ -73,7 +73,7 @@ def test_callers_are_not_remembered_without_end() -> None:
     assert len(limits._left) == CALLERS
 
 
-def test_so_many_requests_are_open_at_once() -> None:
+def test_limits_concurrent_requests() -> None:
     limits = RateLimits(Watch(), at_once=1)
     with limits.turn("ann"):
         with limits.turn("bob"):
@@ -86,7 +86,7 @@ def test_so_many_requests_are_open_at_once() -> None:
     assert limits._open == {}
 
 
-async def test_who_asks_too_often_is_told_when_to_come_back(
+async def test_rate_limited_client_gets_retry_after(
     daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     app = build_app(daemon, tokens, limits=RateLimits(Watch(), per_s=0.1, burst=1.0, at_once=AT_ONCE))
@@ -99,7 +99,7 @@ async def test_who_asks_too_often_is_told_when_to_come_back(
         assert statuses == [(200, None), (429, "11"), (200, None)]
 
 
-async def test_who_reads_the_whole_audit_again_and_again_has_to_wait(
+async def test_rate_limits_repeated_reads_of_the_full_journal(
     daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     for _ in range(1000):
@@ -114,7 +114,7 @@ async def test_who_reads_the_whole_audit_again_and_again_has_to_wait(
     assert statuses == [200, 200, 429]
 
 
-async def test_guessing_tokens_is_slowed_and_locks_nobody_out(
+async def test_rate_limits_token_guessing_without_locking_out_valid_tokens(
     daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     app = build_app(daemon, tokens, limits=RateLimits(Watch(), per_s=0.1, burst=2.0))

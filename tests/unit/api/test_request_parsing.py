@@ -114,7 +114,7 @@ TYPES = st.sampled_from(
     media=TYPES,
     body=BODIES,
 )
-def test_nothing_that_is_sent_is_a_bug(
+def test_no_request_causes_an_internal_error(
     admin: tuple[int, str],
     method: str,
     path: str,
@@ -128,7 +128,7 @@ def test_nothing_that_is_sent_is_a_bug(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(body=BODIES, path=st.sampled_from([op.path for op in OPERATIONS if op.body]))
-def test_no_body_is_a_bug(admin: tuple[int, str], path: str, body: bytes | None) -> None:
+def test_no_body_causes_an_internal_error(admin: tuple[int, str], path: str, body: bytes | None) -> None:
     path = path.replace("{name}", "chat").replace("{id}", "chat-s1")
 
     check(*asked(admin, "POST", path, JSON, body))
@@ -164,14 +164,14 @@ def test_no_body_is_a_bug(admin: tuple[int, str], path: str, body: bytes | None)
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
 )
-def test_a_body_that_is_not_a_request_is_refused(admin: tuple[int, str], body: bytes, status: int) -> None:
+def test_refuses_an_invalid_body(admin: tuple[int, str], body: bytes, status: int) -> None:
     response, content = asked(admin, "POST", CHANGE, JSON, body)
 
     check(response, content)
     assert response.status == status
 
 
-def test_every_fault_is_named_and_nothing_that_was_sent_is_repeated(admin: tuple[int, str]) -> None:
+def test_names_every_fault_without_echoing_input(admin: tuple[int, str]) -> None:
     _, content = asked(admin, "POST", CHANGE, JSON, b'{"to": {"max_num_seqs": ["s3cret"]}, "reason": 7}')
 
     problem = Problem.model_validate_json(content)
@@ -189,7 +189,7 @@ def test_every_fault_is_named_and_nothing_that_was_sent_is_repeated(admin: tuple
     ],
     ids=str,
 )
-def test_only_plain_json_is_read(admin: tuple[int, str], headers: dict[str, str]) -> None:
+def test_accepts_only_plain_json(admin: tuple[int, str], headers: dict[str, str]) -> None:
     body = gzip.compress(b"{}") if "Content-Encoding" in headers else b"{}"
 
     response, content = asked(admin, "POST", CHANGE, headers, body)
@@ -198,7 +198,7 @@ def test_only_plain_json_is_read(admin: tuple[int, str], headers: dict[str, str]
     assert response.status == 415
 
 
-def test_the_methods_that_are_taken_are_named(admin: tuple[int, str]) -> None:
+def test_405_names_the_allowed_methods(admin: tuple[int, str]) -> None:
     response, content = asked(admin, "DELETE", "/v1/targets", {})
 
     check(response, content)
@@ -208,7 +208,7 @@ def test_the_methods_that_are_taken_are_named(admin: tuple[int, str]) -> None:
 @pytest.mark.parametrize(
     "query", ["limit=1&limit=1", "limit=0", "limit=x", "after=-1", "nothing=1", "after=" + "9" * 5000]
 )
-def test_a_strange_query_is_refused(admin: tuple[int, str], query: str) -> None:
+def test_refuses_an_invalid_query(admin: tuple[int, str], query: str) -> None:
     response, content = asked(admin, "GET", f"/v1/audit?{query}", {})
 
     check(response, content)
@@ -239,7 +239,7 @@ TYPED = HEAD + "Content-Type: application/json\r\n"
         "absolute target", "long header", "many headers", "tls",
     ],
 )  # fmt: skip
-def test_requests_that_no_client_library_sends(admin: tuple[int, str], text: str, status: int) -> None:
+def test_refuses_malformed_raw_requests(admin: tuple[int, str], text: str, status: int) -> None:
     port, bearer = admin
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(text.format(bearer=bearer).encode())
@@ -248,7 +248,7 @@ def test_requests_that_no_client_library_sends(admin: tuple[int, str], text: str
     assert int(answer.split()[1]) == status
 
 
-def test_a_body_that_never_arrives_is_not_waited_for(
+def test_times_out_on_a_body_that_never_arrives(
     admin: tuple[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_parsing, "BODY_TIMEOUT_S", 0.1)
@@ -262,7 +262,7 @@ def test_a_body_that_never_arrives_is_not_waited_for(
     assert answer.split()[1] == b"408"
 
 
-def test_a_client_that_hangs_up_is_not_a_bug(
+def test_client_disconnect_is_not_an_internal_error(
     admin: tuple[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     port, bearer = admin

@@ -64,7 +64,7 @@ async def status_of(client: Client, operation: Operation, headers: Mapping[str, 
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-async def test_each_role_gets_what_it_may(
+async def test_each_role_has_its_permissions(
     client: Client, bearers: dict[Role, dict[str, str]], operation: Operation, role: Role
 ) -> None:
     expected = 403 if role == "viewer" and operation.method == "POST" else LET_IN[operation.name]
@@ -73,13 +73,13 @@ async def test_each_role_gets_what_it_may(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-async def test_without_a_token_only_the_health_is_told(client: Client, operation: Operation) -> None:
+async def test_only_health_is_served_without_a_token(client: Client, operation: Operation) -> None:
     expected = 200 if operation.name == "health" else 401
 
     assert await status_of(client, operation, NONE) == expected
 
 
-async def test_an_unknown_address_is_not_told_apart_without_a_token(client: Client) -> None:
+async def test_unknown_path_answers_401_without_a_token(client: Client) -> None:
     async with client.get("/v1/nothing", headers=NONE) as response:
         assert response.status == 401
         assert response.headers["WWW-Authenticate"].startswith("Bearer")
@@ -89,13 +89,13 @@ async def test_an_unknown_address_is_not_told_apart_without_a_token(client: Clie
     "sent",
     ["Basic dXNlcjpwYXNz", "Bearer", "Bearer x", "Bearer tt_00000000_" + "A" * 43, "tt_00000000_" + "A" * 43],
 )
-async def test_a_strange_token_is_refused_and_never_repeated(client: Client, sent: str) -> None:
+async def test_refuses_an_unknown_token_without_echoing_it(client: Client, sent: str) -> None:
     async with client.get("/v1/targets", headers={"Authorization": sent}) as response:
         assert response.status == 401
         assert "AAAA" not in await response.text()
 
 
-async def test_a_revoked_token_is_refused_after_the_reload(
+async def test_reload_refuses_a_revoked_token(
     client: Client, tokens: Tokens, bearers: dict[Role, dict[str, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "tokens").write_text("")
@@ -105,7 +105,7 @@ async def test_a_revoked_token_is_refused_after_the_reload(
         assert response.status == 401
 
 
-async def test_the_detail_says_which_role_is_needed(
+async def test_403_names_the_required_role(
     client: Client, bearers: dict[Role, dict[str, str]], daemon: FakeDaemonView
 ) -> None:
     async with client.post("/v1/targets/chat/pause", headers=bearers["viewer"]) as response:
@@ -116,13 +116,13 @@ async def test_the_detail_says_which_role_is_needed(
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "[::1]:8090", "127.0.0.1"])
-async def test_the_names_of_loopback_are_answered(client: Client, host: str) -> None:
+async def test_accepts_loopback_host_names(client: Client, host: str) -> None:
     async with client.get("/healthz", headers={"Host": host}) as response:
         assert response.status == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "a@localhost", "localhost."])
-async def test_a_rebound_name_is_refused(client: Client, host: str) -> None:
+async def test_refuses_a_rebound_host_name(client: Client, host: str) -> None:
     async with client.get("/v1/targets", headers={"Host": host}) as response:
         assert response.status == 421
 
@@ -138,7 +138,7 @@ async def test_a_rebound_name_is_refused(client: Client, host: str) -> None:
     ],
     ids=str,
 )
-async def test_a_page_of_another_site_is_refused(
+async def test_refuses_a_cross_site_request(
     client: Client, daemon: FakeDaemonView, headers: dict[str, str]
 ) -> None:
     async with client.post("/v1/targets/chat/pause", headers=headers) as response:
@@ -146,7 +146,7 @@ async def test_a_page_of_another_site_is_refused(
     assert not daemon.states()["chat"].paused
 
 
-async def test_our_own_page_may_act(client: Client, daemon: FakeDaemonView) -> None:
+async def test_accepts_a_same_origin_request(client: Client, daemon: FakeDaemonView) -> None:
     origin = f"http://{client.host}:{client.port}"
     async with client.post(
         "/v1/targets/chat/pause", headers={"Origin": origin, "Sec-Fetch-Site": "same-origin"}

@@ -30,7 +30,7 @@ def written() -> Iterator[io.StringIO]:
     root.setLevel(level)
 
 
-async def test_no_token_is_written_or_told(
+async def test_tokens_never_appear_in_logs_or_responses(
     client: Client,
     daemon: FakeDaemonView,
     tokens: Tokens,
@@ -62,7 +62,7 @@ async def test_no_token_is_written_or_told(
         assert f"tt_{name}" not in told
 
 
-def test_a_token_is_masked_wherever_it_stands() -> None:
+def test_masks_a_token_at_any_position() -> None:
     text, _ = mint(role="admin", principal="ann", made_at=NOON, expires=None)
 
     assert mask(f"curl failed: {text}") == "curl failed: ***"

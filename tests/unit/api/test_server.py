@@ -21,7 +21,7 @@ from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
 
-async def test_it_listens_on_a_unix_socket_for_its_group(
+async def test_listens_on_a_unix_socket_for_its_group(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
@@ -39,9 +39,7 @@ async def test_it_listens_on_a_unix_socket_for_its_group(
     assert not path.exists()
 
 
-async def test_it_takes_the_place_of_a_socket_that_nobody_answers(
-    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
-) -> None:
+async def test_replaces_a_stale_socket(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> None:
     path = tmp_path / "api.sock"
     with closing(socket.socket(socket.AF_UNIX)) as left:
         left.bind(str(path))
@@ -54,7 +52,7 @@ async def test_it_takes_the_place_of_a_socket_that_nobody_answers(
     await runner.cleanup()
 
 
-async def test_it_makes_the_folder_of_its_socket(
+async def test_creates_the_directory_of_its_socket(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "trimtab" / "api.sock"
@@ -65,21 +63,21 @@ async def test_it_makes_the_folder_of_its_socket(
     await runner.cleanup()
 
 
-def test_a_place_for_the_socket_that_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
+def test_reports_an_unwritable_socket_directory_before_start(tmp_path: Path) -> None:
     assert find_write_error("[api] listen", Path("/proc/trimtab")).startswith(
         "[api] listen: /proc is not writable"
     )
     assert find_write_error("[api] listen", tmp_path / "trimtab") == ""
 
 
-async def test_it_listens_in_several_places(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> None:
+async def test_listens_on_several_addresses(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> None:
     runner = await serve(build_app(daemon, tokens), f"unix:{tmp_path}/api.sock", "127.0.0.1:0", "[::1]:0")
 
     assert len(runner.addresses) == 3
     await runner.cleanup()
 
 
-async def test_nothing_is_left_open_when_one_of_several_is_taken(
+async def test_closes_all_listeners_if_one_address_is_in_use(
     daemon: FakeDaemonView, tokens: Tokens, client: Client, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="already in use"):
@@ -88,7 +86,7 @@ async def test_nothing_is_left_open_when_one_of_several_is_taken(
     assert not (tmp_path / "api.sock").exists()
 
 
-async def test_a_taken_port_is_named(daemon: FakeDaemonView, tokens: Tokens, client: Client) -> None:
+async def test_names_a_port_in_use(daemon: FakeDaemonView, tokens: Tokens, client: Client) -> None:
     with pytest.raises(ConfigError, match="already in use"):
         await serve(build_app(daemon, tokens), f"127.0.0.1:{client.port}")
 
@@ -96,14 +94,12 @@ async def test_a_taken_port_is_named(daemon: FakeDaemonView, tokens: Tokens, cli
 @pytest.mark.parametrize(
     "listen", ["", "8090", ":8090", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "unix:a.sock"]
 )
-async def test_an_address_that_cannot_be_read_is_refused(
-    daemon: FakeDaemonView, tokens: Tokens, listen: str
-) -> None:
+async def test_refuses_an_invalid_address(daemon: FakeDaemonView, tokens: Tokens, listen: str) -> None:
     with pytest.raises(ConfigError, match=r"\[api\] listen"):
         await serve(build_app(daemon, tokens), listen)
 
 
-async def test_a_file_is_not_overwritten_by_a_socket(
+async def test_socket_does_not_overwrite_a_file(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     (tmp_path / "notes").write_text("mine")
@@ -114,7 +110,9 @@ async def test_a_file_is_not_overwritten_by_a_socket(
     assert (tmp_path / "notes").read_text() == "mine"
 
 
-async def test_a_bug_answers_a_problem_and_tells_nothing(daemon: FakeDaemonView, client: Client) -> None:
+async def test_internal_error_answers_a_problem_without_details(
+    daemon: FakeDaemonView, client: Client
+) -> None:
     del daemon._states
 
     async with client.get("/v1/targets") as response:
@@ -125,7 +123,7 @@ async def test_a_bug_answers_a_problem_and_tells_nothing(daemon: FakeDaemonView,
     assert response.content_type == "application/problem+json"
 
 
-async def test_what_is_not_ready_says_so(daemon: FakeDaemonView, client: Client) -> None:
+async def test_reports_that_it_is_not_ready(daemon: FakeDaemonView, client: Client) -> None:
     daemon.is_ready = False
 
     async with client.get("/readyz") as response:
@@ -135,14 +133,12 @@ async def test_what_is_not_ready_says_so(daemon: FakeDaemonView, client: Client)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "192.0.2.1:1", "[::]:0", "example.org:1"])
-async def test_beyond_loopback_nothing_is_served_without_tls(
-    daemon: FakeDaemonView, tokens: Tokens, listen: str
-) -> None:
+async def test_requires_tls_beyond_loopback(daemon: FakeDaemonView, tokens: Tokens, listen: str) -> None:
     with pytest.raises(ConfigError, match="TLS"):
         await serve(build_app(daemon, tokens), listen)
 
 
-async def test_more_connections_than_are_served_are_hung_up(
+async def test_closes_connections_beyond_the_limit(
     daemon: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "CONNECTIONS", 2)
@@ -163,7 +159,7 @@ async def test_more_connections_than_are_served_are_hung_up(
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc", b"\r\n\r\n"], ids=repr)
-async def test_a_client_that_never_finishes_its_request_is_cut_off(
+async def test_disconnects_a_client_that_never_finishes_its_request(
     daemon: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(listening, "IDLE_S", 0.2)
@@ -178,7 +174,7 @@ async def test_a_client_that_never_finishes_its_request_is_cut_off(
     await runner.cleanup()
 
 
-async def test_a_client_that_leaves_before_its_answer_is_nothing_for_the_log(
+async def test_client_disconnect_before_the_response_is_not_logged(
     daemon: FakeDaemonView,
     tokens: Tokens,
     bearers: dict[Role, dict[str, str]],
@@ -206,7 +202,7 @@ async def test_a_client_that_leaves_before_its_answer_is_nothing_for_the_log(
     assert caplog.text == ""
 
 
-async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
+async def test_disconnects_a_client_that_never_reads_its_response(
     daemon: FakeDaemonView,
     tokens: Tokens,
     bearers: dict[Role, dict[str, str]],

@@ -36,7 +36,7 @@ async def until_followed(daemon: FakeDaemonView, followers: int = 1) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_pages_follow_each_other(client: Client, daemon: FakeDaemonView) -> None:
+async def test_pages_are_contiguous(client: Client, daemon: FakeDaemonView) -> None:
     for number in range(5):
         daemon.record(f"e{number}")
 
@@ -49,7 +49,7 @@ async def test_pages_follow_each_other(client: Client, daemon: FakeDaemonView) -
     assert [record["seq"] for record in rest["records"]] == [4, 5]
 
 
-async def test_a_new_reader_sees_what_happens_from_now_on(client: Client, daemon: FakeDaemonView) -> None:
+async def test_new_reader_receives_only_new_events(client: Client, daemon: FakeDaemonView) -> None:
     daemon.record("old")
     async with client.get("/v1/events") as response:
         await until_followed(daemon)
@@ -59,7 +59,7 @@ async def test_a_new_reader_sees_what_happens_from_now_on(client: Client, daemon
         assert await events(response, 1) == [(2, "new")]
 
 
-async def test_a_reader_that_comes_back_gets_what_it_missed_once(
+async def test_reconnecting_reader_receives_missed_events_once(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     for number in range(1, 4):
@@ -72,7 +72,7 @@ async def test_a_reader_that_comes_back_gets_what_it_missed_once(
         assert await events(response, 4) == [(2, "e2"), (3, "e3"), (4, "e4"), (5, "e5")]
 
 
-async def test_many_slices_can_be_missed(client: Client, daemon: FakeDaemonView) -> None:
+async def test_replays_several_slices_of_missed_events(client: Client, daemon: FakeDaemonView) -> None:
     count = audit.MOST_MISSED
     for number in range(count):
         daemon.record(f"e{number}")
@@ -82,7 +82,7 @@ async def test_many_slices_can_be_missed(client: Client, daemon: FakeDaemonView)
 
 
 @pytest.mark.parametrize("last", [0, 7], ids=["too far back", "of another journal"])
-async def test_who_cannot_be_told_all_is_told_to_begin_anew(
+async def test_reader_with_too_many_missed_events_receives_a_reset(
     client: Client, daemon: FakeDaemonView, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     monkeypatch.setattr(audit, "MOST_MISSED", 4)
@@ -99,9 +99,7 @@ async def test_who_cannot_be_told_all_is_told_to_begin_anew(
         assert await events(response, 1) == [(6, "e6")]
 
 
-async def test_what_was_missed_is_read_in_slices_and_others_have_their_turn(
-    client: Client, daemon: FakeDaemonView
-) -> None:
+async def test_replay_in_slices_yields_to_other_requests(client: Client, daemon: FakeDaemonView) -> None:
     for number in range(200):
         daemon.record(f"e{number}")
     daemon.reads.clear()
@@ -114,7 +112,7 @@ async def test_what_was_missed_is_read_in_slices_and_others_have_their_turn(
     assert daemon.reads[-1] == 150 % audit.SLICE
 
 
-async def test_a_stream_is_paid_for_as_other_answers_are(
+async def test_stream_counts_against_the_rate_limit(
     daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> None:
     for _ in range(40):
@@ -134,7 +132,7 @@ async def test_a_stream_is_paid_for_as_other_answers_are(
             assert answered.status == 200
 
 
-async def test_a_long_catching_up_ends_when_its_token_is_revoked(
+async def test_revoked_token_ends_a_long_replay(
     daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]], tmp_path: Path
 ) -> None:
     for _ in range(500):
@@ -155,22 +153,20 @@ async def test_a_long_catching_up_ends_when_its_token_is_revoked(
     assert rest.count(b"id: ") < 499
 
 
-async def test_a_silent_stream_beats(client: Client) -> None:
+async def test_idle_stream_sends_heartbeats(client: Client) -> None:
     async with client.get("/v1/events") as response, asyncio.timeout(20):
         while not (await response.content.readline()).startswith(b": "):
             pass
 
 
-async def test_a_reader_that_goes_away_is_forgotten(client: Client, daemon: FakeDaemonView) -> None:
+async def test_removes_a_disconnected_reader(client: Client, daemon: FakeDaemonView) -> None:
     async with client.get("/v1/events"):
         await until_followed(daemon)
 
     await until_followed(daemon, 0)
 
 
-async def test_a_stream_ends_when_its_token_is_revoked(
-    client: Client, tokens: Tokens, tmp_path: Path
-) -> None:
+async def test_revoked_token_ends_its_stream(client: Client, tokens: Tokens, tmp_path: Path) -> None:
     async with client.get("/v1/events") as response, asyncio.timeout(20):
         (tmp_path / "tokens").write_text("")
         tokens.reload()
@@ -178,7 +174,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(
         assert (await response.content.read()).endswith(b"\n\n")
 
 
-async def test_streams_end_when_the_daemon_stops(client: Client, daemon: FakeDaemonView) -> None:
+async def test_streams_end_on_shutdown(client: Client, daemon: FakeDaemonView) -> None:
     async with client.get("/v1/events") as response, asyncio.timeout(20):
         await until_followed(daemon)
         closing = asyncio.create_task(client.server.close())
@@ -188,7 +184,7 @@ async def test_streams_end_when_the_daemon_stops(client: Client, daemon: FakeDae
     assert daemon.followers == 0
 
 
-async def test_a_journal_that_cannot_be_read_is_told(client: Client, daemon: FakeDaemonView) -> None:
+async def test_reports_an_unreadable_journal(client: Client, daemon: FakeDaemonView) -> None:
     daemon.record("e1")
     daemon.next_error = JournalError("audit.jsonl: Input/output error")
     async with client.get("/v1/audit") as response:
@@ -200,7 +196,7 @@ async def test_a_journal_that_cannot_be_read_is_told(client: Client, daemon: Fak
         assert (response.status, await response.content.read()) == (200, b"retry: 2000\n\n")
 
 
-async def test_a_bug_in_a_stream_closes_it(client: Client, daemon: FakeDaemonView) -> None:
+async def test_internal_error_in_a_stream_closes_it(client: Client, daemon: FakeDaemonView) -> None:
     async with client.get("/v1/events") as response, asyncio.timeout(20):
         await until_followed(daemon)
         for queue in daemon._followers:
@@ -210,7 +206,7 @@ async def test_a_bug_in_a_stream_closes_it(client: Client, daemon: FakeDaemonVie
             await response.content.read()
 
 
-async def test_no_more_streams_are_kept_than_can_be_served(
+async def test_limits_open_streams(
     client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
     opened = [
@@ -226,7 +222,7 @@ async def test_no_more_streams_are_kept_than_can_be_served(
         stream.close()
 
 
-async def test_one_token_does_not_take_every_stream(
+async def test_limits_open_streams_per_token(
     client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
     opened = [await client.get("/v1/events", headers=bearers["viewer"]) for _ in range(rate_limits.AT_ONCE)]
@@ -241,6 +237,6 @@ async def test_one_token_does_not_take_every_stream(
 
 
 @pytest.mark.parametrize("sent", ["x", "-1", "1.5", "9" * 30, "٣"])
-async def test_a_strange_last_event_is_refused(client: Client, sent: str) -> None:
+async def test_refuses_an_invalid_last_event_id(client: Client, sent: str) -> None:
     async with client.get("/v1/events", headers={"Last-Event-ID": sent}) as response:
         assert response.status == 422

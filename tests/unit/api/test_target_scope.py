@@ -54,7 +54,7 @@ async def scoped(daemon: FakeDaemonView, tmp_path: Path) -> AsyncIterator[Client
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-async def test_no_operation_tells_or_touches_what_is_out_of_scope(
+async def test_no_operation_reads_or_changes_a_target_out_of_scope(
     scoped: Client, daemon: FakeDaemonView, operation: Operation
 ) -> None:
     before: State = daemon.states()[HIDDEN]
@@ -76,7 +76,7 @@ async def test_no_operation_tells_or_touches_what_is_out_of_scope(
     assert daemon.states()[HIDDEN] is before
 
 
-async def test_its_own_target_is_all_there(scoped: Client, daemon: FakeDaemonView) -> None:
+async def test_target_in_scope_is_fully_visible(scoped: Client, daemon: FakeDaemonView) -> None:
     async with scoped.get("/v1/targets") as response:
         assert [one["name"] for one in (await response.json())["targets"]] == ["chat"]
     async with scoped.get("/v1/suggestions") as response:
@@ -86,7 +86,7 @@ async def test_its_own_target_is_all_there(scoped: Client, daemon: FakeDaemonVie
     assert daemon.states()["chat"].paused
 
 
-async def test_of_others_records_only_the_number_is_told(scoped: Client) -> None:
+async def test_entries_out_of_scope_show_only_their_number(scoped: Client) -> None:
     async with scoped.get("/v1/audit") as response:
         page = json.loads(await response.text())
 

@@ -11,7 +11,7 @@ NAMED = re.findall(
 )
 
 
-def test_every_row_of_the_table_names_a_test() -> None:
+def test_every_threat_names_a_test() -> None:
     table = (ROOT / "docs/security.md").read_text(encoding="utf-8").partition("## Threats")[2]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
 
@@ -20,5 +20,5 @@ def test_every_row_of_the_table_names_a_test() -> None:
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
-def test_what_is_named_is_there(file: str, name: str) -> None:
+def test_every_named_test_exists(file: str, name: str) -> None:
     assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)

@@ -15,7 +15,7 @@ from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.sampling import examples
 
 
-def test_the_file_holds_no_token_and_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_file_stores_no_token_and_is_owner_only(tmp_path: Path) -> None:
     text, token = mint(role="operator", principal="ann", made_at=NOON, expires=None)
     path = tmp_path / "tokens"
 
@@ -29,7 +29,7 @@ def test_the_file_holds_no_token_and_is_for_its_owner_only(tmp_path: Path) -> No
     assert load(path) == {token.id: token}
 
 
-def test_a_token_is_known_by_all_of_its_text(tmp_path: Path) -> None:
+def test_token_matches_only_in_full(tmp_path: Path) -> None:
     text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=None)
     store(tmp_path / "tokens", [token])
     tokens = Tokens(tmp_path / "tokens", FakeDaemonView().now)
@@ -41,7 +41,7 @@ def test_a_token_is_known_by_all_of_its_text(tmp_path: Path) -> None:
     assert tokens.holder("") is None
 
 
-def test_a_token_ends_when_it_expires(tmp_path: Path) -> None:
+def test_refuses_an_expired_token(tmp_path: Path) -> None:
     daemon = FakeDaemonView()
     text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=NOON + timedelta(days=1))
     store(tmp_path / "tokens", [token])
@@ -52,7 +52,7 @@ def test_a_token_ends_when_it_expires(tmp_path: Path) -> None:
     assert tokens.holder(text) is None
 
 
-def test_a_file_that_became_bad_leaves_the_tokens_in_force(tmp_path: Path) -> None:
+def test_invalid_file_on_reload_keeps_the_previous_tokens(tmp_path: Path) -> None:
     text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=None)
     path = tmp_path / "tokens"
     store(path, [token])
@@ -78,7 +78,7 @@ LINE = '{"id": "00000000", "sha256": "%s", "role": "viewer", "principal": "ann"}
         ("\xff", "line 1"),
     ],
 )
-def test_a_bad_line_is_named_and_not_repeated(tmp_path: Path, text: str, said: str) -> None:
+def test_names_an_invalid_line_without_echoing_it(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "tokens"
     path.write_text(text)
     path.chmod(0o600)
@@ -89,7 +89,7 @@ def test_a_bad_line_is_named_and_not_repeated(tmp_path: Path, text: str, said: s
     assert "0" * 64 not in str(caught.value)
 
 
-def test_a_file_that_is_too_large_is_no_tokens_file(tmp_path: Path) -> None:
+def test_refuses_a_tokens_file_that_is_too_large(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("\n" * (MAX_FILE + 1))
     path.chmod(0o600)
@@ -113,7 +113,7 @@ TOKENS = st.builds(
     max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(tokens=st.lists(TOKENS, max_size=5, unique_by=lambda token: token.id))
-def test_what_is_stored_is_what_is_read(tmp_path: Path, tokens: list[Token]) -> None:
+def test_stored_tokens_round_trip(tmp_path: Path, tokens: list[Token]) -> None:
     store(tmp_path / "tokens", tokens)
 
     assert list(load(tmp_path / "tokens").values()) == tokens
@@ -135,7 +135,7 @@ LINES = st.recursive(
 @given(
     content=st.binary(max_size=64) | st.lists(LINES, max_size=3).map(lambda each: "\n".join(each).encode())
 )
-def test_no_file_is_more_than_a_complaint(tmp_path: Path, content: bytes) -> None:
+def test_any_file_is_read_or_refused_with_an_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokens"
     path.write_bytes(content)
     path.chmod(0o600)
@@ -147,11 +147,11 @@ def test_no_file_is_more_than_a_complaint(tmp_path: Path, content: bytes) -> Non
 
 
 @given(st.text(max_size=80) | st.from_regex(SHAPE, fullmatch=True))
-def test_no_text_is_a_token_but_the_token(text: str) -> None:
+def test_only_the_token_itself_authenticates(text: str) -> None:
     assert Tokens(None, FakeDaemonView().now).holder(text) is None
 
 
-def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
+def test_refuses_a_file_writable_by_other_users(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("")
     path.chmod(0o620)
@@ -160,6 +160,6 @@ def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_file_that_is_not_there_is_told_with_the_way_to_make_one(tmp_path: Path) -> None:
+def test_missing_file_is_reported_with_the_command_to_create_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trimtab token new --tokens-file"):
         load(tmp_path / "tokens")

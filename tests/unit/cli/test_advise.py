@@ -41,7 +41,7 @@ def answering(*pages: bytes) -> Iterator[str]:
             thread.join()
 
 
-def test_a_queue_behind_a_low_cap_names_the_cap_first(advise: Advise, scrapes: Scrapes) -> None:
+def test_queue_behind_a_low_cap_ranks_the_cap_first(advise: Advise, scrapes: Scrapes) -> None:
     """14 requests wait behind a cap of 2 with an empty KV cache."""
     pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
 
@@ -56,7 +56,7 @@ def test_a_queue_behind_a_low_cap_names_the_cap_first(advise: Advise, scrapes: S
     assert "enable_prefix_caching" not in {row["knob"] for row in document["findings"]}
 
 
-def test_without_the_flags_the_cap_is_inferred(advise: Advise, scrapes: Scrapes) -> None:
+def test_infers_the_cap_without_the_flags(advise: Advise, scrapes: Scrapes) -> None:
     pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
 
     status, out, _ = advise(*pages)
@@ -67,7 +67,7 @@ def test_without_the_flags_the_cap_is_inferred(advise: Advise, scrapes: Scrapes)
     assert "observed for 30 s: 2.0 running, 14.0 waiting" in out
 
 
-def test_a_stalled_server_gets_no_larger_cap(advise: Advise, scrapes: Scrapes) -> None:
+def test_does_not_raise_the_cap_of_a_stalled_server(advise: Advise, scrapes: Scrapes) -> None:
     page = with_values(PAGE, **QUEUE)
 
     status, out, _ = advise(*scrapes(page, page))
@@ -77,7 +77,7 @@ def test_a_stalled_server_gets_no_larger_cap(advise: Advise, scrapes: Scrapes) -
     assert "Q1" not in out
 
 
-def test_the_flags_are_linted_too(advise: Advise, scrapes: Scrapes) -> None:
+def test_advise_also_lints_the_flags(advise: Advise, scrapes: Scrapes) -> None:
     pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
 
     _, out, _ = advise(*pages, "--flags", "--max-num-seqs 2 --enforce-eager", "--json")
@@ -87,7 +87,7 @@ def test_the_flags_are_linted_too(advise: Advise, scrapes: Scrapes) -> None:
     assert document["command"] == ["vllm", "serve", "tiny", "--max-num-seqs", "16", "--no-enforce-eager"]
 
 
-def test_what_flags_and_traffic_say_alike_is_said_once(advise: Advise, scrapes: Scrapes) -> None:
+def test_reports_a_finding_of_flags_and_traffic_once(advise: Advise, scrapes: Scrapes) -> None:
     pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
     options = ("--vllm-version", "0.32.0", "--flags", f"{FLAGS} --no-async-scheduling", "--json")
 
@@ -114,21 +114,21 @@ def test_a_full_kv_cache_outranks_the_queue(advise: Advise, scrapes: Scrapes) ->
     assert raised == []
 
 
-def test_an_idle_server_gives_no_evidence(advise: Advise, scrapes: Scrapes) -> None:
+def test_idle_server_yields_no_evidence(advise: Advise, scrapes: Scrapes) -> None:
     status, out, err = advise(*scrapes(PAGE, PAGE))
 
     assert (status, err) == (0, "")
     assert "idle: a server without traffic" in out
 
 
-def test_idle_is_told_in_the_json(advise: Advise, scrapes: Scrapes) -> None:
+def test_json_reports_an_idle_server(advise: Advise, scrapes: Scrapes) -> None:
     status, out, _ = advise(*scrapes(PAGE, PAGE), "--json")
 
     document = json.loads(out)
     assert (status, document["findings"], document["window"]["idle"]) == (0, [], True)
 
 
-def test_a_live_server_is_watched(advise: Advise) -> None:
+def test_samples_a_live_server(advise: Advise) -> None:
     with answering(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE)) as url:
         status, out, err = advise(url, "--for", "1", "--flags", FLAGS, "--json")
 
@@ -138,7 +138,7 @@ def test_a_live_server_is_watched(advise: Advise) -> None:
     assert not any("--vllm-version" in said for said in document["unknown"])
 
 
-def test_a_server_that_falls_silent_is_not_judged(advise: Advise) -> None:
+def test_does_not_judge_a_server_that_stops_responding(advise: Advise) -> None:
     with answering(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE), b"gone") as url:
         status, out, _ = advise(url + "/metrics", "--for", "2", "--flags", FLAGS)
 
@@ -146,7 +146,7 @@ def test_a_server_that_falls_silent_is_not_judged(advise: Advise) -> None:
     assert "the server answered only" in out
 
 
-def test_a_log_of_its_busy_time_stands_for_the_metrics(advise: Advise, tmp_path: Path) -> None:
+def test_log_under_load_replaces_the_metrics(advise: Advise, tmp_path: Path) -> None:
     """As `Engine 000:` lines of vLLM 0.32 tell it, of two data-parallel engines with a cap of 2 each."""
     line = (
         "INFO 11-21 12:00:10 [loggers.py:259] Engine {:03}: Avg prompt throughput: 12.0 tokens/s, Avg "
@@ -164,7 +164,7 @@ def test_a_log_of_its_busy_time_stands_for_the_metrics(advise: Advise, tmp_path:
     assert (document["window"]["seconds"], document["window"]["waiting"]) == (30.0, 14.0)
 
 
-def test_a_log_without_load_says_what_to_give_instead(advise: Advise, tmp_path: Path) -> None:
+def test_log_without_load_names_the_required_input(advise: Advise, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("INFO Application startup complete.\n")
 
     status, _, err = advise("--log", str(tmp_path / "log"))
@@ -188,7 +188,7 @@ def test_a_log_without_load_says_what_to_give_instead(advise: Advise, tmp_path: 
         pytest.param(("http://127.0.0.1:1", "--flags", "ls -l"), "starts no vLLM server", id="other flags"),
     ],
 )
-def test_bad_usage_says_what_to_do(advise: Advise, argv: tuple[str, ...], told: str) -> None:
+def test_usage_error_names_the_remedy(advise: Advise, argv: tuple[str, ...], told: str) -> None:
     status, out, err = advise(*argv)
 
     assert (status, out) == (2, "")
@@ -203,7 +203,7 @@ def test_bad_usage_says_what_to_do(advise: Advise, argv: tuple[str, ...], told: 
         pytest.param(PAGE, without(LATER, "prefix_cache_hits_total"), "cut", id="a piece of a page"),
     ],
 )
-def test_scrapes_that_cannot_be_compared_are_refused(
+def test_refuses_incomparable_scrapes(
     advise: Advise, scrapes: Scrapes, first: bytes, second: bytes, told: str
 ) -> None:
     status, out, err = advise(*scrapes(first, second))
@@ -217,7 +217,7 @@ def window_of(out: str) -> dict[str, Any]:
     return window
 
 
-def test_a_promise_of_the_person_is_what_counts(advise: Advise, scrapes: Scrapes) -> None:
+def test_applies_the_given_slo(advise: Advise, scrapes: Scrapes) -> None:
     busy = {"num_requests_running": 4.0}
     pages = scrapes(with_values(PAGE, **busy), with_values(LATER, **busy))
 

@@ -8,7 +8,7 @@ from tests.unit.cli.advising import QUEUE, Advise, Scrapes
 from tests.unit.sensors.pages import LATER, PAGE, with_values
 
 
-def test_flags_that_are_not_the_servers_are_doubted(advise: Advise, scrapes: Scrapes) -> None:
+def test_doubts_flags_that_do_not_match_the_server(advise: Advise, scrapes: Scrapes) -> None:
     _, out, _ = advise(*scrapes(PAGE, LATER), "--flags", "--gpu-memory-utilization 0.5")
 
     assert (
@@ -21,7 +21,7 @@ THRASH = BUSY | {"kv_cache_usage_perc": 0.99}
 
 
 @pytest.mark.parametrize("gauges", [BUSY, THRASH], ids=["a queue", "thrash"])
-def test_no_change_is_drawn_from_a_cap_that_more_ran_than(
+def test_ignores_a_cap_below_the_observed_concurrency(
     advise: Advise, scrapes: Scrapes, gauges: dict[str, float]
 ) -> None:
     first = with_values(PAGE, **gauges, num_preemptions_total=0)
@@ -54,7 +54,7 @@ def test_no_change_is_drawn_from_a_cap_that_more_ran_than(
         pytest.param("vllm serve tiny --no-enable-prefix-caching", True, id="caching off, where it is on"),
     ],
 )
-def test_what_the_server_shows_is_held_against_the_flags(
+def test_compares_the_metrics_with_the_flags(
     advise: Advise, scrapes: Scrapes, flags: str, doubted: bool
 ) -> None:
     pages = scrapes(with_values(PAGE, **BUSY), with_values(LATER, **BUSY))
@@ -64,7 +64,7 @@ def test_what_the_server_shows_is_held_against_the_flags(
     assert bool(json.loads(out)["doubts"]) is doubted
 
 
-def test_where_the_flags_are_doubted_the_server_itself_is_believed(advise: Advise, scrapes: Scrapes) -> None:
+def test_trusts_the_metrics_over_doubted_flags(advise: Advise, scrapes: Scrapes) -> None:
     """Those of another model say a cap of 2, by chance that at which it runs: it is inferred, not read."""
     pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
 

@@ -23,7 +23,7 @@ def page(*parts: str) -> bytes:
     return "".join(parts).encode()
 
 
-def test_long_prompts_among_short_ones_show() -> None:
+def test_shows_long_prompts_among_short_ones() -> None:
     first = page(histogram("prompt", 1000, 0, 0, 0), histogram("generation", 1000, 0, 0, 0))
     last = page(histogram("prompt", 1080, 0, 20, 0), histogram("generation", 1100, 0, 0, 0))
 
@@ -34,20 +34,20 @@ def test_long_prompts_among_short_ones_show() -> None:
     }
 
 
-def test_with_few_between_the_pages_all_since_the_start_count() -> None:
+def test_counts_since_the_start_if_few_requests_lie_between_the_scrapes() -> None:
     first = page(histogram("prompt", 100, 0, 0, 0))
     last = page(histogram("prompt", 100, 0, ENOUGH - 1, 0))
 
     assert series(first, last)["prompt_tokens_p99"] > 1000
 
 
-def test_engines_are_counted_together() -> None:
+def test_sums_all_engines() -> None:
     both = page(histogram("prompt", 10, 0, 0, 0), histogram("prompt", 0, 0, 10, 0, engine=1))
 
     assert series(b"", both)["prompt_tokens_p50"] == pytest.approx(100.0)
 
 
-def test_accepted_drafts_are_a_share() -> None:
+def test_reports_accepted_drafts_as_a_share() -> None:
     def drafts(drafted: str, accepted: str) -> bytes:
         metric = 'vllm:spec_decode_num_{}_tokens_total{{engine="0"}} {}\n'
         return page(metric.format("draft", drafted), metric.format("accepted", accepted))
@@ -63,9 +63,9 @@ def test_accepted_drafts_are_a_share() -> None:
         pytest.param(b'vllm:request_prompt_tokens_bucket{le="x"} 3\n', id="no edge"),
     ],
 )
-def test_what_cannot_be_told_is_left_out(last: bytes) -> None:
+def test_omits_unknown_values(last: bytes) -> None:
     assert series(last, last) == {}
 
 
-def test_a_page_of_real_vllm_tells_of_its_prompts() -> None:
+def test_reads_prompt_lengths_from_real_vllm_metrics() -> None:
     assert series(PAGE, PAGE)["prompt_tokens_p50"] > 0

@@ -56,7 +56,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         ),
     ],
 )
-def test_a_broken_policy_of_others_is_named_and_passed_over(
+def test_names_and_skips_a_broken_third_party_policy(
     advise: Advise, scrapes: Scrapes, installed: Callable[[str], None], text: str, told: str
 ) -> None:
     installed(text)
@@ -73,7 +73,7 @@ def test_a_broken_policy_of_others_is_named_and_passed_over(
     assert told in broken
 
 
-def test_a_policy_of_others_is_asked_too(
+def test_evaluates_a_third_party_policy(
     advise: Advise, scrapes: Scrapes, installed: Callable[[str], None]
 ) -> None:
     installed(SOUND.replace("BUILT", "pass").replace("TO", "{'watermark': 0.01}"))
@@ -89,7 +89,7 @@ def test_a_policy_of_others_is_asked_too(
     ]
 
 
-def test_two_policies_of_one_name_do_not_take_ours_down(
+def test_duplicate_policy_name_does_not_disable_the_shipped_policy(
     advise: Advise, scrapes: Scrapes, installed: Callable[[str], None], tmp_path: Path
 ) -> None:
     installed(SOUND)

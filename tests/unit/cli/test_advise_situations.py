@@ -161,7 +161,7 @@ def observed(page: bytes, metric: str, value: float, times: int) -> bytes:
         ),
     ],
 )
-def test_the_right_rule_comes_first(
+def test_expected_rule_ranks_first(
     advise: Advise,
     scrapes: Scrapes,
     seen: Seen,
@@ -199,7 +199,7 @@ def test_the_right_rule_comes_first(
         ),
     ],
 )
-def test_where_nothing_is_wrong_or_nothing_helps_nothing_is_changed(
+def test_changes_nothing_if_no_change_is_needed_or_helps(
     advise: Advise, scrapes: Scrapes, seen: Seen, flags: str
 ) -> None:
     _, out, _ = advise(*scrapes(*seen.pages), "--flags", f"vllm serve tiny {flags}", *PROMISED, "--json")
@@ -215,7 +215,7 @@ def test_where_nothing_is_wrong_or_nothing_helps_nothing_is_changed(
         pytest.param(8, "", 16, id="the page tells how many there are"),
     ],
 )
-def test_the_cap_of_each_engine_is_named(
+def test_names_the_cap_of_each_engine(
     advise: Advise, scrapes: Scrapes, running: int, flags: str, to: int | None
 ) -> None:
     first, last = Seen(running=running, waiting=7, kv=0.01).pages

@@ -58,7 +58,7 @@ def run(journal: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_an_entry_is_shown_as_who_did_what_and_why(run: Run) -> None:
+def test_shows_actor_action_and_reason_of_an_entry(run: Run) -> None:
     status, out, _ = run("show", "--action", "suggestion.")
 
     assert status == 0
@@ -70,7 +70,7 @@ def test_an_entry_is_shown_as_who_did_what_and_why(run: Run) -> None:
     ]
 
 
-def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run) -> None:
+def test_escapes_terminal_control_sequences_from_a_server(run: Run) -> None:
     _, out, _ = run("show")
 
     assert "error: green \\x1b[31mexited" in out
@@ -87,20 +87,18 @@ def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run) -> None:
         (("--target", "nobody"), []),
     ],
 )
-def test_entries_are_chosen_and_given_as_json(
-    run: Run, filters: tuple[str, ...], expected: list[int]
-) -> None:
+def test_filters_entries_and_prints_json(run: Run, filters: tuple[str, ...], expected: list[int]) -> None:
     status, out, _ = run("show", "--json", *filters)
 
     assert status == 0
     assert [entry["seq"] for entry in json.loads(out)] == expected
 
 
-def test_nothing_to_show_is_said(run: Run) -> None:
+def test_reports_an_empty_selection(run: Run) -> None:
     assert run("show", "--target", "nobody")[1] == "no entries\n"
 
 
-def test_a_good_journal_verifies_and_gives_its_head(run: Run, journal: Path) -> None:
+def test_verifies_a_valid_journal_and_prints_its_head(run: Run, journal: Path) -> None:
     head = verify(journal).head
 
     status, out, _ = run("verify")
@@ -109,7 +107,7 @@ def test_a_good_journal_verifies_and_gives_its_head(run: Run, journal: Path) -> 
     assert run("verify", "--pin", f"4:{head.hash}")[0] == 0
 
 
-def test_a_tampered_journal_names_the_first_bad_entry(run: Run, journal: Path) -> None:
+def test_names_the_first_bad_entry_of_a_tampered_journal(run: Run, journal: Path) -> None:
     journal.write_bytes(journal.read_bytes().replace(b"9 requests wait", b"0 requests wait", 1))
 
     status, out, _ = run("verify")
@@ -130,7 +128,7 @@ def test_a_cut_end_is_found_with_a_pin(run: Run, journal: Path) -> None:
     assert out.startswith("bad: entry 3 (audit.jsonl, line 3)")
 
 
-def test_a_torn_last_line_is_a_note_and_no_tampering(run: Run, journal: Path) -> None:
+def test_torn_last_line_is_a_note_not_tampering(run: Run, journal: Path) -> None:
     journal.write_bytes(journal.read_bytes()[:-10])
 
     status, out, _ = run("verify")
@@ -141,7 +139,7 @@ def test_a_torn_last_line_is_a_note_and_no_tampering(run: Run, journal: Path) ->
     assert [entry["seq"] for entry in json.loads(run("show", "--json")[1])] == [1, 2, 3]
 
 
-def test_the_finding_is_given_as_json(run: Run, journal: Path) -> None:
+def test_prints_the_finding_as_json(run: Run, journal: Path) -> None:
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[1:]))
 
     status, out, _ = run("verify", "--json")
@@ -152,7 +150,7 @@ def test_the_finding_is_given_as_json(run: Run, journal: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "export"])
-def test_a_journal_that_is_not_there_is_unreadable(run: Run, journal: Path, command: str) -> None:
+def test_missing_journal_is_unreadable(run: Run, journal: Path, command: str) -> None:
     journal.unlink()
 
     status, out, err = run(command)
@@ -161,7 +159,7 @@ def test_a_journal_that_is_not_there_is_unreadable(run: Run, journal: Path, comm
     assert "audit.jsonl: cannot be read: " in err
 
 
-def test_a_line_that_is_no_entry_is_pointed_at_and_the_rest_shown(run: Run, journal: Path) -> None:
+def test_names_an_invalid_line_and_shows_the_rest(run: Run, journal: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([lines[0], b"what\x1b?\n", *lines[1:]]))
 
@@ -172,7 +170,7 @@ def test_a_line_that_is_no_entry_is_pointed_at_and_the_rest_shown(run: Run, jour
     assert [entry["seq"] for entry in json.loads(out)] == [1, 2, 3, 4]
 
 
-def test_an_export_can_be_verified_elsewhere(journal: Path, tmp_path: Path) -> None:
+def test_export_can_be_verified_on_another_host(journal: Path, tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import sys; from agent.cli.dispatch import main; sys.exit(main())"]
     argv += ["audit", "export", "--format", "jsonl", "--state-dir", str(journal.parent)]
 
@@ -182,7 +180,7 @@ def test_an_export_can_be_verified_elsewhere(journal: Path, tmp_path: Path) -> N
     assert verify(tmp_path / "copy.jsonl") == verify(journal)
 
 
-def test_a_reader_that_had_enough_is_no_error(journal: Path) -> None:
+def test_closed_output_pipe_is_no_error(journal: Path) -> None:
     program = "import sys; from agent.cli.dispatch import main; sys.exit(main())"
     command = f"'{sys.executable}' -c '{program}' audit show --state-dir '{journal.parent}' | true"
 
@@ -192,7 +190,7 @@ def test_a_reader_that_had_enough_is_no_error(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("pin", ["4", "4:abc", "0:" + "0" * 64, "x:" + "0" * 64])
-def test_a_pin_that_is_none_is_bad_usage(run: Run, pin: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_pin_is_a_usage_error(run: Run, pin: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run("verify", "--pin", pin)
 
@@ -214,7 +212,7 @@ def test_a_pin_that_is_none_is_bad_usage(run: Run, pin: str, capsys: pytest.Capt
     ],
 )
 @pytest.mark.parametrize("command", ["show", "export"])
-def test_entries_are_chosen_by_time_target_and_number(
+def test_filters_entries_by_time_target_and_number(
     run: Run, command: str, filters: tuple[str, ...], expected: list[int]
 ) -> None:
     _, out, _ = run(command, *filters, *(("--json",) if command == "show" else ()))
@@ -223,7 +221,7 @@ def test_entries_are_chosen_by_time_target_and_number(
     assert [entry["seq"] for entry in found] == expected
 
 
-def test_what_is_shown_comes_in_pages(run: Run) -> None:
+def test_shows_entries_in_pages(run: Run) -> None:
     status, out, err = run("show", "--json", "--limit", "3")
     assert (status, len(json.loads(out)), err) == (0, 3, "more: --after 3\n")
 
@@ -231,7 +229,7 @@ def test_what_is_shown_comes_in_pages(run: Run) -> None:
     assert (status, len(json.loads(out)), err) == (0, 1, "")
 
 
-def test_an_entry_is_exported_as_journald_takes_it(run: Run) -> None:
+def test_exports_an_entry_in_journald_format(run: Run) -> None:
     _, out, _ = run("export", "--format", "journald", "--target", "batch")
 
     (entry,) = out.split("\n\n")[:-1]
@@ -243,7 +241,7 @@ def test_an_entry_is_exported_as_journald_takes_it(run: Run) -> None:
     assert json.loads(fields["TRIMTAB_RECORD"])["action"] == "rollout.promoted"
 
 
-def test_a_value_of_several_lines_is_exported_with_its_length(journal: Path) -> None:
+def test_exports_a_multiline_value_with_its_length(journal: Path) -> None:
     record = parse(journal.read_bytes().splitlines()[0])
     record["why"] = "two\nlines"
 
@@ -257,9 +255,7 @@ def test_a_value_of_several_lines_is_exported_with_its_length(journal: Path) -> 
 # the key
 
 
-def test_a_key_is_made_once_and_its_public_half_checks_what_it_signed(
-    run: Run, journal: Path, tmp_path: Path
-) -> None:
+def test_creates_a_key_once_and_verifies_with_its_public_key(run: Run, journal: Path, tmp_path: Path) -> None:
     status, public, err = run("key")
     again = run("key")
     signer = checkpoints.find_signer(journal.parent)
@@ -277,14 +273,14 @@ def test_a_key_is_made_once_and_its_public_half_checks_what_it_signed(
     assert "signed up to entry 5, by 1 checkpoints" in out
 
 
-def test_a_missing_public_key_is_bad_usage(run: Run, tmp_path: Path) -> None:
+def test_missing_public_key_is_a_usage_error(run: Run, tmp_path: Path) -> None:
     status, out, err = run("verify", "--key", str(tmp_path / "nowhere.pub"))
 
     assert (status, out) == (2, "")
     assert "holds no readable public key" in err
 
 
-def test_all_files_are_shown_verified_and_exported(run: Run, journal: Path) -> None:
+def test_shows_verifies_and_exports_all_files(run: Run, journal: Path) -> None:
     written = Journal.open(
         journal, now=lambda: NOON, sync=lambda _: None, limits=RetentionLimits(segment_bytes=2000)
     )
@@ -303,7 +299,7 @@ def test_all_files_are_shown_verified_and_exported(run: Run, journal: Path) -> N
 # policies and knobs
 
 
-def test_every_policy_says_what_it_does_its_options_and_its_sources(
+def test_every_policy_documents_its_purpose_options_and_sources(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["policies", "--json"]) == 0
@@ -315,7 +311,7 @@ def test_every_policy_says_what_it_does_its_options_and_its_sources(
     assert {"name", "type", "required", "default", "meaning"} == set(admission["options"][0])
 
 
-def test_a_policy_is_shown_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_a_policy_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policies", "prefill-budget"]) == 0
 
     out = capsys.readouterr().out
@@ -324,7 +320,7 @@ def test_a_policy_is_shown_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  source: " in out
 
 
-def test_the_knobs_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_knobs_with_their_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knobs"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert main(["knobs", "--json"]) == 0
@@ -344,7 +340,7 @@ def test_the_knobs_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[
         ("nosuch", "without a name the command lists all of them"),
     ],
 )
-def test_of_an_unknown_knob_only_the_nearest_names_are_given(
+def test_unknown_knob_gets_the_nearest_names(
     name: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["knobs", name]) == 2
@@ -354,12 +350,12 @@ def test_of_an_unknown_knob_only_the_nearest_names_are_given(
     assert len(said) < 300
 
 
-def test_a_knob_is_found_by_its_short_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finds_a_knob_by_its_short_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knobs", "tp"]) == 0
     assert "tensor_parallel_size" in capsys.readouterr().out
 
 
-def test_a_knob_is_shown_with_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_every_fact_of_a_knob(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knobs", "max-num-active-seqs"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
@@ -369,7 +365,7 @@ def test_a_knob_is_shown_with_all_that_is_known(capsys: pytest.CaptureFixture[st
     assert "removed" not in facts
 
 
-def test_a_knob_that_is_gone_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_removed_knob_names_its_replacement(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knobs", "cuda-graph-sizes"]) == 0
 
     assert "Write --cudagraph-capture-sizes." in capsys.readouterr().out

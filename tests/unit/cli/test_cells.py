@@ -15,7 +15,7 @@ def test_a_wide_character_takes_two_cells_and_a_combining_one_none(text: str, ex
 
 
 @pytest.mark.parametrize("room", range(5, 20))
-def test_no_wrapped_line_is_longer_than_its_room_and_nothing_is_lost(room: int) -> None:
+def test_wrapped_lines_fit_the_width_and_keep_the_text(room: int) -> None:
     text = "a 待ち行列 is long, パウゼ von 田中"
 
     lines = wrapped(text, room, "", at_hyphens=True)
@@ -24,11 +24,11 @@ def test_no_wrapped_line_is_longer_than_its_room_and_nothing_is_lost(room: int) 
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
-def test_an_indent_is_kept_below() -> None:
+def test_wrapping_keeps_the_indent() -> None:
     assert wrapped("  tuned by trimtab", 12, "  ", at_hyphens=True) == ["  tuned by", "  trimtab"]
 
 
-def test_an_option_in_a_sentence_stays_in_one_piece() -> None:
+def test_wrapping_does_not_split_an_option() -> None:
     assert wrapped("say --dry-run", 10, "", at_hyphens=False) == ["say", "--dry-run"]
 
 

@@ -30,7 +30,7 @@ from tests.unit.cli.conftest import Run
 ZEROS = "sha256:" + "0" * 64
 
 
-def test_status_tells_how_the_targets_are_and_what_waits(run: Run, daemon: FakeDaemonView) -> None:
+def test_status_shows_targets_and_open_suggestions(run: Run, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128})
 
     status, out, err = run("status")
@@ -44,7 +44,7 @@ def test_status_tells_how_the_targets_are_and_what_waits(run: Run, daemon: FakeD
     assert "chat: nvidia_smi is lost: no such command" in out
 
 
-def test_json_is_the_answer_of_the_api(run: Run, daemon: FakeDaemonView) -> None:
+def test_json_is_the_api_response(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
 
     assert json.loads(run("status", "--json")[1])["targets"][0]["name"] == "chat"
@@ -54,7 +54,7 @@ def test_json_is_the_answer_of_the_api(run: Run, daemon: FakeDaemonView) -> None
     assert json.loads(run("approve", "chat-s1", "--digest", ZEROS, "--json")[1])["status"] == 409
 
 
-def test_suggestions_are_listed_with_their_change(run: Run, daemon: FakeDaemonView) -> None:
+def test_lists_suggestions_with_their_change(run: Run, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128, "enforce_eager": None})
     daemon.suggest({"max_num_seqs": 96})
 
@@ -70,9 +70,7 @@ def test_suggestions_are_listed_with_their_change(run: Run, daemon: FakeDaemonVi
 
 
 @pytest.mark.parametrize("option", ["--reason", "--comment"])
-def test_an_approval_with_the_digest_starts_the_rollout(
-    run: Run, daemon: FakeDaemonView, option: str
-) -> None:
+def test_approval_with_the_digest_starts_the_rollout(run: Run, daemon: FakeDaemonView, option: str) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
 
     status, out, _ = run("approve", made.id, "--digest", made.digest, option, "go")
@@ -81,7 +79,7 @@ def test_an_approval_with_the_digest_starts_the_rollout(
     assert daemon.states()["chat"].phase is Phase.LAUNCHING
 
 
-def test_without_a_terminal_the_digest_must_be_named(run: Run, daemon: FakeDaemonView) -> None:
+def test_approval_without_a_terminal_requires_the_digest(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
 
     status, out, err = run("approve", made.id)
@@ -94,7 +92,7 @@ def test_without_a_terminal_the_digest_must_be_named(run: Run, daemon: FakeDaemo
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(("typed", "expected"), [("y\n", 0), ("\n", 1), ("no\n", 1), ("\x04", 1)])
-def test_at_a_terminal_the_suggestion_is_shown_and_asked_about(
+def test_approval_at_a_terminal_asks_for_confirmation(
     daemon: FakeDaemonView, typed: str, expected: int
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128}, why="3 requests wait \x1b[2J")
@@ -120,7 +118,7 @@ def test_at_a_terminal_the_suggestion_is_shown_and_asked_about(
     assert daemon.suggestions()[0].status == ("approved" if expected == 0 else "open")
 
 
-def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, daemon: FakeDaemonView) -> None:
+def test_refuses_a_changed_suggestion_with_the_reason(run: Run, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128})
 
     status, out, err = run("approve", "chat-s1", "--digest", ZEROS)
@@ -129,7 +127,7 @@ def test_a_suggestion_that_changed_is_refused_with_the_reason(run: Run, daemon: 
     assert "has changed since it was shown" in err
 
 
-def test_an_expired_suggestion_is_refused(run: Run, daemon: FakeDaemonView) -> None:
+def test_refuses_an_expired_suggestion(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     daemon.at += timedelta(hours=2)
 
@@ -137,7 +135,7 @@ def test_an_expired_suggestion_is_refused(run: Run, daemon: FakeDaemonView) -> N
     assert "expired" in run("deny", made.id, "--reason", "late")[2]
 
 
-def test_a_denial_needs_a_reason(run: Run, daemon: FakeDaemonView) -> None:
+def test_denial_requires_a_reason(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
 
     assert run("deny", made.id)[0] == 2
@@ -159,7 +157,7 @@ def test_a_denial_needs_a_reason(run: Run, daemon: FakeDaemonView) -> None:
         ("dtype=a=b", "dtype", "a=b"),
     ],
 )
-def test_knobs_are_written_as_people_write_them(
+def test_accepts_the_common_spellings_of_a_knob(
     run: Run, daemon: FakeDaemonView, written: str, knob: str, value: object
 ) -> None:
     status, out, _ = run("propose", "chat", "--reason", "a test", "--", written)
@@ -169,7 +167,7 @@ def test_knobs_are_written_as_people_write_them(
     assert out.endswith("It needs approval: `trimtab approve chat-s1`\n")
 
 
-def test_a_change_that_the_guard_does_not_take_is_refused(run: Run) -> None:
+def test_refuses_a_change_that_the_guard_rejects(run: Run) -> None:
     status, _, err = run("propose", "chat", "max_num_seqs=4096", "--reason", "more")
 
     assert status == 1
@@ -192,7 +190,7 @@ def answering(daemon: FakeDaemonView, prospect: PreflightResult) -> Iterator[Non
     thread.join(timeout=60)
 
 
-def test_a_proposal_is_shown_once_it_was_checked(run: Run, daemon: FakeDaemonView) -> None:
+def test_shows_a_proposal_after_its_check(run: Run, daemon: FakeDaemonView) -> None:
     prospect = PreflightResult(strategy="swap", why="there is one GPU", start_s=40, outage_s=52.4)
     with answering(daemon, prospect):
         status, out, err = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
@@ -204,7 +202,7 @@ def test_a_proposal_is_shown_once_it_was_checked(run: Run, daemon: FakeDaemonVie
     assert "chat-s1 is being checked; nothing is changed yet" in err
 
 
-def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, daemon: FakeDaemonView) -> None:
+def test_infeasible_proposal_is_reported_with_the_reason(run: Run, daemon: FakeDaemonView) -> None:
     with answering(daemon, PreflightResult(problem="vLLM does not take max_num_seqs 0", lasting=True)):
         status, out, err = run("propose", "chat", "max_num_seqs=0", "--reason", "less")
 
@@ -214,7 +212,7 @@ def test_a_proposal_that_cannot_be_done_ends_with_the_reason(run: Run, daemon: F
     assert "trimtab approve" not in out
 
 
-def test_the_json_of_a_proposal_is_that_of_the_checked_one(run: Run, daemon: FakeDaemonView) -> None:
+def test_json_shows_the_checked_proposal(run: Run, daemon: FakeDaemonView) -> None:
     with answering(daemon, PreflightResult(problem="no room")):
         status, out, _ = run("propose", "chat", "max_num_seqs=128", "--reason", "more", "--json")
 
@@ -223,16 +221,16 @@ def test_the_json_of_a_proposal_is_that_of_the_checked_one(run: Run, daemon: Fak
 
 
 @pytest.mark.parametrize("status", get_args(SuggestionStatus))
-def test_suggestions_of_every_status_can_be_asked_for(run: Run, status: str) -> None:
+def test_lists_suggestions_of_any_status(run: Run, status: str) -> None:
     assert run("suggestions", "--status", status)[:2] == (0, "no suggestions\n")
 
 
 @pytest.mark.parametrize("knobs", [("max_num_seqs",), ("=1",), ("Max=1",), ("a=1", "a=2"), ()])
-def test_what_is_no_change_is_bad_usage(run: Run, knobs: tuple[str, ...]) -> None:
+def test_invalid_change_is_a_usage_error(run: Run, knobs: tuple[str, ...]) -> None:
     assert run("propose", "chat", *knobs, "--reason", "r")[0] == 2
 
 
-def test_an_abort_finds_the_rollout_of_the_target(run: Run, daemon: FakeDaemonView) -> None:
+def test_abort_finds_the_rollout_of_the_target(run: Run, daemon: FakeDaemonView) -> None:
     assert run("abort", "chat")[0] == 1
 
     made = daemon.suggest({"max_num_seqs": 128})
@@ -243,7 +241,7 @@ def test_an_abort_finds_the_rollout_of_the_target(run: Run, daemon: FakeDaemonVi
     assert run("abort", "chat") == (0, "chat-o1 is rolled back\n", "")
 
 
-def test_a_promoted_rollout_is_not_aborted(run: Run, daemon: FakeDaemonView) -> None:
+def test_refuses_to_abort_a_promoted_rollout(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
     daemon.settle(promoted=True)
@@ -261,7 +259,7 @@ def test_pause_and_resume(run: Run, daemon: FakeDaemonView) -> None:
     assert run("pause", "nowhere")[0] == 1
 
 
-def test_a_viewer_may_look_and_not_act(run: Run, tmp_path: Path) -> None:
+def test_viewer_can_read_but_not_act(run: Run, tmp_path: Path) -> None:
     token = ("--token-file", str(tmp_path / "viewer"))
 
     assert run("status", *token)[0] == 0
@@ -270,7 +268,7 @@ def test_a_viewer_may_look_and_not_act(run: Run, tmp_path: Path) -> None:
     assert "role operator" in err
 
 
-def test_without_a_token_the_refusal_says_how_to_get_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_without_a_token_explains_how_to_get_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
 
     status, _, err = run("status")
@@ -279,7 +277,7 @@ def test_without_a_token_the_refusal_says_how_to_get_one(run: Run, monkeypatch: 
     assert "trimtab token new" in err
 
 
-def test_the_token_can_stand_in_the_environment(
+def test_reads_the_token_from_the_environment(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRIMTAB_TOKEN", (tmp_path / "operator").read_text())
@@ -288,7 +286,7 @@ def test_the_token_can_stand_in_the_environment(
     assert run("status")[0] == 0
 
 
-def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run, daemon: FakeDaemonView) -> None:
+def test_escapes_terminal_control_sequences_from_a_server(run: Run, daemon: FakeDaemonView) -> None:
     daemon.set(replace(daemon.states()["chat"], note="\x1b]0;owned\x07\x9b2J\u202e"))
 
     _, out, _ = run("status")
@@ -297,7 +295,7 @@ def test_what_a_server_wrote_cannot_steer_the_terminal(run: Run, daemon: FakeDae
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(out)
 
 
-def test_a_unix_socket_is_an_address_too(
+def test_accepts_a_unix_socket_as_address(
     run: Run, daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     listen = f"unix:{tmp_path / 'api.sock'}"
@@ -308,7 +306,7 @@ def test_a_unix_socket_is_an_address_too(
     assert "chat" in out
 
 
-def test_the_daemons_own_socket_is_asked_first(
+def test_tries_the_daemons_socket_first(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     where = f"unix:{tmp_path / 'api.sock'}"
@@ -335,7 +333,7 @@ def test_the_daemons_own_socket_is_asked_first(
         ("http://", 2),
     ],
 )
-def test_an_address_where_no_daemon_is_says_what_to_do(run: Run, url: str, expected: int) -> None:
+def test_unreachable_daemon_error_names_the_remedy(run: Run, url: str, expected: int) -> None:
     status, out, err = run("status", "--url", url)
 
     assert (status, out) == (expected, "")
@@ -344,7 +342,7 @@ def test_an_address_where_no_daemon_is_says_what_to_do(run: Run, url: str, expec
 
 
 @pytest.mark.parametrize("text", ["", "two words", "t\u00f6ken", "tt_\x07"])
-def test_a_file_without_a_token_is_named(run: Run, tmp_path: Path, text: str) -> None:
+def test_names_a_token_file_without_a_token(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "mine").write_text(text)
 
     status, _, err = run("status", "--token-file", str(tmp_path / "mine"))
@@ -363,7 +361,7 @@ def test_a_file_without_a_token_is_named(run: Run, tmp_path: Path, text: str) ->
         b"",
     ],
 )
-def test_another_server_at_the_address_is_told_apart(run: Run, answer: bytes) -> None:
+def test_detects_a_different_server_at_the_address(run: Run, answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def once() -> None:

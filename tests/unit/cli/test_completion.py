@@ -54,7 +54,7 @@ def script(completion: Run, tmp_path: Path) -> Path:
         (("run", "--config", "FOLDER/tr"), {"FOLDER/trimtab.toml"}),
     ],
 )
-def test_bash_completes(script: Path, tmp_path: Path, typed: tuple[str, ...], expected: set[str]) -> None:
+def test_completes_in_bash(script: Path, tmp_path: Path, typed: tuple[str, ...], expected: set[str]) -> None:
     folder = tmp_path / "etc"
     folder.mkdir()
     (folder / "trimtab.toml").touch()
@@ -91,7 +91,7 @@ def completed(script: Path, *words: str, env: Mapping[str, str] | None = None) -
         (("status", ""), {"chat"}),
     ],
 )
-def test_bash_completes_the_names_that_the_daemon_knows(
+def test_completes_names_from_the_daemon_in_bash(
     run: Run, daemon: FakeDaemonView, script: Path, typed: tuple[str, ...], expected: set[str]
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
@@ -112,7 +112,7 @@ def test_bash_completes_the_names_that_the_daemon_knows(
     ],
 )
 @pytest.mark.usefixtures("run")
-def test_nothing_is_completed_where_no_daemon_tells_names(script: Path, env: Mapping[str, str]) -> None:
+def test_completes_no_names_without_a_daemon(script: Path, env: Mapping[str, str]) -> None:
     assert completed(script, "status", "", env=env) == set()
 
 
@@ -133,7 +133,7 @@ def liar() -> Iterator[str]:
         server.shutdown()
 
 
-def test_no_name_is_a_command_for_the_shell(
+def test_completed_names_cannot_inject_shell_commands(
     script: Path, liar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -142,7 +142,7 @@ def test_no_name_is_a_command_for_the_shell(
     assert not (tmp_path / "harm").exists()
 
 
-def test_asking_for_names_loads_none_of_the_config() -> None:
+def test_completion_does_not_load_the_config() -> None:
     code = (
         "import sys; from agent.cli.dispatch import parser; "
         "parser('ids'); print('agent.config.loader' in sys.modules)"
@@ -155,7 +155,7 @@ def test_asking_for_names_loads_none_of_the_config() -> None:
 
 
 @pytest.mark.parametrize(("shell", "begins"), [("zsh", "#compdef trimtab"), ("fish", "# AUTOMATICALLY")])
-def test_other_shells_have_their_own(completion: Run, shell: str, begins: str) -> None:
+def test_other_shells_have_their_own_script(completion: Run, shell: str, begins: str) -> None:
     status, out, _ = completion(shell)
 
     assert status == 0
@@ -163,5 +163,5 @@ def test_other_shells_have_their_own(completion: Run, shell: str, begins: str) -
     assert all(word in out for word in ("rollouts", "rolled_back", "watch"))
 
 
-def test_an_unknown_shell_is_bad_usage(completion: Run) -> None:
+def test_unknown_shell_is_a_usage_error(completion: Run) -> None:
     assert completion("tcsh")[0] == 2

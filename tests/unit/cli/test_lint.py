@@ -27,7 +27,7 @@ def found(lint: Lint, *argv: str) -> dict[str, Any]:
     return document
 
 
-def test_a_finding_says_what_why_and_who_says_so(lint: Lint) -> None:
+def test_finding_shows_change_reason_and_source(lint: Lint) -> None:
     status, out, err = lint("--", *EAGER)
 
     assert (status, err) == (1, "")
@@ -35,7 +35,7 @@ def test_a_finding_says_what_why_and_who_says_so(lint: Lint) -> None:
     assert all(f"      {label}" in out for label in ("why", "expects", "risks", "source"))
 
 
-def test_the_json_has_a_row_for_each_knob(lint: Lint) -> None:
+def test_json_has_a_row_for_each_knob(lint: Lint) -> None:
     (row,) = [row for row in found(lint, "--", *EAGER)["findings"] if row["rule"] == "G1"]
 
     assert (row["class"], row["severity"], row["knob"]) == ("auto", "warning", "enforce_eager")
@@ -45,7 +45,7 @@ def test_the_json_has_a_row_for_each_knob(lint: Lint) -> None:
     assert isinstance(row["evidence"], dict)
 
 
-def test_several_knobs_of_one_finding_are_several_rows(lint: Lint, tmp_path: Path) -> None:
+def test_finding_with_several_knobs_has_several_rows(lint: Lint, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests."
@@ -57,7 +57,7 @@ def test_several_knobs_of_one_finding_are_several_rows(lint: Lint, tmp_path: Pat
     assert told == {"max_num_seqs": (None, 64), "gpu_memory_utilization": (0.9, 0.85)}
 
 
-def test_nothing_found_says_what_was_checked_and_what_was_not_known(lint: Lint) -> None:
+def test_clean_result_shows_checks_and_missing_facts(lint: Lint) -> None:
     status, out, err = lint("--", *SERVE)
 
     assert (status, err) == (0, "")
@@ -98,7 +98,7 @@ def test_only_the_wanted_flags_change(lint: Lint) -> None:
         ),
     ],
 )
-def test_the_improved_command_is_not_found_fault_with_again(
+def test_improved_command_has_no_findings(
     lint: Lint, options: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
     before = found(lint, *options, "--", *command)
@@ -111,7 +111,7 @@ def test_the_improved_command_is_not_found_fault_with_again(
     assert not fixed & {(row["rule"], row["knob"]) for row in after["findings"]}
 
 
-def test_the_pasted_text_is_the_command_of_the_json(lint: Lint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_command_equals_the_json_command(lint: Lint, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("A=x y", *SERVE, "--enforce-eager", "--served-model-name", "it's", *["--max-num-seqs", "64"] * 3)
     monkeypatch.setenv("COLUMNS", "60")
     document = found(lint, "--", *words)
@@ -123,7 +123,7 @@ def test_the_pasted_text_is_the_command_of_the_json(lint: Lint, monkeypatch: pyt
     assert max(len(line) for line in pasted.splitlines()) <= 60
 
 
-def test_docker_run_keeps_its_words(lint: Lint) -> None:
+def test_docker_run_keeps_its_arguments(lint: Lint) -> None:
     before = [
         "docker",
         "run",
@@ -152,7 +152,7 @@ def test_docker_run_keeps_its_words(lint: Lint) -> None:
         ("registry:5000/vllm", ""),
     ],
 )
-def test_the_tag_of_the_image_tells_the_version(image: str, version: str) -> None:
+def test_reads_the_version_from_the_image_tag(image: str, version: str) -> None:
     assert parse_command(["docker", "run", image, "--model", "org/model"]).version == version
 
 
@@ -179,7 +179,7 @@ def test_the_tag_of_the_image_tells_the_version(image: str, version: str) -> Non
         ),
     ],
 )
-def test_what_stands_around_the_server_is_kept(lint: Lint, command: str, better: str) -> None:
+def test_keeps_the_words_around_the_server_command(lint: Lint, command: str, better: str) -> None:
     _, out, err = lint("--", command)
 
     pasted = out.partition("THE COMMAND WITH THESE CHANGES\n")[2].partition("\n\n")[0]
@@ -196,11 +196,11 @@ def test_what_stands_around_the_server_is_kept(lint: Lint, command: str, better:
         ("A=1 docker run -e A image --model m", "A=1 docker run -e A=2 image --model m"),
     ],
 )
-def test_a_variable_is_set_where_the_server_sees_it(command: str, changed: str) -> None:
+def test_sets_a_variable_where_the_server_reads_it(command: str, changed: str) -> None:
     assert format_command(edit_command(parse_command([command]), {}, {"A": "2"})) == changed + "\n"
 
 
-def test_variables_that_a_shell_is_to_fill_in_are_no_fault(lint: Lint) -> None:
+def test_unexpanded_shell_variables_are_no_fault(lint: Lint) -> None:
     document = found(lint, "--", "vllm serve $MODEL --port $PORT -tp $TP --enforce-eager")
 
     errors = [row for row in document["findings"] if row["severity"] == "error"]
@@ -208,12 +208,12 @@ def test_variables_that_a_shell_is_to_fill_in_are_no_fault(lint: Lint) -> None:
     assert document["command"][-1] == "--no-enforce-eager"
 
 
-def test_sudo_keeps_back_the_variables_before_it() -> None:
+def test_sudo_drops_the_variables_before_it() -> None:
     assert parse_command(["A=1 sudo B=2 vllm serve m"]).server_env == {"B": "2"}
     assert parse_command(["A=1 sudo -E vllm serve m"]).server_env == {"A": "1"}
 
 
-def test_a_variable_of_docker_run_is_edited_where_it_stands() -> None:
+def test_edits_a_docker_run_variable_in_place() -> None:
     words = ["docker", "run", "-e", "A=1", "--env=B=2", "image", "serve", "org/model"]
 
     better = edit_command(parse_command(words), {"max_num_seqs": 4}, {"A": None, "B": "3"})
@@ -232,13 +232,13 @@ def test_a_variable_of_docker_run_is_edited_where_it_stands() -> None:
     assert better.assignments == []
 
 
-def test_variables_are_set_and_unset_in_front() -> None:
+def test_sets_and_unsets_variables_before_the_command() -> None:
     better = edit_command(parse_command(["A=1", "B=x y", *SERVE]), {}, {"A": None, "C": "2", "D": None})
 
     assert better.assignments == ["env", "-u", "D", "B='x y'", "C=2"]
 
 
-def test_the_flags_of_a_config_file_are_seen(lint: Lint, tmp_path: Path) -> None:
+def test_reads_the_flags_of_a_config_file(lint: Lint, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("enforce-eager: true\nmax-num-seqs: 64\n")
 
@@ -248,7 +248,7 @@ def test_the_flags_of_a_config_file_are_seen(lint: Lint, tmp_path: Path) -> None
     assert document["command"][-1] == "--no-enforce-eager"
 
 
-def test_what_only_the_config_file_can_take_back_is_said(lint: Lint, tmp_path: Path) -> None:
+def test_reports_a_flag_that_only_the_config_file_can_unset(lint: Lint, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("swap-space: 16\nmax-num-seqs: 64\nserved-model-name: [a, b]\n")
     asked = ("--vllm-version", "0.32.0", "--", *SERVE, "--config", str(file))
@@ -260,7 +260,7 @@ def test_what_only_the_config_file_can_take_back_is_said(lint: Lint, tmp_path: P
     assert "remove `swap-space: 16`" in " ".join(out.split())
 
 
-def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+def test_command_line_overrides_the_config_file(tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text(
         "compilation-config:\n  mode: 3\n  level: 1\nmax-num-seqs: 64\nno-async-scheduling: true\n"
@@ -276,7 +276,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert better.unsupported_edits({"compilation_config.mode": None}) == []
 
 
-def test_the_lines_of_the_file_are_the_flags_that_vllm_makes_of_them(tmp_path: Path) -> None:
+def test_config_file_lines_become_the_flags_of_vllm(tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text(
         "async-scheduling: false\nenable_prefix_caching: false\nmax-model-len: -1\n"
@@ -295,7 +295,7 @@ def test_the_lines_of_the_file_are_the_flags_that_vllm_makes_of_them(tmp_path: P
     }
 
 
-def test_a_file_that_vllm_does_not_read_is_not_read(lint: Lint, tmp_path: Path) -> None:
+def test_ignores_a_config_file_that_vllm_ignores(lint: Lint, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("enforce-eager: true\n")
 
@@ -305,7 +305,7 @@ def test_a_file_that_vllm_does_not_read_is_not_read(lint: Lint, tmp_path: Path) 
     assert any("only as two words" in said for said in document["unknown"])
 
 
-def test_a_command_that_still_does_not_start_is_not_offered_as_one_that_does(lint: Lint) -> None:
+def test_does_not_offer_a_command_that_still_fails_to_start(lint: Lint) -> None:
     asked = ("--", *EAGER, "--speculative-config", "{bad")
 
     document, (_, out, _) = found(lint, *asked), lint(*asked)
@@ -315,11 +315,11 @@ def test_a_command_that_still_does_not_start_is_not_offered_as_one_that_does(lin
     assert found(lint, "--", *EAGER)["still"] == []
 
 
-def test_a_quoted_command_is_read_too(lint: Lint) -> None:
+def test_parses_a_quoted_command(lint: Lint) -> None:
     assert found(lint, "--", shlex.join(EAGER)) == found(lint, "--", *EAGER)
 
 
-def test_the_version_is_read_in_the_log(lint: Lint, tmp_path: Path) -> None:
+def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("INFO [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: …\n")
 
@@ -365,14 +365,14 @@ def test_the_version_is_read_in_the_log(lint: Lint, tmp_path: Path) -> None:
         pytest.param(("--", *SERVE, "--config", "/nowhere.yaml"), "/nowhere.yaml", id="no flags file"),
     ],
 )
-def test_bad_usage_says_what_to_do(lint: Lint, argv: tuple[str, ...], told: str) -> None:
+def test_usage_error_names_the_remedy(lint: Lint, argv: tuple[str, ...], told: str) -> None:
     status, out, err = lint(*argv)
 
     assert (status, out) == (2, "")
     assert told in err
 
 
-def test_a_model_config_that_is_no_json_is_named(lint: Lint, tmp_path: Path) -> None:
+def test_names_a_model_config_that_is_not_json(lint: Lint, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
 
     status, _, err = lint("--model-config", str(tmp_path), "--", *SERVE)
@@ -381,12 +381,12 @@ def test_a_model_config_that_is_no_json_is_named(lint: Lint, tmp_path: Path) -> 
     assert "not JSON" in err
 
 
-def test_what_cannot_be_read_is_one_error() -> None:
+def test_unreadable_input_is_one_error() -> None:
     with pytest.raises(FlagError, match="variables"):
         parse_command(["A=1"])
 
 
-def test_lint_starts_without_the_daemons_libraries() -> None:
+def test_lint_imports_no_daemon_libraries() -> None:
     script = (
         "import sys; from agent.cli.dispatch import main; main(['lint', '--', 'vllm', 'serve', 'm']);"
         "print(sorted({'aiohttp', 'asyncio', 'pydantic', 'structlog', 'docker'} & set(sys.modules)))"
@@ -397,7 +397,7 @@ def test_lint_starts_without_the_daemons_libraries() -> None:
     assert said.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_public_address_without_a_key_is_said_and_the_key_is_not(lint: Lint) -> None:
+def test_reports_a_public_address_without_a_key_and_prints_no_key(lint: Lint) -> None:
     public = (*SERVE, "--host", "0.0.0.0")  # noqa: S104 - what is linted
 
     open_, guarded = (found(lint, "--", *public, *key) for key in ((), ("--api-key", "s3cret-key")))

@@ -24,7 +24,7 @@ def rolled_out(run: Run, daemon: FakeDaemonView) -> None:
     daemon.set(replace(state, rollout=replace(state.rollout, why=WHY)))
 
 
-def test_no_command_is_answered_with_the_commands(run: Run) -> None:
+def test_missing_command_lists_the_commands(run: Run) -> None:
     status, out, err = run()
 
     assert (status, out) == (2, "")
@@ -43,7 +43,7 @@ def test_no_command_is_answered_with_the_commands(run: Run) -> None:
         (["rollouts", "--outcome", "?"], "unknown '?'; choose from running, promoted, rolled_back"),
     ],
 )
-def test_a_mistyped_word_is_told_what_was_meant(run: Run, words: list[str], expected: str) -> None:
+def test_mistyped_word_gets_a_suggestion(run: Run, words: list[str], expected: str) -> None:
     status, _, err = run(*words)
 
     assert status == 2
@@ -51,11 +51,11 @@ def test_a_mistyped_word_is_told_what_was_meant(run: Run, words: list[str], expe
 
 
 @pytest.mark.parametrize("words", [("check", "-c", "trimtab.toml"), ("status", "chat", "-c")])
-def test_what_a_command_does_not_take_is_named_with_the_command(run: Run, words: tuple[str, ...]) -> None:
+def test_unknown_option_is_named_with_its_command(run: Run, words: tuple[str, ...]) -> None:
     assert run(*words) == (2, "", f"trimtab: -c: not an argument of `trimtab {words[0]}`; see its --help\n")
 
 
-def test_each_help_begins_with_what_the_list_of_commands_says(run: Run) -> None:
+def test_each_help_starts_with_its_summary(run: Run) -> None:
     told = " ".join(run("lint", "--help")[1].split())
 
     assert "Check a vllm serve command line for problems. Exit status 0: no findings" in told
@@ -68,7 +68,7 @@ def test_each_help_begins_with_what_the_list_of_commands_says(run: Run) -> None:
         (("deny", "chat-s1", "--reason", " "), "is empty"),
     ],
 )
-def test_what_the_daemon_would_refuse_is_told_in_words_of_the_command(
+def test_invalid_value_is_reported_in_terms_of_the_option(
     run: Run, words: tuple[str, ...], expected: str
 ) -> None:
     status, _, err = run(*words)
@@ -77,7 +77,7 @@ def test_what_the_daemon_would_refuse_is_told_in_words_of_the_command(
     assert expected in err
 
 
-def test_who_sends_no_token_is_told_how(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_token_error_explains_how_to_send_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
 
     status, _, err = run("status")
@@ -86,11 +86,11 @@ def test_who_sends_no_token_is_told_how(run: Run, monkeypatch: pytest.MonkeyPatc
     assert err.startswith("trimtab: no token was sent: name one with --token-file or TRIMTAB_TOKEN")
 
 
-def test_a_wrong_name_is_answered_with_a_command(run: Run) -> None:
+def test_unknown_name_error_names_a_command(run: Run) -> None:
     assert run("rollouts", "nope")[2].endswith("`trimtab rollouts` lists them.\n")
 
 
-def test_a_complaint_is_broken_between_words_in_a_terminal() -> None:
+def test_error_wraps_between_words_in_a_terminal() -> None:
     with terminal("status", "--url", "http://127.0.0.1:1", columns=60) as window:
         status, text = window.end()
 
@@ -102,7 +102,7 @@ def test_a_complaint_is_broken_between_words_in_a_terminal() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_watch_ends_when_nobody_reads_any_more_though_nothing_changes() -> None:
+def test_watch_ends_if_its_pipe_closes_without_changes() -> None:
     with piped("status", "--watch") as process:
         line_of(process)
         assert process.stdout is not None
@@ -112,7 +112,7 @@ def test_a_watch_ends_when_nobody_reads_any_more_though_nothing_changes() -> Non
 
 
 @pytest.mark.usefixtures("run")
-def test_a_full_disk_is_told() -> None:
+def test_reports_a_full_disk() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", CODE, "status"],
@@ -126,7 +126,7 @@ def test_a_full_disk_is_told() -> None:
     assert done.stderr == "trimtab: cannot write the output: No space left on device\n"
 
 
-def test_a_list_of_rollouts_shows_why_in_a_line_and_one_of_them_all_of_it(
+def test_rollout_list_shortens_the_reason_and_a_single_rollout_shows_it_in_full(
     run: Run, daemon: FakeDaemonView
 ) -> None:
     for _ in range(2):
@@ -141,7 +141,7 @@ def test_a_list_of_rollouts_shows_why_in_a_line_and_one_of_them_all_of_it(
     assert " ".join(" ".join(one).split()).endswith(f" chat-o1: {WHY}")
 
 
-def test_who_leaves_a_wait_is_told_that_the_rollout_goes_on(run: Run, daemon: FakeDaemonView) -> None:
+def test_interrupted_wait_reports_that_the_rollout_continues(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
 

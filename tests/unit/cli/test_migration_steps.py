@@ -25,7 +25,7 @@ def steps_for(engine: str, listen: str = "127.0.0.1:8080") -> str:
 DOCKER = '{ kind = "docker", containers = ["vllm", "vllm-2"] }'
 
 
-def test_the_steps_name_the_containers_the_address_and_what_each_way_costs() -> None:
+def test_steps_name_containers_address_and_cost_of_each_method() -> None:
     text = steps_for(DOCKER)
 
     assert "chat: how to route the clients of vllm, vllm-2 through the proxy" in text
@@ -45,14 +45,14 @@ def test_the_steps_name_the_containers_the_address_and_what_each_way_costs() -> 
         ("192.0.2.7:8080", "http://192.0.2.7:8080/", False),
     ],
 )
-def test_warns_of_an_address_that_only_this_host_reaches(listen: str, curl: str, only_here: bool) -> None:
+def test_warns_of_a_loopback_address(listen: str, curl: str, only_here: bool) -> None:
     text = steps_for(DOCKER, listen)
 
     assert curl in text
     assert ("Only this host reaches" in text) == only_here
 
 
-def test_the_example_is_a_config_that_runs() -> None:
+def test_example_is_a_valid_config() -> None:
     example = Path(__file__).parents[3] / "examples" / "docker.toml"
     target = load(example).targets[0]
 
@@ -64,11 +64,11 @@ def test_the_example_is_a_config_that_runs() -> None:
     }
 
 
-def test_other_engines_have_no_such_steps() -> None:
+def test_other_engines_have_no_migration_steps() -> None:
     assert steps_for('{ kind = "process", serving = "http://127.0.0.1:8000" }') == ""
 
 
-def test_a_check_that_fails_gives_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_check_prints_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from agent.cli.dispatch import main  # noqa: PLC0415 - half a second that the other tests need not wait
 
     config = tmp_path / "t.toml"

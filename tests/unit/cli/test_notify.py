@@ -25,7 +25,7 @@ async def run(config: Path, *words: str) -> int:
     return await asyncio.to_thread(main, ["notify", "test", *words, "-c", str(config)])
 
 
-async def test_a_message_is_sent_and_what_came_of_it_is_said(
+async def test_sends_a_message_and_reports_the_result(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with receiving() as good, receiving(403) as bad:
@@ -37,7 +37,7 @@ async def test_a_message_is_sent_and_what_came_of_it_is_said(
     assert good.bodies[0]["attachments"][0]["title"] == "a test message from trimtab"
 
 
-async def test_one_can_be_chosen(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_sends_to_one_receiver(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with receiving() as good:
         write(config, "http://127.0.0.1:1/PLANTED", good.url)
         status = await run(config, "n1", "--json")
@@ -46,23 +46,21 @@ async def test_one_can_be_chosen(config: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out) == [{"name": "n1", "sent": True, "why": ""}]
 
 
-async def test_no_answer_tells_no_secret(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_missing_response_reveals_no_secret(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(config, "http://127.0.0.1:1/PLANTED")
 
     assert await run(config) == 1
     assert capsys.readouterr().out == "n0: cannot be reached: ClientConnectorError\n"
 
 
-async def test_an_unknown_name_is_told_with_those_there_are(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_unknown_name_lists_the_known_names(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(config, "http://127.0.0.1:1/")
 
     assert await run(config, "n7") == 2
     assert "no [[notify]] named n7 (there are: n0)" in capsys.readouterr().err
 
 
-async def test_who_takes_only_trouble_gets_one_that_ends_at_once(config: Path) -> None:
+async def test_receiver_of_problems_gets_a_problem_that_resolves_at_once(config: Path) -> None:
     async with receiving() as receiver:
         config.write_text(f'{TARGET}[[notify]]\nkind = "alertmanager"\nurl = "{receiver.url}"\n')
         status = await run(config)
@@ -73,7 +71,7 @@ async def test_who_takes_only_trouble_gets_one_that_ends_at_once(config: Path) -
     assert first["endsAt"] > last["endsAt"]
 
 
-def test_check_names_a_secret_that_cannot_be_read(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_an_unreadable_secret(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(f'{TARGET}[[notify]]\nkind = "slack"\nurl_file = "slack.url"\n')
 
     assert main(["check", str(config)]) == 1

@@ -19,7 +19,7 @@ def rollout(run: Run, daemon: FakeDaemonView) -> str:
     return "chat-o1"
 
 
-def test_the_last_lines_are_printed(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
+def test_prints_the_last_lines(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
     daemon.logs["chat", "chat-r1"] = ("loading weights", "\tcapturing graphs")
 
     assert run("rollouts", rollout, "--log") == (0, "loading weights\n        capturing graphs\n", "")
@@ -27,7 +27,7 @@ def test_the_last_lines_are_printed(run: Run, daemon: FakeDaemonView, rollout: s
     assert (answer["server"], answer["lines"][0]) == ("chat-r1", "loading weights")
 
 
-def test_nothing_in_it_steers_the_terminal(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
+def test_escapes_terminal_control_sequences(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
     daemon.logs["chat", "chat-r1"] = ("\x1b]0;owned\x07\x9b2J\u202e",)
 
     _, out, _ = run("rollouts", rollout, "--log")
@@ -35,7 +35,7 @@ def test_nothing_in_it_steers_the_terminal(run: Run, daemon: FakeDaemonView, rol
     assert out == "\\x1b]0;owned\\x07\\x9b2J\\u202e\n"
 
 
-def test_without_a_line_the_reason_is_said(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
+def test_reports_the_reason_for_an_empty_log(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
     silent = run("rollouts", rollout, "--log")
     daemon.unreadable = "docker: no Engine"
     unreadable = run("rollouts", rollout, "--log")
@@ -44,7 +44,7 @@ def test_without_a_line_the_reason_is_said(run: Run, daemon: FakeDaemonView, rol
     assert unreadable == (1, "", "trimtab: It cannot be read: docker: no Engine\n")
 
 
-def test_whose_log_it_is_must_be_said(run: Run) -> None:
+def test_requires_a_target_or_rollout(run: Run) -> None:
     status, out, err = run("rollouts", "--log")
 
     assert (status, out) == (2, "")
@@ -52,7 +52,7 @@ def test_whose_log_it_is_must_be_said(run: Run) -> None:
     assert run("rollouts", "chat-o1", "--log", "--watch")[0] == 2
 
 
-def test_a_rollout_that_is_not_known_is_refused(run: Run) -> None:
+def test_refuses_an_unknown_rollout(run: Run) -> None:
     status, out, err = run("rollouts", "chat-o9", "--log")
 
     assert (status, out) == (1, "")

@@ -42,7 +42,7 @@ def child(window: Terminal) -> int:
 @pytest.mark.parametrize(
     ("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)]
 )
-def test_a_signal_that_ends_a_watch_leaves_the_terminal_as_it_was(
+def test_signal_during_a_watch_restores_the_terminal(
     command: tuple[str, ...], number: signal.Signals, expected: int
 ) -> None:
     with terminal(*command, through=SHELL) as window:
@@ -58,7 +58,7 @@ def test_a_signal_that_ends_a_watch_leaves_the_terminal_as_it_was(
     assert after.splitlines()[-2:] == [f"status {expected}", before]
 
 
-def test_a_mistake_of_ours_is_told_in_a_terminal_that_is_as_it_was() -> None:
+def test_internal_error_restores_the_terminal_before_its_report() -> None:
     with terminal(through=(*SHELL, sys.executable, "-c", BREAKS)) as window:
         _, text = window.end()
 
@@ -71,7 +71,7 @@ def test_a_mistake_of_ours_is_told_in_a_terminal_that_is_as_it_was() -> None:
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("keys", ["q", "qq", "\x1b", "\x04"], ids=["q", "q twice", "Esc", "Ctrl-D"])
-def test_keys_that_are_typed_end_it_and_an_arrow_does_not(keys: str) -> None:
+def test_quit_keys_end_the_screen_and_arrow_keys_do_not(keys: str) -> None:
     with terminal("top") as window:
         window.until("q quits")
         window.type("\x1b[A")
@@ -83,7 +83,7 @@ def test_keys_that_are_typed_end_it_and_an_arrow_does_not(keys: str) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_ctrl_z_gives_the_terminal_back_until_it_goes_on() -> None:
+def test_ctrl_z_restores_the_terminal_until_resume() -> None:
     with terminal("top") as window:
         window.until("q quits")
         window.type("\x1a")
@@ -98,7 +98,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_goes_on() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_terminal_that_is_closed_ends_it_also_where_that_is_no_signal() -> None:
+def test_closed_terminal_ends_the_screen_without_a_signal() -> None:
     with terminal("top", through=DEAF) as window:
         window.until("q quits")
         with Path(os.devnull).open("rb") as nothing:
@@ -106,7 +106,7 @@ def test_a_terminal_that_is_closed_ends_it_also_where_that_is_no_signal() -> Non
         assert window.process.wait(60) == 0
 
 
-def test_a_daemon_that_is_away_is_told_below_what_was_seen(
+def test_shows_an_unreachable_daemon_below_the_last_state(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     listen = f"unix:{tmp_path / 'api.sock'}"
@@ -121,7 +121,7 @@ def test_a_daemon_that_is_away_is_told_below_what_was_seen(
 
 
 @pytest.mark.usefixtures("run")
-def test_a_terminal_that_cannot_be_drawn_anew_is_shown_lines() -> None:
+def test_prints_lines_on_a_terminal_without_cursor_control() -> None:
     with terminal("status", "--watch", env={"TERM": "dumb"}) as window:
         assert window.until("\n") == "chat: observing, chat-r0 blue\r\n"
         window.process.send_signal(signal.SIGINT)
@@ -129,7 +129,7 @@ def test_a_terminal_that_cannot_be_drawn_anew_is_shown_lines() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_terminal_that_becomes_narrow_is_drawn_anew(daemon: FakeDaemonView) -> None:
+def test_redraws_after_a_resize(daemon: FakeDaemonView) -> None:
     daemon.set(replace(daemon.states()["chat"], note="nothing is suggested: 12 requests run and none waits"))
     with terminal("top", columns=120) as window:
         window.until("q quits")
@@ -143,7 +143,7 @@ def test_a_terminal_that_becomes_narrow_is_drawn_anew(daemon: FakeDaemonView) ->
 
 
 @pytest.mark.usefixtures("run")
-def test_what_has_no_room_below_is_counted(daemon: FakeDaemonView) -> None:
+def test_counts_rows_beyond_the_screen(daemon: FakeDaemonView) -> None:
     for number in range(40):
         daemon.set(State(target=f"target-{number:02}"))
 

@@ -171,7 +171,7 @@ def verified(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) ->
 @pytest.mark.parametrize(
     ("tamper", "seq", "bare", "key", "pin"), FOUND, ids=lambda value: getattr(value, "__name__", str(value))
 )
-def test_each_is_found_as_the_documentation_says(
+def test_detects_each_documented_tampering(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
     tamper: Tamper,
@@ -206,7 +206,7 @@ def test_each_is_found_as_the_documentation_says(
             assert out.startswith(f"bad: entry {meant.get(expected, expected)} ("), (options, out)
 
 
-def test_who_has_the_private_key_is_found_with_a_pin_alone(
+def test_only_a_pin_detects_tampering_with_the_private_key(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = Files(folder)

@@ -37,13 +37,13 @@ def commands(
             yield from commands(one, f"{path} {name}".strip())
 
 
-def test_every_command_that_answers_does_so_in_json_too() -> None:
+def test_every_command_with_output_has_json() -> None:
     lacking = {name for name, one in commands(parser()) if "--json" not in one._option_string_actions}
 
     assert lacking == set(NO_JSON)
 
 
-def test_the_help_tells_the_exit_statuses() -> None:
+def test_help_lists_the_exit_statuses() -> None:
     told = parser().format_help()
 
     assert all(f"\n  {code} " in told for code in EXITS)
@@ -51,7 +51,7 @@ def test_the_help_tells_the_exit_statuses() -> None:
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("columns", [60, 80, 132])
-def test_a_table_fits_the_terminal_and_nothing_of_it_is_lost(daemon: FakeDaemonView, columns: int) -> None:
+def test_table_fits_the_terminal_without_loss(daemon: FakeDaemonView, columns: int) -> None:
     why = "the queue grows: 3 requests wait and the KV cache is at 22 percent only"
     daemon.suggest({"max_num_seqs": 128, "max_num_batched_tokens": 8192}, why=why)
 
@@ -64,7 +64,7 @@ def test_a_table_fits_the_terminal_and_nothing_of_it_is_lost(daemon: FakeDaemonV
     assert all(word in shown for word in why.split() if len(word) <= 10)
 
 
-def test_where_nobody_looks_a_row_is_one_line(
+def test_prints_one_line_per_row_without_a_terminal(
     run: Run, daemon: FakeDaemonView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
@@ -78,7 +78,7 @@ def test_where_nobody_looks_a_row_is_one_line(
 @pytest.mark.parametrize(
     ("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
-def test_colours_are_for_terminals_that_want_them(env: dict[str, str], is_coloured: bool) -> None:
+def test_uses_colours_only_on_terminals_that_support_them(env: dict[str, str], is_coloured: bool) -> None:
     with terminal("status", env=env) as window:
         status, text = window.end()
 
@@ -86,7 +86,7 @@ def test_colours_are_for_terminals_that_want_them(env: dict[str, str], is_colour
     assert ("\x1b[" in text) is is_coloured
 
 
-def test_no_colours_are_written_to_a_pipe(run: Run) -> None:
+def test_writes_no_colours_to_a_pipe(run: Run) -> None:
     assert "\x1b" not in run("status")[1]
 
 

@@ -34,7 +34,7 @@ def run(path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_a_token_is_made_listed_and_revoked(run: Run, path: Path) -> None:
+def test_creates_lists_and_revokes_a_token(run: Run, path: Path) -> None:
     status, out, err = run("new", "--role", "operator", "--name", "bob", "--expires", "90d")
     text = out.strip()
     tokens = Tokens(path, lambda: LONG_AGO)
@@ -56,7 +56,7 @@ def test_a_token_is_made_listed_and_revoked(run: Run, path: Path) -> None:
     assert run("list")[1] == "no tokens\n"
 
 
-def test_the_other_tokens_stay(run: Run, path: Path) -> None:
+def test_revoking_keeps_the_other_tokens(run: Run, path: Path) -> None:
     first, second = (run("new", "--role", "viewer", "--name", name)[1].strip() for name in ("ann", "bob"))
 
     assert run("revoke", first)[0] == 0  # the whole token names it as well
@@ -74,13 +74,13 @@ def test_json_never_holds_a_hash(run: Run) -> None:
     assert json.loads(run("revoke", made["id"], "--json")[1]) == {"revoked": made["id"]}
 
 
-def test_what_is_not_there_is_not_revoked(run: Run) -> None:
+def test_refuses_to_revoke_an_unknown_token(run: Run) -> None:
     run("new", "--role", "viewer", "--name", "ann")
 
     assert run("revoke", "00000000")[0] == 1
 
 
-def test_a_missing_file_or_folder_is_named(run: Run, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_a_missing_file_or_directory(run: Run, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run("list")
     assert status == 2
     assert str(path) in err
@@ -91,12 +91,12 @@ def test_a_missing_file_or_folder_is_named(run: Run, path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("lifetime", ["90", "0d", "-1d", "9999w", "1y", ""])
-def test_a_strange_lifetime_is_bad_usage(run: Run, path: Path, lifetime: str) -> None:
+def test_invalid_lifetime_is_a_usage_error(run: Run, path: Path, lifetime: str) -> None:
     assert run("new", "--role", "admin", "--name", "a", f"--expires={lifetime}")[0] == 2
     assert not path.exists()
 
 
-def test_commands_at_the_same_time_lose_nothing(path: Path) -> None:
+def test_concurrent_commands_lose_no_token(path: Path) -> None:
     made = ["token", "new", "--role", "viewer", "--name", "ann", "--tokens-file", str(path)]
     with ThreadPoolExecutor(8) as threads:
         assert set(threads.map(main, [made] * 16)) == {0}
@@ -104,7 +104,7 @@ def test_commands_at_the_same_time_lose_nothing(path: Path) -> None:
     assert len(load(path)) == 16
 
 
-def test_a_token_can_be_for_some_targets_only(run: Run, path: Path) -> None:
+def test_limits_a_token_to_some_targets(run: Run, path: Path) -> None:
     _, _, said = run("new", "--role", "viewer", "--name", "ann", "--target", "chat", "--target", "batch")
     run("new", "--role", "viewer", "--name", "bob")
 
@@ -116,6 +116,6 @@ def test_a_token_can_be_for_some_targets_only(run: Run, path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\x1b[2J", "x" * 101])
-def test_a_strange_name_is_bad_usage(run: Run, path: Path, name: str) -> None:
+def test_invalid_name_is_a_usage_error(run: Run, path: Path, name: str) -> None:
     assert run("new", "--role", "admin", "--name", name)[0] == 2
     assert not path.exists()

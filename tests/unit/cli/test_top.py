@@ -48,24 +48,24 @@ def drawn(columns: int) -> str:
 @pytest.mark.parametrize(
     ("columns", "expected"), [(80, AT_80), (120, f"{WHOLE}q quits\n"), (200, f"{WHOLE}q quits\n")]
 )
-def test_every_number_has_its_place(columns: int, expected: str) -> None:
+def test_shows_every_number_in_its_column(columns: int, expected: str) -> None:
     assert drawn(columns).strip() == expected.strip()
 
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("columns", [60, 72, 90, 100, 110])
-def test_what_has_no_room_goes_on_below_or_is_left_out(columns: int) -> None:
+def test_wraps_or_omits_columns_that_do_not_fit(columns: int) -> None:
     shown = drawn(columns)
 
     assert max(map(cells, shown.splitlines())) <= columns
     assert all(name in shown for name in ("SLO MET", "QUEUE", "KV", "97.50%", "100%"))
 
 
-def test_a_pipe_is_given_all_of_it(run: Run) -> None:
+def test_prints_all_columns_to_a_pipe(run: Run) -> None:
     assert run("top") == (0, WHOLE, "")
 
 
-def test_a_status_tells_why_below_its_table(run: Run) -> None:
+def test_status_shows_the_reason_below_its_table(run: Run) -> None:
     _, out, _ = run("status")
 
     assert out.splitlines()[-2].startswith("embeddings-eu: paused by 田中")

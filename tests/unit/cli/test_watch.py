@@ -44,7 +44,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.usefixtures("run")
 @IN_TERMINAL
-def test_a_watched_status_is_drawn_anew_and_ends_cleanly(daemon: FakeDaemonView, key: str) -> None:
+def test_watched_status_redraws_and_ends_cleanly(daemon: FakeDaemonView, key: str) -> None:
     with terminal("status", "--watch", columns=100) as window:
         window.until("observing")
         daemon.set(replace(daemon.states()["chat"], note="looked at by ann"))
@@ -59,7 +59,7 @@ def test_a_watched_status_is_drawn_anew_and_ends_cleanly(daemon: FakeDaemonView,
 
 
 @pytest.mark.usefixtures("run")
-def test_where_nobody_looks_each_change_is_a_line(daemon: FakeDaemonView) -> None:
+def test_prints_a_line_per_change_without_a_terminal(daemon: FakeDaemonView) -> None:
     with piped("status", "--watch") as process:
         assert line_of(process) == "chat: observing, chat-r0 blue\n"
         daemon.suggest({"max_num_seqs": 128})
@@ -69,14 +69,14 @@ def test_where_nobody_looks_each_change_is_a_line(daemon: FakeDaemonView) -> Non
 
 
 @pytest.mark.usefixtures("run")
-def test_watched_json_is_a_document_for_each_change(daemon: FakeDaemonView) -> None:
+def test_watched_json_prints_a_document_per_change(daemon: FakeDaemonView) -> None:
     with piped("status", "--watch", "--json") as process:
         assert json.loads(line_of(process))["phase"] == "observing"
         daemon.suggest({"max_num_seqs": 128})
         assert json.loads(line_of(process))["phase"] == "proposed"
 
 
-def test_rollouts_are_listed(run: Run, daemon: FakeDaemonView) -> None:
+def test_lists_rollouts(run: Run, daemon: FakeDaemonView) -> None:
     assert run("rollouts") == (0, "no rollouts\n", "")
 
     made = daemon.suggest({"max_num_seqs": 128})
@@ -91,7 +91,7 @@ def test_rollouts_are_listed(run: Run, daemon: FakeDaemonView) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_watched_rollout_is_told_to_its_end(run: Run, daemon: FakeDaemonView) -> None:
+def test_watches_a_rollout_until_it_ends(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
 
@@ -102,7 +102,7 @@ def test_a_watched_rollout_is_told_to_its_end(run: Run, daemon: FakeDaemonView) 
 
 
 @pytest.mark.parametrize(("promoted", "expected"), [(True, 0), (False, 1)])
-def test_an_approval_waits_for_the_verdict(
+def test_approval_waits_for_the_verdict(
     run: Run, daemon: FakeDaemonView, promoted: bool, expected: int
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
@@ -123,7 +123,7 @@ def settle_begun(daemon: FakeDaemonView, *, promoted: bool) -> None:
     daemon.settle(promoted=promoted)
 
 
-def test_an_abort_waits_until_all_is_back(run: Run, daemon: FakeDaemonView) -> None:
+def test_abort_waits_until_the_rollback_ends(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
     timer = threading.Timer(0.5, lambda: daemon.settle(promoted=False))
@@ -136,7 +136,7 @@ def test_an_abort_waits_until_all_is_back(run: Run, daemon: FakeDaemonView) -> N
 
 
 @pytest.mark.usefixtures("run")
-def test_a_terminal_shows_the_progress_on_one_line(daemon: FakeDaemonView) -> None:
+def test_terminal_shows_progress_on_one_line(daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
 
     with terminal("approve", made.id, "--wait", columns=60) as window:
@@ -165,7 +165,7 @@ def test_top_shows_every_target_live(daemon: FakeDaemonView, key: str) -> None:
         assert cell in first
 
 
-def test_top_is_shown_once_where_nobody_looks(run: Run) -> None:
+def test_top_prints_once_without_a_terminal(run: Run) -> None:
     status, out, _ = run("top")
 
     assert status == 0
@@ -173,15 +173,13 @@ def test_top_is_shown_once_where_nobody_looks(run: Run) -> None:
     assert json.loads(run("top", "--json")[1])["targets"][0]["name"] == "chat"
 
 
-def test_a_daemon_that_is_away_ends_a_watch_only_at_its_begin() -> None:
+def test_unreachable_daemon_ends_a_watch_only_at_its_start() -> None:
     with piped("status", "--watch", "--url", "http://127.0.0.1:1") as process:
         assert process.wait(60) == 3
 
 
 @pytest.mark.usefixtures("run")
-def test_a_watch_outlives_a_daemon_that_is_started_again(
-    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
-) -> None:
+def test_watch_survives_a_daemon_restart(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> None:
     listen = f"unix:{tmp_path / 'api.sock'}"
     with ExitStack() as first:
         first.enter_context(served(daemon, tokens, listen))
@@ -198,7 +196,7 @@ def test_a_watch_outlives_a_daemon_that_is_started_again(
 
 
 @pytest.mark.usefixtures("run")
-def test_a_closed_pipe_ends_a_watch(daemon: FakeDaemonView) -> None:
+def test_closed_pipe_ends_a_watch(daemon: FakeDaemonView) -> None:
     with piped("status", "--watch") as process:
         line_of(process)
         assert process.stdout is not None

@@ -140,7 +140,7 @@ def files(path: str) -> str | None:
     return {"/vllm-workspace/serve.yaml": YAML}.get(path)
 
 
-def test_the_command_line_wins_over_the_file() -> None:
+def test_command_line_overrides_the_config_file() -> None:
     assert serve(WITH_FILE, files).setting == {
         "model": "m",
         "config": "serve.yaml",

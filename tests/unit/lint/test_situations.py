@@ -150,7 +150,7 @@ live = cache(lambda name: advised(LIVE[name].situation))
 
 
 @each
-def test_the_right_rule_comes_first(name: str) -> None:
+def test_expected_rule_ranks_first(name: str) -> None:
     expected, found = LIVE[name], live(name)
     first = found.first
 
