@@ -41,7 +41,7 @@ async def _answers(url: str) -> bool:
         return False
 
 
-async def test_an_adopted_server_is_changed_and_retired_like_one_of_ours(site: Start) -> None:
+async def test_changes_and_retires_an_adopted_server_like_a_launched_one(site: Start) -> None:
     async with stranger() as (url, process):
         rig = await site(Wishes(serving=url))
         before = await rig.serving()
@@ -61,7 +61,7 @@ async def test_an_adopted_server_is_changed_and_retired_like_one_of_ours(site: S
 
 
 @pytest.mark.parametrize(("mode", "words"), [("advise", ()), ("approve", ("--dry-run",))])
-async def test_advice_touches_nothing(site: Start, mode: str, words: tuple[str, ...]) -> None:
+async def test_advise_mode_changes_nothing(site: Start, mode: str, words: tuple[str, ...]) -> None:
     async with stranger() as (url, process):
         rig = await site(Wishes(serving=url, mode=mode), *words)
         await until(rig.target, lambda target: target and target["servers"], "the server to be seen")
@@ -81,7 +81,7 @@ async def test_advice_touches_nothing(site: Start, mode: str, words: tuple[str, 
         assert process.returncode is None
 
 
-async def test_a_second_daemon_does_not_start_beside_the_first(site: Start) -> None:
+async def test_a_second_daemon_refuses_to_start_while_the_first_runs(site: Start) -> None:
     rig = await site(Wishes())
     await rig.serving()
 

@@ -42,7 +42,7 @@ def limit_files(rig: Rig, size: int) -> None:
     resource.prlimit(rig.daemon.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-async def test_what_is_wrong_with_the_daemon_is_told(site: Start, tmp_path: Path) -> None:
+async def test_alerts_on_daemon_problems(site: Start, tmp_path: Path) -> None:
     rig = await site(Telling())
     await rig.serving()
     with alerting(tmp_path, rig) as prometheus:
@@ -68,7 +68,7 @@ async def test_what_is_wrong_with_the_daemon_is_told(site: Start, tmp_path: Path
         await fires(prometheus, "TrimtabDown")
 
 
-async def test_what_is_wrong_with_a_target_is_told(site: Start, tmp_path: Path) -> None:
+async def test_alerts_on_target_problems(site: Start, tmp_path: Path) -> None:
     async with stranger() as (url, process):
         rig = await site(Wishes(serving=url, ttft="1ms"))
         await rig.serving()
@@ -81,7 +81,7 @@ async def test_what_is_wrong_with_a_target_is_told(site: Start, tmp_path: Path) 
             await fires(prometheus, "TrimtabMetricsStale")
 
 
-async def test_that_nobody_renews_the_lease_is_told(site: Start, tmp_path: Path) -> None:
+async def test_alerts_when_the_lease_is_not_renewed(site: Start, tmp_path: Path) -> None:
     rig = await site(Wishes(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
     await rig.serving()
     with alerting(tmp_path, rig) as prometheus:
@@ -98,7 +98,7 @@ async def test_that_nobody_renews_the_lease_is_told(site: Start, tmp_path: Path)
             os.kill(envoy, signal.SIGCONT)
 
 
-async def test_that_a_rollout_is_held_is_told(site: Start, tmp_path: Path) -> None:
+async def test_alerts_when_a_rollout_is_held(site: Start, tmp_path: Path) -> None:
     rig = await site(Wishes(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
     await rig.serving()
     with alerting(tmp_path, rig) as prometheus:

@@ -24,7 +24,7 @@ async def taken_back(rig: Rig, blue: int, one: Document, *, said: str) -> None:
     assert rig.pid("chat-r1") == blue
 
 
-async def test_a_green_that_cannot_start_never_gets_a_request(site: Start) -> None:
+async def test_routes_no_request_to_a_green_that_cannot_start(site: Start) -> None:
     rig = await site(Wishes(faults=("max_num_seqs=9:exit",)))
     await rig.serving()
     blue = rig.pid("chat-r1")
@@ -45,7 +45,7 @@ async def test_a_green_that_cannot_start_never_gets_a_request(site: Start) -> No
     assert lost(traffic) == []
 
 
-async def test_a_green_that_answers_wrongly_never_gets_a_request(site: Start) -> None:
+async def test_routes_no_request_to_a_green_with_wrong_answers(site: Start) -> None:
     rig = await site(Wishes(faults=("kv_cache_dtype=fp8_e5m2:wrong=0.3",)))
     await rig.serving()
     blue = rig.pid("chat-r1")
@@ -62,7 +62,7 @@ async def test_a_green_that_answers_wrongly_never_gets_a_request(site: Start) ->
     assert lost(traffic) == []
 
 
-async def test_a_green_that_never_gets_healthy_is_killed_at_the_deadline(site: Start) -> None:
+async def test_kills_a_green_that_is_not_healthy_by_the_deadline(site: Start) -> None:
     rig = await site(Wishes(faults=("max_num_seqs=9:never_ready",), start_s=6.0))
     await rig.serving()
     blue = rig.pid("chat-r1")
@@ -75,7 +75,7 @@ async def test_a_green_that_never_gets_healthy_is_killed_at_the_deadline(site: S
 
 
 @pytest.mark.smoke
-async def test_a_green_that_dies_in_the_canary_takes_only_its_own_requests_along(site: Start) -> None:
+async def test_a_green_that_dies_in_the_canary_loses_only_its_own_requests(site: Start) -> None:
     rig = await site(Wishes(faults=("max_num_seqs=9:die_after=4",), steps=((50, 1000, 50.0),)))
     await rig.serving()
     blue = rig.pid("chat-r1")
@@ -90,7 +90,7 @@ async def test_a_green_that_dies_in_the_canary_takes_only_its_own_requests_along
     assert len(lost(traffic)) <= 8  # what one server had open
 
 
-async def test_a_green_that_hangs_with_a_good_health_is_found_by_its_silence(site: Start) -> None:
+async def test_detects_a_hanging_green_whose_health_check_succeeds(site: Start) -> None:
     rig = await site(Wishes(faults=("max_num_seqs=9:hang_after=3",), steps=((50, 1000, 50.0),)))
     await rig.serving()
     blue = rig.pid("chat-r1")
@@ -102,7 +102,7 @@ async def test_a_green_that_hangs_with_a_good_health_is_found_by_its_silence(sit
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
 
 
-async def test_a_frozen_green_loses_no_request_that_it_had_not_begun_to_answer(site: Start) -> None:
+async def test_a_frozen_green_loses_no_request_without_a_response_yet(site: Start) -> None:
     rig = await site(Wishes(steps=((50, 1000, 50.0),)))
     await rig.serving()
     blue = rig.pid("chat-r1")
@@ -133,7 +133,7 @@ async def _in_flight(count: int) -> int:
         ("slow=5", set()),
     ],
 )
-async def test_a_green_with_bad_answers_is_taken_back_by_the_judge(
+async def test_the_judge_rolls_back_a_green_with_bad_answers(
     site: Start, fault: str, outcomes: set[str]
 ) -> None:
     faults = (f"max_num_seqs=9:{fault}",)

@@ -32,7 +32,7 @@ def canary_after(times: int, one: Document) -> bool:
         (("canary", 2), ("promoting", 2)),
     ],
 )
-async def test_a_daemon_killed_twice_on_the_way_still_promotes(
+async def test_promotes_although_the_daemon_is_killed_twice(
     site: Start, phases: tuple[tuple[str, int], ...]
 ) -> None:
     rig = await site(SLOW)
@@ -52,7 +52,7 @@ async def test_a_daemon_killed_twice_on_the_way_still_promotes(
     assert set(answers) == {"200"}
 
 
-async def test_a_daemon_killed_while_it_takes_green_back_ends_that_too(site: Start) -> None:
+async def test_completes_a_rollback_after_the_daemon_is_killed(site: Start) -> None:
     rig = await site(SLOW)
     await rig.serving()
 
@@ -73,7 +73,7 @@ async def test_a_daemon_killed_while_it_takes_green_back_ends_that_too(site: Sta
     assert set(answers) == {"200"}
 
 
-async def test_a_daemon_that_keeps_dying_takes_green_back(site: Start) -> None:
+async def test_rolls_back_when_the_daemon_crashes_repeatedly(site: Start) -> None:
     rig = await site(Wishes(steps=((50, 1000, 50.0),)))
     await rig.serving()
 
@@ -91,7 +91,7 @@ async def test_a_daemon_that_keeps_dying_takes_green_back(site: Start) -> None:
 
 
 @pytest.mark.smoke
-async def test_blue_gets_everything_when_the_daemon_dies_in_the_canary_and_stays_dead(site: Start) -> None:
+async def test_blue_gets_all_traffic_when_the_daemon_dies_in_the_canary(site: Start) -> None:
     rig = await site(Wishes(steps=((50, 1000, 50.0),)))
     await rig.serving()
 
@@ -109,7 +109,7 @@ async def test_blue_gets_everything_when_the_daemon_dies_in_the_canary_and_stays
     assert set(answers) == {"200"}
 
 
-async def test_a_stopped_daemon_leaves_servers_and_envoy_to_the_next_one(site: Start) -> None:
+async def test_servers_and_envoy_survive_a_daemon_stop(site: Start) -> None:
     rig = await site(Wishes())
     await rig.serving()
     server, envoy = rig.pid("chat-r1"), rig.envoy.find()
@@ -130,7 +130,7 @@ async def test_a_stopped_daemon_leaves_servers_and_envoy_to_the_next_one(site: S
     assert set(answers) == {"200"}
 
 
-async def test_a_killed_envoy_is_back_with_the_same_split(site: Start) -> None:
+async def test_restarts_a_killed_envoy_with_the_same_split(site: Start) -> None:
     rig = await site(Wishes(steps=((50, 1000, 50.0),)))
     await rig.serving()
 

@@ -30,7 +30,7 @@ def bad_since(records: list[RequestRecord], since_s: float) -> list[float]:
     return [record.at - since_s for record in records if record.outcome != "ok" and record.at > since_s]
 
 
-async def test_bad_answers_end_with_the_lease_when_nothing_of_ours_runs_any_more(site: Start) -> None:
+async def test_bad_answers_end_with_the_lease_when_no_trimtab_process_runs(site: Start) -> None:
     rig = await site(BAD_AT_25)
     await bad_green(rig)
     clock = asyncio.get_running_loop().time
@@ -47,7 +47,7 @@ async def test_bad_answers_end_with_the_lease_when_nothing_of_ours_runs_any_more
     assert len(after) > 50
 
 
-async def test_systemd_takes_back_at_once_what_the_lease_would_end_later(site: Start) -> None:
+async def test_systemd_ends_the_canary_before_the_lease_expires(site: Start) -> None:
     rig = await site(BAD_AT_25)
     await bad_green(rig)
     words = ("revert", "-c", str(rig.config))

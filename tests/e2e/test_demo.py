@@ -47,7 +47,7 @@ def assert_the_whole_story(told: dict[str, Any]) -> None:
 
 
 @pytest.mark.timeout(420)
-def test_the_demo_tells_its_whole_story_on_the_simulator(tmp_path: Path) -> None:
+def test_the_demo_runs_to_its_end_on_the_simulator(tmp_path: Path) -> None:
     told = demo("sim", tmp_path)
 
     assert_the_whole_story(told)

@@ -53,7 +53,7 @@ async def serving(bench: Bench, engine: OwnEngine) -> Container:
     return blue
 
 
-async def test_a_canary_goes_on_while_dockers_daemon_hangs(rig: DockerRig, engine: OwnEngine) -> None:
+async def test_a_canary_continues_while_the_docker_engine_hangs(rig: DockerRig, engine: OwnEngine) -> None:
     await rig.serving()
 
     async with rig.observer() as answers, rig.users(SOME) as traffic:
@@ -70,7 +70,7 @@ async def test_a_canary_goes_on_while_dockers_daemon_hangs(rig: DockerRig, engin
     assert set(answers) == {"200"}
 
 
-async def test_blue_serves_when_dockers_daemon_was_killed_in_a_canary(
+async def test_blue_serves_after_the_docker_engine_is_killed_in_a_canary(
     rig: DockerRig, engine: OwnEngine
 ) -> None:
     """The next one ends all that it finds, and starts again what has a policy to be: not green."""
@@ -96,7 +96,7 @@ async def ok(count: int) -> int:
     return count
 
 
-async def test_a_full_disk_is_found_before_anything_is_started(rig: DockerRig, engine: OwnEngine) -> None:
+async def test_detects_a_full_disk_before_a_launch(rig: DockerRig, engine: OwnEngine) -> None:
     await rig.serving()
     fill(engine.data / "full")
 

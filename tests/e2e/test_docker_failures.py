@@ -108,7 +108,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_a_green_that_something_befalls_is_taken_back(
+async def test_rolls_back_a_green_with_a_container_fault(
     bench: Bench, docker_site: StartDocker, name: str
 ) -> None:
     fault = FAULTS[name]
@@ -158,7 +158,9 @@ async def _in_flight(traffic: TrafficGenerator) -> int:
 # At the start.
 
 
-async def test_greens_that_cannot_start_never_get_a_request(bench: Bench, docker_site: StartDocker) -> None:
+async def test_routes_no_request_to_a_container_that_cannot_start(
+    bench: Bench, docker_site: StartDocker
+) -> None:
     oom = ("--gpu-memory-utilization", "0.8", "--sim-oom-above", "0.85")
     blue = await bench.serving(*FLAGS, *oom, restart="always")
     rig = await docker_site(DockerWishes(start_s=60.0), blue)
@@ -181,7 +183,7 @@ async def test_greens_that_cannot_start_never_get_a_request(bench: Bench, docker
     assert all(said in shown[1] for _, said, _ in bad), shown[1]
 
 
-async def test_a_green_that_never_gets_ready_is_killed_at_the_deadline(
+async def test_kills_a_container_that_is_not_ready_by_the_deadline(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:never_ready")
@@ -220,7 +222,7 @@ async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
     await all_is_well(rig)
 
 
-async def test_a_renamed_container_is_still_known(bench: Bench, docker_site: StartDocker) -> None:
+async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDocker) -> None:
     blue = await bench.serving(*FLAGS)
     rig = await docker_site(DockerWishes(steps=((50, 12, 2.0),)), blue)
 
@@ -245,7 +247,7 @@ async def test_a_renamed_container_is_still_known(bench: Bench, docker_site: Sta
     ],
     ids=["removed", "stopped", "in a crash loop"],
 )
-async def test_a_promoted_server_that_is_gone_is_started_again(
+async def test_restarts_a_promoted_server_whose_container_was_removed(
     bench: Bench, docker_site: StartDocker, inflict: Inflict, said: str
 ) -> None:
     blue = await bench.serving(*FLAGS, restart="always")
@@ -266,7 +268,7 @@ async def test_a_promoted_server_that_is_gone_is_started_again(
     await all_is_well(rig)
 
 
-async def test_an_adopted_server_that_is_restarted_serves_again_and_can_be_changed(
+async def test_a_restarted_adopted_server_serves_and_can_be_changed(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, restart="always")

@@ -35,7 +35,7 @@ OWN = {  # of one container only: its name, its place in the network, whose it i
 }
 
 
-async def test_a_container_with_many_options_is_changed_in_its_flag_only(
+async def test_changes_only_the_flag_of_a_container_with_many_options(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, **await many_options(bench))
@@ -63,7 +63,7 @@ async def test_a_container_with_many_options_is_changed_in_its_flag_only(
 
 
 @pytest.mark.smoke
-async def test_three_servers_without_room_change_places_one_by_one(
+async def test_replaces_three_servers_one_by_one_without_spare_capacity(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await three_pinned(bench)
@@ -87,9 +87,7 @@ async def test_three_servers_without_room_change_places_one_by_one(
     assert {one["HostConfig"]["CpusetCpus"] for one in (await rig.containers()).values()} == {"0"}
 
 
-async def test_three_servers_are_the_same_containers_again_after_a_bad_green(
-    bench: Bench, docker_site: StartDocker
-) -> None:
+async def test_a_rollback_restores_the_same_three_containers(bench: Bench, docker_site: StartDocker) -> None:
     blue = await three_pinned(bench, "--sim-fault", "max_num_seqs=16:errors=0.5")
     rig = await docker_site(DockerWishes(steps=((50, 20, 0.5),)), *blue)
     await rig.serving()
@@ -110,7 +108,7 @@ async def test_three_servers_are_the_same_containers_again_after_a_bad_green(
 
 
 @pytest.mark.smoke
-async def test_two_servers_with_room_beside_them_are_changed_by_surge(
+async def test_changes_two_servers_by_surge_with_spare_capacity(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = [await bench.serving(*FLAGS, name=f"vllm{at}", memory=256 << 20) for at in range(2)]
@@ -132,7 +130,7 @@ async def test_two_servers_with_room_beside_them_are_changed_by_surge(
 
 
 @pytest.mark.smoke
-async def test_a_server_without_room_beside_it_is_changed_by_swap(
+async def test_changes_a_server_by_swap_without_spare_capacity(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, cpuset_cpus="0")
@@ -146,7 +144,7 @@ async def test_a_server_without_room_beside_it_is_changed_by_swap(
 
 
 @pytest.mark.slow
-async def test_a_swap_takes_as_long_as_the_one_before_has_taught(
+async def test_estimates_a_swap_from_the_measured_previous_one(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     slow = ("--sim-start-s", "8", "--max-num-seqs", "8", "--sim-speed", "2")
@@ -184,7 +182,7 @@ async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
     return made["prospect"]["outage_s"], back.at - away[0].at
 
 
-async def test_everything_that_is_asked_of_docker_passes_its_proxy(
+async def test_every_docker_request_passes_the_docker_proxy(
     bench: Bench, docker_site: StartDocker, tmp_path: Path
 ) -> None:
     blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:exit", restart="unless-stopped")

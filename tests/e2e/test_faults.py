@@ -15,9 +15,7 @@ LACKS = {"prometheus": 1, "full": 1, "pause": 1}
     [(5, KILLS), (0, DEATHS), (0, LACKS)],
     ids=["kills of the daemon", "deaths of others", "what is missing for a while"],
 )
-async def test_nothing_is_lost_and_nothing_left_over_whatever_dies(
-    kills: int, others: dict[str, int]
-) -> None:
+async def test_no_fault_loses_a_request_or_leaves_a_process(kills: int, others: dict[str, int]) -> None:
     told = await play(Plan(seed=7, kills=kills, others=others, small=True, rate=10.0, pause_s=8.0))
 
     assert told["wrong"] == []

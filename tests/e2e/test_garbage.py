@@ -54,7 +54,7 @@ max_num_sequences = { min = 9, max = 1 }
 """
 
 
-async def test_no_request_body_hurts_the_daemon(site: Start) -> None:
+async def test_survives_any_request_body(site: Start) -> None:
     rig = await site(Wishes())
     await rig.serving()
 
@@ -69,7 +69,7 @@ async def test_no_request_body_hurts_the_daemon(site: Start) -> None:
 
 
 @pytest.mark.parametrize("text", [NONSENSE, "\0\0", "targets = 3"])
-async def test_a_config_full_of_nonsense_is_refused_with_every_reason(tmp_path: Path, text: str) -> None:
+async def test_rejects_an_invalid_config_with_every_reason(tmp_path: Path, text: str) -> None:
     config = tmp_path / "trimtab.toml"
     config.write_text(text)
 
@@ -117,7 +117,7 @@ async def spoilt() -> AsyncIterator[Spoilt]:
         await runner.cleanup()
 
 
-async def test_metrics_that_turn_into_garbage_are_said_to_be_lost_once(site: Start) -> None:
+async def test_reports_invalid_metrics_as_lost_once(site: Start) -> None:
     async with spoilt() as server:
         rig = await site(Wishes(serving=server.url, mode="advise", policies=True))
 
@@ -149,7 +149,7 @@ async def _goes_on(rig: Rig) -> None:
     await until(rig.target, before.__ne__, "another round of the loop")
 
 
-async def test_a_journal_that_was_changed_keeps_the_daemon_from_starting(site: Start) -> None:
+async def test_refuses_to_start_with_a_modified_journal(site: Start) -> None:
     rig = await site(Wishes())
     await rig.serving()
     await rig.kill(signal.SIGTERM)
@@ -165,7 +165,7 @@ async def test_a_journal_that_was_changed_keeps_the_daemon_from_starting(site: S
     assert rig.envoy.find() is not None
 
 
-async def test_a_line_that_a_crash_left_unfinished_is_set_aside_and_told(site: Start) -> None:
+async def test_sets_aside_and_reports_a_truncated_journal_line(site: Start) -> None:
     rig = await site(Wishes())
     await rig.serving()
     await rig.kill()

@@ -41,7 +41,7 @@ def secret(rig: Rig) -> None:
     (rig.home / "secret").write_text("a key")
 
 
-async def test_a_day_is_told_once_each_also_when_the_daemon_is_killed_in_it(site: Start) -> None:
+async def test_delivers_each_notification_once_despite_a_daemon_kill(site: Start) -> None:
     async with receiving() as receiver:
         rig = await site(Telling(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
         secret(rig)
@@ -68,7 +68,7 @@ async def test_a_day_is_told_once_each_also_when_the_daemon_is_killed_in_it(site
     assert receiver.bodies[-1]["place"] == f"/rollouts/{ended['id']}"
 
 
-async def test_a_receiver_that_never_answers_delays_no_rollback(site: Start) -> None:
+async def test_an_unresponsive_receiver_delays_no_rollback(site: Start) -> None:
     async with receiving(*["hang"] * 1000) as receiver:
         rig = await site(Telling(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
         secret(rig)

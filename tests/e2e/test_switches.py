@@ -8,7 +8,7 @@ from tests.e2e.rig import lost
 
 
 @pytest.mark.timeout(600)
-async def test_ten_switches_in_a_row_lose_no_request(site: Start) -> None:
+async def test_ten_consecutive_rollouts_lose_no_request(site: Start) -> None:
     rig = await site(Wishes())
     await rig.serving()
 

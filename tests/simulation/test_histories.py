@@ -87,19 +87,19 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("what", FOUND)
-def test_what_was_found_once_does_not_come_back(what: str) -> None:
+def test_fixed_faults_do_not_recur(what: str) -> None:
     told = play(FOUND[what])
 
     assert told.violations == [], "\n".join(told.log)
 
 
-def test_a_seed_tells_the_same_history_again() -> None:
+def test_a_seed_reproduces_its_history() -> None:
     script = script_of(23)
 
     assert play(script).log == play(script).log
 
 
-def test_every_kind_of_fault_is_drawn() -> None:
+def test_draws_every_kind_of_fault() -> None:
     scripts = [script_of(seed) for seed in range(3000)]
     drawn = {f"{act.on}: {act.what}" for script in scripts for act in script.acts}
     drawn |= {act.what for script in scripts for act in script.acts}
@@ -107,7 +107,7 @@ def test_every_kind_of_fault_is_drawn() -> None:
     assert set(KINDS) <= drawn
 
 
-def test_a_script_that_fails_is_made_as_small_as_it_can_be() -> None:
+def test_shrinks_a_failing_scenario_to_its_minimum() -> None:
     culprit = Act(what="clock back", at_s=9.0)
     acts = (Act(what="daemon killed", at_s=3.0), culprit, Act(what="refused", on="stop"))
     script = Script(seed=5, servers=2, green="hangs", whole=True, acts=acts)

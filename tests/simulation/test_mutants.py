@@ -20,7 +20,7 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_seeded_bug_is_caught(mutant: str) -> None:
+def test_detects_a_seeded_bug(mutant: str) -> None:
     script, says = CAUGHT[mutant]
 
     with mutated(mutant):

@@ -14,7 +14,7 @@ from tests.simulation.script import POINTS, Act, Script
 MUST = {"crash before", "crash after", "reply lost", "refused", "late", "twice"}
 
 
-def test_every_effect_may_be_struck_before_after_and_in_its_reply() -> None:
+def test_every_effect_has_fault_points_before_after_and_in_its_reply() -> None:
     kinds = {kind.__dataclass_fields__["kind"].default for kind in get_args(Effect)}
 
     assert set(POINTS) == kinds
@@ -29,7 +29,7 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("kind", "how"), [(kind, how) for kind, hows in POINTS.items() for how in hows])
-def test_every_point_is_met_and_survived(kind: str, how: str) -> None:
+def test_survives_a_fault_at_every_point(kind: str, how: str) -> None:
     script = Script(
         seed=1,
         strategy="swap" if kind == "stop" else "surge",

@@ -66,7 +66,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("performed", [False, True], ids=["effects lost", "effects done, reply lost"])
 @pytest.mark.parametrize("story", STORIES)
-def test_a_restart_after_any_entry_of_the_journal_ends_whole(story: str, performed: bool) -> None:
+def test_recovers_from_a_restart_after_any_journal_entry(story: str, performed: bool) -> None:
     cuts = list(cut(STORIES[story]))
     assert len(cuts) > 5
     for world, open_effects in cuts:
@@ -82,7 +82,7 @@ def test_a_restart_after_any_entry_of_the_journal_ends_whole(story: str, perform
 
 @pytest.mark.parametrize("how", ["crash before", "crash after"])
 @pytest.mark.parametrize("story", WHOLE)
-def test_a_daemon_that_dies_at_any_entry_is_followed_by_one_that_ends_whole(story: str, how: str) -> None:
+def test_recovers_from_a_daemon_crash_at_any_journal_entry(story: str, how: str) -> None:
     entries = play(WHOLE[story]).entries
     assert entries > 12
     for nth in range(1, entries + 1):
@@ -91,7 +91,7 @@ def test_a_daemon_that_dies_at_any_entry_is_followed_by_one_that_ends_whole(stor
 
 @pytest.mark.parametrize("how", ["crash before", "crash after", "reply lost"])
 @pytest.mark.parametrize("story", WHOLE)
-def test_a_daemon_that_dies_at_any_effect_is_followed_by_one_that_ends_whole(story: str, how: str) -> None:
+def test_recovers_from_a_daemon_crash_at_any_effect(story: str, how: str) -> None:
     history = History(script=WHOLE[story])
     history.run()
     for kind in CALLS:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(1500)
-def test_the_demo_tells_its_whole_story_on_real_vllm(tmp_path: Path) -> None:
+def test_the_demo_runs_to_its_end_on_real_vllm(tmp_path: Path) -> None:
     vllm = real_vllm()
 
     told = demo("vllm", tmp_path, TRIMTAB_VLLM_PYTHON=str(vllm.python), TRIMTAB_TINY_MODEL=str(vllm.model))

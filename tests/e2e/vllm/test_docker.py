@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 START_S = 600.0  # a start is a minute of CPU, and the machine may have little
 
 
-async def test_too_few_sequences_are_suggested_tried_and_promoted(
+async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.run("--max-num-seqs", "2", image=await bench.real())

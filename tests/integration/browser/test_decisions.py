@@ -36,7 +36,7 @@ def change(scene: Scene) -> None:
     scene.record("changed")
 
 
-def test_an_approval_names_the_digest_that_was_shown(opened: Opened, scene: Scene) -> None:
+def test_an_approval_carries_the_displayed_digest(opened: Opened, scene: Scene) -> None:
     page = opened(SUGGESTION)
     shown = suggestion(scene).digest
     expect(page.locator(".decide")).to_contain_text(shown)
@@ -64,7 +64,7 @@ def test_denial_requires_a_reason(opened: Opened, scene: Scene) -> None:
     assert scene.states()["chat"].note == "not before the release"
 
 
-def test_a_decision_can_be_left_undecided(opened: Opened, scene: Scene) -> None:
+def test_a_decision_can_be_cancelled(opened: Opened, scene: Scene) -> None:
     page = opened(SUGGESTION)
     page.get_by_role("button", name="Approve…").click()
     page.keyboard.press("Escape")
@@ -74,7 +74,7 @@ def test_a_decision_can_be_left_undecided(opened: Opened, scene: Scene) -> None:
     assert suggestion(scene).status == "open"
 
 
-def test_everything_can_be_decided_with_the_keyboard(opened: Opened, scene: Scene) -> None:
+def test_every_decision_works_with_the_keyboard(opened: Opened, scene: Scene) -> None:
     page = opened(SUGGESTION)
     page.get_by_role("button", name="Approve…").focus()
     page.keyboard.press("Enter")
@@ -86,7 +86,7 @@ def test_everything_can_be_decided_with_the_keyboard(opened: Opened, scene: Scen
     assert suggestion(scene).status == "approved"
 
 
-def test_a_rollout_is_taken_back_with_a_reason(opened: Opened, scene: Scene) -> None:
+def test_rolls_back_a_rollout_with_a_reason(opened: Opened, scene: Scene) -> None:
     page = opened(ROLLOUT)
 
     decide(page, "Abort…", "customers complain", "Abort the rollout")
@@ -96,7 +96,7 @@ def test_a_rollout_is_taken_back_with_a_reason(opened: Opened, scene: Scene) -> 
     assert scene.states()["code"].note == "customers complain"
 
 
-def test_what_has_expired_meanwhile_is_refused_and_says_so(opened: Opened, scene: Scene, place: Site) -> None:
+def test_rejects_a_suggestion_that_expired_meanwhile(opened: Opened, scene: Scene, place: Site) -> None:
     page = opened(SUGGESTION, lossy=True)
     page.get_by_role("button", name="Approve…").click()
     place.change(lambda: setattr(scene, "at", scene.at + timedelta(hours=2)))
@@ -114,7 +114,7 @@ def test_an_expired_suggestion_offers_no_buttons(opened: Opened, scene: Scene) -
     expect(page.locator(".decide button")).to_have_count(0)
 
 
-def test_what_has_changed_cannot_be_approved_unseen(opened: Opened, scene: Scene, place: Site) -> None:
+def test_a_changed_suggestion_cannot_be_approved_unseen(opened: Opened, scene: Scene, place: Site) -> None:
     page = opened(SUGGESTION)
     expect(page.get_by_role("heading", level=1)).to_contain_text("64 → 128")
     place.change(lambda: change(scene))
@@ -133,7 +133,7 @@ def test_what_has_changed_cannot_be_approved_unseen(opened: Opened, scene: Scene
     assert suggestion(scene).proposal.to == {"max_num_seqs": 96}
 
 
-def test_what_changes_while_the_question_is_asked_is_not_approved(
+def test_does_not_approve_a_suggestion_that_changes_in_the_dialog(
     opened: Opened, scene: Scene, place: Site
 ) -> None:
     page = opened(SUGGESTION, lossy=True)
@@ -145,7 +145,7 @@ def test_what_changes_while_the_question_is_asked_is_not_approved(
     assert suggestion(scene).status == "open"
 
 
-def test_a_viewer_sees_why_nothing_can_be_decided(opened: Opened, scene: Scene) -> None:
+def test_a_viewer_sees_why_no_decision_is_allowed(opened: Opened, scene: Scene) -> None:
     page = opened(SUGGESTION, "viewer")
     reason = "This needs the role operator; your token's role is viewer."
     for name in ("Approve…", "Deny…"):
@@ -157,7 +157,7 @@ def test_a_viewer_sees_why_nothing_can_be_decided(opened: Opened, scene: Scene) 
     assert suggestion(scene).status == "open"
 
 
-def test_a_role_that_was_taken_away_is_said(opened: Opened, scene: Scene, place: Site) -> None:
+def test_shows_a_revoked_role(opened: Opened, scene: Scene, place: Site) -> None:
     page = opened(ROLLOUT, lossy=True)
     expect(page.get_by_role("button", name="Abort…")).not_to_have_attribute("aria-disabled", "true")
     known = load(place.file)
@@ -172,7 +172,7 @@ def test_a_role_that_was_taken_away_is_said(opened: Opened, scene: Scene, place:
     assert scene.states()["code"].phase is Phase.CANARY
 
 
-def test_in_advise_mode_the_approval_says_what_to_do(opened: Opened, scene: Scene) -> None:
+def test_in_advise_mode_the_approval_shows_the_manual_steps(opened: Opened, scene: Scene) -> None:
     scene.set(replace(scene.states()["chat"], mode="advise"))
     page = opened(SUGGESTION)
 
@@ -192,7 +192,7 @@ def test_a_target_is_paused_and_resumed(opened: Opened, scene: Scene) -> None:
     assert not scene.states()["chat"].paused
 
 
-def test_a_decision_that_may_not_have_arrived_counts_once(opened: Opened, place: Site) -> None:
+def test_a_retried_decision_counts_once(opened: Opened, place: Site) -> None:
     page = opened(SUGGESTION, lossy=True)
     keys: list[str | None] = []
 

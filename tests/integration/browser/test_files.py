@@ -23,7 +23,7 @@ async def visitor(daemon: FakeDaemonView, tokens: Tokens) -> AsyncIterator[Clien
         yield client
 
 
-async def test_every_file_is_there_without_a_token(visitor: Client) -> None:
+async def test_serves_every_file_without_a_token(visitor: Client) -> None:
     for page in pages():
         async with visitor.get(page.path) as response:
             assert response.status == 200
@@ -31,7 +31,7 @@ async def test_every_file_is_there_without_a_token(visitor: Client) -> None:
             assert "default-src 'none'" in response.headers["Content-Security-Policy"]
 
 
-async def test_what_has_not_changed_is_not_sent_again(visitor: Client) -> None:
+async def test_does_not_send_an_unchanged_file_again(visitor: Client) -> None:
     async with visitor.get("/") as response:
         tag = response.headers["ETag"]
     async with visitor.get("/", headers={"If-None-Match": tag}) as response:
@@ -40,7 +40,7 @@ async def test_what_has_not_changed_is_not_sent_again(visitor: Client) -> None:
         assert response.status == 200
 
 
-async def test_who_can_unpack_gets_it_packed(visitor: Client) -> None:
+async def test_compresses_files_for_clients_that_accept_it(visitor: Client) -> None:
     async with visitor.get("/", headers={"Accept-Encoding": "gzip, br"}) as response:
         assert response.headers["Content-Encoding"] == "gzip"
         packed = await response.read()
@@ -53,19 +53,21 @@ async def test_who_can_unpack_gets_it_packed(visitor: Client) -> None:
     "path",
     ["/assets/", "/assets/../__init__.py", "/assets/%2e%2e/__init__.py", "/index.html", "/__init__.py"],
 )
-async def test_no_other_file_is_there(visitor: Client, path: str) -> None:
+async def test_serves_no_other_file(visitor: Client, path: str) -> None:
     async with visitor.get(path) as response:
         assert response.status == 401
 
 
-async def test_who_asks_is_told_who_they_are(visitor: Client, bearers: dict[str, dict[str, str]]) -> None:
+async def test_reports_the_identity_of_the_caller(
+    visitor: Client, bearers: dict[str, dict[str, str]]
+) -> None:
     async with visitor.get("/v1/me", headers=bearers["viewer"]) as response:
         me = await response.json()
 
     assert (me["principal"], me["role"], me["targets"]) == ("viewer ann", "viewer", None)
 
 
-async def test_a_brief_audit_leaves_out_the_bulk(
+async def test_a_brief_audit_omits_state_and_effects(
     visitor: Client, daemon: FakeDaemonView, bearers: dict[str, dict[str, str]]
 ) -> None:
     daemon._records.append({"seq": 1, "action": "a", "state": {"large": "x"}, "effects": [1]})

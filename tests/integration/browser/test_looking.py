@@ -71,7 +71,7 @@ def tour(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_for_everybody(tour: Tour, name: str, theme: Theme) -> None:
+def test_a_page_is_accessible(tour: Tour, name: str, theme: Theme) -> None:
     assert serious(tour(PAGES[name], theme, 1280)) == []
 
 
@@ -82,18 +82,18 @@ def test_a_page_fits_a_phone(tour: Tour, name: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_the_sign_in_is_for_everybody(opened: Opened) -> None:
+def test_the_sign_in_is_accessible(opened: Opened) -> None:
     assert serious(opened("/targets", None, lossy=True)) == []
 
 
-def test_a_question_is_for_everybody(opened: Opened) -> None:
+def test_a_dialog_is_accessible(opened: Opened) -> None:
     page = opened(PAGES["rollout"])
     page.get_by_role("button", name="Abort…").click()
 
     assert serious(page) == []
 
 
-def test_a_lost_connection_is_for_everybody(opened: Opened, place: Site) -> None:
+def test_the_lost_connection_banner_is_accessible(opened: Opened, place: Site) -> None:
     page = opened(PAGES["suggestion"], lossy=True)
     place.stop()
     expect(page.get_by_text("Connection lost.")).to_be_visible()
@@ -101,7 +101,7 @@ def test_a_lost_connection_is_for_everybody(opened: Opened, place: Site) -> None
     assert serious(page) == []
 
 
-def test_who_has_no_token_signs_in(opened: Opened, place: Site) -> None:
+def test_asks_for_a_sign_in_without_a_token(opened: Opened, place: Site) -> None:
     page = opened("/targets", None, lossy=True)
     page.get_by_label("Token").fill("tt_00000000_" + "x" * 43)
     page.get_by_role("button", name="Sign in").click()
@@ -127,7 +127,7 @@ def test_a_revoked_token_leads_back_to_the_sign_in(opened: Opened, place: Site) 
     expect(page.get_by_role("alert")).to_contain_text("unknown, revoked or expired")
 
 
-def test_a_lost_connection_is_said_and_its_return_too(opened: Opened, scene: Scene, place: Site) -> None:
+def test_shows_a_lost_and_a_restored_connection(opened: Opened, scene: Scene, place: Site) -> None:
     page = opened(PAGES["suggestion"], lossy=True)
     expect(page.locator("#who")).to_contain_text("live")
     place.stop()
@@ -142,7 +142,7 @@ def test_a_lost_connection_is_said_and_its_return_too(opened: Opened, scene: Sce
     expect(page.locator(".decide")).to_contain_text("The target is paused")
 
 
-def test_what_happens_shows_without_reloading(opened: Opened, scene: Scene, place: Site) -> None:
+def test_shows_events_without_a_reload(opened: Opened, scene: Scene, place: Site) -> None:
     page = opened("/targets/code")
     expect(page.locator("#who")).to_contain_text("live")
 
@@ -155,7 +155,7 @@ def test_what_happens_shows_without_reloading(opened: Opened, scene: Scene, plac
     expect(page.get_by_text("paused by bob")).to_be_visible()
 
 
-def test_what_others_wrote_is_only_ever_text(opened: Opened, scene: Scene, place: Site) -> None:
+def test_renders_untrusted_text_as_text(opened: Opened, scene: Scene, place: Site) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
     state = scene.states()["chat"]
     assert state.suggestion is not None
@@ -189,14 +189,14 @@ def test_the_flags_are_shown_as_a_diff(opened: Opened) -> None:
     expect(page.locator(".diff .same").first).to_contain_text("--model Qwen/Qwen3-8B")
 
 
-def test_an_address_of_nothing_says_so(opened: Opened, place: Site) -> None:
+def test_shows_an_error_for_an_unknown_address(opened: Opened, place: Site) -> None:
     page = opened("/suggestions/none-s1", lossy=True)
     for path in ("/suggestions/none-s1", "/rollouts/none-o1", "/targets/none", "/targets/%ff"):
         page.goto(f"{place.url}/#{path}")
         expect(page.get_by_role("alert")).to_contain_text("There is no")
 
 
-def test_the_audit_is_sifted_and_an_entry_verified(opened: Opened) -> None:
+def test_filters_the_audit_and_verifies_an_entry(opened: Opened) -> None:
     page = opened("/audit?target=chat")
     rows = page.locator(".timeline > li:visible")
     expect(rows.first).to_contain_text("chat")
@@ -209,7 +209,7 @@ def test_the_audit_is_sifted_and_an_entry_verified(opened: Opened) -> None:
     expect(rows.first.locator(".mark.good")).to_be_visible()
 
 
-def test_the_whole_chain_is_verified_in_the_browser(opened: Opened, scene: Scene) -> None:
+def test_verifies_the_full_chain_in_the_browser(opened: Opened, scene: Scene) -> None:
     page = opened("/audit")
     page.get_by_role("button", name="Verify the chain").click()
 
@@ -217,7 +217,7 @@ def test_the_whole_chain_is_verified_in_the_browser(opened: Opened, scene: Scene
     expect(page.locator(".digest code").first).to_have_text(str(scene._records[-1]["hash"]))
 
 
-def test_a_forged_entry_is_named(opened: Opened, scene: Scene) -> None:
+def test_names_a_forged_entry(opened: Opened, scene: Scene) -> None:
     scene._records[39] = {**scene._records[39], "why": "nothing happened"}
     page = opened("/audit")
     page.get_by_role("button", name="Verify the chain").click()
@@ -225,7 +225,7 @@ def test_a_forged_entry_is_named(opened: Opened, scene: Scene) -> None:
     expect(page.get_by_role("alert")).to_contain_text("Entry 40 failed verification")
 
 
-def test_what_is_exported_is_the_journal(opened: Opened, scene: Scene, tmp_path: Path) -> None:
+def test_the_export_equals_the_journal(opened: Opened, scene: Scene, tmp_path: Path) -> None:
     page = opened("/audit")
     with page.expect_download() as download:
         page.get_by_role("button", name="Export all").click()
@@ -246,7 +246,7 @@ def crowd(tmp_path: Path) -> Iterator[Site]:
         yield place
 
 
-def test_twenty_targets_with_a_day_are_light_and_come_from_here_only(browser: Browser, crowd: Site) -> None:
+def test_twenty_targets_transfer_few_bytes_from_one_origin(browser: Browser, crowd: Site) -> None:
     page = browser.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

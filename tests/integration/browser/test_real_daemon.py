@@ -79,7 +79,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.mark.timeout(400)
-def test_a_suggestion_is_approved_watched_and_taken_back(
+def test_a_suggestion_is_approved_watched_and_rolled_back(
     aside: Aside, rig: Rig, traffic: TrafficGenerator, page: Page
 ) -> None:
     made = aside.run(rig.propose(max_num_seqs=16))

@@ -10,7 +10,7 @@ ROLLOUT = "/rollouts/code-o3"
 LONGER_MS = 4000  # than it takes until a log is asked for again
 
 
-def test_while_a_rollout_is_under_way_greens_log_grows(opened: Opened, scene: Scene, place: Site) -> None:
+def test_shows_new_log_lines_of_green_during_a_rollout(opened: Opened, scene: Scene, place: Site) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\">"
     scene.logs["code", "code-r1"] = (*(f"loading shard {number}" for number in range(39)), evil)
     page = opened(ROLLOUT)
@@ -27,7 +27,7 @@ def test_while_a_rollout_is_under_way_greens_log_grows(opened: Opened, scene: Sc
     assert log.evaluate("pre => pre.scrollTop") == 0
 
 
-def test_a_log_that_cannot_be_read_says_why_and_comes_back(opened: Opened, scene: Scene, place: Site) -> None:
+def test_shows_why_a_log_cannot_be_read_and_recovers(opened: Opened, scene: Scene, place: Site) -> None:
     scene.unreadable = "docker: no Engine answers"
     page = opened(ROLLOUT, "viewer")
     section = page.get_by_role("region", name="Green's log")
@@ -43,7 +43,7 @@ def test_a_log_that_cannot_be_read_says_why_and_comes_back(opened: Opened, scene
     expect(section.get_by_role("log")).to_have_text("serving")
 
 
-def test_of_a_rollout_that_is_over_no_log_is_asked_for(opened: Opened, scene: Scene, place: Site) -> None:
+def test_requests_no_log_of_an_ended_rollout(opened: Opened, scene: Scene, place: Site) -> None:
     scene.logs["code", "code-r1"] = ("serving",)
     page = opened(ROLLOUT)
     expect(page.get_by_role("log")).to_have_text("serving")
@@ -62,7 +62,7 @@ def test_of_a_rollout_that_is_over_no_log_is_asked_for(opened: Opened, scene: Sc
     assert not [url for url in asked if url.endswith("/log")]
 
 
-def test_a_page_that_nobody_looks_at_asks_for_no_log(opened: Opened, scene: Scene) -> None:
+def test_a_hidden_page_requests_no_log(opened: Opened, scene: Scene) -> None:
     scene.logs["code", "code-r1"] = ("serving",)
     page = opened(ROLLOUT)
     expect(page.get_by_role("log")).to_have_text("serving")

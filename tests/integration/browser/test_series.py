@@ -57,7 +57,7 @@ def test_a_minute_counts_the_requests_of_all_servers() -> None:
     assert minute.ttft_p95_s == pytest.approx(0.9, rel=0.2)
 
 
-def test_without_the_proxy_vllms_histograms_say_what_was_asked() -> None:
+def test_uses_vllm_histograms_without_proxy_records() -> None:
     series = TimeSeries()
     ttft = Latency(count=60, p50=0.1, p95=0.6, p99=0.9, over_slo=0.1)
     gpu = Gpu(index=0, uuid="GPU-0", utilization=0.8, memory_used_mib=60, memory_total_mib=80)
@@ -72,14 +72,14 @@ def test_without_the_proxy_vllms_histograms_say_what_was_asked() -> None:
     assert (minute.ttft_p95_s, minute.gpu_utilization, minute.gpu_memory) == (0.6, 0.8, 0.75)
 
 
-def test_a_minute_in_which_nothing_was_seen_is_a_gap() -> None:
+def test_a_minute_without_data_is_a_gap() -> None:
     series = TimeSeries()
     watch(series, NOON, 200)
 
     assert series.minutes() == ()
 
 
-def test_after_a_clock_was_set_back_no_minute_comes_twice() -> None:
+def test_repeats_no_minute_after_the_clock_is_set_back() -> None:
     series = TimeSeries()
     watch(series, NOON, 130, arms={"chat-r0": answered(0.1)})
     watch(series, NOON - timedelta(minutes=30), 130, arms={"chat-r0": answered(0.1)})
@@ -90,7 +90,7 @@ def test_after_a_clock_was_set_back_no_minute_comes_twice() -> None:
     assert times == sorted(set(times))
 
 
-def test_the_day_outlives_the_daemon(tmp_path: Path) -> None:
+def test_the_series_survives_a_daemon_restart(tmp_path: Path) -> None:
     file = tmp_path / "series.jsonl"
     series = TimeSeries.load(file)
     watch(series, NOON, 121, arms={"chat-r0": answered(0.1)})
@@ -111,14 +111,14 @@ def test_the_file_stays_small(tmp_path: Path) -> None:
     assert len(file.read_text().splitlines()) == len(series.minutes()) == KEPT_MINUTES
 
 
-def test_a_full_disk_costs_only_what_a_restart_would_have_known(tmp_path: Path) -> None:
+def test_a_full_disk_loses_only_the_persisted_series(tmp_path: Path) -> None:
     series = TimeSeries.load(tmp_path / "missing" / "series.jsonl")
     watch(series, NOON, 121, arms={"chat-r0": answered(0.1)})
 
     assert len(series.minutes()) == 2
 
 
-def test_put_together_latencies_are_the_worst_and_shares_weighed() -> None:
+def test_merged_points_take_the_worst_latency_and_weighted_shares() -> None:
     busy = MinuteRow(at=0, requests_rps=9.0, attainment=1.0, ttft_p95_s=0.1, running=4.0)
     idle = MinuteRow(at=60, requests_rps=1.0, attainment=0.0, ttft_p95_s=0.4)
 
@@ -156,7 +156,7 @@ async def test_the_columns_are_of_one_length_and_gaps_are_null(
     assert {len(column) for column in series.values() if isinstance(column, list) and column} == {10}
 
 
-async def test_a_day_can_be_had_in_fewer_points(client: Client, daemon: FakeDaemonView) -> None:
+async def test_downsamples_a_day(client: Client, daemon: FakeDaemonView) -> None:
     daemon.hours["chat"] = hours(minutes=1440)
     async with client.get("/v1/targets/chat/series?hours=24&points=144") as response:
         series = await response.json()
@@ -164,7 +164,7 @@ async def test_a_day_can_be_had_in_fewer_points(client: Client, daemon: FakeDaem
     assert (series["every_s"], len(series["running"])) == (600, 144)
 
 
-async def test_what_is_older_than_was_asked_for_is_left_out(client: Client, daemon: FakeDaemonView) -> None:
+async def test_omits_points_older_than_the_requested_range(client: Client, daemon: FakeDaemonView) -> None:
     daemon.hours["chat"] = hours(minutes=1440)
     async with client.get("/v1/targets/chat/series?hours=2") as response:
         series = await response.json()

@@ -192,12 +192,12 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
         await rig.restarted().retire(server)
 
 
-async def test_an_engine_that_can_work_has_no_problems(rig: Rig) -> None:
+async def test_a_working_engine_has_no_problems(rig: Rig) -> None:
     assert list(await rig.engine.problems()) == []
     assert list(await rig.engine.observe()) == []
 
 
-async def test_a_launched_server_is_found_as_it_was_asked_for(rig: Rig) -> None:
+async def test_observes_a_launched_server_with_the_requested_setting(rig: Rig) -> None:
     launched = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
 
     assert launched.address
@@ -206,7 +206,7 @@ async def test_a_launched_server_is_found_as_it_was_asked_for(rig: Rig) -> None:
     assert list(await rig.restarted().observe()) == [launched]
 
 
-async def test_a_launch_repeated_gives_the_same_server(rig: Rig) -> None:
+async def test_a_repeated_launch_returns_the_same_server(rig: Rig) -> None:
     server = Server(name="chat-r1", setting=SETTING)
 
     first = await rig.engine.launch(server, 60)
@@ -217,7 +217,7 @@ async def test_a_launch_repeated_gives_the_same_server(rig: Rig) -> None:
     assert len(await rig.engine.observe()) == 1
 
 
-async def test_two_launches_at_once_give_the_same_server(rig: Rig) -> None:
+async def test_concurrent_launches_return_the_same_server(rig: Rig) -> None:
     server = Server(name="chat-r1", setting=SETTING)
 
     first, second = await asyncio.gather(rig.engine.launch(server, 60), rig.engine.launch(server, 60))
@@ -235,14 +235,14 @@ async def test_two_servers_have_two_addresses(rig: Rig) -> None:
     assert {server.name for server in await rig.engine.observe()} == {"chat-r1", "chat-r2"}
 
 
-async def test_a_knob_that_is_none_is_not_given(rig: Rig) -> None:
+async def test_omits_the_flag_of_a_knob_that_is_none(rig: Rig) -> None:
     await rig.engine.launch(Server(name="chat-r1", setting={**SETTING, "max_model_len": None}), 60)
 
     [found] = await rig.engine.observe()
     assert found.setting == SETTING
 
 
-async def test_a_retired_server_is_gone_and_may_be_retired_again(rig: Rig) -> None:
+async def test_retiring_a_server_is_idempotent(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
 
     await rig.engine.retire(server)
@@ -252,7 +252,7 @@ async def test_a_retired_server_is_gone_and_may_be_retired_again(rig: Rig) -> No
     assert await rig.engine.busy(server) is None
 
 
-async def test_what_is_stopped_is_started_again_as_it_was(rig: Rig) -> None:
+async def test_starts_a_stopped_server_with_the_same_setting(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
     if not rig.starts_again:
         with pytest.raises(ActError, match="cannot be started again"):
@@ -283,7 +283,7 @@ async def test_a_stopped_server_can_be_retired(rig: Rig) -> None:
     assert dict(again.setting) != SETTING
 
 
-async def test_it_says_what_would_come_of_a_change(rig: Rig) -> None:
+async def test_a_preflight_reports_the_effect_of_a_change(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
 
     prospect = await rig.engine.preflight([server], {**SETTING, "max_num_seqs": 9}, "auto")
@@ -293,7 +293,7 @@ async def test_it_says_what_would_come_of_a_change(rig: Rig) -> None:
     assert list(await rig.engine.observe()) == [server]
 
 
-async def test_a_server_that_exits_as_it_starts_is_an_error_and_leaves_nothing(rig: Rig) -> None:
+async def test_a_server_that_exits_at_its_start_is_an_error_and_leaves_nothing(rig: Rig) -> None:
     with pytest.raises(ActError) as failure:
         await rig.failing().launch(Server(name="chat-r1", setting={}), 60)
 
@@ -302,7 +302,7 @@ async def test_a_server_that_exits_as_it_starts_is_an_error_and_leaves_nothing(r
     assert list(await rig.engine.observe()) == []
 
 
-async def test_a_server_that_is_late_is_an_error_and_leaves_nothing(rig: Rig) -> None:
+async def test_a_server_past_its_deadline_is_an_error_and_leaves_nothing(rig: Rig) -> None:
     with pytest.raises(ActError):
         await rig.slow().launch(Server(name="chat-r1", setting={}), 0.5)
 
@@ -320,7 +320,7 @@ async def test_a_cancelled_launch_leaves_nothing(rig: Rig) -> None:
     assert list(await rig.engine.observe()) == []
 
 
-async def test_a_server_is_warmed_up_and_says_how_busy_it_is(rig: Rig) -> None:
+async def test_warms_up_a_server_and_reports_its_open_requests(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
 
     await rig.engine.warm_up(server, 5, 60)
@@ -340,11 +340,11 @@ async def test_the_last_lines_of_a_servers_log_can_be_read_and_shown(rig: Rig) -
     assert set(first) & set(after_a_restart)
 
 
-async def test_a_server_that_never_was_has_no_log(rig: Rig) -> None:
+async def test_an_unknown_server_has_no_log(rig: Rig) -> None:
     assert await rig.engine.log(Server(name="chat-r9", setting=SETTING)) == ()
 
 
-async def test_the_log_of_a_server_that_is_gone_is_no_error(rig: Rig) -> None:
+async def test_the_log_of_an_exited_server_is_no_error(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
     rig.die("chat-r1")
     of_a_dead_one = await rig.engine.log(server)
@@ -354,7 +354,7 @@ async def test_the_log_of_a_server_that_is_gone_is_no_error(rig: Rig) -> None:
     assert isinstance(await rig.engine.log(server), tuple)
 
 
-async def test_a_server_answers_golden_prompts_the_same_each_time(rig: Rig) -> None:
+async def test_golden_answers_are_repeatable(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
     prompts = [f"prompt number {number}" for number in range(12)]
 
@@ -366,7 +366,7 @@ async def test_a_server_answers_golden_prompts_the_same_each_time(rig: Rig) -> N
     assert compare(first, again, first).same == 1.0
 
 
-async def test_a_dead_server_cannot_be_asked_golden_prompts(rig: Rig) -> None:
+async def test_golden_prompts_fail_on_a_dead_server(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
     rig.die("chat-r1")
 
@@ -374,7 +374,7 @@ async def test_a_dead_server_cannot_be_asked_golden_prompts(rig: Rig) -> None:
         await rig.engine.answers(server, ["one", "two"], 60)
 
 
-async def test_a_server_that_dies_is_said_to_be_gone(rig: Rig) -> None:
+async def test_reports_a_dead_server_as_gone(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
     said: list[ServerLost] = []
     watch = asyncio.create_task(rig.engine.watch(server, said.append, noon))
@@ -389,7 +389,7 @@ async def test_a_server_that_dies_is_said_to_be_gone(rig: Rig) -> None:
     assert lost.why.startswith("chat-r1 ")
 
 
-async def test_a_server_that_hangs_is_said_each_time_and_is_not_gone(rig: Rig) -> None:
+async def test_reports_a_hanging_server_each_time_and_not_as_gone(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
     said: list[ServerLost] = []
     watch = asyncio.create_task(rig.engine.watch(server, said.append, noon))
@@ -410,7 +410,7 @@ async def test_a_server_that_hangs_is_said_each_time_and_is_not_gone(rig: Rig) -
     assert [lost.gone for lost in said] == [False, False, True]
 
 
-async def test_a_server_that_hangs_is_still_observed(rig: Rig) -> None:
+async def test_observes_a_hanging_server(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
 
     rig.hang("chat-r1")
@@ -419,7 +419,7 @@ async def test_a_server_that_hangs_is_still_observed(rig: Rig) -> None:
     rig.wake("chat-r1")
 
 
-async def test_a_dead_server_cannot_be_warmed_up(rig: Rig) -> None:
+async def test_a_warm_up_fails_on_a_dead_server(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
     rig.die("chat-r1")
 
@@ -427,7 +427,7 @@ async def test_a_dead_server_cannot_be_warmed_up(rig: Rig) -> None:
         await rig.engine.warm_up(server, 3, 60)
 
 
-async def test_watching_ends_quietly_when_it_is_cancelled(rig: Rig) -> None:
+async def test_cancelling_a_watch_raises_no_error(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
     said: list[ServerLost] = []
     watch = asyncio.create_task(rig.engine.watch(server, said.append, noon))

@@ -54,7 +54,7 @@ async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await proxy.bind(Site(target="chat", state_dir=tmp_path, epoch=0)).stop()
 
 
-async def test_a_proxy_that_was_never_configured_says_so(bind: Bind) -> None:
+async def test_observes_none_before_the_first_route(bind: Bind) -> None:
     traffic = bind(1)
 
     assert not await traffic.problems()
@@ -62,7 +62,7 @@ async def test_a_proxy_that_was_never_configured_says_so(bind: Bind) -> None:
     assert await traffic.in_flight(BLUE.name) is None
 
 
-async def test_what_is_routed_is_observed(bind: Bind) -> None:
+async def test_observes_the_written_route(bind: Bind) -> None:
     traffic = bind(1)
 
     await traffic.route(ALONE)
@@ -76,7 +76,7 @@ async def test_what_is_routed_is_observed(bind: Bind) -> None:
     assert await traffic.in_flight(GREEN.name) == 0
 
 
-async def test_a_route_may_be_repeated(bind: Bind) -> None:
+async def test_a_repeated_route_is_accepted(bind: Bind) -> None:
     traffic = bind(1)
     await traffic.route(CANARY)
     once = await traffic.observe()
@@ -87,7 +87,7 @@ async def test_a_route_may_be_repeated(bind: Bind) -> None:
     assert await traffic.observe() == once
 
 
-async def test_a_server_of_weight_zero_stays_known_and_one_that_is_not_named_goes(bind: Bind) -> None:
+async def test_keeps_a_server_of_weight_zero_and_removes_an_unlisted_one(bind: Bind) -> None:
     traffic = bind(1)
     resting = replace(CANARY, weights={BLUE.name: 100, GREEN.name: 0}, leased=None)
 
@@ -102,7 +102,7 @@ async def test_a_server_of_weight_zero_stays_known_and_one_that_is_not_named_goe
     assert set(gone.addresses) == {BLUE.name}
 
 
-async def test_the_proxy_outlives_its_daemon(bind: Bind) -> None:
+async def test_the_proxy_survives_its_daemon(bind: Bind) -> None:
     await bind(1).route(CANARY)
     next_daemon = bind(2)
 
@@ -117,7 +117,7 @@ async def test_the_proxy_outlives_its_daemon(bind: Bind) -> None:
     assert (later.epoch, later.weights) == (2, ALONE.weights)
 
 
-async def test_a_newer_daemons_first_heartbeat_shuts_the_older_one_out(bind: Bind) -> None:
+async def test_the_first_heartbeat_of_a_newer_daemon_fences_the_older_one(bind: Bind) -> None:
     older, newer = bind(1), bind(2)
     await older.route(ALONE)
 
@@ -165,7 +165,7 @@ async def test_an_older_daemon_is_fenced(bind: Bind) -> None:
     ],
     ids=lambda r: f"{r.weights} {r.fallback} {r.leased} {r.lease_s} {r.closed_s}",
 )
-async def test_a_refused_route_changes_nothing(bind: Bind, refused: Route) -> None:
+async def test_a_rejected_route_changes_nothing(bind: Bind, refused: Route) -> None:
     traffic = bind(1)
     await traffic.route(ALONE)
     before = await traffic.observe()
@@ -178,7 +178,7 @@ async def test_a_refused_route_changes_nothing(bind: Bind, refused: Route) -> No
     assert await traffic.observe() == before
 
 
-async def test_keep_alive_carries_out_a_route_that_is_missing_but_undoes_no_later_one(bind: Bind) -> None:
+async def test_keep_alive_applies_a_missing_route_and_reverts_no_later_one(bind: Bind) -> None:
     traffic = bind(1)
 
     await traffic.keep_alive(ALONE)
@@ -190,7 +190,7 @@ async def test_keep_alive_carries_out_a_route_that_is_missing_but_undoes_no_late
     assert seen.weights == CANARY.weights
 
 
-async def test_a_closed_split_has_no_weight_left_and_may_be_opened_again(bind: Bind) -> None:
+async def test_a_closed_split_has_no_weight_and_can_be_reopened(bind: Bind) -> None:
     traffic = bind(1)
     await traffic.route(ALONE)
 
@@ -208,7 +208,7 @@ async def test_a_closed_split_has_no_weight_left_and_may_be_opened_again(bind: B
     assert opened.weights == ALONE.weights
 
 
-async def test_a_split_may_be_closed_from_the_first(bind: Bind) -> None:
+async def test_the_first_split_may_be_closed(bind: Bind) -> None:
     traffic = bind(1)
 
     await traffic.keep_alive(CLOSED)
@@ -218,7 +218,7 @@ async def test_a_split_may_be_closed_from_the_first(bind: Bind) -> None:
     assert seen.weights == CLOSED.weights
 
 
-async def test_it_stays_closed_when_the_daemon_is_another(bind: Bind) -> None:
+async def test_a_split_stays_closed_under_a_new_daemon(bind: Bind) -> None:
     await bind(1).route(CLOSED)
     next_daemon = bind(2)
 
@@ -229,7 +229,7 @@ async def test_it_stays_closed_when_the_daemon_is_another(bind: Bind) -> None:
     assert await next_daemon.observe() in (seen, replace(seen, epoch=2))
 
 
-async def test_a_leased_one_among_three_is_observed(bind: Bind) -> None:
+async def test_observes_one_leased_server_among_three(bind: Bind) -> None:
     traffic = bind(1)
 
     await traffic.route(THREE)
@@ -240,7 +240,7 @@ async def test_a_leased_one_among_three_is_observed(bind: Bind) -> None:
     assert set(seen.addresses) == {BLUE.name, OLDER.name, GREEN.name}
 
 
-async def test_the_fake_fails_once_on_demand_and_spends_its_lease(tmp_path: Path) -> None:
+async def test_the_fake_fails_once_on_demand_and_expires_its_lease(tmp_path: Path) -> None:
     fake = FakeTraffic()
     traffic = fake.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
     fake.next_error = ActError("as told")
@@ -290,7 +290,7 @@ async def clients() -> AsyncIterator[Clients]:
         yield Clients(backends, await stack.enter_async_context(aiohttp.ClientSession()))
 
 
-async def test_closed_refuses_everybody_and_opened_again_serves(bind: Bind, clients: Clients) -> None:
+async def test_a_closed_split_rejects_all_requests_until_it_is_reopened(bind: Bind, clients: Clients) -> None:
     traffic = bind(1)
 
     await traffic.route(clients.placed(CLOSED))
@@ -301,7 +301,7 @@ async def test_closed_refuses_everybody_and_opened_again_serves(bind: Bind, clie
     assert await clients.served(traffic) == {BLUE.name: 100}
 
 
-async def test_a_stream_that_runs_survives_the_closing(bind: Bind, clients: Clients) -> None:
+async def test_an_open_stream_survives_closing(bind: Bind, clients: Clients) -> None:
     traffic = bind(1)
     await traffic.route(clients.placed(ALONE))
     stream = await clients.hold(traffic, BLUE.name)
@@ -318,7 +318,7 @@ async def test_a_stream_that_runs_survives_the_closing(bind: Bind, clients: Clie
     assert stream is None or (await stream).good
 
 
-async def test_a_spent_lease_is_spread_over_those_that_stay(bind: Bind, clients: Clients) -> None:
+async def test_an_expired_lease_is_spread_over_the_remaining_servers(bind: Bind, clients: Clients) -> None:
     traffic = bind(1)
     await traffic.route(clients.placed(replace(THREE, lease_s=0.1)))
 

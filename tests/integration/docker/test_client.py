@@ -46,7 +46,7 @@ async def body(bench: Bench, command: tuple[str, ...] = ("sleep", "600")) -> Jso
     }
 
 
-async def test_what_is_not_there_is_none(bench: Bench) -> None:
+async def test_a_missing_object_is_none(bench: Bench) -> None:
     assert await bench.client.inspect(bench.prefix + "nobody") is None
     assert await bench.client.image("trimtab-test/nothing:1") is None
     assert await bench.client.list_containers({BENCH: bench.prefix}) == []
@@ -55,7 +55,7 @@ async def test_what_is_not_there_is_none(bench: Bench) -> None:
         await bench.client.log(bench.prefix + "nobody")
 
 
-async def test_the_memory_that_a_container_holds_is_known_while_it_runs(bench: Bench) -> None:
+async def test_reports_the_memory_of_a_running_container(bench: Bench) -> None:
     one = await bench.run(name="one", port=None, config=SLEEPS)
     held = await bench.client.memory(one.id)
     await bench.client.kill(one.id)
@@ -78,11 +78,11 @@ async def test_the_memory_that_a_container_holds_is_known_while_it_runs(bench: B
         ({}, None),
     ],
 )
-def test_a_container_holds_what_it_would_not_give_back(said: Json, held: int | None) -> None:
+def test_held_memory_excludes_reclaimable_cache(said: Json, held: int | None) -> None:
     assert client._held_bytes(said) == held
 
 
-async def test_a_list_holds_what_bears_all_the_labels_running_or_not(bench: Bench) -> None:
+async def test_lists_running_and_exited_containers_by_all_labels(bench: Bench) -> None:
     one = await bench.run(name="one", port=None, config=SLEEPS, labels={"of": "x"})
     await bench.run(name="two", port=None, config=SLEEPS)
     await bench.client.kill(one.id)
@@ -93,7 +93,7 @@ async def test_a_list_holds_what_bears_all_the_labels_running_or_not(bench: Benc
     assert [summary["Id"] for summary in found] == [one.id] == [summary["Id"] for summary in any_value]
 
 
-async def test_ending_what_is_gone_or_has_ended_is_fine(bench: Bench) -> None:
+async def test_stopping_a_missing_or_exited_container_is_no_error(bench: Bench) -> None:
     one = await bench.run(port=None, config=SLEEPS)
     for name in (bench.prefix + "nobody", one.id):
         await bench.client.kill(name)
@@ -106,7 +106,7 @@ async def test_ending_what_is_gone_or_has_ended_is_fine(bench: Bench) -> None:
     assert await bench.names() == set()
 
 
-async def test_what_runs_may_be_started_again(bench: Bench) -> None:
+async def test_starting_a_running_container_is_no_error(bench: Bench) -> None:
     one = await bench.run(port=None, config=SLEEPS)
     before = (await bench.inspect(one))["State"]["StartedAt"]
 
@@ -124,7 +124,7 @@ async def test_what_runs_may_be_started_again(bench: Bench) -> None:
     ],
     ids=["image", "network", "program"],
 )
-async def test_a_refusal_says_what_was_asked_and_what_the_engine_said(
+async def test_an_error_names_the_request_and_the_message_of_the_engine(
     bench: Bench, broken: Json, said: str
 ) -> None:
     name = bench.prefix + "broken"
@@ -136,7 +136,7 @@ async def test_a_refusal_says_what_was_asked_and_what_the_engine_said(
     assert said in refused.value.why
 
 
-async def test_a_port_that_is_taken_is_said_at_the_start(bench: Bench) -> None:
+async def test_reports_an_occupied_port_at_start(bench: Bench) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -147,7 +147,7 @@ async def test_a_port_that_is_taken_is_said_at_the_start(bench: Bench) -> None:
     assert await bench.names() == set()
 
 
-async def test_a_name_that_is_taken_is_not_the_container_that_was_asked_for(bench: Bench) -> None:
+async def test_an_occupied_name_is_not_the_requested_container(bench: Bench) -> None:
     await bench.client.create(await body(bench), bench.prefix + "one")
 
     with pytest.raises(ActError, match="already in use"):
@@ -165,7 +165,7 @@ async def test_a_name_and_a_restart_policy_can_be_changed(bench: Bench) -> None:
     assert found["HostConfig"]["RestartPolicy"] == {"Name": "no", "MaximumRetryCount": 0}
 
 
-async def test_a_network_is_joined_under_its_aliases_and_left(bench: Bench) -> None:
+async def test_connects_a_network_with_aliases_and_disconnects_it(bench: Bench) -> None:
     network = await bench.network("net")
     one = await bench.run(port=None, config=SLEEPS)
     for _ in range(2):
@@ -182,7 +182,7 @@ async def test_a_network_is_joined_under_its_aliases_and_left(bench: Bench) -> N
         await bench.client.connect(bench.prefix + "no-net", one.id, {})
 
 
-async def test_the_tail_of_a_log_is_its_last_lines_of_both_streams(bench: Bench) -> None:
+async def test_the_log_tail_holds_the_last_lines_of_both_streams(bench: Bench) -> None:
     script = "for i in 1 2 3; do echo out $i; echo err $i >&2; done; printf 'not \\377 utf-8'"
     one = await bench.client.create(await body(bench, ("sh", "-c", script)), bench.prefix + "one")
     await bench.client.start(one)
@@ -196,7 +196,7 @@ async def test_the_tail_of_a_log_is_its_last_lines_of_both_streams(bench: Bench)
     assert {"out 3", "err 3"} & set(lines)
 
 
-async def test_what_runs_once_tells_its_code_and_output_and_is_removed(bench: Bench) -> None:
+async def test_a_one_off_run_returns_exit_code_and_output_and_is_removed(bench: Bench) -> None:
     script = "echo told; echo asked >&2; exit 3"
 
     code, output = await bench.client.run_once(
@@ -207,7 +207,7 @@ async def test_what_runs_once_tells_its_code_and_output_and_is_removed(bench: Be
     assert await bench.names() == set()
 
 
-async def test_what_should_run_once_and_does_not_end_is_removed(bench: Bench) -> None:
+async def test_removes_a_one_off_run_that_does_not_end(bench: Bench) -> None:
     command = ("sh", "-c", "echo still here; sleep 600")
 
     with pytest.raises(ActError, match="did not end within 1 s") as late:
@@ -217,7 +217,7 @@ async def test_what_should_run_once_and_does_not_end_is_removed(bench: Bench) ->
     assert await bench.names() == set()
 
 
-async def test_a_cancelled_run_is_removed(bench: Bench) -> None:
+async def test_removes_a_cancelled_one_off_run(bench: Bench) -> None:
     run = asyncio.create_task(bench.client.run_once(await body(bench), bench.prefix + "once", 60))
     while not await bench.names():
         await asyncio.sleep(0.01)
@@ -229,7 +229,7 @@ async def test_a_cancelled_run_is_removed(bench: Bench) -> None:
     assert await bench.names() == set()
 
 
-async def test_an_engine_that_is_away_is_named() -> None:
+async def test_names_an_unreachable_engine() -> None:
     nobody = DockerClient(host="unix:///run/no-such-engine.sock")
 
     for call in (nobody.version(), nobody.inspect("x"), nobody.remove("x"), nobody.create({}, "x")):
@@ -238,7 +238,7 @@ async def test_an_engine_that_is_away_is_named() -> None:
     assert await nobody.tail("x") == ()
 
 
-async def test_an_engine_that_keeps_silent_is_not_waited_for(
+async def test_does_not_wait_for_an_unresponsive_engine(
     between: EngineSocket, impatient: DockerClient
 ) -> None:
     between.unanswered.add("/containers/x/json")
@@ -247,7 +247,7 @@ async def test_an_engine_that_keeps_silent_is_not_waited_for(
         await impatient.inspect("x")
 
 
-async def test_a_create_without_an_answer_is_looked_for_and_not_repeated(
+async def test_looks_up_a_create_without_a_response_instead_of_repeating_it(
     bench: Bench, between: EngineSocket, impatient: DockerClient
 ) -> None:
     between.unanswered.add("/containers/create")
@@ -260,7 +260,7 @@ async def test_a_create_without_an_answer_is_looked_for_and_not_repeated(
     assert between.times("/containers/create") == 1
 
 
-async def test_changes_without_an_answer_are_looked_for_and_not_repeated(
+async def test_looks_up_changes_without_a_response_instead_of_repeating_them(
     bench: Bench, between: EngineSocket, impatient: DockerClient
 ) -> None:
     network = await bench.network("net")
@@ -280,7 +280,7 @@ async def test_changes_without_an_answer_are_looked_for_and_not_repeated(
         assert between.times(words) == 1, words
 
 
-async def test_a_change_without_an_answer_that_was_not_made_is_an_error(
+async def test_a_change_without_a_response_and_without_effect_is_an_error(
     between: EngineSocket, impatient: DockerClient, bench: Bench
 ) -> None:
     between.unanswered.add("/containers/create")
@@ -289,7 +289,7 @@ async def test_a_change_without_an_answer_that_was_not_made_is_an_error(
         await impatient.create({"Image": "trimtab-test/nothing:1"}, bench.prefix + "one")
 
 
-async def test_a_create_that_is_cancelled_is_done_by_then(bench: Bench) -> None:
+async def test_a_cancelled_create_completes(bench: Bench) -> None:
     create = asyncio.create_task(bench.client.create(await body(bench), bench.prefix + "one"))
     await asyncio.sleep(0)
 
@@ -300,7 +300,7 @@ async def test_a_create_that_is_cancelled_is_done_by_then(bench: Bench) -> None:
     assert await bench.names() == {bench.prefix + "one"}
 
 
-async def test_events_begin_with_a_look_and_tell_what_happens(bench: Bench) -> None:
+async def test_the_event_stream_starts_with_a_listing(bench: Bench) -> None:
     async with aclosing(bench.client.events(mine(bench))) as events:
         first = await anext(events)
         one = await bench.run(port=None, config=SLEEPS)
@@ -312,7 +312,7 @@ async def test_events_begin_with_a_look_and_tell_what_happens(bench: Bench) -> N
     assert {event.actor for event in seen} == {one.id}
 
 
-async def test_events_go_on_once_the_engine_is_back(
+async def test_the_event_stream_resumes_when_the_engine_returns(
     bench: Bench, between: EngineSocket, impatient: DockerClient
 ) -> None:
     async with aclosing(impatient.events(mine(bench))) as events:
@@ -330,7 +330,7 @@ async def test_events_go_on_once_the_engine_is_back(
     assert after == ["kill", "die"]
 
 
-async def test_whoever_stops_listening_leaves_no_thread(bench: Bench) -> None:
+async def test_closing_the_event_stream_ends_its_thread(bench: Bench) -> None:
     async with aclosing(bench.client.events(mine(bench))) as events:
         await anext(events)
 

@@ -30,7 +30,7 @@ def test_a_container_does_not_differ_from_itself() -> None:
     assert differences(recorded(), recorded()) == ()
 
 
-def test_flags_are_told_one_by_one() -> None:
+def test_reports_flags_one_by_one() -> None:
     blue = container("m", "--max-num-seqs", "16", "--enforce-eager", "--seed", "1")
     green = container("m", "--max-num-seqs", "32", "--seed", "1", "--block-size", "32")
 
@@ -41,7 +41,7 @@ def test_flags_are_told_one_by_one() -> None:
     )
 
 
-def test_the_same_flag_spelled_otherwise_is_told_too() -> None:
+def test_reports_another_spelling_of_the_same_flag() -> None:
     blue, green = container("m", "--seed", "1"), container("m", "--seed=1")
 
     assert differences(blue, green) == (
@@ -49,14 +49,14 @@ def test_the_same_flag_spelled_otherwise_is_told_too() -> None:
     )
 
 
-def test_a_command_that_cannot_be_read_is_compared_as_it_stands() -> None:
+def test_compares_an_unparsable_command_verbatim() -> None:
     blue = container("serve m", entrypoint=("sh", "-c"))
     green = container("serve n", entrypoint=("sh", "-c"))
 
     assert differences(blue, green) == ('Config.Cmd: ["sh", "-c", "serve m"] → ["sh", "-c", "serve n"]',)
 
 
-def test_another_script_before_the_server_is_told() -> None:
+def test_reports_another_entry_script() -> None:
     blue = container("vllm", "serve", "m", entrypoint=("/a.sh",))
     green = container("vllm", "serve", "m", entrypoint=("/b.sh",))
 
@@ -94,13 +94,13 @@ def test_another_script_before_the_server_is_told() -> None:
         ("Mounts/0/RW", True, "Mounts./usr.RW: false → true"),
     ],
 )
-def test_every_other_field_that_differs_is_told(path: str, value: object, line: str) -> None:
+def test_reports_every_other_differing_field(path: str, value: object, line: str) -> None:
     [told] = differences(recorded(), changed(path, value))
 
     assert told.startswith(line)
 
 
-def test_a_network_that_only_one_is_in_is_told() -> None:
+def test_reports_a_network_of_only_one_container() -> None:
     green = recorded()
     del green["NetworkSettings"]["Networks"]["llm-two"]
 
@@ -126,11 +126,11 @@ def test_a_network_that_only_one_is_in_is_told() -> None:
         ("NetworkSettings/Networks/llm-one/IPAddress", "10.211.7.2"),
     ],
 )
-def test_what_two_containers_cannot_share_is_not_told(path: str, value: object) -> None:
+def test_does_not_report_fields_that_must_differ(path: str, value: object) -> None:
     assert differences(recorded(), changed(path, value)) == ()
 
 
-def test_secrets_are_told_apart_but_not_shown() -> None:
+def test_compares_secrets_without_showing_them() -> None:
     blue, green = recorded(), recorded()
     green["Config"]["Env"][0] = "HF_TOKEN=hf_other123456"
     green["Config"]["Cmd"][-1] = "othersekrit"
@@ -141,7 +141,7 @@ def test_secrets_are_told_apart_but_not_shown() -> None:
     assert not [secret for secret in ("hf_", "sekrit") if secret in told]
 
 
-def test_a_clone_differs_in_the_flags_that_were_asked_for() -> None:
+def test_a_clone_differs_in_the_requested_flags() -> None:
     blue = recorded()
     spec = ContainerSpec.parse(blue)
     made = clone(spec, name="green", labels={}, setting={**spec.serve.setting, "max_num_seqs": 32})
@@ -193,7 +193,7 @@ HOST: Json = {
 }
 
 
-async def test_a_container_with_forty_options_is_cloned_but_for_its_flags() -> None:
+async def test_clones_a_container_with_forty_options_except_its_flags() -> None:
     async with Bench() as bench:
         networks = [await bench.network("one"), await bench.network("two")]
         blue = await bench.serving(
@@ -232,7 +232,7 @@ async def test_a_container_with_forty_options_is_cloned_but_for_its_flags() -> N
     assert published["HostIp"] == "127.0.0.1"
 
 
-async def test_a_container_in_the_hosts_network_is_cloned_to_another_port() -> None:
+async def test_clones_a_host_network_container_to_another_port() -> None:
     async with Bench() as bench:
         blue = await bench.run(
             "--port",
@@ -250,7 +250,7 @@ async def test_a_container_in_the_hosts_network_is_cloned_to_another_port() -> N
     assert diff.differences(before, after) == ("Config.Cmd port: 28431 → 28432",)
 
 
-async def test_gpus_are_asked_for_in_the_same_words() -> None:
+async def test_clones_the_gpu_request() -> None:
     wanted = [{"Driver": "", "Count": 0, "DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]], "Options": {}}]
     async with Bench() as bench:
         image = await bench.simulator()

@@ -85,7 +85,7 @@ def told(roster: ContainerRegistry, *events: ContainerEvent) -> list[tuple[str, 
         ("172.17.0.6:8000", [], False),
     ],
 )
-def test_an_adopted_container_is_known_by_where_it_is_reached(
+def test_identifies_an_adopted_container_by_its_address(
     address: str, ports: list[tuple[str, int]], belongs: bool
 ) -> None:
     published = [{"IP": ip, "PrivatePort": 8000, "PublicPort": port} for ip, port in ports]
@@ -105,9 +105,7 @@ def test_an_adopted_container_is_known_by_where_it_is_reached(
         ({"trimtab.target": "chat"}, None),
     ],
 )
-def test_a_container_of_ours_is_known_by_its_labels_from_its_first_event_on(
-    labels: dict[str, str], server: str | None
-) -> None:
+def test_identifies_a_launched_container_by_its_labels(labels: dict[str, str], server: str | None) -> None:
     roster = known()
 
     heard = roster.record(event("oom", "c2", name="green", **labels), NOON, 0.0)
@@ -115,7 +113,7 @@ def test_a_container_of_ours_is_known_by_its_labels_from_its_first_event_on(
     assert [one.server for one in heard] == ([server] if server else [])
 
 
-def test_a_container_is_known_by_its_name_where_its_address_does_not_tell() -> None:
+def test_identifies_a_container_by_its_name_without_a_unique_address() -> None:
     roster = ContainerRegistry(Fleet({"chat-r0": "127.0.0.1:8101"}), adopted=("vllm",))
     roster.resync([summary(Ports=[])], NOON)
 
@@ -124,7 +122,7 @@ def test_a_container_is_known_by_its_name_where_its_address_does_not_tell() -> N
     assert [one.server for one in roster.record(event("oom"), NOON, 0.0)] == ["vllm"]
 
 
-def test_the_labels_are_those_that_the_engine_writes(tmp_path: Path) -> None:
+def test_the_sensor_reads_the_labels_that_the_engine_writes(tmp_path: Path) -> None:
     site = Site(target="chat", state_dir=tmp_path, epoch=3)
 
     assert registry.TARGET == docker_labels.TARGET
@@ -176,11 +174,11 @@ def test_the_labels_are_those_that_the_engine_writes(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(one.action for one in value if isinstance(one, ContainerEvent)),
 )
-def test_an_event_is_told_with_its_cause(events: list[ContainerEvent], said: list[tuple[str, str]]) -> None:
+def test_reports_an_event_with_its_cause(events: list[ContainerEvent], said: list[tuple[str, str]]) -> None:
     assert told(known(), *events) == said
 
 
-def test_unhealthy_while_it_still_starts_does_not_count() -> None:
+def test_ignores_unhealthy_during_startup() -> None:
     roster = known()
     unhealthy, healthy = event("health_status: unhealthy"), event("health_status: healthy")
 
@@ -189,7 +187,7 @@ def test_unhealthy_while_it_still_starts_does_not_count() -> None:
     assert told(known(summary(Status="Up 1 second (health: starting)")), unhealthy) == []
 
 
-def test_a_network_that_was_left_counts_when_the_container_goes_on_without_it() -> None:
+def test_reports_a_running_container_that_lost_its_network() -> None:
     roster = known()
     assert told(roster, network("disconnect")) == []
     assert roster.confirm_held(NOON, 0.0) == []
@@ -208,7 +206,7 @@ def test_a_network_that_was_left_counts_when_the_container_goes_on_without_it() 
     ],
     ids=["after its end", "before its end", "for a moment", "another's"],
 )
-def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[ContainerEvent]) -> None:
+def test_ignores_a_short_network_loss_or_one_at_exit(events: list[ContainerEvent]) -> None:
     roster = known()
     told(roster, *events)
 
@@ -232,7 +230,7 @@ def test_a_network_left_at_its_end_or_for_a_moment_does_not_count(events: list[C
     ],
     ids=["nothing", "exited", "removed", "restarted", "paused"],
 )
-def test_what_happened_while_nobody_listened_is_seen_from_what_is_left(
+def test_recovers_missed_events_from_the_listing(
     found: list[ContainerSummary], said: list[tuple[str, str]]
 ) -> None:
     roster = known()
@@ -241,14 +239,14 @@ def test_what_happened_while_nobody_listened_is_seen_from_what_is_left(
     assert roster.resync(found, NOON) == []
 
 
-def test_an_end_that_the_list_has_shown_is_not_told_again() -> None:
+def test_does_not_report_a_listed_exit_again() -> None:
     roster = known()
     roster.resync([summary(State="exited", Status="Exited (1) 1 second ago")], NOON)
 
     assert told(roster, event("die", exitCode="1")) == []
 
 
-def test_a_container_that_ended_is_still_known_by_its_last_address() -> None:
+def test_identifies_an_exited_container_by_its_last_address() -> None:
     roster = known()
     told(roster, event("die", exitCode="1"))
     roster.update([summary(State="exited", Ports=[], NetworkSettings={})])
@@ -256,7 +254,7 @@ def test_a_container_that_ended_is_still_known_by_its_last_address() -> None:
     assert [what for what, _ in told(roster, event("start"))] == ["restarted"]
 
 
-def test_a_container_that_was_removed_is_forgotten() -> None:
+def test_forgets_a_removed_container() -> None:
     roster = known()
 
     assert told(roster, event("destroy"), event("oom", name="vllm")) == []
@@ -333,7 +331,7 @@ async def listed(heard: ReceivedSamples, world: World) -> None:
 
 
 @pytest.mark.smoke
-async def test_what_is_done_to_containers_for_real_is_heard(world: World) -> None:
+async def test_receives_the_events_of_real_containers(world: World) -> None:
     fleet = Fleet({"chat-r0": ""}, target=world.prefix)
     async with run_sensor(DockerEvents(), fleet) as heard:
         await listed(heard, world)
@@ -419,7 +417,7 @@ async def doorway(path: Path) -> AsyncIterator[Doorway]:
         await door.shut()
 
 
-async def test_an_engine_that_is_away_is_said_once_and_what_happened_meanwhile_afterwards(
+async def test_reports_an_unreachable_engine_once_and_missed_events_later(
     world: World, tmp_path: Path
 ) -> None:
     fleet = Fleet(target=world.prefix)
@@ -448,7 +446,7 @@ async def test_an_engine_that_is_away_is_said_once_and_what_happened_meanwhile_a
         assert heard.samples[-2:] == [heard.of(Incident)[-1], back]
 
 
-async def test_a_silent_stream_is_opened_anew_without_a_word(world: World, tmp_path: Path) -> None:
+async def test_reopens_a_silent_stream_without_a_log_line(world: World, tmp_path: Path) -> None:
     sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", silence_s=0.5)
     fleet = Fleet(target=world.prefix)
     async with doorway(tmp_path / "docker.sock") as door, run_sensor(sensor, fleet) as heard:
@@ -459,7 +457,7 @@ async def test_a_silent_stream_is_opened_anew_without_a_word(world: World, tmp_p
         assert heard.states() == []
 
 
-async def test_cancelled_it_leaves_no_thread_and_no_connection(world: World, tmp_path: Path) -> None:
+async def test_cancelling_leaves_no_thread_and_no_connection(world: World, tmp_path: Path) -> None:
     sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock")
     async with doorway(tmp_path / "docker.sock") as door:
         async with run_sensor(sensor, Fleet(target=world.prefix)) as heard:
@@ -474,7 +472,7 @@ async def test_cancelled_it_leaves_no_thread_and_no_connection(world: World, tmp
 
 
 @pytest.mark.parametrize("host", ["unix:///no/such/docker.sock", "tcp://127.0.0.1:1", "nonsense://x"])
-async def test_an_engine_that_never_was_there_is_said_with_its_address(host: str) -> None:
+async def test_reports_an_engine_that_was_never_reachable_with_its_address(host: str) -> None:
     async with run_sensor(DockerEvents(host=host)) as heard:
         await heard.until(heard.states)
 
@@ -487,6 +485,6 @@ async def test_an_engine_that_never_was_there_is_said_with_its_address(host: str
     ("options", "why"),
     [({"timeout_s": 0.0}, "timeout_s"), ({"silence_s": -1.0}, "silence_s"), ({"host": 5}, "host")],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
+def test_rejects_invalid_options(options: dict[str, Any], why: str) -> None:
     with pytest.raises((TypeError, ValueError), match=why):
         DockerEvents(**options)

@@ -162,7 +162,7 @@ async def test_no_escalation_reaches_the_engine(real: Real) -> None:
     assert await asyncio.to_thread(real.names) == set()
 
 
-async def test_a_foreign_container_is_out_of_reach_by_every_name(real: Real, foreign: str) -> None:
+async def test_a_foreign_container_is_unreachable_by_any_name(real: Real, foreign: str) -> None:
     other = f"other-{real.prefix}"
     for ref in (other, foreign, foreign[:12]):
         for deed in (
@@ -188,7 +188,7 @@ async def test_a_foreign_container_is_out_of_reach_by_every_name(real: Real, for
     assert listed == []
 
 
-async def test_a_containers_whole_life_passes(real: Real) -> None:
+async def test_allows_the_full_lifecycle_of_a_container(real: Real) -> None:
     stream = await asyncio.to_thread(
         real.client.events,
         decode=True,
@@ -237,7 +237,7 @@ def _actions(stream: Any, made: str, last: str) -> list[str]:  # noqa: ANN401
     return found
 
 
-async def test_a_twin_made_of_an_inspect_passes_with_all_its_defaults(real: Real) -> None:
+async def test_allows_a_clone_with_all_inspected_defaults(real: Real) -> None:
     first = await real.create(real.host(ShmSize=1 << 26, Memory=1 << 26, NetworkMode="bridge"))
     seen = await asyncio.to_thread(real.client.inspect_container, first)
     config = {**seen["Config"], "Image": seen["Image"], "HostConfig": seen["HostConfig"]}
@@ -248,7 +248,7 @@ async def test_a_twin_made_of_an_inspect_passes_with_all_its_defaults(real: Real
     assert made["HostConfig"] == seen["HostConfig"]
 
 
-async def test_an_adopted_container_is_stopped_and_started_by_its_name(real: Real) -> None:
+async def test_stops_and_starts_an_adopted_container_by_name(real: Real) -> None:
     blue = created(real.engine, real.body(Labels={}), f"blue-{real.prefix}")
 
     def deeds() -> dict[str, Any]:

@@ -92,7 +92,7 @@ def package(folder: Path) -> Path:
     return folder
 
 
-def test_the_answers_are_found_among_all_that_vllm_prints() -> None:
+def test_finds_the_results_in_the_output_of_vllm() -> None:
     checked = read(0, SAID)
 
     assert checked.why == ""
@@ -106,7 +106,7 @@ def test_the_answers_are_found_among_all_that_vllm_prints() -> None:
     )
 
 
-def test_an_image_without_vllm_has_nothing_to_say() -> None:
+def test_an_image_without_vllm_gives_no_result() -> None:
     checked = read(0, f'{MARK}{{"vllm": null, "cache": "", "answers": []}}')
 
     assert checked.answers == ()
@@ -123,7 +123,7 @@ def test_an_image_without_vllm_has_nothing_to_say() -> None:
         (1, "hf_abcdefghijklmnop", "no answer: ***"),
     ],
 )
-def test_no_answer_is_told_as_that_without_secrets(code: int, output: str, why: str) -> None:
+def test_reports_a_missing_result_without_secrets(code: int, output: str, why: str) -> None:
     checked = read(code, output)
 
     assert checked.answers == ()
@@ -143,7 +143,7 @@ def test_no_answer_is_told_as_that_without_secrets(code: int, output: str, why: 
         (["python3"], []),
     ],
 )
-def test_the_flags_stand_after_the_program(command: list[str], flags: list[str]) -> None:
+def test_finds_the_flags_after_the_program(command: list[str], flags: list[str]) -> None:
     assert flags_of(command) == flags
 
 
@@ -155,14 +155,14 @@ def test_the_flags_stand_after_the_program(command: list[str], flags: list[str])
         (["dumb-init", "/usr/bin/python3.12", "-m", "x"], "/usr/bin/python3.12"),
     ],
 )
-def test_vllm_is_asked_by_its_own_python(command: list[str], first: str) -> None:
+def test_runs_vllm_with_its_own_python(command: list[str], first: str) -> None:
     found = pythons_of(command)
 
     assert found[0] == first
     assert found[-2:] == ("python3", "python")
 
 
-def test_the_check_sees_what_the_server_sees_and_can_touch_none_of_it() -> None:
+def test_the_check_mounts_the_volumes_of_the_server_read_only() -> None:
     mounts: list[Json] = [
         {"Type": "bind", "Source": "/srv/models", "Destination": "/models", "RW": True},
         {"Type": "volume", "Name": "cache", "Source": "/var/lib/docker/x", "Destination": "/root/.cache"},
@@ -226,7 +226,7 @@ KEPT = [{"Type": "volume", "Name": "cache", "Destination": "/root/.cache", "RW":
         ),
     ],
 )
-def test_a_start_is_warm_when_its_graphs_are_known_to_be_there(
+def test_a_start_is_warm_with_cached_graphs(
     checked: DryRunResult, mounts: list[Json], warm: bool | None, why: str
 ) -> None:
     start = predict_cache_state(ContainerSpec.parse(container(mounts=mounts)), checked)
@@ -235,7 +235,7 @@ def test_a_start_is_warm_when_its_graphs_are_known_to_be_there(
     assert why in " ".join(start.notes)
 
 
-def test_what_follows_from_a_flag_is_told_with_it() -> None:
+def test_reports_the_consequences_of_a_flag() -> None:
     now = answer(resolved={"max_num_seqs": 4, "max_num_batched_tokens": 2048, "dtype": "bfloat16"})
     then = answer(resolved={"max_num_seqs": 64, "max_num_batched_tokens": 4096, "dtype": "bfloat16"})
 
@@ -265,7 +265,7 @@ async def with_package(bench: Bench, folder: Path) -> ContainerSpec:
     return await bench.spec(await bench.run(binds=binds, env={"PYTHONPATH": f"/vllm-package:{REPOSITORY}"}))
 
 
-async def test_the_images_own_vllm_answers_for_each_command(bench: Bench, site: Site, tmp_path: Path) -> None:
+async def test_the_vllm_of_the_image_checks_each_command(bench: Bench, site: Site, tmp_path: Path) -> None:
     blue = await with_package(bench, tmp_path)
     commands = [
         ["vllm", "serve", "/vllm-package", "--max-num-seqs", "4"],
@@ -289,9 +289,7 @@ async def test_the_images_own_vllm_answers_for_each_command(bench: Bench, site: 
     assert await bench.client.inspect(container_name(site, "check")) is None
 
 
-async def test_a_vllm_that_crashes_over_a_command_has_not_answered(
-    bench: Bench, site: Site, tmp_path: Path
-) -> None:
+async def test_a_crash_of_vllm_is_no_result(bench: Bench, site: Site, tmp_path: Path) -> None:
     blue = await with_package(bench, tmp_path)
 
     checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "/", "--max-num-seqs", "666"]])
@@ -299,7 +297,7 @@ async def test_a_vllm_that_crashes_over_a_command_has_not_answered(
     assert "ended with code" in checked.why
 
 
-async def test_the_simulators_image_has_no_vllm_to_ask(bench: Bench, site: Site) -> None:
+async def test_the_simulator_image_has_no_vllm_to_query(bench: Bench, site: Site) -> None:
     blue = await bench.spec(await bench.run())
 
     checked = await dry_run(bench.client, site, blue, [["vllm", "serve", "tiny"]])
@@ -307,7 +305,7 @@ async def test_the_simulators_image_has_no_vllm_to_ask(bench: Bench, site: Site)
     assert "no vLLM" in checked.why
 
 
-async def test_an_image_without_python_cannot_be_asked(bench: Bench, site: Site) -> None:
+async def test_an_image_without_python_cannot_be_checked(bench: Bench, site: Site) -> None:
     blue = await bench.inspect(await bench.run())
     blue["Config"]["Env"] = ["PATH=/nowhere"]
 
@@ -317,7 +315,7 @@ async def test_an_image_without_python_cannot_be_asked(bench: Bench, site: Site)
     assert await bench.client.inspect(container_name(site, "check")) is None
 
 
-async def test_what_a_killed_daemon_left_of_a_check_is_removed(bench: Bench, site: Site) -> None:
+async def test_removes_the_check_container_of_a_killed_daemon(bench: Bench, site: Site) -> None:
     blue = await bench.spec(await bench.run())
     name = container_name(site, "check")
     await bench.client.create(create_body(blue, "python3", [["tiny"]], {}), name)

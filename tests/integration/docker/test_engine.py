@@ -50,13 +50,13 @@ def like(blue: Server, name: str = "chat-r1", **setting: Any) -> Server:  # noqa
         {"containers": ("a",), "health_every_s": 0},
     ],
 )
-def test_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+def test_rejects_meaningless_options(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"containers|at least"):
         DockerOptions(**wrong)
 
 
 @pytest.mark.smoke
-async def test_a_running_container_is_adopted_with_its_setting(here: Place) -> None:
+async def test_adopts_a_running_container_with_its_setting(here: Place) -> None:
     container, engine, blue = await adopted(here)
 
     assert list(await engine.problems()) == []
@@ -65,7 +65,7 @@ async def test_a_running_container_is_adopted_with_its_setting(here: Place) -> N
     assert await engine.busy(blue) == 0
 
 
-async def test_one_without_a_published_port_is_reached_at_its_own_address(here: Place) -> None:
+async def test_reaches_a_container_without_a_published_port_at_its_own_address(here: Place) -> None:
     await here.bench.run(port=None)
 
     [blue] = await here.engine().observe()
@@ -75,7 +75,7 @@ async def test_one_without_a_published_port_is_reached_at_its_own_address(here: 
 
 
 @pytest.mark.smoke
-async def test_its_successor_differs_in_the_flag_only(here: Place) -> None:
+async def test_a_launched_container_differs_in_the_flag_only(here: Place) -> None:
     _, engine, blue = await adopted(here, memory=2**29, env={"HF_TOKEN": "hf_very_secret"})
 
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
@@ -86,7 +86,7 @@ async def test_its_successor_differs_in_the_flag_only(here: Place) -> None:
     assert [one.name for one in await engine.observe()] == [green.name, blue.name]
 
 
-async def test_the_promoted_one_inherits_the_restart_policy_and_is_alone(here: Place) -> None:
+async def test_the_promoted_container_inherits_the_restart_policy(here: Place) -> None:
     container, engine, blue = await adopted(here, restart="always")
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
     name = container_name(here.site, green.name)
@@ -101,7 +101,7 @@ async def test_the_promoted_one_inherits_the_restart_policy_and_is_alone(here: P
     assert list(await here.engine(epoch=2).problems()) == []
 
 
-async def test_what_somebody_else_started_can_be_made_again_when_it_is_gone(here: Place) -> None:
+async def test_recreates_an_adopted_container_from_its_snapshot(here: Place) -> None:
     container, engine, blue = await adopted(here, restart="always", env={"HF_TOKEN": "hf_very_secret"})
     await engine.retire(blue)
     [file] = (here.site.state_dir / "containers").glob("*.json")
@@ -118,7 +118,7 @@ async def test_what_somebody_else_started_can_be_made_again_when_it_is_gone(here
     assert container.name not in await here.bench.names()
 
 
-async def test_one_that_compose_made_is_only_stopped(here: Place) -> None:
+async def test_only_stops_a_compose_container(here: Place) -> None:
     container, engine, blue = await adopted(here, restart="unless-stopped", labels=COMPOSE)
     green = await engine.launch(like(blue), 60)
 
@@ -134,7 +134,7 @@ async def test_one_that_compose_made_is_only_stopped(here: Place) -> None:
     assert list(await engine.problems()) == []
 
 
-async def test_a_rolled_back_one_leaves_the_restart_policy_where_it_was(here: Place) -> None:
+async def test_a_rollback_leaves_the_restart_policy_on_blue(here: Place) -> None:
     container, engine, blue = await adopted(here, restart="always")
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
 
@@ -145,7 +145,7 @@ async def test_a_rolled_back_one_leaves_the_restart_policy_where_it_was(here: Pl
     assert list(await engine.observe()) == [blue]
 
 
-async def test_somebody_elses_is_stopped_and_started_again_as_it_was(here: Place) -> None:
+async def test_stops_and_starts_an_adopted_container_unchanged(here: Place) -> None:
     container, engine, blue = await adopted(here, restart="always")
 
     await engine.stop(blue)
@@ -158,7 +158,7 @@ async def test_somebody_elses_is_stopped_and_started_again_as_it_was(here: Place
     assert await here.policy(container.id) == "always"
 
 
-async def test_one_that_does_not_start_again_is_left_stopped(here: Place) -> None:
+async def test_leaves_a_container_stopped_that_does_not_restart(here: Place) -> None:
     container, engine, blue = await adopted(here, restart="always")
     await engine.stop(blue)
     host, _, port = container.address.partition(":")
@@ -172,7 +172,7 @@ async def test_one_that_does_not_start_again_is_left_stopped(here: Place) -> Non
     assert await engine.launch(blue, 60) == blue
 
 
-async def test_one_that_would_vanish_is_not_stopped(here: Place) -> None:
+async def test_does_not_stop_a_container_with_auto_remove(here: Place) -> None:
     _, engine, blue = await adopted(here, host={"AutoRemove": True})
 
     with pytest.raises(ActError, match="--rm"):
@@ -182,7 +182,7 @@ async def test_one_that_would_vanish_is_not_stopped(here: Place) -> None:
     assert await engine.busy(blue) == 0
 
 
-async def test_a_paused_one_is_ended_too(here: Place) -> None:
+async def test_retires_a_paused_container(here: Place) -> None:
     container, engine, blue = await adopted(here)
     await here.bench.engine(lambda api: api.pause(container.id))
 
@@ -191,7 +191,7 @@ async def test_a_paused_one_is_ended_too(here: Place) -> None:
     assert (await here.bench.inspect(container))["State"]["Status"] == "exited"
 
 
-async def test_renamed_ones_are_known_by_what_they_are(here: Place) -> None:
+async def test_recognises_renamed_containers(here: Place) -> None:
     container, engine, blue = await adopted(here)
     green = await engine.launch(like(blue), 60)
     await here.bench.client.rename(container.id, f"{here.bench.prefix}other")
@@ -204,7 +204,7 @@ async def test_renamed_ones_are_known_by_what_they_are(here: Place) -> None:
     assert await here.bench.names() == set()
 
 
-async def test_one_made_anew_under_the_name_is_adopted(here: Place) -> None:
+async def test_adopts_a_recreated_container_of_the_same_name(here: Place) -> None:
     container, engine, _ = await adopted(here)
     await here.bench.client.remove(container.id)
     await here.bench.serving("--max-num-seqs", "7")
@@ -217,7 +217,7 @@ async def test_one_made_anew_under_the_name_is_adopted(here: Place) -> None:
     assert kept.id != container.id
 
 
-async def test_left_overs_are_removed_and_only_ours(here: Place) -> None:
+async def test_removes_only_its_own_leftover_containers(here: Place) -> None:
     _, engine, blue = await adopted(here)
     stopped = await engine.launch(like(blue, "chat-r1"), 60)
     await engine.stop(stopped)
@@ -241,7 +241,7 @@ async def labelled(here: Place) -> set[str]:
     return await here.bench.names({"trimtab.target": "other"})
 
 
-async def test_one_made_but_never_started_is_made_anew(here: Place) -> None:
+async def test_recreates_a_container_that_was_never_started(here: Place) -> None:
     _, engine, blue = await adopted(here)
     image = await here.bench.simulator()
     labels = server_labels(here.site, GREEN)
@@ -255,7 +255,7 @@ async def test_one_made_but_never_started_is_made_anew(here: Place) -> None:
     assert green.setting == blue.setting
 
 
-async def test_a_daemon_of_an_older_epoch_must_not_act(here: Place) -> None:
+async def test_rejects_actions_of_an_older_epoch(here: Place) -> None:
     _, _, blue = await adopted(here)
     green = await here.engine(epoch=2).launch(like(blue), 60)
     older = here.engine(epoch=1)
@@ -268,7 +268,7 @@ async def test_a_daemon_of_an_older_epoch_must_not_act(here: Place) -> None:
 
 
 @pytest.mark.parametrize("seen", [True, False])
-async def test_a_launch_that_is_cancelled_under_a_newer_daemon_leaves_only_what_that_one_has_seen(
+async def test_a_cancelled_launch_keeps_only_containers_seen_by_a_newer_daemon(
     here: Place, *, seen: bool
 ) -> None:
     _, engine, blue = await adopted(here)
@@ -288,7 +288,7 @@ async def test_a_launch_that_is_cancelled_under_a_newer_daemon_leaves_only_what_
             await newer.retire(server)
 
 
-async def test_two_daemons_of_one_host_do_not_see_each_others(here: Place, tmp_path: Path) -> None:
+async def test_two_daemons_on_one_host_do_not_see_each_others_containers(here: Place, tmp_path: Path) -> None:
     _, engine, blue = await adopted(here)
     await engine.launch(like(blue), 60)
 
@@ -297,7 +297,7 @@ async def test_two_daemons_of_one_host_do_not_see_each_others(here: Place, tmp_p
     assert list(await other.observe()) == [blue]
 
 
-async def test_nothing_to_adopt_is_a_problem(here: Place) -> None:
+async def test_a_missing_server_to_adopt_is_a_problem(here: Place) -> None:
     engine = here.engine()
 
     [problem] = await engine.problems()
@@ -308,20 +308,20 @@ async def test_nothing_to_adopt_is_a_problem(here: Place) -> None:
         await engine.launch(GREEN, 60)
 
 
-async def test_no_engine_is_a_problem(here: Place, tmp_path: Path) -> None:
+async def test_a_missing_engine_is_a_problem(here: Place, tmp_path: Path) -> None:
     [problem] = await here.engine("vllm", host=f"unix://{tmp_path}/none.sock").problems()
 
     assert "is it running" in problem
 
 
-async def test_a_log_that_no_engine_gives_is_an_error_that_says_why(here: Place, tmp_path: Path) -> None:
+async def test_an_unavailable_log_is_an_error_with_its_cause(here: Place, tmp_path: Path) -> None:
     engine = here.engine("vllm", host=f"unix://{tmp_path}/none.sock")
 
     with pytest.raises(ActError, match="is it running"):
         await engine.log(GREEN)
 
 
-async def test_several_serve_one_target(here: Place) -> None:
+async def test_several_containers_serve_one_target(here: Place) -> None:
     names = [(await here.bench.serving(name=name)).name for name in ("b", "a")]
     engine = here.engine(*names)
 
@@ -335,7 +335,7 @@ async def test_several_serve_one_target(here: Place) -> None:
     assert list(await engine.observe()) == [green, found[1]]
 
 
-async def test_what_it_differs_in_is_told_though_the_daemon_was_restarted_meanwhile(here: Place) -> None:
+async def test_reports_the_differences_after_a_daemon_restart(here: Place) -> None:
     _, engine, blue = await adopted(here)
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
     await engine.retire(blue)
@@ -346,7 +346,7 @@ async def test_what_it_differs_in_is_told_though_the_daemon_was_restarted_meanwh
     assert again.like == blue.name
 
 
-async def test_one_that_another_site_made_can_be_adopted(here: Place, tmp_path: Path) -> None:
+async def test_adopts_a_container_of_another_site(here: Place, tmp_path: Path) -> None:
     _, engine, blue = await adopted(here)
     green = await engine.launch(like(blue), 60)
     name = container_name(here.site, green.name)
@@ -356,7 +356,7 @@ async def test_one_that_another_site_made_can_be_adopted(here: Place, tmp_path: 
     assert list(await other.observe()) == [replace(green, name=name, ours=False)]
 
 
-async def test_how_long_it_took_is_remembered(here: Place) -> None:
+async def test_remembers_the_start_duration(here: Place) -> None:
     _, engine, blue = await adopted(here)
     await engine.launch(like(blue), 60)
 
@@ -366,7 +366,7 @@ async def test_how_long_it_took_is_remembered(here: Place) -> None:
     assert prospect.start_s < 60
 
 
-async def test_a_key_that_the_server_asks_for_is_sent(here: Place) -> None:
+async def test_sends_the_required_api_key(here: Place) -> None:
     _, engine, blue = await adopted(here, "--api-key", "very-secret-key")
 
     await engine.warm_up(blue, 2, 60)
@@ -374,7 +374,7 @@ async def test_a_key_that_the_server_asks_for_is_sent(here: Place) -> None:
     assert "api_key" not in blue.setting
 
 
-async def test_launches_of_several_at_once_leave_each_other_alone(here: Place) -> None:
+async def test_concurrent_launches_do_not_interfere(here: Place) -> None:
     _, engine, blue = await adopted(here)
 
     launched = await asyncio.gather(*(engine.launch(like(blue, f"chat-r{n}"), 60) for n in (1, 2)))

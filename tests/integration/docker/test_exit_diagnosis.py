@@ -57,7 +57,7 @@ async def change_kept(here: Place, **host: Any) -> None:  # noqa: ANN401
 # As it starts.
 
 
-async def test_a_value_that_is_not_taken_is_quoted_from_the_log(here: Place) -> None:
+async def test_quotes_a_rejected_value_from_the_log(here: Place) -> None:
     _, engine, blue = await adopted(here)
 
     error = await failed(here, engine, {**blue.setting, "max_num_seqs": "many"})
@@ -68,7 +68,7 @@ async def test_a_value_that_is_not_taken_is_quoted_from_the_log(here: Place) -> 
     assert list(await engine.observe()) == [blue]
 
 
-async def test_memory_of_the_gpu_that_does_not_suffice_is_the_cause(here: Place) -> None:
+async def test_reports_insufficient_gpu_memory_as_the_cause(here: Place) -> None:
     _, engine, blue = await adopted(here, "--sim-oom-above", "0.95", "--gpu-memory-utilization", "0.9")
 
     error = await failed(here, engine, {**blue.setting, "gpu_memory_utilization": 0.99})
@@ -77,7 +77,7 @@ async def test_memory_of_the_gpu_that_does_not_suffice_is_the_cause(here: Place)
     assert "out of memory" in error.why.lower()
 
 
-async def test_memory_of_the_host_that_does_not_suffice_is_the_cause(here: Place) -> None:
+async def test_reports_insufficient_host_memory_as_the_cause(here: Place) -> None:
     await here.keep("--sim-start-s=60", Memory=12 << 20, MemorySwap=12 << 20)
 
     error = await failed(here, here.engine(), {})
@@ -85,7 +85,7 @@ async def test_memory_of_the_host_that_does_not_suffice_is_the_cause(here: Place
     assert "killed by the kernel, out of memory: it needed more than its limit of 12 MiB" in error.why
 
 
-async def test_one_that_is_late_says_what_it_answered_last(here: Place) -> None:
+async def test_reports_the_last_health_response_of_a_late_server(here: Place) -> None:
     _, engine, blue = await adopted(here)
 
     error = await failed(here, engine, {**blue.setting, "sim_start_s": 3600}, deadline_s=2)
@@ -93,7 +93,7 @@ async def test_one_that_is_late_says_what_it_answered_last(here: Place) -> None:
     assert "chat-r1 was not healthy within 2 s: /health is not reachable" in error.why
 
 
-async def test_one_that_is_removed_by_hand_as_it_starts_is_said_so(here: Place) -> None:
+async def test_reports_a_manual_removal_during_startup(here: Place) -> None:
     _, engine, blue = await adopted(here)
     setting = {**blue.setting, "sim_start_s": 3600}
     launch = asyncio.create_task(failed(here, engine, setting))
@@ -107,7 +107,7 @@ async def test_one_that_is_removed_by_hand_as_it_starts_is_said_so(here: Place) 
 
 
 @pytest.mark.parametrize("init", [True, False])
-async def test_a_program_that_is_not_there_is_named(here: Place, init: bool) -> None:
+async def test_names_a_missing_program(here: Place, init: bool) -> None:
     await here.keep("--sim-start-s=0.2", Init=init)
     kept = snapshots.read(here.site, here.adopted)
     assert kept
@@ -119,7 +119,7 @@ async def test_a_program_that_is_not_there_is_named(here: Place, init: bool) -> 
     assert "the image has no such program" in error.why
 
 
-async def test_an_image_that_is_gone_is_named(here: Place) -> None:
+async def test_names_a_missing_image(here: Place) -> None:
     image = await here.bench.simulator()
     first = await here.bench.run(name="first")
     name = f"trimtab-test/{here.bench.prefix}gone"
@@ -136,7 +136,7 @@ async def test_an_image_that_is_gone_is_named(here: Place) -> None:
     assert "its image is gone" in error.why
 
 
-async def test_a_network_that_is_gone_is_named(here: Place) -> None:
+async def test_names_a_missing_network(here: Place) -> None:
     network = await here.bench.network("llm")
     container = await here.bench.serving(networks=[network])
     engine = here.engine()
@@ -160,7 +160,7 @@ async def test_a_network_that_is_gone_is_named(here: Place) -> None:
         ),
     ],
 )
-async def test_what_its_log_says_of_a_full_disk_or_a_dead_engine_is_told(
+async def test_reports_a_full_disk_or_a_dead_engine_core_from_the_log(
     here: Place, tmp_path: Path, python: str, why: str
 ) -> None:
     program = tmp_path / "vllm"
@@ -188,7 +188,7 @@ async def lost(engine: DockerEngine, server: Server, how: Any, *, gone: bool = T
     return said[-1].why
 
 
-async def test_one_killed_through_docker_is_said_so(here: Place) -> None:
+async def test_reports_a_container_killed_through_docker(here: Place) -> None:
     container, engine, blue = await adopted(here)
 
     why = await lost(engine, blue, lambda: here.bench.client.kill(container.id))
@@ -197,7 +197,7 @@ async def test_one_killed_through_docker_is_said_so(here: Place) -> None:
     assert list(await engine.observe()) == []
 
 
-async def test_one_stopped_by_hand_is_said_so(here: Place) -> None:
+async def test_reports_a_manually_stopped_container(here: Place) -> None:
     labels = {"com.docker.compose.project": "llm"}
     container, engine, blue = await adopted(here, labels=labels)
 
@@ -206,7 +206,7 @@ async def test_one_stopped_by_hand_is_said_so(here: Place) -> None:
     assert "was stopped by a third party (docker stop, or docker compose (project llm))" in why
 
 
-async def test_one_removed_by_hand_is_said_so_with_its_last_lines(here: Place) -> None:
+async def test_reports_a_manually_removed_container_with_its_last_lines(here: Place) -> None:
     container, engine, blue = await adopted(here)
 
     why = await lost(engine, blue, lambda: here.bench.client.remove(container.id))
@@ -214,13 +214,13 @@ async def test_one_removed_by_hand_is_said_so_with_its_last_lines(here: Place) -
     assert "was removed by a third party (docker rm)" in why
 
 
-async def test_one_that_trimtab_ended_is_not_put_on_somebody_else(here: Place) -> None:
+async def test_does_not_blame_an_operator_for_a_stop_by_trimtab(here: Place) -> None:
     _, engine, blue = await adopted(here)
 
     assert "was ended by trimtab" in await lost(engine, blue, lambda: engine.stop(blue))
 
 
-async def test_one_killed_from_outside_docker_is_said_so(here: Place) -> None:
+async def test_reports_a_container_killed_from_outside_docker(here: Place) -> None:
     container, engine, blue = await adopted(here)
 
     async def kill() -> None:
@@ -231,7 +231,7 @@ async def test_one_killed_from_outside_docker_is_said_so(here: Place) -> None:
     assert "was killed by SIGKILL" in why
 
 
-async def test_one_that_docker_restarts_at_its_address_is_not_gone(here: Place) -> None:
+async def test_a_container_restarted_at_its_address_is_not_gone(here: Place) -> None:
     container, engine, blue = await adopted(here, restart="always")
 
     async def kill() -> None:
@@ -243,7 +243,7 @@ async def test_one_that_docker_restarts_at_its_address_is_not_gone(here: Place) 
     assert "was killed by SIGKILL" in why
 
 
-async def test_one_that_ends_by_itself_says_its_exit_code(here: Place) -> None:
+async def test_reports_the_exit_code_of_a_container(here: Place) -> None:
     container, engine, blue = await adopted(here)
 
     async def end() -> None:
@@ -254,7 +254,7 @@ async def test_one_that_ends_by_itself_says_its_exit_code(here: Place) -> None:
     assert "exited with code 0" in await lost(engine, blue, end)
 
 
-async def test_one_whose_child_ran_out_of_memory_is_named_by_the_event(here: Place) -> None:
+async def test_reports_an_out_of_memory_kill_of_a_child_process(here: Place) -> None:
     container, engine, blue = await adopted(here, memory=96 << 20)
 
     async def hoard() -> None:
@@ -267,7 +267,7 @@ async def test_one_whose_child_ran_out_of_memory_is_named_by_the_event(here: Pla
     assert "killed by the kernel, out of memory: it needed more than its limit of 96 MiB" in why
 
 
-async def test_a_paused_one_is_silent_and_says_why(here: Place) -> None:
+async def test_reports_a_paused_container_as_the_cause_of_failed_health_checks(here: Place) -> None:
     container, engine, blue = await adopted(here)
 
     why = await lost(engine, blue, lambda: here.bench.engine(lambda api: api.pause(container.id)), gone=False)
@@ -276,7 +276,7 @@ async def test_a_paused_one_is_silent_and_says_why(here: Place) -> None:
     assert list(await engine.observe()) == [blue]
 
 
-async def test_one_cut_off_from_its_network_is_silent_and_says_why(here: Place) -> None:
+async def test_reports_a_disconnected_network_as_the_cause_of_failed_health_checks(here: Place) -> None:
     network = await here.bench.network("llm")
     container, engine, blue = await adopted(here, networks=[network])
 
@@ -285,7 +285,7 @@ async def test_one_cut_off_from_its_network_is_silent_and_says_why(here: Place) 
     assert "times in a row: its container is disconnected from its network" in why
 
 
-async def test_a_renamed_one_is_not_lost(here: Place) -> None:
+async def test_a_renamed_container_is_not_lost(here: Place) -> None:
     container, engine, blue = await adopted(here)
 
     async with watched(engine, blue) as said:
@@ -300,7 +300,9 @@ async def test_a_renamed_one_is_not_lost(here: Place) -> None:
 
 # docker-py leaves its socket open when the Engine goes away in the middle of its first words.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_a_server_is_not_lost_because_dockers_daemon_is_away(here: Place, tmp_path: Path) -> None:
+async def test_a_server_is_not_lost_while_the_docker_engine_is_unreachable(
+    here: Place, tmp_path: Path
+) -> None:
     door = Door(tmp_path / "d.sock")
     await door.open()
     container, _, blue = await adopted(here)
@@ -328,7 +330,7 @@ async def test_a_server_is_not_lost_because_dockers_daemon_is_away(here: Place, 
     gc.collect()
 
 
-async def test_one_gone_before_it_is_watched_is_said_so(here: Place) -> None:
+async def test_reports_a_container_that_exited_before_the_watch(here: Place) -> None:
     container, engine, blue = await adopted(here)
     await here.bench.client.remove(container.id)
 
@@ -359,11 +361,11 @@ async def test_one_gone_before_it_is_watched_is_said_so(here: Place) -> None:
         ({"Status": "exited", "ExitCode": 139}, ObservedEvents(), "was killed by SIGSEGV"),
     ],
 )
-def test_the_end_is_put_in_words(state: dict[str, Any], heard: ObservedEvents, why: str) -> None:
+def test_describes_the_exit(state: dict[str, Any], heard: ObservedEvents, why: str) -> None:
     assert describe_exit(ContainerSpec.parse({"State": state}), heard).startswith(why)
 
 
-def test_one_that_removed_itself_says_how_it_ended() -> None:
+def test_describes_the_exit_of_an_auto_removed_container() -> None:
     assert describe_exit(None, ObservedEvents(exit_code=1)).startswith("exited with code 1")
     assert (
         describe_exit(None, ObservedEvents(exit_code=137, signals=[9]))
@@ -371,7 +373,7 @@ def test_one_that_removed_itself_says_how_it_ended() -> None:
     )
 
 
-def test_a_refusal_says_what_to_do() -> None:
+def test_an_error_states_the_remedy() -> None:
     said = "docker: start x: write /var/lib/docker/x: no space left on device"
 
     assert with_fix(said) == f"{said} (the disk is full: free space where Docker keeps its data)"

@@ -45,7 +45,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
     process.wait()
 
 
-async def test_a_process_is_found_and_the_config_works_here(url: str, tmp_path: Path) -> None:
+async def test_finds_a_process_and_writes_a_working_config(url: str, tmp_path: Path) -> None:
     found, _ = await find_servers()
     mine = [one for one in found if one[1].address in url]
     path = tmp_path / "trimtab.toml"
@@ -60,7 +60,7 @@ async def test_a_process_is_found_and_the_config_works_here(url: str, tmp_path: 
     assert await find_problems(config) == []
 
 
-async def test_a_container_is_found_once_though_its_process_is_seen_too(tmp_path: Path) -> None:
+async def test_finds_a_container_once_although_its_process_is_visible(tmp_path: Path) -> None:
     async with Bench() as bench:
         one = await bench.run()
         found, blind = await find_servers()
@@ -76,7 +76,7 @@ async def test_a_container_is_found_once_though_its_process_is_seen_too(tmp_path
     assert tuple(config.targets[0].engine.options["containers"]) == (one.name,)
 
 
-def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_does_not_overwrite_an_existing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trimtab.toml"
     path.write_text("# mine\n")
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path, capsys: pytest.Ca
     assert path.read_text() == "# mine\n"
 
 
-def test_what_is_no_config_is_not_left_behind(tmp_path: Path) -> None:
+def test_leaves_no_invalid_config_behind(tmp_path: Path) -> None:
     path = tmp_path / "trimtab.toml"
 
     with pytest.raises(ConfigError):
@@ -94,7 +94,7 @@ def test_what_is_no_config_is_not_left_behind(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_two_servers_of_one_model_get_names_and_ports_of_their_own(tmp_path: Path) -> None:
+def test_two_servers_of_one_model_get_distinct_names_and_ports(tmp_path: Path) -> None:
     path = tmp_path / "trimtab.toml"
     found = [("docker", SERVER, {"containers": ["a"]}), ("docker", SERVER, {"containers": ["b"]})]
 
@@ -105,7 +105,7 @@ def test_two_servers_of_one_model_get_names_and_ports_of_their_own(tmp_path: Pat
     assert first.listen != second.listen
 
 
-def test_the_services_config_leaves_its_places_to_the_unit() -> None:
+def test_the_config_of_the_service_leaves_its_paths_to_the_unit() -> None:
     text = config_text(Path("/etc/trimtab/trimtab.toml"), [("docker", SERVER, {"containers": ["vllm"]})])
     document = tomllib.loads(text)
 
@@ -124,5 +124,5 @@ def test_the_services_config_leaves_its_places_to_the_unit() -> None:
         ([], False),
     ],
 )
-def test_a_server_is_told_by_its_words(words: list[str], found: bool) -> None:
+def test_recognises_a_server_by_its_command_line(words: list[str], found: bool) -> None:
     assert is_vllm_server(words) is found

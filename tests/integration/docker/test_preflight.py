@@ -63,7 +63,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 MORE: Setting = {"max_num_seqs": 16}
 
 
-async def test_a_server_on_a_host_with_room_gets_another_one_beside_it(desk: Desk) -> None:
+async def test_chooses_surge_on_a_host_with_spare_capacity(desk: Desk) -> None:
     vllm = await desk.bench.serving("--max-num-seqs", "4")
 
     prospect = await desk.ask(MORE, vllm)
@@ -74,7 +74,7 @@ async def test_a_server_on_a_host_with_room_gets_another_one_beside_it(desk: Des
     assert prospect.outage_s == 0.0
 
 
-async def test_the_start_of_the_server_that_runs_tells_how_long_the_next_one_takes(desk: Desk) -> None:
+async def test_estimates_the_start_duration_from_the_running_server(desk: Desk) -> None:
     vllm = await desk.bench.serving()
 
     prospect = await desk.ask(MORE, vllm)
@@ -85,7 +85,7 @@ async def test_the_start_of_the_server_that_runs_tells_how_long_the_next_one_tak
     assert prospect.deadline_s is None  # one start that nobody timed teaches no deadline
 
 
-async def test_the_only_server_of_a_full_host_is_swapped_and_the_outage_is_told(desk: Desk) -> None:
+async def test_chooses_swap_on_a_full_host_and_reports_the_outage(desk: Desk) -> None:
     vllm = await desk.bench.serving(cpuset_cpus="0")
     key = await desk.key(vllm)
     desk.times.record(key, 40.0, None)
@@ -99,7 +99,7 @@ async def test_the_only_server_of_a_full_host_is_swapped_and_the_outage_is_told(
     assert "a planned outage of about 45 s: 5 s to stop, 40 s to start" in prospect.notes
 
 
-async def test_a_server_that_would_be_gone_when_it_stops_is_not_swapped(desk: Desk) -> None:
+async def test_does_not_swap_a_server_with_auto_remove(desk: Desk) -> None:
     vllm = await desk.bench.run(cpuset_cpus="0", host={"AutoRemove": True})
 
     prospect = await desk.ask(MORE, vllm)
@@ -107,7 +107,7 @@ async def test_a_server_that_would_be_gone_when_it_stops_is_not_swapped(desk: De
     assert "start it without --rm" in prospect.problem
 
 
-async def test_an_outage_that_nobody_has_measured_is_told_as_assumed(desk: Desk) -> None:
+async def test_reports_an_unmeasured_outage_as_assumed(desk: Desk) -> None:
     vllm = await desk.bench.run("--sim-start-s", "600", cpuset_cpus="0")
 
     prospect = await desk.ask(MORE, vllm)
@@ -117,7 +117,7 @@ async def test_an_outage_that_nobody_has_measured_is_told_as_assumed(desk: Desk)
     assert "(assumed)" in prospect.notes[0]
 
 
-async def test_one_of_several_servers_of_a_full_host_is_replaced(desk: Desk) -> None:
+async def test_chooses_replace_for_several_servers_on_a_full_host(desk: Desk) -> None:
     servers = [await desk.bench.run(name=name, cpuset_cpus="0") for name in ("a", "b", "c")]
 
     prospect = await desk.ask(MORE, *servers)
@@ -126,7 +126,7 @@ async def test_one_of_several_servers_of_a_full_host_is_replaced(desk: Desk) -> 
     assert "2 of 3 servers go on" in prospect.why
 
 
-async def test_a_limit_beyond_what_the_host_has_leaves_no_room(desk: Desk) -> None:
+async def test_a_memory_limit_beyond_the_host_leaves_no_capacity(desk: Desk) -> None:
     vllm = await desk.bench.run()
 
     prospect = await desk.ask(MORE, vllm, over={"Memory": 100_000 * GIB})
@@ -136,7 +136,7 @@ async def test_a_limit_beyond_what_the_host_has_leaves_no_room(desk: Desk) -> No
 
 
 @pytest.mark.parametrize("wanted", ["surge", "replace"])
-async def test_a_strategy_that_does_not_fit_is_a_problem_that_may_pass(desk: Desk, wanted: Strategy) -> None:
+async def test_a_strategy_without_capacity_is_a_temporary_problem(desk: Desk, wanted: Strategy) -> None:
     vllm = await desk.bench.run(cpuset_cpus="0")
 
     prospect = await desk.ask(MORE, vllm, wanted=wanted)
@@ -145,7 +145,7 @@ async def test_a_strategy_that_does_not_fit_is_a_problem_that_may_pass(desk: Des
     assert not prospect.lasting
 
 
-async def test_a_setting_that_needs_more_gpus_than_its_container_has_is_never_asked_again(desk: Desk) -> None:
+async def test_a_setting_with_too_many_gpus_is_a_permanent_problem(desk: Desk) -> None:
     gpus = {"DeviceRequests": [{"Driver": "", "Count": 1, "DeviceIDs": None, "Capabilities": [["gpu"]]}]}
     vllm = await desk.bench.run()
 
@@ -155,7 +155,7 @@ async def test_a_setting_that_needs_more_gpus_than_its_container_has_is_never_as
     assert prospect.lasting
 
 
-async def test_a_container_that_cannot_be_made_again_is_a_problem_with_the_fix(desk: Desk) -> None:
+async def test_a_container_that_cannot_be_recreated_is_a_problem_with_the_fix(desk: Desk) -> None:
     vllm = await desk.bench.run()
     blue = await desk.bench.inspect(vllm)
     blue["Image"] = "sha256:" + "0" * 64
@@ -167,7 +167,7 @@ async def test_a_container_that_cannot_be_made_again_is_a_problem_with_the_fix(d
     assert not prospect.lasting
 
 
-async def test_flags_that_cannot_be_written_are_never_asked_again(desk: Desk) -> None:
+async def test_flags_that_cannot_be_written_are_a_permanent_problem(desk: Desk) -> None:
     vllm = await desk.bench.run()
 
     prospect = await desk.ask({"api_key": "sesame"}, vllm)
@@ -185,7 +185,7 @@ async def with_package(desk: Desk, folder: Path, *flags: str) -> Json:
     return blue
 
 
-async def test_what_vllm_does_not_take_is_never_started(desk: Desk, tmp_path: Path) -> None:
+async def test_never_starts_a_command_that_vllm_rejects(desk: Desk, tmp_path: Path) -> None:
     blue = await with_package(desk, tmp_path, "/package")
 
     prospect = await desk.prospect({"max_num_seqs": 0}, [blue])
@@ -198,7 +198,7 @@ async def test_what_vllm_does_not_take_is_never_started(desk: Desk, tmp_path: Pa
 @pytest.mark.parametrize(
     "to", [{"max_num_seqs": 0}, {"max_num_seqs": 8, "nonsense": 3}], ids=["value", "usage"]
 )
-async def test_an_error_that_the_running_command_has_too_says_nothing_of_the_change(
+async def test_ignores_an_error_that_the_running_command_has_too(
     desk: Desk, tmp_path: Path, to: Setting
 ) -> None:
     known = ("/nowhere",) if "nonsense" not in to else ("/package", "--its-own-flag", "1")
@@ -210,7 +210,7 @@ async def test_an_error_that_the_running_command_has_too_says_nothing_of_the_cha
     assert any("only the start itself tests the flags" in note for note in prospect.notes)
 
 
-async def test_a_cold_start_is_told_and_remembered_until_it_is_timed(desk: Desk, tmp_path: Path) -> None:
+async def test_reports_a_cold_start_until_it_is_measured(desk: Desk, tmp_path: Path) -> None:
     blue = await with_package(desk, tmp_path, "/package", "--max-num-seqs", "4")
     spec = ContainerSpec.parse(blue)
     setting = spec.serve.setting
@@ -236,13 +236,13 @@ async def test_a_cold_start_is_told_and_remembered_until_it_is_timed(desk: Desk,
         ([], False),
     ],
 )
-def test_a_log_tells_when_the_server_served(lines: list[bytes], found: bool) -> None:
+def test_reads_the_ready_time_from_the_log(lines: list[bytes], found: bool) -> None:
     stamp = find_start(lines)
 
     assert (stamp is not None and stamp.second == 1) is found
 
 
-async def test_a_log_that_is_gone_tells_nothing(desk: Desk) -> None:
+async def test_a_missing_log_gives_no_ready_time(desk: Desk) -> None:
     blue = container() | {"State": {"StartedAt": "2026-11-21T16:00:00Z"}}
 
     assert await measured_start(desk.bench.client, ContainerSpec.parse(blue)) is None

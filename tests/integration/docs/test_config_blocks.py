@@ -49,7 +49,7 @@ def test_config_block_is_accepted(block: Block, tmp_path: Path) -> None:
     parse(complete(block.text), here=tmp_path)
 
 
-def test_no_block_is_missed() -> None:
+def test_checks_every_block() -> None:
     fences = sum(
         line.lstrip().startswith("```toml") for page in PAGES for line in page.read_text().splitlines()
     )

@@ -42,7 +42,7 @@ def short() -> Iterator[Path]:
 
 
 @pytest.mark.timeout(600)
-def test_every_command_of_the_guide_works_and_leads_to_the_example(short: Path) -> None:
+def test_every_command_of_the_guide_works_and_produces_the_example(short: Path) -> None:
     own = short / "environment"
     tools = f"{Path(sys.executable).parent}:{UV}:{os.environ['PATH']}"
     packages = own / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"

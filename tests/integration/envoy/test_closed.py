@@ -29,7 +29,7 @@ def opened(blue: Backend, number: int) -> Route:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models", "/health"])
-async def test_who_asks_is_told_when_to_ask_again(
+async def test_a_rejected_request_gets_a_retry_after(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, path: str
 ) -> None:
     await traffic.route(closed(blue))
@@ -45,7 +45,7 @@ async def test_who_asks_is_told_when_to_ask_again(
     assert not blue.served
 
 
-async def test_a_large_request_is_told_so_too(
+async def test_a_rejected_large_request_gets_a_retry_after(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(closed(blue))
@@ -59,7 +59,7 @@ async def test_a_large_request_is_told_so_too(
     assert statuses == [503] * 5
 
 
-async def test_streams_that_run_go_on_and_new_ones_are_served_when_it_opens(
+async def test_open_streams_continue_and_new_ones_are_served_after_reopening(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     blue.chunks, blue.gap_s = 20, 0.05
@@ -83,7 +83,7 @@ async def test_streams_that_run_go_on_and_new_ones_are_served_when_it_opens(
     assert await asked(client, traffic.listen, 10) == {blue.name: 10}
 
 
-async def test_no_server_need_be_known_while_it_is_closed(
+async def test_a_closed_split_needs_no_server(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     blue.chunks, blue.gap_s = 20, 0.05
@@ -107,7 +107,7 @@ async def test_no_server_need_be_known_while_it_is_closed(
     assert await asked(client, traffic.listen, 10) == {blue.name: 10}
 
 
-async def test_a_proxy_may_start_closed_and_without_servers(
+async def test_the_proxy_may_start_closed_without_servers(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     nobody = Route(number=2, servers=(), weights={}, fallback="", closed_s=30.0)
@@ -121,7 +121,7 @@ async def test_a_proxy_may_start_closed_and_without_servers(
     assert await asked(client, traffic.listen, 10) == {blue.name: 10}
 
 
-async def test_a_server_that_went_meanwhile_may_be_replaced_before_it_opens(
+async def test_a_removed_server_may_be_replaced_before_reopening(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(closed(blue))
@@ -135,7 +135,7 @@ async def test_a_server_that_went_meanwhile_may_be_replaced_before_it_opens(
     assert await asked(client, traffic.listen, 5) == {green.name: 5}
 
 
-async def test_a_killed_envoy_comes_back_closed(
+async def test_a_killed_envoy_restarts_closed(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(closed(blue))
@@ -165,7 +165,7 @@ async def test_a_heartbeat_writes_nothing_while_it_stays_closed(traffic: EnvoyTr
     assert (traffic.home / "xds" / "rds.json").stat().st_mtime_ns == before
 
 
-async def test_a_closed_split_is_read_from_envoy_where_its_file_is_broken(
+async def test_reads_a_closed_split_from_envoy_when_its_file_is_broken(
     traffic: EnvoyTraffic, blue: Backend
 ) -> None:
     await traffic.route(closed(blue))
@@ -177,7 +177,7 @@ async def test_a_closed_split_is_read_from_envoy_where_its_file_is_broken(
     assert (seen.weights, seen.leased) == ({blue.name: 0}, None)
 
 
-async def test_who_is_told_to_wait_is_no_failure_of_a_server(
+async def test_a_rejected_request_counts_as_no_server_failure(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
     heard = Heard(tmp_path)

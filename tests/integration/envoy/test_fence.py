@@ -25,7 +25,7 @@ def newer(unbound: EnvoyTraffic, tmp_path: Path) -> EnvoyTraffic:
     return unbound.bind(Site(target="chat", state_dir=tmp_path, epoch=4))
 
 
-async def test_a_heartbeat_shuts_the_older_out_though_there_is_nothing_to_write(
+async def test_a_heartbeat_without_changes_fences_the_older_daemon(
     traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, green: Backend
 ) -> None:
     await traffic.route(alone(blue))
@@ -41,7 +41,7 @@ async def test_a_heartbeat_shuts_the_older_out_though_there_is_nothing_to_write(
         await traffic.route(alone(green, 2))
 
 
-async def test_the_older_is_shut_out_also_when_the_newer_ones_route_was_taken_back(
+async def test_the_older_daemon_stays_fenced_when_the_newer_route_is_rolled_back(
     traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(alone(blue))
@@ -55,7 +55,7 @@ async def test_the_older_is_shut_out_also_when_the_newer_ones_route_was_taken_ba
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
 
 
-async def test_the_older_neither_ends_nor_starts_an_envoy(
+async def test_a_fenced_daemon_neither_stops_nor_starts_envoy(
     traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     await newer.route(alone(blue))
@@ -74,7 +74,7 @@ async def test_the_older_neither_ends_nor_starts_an_envoy(
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
 
 
-async def test_an_envoy_that_has_come_meanwhile_is_not_joined_by_a_second(
+async def test_does_not_start_a_second_envoy(
     traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(alone(blue))
@@ -86,7 +86,7 @@ async def test_an_envoy_that_has_come_meanwhile_is_not_joined_by_a_second(
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
 
 
-async def test_a_lease_is_ended_in_the_name_of_the_daemon_that_was_let_in_last(
+async def test_ends_the_lease_as_the_newest_admitted_daemon(
     traffic: EnvoyTraffic, newer: EnvoyTraffic, unbound: EnvoyTraffic, blue: Backend, green: Backend
 ) -> None:
     route = replace(alone(blue), servers=(blue.server, green.server), leased=green.name, lease_s=30.0)

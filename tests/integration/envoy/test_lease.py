@@ -38,7 +38,7 @@ async def until_only(client: aiohttp.ClientSession, traffic: EnvoyTraffic, name:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("weight", [30, 100])
-async def test_a_lease_that_nobody_renews_sends_all_to_the_fallback(
+async def test_an_expired_lease_sends_all_requests_to_the_fallback(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession, weight: int
 ) -> None:
     await traffic.route(leased(blue, green, weight, lease_s=1.0))
@@ -56,7 +56,7 @@ async def test_a_lease_that_nobody_renews_sends_all_to_the_fallback(
     assert seen.weights == {blue.name: 100 - weight, green.name: weight}  # as in force without the lease
 
 
-async def test_a_stream_that_runs_when_the_lease_ends_is_not_cut(
+async def test_the_end_of_the_lease_cuts_no_open_stream(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     green.chunks, green.gap_s = 20, 0.1
@@ -87,7 +87,7 @@ async def test_a_renewed_lease_keeps_its_server(
     assert set(served) == {green.name}
 
 
-async def test_a_lease_is_renewed_no_sooner_than_a_third_of_it_is_spent(
+async def test_renews_a_lease_after_a_third_of_its_duration(
     traffic: EnvoyTraffic, blue: Backend, green: Backend
 ) -> None:
     route = leased(blue, green, 100, lease_s=60.0)
@@ -100,7 +100,7 @@ async def test_a_lease_is_renewed_no_sooner_than_a_third_of_it_is_spent(
     assert (traffic.home / "xds" / "rds.json").stat().st_mtime_ns == before
 
 
-async def test_a_spent_lease_comes_back_when_it_is_renewed(
+async def test_renewing_an_expired_lease_restores_it(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     short = leased(blue, green, 100, lease_s=0.2)
@@ -114,7 +114,7 @@ async def test_a_spent_lease_comes_back_when_it_is_renewed(
 
 @pytest.mark.parametrize("expired", [False, True])
 @pytest.mark.parametrize("mode", ["503", "reset"])
-async def test_a_failing_green_is_tried_again_on_blue_with_the_lease_and_without(
+async def test_retries_failed_requests_of_green_on_blue_with_and_without_a_lease(
     traffic: EnvoyTraffic,
     blue: Backend,
     green: Backend,
@@ -142,7 +142,7 @@ async def test_a_server_that_refuses_connections_costs_no_request(
     assert await asked(client, traffic.listen, 60, stream=True) == {blue.name: 60}
 
 
-async def test_a_fallback_that_fails_is_not_spread_over_the_canary(
+async def test_a_failing_fallback_is_not_retried_on_the_canary(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     blue.mode = "503"
@@ -171,7 +171,7 @@ def leased_of_three(blue: Backend, third: Backend, green: Backend, lease_s: floa
     )
 
 
-async def test_the_end_of_a_lease_spreads_its_share_and_leaves_the_others_their_sessions(
+async def test_the_end_of_a_lease_spreads_its_share_and_keeps_other_sessions(
     traffic: EnvoyTraffic, blue: Backend, third: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     sessions = [{"x-session-id": str(number)} for number in range(100)]
@@ -196,7 +196,7 @@ async def test_the_end_of_a_lease_spreads_its_share_and_leaves_the_others_their_
 
 
 @pytest.mark.parametrize("expired", [False, True])
-async def test_what_one_server_fails_is_spread_over_those_that_stay(
+async def test_retries_of_a_failing_server_spread_over_the_remaining_servers(
     traffic: EnvoyTraffic,
     blue: Backend,
     third: Backend,
@@ -216,7 +216,7 @@ async def test_what_one_server_fails_is_spread_over_those_that_stay(
     assert bool(green.served["503"]) is not expired
 
 
-async def test_clients_cannot_spend_the_lease(
+async def test_clients_cannot_expire_the_lease(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(leased(blue, green, 100, lease_s=30.0))
@@ -230,7 +230,7 @@ async def test_clients_cannot_spend_the_lease(
     assert "mine" not in {headers["x-trimtab-request"] for headers in green.headers}
 
 
-async def test_a_clock_that_was_set_back_does_not_lengthen_the_lease(
+async def test_setting_the_clock_back_does_not_extend_the_lease(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     route = leased(blue, green, 100, lease_s=30.0)
@@ -250,7 +250,7 @@ async def test_a_clock_that_was_set_back_does_not_lengthen_the_lease(
     assert await asked(client, traffic.listen, 20) == {green.name: 20}
 
 
-async def test_a_lease_that_is_ended_sends_all_to_those_that_stay_until_it_is_renewed(
+async def test_an_ended_lease_sends_all_requests_to_the_remaining_servers(
     traffic: EnvoyTraffic, unbound: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     route = leased(blue, green, 100, lease_s=30.0)
@@ -270,7 +270,7 @@ async def test_a_lease_that_is_ended_sends_all_to_those_that_stay_until_it_is_re
     assert renewed == {green.name: 20}
 
 
-async def test_a_lease_is_ended_in_the_files_of_a_dead_proxy(
+async def test_ends_the_lease_in_the_files_of_a_dead_proxy(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     route = leased(blue, green, 100, lease_s=30.0)
@@ -284,7 +284,7 @@ async def test_a_lease_is_ended_in_the_files_of_a_dead_proxy(
     assert await asked(client, traffic.listen, 20) == {green.name: 20}
 
 
-async def test_where_nothing_is_leased_nothing_is_written(traffic: EnvoyTraffic, blue: Backend) -> None:
+async def test_writes_nothing_without_a_lease(traffic: EnvoyTraffic, blue: Backend) -> None:
     assert not await traffic.end_lease()
     await traffic.route(Route(number=5, servers=(blue.server,), weights={blue.name: 100}, fallback=blue.name))
     before = (traffic.home / "xds" / "rds.json").read_bytes()
@@ -294,7 +294,7 @@ async def test_where_nothing_is_leased_nothing_is_written(traffic: EnvoyTraffic,
     assert (traffic.home / "xds" / "rds.json").read_bytes() == before
 
 
-async def test_a_renewal_that_is_not_confirmed_is_given_up_while_the_lease_lasts(
+async def test_abandons_an_unconfirmed_renewal_before_the_lease_expires(
     traffic: EnvoyTraffic, blue: Backend, green: Backend
 ) -> None:
     route = leased(blue, green, 100, lease_s=5.0)

@@ -139,7 +139,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
         ("abort", False, "aborted", None),
     ],
 )
-async def test_every_attempt_counts_for_the_server_that_made_it(
+async def test_counts_every_attempt_for_its_server(
     heard: Heard,
     traffic: EnvoyTraffic,
     blue: Backend,
@@ -165,7 +165,7 @@ async def test_every_attempt_counts_for_the_server_that_made_it(
 
 @pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize(("mode", "status"), [("reset", 0), ("gone", 0), ("503", 503)])
-async def test_what_no_server_answered_has_no_status(
+async def test_a_request_without_a_server_response_has_no_status(
     heard: Heard,
     traffic: EnvoyTraffic,
     green: Backend,
@@ -187,7 +187,7 @@ async def test_what_no_server_answered_has_no_status(
 
 @pytest.mark.smoke
 @pytest.mark.usefixtures("sensor")
-async def test_a_mixture_under_load_is_counted_as_the_client_saw_it(
+async def test_counts_mixed_load_as_the_client_sees_it(
     heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     modes = ["ok", "ok", "ok", "500", "cut", "unfinished", "abort"] * 20
@@ -207,7 +207,7 @@ async def test_a_mixture_under_load_is_counted_as_the_client_saw_it(
 
 
 @pytest.mark.usefixtures("sensor")
-async def test_tokens_and_times_are_of_the_attempt(
+async def test_records_tokens_and_times_per_attempt(
     heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     green.chunks, green.gap_s = 25, 0.02
@@ -224,7 +224,7 @@ async def test_tokens_and_times_are_of_the_attempt(
 
 
 @pytest.mark.usefixtures("sensor")
-async def test_an_answer_in_crumbs_is_read_as_well_and_text_is_not_taken_for_an_end(
+async def test_reads_a_fragmented_response_and_takes_no_text_for_its_end(
     heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     green.mode = "crumbs"
@@ -242,7 +242,7 @@ async def test_an_answer_in_crumbs_is_read_as_well_and_text_is_not_taken_for_an_
 
 @pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize("first_byte", [False, True])
-async def test_a_client_that_gives_up_is_not_the_servers_failure(
+async def test_a_client_abort_is_no_server_failure(
     heard: Heard,
     traffic: EnvoyTraffic,
     green: Backend,
@@ -261,7 +261,7 @@ async def test_a_client_that_gives_up_is_not_the_servers_failure(
 
 
 @pytest.mark.usefixtures("sensor")
-async def test_a_client_that_hangs_up_at_done_was_served(
+async def test_a_client_that_disconnects_after_done_was_served(
     heard: Heard, traffic: EnvoyTraffic, green: Backend
 ) -> None:
     host, _, port = traffic.listen.partition(":")
@@ -278,7 +278,7 @@ async def test_a_client_that_hangs_up_at_done_was_served(
 
 
 @pytest.mark.usefixtures("sensor")
-async def test_a_stream_without_a_first_byte_is_stalled_once_and_its_end_is_not_counted(
+async def test_counts_a_stream_without_a_first_byte_as_stalled_once(
     heard: Heard, traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     green.mode = "hang"
@@ -299,7 +299,7 @@ async def test_a_stream_without_a_first_byte_is_stalled_once_and_its_end_is_not_
 
 
 @pytest.mark.usefixtures("sensor")
-async def test_only_inference_counts(
+async def test_counts_only_inference_requests(
     heard: Heard, traffic: EnvoyTraffic, client: aiohttp.ClientSession
 ) -> None:
     for path in ("/v1/models", "/health", "/metrics", "/v1/chat/completions?x=1"):
@@ -311,7 +311,7 @@ async def test_only_inference_counts(
     assert len(heard.requests) == 1
 
 
-async def test_envoy_reconnects_to_a_daemon_that_comes_back(
+async def test_envoy_reconnects_to_a_restarted_daemon(
     heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     for _ in range(2):
@@ -324,7 +324,7 @@ async def test_envoy_reconnects_to_a_daemon_that_comes_back(
 
 
 @pytest.mark.usefixtures("sensor")
-async def test_a_dead_envoy_is_said_once(
+async def test_reports_a_dead_envoy_once(
     heard: Heard, traffic: EnvoyTraffic, client: aiohttp.ClientSession
 ) -> None:
     await asked(client, traffic.listen, 3)
@@ -378,7 +378,9 @@ GARBAGE = {
 
 @pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize("garbage", list(GARBAGE.values()), ids=list(GARBAGE))
-async def test_garbage_is_counted_said_once_and_the_rest_is_heard(heard: Heard, garbage: bytes) -> None:
+async def test_counts_invalid_records_reports_them_once_and_reads_the_rest(
+    heard: Heard, garbage: bytes
+) -> None:
     for _ in range(3):
         await send(heard, garbage)
     await send(heard, msgpack.packb(["us", [[0, record(code=500, new_field=1)]]]))
@@ -394,7 +396,7 @@ async def test_garbage_is_counted_said_once_and_the_rest_is_heard(heard: Heard, 
 
 
 @given(garbage=st.binary(max_size=60))
-def test_no_bytes_end_the_sensor(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
+def test_the_sensor_survives_any_bytes(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
     async def story() -> None:
         heard = Heard(tmp_path_factory.mktemp("s"))
         async with listening(ProxyRequests(every_s=0.1), heard):
@@ -410,7 +412,7 @@ def test_no_bytes_end_the_sensor(tmp_path_factory: pytest.TempPathFactory, garba
 
 
 @pytest.mark.usefixtures("sensor")
-async def test_a_record_split_over_many_packets_is_one(heard: Heard) -> None:
+async def test_reassembles_a_record_split_over_many_packets(heard: Heard) -> None:
     path = heard.state_dir / "envoy" / "records.sock"
 
     async def exists() -> bool:
@@ -428,7 +430,7 @@ async def test_a_record_split_over_many_packets_is_one(heard: Heard) -> None:
     assert heard.states[0] == ("proxy_requests", True)
 
 
-async def test_the_socket_of_a_dead_daemon_is_replaced_and_only_the_owner_may_write(heard: Heard) -> None:
+async def test_replaces_the_socket_of_a_dead_daemon_with_owner_only_access(heard: Heard) -> None:
     path = heard.state_dir / "envoy" / "records.sock"
     path.parent.mkdir()
     path.write_text("left behind")
@@ -441,7 +443,7 @@ async def test_the_socket_of_a_dead_daemon_is_replaced_and_only_the_owner_may_wr
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_socket_that_cannot_be_made_is_said_once(heard: Heard) -> None:
+async def test_reports_a_socket_that_cannot_be_created_once(heard: Heard) -> None:
     heard.state_dir = heard.state_dir / ("d" * 120)
 
     async with listening(ProxyRequests(every_s=0.1), heard):
@@ -457,6 +459,6 @@ async def test_a_socket_that_cannot_be_made_is_said_once(heard: Heard) -> None:
     ],
     ids=str,
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
+def test_rejects_invalid_options(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must be"):
         ProxyRequests(**options)  # type: ignore[arg-type]

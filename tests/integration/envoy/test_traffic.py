@@ -39,7 +39,7 @@ def files(traffic: EnvoyTraffic) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (traffic.home / "xds").glob("*.json")}
 
 
-async def test_a_route_is_in_force_when_it_returns(
+async def test_route_returns_once_the_split_is_in_force(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     for number, weight in enumerate((0, 100, 0, 100), start=1):
@@ -50,7 +50,7 @@ async def test_a_route_is_in_force_when_it_returns(
         assert served == {(green if weight else blue).name: 20}
 
 
-async def test_no_request_is_lost_while_weights_change_and_a_server_goes(
+async def test_loses_no_request_while_weights_change_and_a_server_is_removed(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     answers: list[Answer] = []
@@ -131,7 +131,7 @@ async def test_in_flight_counts_open_requests_of_each_server(
     await until(idle(traffic, green))
 
 
-async def test_envoy_outlives_the_daemon_and_is_found_again(
+async def test_envoy_survives_the_daemon_and_is_found_again(
     traffic: EnvoyTraffic, unbound: EnvoyTraffic, blue: Backend, green: Backend, tmp_path: Path
 ) -> None:
     await traffic.route(split(blue, green, 5))
@@ -149,7 +149,7 @@ async def test_envoy_outlives_the_daemon_and_is_found_again(
     assert os.getsid(int(pid)) != os.getsid(0)
 
 
-async def test_a_killed_envoy_comes_back_with_the_same_split(
+async def test_a_killed_envoy_restarts_with_the_same_split(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     route = split(blue, green, 100)
@@ -186,7 +186,7 @@ async def test_an_older_daemon_writes_nothing(
     assert files(traffic) == before
 
 
-async def test_what_envoy_refuses_is_taken_back_and_its_reason_told(
+async def test_rolls_back_a_route_that_envoy_rejects_and_reports_the_reason(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(alone(blue))
@@ -208,7 +208,7 @@ async def test_what_envoy_refuses_is_taken_back_and_its_reason_told(
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
 
 
-async def test_a_first_route_that_fails_leaves_nothing_behind(traffic: EnvoyTraffic, blue: Backend) -> None:
+async def test_a_failed_first_route_leaves_nothing_behind(traffic: EnvoyTraffic, blue: Backend) -> None:
     nameless = Route(number=1, servers=(replace(blue.server, name=""),), weights={"": 100}, fallback="")
 
     with pytest.raises(ActError):
@@ -220,7 +220,7 @@ async def test_a_first_route_that_fails_leaves_nothing_behind(traffic: EnvoyTraf
 
 @pytest.mark.parametrize("kind", ["rds", "cds", "lds"])
 @pytest.mark.parametrize("garbage", [b"", b"{", b'{"version_info": "9.9.9", "resources": [{}]}', b"[1]"])
-async def test_a_broken_file_changes_nothing_and_the_next_route_heals_it(
+async def test_a_broken_file_changes_nothing_until_the_next_route_repairs_it(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, kind: str, garbage: bytes
 ) -> None:
     await traffic.route(alone(blue))
@@ -237,7 +237,7 @@ async def test_a_broken_file_changes_nothing_and_the_next_route_heals_it(
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
 
 
-async def test_a_broken_file_and_a_dead_envoy_are_healed_by_the_heartbeat(
+async def test_the_heartbeat_repairs_a_broken_file_and_a_dead_envoy(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(alone(blue))
@@ -253,7 +253,7 @@ async def test_a_broken_file_and_a_dead_envoy_are_healed_by_the_heartbeat(
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
 
 
-async def test_a_heartbeat_of_an_earlier_route_does_not_undo_a_later_one(
+async def test_a_heartbeat_of_an_earlier_route_does_not_revert_a_later_one(
     traffic: EnvoyTraffic, blue: Backend, green: Backend
 ) -> None:
     await traffic.route(split(blue, green, 50, 8))
@@ -281,7 +281,7 @@ async def test_a_port_of_another_process_is_a_problem_and_envoy_is_not_started(
     assert await traffic.problems() == []
 
 
-async def test_a_name_that_must_be_resolved_is_routed_to(
+async def test_routes_to_a_host_name(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     named = replace(blue.server, address=f"localhost:{blue.port}")
@@ -292,7 +292,7 @@ async def test_a_name_that_must_be_resolved_is_routed_to(
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
 
 
-async def test_a_new_listen_address_moves_the_port(
+async def test_a_new_listen_address_changes_the_port(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
     await traffic.route(alone(blue))

@@ -34,7 +34,7 @@ def machine() -> Iterator[Machine]:
         yield machine
 
 
-def test_it_installs_upgrades_and_goes_and_only_a_purge_takes_what_it_knew(
+def test_installs_upgrades_and_removes_and_only_a_purge_deletes_state(
     machine: Machine, packages: tuple[Path, Path]
 ) -> None:
     first, later = packages

@@ -28,7 +28,7 @@ def engine() -> Iterator[docker.APIClient]:
     engine.close()
 
 
-def test_the_image_runs_as_a_user_of_its_own(engine: docker.APIClient, tmp_path: Path) -> None:
+def test_the_image_runs_as_a_dedicated_user(engine: docker.APIClient, tmp_path: Path) -> None:
     engine.ping()
     package = shutil.copy(build(), tmp_path)
     with subprocess.Popen(["tar", "-c", "-C", str(DEBIAN), "."], stdout=subprocess.PIPE) as packed:

@@ -22,7 +22,7 @@ def run(*words: str | Path, cwd: Path) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_the_wheel_alone_has_every_command_and_every_plugin(tmp_path: Path) -> None:
+def test_the_wheel_contains_every_command_and_every_plugin(tmp_path: Path) -> None:
     run(UV, "build", "--quiet", "--wheel", "--out-dir", tmp_path, REPOSITORY, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     locked = run(

@@ -74,7 +74,7 @@ def engine(
     return options.bind(Site(target="chat", state_dir=state_dir, epoch=1))
 
 
-async def test_a_running_server_is_adopted_with_its_setting(stranger: Stranger, tmp_path: Path) -> None:
+async def test_adopts_a_running_server_with_its_setting(stranger: Stranger, tmp_path: Path) -> None:
     adopting = engine(stranger.url, tmp_path)
 
     assert list(await adopting.problems()) == []
@@ -86,7 +86,7 @@ async def test_a_running_server_is_adopted_with_its_setting(stranger: Stranger, 
     assert await adopting.busy(found) == 1
 
 
-async def test_new_servers_are_started_as_it_was_even_when_it_is_gone(
+async def test_launches_servers_like_an_adopted_one_that_has_exited(
     stranger: Stranger, tmp_path: Path
 ) -> None:
     adopting = engine(stranger.url, tmp_path)
@@ -107,7 +107,7 @@ async def test_new_servers_are_started_as_it_was_even_when_it_is_gone(
     await adopting.retire(launched)
 
 
-async def test_it_is_ended_with_all_that_it_started_but_nothing_else(
+async def test_retires_an_adopted_server_with_its_child_processes_only(
     stranger: Stranger, tmp_path: Path
 ) -> None:
     adopting = engine(stranger.url, tmp_path)
@@ -125,7 +125,7 @@ async def test_it_is_ended_with_all_that_it_started_but_nothing_else(
     ("number", "gone", "why"),
     [(signal.SIGKILL, True, "exited"), (signal.SIGSTOP, False, "failed its health check")],
 )
-async def test_its_loss_is_told(
+async def test_reports_the_loss_of_an_adopted_server(
     stranger: Stranger, tmp_path: Path, number: signal.Signals, gone: bool, why: str
 ) -> None:
     adopting = engine(stranger.url, tmp_path)
@@ -146,7 +146,9 @@ async def test_its_loss_is_told(
     await asyncio.wait([watch])
 
 
-async def test_one_whose_process_cannot_be_seen_is_gone_when_it_refuses(stranger: Stranger) -> None:
+async def test_a_server_without_a_visible_process_is_gone_when_it_refuses_connections(
+    stranger: Stranger,
+) -> None:
     silences: list[str] = []
     probe = OpenAiProbe(address=f"127.0.0.1:{stranger.port}")
     watch = asyncio.create_task(
@@ -162,7 +164,7 @@ async def test_one_whose_process_cannot_be_seen_is_gone_when_it_refuses(stranger
     assert len(silences) == 1
 
 
-async def test_a_busy_one_is_there_as_long_as_it_listens(stranger: Stranger, tmp_path: Path) -> None:
+async def test_a_busy_server_is_observed_while_it_listens(stranger: Stranger, tmp_path: Path) -> None:
     adopting = engine(stranger.url, tmp_path)
     [found] = await adopting.observe()
 
@@ -175,7 +177,9 @@ async def test_a_busy_one_is_there_as_long_as_it_listens(stranger: Stranger, tmp
     assert list(await adopting.observe()) == []
 
 
-async def test_a_silent_heir_of_its_socket_is_not_the_server(stranger: Stranger, tmp_path: Path) -> None:
+async def test_an_unresponsive_process_with_the_inherited_socket_is_not_the_server(
+    stranger: Stranger, tmp_path: Path
+) -> None:
     """As a forked engine core is for a moment, when the API server has crashed."""
     adopting = engine(stranger.url, tmp_path)
     assert await adopting.observe()
@@ -184,7 +188,7 @@ async def test_a_silent_heir_of_its_socket_is_not_the_server(stranger: Stranger,
         assert list(await adopting.observe()) == []
 
 
-async def test_what_does_not_know_health_is_no_server(tmp_path: Path) -> None:
+async def test_a_process_without_a_health_endpoint_is_no_server(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(free_ports()[0])]
     other = subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
@@ -209,7 +213,7 @@ def as_another_user() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_one_of_another_user_cannot_be_retired(stranger: Stranger) -> None:
+def test_a_server_of_another_user_cannot_be_retired(stranger: Stranger) -> None:
     address = f"127.0.0.1:{stranger.port}"
     assert may_signal(stranger.family[0])
     assert obstacle_to_ending(address) == ""
@@ -231,7 +235,7 @@ def test_one_of_another_user_cannot_be_retired(stranger: Stranger) -> None:
     assert "cannot be seen (belongs to user 0), so trimtab could never retire it: run trimtab as" in why
 
 
-async def test_nothing_to_adopt_is_a_problem(tmp_path: Path) -> None:
+async def test_a_missing_server_to_adopt_is_a_problem(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_ports()[0]}"
 
     with_command = await engine(url, tmp_path, STUB).problems()
@@ -243,7 +247,7 @@ async def test_nothing_to_adopt_is_a_problem(tmp_path: Path) -> None:
         await engine(url, tmp_path).launch(Server(name="chat-r1", setting={}), 60)
 
 
-async def test_a_server_of_ours_is_not_adopted_as_somebody_elses(tmp_path: Path) -> None:
+async def test_does_not_adopt_a_launched_server(tmp_path: Path) -> None:
     first = ProcessOptions(command=STUB, ports=free_ports()).bind(
         Site(target="chat", state_dir=tmp_path, epoch=1)
     )
@@ -255,7 +259,7 @@ async def test_a_server_of_ours_is_not_adopted_as_somebody_elses(tmp_path: Path)
     await first.retire(launched)
 
 
-def test_a_process_is_known_by_its_words_while_it_lives(tmp_path: Path) -> None:
+def test_identifies_a_running_process_by_its_command_line(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import time; time.sleep(600)", "a b", ""]
     known = process_group.spawn(argv, env={"A": "b=c"}, cwd="", log=tmp_path / "log")
 

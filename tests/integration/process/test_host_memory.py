@@ -22,7 +22,7 @@ def says(*rows: str) -> str:
     return "\n".join(f"echo '{row}'" for row in rows)
 
 
-async def test_free_is_what_is_neither_used_nor_reserved(tmp_path: Path) -> None:
+async def test_free_memory_is_neither_used_nor_reserved(tmp_path: Path) -> None:
     second = H200.replace("0, GPU-0a, 32362", "1, GPU-1b, 0")
 
     assert await gpus(stub(tmp_path, says(H200, second))) == (
@@ -31,20 +31,20 @@ async def test_free_is_what_is_neither_used_nor_reserved(tmp_path: Path) -> None
     )
 
 
-async def test_a_sliced_gpu_is_told(tmp_path: Path) -> None:
+async def test_reports_a_mig_gpu(tmp_path: Path) -> None:
     (found,) = await gpus(stub(tmp_path, says(H200.replace("Disabled", "Enabled"))))
 
     assert found.sliced
 
 
 @pytest.mark.parametrize("cell", ["[N/A]", "[Insufficient Permissions]", "nan", "-1"])
-async def test_what_the_driver_does_not_say_is_not_free_memory(tmp_path: Path, cell: str) -> None:
+async def test_unreported_memory_is_not_free(tmp_path: Path, cell: str) -> None:
     (found,) = await gpus(stub(tmp_path, says(H200.replace("32362", cell))))
 
     assert found.free_mib is None
 
 
-async def test_an_older_driver_is_asked_for_less(tmp_path: Path) -> None:
+async def test_queries_fewer_fields_of_an_older_driver(tmp_path: Path) -> None:
     refusal = 'echo "Field \\"memory.reserved\\" is not a valid field to query."; exit 2'
     command = stub(tmp_path, f'case "$1" in *reserved*) {refusal};; esac\n{says("0, GPU-0a, 100, 1000")}')
 
@@ -62,17 +62,17 @@ async def test_an_older_driver_is_asked_for_less(tmp_path: Path) -> None:
         ("yes", "prints no table: the answer is larger than 8388608 bytes"),
     ],
 )
-async def test_a_failure_is_named(tmp_path: Path, script: str, why: str) -> None:
+async def test_reports_the_cause_of_a_failure(tmp_path: Path, script: str, why: str) -> None:
     with pytest.raises(ActError, match=why):
         await gpus(stub(tmp_path, script))
 
 
-async def test_a_host_without_nvidia_smi_is_told_as_that(tmp_path: Path) -> None:
+async def test_reports_a_host_without_nvidia_smi(tmp_path: Path) -> None:
     with pytest.raises(ActError, match="cannot be started: No such file"):
         await gpus(str(tmp_path / "nvidia-smi"))
 
 
-async def test_one_that_hangs_is_killed_with_all_its_children(tmp_path: Path) -> None:
+async def test_kills_a_hanging_nvidia_smi_with_all_its_children(tmp_path: Path) -> None:
     hang = f"echo $$ > '{tmp_path}/hung'; sleep 600 & echo $! > '{tmp_path}/grandchild'; wait"
 
     with pytest.raises(ActError, match="did not answer within 1 s, killed"):
@@ -82,7 +82,7 @@ async def test_one_that_hangs_is_killed_with_all_its_children(tmp_path: Path) ->
         assert not runs(int((tmp_path / name).read_text()))
 
 
-async def test_cancelling_leaves_no_child(tmp_path: Path) -> None:
+async def test_cancelling_leaves_no_child_process(tmp_path: Path) -> None:
     asked = asyncio.create_task(gpus(stub(tmp_path, f"echo $$ > '{tmp_path}/pid'; sleep 600")))
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         await asyncio.sleep(0.02)
@@ -100,7 +100,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-async def test_the_hosts_memory_is_read() -> None:
+async def test_reads_the_memory_of_the_host() -> None:
     free, total = await memory.free_memory(), await memory.total_memory()
 
     assert free is not None
@@ -108,7 +108,7 @@ async def test_the_hosts_memory_is_read() -> None:
     assert 0 < free < total
 
 
-def test_memory_that_is_not_said_is_not_known(tmp_path: Path) -> None:
+def test_unreported_host_memory_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: lots kB\nMemFree: 12 kB\n")
 
     assert memory._meminfo(tmp_path / "meminfo", "MemTotal") is None

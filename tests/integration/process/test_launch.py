@@ -35,7 +35,7 @@ async def test_the_command_line_changes_only_where_the_setting_differs(bound: Bo
     assert argv == (*STUB, "--max-num-seqs=4", "--max-model-len", "1000", "--model", "m", "--port", port)
 
 
-async def test_what_is_served_stays_even_when_the_setting_does_not_name_it(bound: Bound) -> None:
+async def test_keeps_the_model_when_the_setting_does_not_name_it(bound: Bound) -> None:
     engine = bound("--model", "m", "--enforce-eager")
 
     await engine.launch(Server(name="chat-r1", setting={"max_num_seqs": 2}), 60)
@@ -44,9 +44,7 @@ async def test_what_is_served_stays_even_when_the_setting_does_not_name_it(bound
     assert found.setting == {"model": "m", "max_num_seqs": 2}
 
 
-async def test_a_server_leads_its_own_session_and_outlives_the_note_about_it(
-    bound: Bound, tmp_path: Path
-) -> None:
+async def test_finds_a_server_by_its_own_session_without_its_record(bound: Bound, tmp_path: Path) -> None:
     launched = await bound().launch(SERVER, 60)
     [note] = tmp_path.glob("servers/*.json")
     note.unlink()  # the daemon died between starting it and noting it
@@ -58,7 +56,7 @@ async def test_a_server_leads_its_own_session_and_outlives_the_note_about_it(
     assert os.getsid(pid) == pid != os.getsid(0)
 
 
-async def test_the_note_is_for_the_daemons_user_only(bound: Bound, tmp_path: Path) -> None:
+async def test_the_server_record_is_readable_by_its_owner_only(bound: Bound, tmp_path: Path) -> None:
     await bound("--api-key", "sk-secret").launch(SERVER, 60)
 
     for file in (tmp_path / "servers").iterdir():
@@ -68,7 +66,7 @@ async def test_the_note_is_for_the_daemons_user_only(bound: Bound, tmp_path: Pat
     assert note["pid"] in pids(tmp_path)
 
 
-async def test_other_targets_and_other_daemons_do_not_see_it(bound: Bound, tmp_path: Path) -> None:
+async def test_other_targets_and_other_daemons_do_not_see_the_server(bound: Bound, tmp_path: Path) -> None:
     await bound().launch(SERVER, 60)
 
     for other in (
@@ -78,7 +76,7 @@ async def test_other_targets_and_other_daemons_do_not_see_it(bound: Bound, tmp_p
         assert list(await ProcessOptions(command=STUB).bind(other).observe()) == []
 
 
-async def test_a_port_is_not_given_twice_while_nobody_listens_on_it_yet(bound: Bound, tmp_path: Path) -> None:
+async def test_does_not_assign_a_port_twice_before_it_is_bound(bound: Bound, tmp_path: Path) -> None:
     ports = free_ports()
     slow = asyncio.create_task(bound("--never-ready", ports=ports).launch(SERVER, 600))
     await until(lambda: pids(tmp_path))
@@ -109,7 +107,7 @@ async def test_a_port_is_not_given_twice_while_nobody_listens_on_it_yet(bound: B
         ),
     ],
 )
-async def test_the_cause_of_a_failed_start_is_named(bound: Bound, flags: list[str], why: str) -> None:
+async def test_reports_the_cause_of_a_failed_start(bound: Bound, flags: list[str], why: str) -> None:
     with pytest.raises(ActError, match=why) as failure:
         await bound(*flags).launch(SERVER, 60)
 
@@ -117,7 +115,7 @@ async def test_the_cause_of_a_failed_start_is_named(bound: Bound, flags: list[st
     assert failure.value.why.startswith("chat-r1 ")
 
 
-async def test_a_server_killed_as_it_starts_is_said_to_be_killed(bound: Bound, tmp_path: Path) -> None:
+async def test_reports_a_server_killed_during_startup(bound: Bound, tmp_path: Path) -> None:
     launch = asyncio.create_task(bound("--never-ready").launch(SERVER, 600))
     await until(lambda: pids(tmp_path))
 
@@ -128,7 +126,9 @@ async def test_a_server_killed_as_it_starts_is_said_to_be_killed(bound: Bound, t
         await launch
 
 
-async def test_a_start_that_ignores_sigterm_is_killed_at_its_deadline(bound: Bound, tmp_path: Path) -> None:
+async def test_kills_a_starting_server_that_ignores_sigterm_at_its_deadline(
+    bound: Bound, tmp_path: Path
+) -> None:
     with pytest.raises(ActError, match=r"not healthy within 1\.5 s") as failure:
         await bound("--never-ready", "--engine-core", "--says", "loading").launch(SERVER, 1.5)
 
@@ -172,7 +172,7 @@ async def test_secrets_reach_the_server_and_nothing_else(bound: Bound, tmp_path:
     assert "tok-12345" in (tmp_path / "servers" / "chat-r1.log").read_text()
 
 
-async def test_the_environment_and_folder_of_the_config_are_the_servers(bound: Bound, tmp_path: Path) -> None:
+async def test_the_server_gets_the_configured_environment_and_folder(bound: Bound, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     await bound(env={"HF_HUB_OFFLINE": "1"}, cwd=str(tmp_path / "work")).launch(SERVER, 60)
 
@@ -182,7 +182,7 @@ async def test_the_environment_and_folder_of_the_config_are_the_servers(bound: B
     assert Path(f"/proc/{pid}/cwd").readlink() == tmp_path / "work"
 
 
-async def test_an_engine_core_goes_with_its_server(bound: Bound, tmp_path: Path) -> None:
+async def test_stopping_a_server_stops_its_engine_core(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--engine-core")
     server = await engine.launch(SERVER, 60)
     assert len(pids(tmp_path)) == 2
@@ -193,7 +193,7 @@ async def test_an_engine_core_goes_with_its_server(bound: Bound, tmp_path: Path)
     assert list((tmp_path / "servers").glob("*.json")) == []
 
 
-async def test_an_engine_core_left_over_by_a_crash_goes_too(bound: Bound, tmp_path: Path) -> None:
+async def test_stops_an_engine_core_left_by_a_crash(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--engine-core")
     server = await engine.launch(SERVER, 60)
     os.kill(ownership_env.marked(site(tmp_path))["chat-r1"].process.pid, signal.SIGKILL)
@@ -205,7 +205,7 @@ async def test_an_engine_core_left_over_by_a_crash_goes_too(bound: Bound, tmp_pa
     assert pids(tmp_path) == set()
 
 
-async def test_a_server_that_does_not_stop_is_killed(bound: Bound, tmp_path: Path) -> None:
+async def test_kills_a_server_that_does_not_stop(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--never-stops", stop_s=0.3)
     server = await engine.launch(SERVER, 60)
 
@@ -214,7 +214,7 @@ async def test_a_server_that_does_not_stop_is_killed(bound: Bound, tmp_path: Pat
     assert pids(tmp_path) == set()
 
 
-async def test_under_a_newer_daemon_nothing_is_started_or_stopped(bound: Bound) -> None:
+async def test_a_fenced_daemon_starts_and_stops_nothing(bound: Bound) -> None:
     server = await bound(epoch=7).launch(SERVER, 60)
     older = bound(epoch=6)
 
@@ -226,7 +226,7 @@ async def test_under_a_newer_daemon_nothing_is_started_or_stopped(bound: Bound) 
     assert list(await older.observe()) == [server]
 
 
-async def test_a_launch_that_ends_under_a_newer_daemon_leaves_it_the_server_that_it_goes_on_with(
+async def test_a_fenced_launch_keeps_the_server_that_the_newer_daemon_uses(
     bound: Bound, tmp_path: Path
 ) -> None:
     older = asyncio.create_task(bound("--never-ready").launch(SERVER, 600))
@@ -245,9 +245,7 @@ async def test_a_launch_that_ends_under_a_newer_daemon_leaves_it_the_server_that
     assert pids(tmp_path) == set()
 
 
-async def test_a_launch_that_ends_under_a_newer_daemon_leaves_no_server_that_nobody_knows(
-    bound: Bound, tmp_path: Path
-) -> None:
+async def test_a_fenced_launch_leaves_no_untracked_server(bound: Bound, tmp_path: Path) -> None:
     older = asyncio.create_task(bound("--never-ready").launch(SERVER, 600))
     await until(lambda: pids(tmp_path))
     newer = await bound(epoch=2).launch(Server(name="chat-r2", setting={}), 60)
@@ -258,7 +256,7 @@ async def test_a_launch_that_ends_under_a_newer_daemon_leaves_no_server_that_nob
     assert list(await bound(epoch=2).observe()) == [newer]
 
 
-async def test_an_exit_is_told_with_its_code_and_last_lines(bound: Bound, tmp_path: Path) -> None:
+async def test_reports_an_exit_with_its_code_and_last_lines(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--says", "ValueError: too bad")
     server = await engine.launch(SERVER, 60)
     said: list[ServerLost] = []
@@ -275,7 +273,7 @@ async def test_an_exit_is_told_with_its_code_and_last_lines(bound: Bound, tmp_pa
     assert lost.log == ("ValueError: too bad",)
 
 
-async def test_a_server_that_is_gone_when_the_watch_begins_is_said_to_be_lost(bound: Bound) -> None:
+async def test_reports_a_server_that_exited_before_the_watch_as_lost(bound: Bound) -> None:
     said: list[ServerLost] = []
 
     await bound().watch(SERVER, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
@@ -283,7 +281,7 @@ async def test_a_server_that_is_gone_when_the_watch_begins_is_said_to_be_lost(bo
     assert [(lost.why, lost.gone) for lost in said] == [("chat-r1 has no process any more", True)]
 
 
-async def test_a_silent_server_is_not_blamed_for_an_old_line_of_its_log(bound: Bound, tmp_path: Path) -> None:
+async def test_ignores_old_log_lines_of_an_unresponsive_server(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--says", "ValueError: old", lost_after=2, health_timeout_s=0.5)
     server = await engine.launch(SERVER, 60)
     said: list[ServerLost] = []
@@ -302,14 +300,14 @@ async def test_a_silent_server_is_not_blamed_for_an_old_line_of_its_log(bound: B
     await asyncio.wait([watch])
 
 
-async def test_busy_is_running_plus_waiting(bound: Bound) -> None:
+async def test_open_requests_are_running_plus_waiting(bound: Bound) -> None:
     engine = bound("--busy", "2")
     server = await engine.launch(SERVER, 60)
 
     assert await engine.busy(server) == 3
 
 
-async def test_a_server_of_an_earlier_daemon_outlives_it(bound: Bound, tmp_path: Path) -> None:
+async def test_a_server_survives_its_daemon(bound: Bound, tmp_path: Path) -> None:
     """In a process of its own: the daemon that launches ends without a word."""
     first, last = free_ports()
     daemon = f"""
@@ -336,7 +334,7 @@ os._exit(9)
     assert pids(tmp_path) == set()
 
 
-def test_a_server_is_not_spared_when_memory_runs_out(tmp_path: Path) -> None:
+def test_a_server_does_not_inherit_the_oom_score_of_the_daemon(tmp_path: Path) -> None:
     """In a process of its own, spared as systemd spares the daemon; where that is not allowed, as it is."""
     daemon = """
 import contextlib, os, pathlib, signal, sys

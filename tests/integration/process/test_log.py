@@ -53,14 +53,14 @@ POINTER = "(APIServer pid=1) RuntimeError: Engine core initialization failed. Se
         pytest.param(["\x1b[31mValueError: red\x1b[0m"], "ValueError: red", id="colours"),
     ],
 )
-def test_the_cause_is_found(tmp_path: Path, lines: list[str], cause: str) -> None:
+def test_finds_the_cause_in_the_log(tmp_path: Path, lines: list[str], cause: str) -> None:
     log = tmp_path / "log"
     log.write_text("\n".join(lines))
 
     assert log_cause(log) == cause
 
 
-def test_the_tail_is_short_and_fit_to_be_shown(tmp_path: Path) -> None:
+def test_limits_and_sanitises_the_log_tail(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"old\n" + b"first\n" * 50 + b" 10%\r 100% done\n\xff sk-secret\n" + b"x" * 9999)
 
@@ -91,14 +91,14 @@ def test_the_tail_is_short_and_fit_to_be_shown(tmp_path: Path) -> None:
         ("a\ttab and 漢字\u3000 stay", "a\ttab and 漢字\u3000 stay"),
     ],
 )
-def test_nothing_in_a_log_steers_who_shows_it(tmp_path: Path, written: str, read: str) -> None:
+def test_removes_terminal_control_sequences_from_a_log(tmp_path: Path, written: str, read: str) -> None:
     log = tmp_path / "log"
     log.write_text(written, encoding="utf-8")
 
     assert log_tail(log) == (read,)
 
 
-async def test_a_log_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Path) -> None:
+async def test_an_unreadable_log_is_an_error_with_its_cause(tmp_path: Path) -> None:
     engine = ProcessOptions(command=STUB).bind(site(tmp_path))
     log_of(site(tmp_path), SERVER.name).mkdir(parents=True)
 
@@ -106,7 +106,7 @@ async def test_a_log_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Pat
         await engine.log(SERVER)
 
 
-async def test_what_an_earlier_server_of_the_name_wrote_and_the_keys_are_not_shown(tmp_path: Path) -> None:
+async def test_hides_api_keys_and_lines_of_an_earlier_server_of_the_same_name(tmp_path: Path) -> None:
     log = log_of(site(tmp_path), SERVER.name)
     log.parent.mkdir(parents=True)
     log.write_text("an earlier one\n")
@@ -133,5 +133,5 @@ async def test_what_an_earlier_server_of_the_name_wrote_and_the_keys_are_not_sho
         (None, "exited (code unknown: it was not started by this daemon)"),
     ],
 )
-def test_an_exit_code_is_put_in_words(code: int | None, words: str) -> None:
+def test_describes_an_exit_code(code: int | None, words: str) -> None:
     assert how_it_ended(code) == words

@@ -28,7 +28,7 @@ from tests.support.process_rig import SERVER, STUB, site
     ],
     ids=str,
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
+def test_rejects_invalid_options(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         ProcessOptions(**options)
 
@@ -42,13 +42,13 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], why: str)
     ],
     ids=["shell", "TLS", "folder"],
 )
-async def test_problems_say_what_to_do(tmp_path: Path, options: dict[str, Any], why: str) -> None:
+async def test_problems_state_the_remedy(tmp_path: Path, options: dict[str, Any], why: str) -> None:
     [problem] = await ProcessOptions(**options).bind(site(tmp_path)).problems()
 
     assert why in problem
 
 
-async def test_ports_that_are_all_taken_are_a_problem_and_an_error(tmp_path: Path) -> None:
+async def test_occupied_ports_are_a_problem_and_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         engine = ProcessOptions(command=STUB, ports=(port, port)).bind(site(tmp_path))

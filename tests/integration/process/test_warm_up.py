@@ -29,7 +29,7 @@ async def test_warm_up_sends_several_lengths_with_the_servers_own_key(bound: Bou
         ("never", "0 of 4 warm-up requests were done within 1 s"),
     ],
 )
-async def test_a_failed_warm_up_says_how(bound: Bound, how: str, why: str) -> None:
+async def test_a_failed_warm_up_reports_the_error(bound: Bound, how: str, why: str) -> None:
     engine = bound("--completes", how)
     server = await engine.launch(SERVER, 60)
 
@@ -37,14 +37,14 @@ async def test_a_failed_warm_up_says_how(bound: Bound, how: str, why: str) -> No
         await engine.warm_up(server, 4, 1 if how == "never" else 60)
 
 
-async def test_a_warm_up_of_which_half_fails_is_good_enough(bound: Bound) -> None:
+async def test_a_warm_up_tolerates_half_of_its_requests_failing(bound: Bound) -> None:
     engine = bound("--completes", "half")
     server = await engine.launch(SERVER, 60)
 
     await engine.warm_up(server, 4, 60)
 
 
-async def test_a_warm_up_goes_on_until_nothing_is_compiled_any_more(bound: Bound, tmp_path: Path) -> None:
+async def test_a_warm_up_continues_until_compilation_ends(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--compiles", "9")
     server = await engine.launch(SERVER, 60)
 
@@ -55,7 +55,7 @@ async def test_a_warm_up_goes_on_until_nothing_is_compiled_any_more(bound: Bound
     assert said.count("prompt of") > 12  # all of a round were seen to compile nothing
 
 
-async def test_a_server_that_compiles_all_the_time_is_not_warm_at_the_deadline(bound: Bound) -> None:
+async def test_a_server_that_keeps_compiling_is_not_warm_at_the_deadline(bound: Bound) -> None:
     engine = bound("--compiles", "1000000")
     server = await engine.launch(SERVER, 60)
 
@@ -76,7 +76,7 @@ async def test_a_warm_up_sends_the_operators_prompts_as_well(bound: Bound, tmp_p
     ]
 
 
-async def test_golden_answers_have_their_log_probabilities(bound: Bound) -> None:
+async def test_golden_answers_include_log_probabilities(bound: Bound) -> None:
     engine = bound("--api-key", "sk-secret")
     server = await engine.launch(SERVER, 60)
 
@@ -90,9 +90,7 @@ async def test_golden_answers_have_their_log_probabilities(bound: Bound) -> None
     ("how", "flaws", "known"),
     [("plainly", {""}, False), ("with-500", {"failed"}, False), ("with-abort", {"failed"}, True)],
 )
-async def test_a_golden_answer_that_is_none_says_so(
-    bound: Bound, how: str, flaws: set[str], known: bool
-) -> None:
+async def test_reports_an_invalid_golden_answer(bound: Bound, how: str, flaws: set[str], known: bool) -> None:
     engine = bound("--completes", how)
     server = await engine.launch(SERVER, 60)
 
@@ -102,7 +100,7 @@ async def test_a_golden_answer_that_is_none_says_so(
     assert all(bool(one.logprobs) is known for one in said)
 
 
-async def test_golden_prompts_that_are_not_answered_in_time_are_an_error(bound: Bound) -> None:
+async def test_unanswered_golden_prompts_are_an_error_at_the_deadline(bound: Bound) -> None:
     engine = bound("--completes", "never")
     server = await engine.launch(SERVER, 60)
 

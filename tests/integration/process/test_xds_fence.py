@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> XdsFiles:
     return XdsFiles(tmp_path / "envoy")
 
 
-def test_of_two_writers_at_once_the_older_never_overwrites_the_newer(
+def test_the_older_of_two_concurrent_writers_never_overwrites_the_newer(
     files: XdsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(xds_fence, "LOCKED_FOR_S", DEADLINE_S)
@@ -90,7 +90,7 @@ def stubborn(files: XdsFiles) -> Iterator["subprocess.Popen[str]"]:
         process.kill()
 
 
-def test_a_daemon_that_is_stopped_anywhere_and_goes_on_writes_nothing(
+def test_a_fenced_daemon_suspended_at_any_point_writes_nothing_after_it_resumes(
     files: XdsFiles, stubborn: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stubborn.stdin is not None
@@ -126,7 +126,7 @@ def until_written(files: XdsFiles, writer: Writer) -> None:
         time.sleep(0.001)
 
 
-def test_the_older_is_shut_out_before_the_newer_has_written_anything(files: XdsFiles) -> None:
+def test_fences_the_older_daemon_before_the_newer_one_writes(files: XdsFiles) -> None:
     put(files, OLD)
     with files.alone(NEW):
         pass
@@ -138,7 +138,7 @@ def test_the_older_is_shut_out_before_the_newer_has_written_anything(files: XdsF
 
 
 @pytest.mark.parametrize("before", [content(OLD), None], ids=["an older file", "none"])
-def test_what_is_taken_back_lets_the_older_in_no_more(files: XdsFiles, before: bytes | None) -> None:
+def test_a_reverted_file_does_not_admit_the_older_daemon(files: XdsFiles, before: bytes | None) -> None:
     put(files, OLD)
     put(files, NEW)
     asyncio.run(files.put("rds", before, writer=NEW))
@@ -149,7 +149,7 @@ def test_what_is_taken_back_lets_the_older_in_no_more(files: XdsFiles, before: b
     assert files.path("rds").exists() == (before is not None)
 
 
-def test_a_file_that_was_lost_or_cannot_be_read_lets_the_older_in_no_more(files: XdsFiles) -> None:
+def test_a_lost_or_unreadable_file_does_not_admit_the_older_daemon(files: XdsFiles) -> None:
     put(files, NEW)
     files.path("rds").write_bytes(b"{")
 
@@ -157,7 +157,7 @@ def test_a_file_that_was_lost_or_cannot_be_read_lets_the_older_in_no_more(files:
         put(files, OLD)
 
 
-def test_of_two_daemons_of_one_epoch_only_the_first_may_write(files: XdsFiles) -> None:
+def test_only_the_first_of_two_daemons_of_one_epoch_may_write(files: XdsFiles) -> None:
     put(files, OLD)
 
     with pytest.raises(FencedError, match="another daemon of the same epoch 1"):
@@ -168,7 +168,7 @@ def test_of_two_daemons_of_one_epoch_only_the_first_may_write(files: XdsFiles) -
 
 
 @pytest.mark.parametrize("mark", [b"", b"\0" * 20, b"x 1\n", b"-1 a\n", b"\xff\xfe"], ids=repr)
-def test_where_the_mark_was_lost_in_a_power_cut_the_files_tell(files: XdsFiles, mark: bytes) -> None:
+def test_reads_the_epoch_from_the_files_when_the_mark_is_lost(files: XdsFiles, mark: bytes) -> None:
     put(files, NEW)
     (files.home / "lock").write_bytes(mark)
 
@@ -180,20 +180,18 @@ def test_where_the_mark_was_lost_in_a_power_cut_the_files_tell(files: XdsFiles, 
 
 
 @given(st.binary(max_size=200))
-def test_any_mark_is_a_writer(mark: bytes) -> None:
+def test_parses_any_mark_as_a_writer(mark: bytes) -> None:
     assert Writer.parse(mark).epoch >= 0
 
 
-def test_a_writer_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_writer_survives_a_round_trip(tmp_path: Path) -> None:
     fence = Fence(tmp_path / "lock")
     for writer in (OLD, NEW, Writer(epoch=10, process="c" * 32), Writer(epoch=11)):
         with fence.hold(writer):
             assert fence.newest() == writer
 
 
-def test_a_lock_that_a_stopped_daemon_holds_is_named(
-    files: XdsFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_a_lock_held_by_a_suspended_daemon(files: XdsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xds_fence, "LOCKED_FOR_S", 0.05)
 
     with files.alone(OLD), pytest.raises(ActError, match="is a daemon stopped"):
@@ -202,21 +200,21 @@ def test_a_lock_that_a_stopped_daemon_holds_is_named(
     put(files, NEW)
 
 
-def test_a_lock_that_was_replaced_is_taken_anew(files: XdsFiles) -> None:
+def test_acquires_a_replaced_lock_again(files: XdsFiles) -> None:
     with files.alone(OLD):
         (files.home / "lock").unlink()
         with files.alone(NEW):
             assert files.newest() == NEW
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_the_actuator(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_an_actuator_error(tmp_path: Path) -> None:
     (tmp_path / "envoy").write_text("a file where the folder should be")
 
     with pytest.raises(ActError, match="cannot write in"):
         put(XdsFiles(tmp_path / "envoy"), OLD)
 
 
-def test_the_lock_is_not_handed_on_to_what_is_started(files: XdsFiles) -> None:
+def test_child_processes_do_not_inherit_the_lock(files: XdsFiles) -> None:
     with files.alone(OLD):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
@@ -226,7 +224,7 @@ def test_the_lock_is_not_handed_on_to_what_is_started(files: XdsFiles) -> None:
         child.wait()
 
 
-def test_a_link_in_the_place_of_the_lock_is_not_followed(files: XdsFiles, tmp_path: Path) -> None:
+def test_does_not_follow_a_symlink_at_the_lock_path(files: XdsFiles, tmp_path: Path) -> None:
     files.home.mkdir()
     (files.home / "lock").symlink_to(tmp_path / "victim")
 

@@ -46,13 +46,13 @@ def promtool(*words: str) -> tuple[int, str]:
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def test_promtool_finds_the_rules_valid() -> None:
+def test_promtool_accepts_the_rules() -> None:
     code, said = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES.name)
 
     assert code == 0, said
 
 
-def test_each_rule_fires_on_its_trouble_and_not_without_it() -> None:
+def test_each_rule_fires_only_on_its_condition() -> None:
     code, said = promtool("test", "rules", "trimtab.test.yml")
 
     assert code == 0, said
@@ -60,7 +60,7 @@ def test_each_rule_fires_on_its_trouble_and_not_without_it() -> None:
     assert {rule["alert"] for rule in rules() if rule["alert"] not in tests} == set()
 
 
-def test_each_rule_asks_for_metrics_that_there_are() -> None:
+def test_each_rule_queries_existing_metrics() -> None:
     for rule in rules():
         assert set(re.findall(r"trimtab_\w+", rule["expr"])) <= TOLD, rule["alert"]
 
@@ -74,21 +74,21 @@ def test_each_alert_has_its_section_in_the_runbook() -> None:
     assert all(rule["annotations"]["runbook_url"].endswith(f"#{rule['alert'].lower()}") for rule in rules())
 
 
-def test_each_alert_says_how_urgent_it_is_and_what_it_is_about() -> None:
+def test_each_alert_has_a_severity_and_a_description() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["description"]
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_the_dashboard_queries_existing_metrics() -> None:
     asked = {name for expression in expressions() for name in re.findall(r"trimtab_\w+", expression)}
 
     assert asked
     assert asked <= TOLD
 
 
-def test_prometheus_can_read_each_question_of_the_dashboard(tmp_path: Path) -> None:
+def test_prometheus_parses_each_query_of_the_dashboard(tmp_path: Path) -> None:
     asked = [expression.replace("$target", "chat") for expression in expressions()]
     found = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(asked)]
     path = tmp_path / "rules.yml"
@@ -99,7 +99,7 @@ def test_prometheus_can_read_each_question_of_the_dashboard(tmp_path: Path) -> N
     assert code == 0, said
 
 
-def test_the_panels_have_places_of_their_own() -> None:
+def test_the_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in panels():
         place = panel["gridPos"]

@@ -11,7 +11,7 @@ from tests.unit.api.test_metrics import busy
 pytestmark = pytest.mark.smoke
 
 
-def test_promtool_finds_no_error_in_the_page(tmp_path: Path) -> None:
+def test_promtool_accepts_the_metrics_page(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     path.write_text(format_page(busy()))
 

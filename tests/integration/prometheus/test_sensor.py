@@ -68,7 +68,7 @@ async def values_of(url: str, **queries: str) -> tuple[Mapping[str, float | None
     return sample.values, heard.states()
 
 
-async def test_each_query_gives_its_number(prometheus: RealPrometheus) -> None:
+async def test_each_query_returns_its_value(prometheus: RealPrometheus) -> None:
     values, states = await values_of(
         prometheus.url, gauge="steady", scalar="2 + 2", summed="sum(two)", up='up{job="t"} == 1 and steady'
     )
@@ -80,11 +80,11 @@ async def test_each_query_gives_its_number(prometheus: RealPrometheus) -> None:
 @pytest.mark.parametrize(
     "promql", ["odd", "endless", "0 / 0", "no_such_metric", "steady > 4", "sum(rate(no_such[1m]))"]
 )
-async def test_no_number_is_none(prometheus: RealPrometheus, promql: str) -> None:
+async def test_a_result_without_a_number_is_none(prometheus: RealPrometheus, promql: str) -> None:
     assert await values_of(prometheus.url, one=promql) == ({"one": None}, [])
 
 
-async def test_a_default_for_a_series_that_is_not_there_yet_holds(prometheus: RealPrometheus) -> None:
+async def test_applies_the_default_of_a_missing_series(prometheus: RealPrometheus) -> None:
     values, states = await values_of(
         prometheus.url, errors="sum(rate(no_such[1m])) or vector(0)", gone="absent(no_such)"
     )
@@ -104,7 +104,7 @@ async def test_a_default_for_a_series_that_is_not_there_yet_holds(prometheus: Re
         ("two * on () group_left () two", "is refused"),
     ],
 )
-async def test_a_query_that_cannot_be_used_is_named_once_and_spoils_no_other(
+async def test_reports_an_invalid_query_once_and_keeps_the_other_queries(
     prometheus: RealPrometheus, promql: str, why: str
 ) -> None:
     async with run_sensor(asking(prometheus.url, {"bad": promql, "good": "steady"})) as heard:
@@ -115,7 +115,7 @@ async def test_a_query_that_cannot_be_used_is_named_once_and_spoils_no_other(
     assert why in heard.states()[0].why
 
 
-async def test_after_the_target_was_killed_there_is_no_value(prometheus: RealPrometheus, dying: Page) -> None:
+async def test_returns_no_value_after_the_target_is_killed(prometheus: RealPrometheus, dying: Page) -> None:
     queries = {"now": "heartbeat", "rate": "sum(rate(beats_total[1m]))", "other": "steady"}
     async with run_sensor(asking(prometheus.url, queries)) as heard:
         await heard.until(lambda: seen(heard, now=7.0))
@@ -160,7 +160,7 @@ async def test_a_counter_reset_gives_no_negative_rate_and_no_window_before_the_r
     assert heard.states() == []
 
 
-async def test_a_prometheus_that_crashed_is_lost_once_and_its_old_values_are_not_believed(
+async def test_reports_a_crashed_prometheus_once_and_ignores_stale_values(
     tmp_path: Path,
 ) -> None:
     page = Page(samples={"load": "5"}, counters={"work_total": 0.0})
@@ -217,7 +217,7 @@ async def test_a_prometheus_that_crashed_is_lost_once_and_its_old_values_are_not
         *("nested", "nested refusal", "garbage", "closed"),
     ],
 )
-async def test_a_server_that_does_not_answer_well_is_lost_once(said: bytes | None, why: str) -> None:
+async def test_reports_a_failing_server_as_lost_once(said: bytes | None, why: str) -> None:
     async with page_server() as pages:
         queried = "/api/v1/query?query=vector%281%29"
         pages.answers = {queried: said}
@@ -238,7 +238,7 @@ async def test_a_server_that_does_not_answer_well_is_lost_once(said: bytes | Non
     assert why in heard.states()[0].why
 
 
-async def test_an_answer_that_trickles_is_said_and_waited_for_by_one_thread() -> None:
+async def test_reports_a_slow_response_and_waits_in_one_thread() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -294,7 +294,7 @@ RESULTS = (
 
 
 @given(RESULTS)
-def test_any_result_is_a_finite_number_none_or_an_error_of_the_query(result: object) -> None:
+def test_any_result_is_a_finite_number_none_or_a_query_error(result: object) -> None:
     try:
         value = read_number(result)
     except QueryError as error:
@@ -353,7 +353,7 @@ HEADS = st.sampled_from(
 
 
 @given(st.sampled_from([200, 204, 302, 400, 422, 500]), HEADS, BODIES, st.booleans())
-def test_any_bytes_are_an_answer_to_each_query_or_an_error_of_the_source(
+def test_any_bytes_are_a_result_or_a_source_error(
     source: tuple[list[bytes], Connection], status: int, head: bytes, body: bytes, whole: bool
 ) -> None:
     answers, connection = source
@@ -385,6 +385,6 @@ def test_any_bytes_are_an_answer_to_each_query_or_an_error_of_the_source(
         {"url": "http://localhost:9090", "queries": {"a": "b"}, "stale_after_s": -1},
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+def test_rejects_invalid_options(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         Prometheus(**options)

@@ -82,7 +82,7 @@ def docker_machine(package: Path, read: list[str]) -> Iterator[Machine]:
         yield machine
 
 
-async def test_a_container_is_changed_and_a_bad_change_taken_back_by_the_units_as_shipped(
+async def test_the_shipped_units_promote_a_change_and_roll_back_a_bad_one(
     bench: Bench, blue: Container, image: Image, read: list[str], docker_machine: Machine, tmp_path: Path
 ) -> None:
     rig = DockerService(

@@ -33,7 +33,7 @@ async def changed_under_load(rig: Service, traffic: TrafficGenerator) -> str:
     return await rig.change(max_num_seqs=16)
 
 
-async def test_the_unit_as_shipped_is_shut_and_finds_its_proxy_again_after_a_crash(service: Start) -> None:
+async def test_the_shipped_unit_is_sandboxed_and_finds_its_proxy_after_a_crash(service: Start) -> None:
     async with stranger() as (url, _):
         rig = await service(Wishes(serving=url), bare_metal=False)
         await until(rig.weights, bool, "the proxy to serve")
@@ -78,7 +78,7 @@ def the_unit_is_shut(rig: Service) -> None:
         machine.run("systemd-analyze", "security", "--threshold=10", "--no-pager", unit)
 
 
-async def test_a_reload_reads_the_tokens_again_and_nothing_is_restarted(service: Start) -> None:
+async def test_a_reload_rereads_the_tokens_without_a_restart(service: Start) -> None:
     rig = await service(Wishes())
     await rig.serving()
     daemon = rig.main
@@ -98,7 +98,7 @@ async def test_a_reload_reads_the_tokens_again_and_nothing_is_restarted(service:
 
 
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
-async def test_a_daemon_that_dies_or_hangs_in_a_canary_is_replaced_and_no_request_is_lost(
+async def test_replaces_a_dead_or_hanging_daemon_in_a_canary_without_losing_a_request(
     service: Start, number: str
 ) -> None:
     rig = await service(SLOW)
@@ -124,7 +124,7 @@ async def _restarts(rig: Service) -> int:
     return rig.restarts
 
 
-async def test_a_stop_in_a_canary_is_clean_and_leaves_everything_to_blue(service: Start) -> None:
+async def test_a_stop_in_a_canary_leaves_all_traffic_to_blue(service: Start) -> None:
     rig = await service(SLOW)
     await rig.serving()
 

@@ -28,7 +28,7 @@ def little_to_improve(unit: Path, tenths: int) -> None:
     assert "Unknown" not in said.stderr
 
 
-def test_gpus_cost_two_tenths(tmp_path: Path) -> None:
+def test_gpu_access_adds_two_tenths_to_the_exposure_score(tmp_path: Path) -> None:
     """By the file that hosts with NVIDIA GPUs add."""
     unit = tmp_path / "trimtab.service"
     more = (UNITS / "nvidia.conf").read_text().partition("[Service]\n")[2]
@@ -37,7 +37,7 @@ def test_gpus_cost_two_tenths(tmp_path: Path) -> None:
     little_to_improve(unit, 12)
 
 
-def test_only_the_daemon_is_stopped_and_its_audit_key_is_handed_over() -> None:
+def test_stops_only_the_daemon_and_passes_its_audit_key() -> None:
     unit = (UNITS / "trimtab.service").read_text()
 
     for line in (

@@ -100,7 +100,7 @@ print(json.dumps([errors, names]))
 """
 
 
-def test_the_parser_takes_every_flag_of_the_catalogue_and_no_removed_one(ask: Ask) -> None:
+def test_the_parser_accepts_every_flag_of_the_catalogue_and_no_removed_one(ask: Ask) -> None:
     lines = {name: edit_flags(["vllm", "serve"], {name: example(facts)})[2:] for name, facts in KNOBS.items()}
     lines |= {name: [f"--{name.replace('_', '-')}"] for name in RENAMED.keys() - KNOBS.keys()}
 
@@ -126,7 +126,7 @@ print(json.dumps(file_parser.load_config_file(file.name)))
 """
 
 
-def test_a_config_file_gives_the_flags_that_vllm_reads_from_it(ask: Ask) -> None:
+def test_reads_the_same_flags_from_a_config_file_as_vllm(ask: Ask) -> None:
     words = ask(LOAD_CONFIG_FILE, FILE)
 
     assert parse_setting(["vllm", "serve", *words]) == read(FILE)

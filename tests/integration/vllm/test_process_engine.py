@@ -33,9 +33,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[ProcessEngine]:
 
 
 @pytest.mark.smoke
-async def test_a_server_is_launched_warmed_up_examined_and_retired(
-    engine: ProcessEngine, tmp_path: Path
-) -> None:
+async def test_launches_warms_up_examines_and_retires_a_server(engine: ProcessEngine, tmp_path: Path) -> None:
     assert list(await engine.problems()) == []
     setting = {**parse_setting(engine._options.command), "max_num_seqs": 2}
 
@@ -63,7 +61,7 @@ async def test_a_server_is_launched_warmed_up_examined_and_retired(
     ],
     ids=["unknown flag", "bad value"],
 )
-async def test_a_launch_that_vllm_refuses_names_the_flag(
+async def test_a_launch_that_vllm_rejects_names_the_flag(
     engine: ProcessEngine, flags: dict[str, Value], why: str
 ) -> None:
     setting = {**parse_setting(engine._options.command), **flags}
