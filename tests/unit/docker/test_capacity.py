@@ -75,7 +75,7 @@ SMALL: Setting = {"gpu_memory_utilization": 0.4}
         ({"Devices": [{"PathOnHost": "/dev/fuse"}]}, Gpus()),
     ],
 )
-def test_the_gpus_of_a_container_are_those_that_it_was_given(options: Json, expected: Gpus) -> None:
+def test_the_gpus_of_a_container_are_the_assigned_ones(options: Json, expected: Gpus) -> None:
     assert gpus_in(options) == expected
 
 

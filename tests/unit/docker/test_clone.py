@@ -102,7 +102,7 @@ def test_green_neither_restarts_nor_removes_itself() -> None:
     assert host["AutoRemove"] is False
 
 
-def test_it_is_published_on_the_loopback_address_at_a_port_of_its_own() -> None:
+def test_a_clone_is_published_on_loopback_at_its_own_port() -> None:
     anywhere = [{"HostIp": "127.0.0.1", "HostPort": ""}]
     body = green(recorded()).body
 
@@ -113,7 +113,7 @@ def test_it_is_published_on_the_loopback_address_at_a_port_of_its_own() -> None:
     }
 
 
-def test_the_port_that_it_listens_on_is_published_even_where_the_original_publishes_none() -> None:
+def test_the_port_of_a_clone_is_published_even_if_the_original_publishes_none() -> None:
     blue = container("m", "--port", "9100", host={"PortBindings": {}})
     spec = green(blue)
 
@@ -133,7 +133,7 @@ def test_ports_published_by_p_are_published_one_by_one() -> None:
     assert (sorted(host["PortBindings"]), host["PublishAllPorts"]) == (["8000/tcp", "9/udp"], False)
 
 
-def test_in_the_hosts_network_it_listens_on_another_port() -> None:
+def test_a_clone_in_the_host_network_listens_on_another_port() -> None:
     blue = container("m", host={"NetworkMode": "host", "PortBindings": {}}, config={"Hostname": "thishost"})
     spec = green(blue, port=8101)
 
@@ -145,7 +145,7 @@ def test_in_the_hosts_network_it_listens_on_another_port() -> None:
         green(blue)
 
 
-def test_it_joins_the_same_networks_under_its_own_name() -> None:
+def test_a_clone_joins_the_same_networks_under_its_own_name() -> None:
     spec = green(recorded())
 
     assert spec.body["NetworkingConfig"] == {"EndpointsConfig": {"llm-one": {"Aliases": ["green"]}}}
@@ -170,7 +170,7 @@ def test_finds_the_name_of_a_network_given_by_its_id() -> None:
     assert list(green(blue).body["NetworkingConfig"]["EndpointsConfig"]) == ["llm-one"]
 
 
-def test_a_network_that_it_has_left_is_not_joined_silently() -> None:
+def test_a_disconnected_network_is_not_joined_silently() -> None:
     blue = recorded()
     del blue["NetworkSettings"]["Networks"]["llm-one"]
 
@@ -186,7 +186,7 @@ def test_a_network_that_it_has_left_is_not_joined_silently() -> None:
         pytest.param("thishost", "host", "thishost", id="the host's"),
     ],
 )
-def test_its_host_name_is_not_that_of_the_original(hostname: str, mode: str, got: str | None) -> None:
+def test_a_clone_has_its_own_host_name(hostname: str, mode: str, got: str | None) -> None:
     blue = container("m", config={"Hostname": hostname}, host={"NetworkMode": mode})
 
     assert green(blue, port=8101).body.get("Hostname") == got
@@ -199,7 +199,7 @@ def test_does_not_copy_labels_of_the_owner() -> None:
     assert green(blue).body["Labels"] == {"team": "ml", **LABELS}
 
 
-def test_links_are_written_as_create_takes_them() -> None:
+def test_links_are_written_in_the_format_of_create() -> None:
     blue = container("m", host={"Links": ["/db:/vllm/store"]})
     spec = green(blue)
 
@@ -207,7 +207,7 @@ def test_links_are_written_as_create_takes_them() -> None:
     assert any("--link db:store" in note for note in spec.notes)
 
 
-def test_a_snapshot_makes_the_same_container_as_the_original() -> None:
+def test_a_snapshot_creates_the_same_container_as_the_original() -> None:
     blue = recorded()
 
     assert green(kept(blue, IMAGE)) == green(blue)
@@ -221,7 +221,7 @@ def test_a_clone_does_not_change_the_document() -> None:
     assert blue == recorded()
 
 
-def test_secrets_are_not_shown_with_it() -> None:
+def test_the_repr_of_a_clone_contains_no_secrets() -> None:
     assert "sekrit" not in repr(green(recorded()))
 
 

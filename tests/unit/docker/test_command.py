@@ -68,7 +68,7 @@ def test_only_the_flags_that_change_are_touched(
 
 
 @pytest.mark.parametrize(("entrypoint", "command"), FORMS)
-def test_the_same_setting_changes_no_word(entrypoint: tuple[str, ...], command: tuple[str, ...]) -> None:
+def test_the_same_setting_changes_no_argument(entrypoint: tuple[str, ...], command: tuple[str, ...]) -> None:
     before = container(*command, entrypoint=entrypoint)
 
     for setting in (serve(before).setting, {}):
@@ -76,7 +76,7 @@ def test_the_same_setting_changes_no_word(entrypoint: tuple[str, ...], command: 
         assert (there.entrypoint, there.command) == (list(entrypoint) or [""], list(command))
 
 
-def test_the_entrypoint_keeps_its_words_when_a_flag_is_added() -> None:
+def test_the_entrypoint_keeps_its_arguments_when_a_flag_is_added() -> None:
     before = container("m", entrypoint=("vllm", "serve"))
     there = serve(before).with_setting({"model": "m", "seed": 3})
 
@@ -91,7 +91,7 @@ def test_removes_knobs_that_the_setting_does_not_name() -> None:
     ]
 
 
-def test_a_value_that_was_masked_stays_as_it_is() -> None:
+def test_a_masked_value_is_unchanged() -> None:
     before = container("m", "--hf-overrides", '{"token": "x"}')
 
     assert (
@@ -123,7 +123,7 @@ def test_another_port_is_one_more_change() -> None:
         pytest.param((), ("vllm", "bench"), "without `serve`", id="not a server"),
     ],
 )
-def test_what_cannot_be_edited_safely_is_refused(
+def test_a_command_that_cannot_be_edited_safely_is_refused(
     entrypoint: tuple[str, ...], command: tuple[str, ...], why: str
 ) -> None:
     with pytest.raises(FlagError, match=why):
@@ -187,7 +187,7 @@ def test_refuses_to_change_flags_of_an_unreadable_file() -> None:
         hidden.with_setting({"seed": 1})
 
 
-def test_a_knob_in_the_file_and_twice_on_the_line_is_changed_in_the_last_place() -> None:
+def test_a_knob_in_the_file_and_twice_on_the_command_line_is_changed_at_its_last_occurrence() -> None:
     before = container("m", "--config", "serve.yaml", "--seed", "1", "--seed", "2")
 
     assert serve(before, files).with_setting({**serve(before, files).setting, "seed": 7}).command == (
@@ -236,7 +236,7 @@ def test_several_values_do_not_fit_into_one_variable() -> None:
         serve(FROM_ENV).with_setting({**serve(FROM_ENV).setting, "cudagraph_capture_sizes": "1 2 4"})
 
 
-def test_the_key_may_stand_in_the_environment() -> None:
+def test_the_key_may_come_from_the_environment() -> None:
     assert serve(container("m", config={"Env": ["VLLM_API_KEY=k"]})).api_key == "k"
     assert serve(recorded()).api_key == "sekrit"
 

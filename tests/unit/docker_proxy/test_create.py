@@ -17,12 +17,12 @@ from tests.unit.docker_proxy.specimens import (
 )
 
 
-def test_the_body_of_an_ordinary_green_passes() -> None:
+def test_the_create_body_of_an_ordinary_green_passes() -> None:
     assert list(create_reasons(body(), context())) == []
 
 
 @pytest.mark.parametrize("escalation", ESCALATIONS, ids=lambda it: it.name)
-def test_an_escalation_is_refused_for_its_own_reason_alone(escalation: Escalation) -> None:
+def test_an_escalation_is_refused_for_its_own_reason_only(escalation: Escalation) -> None:
     reasons = list(create_reasons(body(escalation.host_config, **escalation.config), context()))
 
     assert reasons
@@ -50,7 +50,7 @@ def test_the_table_holds_many_different_escalations() -> None:
     ],
     ids=lambda it: str(it)[:60],
 )
-def test_what_the_policy_lists_passes(host_config: dict[str, Any], tables: dict[str, Any]) -> None:
+def test_entries_listed_in_the_policy_pass(host_config: dict[str, Any], tables: dict[str, Any]) -> None:
     assert list(create_reasons(body(host_config), context(**tables))) == []
 
 
@@ -66,7 +66,7 @@ def test_a_reason_never_quotes_the_environment() -> None:
     assert "hunter2" not in " ".join(reasons)
 
 
-def test_the_networks_and_volumes_of_a_body_are_found_wherever_they_stand() -> None:
+def test_all_networks_and_volumes_of_a_body_are_found() -> None:
     mounts = [{"Type": "volume", "Source": "b", "Target": "/b"}, {"Type": "volume", "Target": "/c"}]
     made = body({"Binds": ["a:/a", "/srv/models:/m:ro"], "Mounts": mounts, "NetworkMode": "default"})
 
@@ -86,14 +86,14 @@ def test_the_networks_and_volumes_of_a_body_are_found_wherever_they_stand() -> N
         ({}, "RestartPolicy: is missing"),
     ],
 )
-def test_an_update_changes_the_restart_policy_alone(changes: dict[str, Any], reason: str) -> None:
+def test_an_update_may_change_only_the_restart_policy(changes: dict[str, Any], reason: str) -> None:
     reasons = list(update_reasons(changes, context()))
 
     assert bool(reasons) == bool(reason)
     assert reason in "; ".join(reasons)
 
 
-def test_a_connection_may_take_only_listed_aliases() -> None:
+def test_a_network_connection_may_use_only_listed_aliases() -> None:
     endpoint = {"Aliases": ["chat", "postgres"]}
 
     assert "'postgres' is not in" in "".join(
@@ -102,7 +102,7 @@ def test_a_connection_may_take_only_listed_aliases() -> None:
     assert list(disconnect_reasons({"Container": "vllm", "Force": True}, context())) == []
 
 
-def test_a_listed_directory_that_is_a_link_is_followed_as_well() -> None:
+def test_a_listed_directory_that_is_a_symlink_is_followed() -> None:
     def linked(path: str) -> tuple[str, bool]:
         return ("/srv/models", True) if path == "/models" else files(path)
 

@@ -29,7 +29,7 @@ CHANGES = [
 @pytest.mark.parametrize(
     ("ref", "full"), [("vllm", ADOPTED), ("trimtab-chat-r3", OURS), (OURS, OURS), ("bbbb", OURS)]
 )
-async def test_an_own_container_is_passed_on_by_its_full_id(
+async def test_a_request_for_an_own_container_is_forwarded_with_its_full_id(
     rig: Rig, method: str, tail: str, ref: str, full: str
 ) -> None:
     status, _ = await rig.ask(method, f"/v1.41/containers/{ref}{tail}")
@@ -43,7 +43,7 @@ async def test_an_own_container_is_passed_on_by_its_full_id(
     [*CHANGES, *(("GET", look) for look in ("/json", "/logs?stdout=1", "/stats?stream=0"))],
 )
 @pytest.mark.parametrize("ref", ["postgres", FOREIGN, "cccccc", "aaaaaaaaaaaa", HEXNAMED])
-async def test_a_foreign_container_is_left_alone_however_it_is_called(
+async def test_a_foreign_container_is_protected_under_every_name(
     rig: Rig, method: str, tail: str, ref: str
 ) -> None:
     status, said = await rig.ask(method, f"/v1.41/containers/{ref}{tail}")
@@ -53,7 +53,7 @@ async def test_a_foreign_container_is_left_alone_however_it_is_called(
     assert rig.engine.changes == []
 
 
-async def test_a_foreign_container_that_takes_an_adopted_name_is_the_adopted_one_and_the_old_one_no_more(
+async def test_a_foreign_container_that_takes_an_adopted_name_becomes_the_adopted_one(
     rig: Rig,
 ) -> None:
     adopted, foreign = rig.engine.containers[0], rig.engine.containers[2]
@@ -64,7 +64,7 @@ async def test_a_foreign_container_that_takes_an_adopted_name_is_the_adopted_one
     assert rig.engine.changes[0][1] == f"/containers/{FOREIGN}/stop"
 
 
-async def test_an_adopted_container_that_was_renamed_by_hand_may_be_looked_at_and_no_more(rig: Rig) -> None:
+async def test_an_adopted_container_renamed_by_hand_is_read_only(rig: Rig) -> None:
     assert (await rig.ask("GET", "/containers/vllm/json"))[0] == 200
     rig.engine.containers[0]["Name"] = "/vllm-old"
 
@@ -78,7 +78,7 @@ async def test_an_adopted_container_that_was_renamed_by_hand_may_be_looked_at_an
 
 
 @pytest.mark.parametrize("flag", ["1", "True", "true"])
-async def test_the_anonymous_volumes_of_an_adopted_container_stay(rig: Rig, flag: str) -> None:
+async def test_the_anonymous_volumes_of_an_adopted_container_are_kept(rig: Rig, flag: str) -> None:
     assert (await rig.ask("DELETE", f"/containers/trimtab-chat-r3?v={flag}"))[0] == 204
     status, said = await rig.ask("DELETE", f"/containers/vllm?v={flag}&force=1")
 
@@ -86,7 +86,7 @@ async def test_the_anonymous_volumes_of_an_adopted_container_stay(rig: Rig, flag
     assert "anonymous volumes" in said
 
 
-async def test_an_unknown_container_is_answered_in_the_engines_words(rig: Rig) -> None:
+async def test_an_unknown_container_gets_the_error_of_the_engine(rig: Rig) -> None:
     assert await rig.ask("POST", "/containers/nobody/stop") == (404, "No such object: nobody")
 
 
@@ -102,14 +102,14 @@ async def test_an_unknown_container_is_answered_in_the_engines_words(rig: Rig) -
         ("postgres", "vllm", 403),
     ],
 )
-async def test_a_rename_neither_takes_a_foreign_name_nor_loses_an_adopted_one(
+async def test_a_rename_neither_takes_a_foreign_name_nor_drops_an_adopted_one(
     rig: Rig, ref: str, name: str, status: int
 ) -> None:
     assert (await rig.ask("POST", f"/containers/{ref}/rename?name={name}"))[0] == status
     assert len(rig.engine.changes) == (status == 204)
 
 
-async def test_an_update_goes_on_as_it_was_judged(rig: Rig) -> None:
+async def test_an_update_is_forwarded_as_checked(rig: Rig) -> None:
     good = {"RestartPolicy": {"Name": "no"}}
 
     assert (await rig.ask("POST", "/containers/vllm/update", json=good))[0] == 204
@@ -119,14 +119,14 @@ async def test_an_update_goes_on_as_it_was_judged(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("path", ["start", "stop", "kill", "rename?name=trimtab-x"])
-async def test_a_body_where_none_belongs_is_refused(rig: Rig, path: str) -> None:
+async def test_an_unexpected_body_is_refused(rig: Rig, path: str) -> None:
     status, said = await rig.ask("POST", f"/containers/vllm/{path}", data=b'{"Privileged":1}')
 
     assert (status, rig.engine.asked) == (403, [])
     assert "takes no body" in said
 
 
-async def test_a_container_is_created_as_judged_under_a_name_of_trimtabs(rig: Rig) -> None:
+async def test_a_container_is_created_as_checked_under_a_trimtab_name(rig: Rig) -> None:
     status, made = await rig.create({**VLLM, "HostConfig": {"Binds": ["hf-cache:/c"]}})
 
     assert (status, made["Id"]) == (201, "7" * 64)
@@ -136,7 +136,7 @@ async def test_a_container_is_created_as_judged_under_a_name_of_trimtabs(rig: Ri
 
 
 @pytest.mark.parametrize("name", ["postgres", "", "vllm2", "xtrimtab-"])
-async def test_a_name_that_is_not_trimtabs_is_refused(rig: Rig, name: str) -> None:
+async def test_a_name_outside_trimtab_is_refused(rig: Rig, name: str) -> None:
     assert (await rig.create(VLLM, name))[0] == 403
 
 
@@ -165,7 +165,7 @@ NETWORKS: dict[str, Any] = {"NetworkingConfig": {"EndpointsConfig": {"db": {}}}}
         ({"HostConfig": {"Binds": ["cache-of-postgres:/d"]}}, "mounts.volumes: cache-of-postgres"),
     ],
 )
-async def test_what_only_the_engine_can_tell_is_refused_as_well(
+async def test_escalations_that_only_the_engine_reveals_are_refused(
     rig: Rig, change: dict[str, Any], reason: str
 ) -> None:
     status, said = await rig.create({**VLLM, **change})
@@ -185,7 +185,7 @@ async def test_what_only_the_engine_can_tell_is_refused_as_well(
         {"HostConfig": {"Binds": ["cache-of-vllm:/d"]}},
     ],
 )
-async def test_what_the_policy_lists_or_an_adopted_container_has_passes(
+async def test_entries_listed_in_the_policy_or_used_by_an_adopted_container_pass(
     rig: Rig, change: dict[str, Any]
 ) -> None:
     assert (await rig.create({**VLLM, **change}))[0] == 201
@@ -199,13 +199,13 @@ async def test_an_image_without_a_name_passes_while_an_adopted_container_runs_it
     assert (await rig.create({**VLLM, "Image": IMAGE}))[0] == 403
 
 
-async def test_likeness_counts_only_where_the_policy_says_so(rig: Rig) -> None:
+async def test_adopted_containers_grant_rights_only_if_the_policy_allows_it(rig: Rig) -> None:
     rig.policy = policy(create={"as_adopted": False})
 
     assert (await rig.create({**VLLM, "HostConfig": {"Binds": ["cache-of-vllm:/d"]}}))[0] == 403
 
 
-async def test_an_image_that_is_not_there_is_answered_in_the_engines_words(rig: Rig) -> None:
+async def test_a_missing_image_gets_the_error_of_the_engine(rig: Rig) -> None:
     answer = await rig.create({**VLLM, "Image": "vllm/vllm-openai:v9"})
 
     assert answer == (404, "No such object: vllm/vllm-openai:v9")
@@ -236,7 +236,7 @@ async def test_only_listed_files_of_own_containers_are_read(rig: Rig) -> None:
         assert await read(path) == 403
 
 
-async def test_the_list_shows_trimtabs_containers_alone(rig: Rig) -> None:
+async def test_the_list_shows_only_containers_of_trimtab(rig: Rig) -> None:
     _, entries = await rig.ask("GET", "/containers/json?all=1")
     assert [entry["Id"] for entry in entries] == [ADOPTED, OURS]
 

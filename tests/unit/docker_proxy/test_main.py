@@ -25,20 +25,20 @@ def _file(folder: Path, more: str = "") -> Path:
     return file
 
 
-def test_a_well_formed_policy_is_said_to_be_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_accepts_a_well_formed_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-c", str(_file(tmp_path))]) == 0
     assert "well-formed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_a_wrong_policy_stops_it_with_the_place(
+def test_an_invalid_policy_prevents_the_start_and_names_the_key(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, "-c", str(_file(tmp_path, "[creat]\n"))]) == 2
     assert "policy.toml: creat: no such key" in capsys.readouterr().err
 
 
-async def test_check_tells_what_a_twin_of_a_container_would_lack(tmp_path: Path) -> None:
+async def test_check_reports_fields_that_a_clone_would_lack(tmp_path: Path) -> None:
     async with fake_docker(tmp_path / "e.sock") as engine:
         engine.containers[0]["HostConfig"] = {"Privileged": True, "Binds": ["/:/host"]}
         engine.containers[0]["NetworkSettings"] = {"Networks": {"bridge": {"Aliases": None}}}
@@ -64,7 +64,7 @@ async def _checked(file: Path, container: str) -> tuple[int, str]:
     return process.returncode, out.decode()
 
 
-def test_the_socket_of_a_dead_proxy_is_replaced_and_a_live_one_left(tmp_path: Path) -> None:
+def test_the_socket_of_a_dead_proxy_is_replaced_and_a_live_one_kept(tmp_path: Path) -> None:
     path, engine = tmp_path / "p.sock", tmp_path / "e.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -76,7 +76,7 @@ def test_the_socket_of_a_dead_proxy_is_replaced_and_a_live_one_left(tmp_path: Pa
     assert not path.exists()
 
 
-def test_the_engines_own_socket_is_never_listened_on(tmp_path: Path) -> None:
+def test_the_proxy_never_listens_on_the_socket_of_the_engine(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "e.sock")
 
     with pytest.raises(PolicyError, match="own socket"), listening(tmp_path / "link", tmp_path / "e.sock"):
@@ -92,7 +92,7 @@ def notes(tmp_path: Path) -> Iterator[socket.socket]:
         yield heard
 
 
-def test_it_runs_reloads_and_ends_as_its_unit_expects(tmp_path: Path, notes: socket.socket) -> None:
+def test_the_proxy_runs_reloads_and_stops_as_its_unit_expects(tmp_path: Path, notes: socket.socket) -> None:
     file = _file(tmp_path)
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, "run", "-c", str(file)],

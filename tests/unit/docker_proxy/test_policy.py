@@ -16,7 +16,7 @@ def test_the_example_is_well_formed() -> None:
     assert not policy.networks.host
 
 
-def test_without_a_word_nothing_may_be_created() -> None:
+def test_an_empty_policy_allows_no_creation() -> None:
     assert read({}).create.images == ()
     assert read({}).mounts.read == read({}).mounts.write == ()
 
@@ -46,14 +46,14 @@ def test_without_a_word_nothing_may_be_created() -> None:
         ({"socket": {"path": "docker.sock"}}, "is not an absolute path"),
     ],
 )
-def test_a_wrong_policy_says_where_and_what(tables: dict[str, Any], said: str) -> None:
+def test_an_invalid_policy_names_the_key_and_the_error(tables: dict[str, Any], said: str) -> None:
     with pytest.raises(PolicyError) as caught:
         read(tables)
 
     assert said in str(caught.value)
 
 
-def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_policy_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text('[create]\nimage = []\n[mounts]\nread = ["/"]\n')
 
@@ -64,7 +64,7 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [("x =", "not TOML"), (None, "No such file")])
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, text: str | None, said: str) -> None:
+def test_an_unreadable_policy_file_is_reported(tmp_path: Path, text: str | None, said: str) -> None:
     file = tmp_path / "p.toml"
     if text is not None:
         file.write_text(text)
@@ -85,5 +85,5 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, text: str | None, sa
         ("trimtab", "trimtab\n", False),
     ],
 )
-def test_a_pattern_fits_the_whole_text_and_no_slash(pattern: str, text: str, fits: bool) -> None:
+def test_a_pattern_matches_the_full_text_and_no_slash(pattern: str, text: str, fits: bool) -> None:
     assert like(pattern, text) is fits

@@ -31,7 +31,7 @@ async def raw(rig: Rig, sent: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["/v1.41/events", "/containers/vllm/logs?follow=1&stdout=1"])
-async def test_a_stream_comes_through_byte_by_byte_as_it_is_written(rig: Rig, path: str) -> None:
+async def test_a_stream_is_forwarded_without_buffering(rig: Rig, path: str) -> None:
     async with rig.client.get(f"http://x{path}") as stream:  # the headers come before the first event
         for chunk in (b"\x01\0\0\0\0\0\0\x02", b"hi", b'{"Action":"die"}\n'):
             rig.engine.events.put_nowait(chunk)
@@ -40,7 +40,7 @@ async def test_a_stream_comes_through_byte_by_byte_as_it_is_written(rig: Rig, pa
         assert await stream.read() == b""
 
 
-async def test_a_client_that_leaves_ends_the_engines_stream(rig: Rig) -> None:
+async def test_a_disconnected_client_ends_the_stream_of_the_engine(rig: Rig) -> None:
     async with rig.client.get("http://x/events"):
         assert rig.engine.listeners == 1
     async with asyncio.timeout(30):
@@ -48,7 +48,7 @@ async def test_a_client_that_leaves_ends_the_engines_stream(rig: Rig) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_stream_that_the_engine_breaks_off_does_not_look_finished(rig: Rig) -> None:
+async def test_a_stream_aborted_by_the_engine_does_not_look_complete(rig: Rig) -> None:
     async with rig.client.get("http://x/events") as stream:
         rig.engine.events.put_nowait(b"half")
         assert await stream.content.readexactly(4) == b"half"
@@ -57,12 +57,12 @@ async def test_a_stream_that_the_engine_breaks_off_does_not_look_finished(rig: R
             await stream.content.readany()
 
 
-async def test_answers_pass_with_their_status_and_headers(rig: Rig) -> None:
+async def test_answers_keep_their_status_and_headers(rig: Rig) -> None:
     async with rig.client.head("http://x/_ping") as reply:
         assert (reply.status, reply.headers["Api-Version"]) == (200, "1.41")
 
 
-async def test_a_taken_over_connection_is_refused(rig: Rig) -> None:
+async def test_a_connection_upgrade_is_refused(rig: Rig) -> None:
     upgrade = {"Connection": "Upgrade", "Upgrade": "tcp"}
 
     status, said = await rig.ask("POST", "/containers/vllm/start", headers=upgrade)
@@ -91,7 +91,9 @@ async def test_a_compressed_body_is_refused(rig: Rig) -> None:
     assert status == 403
 
 
-async def test_a_slow_body_is_refused_and_holds_nobody_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_body_is_refused_and_delays_no_other_client(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(proxy, "BODY_WITHIN_S", 0.5)
     reader, writer = await asyncio.open_unix_connection(str(rig.socket))
     writer.write(b"POST /containers/create?name=trimtab-x HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
@@ -115,7 +117,7 @@ async def test_a_slow_body_is_refused_and_holds_nobody_up(rig: Rig, monkeypatch:
     ],
     ids=["tls", "no slash", "negative", "two lengths", "two different lengths", "headers", "chunks"],
 )
-async def test_garbage_reaches_nobody_and_breaks_nothing(rig: Rig, garbage: bytes) -> None:
+async def test_garbage_is_refused_and_never_forwarded(rig: Rig, garbage: bytes) -> None:
     said = await raw(rig, garbage)
 
     assert b" 200 " not in said
@@ -123,7 +125,7 @@ async def test_garbage_reaches_nobody_and_breaks_nothing(rig: Rig, garbage: byte
     assert (await rig.ask("GET", "/_ping"))[0] == 200
 
 
-async def test_a_second_request_on_one_connection_is_judged_for_itself(rig: Rig) -> None:
+async def test_each_request_on_a_connection_is_checked_separately(rig: Rig) -> None:
     first = b"GET /_ping HTTP/1.1\r\nHost: x\r\n\r\n"
     second = b"POST /containers/postgres/stop HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
@@ -133,7 +135,7 @@ async def test_a_second_request_on_one_connection_is_judged_for_itself(rig: Rig)
     assert rig.engine.changes == []
 
 
-async def test_too_many_at_once_are_turned_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_concurrent_requests_are_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "MOST_AT_ONCE", 1)
     async with rig.client.get("http://x/events"):
         assert (await rig.ask("GET", "/_ping"))[0] == 503
@@ -154,7 +156,7 @@ async def test_a_refusal_is_one_line_with_its_reason_and_no_secret(rig: Rig) -> 
     assert "hunter2" not in str(line)
 
 
-async def test_a_change_is_logged_and_a_look_is_not(rig: Rig) -> None:
+async def test_changes_are_logged_and_reads_are_not(rig: Rig) -> None:
     with capture_logs() as lines:
         await rig.ask("GET", "/containers/vllm/json")
         await rig.ask("POST", "/containers/vllm/stop")
@@ -162,7 +164,7 @@ async def test_a_change_is_logged_and_a_look_is_not(rig: Rig) -> None:
     assert [line["event"] for line in lines] == ["passed"]
 
 
-async def test_an_engine_that_is_away_is_said_so(rig: Rig) -> None:
+async def test_an_unreachable_engine_is_reported(rig: Rig) -> None:
     Path(rig.policy.socket.engine).unlink()
     async with ClientSession(connector=rig.client.connector, connector_owner=False) as fresh:
         rig.client = fresh
@@ -175,7 +177,7 @@ async def test_an_engine_that_is_away_is_said_so(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "says", [b"[" * 200_000, b" " * (9 << 20), b"{", b"[]", b"\xff", b'{"Id": 7}', b"{}"]
 )
-async def test_an_engine_that_makes_no_sense_is_no_reason_to_pass_anything(rig: Rig, says: bytes) -> None:
+async def test_an_invalid_answer_of_the_engine_refuses_the_request(rig: Rig, says: bytes) -> None:
     rig.engine.says = says
 
     status, _ = await rig.ask("POST", "/containers/vllm/stop")
@@ -184,5 +186,5 @@ async def test_an_engine_that_makes_no_sense_is_no_reason_to_pass_anything(rig: 
     assert rig.engine.changes == []
 
 
-async def test_the_socket_is_for_its_user_and_group_alone(rig: Rig) -> None:
+async def test_the_socket_is_accessible_only_to_its_user_and_group(rig: Rig) -> None:
     assert rig.socket.stat().st_mode & 0o777 == 0o660

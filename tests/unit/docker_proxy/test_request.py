@@ -39,7 +39,7 @@ ID = "4f" * 32
         ("GET", "/v1.41/containers/x/archive?path=%2Fetc%2Fvllm%2Fc.yaml", "file"),
     ],
 )
-def test_what_trimtab_asks_is_on_the_list(method: str, target: str, kind: str) -> None:
+def test_all_requests_of_trimtab_are_allowed(method: str, target: str, kind: str) -> None:
     assert ask_of(method, target).route.kind == kind
 
 
@@ -127,6 +127,6 @@ def test_the_subject_and_the_parameters_are_read_once() -> None:
         ("GET", "/version?" + "x" * 9000),
     ],
 )
-def test_everything_else_is_refused(method: str, target: str) -> None:
+def test_all_other_requests_are_refused(method: str, target: str) -> None:
     with pytest.raises(Refused):
         ask_of(method, target)

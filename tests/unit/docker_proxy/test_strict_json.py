@@ -30,13 +30,13 @@ from docker_proxy.strict_json import parsed, written
     ],
     ids=lambda it: str(it)[:40],
 )
-def test_what_can_be_read_in_two_ways_is_refused(body: bytes, reason: str) -> None:
+def test_ambiguous_json_is_refused(body: bytes, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         parsed(body)
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_at_all_do_more_than_be_refused(body: bytes) -> None:
+def test_any_bytes_are_at_most_refused(body: bytes) -> None:
     try:
         value = parsed(body)
     except Refused:
@@ -45,7 +45,7 @@ def test_no_bytes_at_all_do_more_than_be_refused(body: bytes) -> None:
     assert parsed(written(value)) == value
 
 
-def test_what_goes_on_is_plain_ascii_with_each_key_once() -> None:
+def test_forwarded_json_is_plain_ascii_with_unique_keys() -> None:
     body = '{"Labels": {"\u017f": "\u212a"}}'
 
     assert written(parsed(body.encode())) == body.encode("ascii", "backslashreplace")

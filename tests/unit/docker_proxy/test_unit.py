@@ -12,7 +12,7 @@ def _lines(key: str) -> list[str]:
     return re.findall(rf"^{key}=(.*)$", UNIT.read_text(), re.MULTILINE)
 
 
-def test_it_is_its_own_user_in_dockers_group_and_its_socket_is_trimtabs() -> None:
+def test_the_unit_runs_as_its_own_user_in_the_docker_group() -> None:
     unit = ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(UNIT)
@@ -28,7 +28,7 @@ def test_it_is_its_own_user_in_dockers_group_and_its_socket_is_trimtabs() -> Non
     assert _lines("CapabilityBoundingSet") == [""]
 
 
-def test_systemd_finds_little_to_improve() -> None:
+def test_the_unit_has_a_low_systemd_exposure_score() -> None:
     said = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=15", str(UNIT)],
         capture_output=True,

@@ -121,7 +121,7 @@ def stream(
     most=st.sampled_from([1, 6, 12]),
     clumped=st.sampled_from([0.0, 0.1]),
 )
-def test_it_is_what_the_plain_formula_says(
+def test_the_calibration_equals_the_textbook_formula(
     seed: int, ticks: int, servers: int, most: int, clumped: float
 ) -> None:
     counted = list(stream(seed, ticks=ticks, servers=servers, most=most, clumped=clumped))
@@ -149,11 +149,11 @@ def test_independent_requests_have_a_design_effect_near_one(servers: int) -> Non
 
 
 @pytest.mark.parametrize("servers", [1, 2, 4])
-def test_failures_that_come_in_clumps_have_a_large_one(servers: int) -> None:
+def test_clustered_failures_have_a_large_design_effect(servers: int) -> None:
     assert known(stream(2, ticks=960, servers=servers, clumped=0.05), ticks=960).phi > 10
 
 
-def test_what_happens_to_all_servers_alike_cancels_and_what_moves_slowly_nearly_does() -> None:
+def test_common_incidents_cancel_and_slow_drift_nearly_cancels() -> None:
     """From 2 to 22 % in four hours: over time it was a dispersion of 90."""
     several = known(stream(3, ticks=960, servers=4, drift=True), ticks=960)
     alone = known(stream(3, ticks=960, servers=1, drift=True), ticks=960)
@@ -162,7 +162,7 @@ def test_what_happens_to_all_servers_alike_cancels_and_what_moves_slowly_nearly_
     assert alone.phi < 5
 
 
-def test_it_is_known_from_the_twentieth_tick_with_five_requests_on() -> None:
+def test_a_calibration_needs_twenty_ticks_with_five_requests() -> None:
     counted = [(tick, "r0", 4 if tick % 2 else 5, 1) for tick in range(39)]
 
     assert told(counted).calibrations(at(38 * TICK_S)) == {}
@@ -186,7 +186,7 @@ def test_seconds_of_a_tick_add_up() -> None:
     assert (found.ticks, found.tick_requests, found.tick_edge) == (20, 15.0, 1 / 15)
 
 
-def test_four_hours_are_remembered() -> None:
+def test_four_hours_are_kept() -> None:
     steadiness = told((tick, "r0", 10, 5) for tick in range(KEPT_TICKS))
     for tick in range(KEPT_TICKS, 2 * KEPT_TICKS + 81):
         steadiness.add(at(tick * TICK_S), {"r1": arm(10, 0)})
@@ -201,7 +201,7 @@ def test_four_hours_are_remembered() -> None:
     assert not any(blocks.ended for blocks in steadiness._streams["errors"].blocks)
 
 
-def test_each_stream_is_counted_by_its_own_measure() -> None:
+def test_each_stream_is_counted_by_its_own_metric() -> None:
     seven = (7, *EMPTY[1:])
     each = RequestCounts(
         total=10,
@@ -226,7 +226,7 @@ def test_each_stream_is_counted_by_its_own_measure() -> None:
     }
 
 
-def test_a_clock_that_was_set_back_loses_nothing() -> None:
+def test_a_clock_set_back_loses_no_counts() -> None:
     steadiness = told((tick, "r0", 10, 1) for tick in range(20))
     steadiness.add(at(0), {"r0": arm(10, 1)})
 
@@ -253,7 +253,7 @@ def test_the_first_minutes_of_a_new_process_do_not_displace_hours(ticks: int, is
     assert remembered(World().start().tick(1), OLD, new) == (new if is_kept else OLD)
 
 
-def test_the_machine_keeps_the_latest_of_each_stream() -> None:
+def test_the_machine_keeps_the_latest_calibration_of_each_stream() -> None:
     world = World().start().tick(1)
     world.feed(Observed(at=world.at, calibration={"errors": OLD}))
 
@@ -261,7 +261,7 @@ def test_the_machine_keeps_the_latest_of_each_stream() -> None:
     assert world.state.calibration["errors"] == OLD
 
 
-def test_a_new_calibration_alone_is_not_written_down_and_one_that_is_can_be_read() -> None:
+def test_a_new_calibration_alone_is_not_recorded_and_a_recorded_one_can_be_read() -> None:
     before = World().start().tick(1).state
     after = replace(before, calibration={"ttft": OLD})
     entry = JournalEntry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
@@ -283,7 +283,7 @@ def folded(fold: Aggregator, *, minutes: int) -> Iterator[dict[str, Calibration]
         yield fold.calibrate(at(second), fold.take_request_counts(at(second)))
 
 
-def test_the_fold_says_each_stream_once_a_minute_and_none_that_was_not_promised() -> None:
+def test_the_aggregator_reports_each_stream_with_an_objective_once_a_minute() -> None:
     fold = Aggregator(slo=Slo(ttft=Objective(under_s=0.5, share=0.95)))
 
     said = [found for found in list(folded(fold, minutes=7))[6 * 60 :] if found]
@@ -292,11 +292,11 @@ def test_the_fold_says_each_stream_once_a_minute_and_none_that_was_not_promised(
     assert all(len(found) == 1 for found in said)
 
 
-def test_the_fold_says_nothing_of_the_first_minutes() -> None:
+def test_the_aggregator_reports_no_calibration_in_the_first_minutes() -> None:
     assert not any(folded(Aggregator(), minutes=5))
 
 
-def test_the_calibration_of_a_stream_is_rounded_where_that_does_no_harm() -> None:
+def test_the_calibration_of_a_stream_is_rounded() -> None:
     found = known(stream(4, ticks=100, servers=2), ticks=100)
 
     assert found == replace(found, phi=round(found.phi, 3), tick_share=round(found.tick_share, 4))

@@ -54,7 +54,7 @@ def test_every_second_of_all_servers_adds_up() -> None:
     assert by_window(budget, 2)["5m"] == Burn(window="5m", objective="errors", rate=1.538, bad=2, of=130)
 
 
-def test_what_is_older_than_a_window_is_not_in_it() -> None:
+def test_counts_older_than_a_window_are_excluded() -> None:
     bad, good = RequestCounts(total=100, errors=100), RequestCounts(total=100)
     budget = spent((0, bad), (20, good), (50, good), (58, good))
 
@@ -68,7 +68,7 @@ def test_what_is_older_than_a_window_is_not_in_it() -> None:
     }
 
 
-def test_too_few_requests_are_no_share() -> None:
+def test_too_few_requests_give_no_burn_rate() -> None:
     budget = spent((0, RequestCounts(total=19, errors=19)))
 
     assert budget.burns(SLO, at(0)) == ()
@@ -82,7 +82,7 @@ def test_an_objective_that_allows_nothing_has_no_budget() -> None:
     assert budget.alarm(Slo(errors=1.0), at(20)) == ""
 
 
-def test_six_hours_are_remembered_in_few_numbers() -> None:
+def test_six_hours_are_kept_in_few_numbers() -> None:
     budget = steady(RequestCounts(total=1_000, errors=10), since=0, until=3 * 24 * 60)
 
     burns = by_window(budget, 3 * 24 * 60)
@@ -94,7 +94,7 @@ def test_six_hours_are_remembered_in_few_numbers() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 50)), max_size=60), st.integers(0, 60))
-def test_windows_hold_what_was_counted_in_their_time(asked: list[tuple[int, int]], later: int) -> None:
+def test_windows_hold_the_counts_of_their_time(asked: list[tuple[int, int]], later: int) -> None:
     asked = sorted(asked)
     budget = spent(*((minute, RequestCounts(total=count)) for minute, count in asked))
     now = max((minute for minute, _ in asked), default=0) + later
@@ -110,7 +110,7 @@ def test_windows_hold_what_was_counted_in_their_time(asked: list[tuple[int, int]
         assert found is None or found.of >= least
 
 
-def test_a_clock_that_was_set_back_goes_on_in_the_latest_slot() -> None:
+def test_a_clock_set_back_continues_in_the_latest_slot() -> None:
     budget = spent((60, RequestCounts(total=20)), (0, RequestCounts(total=20)))
 
     assert [slot[1] for slot in budget.slots] == [40]
@@ -125,7 +125,7 @@ def alarm(*minutes: tuple[int, int, RequestCounts], now: float, slo: Slo = SLO) 
 GOOD, LATE = RequestCounts(total=30), RequestCounts(total=30, over_ttft=29)
 
 
-def test_a_fast_burn_over_both_windows_is_told_with_its_numbers() -> None:
+def test_a_fast_burn_over_both_windows_is_reported_with_its_numbers() -> None:
     assert alarm((0, 60, LATE), now=60) == (
         "the error budget burns at least 14.4 times too fast: at least 72 % of the requests of the last 1 h "
         "and of the last 5 min had their first token late; the SLO allows 5 %"
@@ -150,7 +150,9 @@ def test_a_slower_burn_takes_six_hours() -> None:
         pytest.param([], 60, id="nobody has asked"),
     ],
 )
-def test_no_alarm(minutes: list[tuple[int, int, RequestCounts]], now: int) -> None:
+def test_no_alarm_without_a_burn_in_both_windows(
+    minutes: list[tuple[int, int, RequestCounts]], now: int
+) -> None:
     assert alarm(*minutes, now=now) == ""
 
 
@@ -158,7 +160,7 @@ def test_a_young_history_that_is_longer_than_the_short_window_is_enough() -> Non
     assert "14.4 times" in alarm((0, 11, LATE), now=11)
 
 
-def test_both_windows_must_suffer_from_the_same() -> None:
+def test_both_windows_must_burn_on_the_same_objective() -> None:
     failing = RequestCounts(total=300, errors=90)
 
     assert alarm((0, 55, LATE), (55, 66, failing), now=66, slo=Slo(ttft=SLO.ttft, errors=0.9)) == ""
@@ -181,7 +183,7 @@ def test_the_machine_counts_all_servers_in_all_phases() -> None:
     assert asked(world) == expected
 
 
-def test_counts_alone_are_not_written_down_and_can_be_read_where_they_are() -> None:
+def test_counts_alone_are_not_recorded_and_recorded_counts_can_be_read() -> None:
     before = World().start().tick(1).state
     after = replace(before, budget=spent((0, LATE), (70, LATE)))
     entry = JournalEntry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
@@ -195,7 +197,7 @@ def test_counts_alone_are_not_written_down_and_can_be_read_where_they_are() -> N
     assert parse_state(parse(line)) == after
 
 
-def test_a_server_that_drowns_from_the_start_gets_the_suggestion_that_relieves_it() -> None:
+def test_a_server_overloaded_from_the_start_gets_a_mitigation() -> None:
     """The queue rule is a mitigation; what is a mere gain is held back, and that is noted once."""
     slo = Slo(ttft=Objective(under_s=0.5, share=0.95))
     gain = RaiseSeqs()

@@ -45,7 +45,7 @@ CONTENTS = (
 
 
 @given(CONTENTS, CONTENTS)
-def test_whatever_the_files_hold_they_are_read_or_broken(routes: bytes, clusters: bytes) -> None:
+def test_any_file_content_is_read_or_reported_as_broken(routes: bytes, clusters: bytes) -> None:
     with TemporaryDirectory() as folder:
         files = XdsFiles(Path(folder))
         files.path("rds").parent.mkdir()
@@ -60,13 +60,13 @@ def test_whatever_the_files_hold_they_are_read_or_broken(routes: bytes, clusters
 
 
 @given(CONFIGURATIONS)
-def test_any_configuration_is_a_split_or_none_of_ours(resource: object) -> None:
+def test_any_configuration_is_a_split_or_foreign(resource: object) -> None:
     with suppress(ValueError):
         carried_by([resource])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("number", [10**400, float("inf")])
-def test_a_split_with_a_number_that_no_float_holds_is_none_of_ours(number: float) -> None:
+def test_a_split_with_a_number_beyond_float_is_foreign(number: float) -> None:
     whole = {"epoch": 1, "number": 1, "weights": {"b": 100}, "fallback": "b", "closed_s": 0.0}
 
     for name in ("epoch", "closed_s"):

@@ -34,7 +34,7 @@ def carriable(weights: Mapping[str, object]) -> bool:
 
 
 @given(weights=st.dictionaries(names, weight, max_size=4))
-def test_no_other_weights_than_percents_that_sum_to_a_hundred_are_written(weights: dict[str, int]) -> None:
+def test_only_percentages_that_sum_to_100_are_written(weights: dict[str, int]) -> None:
     if carriable(weights):
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ def test_no_other_weights_than_percents_that_sum_to_a_hundred_are_written(weight
         (replace(GOOD, servers=(BLUE, replace(GREEN, address="host:0"))), "HOST:PORT"),
     ],
 )
-async def test_a_route_that_cannot_be_carried_says_why_and_writes_nothing(
+async def test_an_unsupported_route_raises_the_reason_and_writes_nothing(
     tmp_path: Path, route: Route, why: str
 ) -> None:
     traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
@@ -107,7 +107,7 @@ async def test_a_state_dir_too_long_for_a_socket_is_a_problem(tmp_path: Path) ->
     assert [problem for problem in await traffic.problems() if "unix socket" in problem]
 
 
-async def test_a_state_dir_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
+async def test_a_state_dir_that_cannot_be_created_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=tmp_path / "file" / "chat", epoch=1))
 

@@ -50,7 +50,7 @@ def test_every_server_has_its_weight(route: Route) -> None:
 
 
 @given(route=splits())
-def test_the_end_of_a_lease_moves_only_what_was_leased(route: Route) -> None:
+def test_an_expired_lease_moves_only_the_leased_share(route: Route) -> None:
     before, after = places(first_tries(route)), places(first_tries(without_lease(route)))
 
     assert route.leased not in after or not route.leased
@@ -58,7 +58,7 @@ def test_the_end_of_a_lease_moves_only_what_was_leased(route: Route) -> None:
 
 
 @given(route=splits())
-def test_those_that_stay_share_what_was_leased_by_their_weights(route: Route) -> None:
+def test_remaining_servers_share_an_expired_lease_by_weight(route: Route) -> None:
     after = without_lease(route).weights
     staying = {name: weight for name, weight in route.weights.items() if weight and name != route.leased}
 
@@ -70,7 +70,7 @@ def test_those_that_stay_share_what_was_leased_by_their_weights(route: Route) ->
 
 
 @given(route=splits())
-def test_a_retry_goes_to_another_that_stays(route: Route) -> None:
+def test_a_retry_goes_to_another_remaining_server(route: Route) -> None:
     first, second = places(first_tries(route)), places(second_tries(route))
     staying = {name for name, weight in without_lease(route).weights.items() if weight}
 
@@ -105,13 +105,13 @@ def test_equal_servers_take_over_from_each_other_alike() -> None:
     assert {name: second.count(name) for name in names} == dict.fromkeys(names, 5)
 
 
-def test_a_canary_among_three_gives_its_share_back_evenly() -> None:
+def test_the_share_of_a_canary_among_three_returns_evenly() -> None:
     route = route_of({"a": 40, "b": 35, "c": 5, "g": 20}, leased="g")
 
     assert without_lease(route).weights == {"a": 50, "b": 44, "c": 6, "g": 0}
 
 
-def test_without_others_of_weight_the_fallback_has_all() -> None:
+def test_without_other_weighted_servers_the_fallback_has_all_traffic() -> None:
     route = route_of({"a": 0, "b": 0, "g": 100}, leased="g")
 
     assert first_tries(route) == (("g", 100),)

@@ -35,24 +35,24 @@ def foreseen(rate_rps: float, plan: Plan = PLAN, spread: Calibration = INDEPENDE
     return found
 
 
-def test_more_traffic_is_known_sooner() -> None:
+def test_more_traffic_shortens_the_forecast() -> None:
     spans = [foreseen(rate).usual_s for rate in (0.5, 2, 8, 32)]
     assert spans == sorted(spans, reverse=True)
     assert spans[0] > 4 * spans[2]
 
 
-def test_one_percent_of_failures_takes_about_a_thousand_requests_beside_blue() -> None:
+def test_a_failure_rate_of_one_percent_takes_about_a_thousand_requests_next_to_blue() -> None:
     parity = replace(PLAN, steps=(replace(PLAN.steps[1], weight=25, parity=25, requests=1), PLAN.steps[2]))
     requests = foreseen(8, parity).usual_s * 8 * 0.25
     assert 700 < requests < 1500  # 967 in canary.md 4.5
 
 
-def test_clumped_failures_take_so_many_times_as_many() -> None:
+def test_the_design_effect_multiplies_the_forecast() -> None:
     plain, clumped = foreseen(8), foreseen(8, spread=replace(INDEPENDENT, phi=4.0))
     assert 2 < clumped.usual_s / plain.usual_s < 4.5
 
 
-def test_what_takes_too_long_is_said_with_a_margin_that_fits() -> None:
+def test_a_forecast_that_is_too_long_names_a_margin_that_fits() -> None:
     found = foreseen(0.5)
     assert found.too_long == (5, 50)
     parity = replace(PLAN, steps=PLAN.steps[1:])
@@ -63,7 +63,7 @@ def test_what_takes_too_long_is_said_with_a_margin_that_fits() -> None:
     assert wider.too_long == ()
 
 
-def test_without_traffic_nothing_is_foretold() -> None:
+def test_without_traffic_there_is_no_forecast() -> None:
     assert AnytimeJudge().forecast(PLAN, slo=SLO, recent=served(0), recent_s=60, calibration={}) is None
 
 
@@ -76,7 +76,7 @@ def test_a_first_share_is_large_enough_for_the_traffic(rate: float | None, weigh
     assert [step.weight for step in plan.steps] == weights
 
 
-def test_at_parity_each_server_carries_as_much_as_the_others() -> None:
+def test_at_parity_all_servers_carry_the_same_share() -> None:
     for strategy, servers, parity in (("surge", 3, 25), ("replace", 4, 25), ("replace", 2, 50)):
         plan = plan_for(PLAN, PreflightResult(strategy=strategy), servers)  # type: ignore[arg-type]
         assert [step.weight for step in plan.steps] == [5, parity, 100 - parity]
@@ -86,7 +86,7 @@ def test_at_parity_each_server_carries_as_much_as_the_others() -> None:
 @pytest.mark.parametrize("margin", [0.001, 0.01, 0.1, 0.5])
 @pytest.mark.parametrize("bad", [0, 1, 50, 89, 90, 99, 100])
 @pytest.mark.parametrize("how", ["slow", "errors"])
-def test_a_time_is_told_however_many_requests_were_bad(how: str, bad: int, margin: float) -> None:
+def test_the_forecast_has_a_time_at_any_share_of_bad_requests(how: str, bad: int, margin: float) -> None:
     """An overloaded server gives nobody a first token in time: just when a change is needed."""
     recent = served(100, slow=bad) if how == "slow" else served(100, errors=bad)
 

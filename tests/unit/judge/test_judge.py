@@ -97,7 +97,7 @@ class Canary:
         return self.verdict
 
 
-def test_an_equal_green_passes_when_that_is_proved() -> None:
+def test_an_equal_green_passes_when_proven_not_worse() -> None:
     canary = Canary(PARITY)
     verdict = canary.run(served(5), served(5), seconds=900)
     assert verdict.kind == "pass"
@@ -114,20 +114,20 @@ def test_an_equal_green_passes_when_that_is_proved() -> None:
         pytest.param({"slow": 1}, id="late first tokens"),
     ],
 )
-def test_a_green_with_a_fifth_of_bad_requests_goes_back(bad: dict[str, int]) -> None:
+def test_a_green_with_a_fifth_of_bad_requests_fails(bad: dict[str, int]) -> None:
     verdict = Canary(PARITY).run(served(5, **bad), served(5), seconds=300)  # type: ignore[arg-type]
     assert verdict.kind == "fail"
     assert "green is worse" in verdict.why
 
 
-def test_the_sentence_says_the_counts_and_the_chance() -> None:
+def test_the_verdict_states_the_counts_and_the_probability() -> None:
     verdict = Canary(PARITY).run(served(5, slow=1), served(5), seconds=300)
     assert "requests with a first token after 500 ms, blue: 0 of" in verdict.why
     assert "chance of this if green were worse by at most" in verdict.why
     assert "under 1 in" in verdict.why
 
 
-def test_an_incident_on_both_sides_takes_nothing_back() -> None:
+def test_an_incident_on_both_sides_does_not_fail_green() -> None:
     canary = Canary(PARITY)
     canary.run(served(5), served(5), seconds=30)
     kinds = {canary.update(served(5, errors=2), served(5, errors=2)).kind for _ in range(600)}
@@ -135,7 +135,7 @@ def test_an_incident_on_both_sides_takes_nothing_back() -> None:
     assert "pass" not in kinds
 
 
-def test_nothing_passes_while_blue_itself_breaks_the_record_that_green_will_be_held_up_to() -> None:
+def test_nothing_passes_while_blue_breaches_its_own_baseline() -> None:
     canary = Canary(PARITY)
     canary.run(served(20), served(20), seconds=30)
     ill = [canary.update(served(20, errors=1), served(20, errors=1)) for _ in range(600)]
@@ -150,25 +150,25 @@ def test_below_parity_latency_is_not_compared() -> None:
     assert verdict.kind == "pass"
 
 
-def test_below_parity_half_of_twenty_bad_is_too_much() -> None:
+def test_below_parity_ten_bad_of_twenty_requests_fail() -> None:
     verdict = Canary(SMOKE).update(served(20, errors=10), served(190))
     assert verdict.kind == "fail"
     assert "at least 50%" in verdict.why
 
 
-def test_an_incident_that_begins_with_the_step_is_no_disaster_of_green_alone() -> None:
+def test_an_incident_on_both_sides_at_the_step_start_does_not_fail_green() -> None:
     verdict = Canary(PARITY).update(served(25, errors=14), served(26, errors=5))
     assert verdict.kind != "fail"
     assert Canary(PARITY).update(served(25, errors=14), served(26, errors=1)).kind == "fail"
 
 
-def test_silence_never_passes() -> None:
+def test_a_step_without_requests_never_passes() -> None:
     assert Canary(PARITY).run(RequestCounts(), served(5), seconds=900).kind == "wait"
     assert Canary(PARITY).run(served(5), RequestCounts(), seconds=900).kind == "wait"
     assert Canary(HOLD).run(RequestCounts(), None, seconds=900).kind == "wait"
 
 
-def test_what_cannot_be_seen_is_held_and_its_time_does_not_count() -> None:
+def test_a_blind_period_holds_the_step_and_does_not_count() -> None:
     canary = Canary(PARITY)
     canary.run(served(5), served(5), seconds=10)
     before = canary.trial
@@ -181,14 +181,14 @@ def test_what_cannot_be_seen_is_held_and_its_time_does_not_count() -> None:
     assert canary.trial.streams == before.streams
 
 
-def test_evidence_outlives_a_restart() -> None:
+def test_evidence_survives_a_restart() -> None:
     canary = Canary(PARITY)
     canary.run(served(20, slow=2), served(20), seconds=10)
     kept = canary.trial.resumed()
     assert [s.requests for s in kept.streams] == [s.requests for s in canary.trial.streams]
 
 
-def test_a_new_share_needs_a_proof_of_its_own_but_forgets_no_harm() -> None:
+def test_a_new_share_needs_its_own_proof_but_keeps_evidence_of_harm() -> None:
     canary = Canary(PARITY)
     canary.run(served(20, slow=1), served(20), seconds=20)
     after = canary.trial.next_step()
@@ -197,13 +197,13 @@ def test_a_new_share_needs_a_proof_of_its_own_but_forgets_no_harm() -> None:
         assert new.requests.most_good == 0.0
 
 
-def test_the_hold_back_is_held_up_to_the_record() -> None:
+def test_the_hold_step_compares_green_with_the_baseline() -> None:
     record = served(600, errors=2)
     assert Canary(HOLD, record=record).run(served(10), seconds=600).kind == "pass"
     assert Canary(HOLD, record=record).run(served(10, slow=2), seconds=600).kind == "fail"
 
 
-def test_in_a_busier_hold_back_than_the_record_latency_speaks_for_green_only_and_errors_as_ever() -> None:
+def test_in_a_hold_step_busier_than_the_baseline_latency_cannot_fail_green() -> None:
     """600 requests in 60 s: ten a second."""
     busier = Canary(HOLD, record_s=60.0)
     for _ in range(600):
@@ -215,20 +215,20 @@ def test_in_a_busier_hold_back_than_the_record_latency_speaks_for_green_only_and
     assert Canary(HOLD, record_s=60.0).run(served(11), seconds=600).kind == "pass"
 
 
-def test_a_pause_in_the_first_seconds_of_a_share_is_no_disaster() -> None:
+def test_a_pause_in_the_first_seconds_of_a_share_does_not_fail_green() -> None:
     canary = Canary(PARITY, calibration=dict.fromkeys(CALM, replace(INDEPENDENT, phi=30.0, tick_phi=4.0)))
     for _ in range(6):
         assert canary.update(served(15, slow=12), served(15)).kind == "wait"
 
 
-def test_where_late_ones_come_in_clumps_twenty_of_them_are_none() -> None:
+def test_clustered_late_requests_need_more_evidence_to_fail_green() -> None:
     canary = Canary(PARITY, calibration=dict.fromkeys(CALM, replace(INDEPENDENT, phi=14.0, tick_phi=4.0)))
     for second in range(45):
         assert canary.update(served(1, slow=int(second % 3 > 0)), served(1)).kind == "wait"
     assert canary.run(served(1, slow=1), served(1), seconds=300).kind == "fail"
 
 
-def test_half_of_green_s_requests_late_for_half_a_minute_is_one() -> None:
+def test_a_green_with_most_requests_late_fails_within_half_a_minute() -> None:
     canary = Canary(HOLD)
     verdict = canary.run(served(15, slow=12), seconds=60)
     assert verdict.kind == "fail"
@@ -236,13 +236,13 @@ def test_half_of_green_s_requests_late_for_half_a_minute_is_one() -> None:
 
 
 @pytest.mark.parametrize("edge", [0.01, 0.02, 0.025])
-def test_ticks_that_any_harm_would_fill_are_read_without_an_error(edge: float) -> None:
+def test_calibrated_ticks_at_the_margin_cause_no_numeric_error(edge: float) -> None:
     full = dict.fromkeys(CALM, replace(INDEPENDENT, tick_edge=edge, tick_requests=600.0))
     verdict = Canary(PARITY, calibration=full, margin=0.02).run(served(20), served(20), seconds=900)
     assert verdict.kind == "pass"
 
 
-def test_the_evidence_of_the_canary_goes_on_in_the_hold_back() -> None:
+def test_the_hold_step_continues_with_the_evidence_of_the_canary() -> None:
     canary = Canary(PARITY)
     assert canary.run(served(5), served(5), seconds=900).kind == "pass"
     before = {stream.name: len(stream.requests.worse) for stream in canary.trial.streams}
@@ -253,7 +253,7 @@ def test_the_evidence_of_the_canary_goes_on_in_the_hold_back() -> None:
     assert {stream.name: len(stream.requests.worse) for stream in canary.trial.streams} == before
 
 
-def test_a_promise_that_is_kept_is_no_breach_in_the_hold_back() -> None:
+def test_a_met_objective_is_no_breach_in_the_hold_step() -> None:
     record = served(600)
     verdict = Canary(HOLD, record=record).run(served(25, slow=1), seconds=600)
     assert verdict.kind == "pass"
@@ -275,7 +275,7 @@ def test_a_late_blue_excuses_an_equally_late_green() -> None:
     )
 
 
-def test_a_green_that_runs_requests_for_a_minute_without_a_token_goes_back() -> None:
+def test_a_green_without_a_token_for_a_minute_fails() -> None:
     canary = Canary(PARITY)
     stuck = Pulse(age_s=0.5, running=3, waiting=0, tokens=0.0)
     for _ in range(59):
@@ -284,12 +284,12 @@ def test_a_green_that_runs_requests_for_a_minute_without_a_token_goes_back() -> 
     assert "without producing a token" in canary.verdict.why
 
 
-def test_a_green_whose_process_was_replaced_goes_back() -> None:
+def test_a_green_whose_process_was_replaced_fails() -> None:
     pulse = Pulse(age_s=0.5, running=0, waiting=0, tokens=None, restarted=True)
     assert Canary(SMOKE).update(served(1), served(9), green_pulse=pulse).kind == "fail"
 
 
-def test_a_green_that_cannot_be_reached_goes_back_at_once() -> None:
+def test_an_unreachable_green_fails_at_once() -> None:
     canary = Canary(SMOKE)
     canary.update(served(5, unreached=5), served(50))
     assert canary.verdict.kind == "fail"
@@ -308,7 +308,7 @@ def test_a_cold_prefix_cache_is_no_evidence_of_latency() -> None:
     assert canary.verdict.kind == "pass"
 
 
-def test_too_little_of_the_load_is_no_evidence_of_latency() -> None:
+def test_a_small_share_of_the_load_is_no_evidence_of_latency() -> None:
     canary = Canary(PARITY)
     for _ in range(300):
         canary.update(served(1), served(20, slow=1))
@@ -317,7 +317,7 @@ def test_too_little_of_the_load_is_no_evidence_of_latency() -> None:
 
 
 @pytest.mark.parametrize("phi", [1.0, 4.0])
-def test_equal_greens_are_not_taken_back(phi: float) -> None:
+def test_equal_greens_do_not_fail(phi: float) -> None:
     random = Random(20300101)  # noqa: S311
     spread = dict.fromkeys(CALM, replace(INDEPENDENT, phi=phi))
     fails = 0
@@ -334,6 +334,6 @@ def test_equal_greens_are_not_taken_back(phi: float) -> None:
 
 
 @pytest.mark.parametrize("option", [{"alpha": 0.0}, {"beta": 1.0}, {"alpha": float("nan")}])
-def test_an_option_that_makes_no_sense_is_refused(option: dict[str, float]) -> None:
+def test_an_invalid_option_is_refused(option: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must lie between 0 and 1"):
         AnytimeJudge(**option)

@@ -58,7 +58,7 @@ def test_no_factor_has_a_mean_above_one_wherever_the_hypothesis_holds(n_b: int, 
                     assert control**n_b * green**n_c <= 1 + 1e-9
 
 
-def test_the_mixture_is_what_a_row_for_each_start_gives() -> None:
+def test_the_mixture_equals_the_sum_over_all_start_times() -> None:
     pair, rows, random = EProcessPair(bad=20.0, of=2000.0), list[list[float]](), seeded("mixture")
     for number, (green, blue) in enumerate(ticks(random, Traffic(servers=1), [0.03] * 90, [0.01] * 90)):
         (of, bad), (n, k) = green, blue[0]
@@ -90,11 +90,11 @@ def test_the_mixture_is_what_a_row_for_each_start_gives() -> None:
         "null, stalls of 45 s",
     ],
 )
-def test_no_good_green_is_taken_back(name: str) -> None:
+def test_no_good_green_is_rolled_back(name: str) -> None:
     assert set(tried(name, 6)) == {inf}
 
 
-def test_a_latency_that_nobody_promised_is_not_taken_to_be_independent() -> None:
+def test_a_latency_without_an_objective_is_not_assumed_independent() -> None:
     """Nothing above its edge was counted before, so its calibration is one of no bad requests at all."""
     known = dict.fromkeys(("ttft", "e2e"), independent())
     control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
@@ -114,7 +114,7 @@ def test_a_latency_that_nobody_promised_is_not_taken_to_be_independent() -> None
     assert not_promised["ttft"].margin > promised["ttft"].margin
 
 
-def test_a_promised_latency_passes_half_of_the_late_ones_that_are_allowed() -> None:
+def test_a_latency_objective_passes_with_half_of_the_allowed_late_requests() -> None:
     slo = replace(rollouts.SLO, ttft=Objective(under_s=0.5, share=0.95))
     control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
     found = open_streams(Trial(), step=STEP, slo=slo, control=control, margin=0.01)
@@ -123,14 +123,14 @@ def test_a_promised_latency_passes_half_of_the_late_ones_that_are_allowed() -> N
     assert {stream.margin for stream in found} == {0.005}
 
 
-def test_clumps_of_ticks_of_which_few_were_seen_are_taken_to_be_larger() -> None:
+def test_clusters_with_few_observed_ticks_are_assumed_larger() -> None:
     often = replace(independent(), tick_phi=2.0, tick_share=0.12)
     seldom = replace(often, ticks=288)
     assert tick_phi_of(independent()) == 1.0
     assert 2.1 < tick_phi_of(often) < 2.2 < tick_phi_of(seldom) < 2.4
 
 
-def test_without_the_design_effect_stalls_would_take_good_greens_back() -> None:
+def test_without_the_design_effect_stalls_would_roll_good_greens_back() -> None:
     assert min(tried("null, stalls of 45 s", 10, known=independent())) < inf
 
 
@@ -143,12 +143,12 @@ def test_without_the_design_effect_stalls_would_take_good_greens_back() -> None:
         ("1 to 10%, stalls of 15 s", DUAL["15 s"][0.10]),
     ],
 )
-def test_a_bad_green_goes_back_within_the_requests_that_the_design_allows(name: str, wanted: float) -> None:
+def test_a_bad_green_fails_within_the_designed_number_of_requests(name: str, wanted: float) -> None:
     """The median of so few runs may be half as much again."""
     assert quantiles(tried(name), 0.5)[0] <= 1.5 * wanted
 
 
-def test_a_fault_that_comes_late_is_not_buried_under_good_evidence() -> None:
+def test_a_late_fault_is_detected_despite_earlier_good_evidence() -> None:
     scenario = SCENARIOS["1 to 10% at minute 30, iid"]
     made = ticks(seeded("late"), scenario.traffic, scenario.green, scenario.blue)
     evidence = Evidence(learned(scenario.traffic, 0))
@@ -158,31 +158,31 @@ def test_a_fault_that_comes_late_is_not_buried_under_good_evidence() -> None:
     assert evidence.log_from_the_start < log(100)
 
 
-def test_an_equal_green_passes_within_the_requests_that_the_design_allows() -> None:
+def test_an_equal_green_passes_within_the_designed_number_of_requests() -> None:
     name = passing.Case(usual=0.01, limit=0.02, wanted=333).name
     counts = [passing.passed(name, run, worse=False) for run in range(RUNS)]
     assert quantiles(counts, 0.5)[0] <= 1.5 * 333
 
 
-def test_few_that_are_worse_by_the_limit_pass() -> None:
+def test_few_greens_worse_by_the_margin_pass() -> None:
     """At most 5 % do: of 8, more than 2 would do so once in 170 times."""
     name = passing.Case(usual=0.01, limit=0.03, wanted=196).name
     assert sum(passing.passed(name, run, worse=True) < inf for run in range(8)) <= 2
 
 
-def test_the_whole_judge_takes_a_broken_green_back_within_a_minute_and_no_equal_one() -> None:
+def test_the_judge_rolls_back_a_broken_green_within_a_minute_and_no_equal_one() -> None:
     back_s, _, _, excess = rollouts.rollout("1 to 50 %", 0)
     assert back_s < 60
     assert excess < 20
     assert rollouts.Rollout(rollouts.Case(minutes=4), 1).back_s() == inf
 
 
-def test_an_equal_green_is_seldom_called_better_and_a_quicker_one_is() -> None:
+def test_an_equal_green_is_rarely_called_better_and_a_faster_one_is() -> None:
     assert sum(bool(gains.said("equal", run)) for run in range(4)) <= 1
     assert all(gains.said("20 % quicker", run) for run in range(2))
 
 
-def test_only_a_green_that_was_never_beside_blue_is_compared_with_a_record_of_another_time() -> None:
+def test_only_a_green_that_never_ran_next_to_blue_is_compared_with_the_baseline() -> None:
     trial = Trial(calibration={"errors": independent()})
     ill, well, usual = (rollouts.arm(2000, bad, 0, 0, 0, 0, 0) for bad in (200, 2, 20))
     alone, level = (RequestCounts(), RequestCounts()), (usual, usual)
@@ -193,7 +193,7 @@ def test_only_a_green_that_was_never_beside_blue_is_compared_with_a_record_of_an
     assert describe_gain(trial, slo=SLO, level=(well, ill), green=usual, record=usual) != ""
 
 
-def test_what_nobody_promised_must_get_better_by_more_than_is_no_harm() -> None:
+def test_a_latency_without_an_objective_must_improve_by_more_than_the_margin() -> None:
     trial = Trial(calibration={"ttft": independent(), "e2e": independent()})
     blue, green = (RequestCounts(total=4000, ttft=spread(slow)) for slow in (1800, 1600))
     assert "first token after" in describe_gain(
@@ -218,7 +218,7 @@ def even(share: float, stalls: Stalls | None = None) -> list[tuple[int, int]]:
     return greens(ticks(seeded("peers", share), traffic, [share] * 240, [share] * 240))
 
 
-def test_the_peers_do_what_their_documents_say() -> None:
+def test_the_compared_tools_follow_their_documentation() -> None:
     assert peers.flagger(1)([(30, 0)] * 8, 0.02) is None
     assert peers.flagger(2)([(30, 3)] * 12, 0.02) == 8
     assert peers.argo([(30, 3)] * 240, 0.02) == 80

@@ -102,7 +102,7 @@ def both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion | Propo
 
 
 @pytest.mark.parametrize(("knob", "value"), HOSTILE, ids=[knob for knob, _ in HOSTILE])
-def test_a_knob_that_is_not_tunable_is_refused_with_what_to_do(knob: Knob, value: Value) -> None:
+def test_a_knob_that_is_not_tunable_is_refused_with_advice(knob: Knob, value: Value) -> None:
     for found in (*both({knob: value}), *both({knob: None}), *both({"max_num_seqs": 8, knob: value})):
         assert isinstance(found, ProposalRefusal)
         assert f"a change of {knob} was requested" in found.why
@@ -129,14 +129,14 @@ def test_a_value_of_the_wrong_type_is_refused_and_not_clamped(knob: Knob, value:
         ("stream_interval", 4),
     ],
 )
-def test_a_person_may_ask_for_a_performance_knob(knob: Knob, value: Value) -> None:
+def test_an_operator_may_request_a_performance_knob(knob: Knob, value: Value) -> None:
     _, found = both({knob: value})
 
     assert isinstance(found, Suggestion)
     assert found.proposal.to == {knob: value}
 
 
-def test_a_tunable_flag_may_be_taken_out() -> None:
+def test_a_tunable_flag_may_be_removed() -> None:
     given = replace(STATE, blue=replace(BLUE, setting={**BLUE.setting, "enforce_eager": True}))
     out = Proposal(rule="X1", to={"enforce_eager": None}, why="1", expects="", risks="", source="")
 
@@ -158,7 +158,7 @@ def test_a_tunable_flag_may_be_taken_out() -> None:
         ("quantization", Bound(allowed=("fp8",)), "fp8", None),
     ],
 )
-def test_the_operators_table_admits_exactly_the_values_that_it_names(
+def test_the_operators_table_admits_exactly_the_listed_values(
     knob: Knob, bound: Bound, admitted: Value, refused: Value
 ) -> None:
     guard = replace(GUARD, bounds={knob: bound})

@@ -44,7 +44,7 @@ def world(*policies: Says) -> World:
     return World(machine=Machine(rules(policies=named))).start()
 
 
-def test_the_most_urgent_is_suggested_whatever_the_order_of_the_policies() -> None:
+def test_the_most_urgent_proposal_is_suggested_in_any_policy_order() -> None:
     for policies in ((EAGER, QUEUE), (QUEUE, EAGER)):
         suggestion = world(*policies).until("proposed").state.suggestion
 
@@ -52,7 +52,7 @@ def test_the_most_urgent_is_suggested_whatever_the_order_of_the_policies() -> No
         assert (suggestion.proposal.rule, suggestion.policy) == ("Q1", "q1")
 
 
-def test_what_the_guard_refuses_leaves_the_word_to_the_next() -> None:
+def test_the_next_proposal_is_suggested_if_the_guard_refuses_the_first() -> None:
     asked = World(machine=Machine(rules(policies=(("q1", Says("Q1", {"max_num_seqs": 4})), ("g1", EAGER)))))
 
     suggestion = asked.start().until("proposed").state.suggestion
@@ -61,7 +61,7 @@ def test_what_the_guard_refuses_leaves_the_word_to_the_next() -> None:
     assert suggestion.proposal.rule == "G1"
 
 
-def test_nothing_is_suggested_while_a_gpu_throttles_and_the_note_says_so() -> None:
+def test_nothing_is_suggested_while_a_gpu_throttles_and_a_note_reports_it() -> None:
     held = world(QUEUE, THRASH, EAGER, TOO_FAR, HEAT).tick(3)
 
     assert held.state.phase is Phase.OBSERVING
@@ -82,7 +82,7 @@ def test_an_outranked_rule_is_not_suggested_in_place_of_a_refused_one() -> None:
     assert "Q1 yields to K1" in quiet.state.note
 
 
-def test_a_note_changes_the_rule_that_it_names_once_a_minute() -> None:
+def test_the_rule_named_by_a_note_changes_at_most_once_a_minute() -> None:
     @dataclass(frozen=True, slots=True)
     class Flaps:
         def propose(self, reading: Reading, _: Context) -> tuple[Proposal, ...]:
@@ -96,7 +96,7 @@ def test_a_note_changes_the_rule_that_it_names_once_a_minute() -> None:
     assert len(changes) <= 3
 
 
-def test_policies_are_told_what_model_is_served() -> None:
+def test_policies_receive_the_served_model() -> None:
     seen: list[str] = []
 
     @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def test_a_change_that_alters_no_answers_is_not_examined() -> None:
     assert asked(world) == []
 
 
-def test_a_change_that_may_alter_answers_waits_for_a_person_who_is_told_so() -> None:
+def test_a_change_that_may_alter_answers_needs_an_approval_that_states_this() -> None:
     world = proposed(mode="auto").tick(5)
 
     suggestion = world.state.suggestion
@@ -58,7 +58,7 @@ def test_a_change_that_may_alter_answers_waits_for_a_person_who_is_told_so() -> 
     assert any("kv_cache_dtype may alter the answers" in note for note in suggestion.notes)
 
 
-def test_green_is_examined_when_it_is_warm_and_gets_traffic_when_it_says_what_blue_says() -> None:
+def test_a_warm_green_is_examined_and_gets_traffic_if_its_answers_match_blue() -> None:
     world = proposed().approve().until("canary")
 
     [examine] = asked(world)
@@ -72,7 +72,7 @@ def test_green_is_examined_when_it_is_warm_and_gets_traffic_when_it_says_what_bl
     assert world.state.rollout.quality.ok
 
 
-def test_a_green_that_answers_wrongly_never_gets_traffic() -> None:
+def test_a_green_with_wrong_answers_never_gets_traffic() -> None:
     world = proposed(wrong=True).approve().until("cooldown")
 
     rollout = world.state.rollout
@@ -82,13 +82,13 @@ def test_a_green_that_answers_wrongly_never_gets_traffic() -> None:
     assert not any(set(state.route.weights) - {"chat-r0"} for state in world.states if state.route)
 
 
-def test_an_examination_that_cannot_be_held_says_nothing_about_the_value() -> None:
+def test_a_failed_examination_is_not_evidence_against_the_value() -> None:
     world = proposed(refuses={"examine"}).approve().until("cooldown")
 
     assert world.state.outcomes[-1].result == "undecided"
 
 
-def test_an_examination_without_an_answer_is_given_up() -> None:
+def test_an_examination_without_an_answer_times_out() -> None:
     world = World(machine=Machine(replace(ALTERING.rules, exam=GoldenPromptOptions(at_most_s=90)))).start()
     world.until("proposed").approve().until("warming").tick()
     world.pending = []
@@ -101,7 +101,7 @@ def test_an_examination_without_an_answer_is_given_up() -> None:
     assert world.state.rollout.why == "warming took longer than 90 s"
 
 
-def test_every_change_is_examined_where_that_is_wished() -> None:
+def test_every_change_is_examined_if_configured() -> None:
     world = (
         World(machine=Machine(rules(exam=GoldenPromptOptions(always=True))))
         .start()
@@ -112,7 +112,7 @@ def test_every_change_is_examined_where_that_is_wished() -> None:
     assert len(asked(world.until("canary"))) == 1
 
 
-def test_a_restart_in_the_middle_asks_again_and_a_late_outcome_changes_nothing() -> None:
+def test_a_restart_repeats_the_examination_and_a_late_outcome_is_ignored() -> None:
     world = proposed().approve().until("warming").tick()
     [first] = [effect for effect in world.pending if isinstance(effect, fx.Examine)]
 
@@ -126,7 +126,7 @@ def test_a_restart_in_the_middle_asks_again_and_a_late_outcome_changes_nothing()
     assert world.until("canary").state.phase is Phase.CANARY
 
 
-def test_who_gives_its_place_answers_before_it_stops() -> None:
+def test_a_swapped_blue_is_examined_before_it_stops() -> None:
     world = World.servers(1, "swap", machine=ALTERING).start().until("proposed").approve().until("canary")
 
     kinds = [effect.kind for effect in world.performed if not isinstance(effect, fx.KeepAlive)]
@@ -138,7 +138,7 @@ def test_who_gives_its_place_answers_before_it_stops() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "count"), [("replace", 3), ("surge", 2)])
-def test_only_the_first_of_several_is_examined(strategy: Strategy, count: int) -> None:
+def test_only_the_first_of_several_greens_is_examined(strategy: Strategy, count: int) -> None:
     world = World.servers(count, strategy, machine=ALTERING).start().until("proposed").approve()
 
     world.until("promoting", 400)
@@ -147,7 +147,7 @@ def test_only_the_first_of_several_is_examined(strategy: Strategy, count: int) -
     assert asked(world)[0].blue.name in world.old
 
 
-def test_an_abort_in_the_middle_takes_green_back() -> None:
+def test_an_abort_during_the_examination_rolls_back() -> None:
     world = proposed().approve().until("warming").tick()
 
     world.feed(e.Aborted(at=world.at, actor="bob", reason="no")).until("cooldown")

@@ -72,7 +72,7 @@ def test_servers_of_different_flags_are_not_changed_together() -> None:
     assert "run with different flags" in world.state.note
 
 
-def test_a_take_back_keeps_the_new_servers_that_live_until_an_old_one_is_back() -> None:
+def test_a_rollback_keeps_running_new_servers_until_an_old_one_is_restored() -> None:
     world = World.servers(3, "replace").start().until("proposed").approve()
     world.until("replacing").until("canary").tick(2)
     first = world.state.crew[0].name
@@ -88,7 +88,7 @@ def test_a_take_back_keeps_the_new_servers_that_live_until_an_old_one_is_back() 
 @pytest.mark.parametrize(
     ("strategy", "servers", "split"), [("replace", 2, 50), ("replace", 3, 33), ("surge", 2, 33)]
 )
-def test_the_last_old_server_is_the_control_of_the_hold_back(
+def test_the_last_old_server_is_the_control_in_the_hold_step(
     strategy: Strategy, servers: int, split: int
 ) -> None:
     world = held_back(strategy, servers)
@@ -104,9 +104,7 @@ def test_the_last_old_server_is_the_control_of_the_hold_back(
 
 
 @pytest.mark.parametrize(("strategy", "servers"), [("replace", 2), ("replace", 3), ("surge", 2)])
-def test_a_breach_in_the_hold_back_has_an_old_server_to_go_to_at_once(
-    strategy: Strategy, servers: int
-) -> None:
+def test_a_breach_in_the_hold_step_routes_to_an_old_server_at_once(strategy: Strategy, servers: int) -> None:
     world = held_back(strategy, servers)
     world.green_fails = 3
 
@@ -131,7 +129,7 @@ def held_back(strategy: Strategy, servers: int) -> World:
 
 
 @pytest.mark.parametrize("phase", ["launching", "canary", "rolling_back", "promoting"])
-def test_a_server_that_docker_restarts_is_asked_at_its_new_address(phase: str) -> None:
+def test_a_server_restarted_by_docker_is_used_at_its_new_address(phase: str) -> None:
     failing = 1 if phase == "rolling_back" else 0
     world = World.servers(1, "surge", green_fails=failing).start().until("proposed").approve().until(phase)
     if "vllm0" not in world.running:
@@ -142,7 +140,7 @@ def test_a_server_that_docker_restarts_is_asked_at_its_new_address(phase: str) -
     assert addresses(world).get("vllm0", "127.0.0.1:9999") == "127.0.0.1:9999"
 
 
-def test_a_lost_server_that_comes_back_makes_its_successor_needless() -> None:
+def test_a_lost_server_that_returns_needs_no_successor() -> None:
     world = World.servers(1, "surge").start().until("proposed").approve().until("launching")
     world.refuses = {"launch"}
     server = world.running["vllm0"]
@@ -156,7 +154,7 @@ def test_a_lost_server_that_comes_back_makes_its_successor_needless() -> None:
     assert addresses(world) == {"vllm0": "127.0.0.1:9999"}
 
 
-def test_servers_that_exchange_their_addresses_stay_two() -> None:
+def test_servers_that_exchange_addresses_stay_distinct() -> None:
     world = World.servers(2, "replace").start().tick(3)
     one = world.running.pop("vllm0")
     world.running["vllm1"] = replace(world.running["vllm1"], address=one.address)
@@ -167,7 +165,7 @@ def test_servers_that_exchange_their_addresses_stay_two() -> None:
     assert world.weights == {"vllm1": 100}
 
 
-def test_a_new_server_that_will_not_go_does_not_keep_the_old_one_out() -> None:
+def test_a_new_server_that_cannot_be_retired_does_not_block_the_old_one() -> None:
     world = World.servers(1, "swap", green_fails=1).start().until("proposed").approve().until("rolling_back")
     world.refuses = {"retire"}
 
@@ -179,7 +177,7 @@ def test_a_new_server_that_will_not_go_does_not_keep_the_old_one_out() -> None:
     assert list(world.running) == ["vllm0"]
 
 
-def test_a_green_that_still_loads_when_the_daemon_starts_is_not_watched_yet() -> None:
+def test_a_green_still_loading_at_daemon_start_is_not_watched_yet() -> None:
     world = World().start().until("proposed").approve()
     green = world.state.green
     assert green is not None
@@ -191,7 +189,7 @@ def test_a_green_that_still_loads_when_the_daemon_starts_is_not_watched_yet() ->
     assert [server.name for server in world.state.up] == [BLUE.name]
 
 
-def test_a_green_that_is_all_that_is_left_carries_everything_until_an_old_server_is_back() -> None:
+def test_the_only_remaining_green_serves_all_traffic_until_an_old_server_is_restored() -> None:
     world = World.servers(2, "replace", ours=True).start().until("proposed").approve().until("canary").tick(2)
 
     lost(world, "vllm0")
@@ -207,7 +205,7 @@ def test_a_green_that_is_all_that_is_left_carries_everything_until_an_old_server
 
 
 @pytest.mark.parametrize("seconds", range(0, 24, 2))
-def test_a_daemon_that_starts_tells_the_proxy_before_it_does_anything_else(seconds: int) -> None:
+def test_a_starting_daemon_sets_the_route_first(seconds: int) -> None:
     world = World(green_fails=1).start().until("proposed").approve().tick(seconds + 1)
 
     world.start()

@@ -36,7 +36,7 @@ def admit(
     return guard.admit(state, to, policy="admission", at=NOON, reading=seen)
 
 
-def test_a_step_inside_the_bounds_passes_as_it_is() -> None:
+def test_a_step_inside_the_bounds_is_unchanged() -> None:
     found = admit(proposal(8))
 
     assert isinstance(found, Suggestion)
@@ -54,7 +54,7 @@ def test_a_step_inside_the_bounds_passes_as_it_is() -> None:
         (1, Bound(min=1, max=64, octaves=1), 2, "one step is at most 1 octave(s) from 4"),
     ],
 )
-def test_a_value_is_clamped_and_that_is_said(wanted: int, bound: Bound, value: int, said: str) -> None:
+def test_a_clamped_value_is_reported(wanted: int, bound: Bound, value: int, said: str) -> None:
     found = admit(proposal(wanted), guard=replace(GUARD, bounds={"max_num_seqs": bound}))
 
     assert isinstance(found, Suggestion)
@@ -92,14 +92,14 @@ def test_while_the_error_budget_burns_only_a_mitigation_is_suggested() -> None:
     assert admitted.notes == ()
 
 
-def test_a_persons_wish_is_told_that_the_error_budget_burns() -> None:
+def test_an_operators_request_notes_that_the_error_budget_burns() -> None:
     found = GUARD.admit_asked(burning(), proposal(8), actor="alice", at=NOON, slo=SLO)
 
     assert isinstance(found, Suggestion)
     assert "the error budget burns at least 14.4 times too fast" in " ".join(found.notes)
 
 
-def test_a_budget_that_is_used_as_planned_stops_nothing() -> None:
+def test_a_budget_spent_at_the_planned_rate_blocks_nothing() -> None:
     state = burning(late=1)
 
     admitted = GUARD.admit(state, proposal(8), policy="graphs", at=NOON, reading=SEEN, slo=SLO)
@@ -110,7 +110,7 @@ def test_a_budget_that_is_used_as_planned_stops_nothing() -> None:
     assert asked.notes == ()
 
 
-def test_a_value_outside_the_allowed_ones_is_refused() -> None:
+def test_a_value_that_is_not_allowed_is_refused() -> None:
     guard = replace(GUARD, bounds={"kv_cache_dtype": Bound(allowed=("auto", "fp8"))})
 
     found = admit(proposal("bfloat16", knob="kv_cache_dtype"), guard=guard)
@@ -124,7 +124,7 @@ def test_a_value_outside_the_allowed_ones_is_refused() -> None:
     [(24, 16), (16, 16), (200, 32), (5, None)],
     ids=["between", "on", "beyond", "none near"],
 )
-def test_of_allowed_numbers_the_nearest_on_the_way_is_taken(wanted: int, value: int | None) -> None:
+def test_a_step_is_clamped_to_the_nearest_allowed_value_on_its_way(wanted: int, value: int | None) -> None:
     guard = replace(GUARD, bounds={"max_num_seqs": Bound(allowed=(8, 16, 32), octaves=3)})
 
     found = admit(proposal(wanted), guard=guard)
@@ -161,7 +161,7 @@ def test_nothing_is_suggested_on_stale_missing_or_idle_metrics(seen: Reading | N
         ("promoted", 1, ""),
     ],
 )
-def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str) -> None:
+def test_recent_outcomes_refuse_a_proposal(result: str, hours_ago: float, said: str) -> None:
     at = NOON - timedelta(hours=hours_ago)
     past = Outcome(at=at, result=result, to={"max_num_seqs": 8}, why="worse")  # type: ignore[arg-type]
 
@@ -185,14 +185,14 @@ def test_the_memory_of_outcomes_speaks(result: str, hours_ago: float, said: str)
         (None, "is not a number within its bounds"),
     ],
 )
-def test_what_is_no_number_does_not_slip_past_numeric_bounds(value: Value, why: str) -> None:
+def test_a_non_number_is_refused_by_numeric_bounds(value: Value, why: str) -> None:
     found = GUARD.admit_asked(STATE, proposal(value), actor="alice", at=NOON)
 
     assert isinstance(found, ProposalRefusal)
     assert why in found.why
 
 
-def test_a_step_from_a_value_that_nobody_knows_is_refused_and_from_an_assumed_one_measured() -> None:
+def test_a_step_from_an_unknown_value_is_refused_and_from_an_assumed_value_bounded() -> None:
     unset = replace(STATE, blue=replace(BLUE, setting={"model": "m"}))
 
     blind, measured = (
@@ -206,7 +206,7 @@ def test_a_step_from_a_value_that_nobody_knows_is_refused_and_from_an_assumed_on
     assert measured.proposal.to == {"max_num_seqs": 32}
 
 
-def test_a_failed_value_does_not_come_back_through_a_clamp() -> None:
+def test_a_clamp_does_not_restore_a_failed_value() -> None:
     past = Outcome(at=NOON - timedelta(days=9), result="failed", to={"max_num_seqs": 8}, why="OOM")
 
     found = admit(proposal(16), replace(STATE, outcomes=(past,)))
@@ -215,7 +215,7 @@ def test_a_failed_value_does_not_come_back_through_a_clamp() -> None:
     assert "was tried and failed: OOM" in found.why
 
 
-def test_a_value_that_a_person_brought_back_to_service_is_no_longer_held_against_it() -> None:
+def test_a_value_promoted_after_its_failure_is_admitted() -> None:
     past = [
         Outcome(at=NOON - timedelta(days=days), result=result, to={"max_num_seqs": 8})  # type: ignore[arg-type]
         for days, result in ((9, "failed"), (2, "promoted"))
@@ -224,7 +224,7 @@ def test_a_value_that_a_person_brought_back_to_service_is_no_longer_held_against
     assert isinstance(admit(proposal(8), replace(STATE, outcomes=tuple(past))), Suggestion)
 
 
-def test_the_days_changes_are_counted() -> None:
+def test_changes_per_day_are_limited() -> None:
     past = [Outcome(at=NOON - timedelta(hours=h), result="promoted", to={"x": h}) for h in (5, 3)]
 
     found = admit(proposal(8), replace(STATE, outcomes=tuple(past)))
@@ -253,7 +253,7 @@ def seal(
 @pytest.mark.parametrize(
     ("servers", "held"), [(1, "all traffic for"), (3, "75 % of the traffic, one old server the rest, for")]
 )
-def test_what_green_holds_in_the_end_is_foretold_as_the_plan_has_it(servers: int, held: str) -> None:
+def test_the_forecast_of_the_hold_step_follows_the_plan(servers: int, held: str) -> None:
     found, prospect = admit(proposal(8)), PreflightResult(why="room")
     assert isinstance(found, Suggestion)
     forecast = Forecast(rate_rps=8.0, usual_s=100.0, likely_s=200.0, hold_s=60.0)
@@ -263,7 +263,7 @@ def test_what_green_holds_in_the_end_is_foretold_as_the_plan_has_it(servers: int
     assert f"if green is not worse; green then holds {held} 60 s" in " ".join(sealed.notes)
 
 
-def test_a_planned_outage_is_told_and_never_auto() -> None:
+def test_a_planned_outage_is_reported_and_never_auto_approved() -> None:
     found = admit(proposal(8))
     assert isinstance(found, Suggestion)
 
@@ -273,7 +273,7 @@ def test_a_planned_outage_is_told_and_never_auto() -> None:
     assert "a planned outage of about 90 s" in " ".join(sealed.notes)
 
 
-def test_what_vllm_does_not_take_is_not_suggested_again() -> None:
+def test_a_value_rejected_by_vllm_is_not_suggested_again() -> None:
     refused = Outcome(at=NOON - timedelta(days=9), result="refused", to={"max_num_seqs": 8}, why="too few")
 
     found = admit(proposal(8), replace(STATE, outcomes=(refused,)))
@@ -288,7 +288,7 @@ def test_what_vllm_does_not_take_is_not_suggested_again() -> None:
     high=st.integers(min_value=64, max_value=4096),
     octaves=st.sampled_from([0.5, 1.0, 2.0, 3.0]),
 )
-def test_what_is_admitted_is_inside_the_bounds_or_nearer_to_them(
+def test_an_admitted_value_is_inside_the_bounds_or_nearer_to_them(
     wanted: int, now: int, low: int, high: int, octaves: float
 ) -> None:
     blue = replace(BLUE, setting={"max_num_seqs": now})

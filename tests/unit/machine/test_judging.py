@@ -31,14 +31,14 @@ def blind(world: World, seconds: int) -> World:
     return world
 
 
-def test_a_short_outage_of_the_records_is_held_and_the_canary_goes_on() -> None:
+def test_a_short_outage_of_the_records_holds_the_canary_which_then_continues() -> None:
     world = blind(in_canary(), 30)
     assert world.state.phase is Phase.CANARY
     assert world.state.note == f"held: {BLIND}"
     assert world.until("observing").state.rollout.outcome == "promoted"  # type: ignore[union-attr]
 
 
-def test_a_long_outage_parks_green_without_traffic_until_it_is_over() -> None:
+def test_a_long_outage_suspends_green_without_traffic_until_it_ends() -> None:
     world = in_canary()
     world.state = replace(world.state, rollout=_patient(world))
     blind(world, 150)
@@ -48,14 +48,14 @@ def test_a_long_outage_parks_green_without_traffic_until_it_is_over() -> None:
     assert world.until("observing").state.rollout.outcome == "promoted"  # type: ignore[union-attr]
 
 
-def test_an_outage_without_end_is_undecided_and_taken_back() -> None:
+def test_an_endless_outage_is_undecided_and_rolls_back() -> None:
     world = in_canary()
     world.silent, world.blind = True, BLIND
     world.until("cooldown", limit_s=400)
     assert world.state.outcomes[-1].result == "undecided"
 
 
-def test_a_restart_in_a_parked_canary_leaves_it_parked() -> None:
+def test_a_suspended_canary_stays_suspended_after_a_restart() -> None:
     world = in_canary()
     world.state = replace(world.state, rollout=_patient(world))
     blind(world, 150)
@@ -64,7 +64,7 @@ def test_a_restart_in_a_parked_canary_leaves_it_parked() -> None:
     assert world.weights == {"chat-r0": 100, "chat-r1": 0}
 
 
-def test_a_restart_goes_on_with_the_evidence_it_had() -> None:
+def test_a_restart_continues_with_earlier_evidence() -> None:
     world = in_canary()
     world.tick(1)
     before = world.state.rollout
@@ -77,7 +77,7 @@ def test_a_restart_goes_on_with_the_evidence_it_had() -> None:
     assert after.step_since == before.step_since
 
 
-def test_what_gains_nothing_is_taken_back_and_not_tried_again() -> None:
+def test_a_change_without_gain_is_rolled_back_and_not_tried_again() -> None:
     world = World(machine=Machine(rules(judge=CountingJudge(better=""))))
     world.start().until("proposed").approve().until("cooldown")
     assert world.state.outcomes[-1].result == "no_gain"
@@ -87,7 +87,7 @@ def test_what_gains_nothing_is_taken_back_and_not_tried_again() -> None:
     assert "no gain" in world.state.note
 
 
-def test_for_a_mitigation_not_worse_is_enough() -> None:
+def test_a_mitigation_only_needs_to_be_not_worse() -> None:
     class Mitigates(RaiseSeqs):
         def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
             found = super().propose(reading, context)
@@ -98,14 +98,14 @@ def test_for_a_mitigation_not_worse_is_enough() -> None:
     assert "no measurable gain, and none is required" in world.state.note
 
 
-def test_what_a_person_wished_needs_no_gain() -> None:
+def test_a_change_requested_by_an_operator_needs_no_gain() -> None:
     world = World(machine=Machine(rules(judge=CountingJudge(better=""), policies=()))).start().tick()
     world.feed(e.ChangeAsked(at=world.at, actor="alice", to={"max_num_seqs": 8}, reason="try it"))
     world.until("proposed").approve().until("observing")
     assert world.state.outcomes[-1].result == "promoted"
 
 
-def test_the_history_keeps_how_the_evidence_grew() -> None:
+def test_the_history_records_how_the_evidence_grew() -> None:
     world, history = in_canary(), History()
     for second in range(3):
         rollout = world.state.rollout

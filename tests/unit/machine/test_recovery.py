@@ -84,7 +84,7 @@ def assert_whole(world: World) -> None:
 
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("performed", [False, True], ids=["effects lost", "effects done, reply lost"])
-def test_a_restart_at_any_second_ends_whole(story: str, performed: bool) -> None:
+def test_a_restart_at_any_second_ends_consistently(story: str, performed: bool) -> None:
     for seconds in range(LONGEST_S):
         world = told(story, seconds)
         if performed:
@@ -97,7 +97,7 @@ def test_a_restart_at_any_second_ends_whole(story: str, performed: bool) -> None
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_an_abort_at_any_second_ends_whole(story: str) -> None:
+def test_an_abort_at_any_second_ends_consistently(story: str) -> None:
     for seconds in range(LONGEST_S):
         world = told(story, seconds)
         world.feed(e.Aborted(at=world.at, actor="bob", reason="stop"))
@@ -109,7 +109,7 @@ def test_an_abort_at_any_second_ends_whole(story: str) -> None:
 
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("kind", ["route", "launch", "warm_up", "examine", "drain", "stop", "retire"])
-def test_an_effect_that_fails_for_a_while_at_any_second_ends_whole(story: str, kind: str) -> None:
+def test_an_effect_that_fails_temporarily_at_any_second_ends_consistently(story: str, kind: str) -> None:
     for seconds in range(0, LONGEST_S, 4):
         world = told(story, seconds)
         world.refuses = {kind}
@@ -123,7 +123,7 @@ def test_an_effect_that_fails_for_a_while_at_any_second_ends_whole(story: str, k
 
 @pytest.mark.parametrize("story", [s for s in STORIES if s not in {"promoted", "rolled back"}])
 @pytest.mark.parametrize("known", [True, False], ids=["seen", "while the daemon was dead"])
-def test_any_server_that_dies_at_any_second_is_made_good(story: str, known: bool) -> None:
+def test_any_server_that_exits_at_any_second_is_restored(story: str, known: bool) -> None:
     for seconds in range(0, LONGEST_S, 3):
         for at in range(4):
             world = told(story, seconds)
@@ -153,7 +153,7 @@ def all_ours(state: State) -> State:
 
 @pytest.mark.parametrize("seconds", range(0, 24, 3))
 @pytest.mark.parametrize("again", range(4))
-def test_a_second_crash_during_recovery_ends_whole(seconds: int, again: int) -> None:
+def test_a_second_crash_during_recovery_ends_consistently(seconds: int, again: int) -> None:
     world = told("promoted", seconds).start().tick(again).start()
 
     settle(world)
@@ -162,7 +162,7 @@ def test_a_second_crash_during_recovery_ends_whole(seconds: int, again: int) -> 
 
 
 @pytest.mark.parametrize("seconds", range(20))
-def test_a_green_that_died_with_the_daemon_is_not_waited_for(seconds: int) -> None:
+def test_a_green_that_exited_with_the_daemon_is_not_awaited(seconds: int) -> None:
     world = told("promoted", seconds)
     if world.state.green is None:
         return
@@ -175,7 +175,7 @@ def test_a_green_that_died_with_the_daemon_is_not_waited_for(seconds: int) -> No
 
 
 @pytest.mark.parametrize("seconds", range(20))
-def test_a_blue_that_died_with_the_daemon_is_replaced(seconds: int) -> None:
+def test_a_blue_that_exited_with_the_daemon_is_replaced(seconds: int) -> None:
     world = (
         World(running={BLUE.name: replace(BLUE, ours=True)}).start().until("proposed").approve().tick(seconds)
     )
@@ -187,7 +187,7 @@ def test_a_blue_that_died_with_the_daemon_is_replaced(seconds: int) -> None:
     assert_whole(world)
 
 
-def test_a_daemon_that_keeps_dying_takes_its_canary_back() -> None:
+def test_a_daemon_that_keeps_crashing_rolls_its_canary_back() -> None:
     world = World().start().until("proposed").approve().until("canary").tick()
 
     for _ in range(3):
@@ -199,7 +199,7 @@ def test_a_daemon_that_keeps_dying_takes_its_canary_back() -> None:
 
 
 @pytest.mark.parametrize("seconds", range(0, 24, 2))
-def test_advise_mode_in_the_middle_of_a_rollout_touches_nothing_and_approve_mode_ends_it(
+def test_advise_mode_freezes_a_running_rollout_and_approve_mode_ends_it(
     seconds: int,
 ) -> None:
     world = told("promoted", seconds)
@@ -216,7 +216,7 @@ def test_advise_mode_in_the_middle_of_a_rollout_touches_nothing_and_approve_mode
     assert world.state.rollout.ended_at is not None
 
 
-def test_other_flags_than_trimtab_gave_are_adopted_and_said() -> None:
+def test_flags_changed_by_a_third_party_are_adopted_and_reported() -> None:
     world = World().start().until("proposed")
     world.running[BLUE.name] = replace(BLUE, setting={"model": "m", "max_num_seqs": 32})
 
@@ -252,7 +252,7 @@ FLEETS = st.sampled_from([(1, "surge"), (1, "swap"), (2, "replace"), (3, "replac
 
 @settings(max_examples=examples(200), deadline=None)
 @given(FLEETS, st.lists(MISHAPS, max_size=40))
-def test_no_order_of_mishaps_leaves_other_than_the_servers_there_were(
+def test_any_order_of_faults_ends_with_the_original_servers(
     fleet: tuple[int, Strategy], mishaps: list[str]
 ) -> None:
     size, strategy = fleet

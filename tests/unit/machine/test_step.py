@@ -44,7 +44,7 @@ def test_step_imports_nothing_at_run_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert world.weights == {"chat-r1": 100}
 
 
-def test_a_bad_green_is_taken_back_and_its_value_not_suggested_again() -> None:
+def test_a_bad_green_is_rolled_back_and_its_value_not_suggested_again() -> None:
     world = World(green_fails=1).start().until("proposed").approve().until("cooldown")
 
     assert world.settings() == {BLUE.name: dict(BLUE.setting)}
@@ -73,7 +73,7 @@ def test_every_split_sums_to_100_and_green_always_has_a_lease_while_blue_lives()
     assert [r.leased for r in routes] == [None, "chat-r1", "chat-r1", "chat-r1", None, None]
 
 
-def test_blue_is_retired_only_after_it_is_drained_at_weight_0() -> None:
+def test_blue_is_retired_only_after_a_drain_at_weight_0() -> None:
     kinds = [effect.kind for effect in promoted().performed if effect.kind != "keep_alive"]
 
     assert kinds[-4:] == ["route", "drain", "retire", "route"]
@@ -82,7 +82,7 @@ def test_blue_is_retired_only_after_it_is_drained_at_weight_0() -> None:
 @pytest.mark.parametrize(
     ("kind", "result"), [("launch", "failed"), ("warm_up", "failed"), ("route", "undecided")]
 )
-def test_a_failed_effect_before_promotion_leads_back_to_blue(kind: str, result: str) -> None:
+def test_a_failed_effect_before_promotion_rolls_back_to_blue(kind: str, result: str) -> None:
     world = World().start().until("proposed").tick(2)
     world.refuses = {kind}
     world.approve().tick(4)
@@ -96,7 +96,7 @@ def test_a_failed_effect_before_promotion_leads_back_to_blue(kind: str, result: 
     assert world.state.outcomes[-1].result == result
 
 
-def test_traffic_that_cannot_be_taken_back_at_once_is_tried_until_it_is() -> None:
+def test_a_failed_route_to_blue_is_retried_until_it_succeeds() -> None:
     world = World(green_fails=1).start().until("proposed").approve().until("canary").tick()
     world.refuses = {"route"}
     world.tick(10)
@@ -109,7 +109,7 @@ def test_traffic_that_cannot_be_taken_back_at_once_is_tried_until_it_is() -> Non
 
 
 @pytest.mark.parametrize("phase", ["launching", "warming", "canary", "promoting"])
-def test_an_abort_by_a_person_wins(phase: str) -> None:
+def test_an_abort_by_an_operator_wins(phase: str) -> None:
     world = World().start().until("proposed").approve().until(phase)
 
     world.feed(e.Aborted(at=world.at, actor="alice", reason="not today")).until("cooldown")
@@ -121,7 +121,7 @@ def test_an_abort_by_a_person_wins(phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["launching", "warming", "canary", "promoting"])
-def test_a_green_that_exits_leads_back_to_blue_with_its_last_words(phase: str) -> None:
+def test_a_green_that_exits_is_rolled_back_with_its_last_log_lines(phase: str) -> None:
     world = World().start().until("proposed").approve().until(phase)
 
     world.feed(e.ServerLost(at=world.at, server="chat-r1", why="exited with 1", log=("boom",))).until(
@@ -133,7 +133,7 @@ def test_a_green_that_exits_leads_back_to_blue_with_its_last_words(phase: str) -
     assert world.state.rollout.log == ("boom",)
 
 
-def test_an_outcome_that_is_no_longer_wanted_changes_nothing() -> None:
+def test_an_outdated_outcome_changes_nothing() -> None:
     world = World().start().until("proposed").approve()
     stale = e.Launched(at=world.at, number=1, server=replace(BLUE, name="chat-r9"))
 
@@ -144,7 +144,7 @@ def test_an_outcome_that_is_no_longer_wanted_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("what", ["id", "digest", "expired", "paused"])
-def test_nothing_starts_without_an_approval_of_what_was_shown(what: str) -> None:
+def test_nothing_starts_without_an_approval_of_the_shown_suggestion(what: str) -> None:
     world = World().start().until("proposed")
     suggestion = world.state.suggestion
     assert suggestion is not None
@@ -180,7 +180,7 @@ def test_an_approval_of_a_change_to_another_setting_starts_nothing() -> None:
     assert (world.state.rollout, world.pending) == (None, pending)
 
 
-def test_one_server_that_was_changed_by_hand_is_enough_to_start_nothing() -> None:
+def test_one_server_changed_by_hand_blocks_the_start() -> None:
     world = World.servers(2, "surge").start().until("proposed")
     world.state = replace(world.state, peers=(replace(world.state.peers[0], setting=OTHER),))
 
@@ -189,7 +189,7 @@ def test_one_server_that_was_changed_by_hand_is_enough_to_start_nothing() -> Non
     assert (world.state.phase, world.state.rollout) == (Phase.OBSERVING, None)
 
 
-def test_auto_mode_starts_nothing_either_when_the_setting_changed_during_the_check() -> None:
+def test_auto_mode_starts_nothing_if_the_setting_changed_during_the_check() -> None:
     world = World(mode="auto").start().until("checking")
     world.state = replace(world.state, blue=replace(BLUE, setting=OTHER))
 
@@ -198,7 +198,7 @@ def test_auto_mode_starts_nothing_either_when_the_setting_changed_during_the_che
     assert world.state.rollout is None
 
 
-def test_in_advise_mode_nothing_is_ever_asked_of_the_world() -> None:
+def test_advise_mode_requests_no_effects() -> None:
     world = World(mode="advise").start().tick(10)
     world.approve().tick(10)
 
@@ -206,7 +206,7 @@ def test_in_advise_mode_nothing_is_ever_asked_of_the_world() -> None:
     assert [effect.kind for effect in world.performed] == ["preflight"]  # a question, nothing more
 
 
-def test_in_auto_mode_a_bounded_change_approves_itself_and_names_the_bound() -> None:
+def test_auto_mode_approves_a_bounded_change_and_names_the_bound() -> None:
     world = World(mode="auto").start().until("launching")
 
     assert world.state.suggestion is not None
@@ -225,7 +225,7 @@ def test_a_denied_value_is_not_suggested_again() -> None:
     assert "was denied: too much" in world.state.note
 
 
-def test_a_person_may_ask_for_a_change_that_policies_would_not_suggest() -> None:
+def test_an_operator_may_request_a_change_that_no_policy_suggests() -> None:
     world = World(waiting=0).start().tick()
 
     world.feed(e.ChangeAsked(at=world.at, actor="alice", to={"max_num_seqs": 1}, reason="try"))
@@ -237,7 +237,7 @@ def test_a_person_may_ask_for_a_change_that_policies_would_not_suggest() -> None
     assert world.state.suggestion.proposal.to == {"max_num_seqs": 1}
 
 
-def test_an_adopted_server_that_exits_is_left_to_who_started_it() -> None:
+def test_an_adopted_server_that_exits_is_left_to_its_owner() -> None:
     world = World().start().tick()
 
     world.feed(e.ServerLost(at=world.at, server=BLUE.name, why="exited with 0")).tick(3)
@@ -246,7 +246,7 @@ def test_an_adopted_server_that_exits_is_left_to_who_started_it() -> None:
     assert not [effect for effect in world.performed if effect.kind == "launch"]
 
 
-def test_a_promoted_server_that_exits_is_started_again() -> None:
+def test_a_promoted_server_that_exits_is_restarted() -> None:
     world = promoted()
     world.running.clear()
 
@@ -256,7 +256,7 @@ def test_a_promoted_server_that_exits_is_started_again() -> None:
     assert world.weights == {"chat-r2": 100}
 
 
-def test_a_blue_that_exits_in_the_canary_leaves_everything_to_green() -> None:
+def test_a_blue_that_exits_in_the_canary_leaves_all_traffic_to_green() -> None:
     world = World().start().until("proposed").approve().until("canary").tick()
     world.running.pop(BLUE.name)
 
@@ -267,14 +267,14 @@ def test_a_blue_that_exits_in_the_canary_leaves_everything_to_green() -> None:
     assert world.state.blue.name == "chat-r1"
 
 
-def test_without_any_server_the_command_is_started_as_it_is() -> None:
+def test_without_any_server_the_configured_command_is_started() -> None:
     world = World(running={}).start().tick(5)
 
     assert world.weights == {"chat-r1": 100}
     assert world.settings() == {"chat-r1": {}}
 
 
-def test_a_server_of_ours_that_nobody_owns_is_retired_at_start() -> None:
+def test_an_orphaned_own_server_is_retired_at_start() -> None:
     world = World()
     world.running["chat-r7"] = Server(name="chat-r7", setting={}, address="127.0.0.1:8107")
 
@@ -283,7 +283,7 @@ def test_a_server_of_ours_that_nobody_owns_is_retired_at_start() -> None:
     assert list(world.running) == [BLUE.name]
 
 
-def test_a_canary_without_a_verdict_is_taken_back_in_the_end() -> None:
+def test_a_canary_without_a_verdict_is_rolled_back_at_its_deadline() -> None:
     world = World(silent=True).start().until("proposed").approve().until("canary")
 
     world.until("rolling_back")
@@ -291,7 +291,7 @@ def test_a_canary_without_a_verdict_is_taken_back_in_the_end() -> None:
     assert "no verdict at 5 % within 60 s" in world.state.note
 
 
-def test_a_blue_that_only_hangs_is_never_replaced_or_stopped() -> None:
+def test_a_blue_that_hangs_is_never_replaced_or_stopped() -> None:
     for phase in ("observing", "launching", "warming", "canary"):
         world = World(running={BLUE.name: replace(BLUE, ours=True)}).start().tick()
         if phase != "observing":
@@ -306,7 +306,7 @@ def test_a_blue_that_only_hangs_is_never_replaced_or_stopped() -> None:
         assert not [fx_ for fx_ in world.performed if fx_.kind == "retire"]
 
 
-def test_a_blue_that_exits_while_it_is_given_back_its_traffic_leaves_it_to_green() -> None:
+def test_a_blue_that_exits_during_a_rollback_leaves_the_traffic_to_green() -> None:
     world = World(running={BLUE.name: replace(BLUE, ours=True)}).start().until("proposed").approve()
     world.until("canary").tick(3)
     world.feed(e.Aborted(at=world.at, actor="alice", reason="no"))
@@ -324,7 +324,7 @@ def test_a_blue_that_exits_while_it_is_given_back_its_traffic_leaves_it_to_green
     assert world.weights == {"chat-r2": 100}
 
 
-def test_after_blue_has_exited_nothing_is_sent_back_to_it() -> None:
+def test_no_traffic_returns_to_a_blue_that_exited() -> None:
     world = World().start().until("proposed").approve().until("promoting")
     world.running.pop(BLUE.name)
     world.feed(e.ServerLost(at=world.at, server=BLUE.name, why="exited with 0"))
@@ -334,7 +334,7 @@ def test_after_blue_has_exited_nothing_is_sent_back_to_it() -> None:
     assert world.weights == {"chat-r1": 100}
 
 
-def test_a_successor_that_exits_at_once_is_followed_by_another() -> None:
+def test_a_successor_that_exits_at_once_is_replaced() -> None:
     world = promoted()
     world.running.clear()
     world.feed(e.ServerLost(at=world.at, server="chat-r1", why="exited with 137"))
@@ -383,7 +383,7 @@ def test_old_evidence_promotes_nothing() -> None:
     assert "green has answered no request for 60 s" in world.state.note
 
 
-def test_records_that_arrive_after_the_take_back_are_counted_as_exposed() -> None:
+def test_records_that_arrive_after_the_rollback_are_counted_as_exposed() -> None:
     world = World(green_fails=1).start().until("proposed").approve().until("cooldown")
     assert world.state.rollout is not None
     before = world.state.rollout.exposed
@@ -394,7 +394,7 @@ def test_records_that_arrive_after_the_take_back_are_counted_as_exposed() -> Non
     assert world.state.rollout.exposed == before + arm("chat-r1", ok=1, failed=2)
 
 
-def test_what_failed_is_asked_for_again_though_the_clock_was_set_back_an_hour() -> None:
+def test_a_failed_effect_is_retried_after_the_clock_was_set_back_an_hour() -> None:
     world = World(refuses={"retire"}, green_fails=1).start().until("proposed").approve()
     world.until("rolling_back").tick(3)
     world.refuses = set()
@@ -406,7 +406,7 @@ def test_what_failed_is_asked_for_again_though_the_clock_was_set_back_an_hour() 
     assert set(world.running) == {BLUE.name}
 
 
-def test_an_old_server_that_exited_is_drained_all_the_same_as_somebody_may_have_started_it_again() -> None:
+def test_an_old_server_that_exited_is_drained_in_case_it_was_restarted() -> None:
     world = World().start().until("proposed").approve().until("canary")
     world.feed(e.ServerLost(at=world.at, server=BLUE.name, why="exited"))
 
@@ -416,7 +416,7 @@ def test_an_old_server_that_exited_is_drained_all_the_same_as_somebody_may_have_
     assert kinds[-3:] == ["drain", "retire", "route"]
 
 
-def test_a_split_that_failed_is_asked_for_again_though_the_cool_down_ends_meanwhile() -> None:
+def test_a_failed_split_is_retried_after_the_cooldown_ends() -> None:
     world = World(green_fails=1).start().until("proposed").approve().until("cooldown")
     while world.state.until is not None and world.at < world.state.until - timedelta(seconds=2):
         world.tick()

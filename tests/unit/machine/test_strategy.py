@@ -19,7 +19,7 @@ UNKNOWN = Capacity(free=None, why="nvidia-smi hangs")
         (1, UNKNOWN, "swap"),
     ],
 )
-def test_the_safest_strategy_that_fits_is_chosen_and_its_reason_has_the_facts(
+def test_the_safest_feasible_strategy_is_chosen_and_its_reason_states_the_facts(
     servers: int, room: Capacity, strategy: Strategy
 ) -> None:
     choice = choose_strategy("auto", servers, room)
@@ -28,12 +28,12 @@ def test_the_safest_strategy_that_fits_is_chosen_and_its_reason_has_the_facts(
     assert room.why in choice.why
 
 
-def test_replace_says_how_many_go_on() -> None:
+def test_replace_states_how_many_servers_keep_serving() -> None:
     assert "2 of 3 servers keep serving" in choose_strategy("auto", 3, FULL).why
 
 
 @pytest.mark.parametrize("wanted", ["auto", "surge"])
-def test_room_that_nobody_knows_of_is_used_only_when_it_is_asked_for(wanted: Strategy) -> None:
+def test_unknown_capacity_is_used_only_on_request(wanted: Strategy) -> None:
     assert choose_strategy(wanted, 1, UNKNOWN).strategy == ("surge" if wanted == "surge" else "swap")
 
 
@@ -47,7 +47,7 @@ def test_room_that_nobody_knows_of_is_used_only_when_it_is_asked_for(wanted: Str
         ("auto", 0, FREE, "start one first"),
     ],
 )
-def test_a_wish_that_cannot_be_fulfilled_is_refused_with_the_fix(
+def test_an_infeasible_requested_strategy_is_refused_with_the_fix(
     wanted: Strategy, servers: int, room: Capacity, fix: str
 ) -> None:
     choice = choose_strategy(wanted, servers, room)
@@ -57,5 +57,5 @@ def test_a_wish_that_cannot_be_fulfilled_is_refused_with_the_fix(
 
 
 @pytest.mark.parametrize(("wanted", "servers"), [("surge", 2), ("replace", 2), ("swap", 1)])
-def test_a_wish_that_can_be_fulfilled_is_granted_whatever_else_fits(wanted: Strategy, servers: int) -> None:
+def test_a_feasible_requested_strategy_is_chosen(wanted: Strategy, servers: int) -> None:
     assert choose_strategy(wanted, servers, FREE).strategy == wanted

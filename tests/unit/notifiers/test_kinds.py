@@ -64,7 +64,7 @@ def sent(kind: str, notice: Notice, files: Path) -> Any:  # noqa: ANN401 - any J
     return None if post is None else json.loads(post.body)
 
 
-def test_a_webhook_can_check_who_wrote_it_and_when(files: Path) -> None:
+def test_a_webhook_can_verify_sender_and_time(files: Path) -> None:
     post = made("webhook", files).post(LOST, AT)
 
     assert post is not None
@@ -89,7 +89,7 @@ def test_a_webhook_can_check_who_wrote_it_and_when(files: Path) -> None:
     }
 
 
-def test_what_the_documentation_says_of_checking_a_signature_works(files: Path) -> None:
+def test_the_documented_signature_check_works(files: Path) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
     at = datetime.now(UTC)  # noqa: TID251 - the documented check compares with the clock
     post = made("webhook", files).post(LOST, at)
@@ -112,7 +112,7 @@ def test_what_the_documentation_says_of_checking_a_signature_works(files: Path) 
     assert genuine == [True, False]
 
 
-def test_a_signature_is_that_which_openssl_makes() -> None:
+def test_a_signature_equals_that_of_openssl() -> None:
     made = subprocess.run(
         ["openssl", "dgst", "-sha256", "-hmac", "key", "-r"], input=b"1.{}", capture_output=True, check=True
     )
@@ -120,7 +120,7 @@ def test_a_signature_is_that_which_openssl_makes() -> None:
     assert sign("key", "1", b"{}") == made.stdout.split()[0].decode()
 
 
-def test_slack_gets_plain_words(files: Path) -> None:
+def test_slack_gets_plain_text(files: Path) -> None:
     (attachment,) = sent("slack", LOST, files)["attachments"]
 
     assert attachment["text"] == "[chat-r0](http://evil) ended: &lt;b&gt;"
@@ -146,7 +146,7 @@ def test_pagerduty_opens_and_resolves_the_same_incident(files: Path) -> None:
     assert opened["routing_key"] == "PLANTED"
 
 
-def test_alertmanager_ends_the_alert_that_it_began(files: Path) -> None:
+def test_alertmanager_resolves_the_same_alert(files: Path) -> None:
     (opened,), (over,) = sent("alertmanager", LOST, files), sent("alertmanager", OVER, files)
 
     assert opened["labels"] == over["labels"]
@@ -155,7 +155,7 @@ def test_alertmanager_ends_the_alert_that_it_began(files: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pagerduty", "alertmanager"])
-def test_nobody_is_paged_for_what_is_no_trouble(kind: str, files: Path) -> None:
+def test_ordinary_notices_page_no_operator(kind: str, files: Path) -> None:
     assert sent(kind, STARTED, files) is None
 
 
@@ -176,7 +176,7 @@ def test_a_file_without_a_secret_is_named_but_not_shown(kind: str, content: str 
 
 
 @pytest.mark.parametrize("kind", ["slack", "teams", "alertmanager"])
-def test_one_url_is_needed(kind: str) -> None:
+def test_one_valid_url_is_required(kind: str) -> None:
     for options in ({}, {"url": "https://a", "url_file": "b"}, {"url": "ftp://a"}, {"url": "https://[::1"}):
         with pytest.raises(ConfigError, match="url"):
             build("notifiers", kind, options)

@@ -122,7 +122,7 @@ def test_a_suggestion_expires_soon_after_three_quarters_of_its_lifetime(
     assert [notice.kind for notice in notices if notice.key != "audit"] == found
 
 
-def test_that_the_audit_cannot_be_written_is_critical() -> None:
+def test_an_unwritable_audit_is_critical() -> None:
     (notice,) = notices_of_states({}, NOON, writable=False)
 
     assert (notice.kind, notice.severity, notice.ends) == ("audit.unwritable", "critical", False)

@@ -145,7 +145,7 @@ def test_a_missing_metric_is_unknown_not_zero() -> None:
     assert reading.missing == {"num_preemptions", "prompt_tokens"}
 
 
-def test_latencies_come_from_the_proxys_requests() -> None:
+def test_latencies_come_from_the_requests_of_the_proxy() -> None:
     fold = folded(scrape(30))
     slow = [request(ttft_s=0.6, duration_s=3.6, tokens=31)] * 10
     fold.add(RequestSample(at=second(30), requests=(*[request()] * 90, *slow)))
@@ -166,7 +166,7 @@ def test_latencies_come_from_the_proxys_requests() -> None:
     assert (reading.e2e.p99, reading.e2e.over_slo) == (3.6, 0.1)
 
 
-def test_a_stalled_request_is_late_now_and_one_that_was_given_up_is_not_counted() -> None:
+def test_a_stalled_request_is_late_at_once_and_an_abandoned_one_is_not_counted() -> None:
     fold = folded(scrape(30))
     stalled = request("stalled", ttft_s=None, duration_s=9.0, tokens=None)
     gone = request("gave_up", ttft_s=8.0, duration_s=8.0)
@@ -257,7 +257,7 @@ def test_late_counts_answered_requests_outside_the_slo(requests: list[Request]) 
     )
 
 
-def test_a_failure_with_no_answer_at_all_is_one_that_did_not_reach_the_server() -> None:
+def test_a_failure_without_a_response_counts_as_unreachable() -> None:
     unreached = replace(request("failed", ttft_s=None, duration_s=0.0), status=0)
     answered = replace(unreached, status=503)
     left = replace(unreached, outcome="gave_up")
@@ -319,7 +319,7 @@ def test_an_empty_histogram_is_no_latency(empty: Buckets) -> None:
     assert read(folded(replace(scrape(30), ttft=empty))).ttft is None
 
 
-def test_goodput_counts_what_met_every_objective() -> None:
+def test_goodput_counts_requests_that_met_every_objective() -> None:
     fold = folded(*(scrape(number) for number in range(31)))
     late_start, late_end = request(ttft_s=0.6), request(duration_s=2.5)
     unknown = request(ttft_s=None, tokens=None)
@@ -379,7 +379,7 @@ def test_request_counts_start_at_the_last_call() -> None:
     assert fold.take_request_counts(second(3)) == {}
 
 
-def test_a_pulse_has_the_last_state_and_counts_each_scrape_once() -> None:
+def test_liveness_has_the_last_state_and_counts_each_scrape_once() -> None:
     busy = replace(
         scrape(2, waiting=3), prompt_tokens=5, generation_tokens=7, prefix_queries=4, prefix_hits=1
     )
@@ -396,7 +396,7 @@ def test_a_pulse_has_the_last_state_and_counts_each_scrape_once() -> None:
     assert again == Pulse(age_s=1.5, running=4, waiting=1, tokens=24)
 
 
-def test_a_pulse_reports_a_restart_once() -> None:
+def test_liveness_reports_a_restart_once() -> None:
     fold = folded(scrape(1, interval_s=0))
     fold.take_pulses(second(1))
     fold.add(scrape(2))
@@ -409,13 +409,13 @@ def test_a_pulse_reports_a_restart_once() -> None:
     assert (later.restarted, later.tokens) == (False, 0)
 
 
-def test_tokens_that_a_server_does_not_count_are_unknown_not_none() -> None:
+def test_tokens_that_a_server_does_not_count_are_unknown_not_zero() -> None:
     fold = folded(replace(scrape(2), missing=frozenset({"generation_tokens"})))
 
     assert fold.take_pulses(second(2))["r0"].tokens is None
 
 
-def test_untaken_pulses_are_bounded() -> None:
+def test_unread_liveness_is_bounded() -> None:
     fold = folded(*(scrape(number) for number in range(1000)))
 
     assert len(fold._servers["r0"].new_samples) == MAX_NEW_SAMPLES
@@ -435,7 +435,7 @@ def test_blind_is_the_reason_of_the_lost_request_source() -> None:
     assert [*seen, fold.blind] == ["", "", "proxy_requests: it left", "proxy_requests: it left", ""]
 
 
-def test_untaken_request_counts_are_bounded() -> None:
+def test_unread_request_counts_are_bounded() -> None:
     fold = Aggregator(most=10)
     fold.add(RequestSample(at=second(1), requests=(request(),) * (PENDING * 2 + 1)))
 
@@ -443,7 +443,7 @@ def test_untaken_request_counts_are_bounded() -> None:
     assert fold.take_request_counts(second(1))["r0"].total == PENDING * 2 + 1
 
 
-def test_the_window_forgets() -> None:
+def test_old_readings_leave_the_window() -> None:
     fold = Aggregator()
     for number in range(1000):
         fold.add(scrape(number))

@@ -28,7 +28,7 @@ def python(text: str) -> tuple[str, ...]:
     return (sys.executable, "-c", text)
 
 
-async def test_blue_is_asked_before_green_and_after_it() -> None:
+async def test_blue_is_queried_before_and_after_green() -> None:
     engine = FakeEngine(BLUE, GREEN)
 
     found = await Examiner(engine=engine, exam=GoldenPromptOptions()).examine(BOTH)
@@ -38,7 +38,7 @@ async def test_blue_is_asked_before_green_and_after_it() -> None:
     assert [name for _, name in engine.calls] == ["chat-r0", "chat-r1", "chat-r0"]
 
 
-async def test_wrong_answers_are_found() -> None:
+async def test_wrong_answers_are_detected() -> None:
     engine = FakeEngine(BLUE, GREEN)
     engine.wrong_answers["chat-r1"] = "what else"
 
@@ -50,7 +50,7 @@ async def test_wrong_answers_are_found() -> None:
     assert "of 40 golden prompts" in found.why
 
 
-async def test_a_blue_that_stops_is_asked_before_and_remembered() -> None:
+async def test_the_answers_of_a_blue_that_stops_are_kept() -> None:
     engine = FakeEngine(BLUE, GREEN)
     examiner = Examiner(engine=engine, exam=GoldenPromptOptions())
 
@@ -61,7 +61,7 @@ async def test_a_blue_that_stops_is_asked_before_and_remembered() -> None:
     assert (first.ok, found.ok, found.same) == (True, True, 1.0)
 
 
-async def test_after_a_restart_the_answers_of_a_stopped_blue_are_lost_and_nothing_is_concluded() -> None:
+async def test_after_a_restart_the_lost_answers_of_a_stopped_blue_give_no_verdict() -> None:
     engine = FakeEngine(BLUE, GREEN)
     await Examiner(engine=engine, exam=GoldenPromptOptions()).examine(replace(BOTH, green=None))
     engine.die("chat-r0")
@@ -80,12 +80,12 @@ class Failing(FakeEngine):
         return said if server == GREEN else tuple(GoldenAnswer(finish_reason="failed") for _ in said)
 
 
-async def test_a_blue_that_fails_itself_is_no_yardstick() -> None:
+async def test_a_failing_blue_is_no_reference() -> None:
     with pytest.raises(ActError, match="chat-r0 failed 40 of 40 golden prompts"):
         await Examiner(engine=Failing(BLUE, GREEN), exam=GoldenPromptOptions()).examine(BOTH)
 
 
-async def test_the_operators_command_gets_both_urls_and_its_last_lines_are_told() -> None:
+async def test_the_operators_command_gets_both_urls_and_its_last_lines_are_reported() -> None:
     command = (
         *python("import sys; print('loading'); print('\\n'.join(sys.argv[1:]))"),
         "{green}/v1",
@@ -100,7 +100,7 @@ async def test_the_operators_command_gets_both_urls_and_its_last_lines_are_told(
     assert found.why.endswith("http://127.0.0.1:8101/v1 http://127.0.0.1:8000")
 
 
-async def test_the_operators_command_may_say_no() -> None:
+async def test_the_operators_command_may_fail_green() -> None:
     command = python("import sys; print('gsm8k 0.31, was 0.62'); sys.exit(3)")
 
     found = await Examiner(engine=FakeEngine(BLUE, GREEN), exam=GoldenPromptOptions(command=command)).examine(
@@ -118,18 +118,18 @@ async def test_a_command_that_hangs_ends_with_the_examination() -> None:
         await Examiner(engine=FakeEngine(BLUE, GREEN), exam=exam).examine(replace(BOTH, deadline_s=0.5))
 
 
-async def test_a_command_that_is_not_there_is_an_error() -> None:
+async def test_a_missing_command_is_an_error() -> None:
     with pytest.raises(OSError, match="nowhere"):
         await run_command(["/nowhere/lm_eval"])
 
 
-async def test_of_much_that_a_command_says_the_end_is_kept() -> None:
+async def test_the_end_of_a_long_command_output_is_kept() -> None:
     status, last = await run_command(python("print('x' * 10**6); [print(n) for n in range(10**5)]"))
 
     assert (status, last) == (0, "99998 99999")
 
 
-async def test_a_green_that_goes_is_asked_nothing_more() -> None:
+async def test_a_retired_green_is_not_queried() -> None:
     engine, heard = FakeEngine(BLUE, GREEN, takes_s=3600), list[Event]()
     performer = EffectRunner(engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, epoch=1)
     examination = asyncio.create_task(performer.perform(BOTH))
@@ -143,7 +143,7 @@ async def test_a_green_that_goes_is_asked_nothing_more() -> None:
     assert len(heard) == 1
 
 
-async def test_the_operators_prompts_warm_a_new_server_up() -> None:
+async def test_the_operators_prompts_warm_up_a_new_server() -> None:
     engine, heard = FakeEngine(GREEN), list[Event]()
     own = GoldenPromptOptions(prompts=("as our clients ask",), own=True)
     performer = EffectRunner(

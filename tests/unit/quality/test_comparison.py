@@ -63,7 +63,7 @@ def test_the_same_answers_pass() -> None:
     assert found.why.startswith("100% of 40 golden prompts answered word for word as by blue")
 
 
-def test_answers_without_log_probabilities_are_compared_by_their_words() -> None:
+def test_answers_without_log_probabilities_are_compared_by_their_text() -> None:
     plain = answers(logprobs=False)
 
     assert compare(plain, plain, plain).ok
@@ -79,7 +79,7 @@ def test_the_noise_of_batching_passes() -> None:
     assert 0.6 < found.same_blue < 1
 
 
-def test_a_coarser_kv_cache_whose_texts_part_where_two_tokens_were_as_likely_passes() -> None:
+def test_a_quantised_kv_cache_that_diverges_at_equally_likely_tokens_passes() -> None:
     draw = drawing(2)
     found = compare(drawn(draw, flips=0.05), drawn(draw, flips=0.05), drawn(draw, flips=0.5, drift=0.1))
 
@@ -89,7 +89,7 @@ def test_a_coarser_kv_cache_whose_texts_part_where_two_tokens_were_as_likely_pas
     assert found.parted_at == LENGTH // 4
 
 
-def test_a_kv_cache_with_wrong_scales_moves_log_probabilities_and_fails() -> None:
+def test_a_kv_cache_with_wrong_scales_shifts_log_probabilities_and_fails() -> None:
     draw = drawing(3)
     blue, again = drawn(draw, flips=0.05), drawn(draw, flips=0.05)
     found = compare(blue, again, drawn(draw, flips=0.3, drift=1.0))
@@ -115,7 +115,7 @@ def test_some_wrong_answers_fail(logprobs: bool) -> None:
     assert found.same == 0.75
 
 
-def test_answers_that_go_wrong_late_at_a_sure_token_fail() -> None:
+def test_answers_that_diverge_late_at_a_confident_token_fail() -> None:
     blue = answers()
     late = [of((*one.tokens[:40], *(" off",) * 8), one.logprobs) for one in blue]
 
@@ -150,7 +150,7 @@ def test_flawed_answers_fail_and_are_counted(flaw: str) -> None:
 
 
 @pytest.mark.parametrize("flaw", SPOILT)
-def test_a_blue_that_is_no_better_is_no_reproach_to_green(flaw: str) -> None:
+def test_flaws_that_blue_shares_do_not_fail_green(flaw: str) -> None:
     spoilt = [SPOILT[flaw](one) for one in answers()]
 
     found = compare(spoilt, spoilt, spoilt)
@@ -159,7 +159,7 @@ def test_a_blue_that_is_no_better_is_no_reproach_to_green(flaw: str) -> None:
     assert found.bad_blue == PROMPTS
 
 
-def test_answers_cut_short_fail() -> None:
+def test_truncated_answers_fail() -> None:
     blue = answers()
     found = compare(blue, blue, [of(one.tokens[:16], one.logprobs[:16]) for one in blue])
 
@@ -167,23 +167,23 @@ def test_answers_cut_short_fail() -> None:
     assert found.length == pytest.approx(1 / 3)
 
 
-def test_a_plain_text_is_no_loop() -> None:
+def test_plain_text_is_not_a_repetition() -> None:
     assert flaw_of(GoldenAnswer(text="one two three one two three four five", finish_reason="stop")) == ""
     assert flaw_of(GoldenAnswer(text="no " * 30, finish_reason="length")) == "looping"
     assert flaw_of(GoldenAnswer(text="Yes.", finish_reason="stop")) == ""
 
 
-def test_nothing_asked_is_nothing_proved() -> None:
+def test_a_comparison_without_answers_fails() -> None:
     assert not compare([], [], []).ok
 
 
-def test_sets_of_other_sizes_cannot_be_compared() -> None:
+def test_sets_of_different_sizes_cannot_be_compared() -> None:
     with pytest.raises(ValueError, match="zip"):
         compare(answers(), answers(), answers()[:-1])
 
 
 @pytest.mark.parametrize(("odd", "green"), [(0, 0), (6, 6), (40, 23), (10, 3)])
-def test_the_chance_is_the_tail_of_a_binomial(odd: int, green: int) -> None:
+def test_the_probability_is_a_binomial_tail(odd: int, green: int) -> None:
     plain = sum(comb(odd, k) * (1 / 3) ** k * (2 / 3) ** (odd - k) for k in range(green, odd + 1))
 
     assert odd_one_probability(odd, green) == pytest.approx(plain)
@@ -203,7 +203,7 @@ def wild(draw: Random) -> list[GoldenAnswer]:
 
 
 @pytest.mark.parametrize(("noise", "draws", "most"), [("batching", 60, 0), ("wild", 300, 8)])
-def test_blue_against_blue_fails_no_oftener_than_stated(noise: str, draws: int, most: int) -> None:
+def test_blue_against_blue_fails_at_most_as_often_as_stated(noise: str, draws: int, most: int) -> None:
     """ALPHA is 1 %; the chance to see more than 8 of 300 at that rate is 0.4 %."""
     failed = 0
     for seed in range(draws):
@@ -216,7 +216,7 @@ def test_blue_against_blue_fails_no_oftener_than_stated(noise: str, draws: int, 
     assert failed <= most
 
 
-def test_a_server_that_is_wrong_in_three_of_ten_is_found_as_often_as_stated() -> None:
+def test_a_server_wrong_in_three_of_ten_answers_is_detected_as_often_as_stated() -> None:
     found = 0
     for seed in range(100):
         draw = drawing(seed)

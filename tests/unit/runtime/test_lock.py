@@ -46,7 +46,7 @@ def test_a_second_process_is_rejected_with_the_pid_of_the_holder(tmp_path: Path)
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_the_lock_is_held_though_not_a_byte_can_be_written(tmp_path: Path) -> None:
+def test_the_lock_works_on_a_full_disk(tmp_path: Path) -> None:
     unable = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))" + HOLDER
     command = [sys.executable, "-c", unable, str(tmp_path)]
 
@@ -65,7 +65,7 @@ def test_the_lock_is_free_again_after_use(tmp_path: Path) -> None:
     assert (tmp_path / "lock").exists()
 
 
-def test_the_state_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
+def test_the_state_directory_is_private_to_its_owner(tmp_path: Path) -> None:
     state_dir = tmp_path / "var" / "trimtab"
 
     with hold_lock(state_dir):
@@ -84,7 +84,7 @@ def test_a_started_server_does_not_keep_the_lock(tmp_path: Path) -> None:
         child.wait()
 
 
-def test_an_impossible_state_directory_is_named(tmp_path: Path) -> None:
+def test_an_unusable_state_directory_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     impossible = tmp_path / "file" / "state"
@@ -93,7 +93,7 @@ def test_an_impossible_state_directory_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+def test_a_symlink_as_the_lock_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "lock").symlink_to(tmp_path / "victim")
 

@@ -65,7 +65,7 @@ def test_a_hanging_read_times_out_and_is_not_started_twice(engine: FakeEngine) -
     in_no_time(story())
 
 
-def test_a_log_that_cannot_be_read_is_tried_again(engine: FakeEngine) -> None:
+def test_an_unreadable_log_is_retried(engine: FakeEngine) -> None:
     engine.unreadable = "docker: the log of chat-r1: no Engine"
 
     async def story() -> None:

@@ -45,7 +45,7 @@ def counts(ledger: OpenRequests, now_s: float = 0.0) -> Counter[tuple[str, str]]
     return Counter((request.server, request.outcome) for request in ledger.take_decided(now_s))
 
 
-def test_the_attempt_brings_the_times_and_the_request_the_tokens(ledger: OpenRequests) -> None:
+def test_attempt_records_give_times_and_request_records_give_tokens(ledger: OpenRequests) -> None:
     ledger.add(attempt(), 0.0)
     ledger.add(end(duration_ms=1600), 0.1)
 
@@ -56,7 +56,7 @@ def test_the_attempt_brings_the_times_and_the_request_the_tokens(ledger: OpenReq
     assert ledger.take_decided(9.0) == ()
 
 
-def test_a_failure_is_said_before_its_retry_ends(ledger: OpenRequests) -> None:
+def test_a_failure_is_reported_before_its_retry_ends(ledger: OpenRequests) -> None:
     ledger.add(attempt(1, server="green", code=503), 0.0)
 
     assert counts(ledger) == {("green", "failed"): 1}
@@ -92,7 +92,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize(("records", "outcomes"), list(STORIES.values()), ids=list(STORIES))
-def test_each_way_a_request_can_go_has_its_outcome(
+def test_each_way_a_request_can_end_has_an_outcome(
     ledger: OpenRequests, records: list[AccessRecord], outcomes: set[str]
 ) -> None:
     for record in records:
@@ -145,7 +145,7 @@ NAMES = (
         max_size=5,
     )
 )
-def test_whatever_the_fields_hold_is_counted_or_refused(said: list[tuple[str, dict[str, object]]]) -> None:
+def test_any_field_values_are_counted_or_rejected(said: list[tuple[str, dict[str, object]]]) -> None:
     ledger = OpenRequests(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
     for tag, fields in said:
         with suppress(SensorError):
@@ -156,7 +156,9 @@ def test_whatever_the_fields_hold_is_counted_or_refused(said: list[tuple[str, di
         assert 0 <= (request.ttft_s or 0.0) < inf
 
 
-def test_a_lost_end_costs_the_tokens_only_and_a_late_one_is_not_counted(ledger: OpenRequests) -> None:
+def test_a_lost_request_record_loses_only_the_tokens_and_a_late_one_is_not_counted(
+    ledger: OpenRequests,
+) -> None:
     ledger.add(attempt(), 0.0)
     early, late = counts(ledger, 5.0), counts(ledger, 20.0)
     ledger.add(end(), 30.0)
@@ -165,7 +167,7 @@ def test_a_lost_end_costs_the_tokens_only_and_a_late_one_is_not_counted(ledger: 
     assert counts(ledger, 40.0) == Counter()
 
 
-def test_a_lost_attempt_is_made_good_by_the_end(ledger: OpenRequests) -> None:
+def test_a_request_record_replaces_a_lost_attempt_record(ledger: OpenRequests) -> None:
     ledger.add(end(2, server="blue", code=503, done=False), 0.0)
     early, late = counts(ledger, 1.0), counts(ledger, 5.0)
     ledger.add(attempt(2, code=503), 6.0)
@@ -174,13 +176,13 @@ def test_a_lost_attempt_is_made_good_by_the_end(ledger: OpenRequests) -> None:
     assert counts(ledger, 20.0) == Counter()
 
 
-def test_a_request_that_met_no_server_counts_for_none(ledger: OpenRequests) -> None:
+def test_a_request_without_a_server_counts_for_no_server(ledger: OpenRequests) -> None:
     ledger.add(end(0, server=None, code=404, flags="NR", done=False), 0.0)
 
     assert counts(ledger, 60.0) == Counter()
 
 
-def test_what_is_remembered_is_forgotten_in_time(ledger: OpenRequests) -> None:
+def test_pending_records_expire(ledger: OpenRequests) -> None:
     for number in range(100):
         ledger.add(attempt(id=str(number)), 0.0)
     ledger.take_decided(20.0)

@@ -64,7 +64,7 @@ SAID = (
 
 
 @given(st.lists(SAID, max_size=8))
-def test_any_bytes_are_news_of_containers_or_an_error_of_the_source(said: list[bytes]) -> None:
+def test_any_bytes_are_container_events_or_an_error_of_the_source(said: list[bytes]) -> None:
     registry = ContainerRegistry(Fleet({"chat-r0": "127.0.0.1:8101"}))
     for clock_s, text in enumerate(said):
         with suppress(SensorError):
@@ -87,7 +87,7 @@ def test_an_error_of_the_source_is_short(said: bytes) -> None:
     assert len(why) < 500
 
 
-def test_an_engine_that_forgets_no_container_is_not_followed_for_ever() -> None:
+def test_the_number_of_followed_containers_is_bounded() -> None:
     registry = ContainerRegistry(Fleet())
 
     for number in range(10_000):
@@ -157,7 +157,7 @@ VERSION = chunked(b'{"ApiVersion": "1.41"}')
 
 @settings(max_examples=50)
 @given(st.just(VERSION) | SAID.map(chunked), SAID.map(chunked) | SAID, SAID.map(chunked) | SAID)
-def test_whatever_an_engine_answers_the_stream_ends(
+def test_any_answer_of_an_engine_ends_the_stream(
     liar: Liar, version: bytes, events: bytes, containers: bytes
 ) -> None:
     liar.answers = {"version": version, "events": events, "json": containers}
@@ -180,7 +180,7 @@ def test_whatever_an_engine_answers_the_stream_ends(
     ],
     ids=["good", "a list", "endless", "nested", "large list", "nested list", "no id", "flood"],
 )
-async def test_what_can_be_read_is_heard_until_something_cannot(
+async def test_readable_events_are_received_until_an_unreadable_one(
     liar: Liar, events: bytes, containers: bytes, heard: list[str] | None
 ) -> None:
     liar.answers = {"version": VERSION, "events": chunked(events), "json": chunked(containers)}

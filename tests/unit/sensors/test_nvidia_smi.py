@@ -57,7 +57,7 @@ def quick(command: str, *, stalled_after_s: float = 20.0) -> NvidiaSmi:
     return NvidiaSmi(command=command, every_s=0.2, stalled_after_s=stalled_after_s, retry_at_most_s=0.05)
 
 
-async def test_a_row_becomes_a_gpu_with_what_the_driver_reserves_counted_as_used(tmp_path: Path) -> None:
+async def test_a_row_becomes_a_gpu_whose_reserved_memory_counts_as_used(tmp_path: Path) -> None:
     received = await collect_until(
         quick(stub(tmp_path, every_tick(H200))), lambda h: len(h.of(GpuSample)) >= 2
     )
@@ -92,7 +92,7 @@ async def test_the_rows_of_one_tick_become_one_sample(tmp_path: Path) -> None:
     ] * 3
 
 
-async def test_one_child_is_asked_for_every_field_at_the_configured_pace(tmp_path: Path) -> None:
+async def test_one_child_process_reports_all_fields_at_the_configured_interval(tmp_path: Path) -> None:
     await collect_until(quick(stub(tmp_path, every_tick(H200))), lambda h: len(h.of(GpuSample)) >= 3)
 
     assert starts(tmp_path) == [f"--query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits --loop-ms=200"]
@@ -110,13 +110,13 @@ def test_a_gpu_in_mig_mode_has_no_utilization() -> None:
     "cell",
     ["[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]", "[GPU is lost]"],
 )
-def test_what_the_driver_does_not_say_is_none_and_never_zero(cell: str) -> None:
+def test_values_missing_from_the_driver_are_none_not_zero(cell: str) -> None:
     row = ", ".join(["3", "GPU-3", *[cell] * 8, "NVIDIA L40S"])
 
     assert parse_gpu(row, FIELDS) == Gpu(index=3, uuid="GPU-3", name="NVIDIA L40S")
 
 
-def test_a_name_may_have_a_comma() -> None:
+def test_a_gpu_name_may_contain_a_comma() -> None:
     assert parse_gpu(H200.replace("NVIDIA H200", "NVIDIA H200, 141 GB"), FIELDS).name == "NVIDIA H200, 141 GB"
 
 
@@ -132,7 +132,7 @@ def test_a_name_may_have_a_comma() -> None:
         H200.replace("0, GPU", "zero, GPU"),
     ],
 )
-def test_a_row_that_is_none_is_refused(row: str) -> None:
+def test_an_invalid_row_is_rejected(row: str) -> None:
     with pytest.raises(SensorError):
         parse_gpu(row, FIELDS)
 
@@ -145,12 +145,12 @@ def test_an_impossible_number_is_none(cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", ["-0x4", "0x" + "f" * 17])
-def test_a_mask_of_other_than_64_bits_is_none(cell: str) -> None:
+def test_a_mask_that_is_not_64_bits_is_none(cell: str) -> None:
     assert parse_gpu(H200.replace("0x0000000000000004", cell), FIELDS).throttle_reasons is None
 
 
 @pytest.mark.parametrize("cell", ["-1", "256", "1_0", "9" * 5000, "\u0661"])
-def test_a_row_of_a_gpu_that_no_host_has_is_refused(cell: str) -> None:
+def test_a_row_with_an_impossible_gpu_is_rejected(cell: str) -> None:
     with pytest.raises(SensorError):
         parse_gpu(H200.replace("0, GPU", f"{cell}, GPU", 1), FIELDS)
 
@@ -168,7 +168,7 @@ ROWS = st.text() | st.tuples(*(CELLS | st.just(cell) for cell in GOOD)).map(", "
 
 
 @given(ROWS)
-def test_any_row_is_a_gpu_with_possible_numbers_or_is_refused(row: str) -> None:
+def test_any_row_is_a_gpu_with_valid_numbers_or_is_rejected(row: str) -> None:
     try:
         gpu = parse_gpu(row, FIELDS)
     except SensorError:
@@ -199,7 +199,7 @@ def test_any_bytes_end_as_rows_or_as_an_error_of_the_source(printed: list[bytes]
     assert all(len({gpu.index for gpu in tick}) == len(tick) <= 256 for tick in ticks)
 
 
-def test_a_refused_field_is_asked_for_by_its_older_name_and_then_not_at_all() -> None:
+def test_a_rejected_field_is_requested_by_its_older_name_and_then_dropped() -> None:
     older = retry_fields(FIELDS, 'Field "clocks_event_reasons.active" is not a valid field to query.')
     assert older is not None
     oldest = retry_fields(older, 'Field "clocks_throttle_reasons.active" is not a valid field to query.')
@@ -210,7 +210,7 @@ def test_a_refused_field_is_asked_for_by_its_older_name_and_then_not_at_all() ->
     assert retry_fields(FIELDS, 'Field "uuid" is not a valid field to query.') is None
 
 
-async def test_an_older_driver_is_asked_for_the_older_name(tmp_path: Path) -> None:
+async def test_an_older_driver_gets_the_older_field_name(tmp_path: Path) -> None:
     refusal = 'echo "Field \\"clocks_event_reasons.active\\" is not a valid field to query."; exit 2'
     command = stub(tmp_path, f'case "$1" in *event_reasons*) {refusal};; esac\n{every_tick(H200)}')
 
@@ -231,7 +231,9 @@ async def test_an_older_driver_is_asked_for_the_older_name(tmp_path: Path) -> No
     ],
     ids=["no driver", "no device", "lost", "well", "killed"],
 )
-async def test_a_child_that_ends_is_named_once_and_tried_again(tmp_path: Path, script: str, why: str) -> None:
+async def test_a_child_process_that_exits_is_reported_once_and_restarted(
+    tmp_path: Path, script: str, why: str
+) -> None:
     command = stub(tmp_path, f"[ $starts -gt 3 ] || {{ {script}; }}\n{every_tick(H200)}")
 
     received = await collect_until(quick(command), lambda h: len(h.states()) > 1 and len(h.of(GpuSample)) > 2)
@@ -242,7 +244,7 @@ async def test_a_child_that_ends_is_named_once_and_tried_again(tmp_path: Path, s
     assert {state.source for state in received.states()} == {"nvidia_smi"}
 
 
-async def test_a_hung_child_is_killed_with_all_its_children_and_started_again(tmp_path: Path) -> None:
+async def test_a_hung_child_process_is_killed_with_its_descendants_and_restarted(tmp_path: Path) -> None:
     hang = f"echo $$ > '{tmp_path}/hung'; sleep 600 & echo $! > '{tmp_path}/grandchild'; wait"
     command = stub(tmp_path, f"[ $starts -gt 1 ] || {{ {hang}; }}\n{every_tick(H200)}")
 
@@ -254,7 +256,7 @@ async def test_a_hung_child_is_killed_with_all_its_children_and_started_again(tm
         assert not runs(int((tmp_path / name).read_text()))
 
 
-async def test_no_second_child_is_started_while_the_first_lives_on(tmp_path: Path) -> None:
+async def test_no_second_child_process_starts_while_the_first_runs(tmp_path: Path) -> None:
     outlives = f"setsid sleep 4 & echo $! > '{tmp_path}/straggler'; exec sleep 600"
     two = f"grep -q sleep /proc/$(cat '{tmp_path}/straggler')/cmdline && touch '{tmp_path}/two'"
     command = stub(tmp_path, f"[ $starts -gt 1 ] || {{ {outlives}; }}\n{two}\n{every_tick(H200)}")
@@ -278,7 +280,7 @@ def runs(pid: int) -> bool:
     ["while :; do echo lalala; sleep 0.1; done", "yes lalala", "tr '\\0' x < /dev/zero", "cat /dev/urandom"],
     ids=["slow", "fast", "one endless line", "binary"],
 )
-async def test_garbage_is_said_and_the_child_is_started_again(tmp_path: Path, garbage: str) -> None:
+async def test_garbage_is_reported_and_the_child_process_restarted(tmp_path: Path, garbage: str) -> None:
     command = stub(tmp_path, f"[ $starts -gt 2 ] || {{ {garbage}; }}\n{every_tick(H200)}")
 
     received = await collect_until(quick(command, stalled_after_s=1.0), lambda h: bool(h.of(GpuSample)))
@@ -286,7 +288,7 @@ async def test_garbage_is_said_and_the_child_is_started_again(tmp_path: Path, ga
     assert [state.available for state in received.states()] == [False, True]
 
 
-async def test_one_unreadable_row_costs_only_itself(tmp_path: Path) -> None:
+async def test_one_unreadable_row_is_skipped(tmp_path: Path) -> None:
     command = stub(tmp_path, every_tick(H200, "1, GPU-0b, torn", SECOND.replace("1,", "2,", 1)))
 
     received = await collect_until(quick(command), lambda h: len(h.of(GpuSample)) >= 2)
@@ -295,7 +297,7 @@ async def test_one_unreadable_row_costs_only_itself(tmp_path: Path) -> None:
     assert [gpu.index for gpu in received.of(GpuSample)[0].gpus] == [0, 2]
 
 
-async def test_a_command_that_is_not_there_is_said_once_and_found_when_it_appears(tmp_path: Path) -> None:
+async def test_a_missing_command_is_reported_once_and_found_when_it_appears(tmp_path: Path) -> None:
     async with run_sensor(quick(str(tmp_path / "nvidia-smi"))) as received:
         await received.until(received.states)
         await asyncio.sleep(0.3)
@@ -306,7 +308,7 @@ async def test_a_command_that_is_not_there_is_said_once_and_found_when_it_appear
     assert "cannot be started: No such file or directory" in received.states()[0].why
 
 
-async def test_a_file_that_is_no_program_is_said(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_executable_is_reported(tmp_path: Path) -> None:
     command = tmp_path / "nvidia-smi"
     command.write_bytes(os.urandom(64))
     command.chmod(0o700)
@@ -316,7 +318,7 @@ async def test_a_file_that_is_no_program_is_said(tmp_path: Path) -> None:
     assert "cannot be started" in received.states()[0].why
 
 
-async def test_cancelling_leaves_no_child(tmp_path: Path) -> None:
+async def test_cancellation_leaves_no_child_process(tmp_path: Path) -> None:
     command = stub(tmp_path, f"echo $$ > '{tmp_path}/pid'\n{every_tick(H200)}")
 
     await collect_until(quick(command), lambda h: bool(h.of(GpuSample)))

@@ -34,14 +34,14 @@ from sensors.prometheus.selectors import Selector, build_age_query, find_selecto
         ('{a="b"} + {c="d"}', [('{a="b"}', None), ('{c="d"}', None)]),
     ],
 )
-def test_what_an_expression_reads(promql: str, expected: list[tuple[str, str | None]]) -> None:
+def test_finds_the_selectors_of_an_expression(promql: str, expected: list[tuple[str, str | None]]) -> None:
     assert find_selectors(promql) == tuple(Selector(*one) for one in expected)
 
 
 @pytest.mark.parametrize("junk", ["{", "a{", "a[", ")((", "by(", "'", "a{b='", "\x00", "[]", "sum by"])
-def test_what_is_no_expression_does_no_harm(junk: str) -> None:
+def test_an_invalid_expression_raises_no_error(junk: str) -> None:
     build_age_query(junk)
 
 
-def test_an_expression_that_reads_nothing_has_no_age() -> None:
+def test_an_expression_without_selectors_has_no_age() -> None:
     assert build_age_query("vector(1)") is None

@@ -20,7 +20,7 @@ QUICK = VllmMetrics(every_s=0.02, timeout_s=20.0)
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-async def test_a_server_is_scraped_again_and_again() -> None:
+async def test_a_server_is_scraped_repeatedly() -> None:
     async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
         await received.until(lambda: len(received.of(EngineSample)) > 2)
         pages.says(LATER)
@@ -34,7 +34,7 @@ async def test_a_server_is_scraped_again_and_again() -> None:
     assert sum(one.prompt_tokens for one in samples) == 9.0
 
 
-async def test_servers_come_and_go() -> None:
+async def test_added_servers_are_scraped_and_removed_ones_are_not() -> None:
     async with AsyncExitStack() as stack:
         blue, green = [await stack.enter_async_context(page_server()) for _ in range(2)]
         fleet = Fleet({"blue": blue.address})
@@ -52,14 +52,14 @@ async def test_servers_come_and_go() -> None:
         assert received.states() == []
 
 
-async def test_a_server_without_an_address_is_left_alone() -> None:
+async def test_a_server_without_an_address_is_not_scraped() -> None:
     async with run_sensor(QUICK, Fleet({"chat-r1": ""})) as received:
         await asyncio.sleep(0.1)
 
     assert received.samples == []
 
 
-async def test_the_version_is_asked_once_for_each_process() -> None:
+async def test_the_version_is_requested_once_per_process() -> None:
     async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
         await received.until(lambda: len(received.of(EngineSample)) > 3)
         first = (received.of(EngineSample)[-1].facts["version"], pages.asked["/version"])
@@ -83,7 +83,7 @@ async def test_the_version_is_asked_once_for_each_process() -> None:
     ],
     ids=["404", "empty", "list", "deep", "number", "huge"],
 )
-async def test_a_server_that_does_not_tell_its_version_is_asked_once(said: bytes) -> None:
+async def test_a_server_without_a_version_is_asked_once(said: bytes) -> None:
     async with page_server() as pages:
         pages.answers["/version"] = said
         async with run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
@@ -118,7 +118,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-async def test_a_bad_answer_is_said_once_and_so_is_the_return(kind: str) -> None:
+async def test_a_bad_answer_and_the_recovery_are_each_reported_once(kind: str) -> None:
     said, why = BAD[kind]
     async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
         await received.next(EngineSample)
@@ -139,7 +139,7 @@ async def test_a_bad_answer_is_said_once_and_so_is_the_return(kind: str) -> None
     assert all(one.prompt_tokens in {0.0, 9.0} for one in received.of(EngineSample))
 
 
-async def test_what_was_missed_while_a_page_was_unreadable_is_counted_after_it() -> None:
+async def test_counts_missed_during_an_unreadable_page_are_added_later() -> None:
     async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
         await received.next(EngineSample)
         pages.answers["/metrics"] = answer(LATER[:-20])
@@ -151,7 +151,7 @@ async def test_what_was_missed_while_a_page_was_unreadable_is_counted_after_it()
     assert one.interval_s > 0.02
 
 
-async def test_a_server_that_hangs_holds_up_nobody() -> None:
+async def test_a_hanging_server_does_not_delay_other_servers() -> None:
     quick = VllmMetrics(every_s=0.02, timeout_s=0.5)
     async with page_server() as well, page_server() as hung:
         hung.answers["/metrics"] = None
@@ -169,7 +169,7 @@ async def test_a_server_that_hangs_holds_up_nobody() -> None:
     assert "in time" in of_hung[0].why
 
 
-async def test_a_version_that_hangs_is_given_up() -> None:
+async def test_a_hanging_version_request_times_out() -> None:
     async with page_server() as pages:
         pages.answers["/version"] = None
         fleet = Fleet({"chat-r0": pages.address})
@@ -180,7 +180,7 @@ async def test_a_version_that_hangs_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "no such host:80", "[::1"])
-async def test_an_address_where_nothing_listens_is_said_once(address: str) -> None:
+async def test_a_refused_connection_is_reported_once(address: str) -> None:
     async with run_sensor(QUICK, Fleet({"chat-r0": address})) as received:
         await received.until(received.states)
         await asyncio.sleep(0.2)

@@ -28,7 +28,7 @@ async def outcomes(*argv: str, requests: int = 30) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("fault", "outcome"), [("errors", "failed"), ("abort", "aborted"), ("truncate", "truncated")]
 )
-async def test_a_share_of_the_answers_goes_wrong(fault: str, outcome: str) -> None:
+async def test_a_share_of_the_answers_is_wrong(fault: str, outcome: str) -> None:
     always = await outcomes("--sim-fault", f"max_num_seqs=7:{fault}=1", "--max-num-seqs", "7")
     some = await outcomes("--sim-fault", f"max_num_seqs=7:{fault}=0.5", "--max-num-seqs", "7")
     spared = await outcomes("--sim-fault", f"max_num_seqs=7:{fault}=1", "--max-num-seqs", "8")
@@ -64,7 +64,7 @@ PREFILL, DECODE = StepWork(tokens=100, sequences=9, prefills=1), StepWork(tokens
         ("slow_after=600", 1.0, 1.0, 5.0),
     ],
 )
-def test_a_step_is_slow_by_what_it_computes_how_full_it_is_or_when(
+def test_a_step_is_slowed_by_its_tokens_batch_size_or_time(
     fault: str, prefill: float, decode: float, late: float
 ) -> None:
     faults = faults_for([f"*:{fault}"], {})
@@ -76,7 +76,7 @@ def test_a_step_is_slow_by_what_it_computes_how_full_it_is_or_when(
     )
 
 
-def test_a_stall_is_the_end_of_each_minute_and_a_hang_is_for_ever() -> None:
+def test_a_stall_fills_the_end_of_each_minute_and_a_hang_never_ends() -> None:
     stalls = Faults(stall=15.0)
 
     assert [stalls.ends_s(at_s) for at_s in (44.9, 45.0, 59.0, 60.0, 110.0)] == [
@@ -91,12 +91,12 @@ def test_a_stall_is_the_end_of_each_minute_and_a_hang_is_for_ever() -> None:
 
 
 @pytest.mark.parametrize("fault", ["stall=60", "wrong=1.1", "slow_decode=0", "slow=nan"])
-def test_a_fault_that_cannot_be_is_refused(fault: str) -> None:
+def test_an_impossible_fault_is_rejected(fault: str) -> None:
     with pytest.raises(ValueError, match="out of range"):
         faults_for([f"*:{fault}"], {})
 
 
-async def test_a_wrong_answer_has_other_words_and_the_same_length() -> None:
+async def test_a_wrong_answer_has_different_words_and_the_same_length() -> None:
     body = {"model": "tiny", "prompt": "once upon a time", "max_tokens": 12, "ignore_eos": True}
 
     async def words(*argv: str) -> list[str]:
@@ -126,7 +126,7 @@ async def test_a_hung_engine_produces_nothing_and_stays_healthy() -> None:
                 assert got.status == 200
 
 
-async def test_a_server_dies_after_its_first_request_not_before() -> None:
+async def test_a_server_exits_only_after_its_first_request() -> None:
     body = {"model": "tiny", "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     async with process("--sim-fault", "*:die_after=0.3") as server, ClientSession() as session:
         with pytest.raises(TimeoutError):
@@ -138,7 +138,7 @@ async def test_a_server_dies_after_its_first_request_not_before() -> None:
         assert await asyncio.wait_for(server.process.wait(), 20) == 1
 
 
-async def test_a_server_that_is_never_ready_refuses_connections_and_still_obeys_sigterm() -> None:
+async def test_a_server_that_is_never_ready_refuses_connections_and_exits_on_sigterm() -> None:
     port = free_port()
     argv = ("--sim-fault", "*:never_ready", "--port", str(port))
     async with process(*argv, ready=False) as server, ClientSession() as session:

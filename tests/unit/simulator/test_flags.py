@@ -24,7 +24,7 @@ def test_a_flag_may_be_spelled_as_in_vllm_and_the_last_one_wins(text: str) -> No
     assert flags(text).limits.max_num_seqs == 4
 
 
-def test_switches_have_a_no_and_the_last_one_wins() -> None:
+def test_boolean_flags_have_a_no_form_and_the_last_one_wins() -> None:
     assert not flags("--enable-prefix-caching --no-enable-prefix-caching").enable_prefix_caching
     assert flags("--no-enable-prefix-caching --enable-prefix-caching").enable_prefix_caching
 
@@ -44,12 +44,12 @@ def test_sizes_have_suffixes() -> None:
     assert flags("--max-num-batched-tokens 4k --max-model-len 2K").memory.max_model_len == 2048
 
 
-def test_only_what_differs_is_a_non_default_arg() -> None:
+def test_only_values_that_differ_are_non_default_args() -> None:
     assert flags("--max-num-seqs 4 --watermark 0.0").given == {"model": "tiny", "max_num_seqs": 4}
 
 
 @pytest.mark.parametrize("text", ["--swap-space 4", "--max-num-seqs 8k", "--scheduling-policy priority"])
-def test_what_argparse_refuses_ends_with_2(text: str) -> None:
+def test_an_argparse_error_exits_with_2(text: str) -> None:
     with pytest.raises(SystemExit) as left:
         flags(text)
 
@@ -75,12 +75,12 @@ def test_what_argparse_refuses_ends_with_2(text: str) -> None:
         ("--sim-fault max_num_sqes=7:exit", "'max_num_sqes' is no flag"),
     ],
 )
-def test_what_vllm_refuses_is_a_validation_error(text: str, words: str) -> None:
+def test_a_value_rejected_by_vllm_is_a_validation_error(text: str, words: str) -> None:
     with pytest.raises(InvalidFlagError, match=f"(?s)ValidationError.*{words}"):
         flags(text)
 
 
-def test_a_fault_holds_only_for_the_value_it_names() -> None:
+def test_a_fault_applies_only_to_the_named_value() -> None:
     texts = [
         "max_num_seqs=7:errors=0.2",
         "max-num-seqs=7:slow=3",
@@ -97,6 +97,6 @@ def test_a_fault_holds_only_for_the_value_it_names() -> None:
 @pytest.mark.parametrize(
     "text", ["max_num_seqs=7", "*:explode", "*:errors=2", "*:slow=0", "*:errors", "*:exit=1"]
 )
-def test_a_fault_that_cannot_be_read_is_refused(text: str) -> None:
+def test_an_unreadable_fault_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="--sim-fault"):
         faults_for([text], {"max_num_seqs": 7})

@@ -18,7 +18,7 @@ DEFAULT = Demand(
 )
 
 
-def test_a_4090_keeps_about_the_blocks_that_were_recorded_on_one() -> None:
+def test_a_4090_has_about_the_recorded_number_of_blocks() -> None:
     assert kv_blocks(RTX_4090, DEFAULT) == pytest.approx(2588, rel=0.05)
 
 
@@ -32,11 +32,11 @@ def test_a_4090_keeps_about_the_blocks_that_were_recorded_on_one() -> None:
     ],
     ids=str,
 )
-def test_more_memory_or_fewer_buffers_leave_more_blocks(change: dict[str, float]) -> None:
+def test_more_memory_or_fewer_buffers_give_more_blocks(change: dict[str, float]) -> None:
     assert kv_blocks(RTX_4090, replace(DEFAULT, **change)) > kv_blocks(RTX_4090, DEFAULT)  # type: ignore[arg-type]
 
 
-def test_fp8_halves_a_block() -> None:
+def test_fp8_halves_the_size_of_a_block() -> None:
     assert kv_blocks(RTX_4090, replace(DEFAULT, kv_dtype_bytes=0.5)) == pytest.approx(
         2 * kv_blocks(RTX_4090, DEFAULT), abs=1
     )
@@ -55,6 +55,6 @@ def test_fp8_halves_a_block() -> None:
     ],
     ids=["oom", "nothing left", "too long", "override"],
 )
-def test_a_start_fails_in_the_words_of_vllm(change: dict[str, float], words: str) -> None:
+def test_a_failed_start_has_the_error_message_of_vllm(change: dict[str, float], words: str) -> None:
     with pytest.raises(StartError, match=words):
         kv_blocks(RTX_4090, replace(DEFAULT, **change))  # type: ignore[arg-type]

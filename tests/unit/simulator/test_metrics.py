@@ -43,7 +43,7 @@ async def test_names_types_and_labels_are_those_of_a_real_server() -> None:
             assert labels.get(name, set()) == wanted_labels, name
 
 
-async def test_counters_add_up_to_what_was_asked() -> None:
+async def test_counters_equal_the_sent_requests() -> None:
     async with running() as server, ClientSession() as session:
         for _ in range(3):
             body = {"model": "tiny", "prompt": "x" * 400, "max_tokens": 10, "ignore_eos": True}
@@ -65,7 +65,7 @@ async def test_counters_add_up_to_what_was_asked() -> None:
     assert seen["process_start_time_seconds"] == 1_800_000_000.0
 
 
-async def test_disable_log_stats_takes_the_vllm_metrics_away() -> None:
+async def test_disable_log_stats_removes_the_vllm_metrics() -> None:
     async with running("--disable-log-stats") as server:
         text = await exposition(server.url)
 

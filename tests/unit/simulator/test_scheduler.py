@@ -55,7 +55,7 @@ LIMITS = st.builds(
 
 @given(limits=LIMITS, blocks=st.integers(18, 60), seed=st.integers(0, 10_000), caching=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_everybody_is_served_within_the_limits(
+def test_all_requests_are_served_within_the_limits(
     limits: SchedulerLimits, blocks: int, seed: int, caching: bool
 ) -> None:
     cache = KvCache(blocks, caching=caching)
@@ -85,7 +85,7 @@ def test_everybody_is_served_within_the_limits(
 
 @given(limits=LIMITS, seed=st.integers(0, 1000))
 @settings(max_examples=15, deadline=None)
-def test_the_same_requests_meet_the_same_fate(limits: SchedulerLimits, seed: int) -> None:
+def test_the_simulation_is_deterministic(limits: SchedulerLimits, seed: int) -> None:
     first, _ = run(limits, 40, requests(seed, 12))
     again, _ = run(limits, 40, requests(seed, 12))
 
@@ -95,7 +95,7 @@ def test_the_same_requests_meet_the_same_fate(limits: SchedulerLimits, seed: int
 
 @given(seed=st.integers(0, 1000), every=st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
-def test_aborting_at_any_moment_gives_the_blocks_back(seed: int, every: int) -> None:
+def test_an_abort_at_any_moment_frees_the_blocks(seed: int, every: int) -> None:
     cache = KvCache(30)
     scheduler = Scheduler(SchedulerLimits(max_num_seqs=5, max_num_batched_tokens=64), cache)
     coming = requests(seed, 12)
@@ -113,7 +113,7 @@ def test_aborting_at_any_moment_gives_the_blocks_back(seed: int, every: int) -> 
     assert all(request.ended for request in coming)
 
 
-def test_a_small_cache_preempts_and_still_serves_everybody() -> None:
+def test_a_small_cache_preempts_and_serves_all_requests() -> None:
     limits = SchedulerLimits(max_num_seqs=16, scheduler_reserve_full_isl=False)
     short, scheduler = run(limits, 40, requests(1, 30, wanted=200, gap_s=0.001), caching=False)
     _, roomy = run(limits, 4000, requests(1, 30, wanted=200, gap_s=0.001), caching=False)
@@ -124,7 +124,7 @@ def test_a_small_cache_preempts_and_still_serves_everybody() -> None:
     assert short.peak_kv_share > 0.9
 
 
-def test_the_preempted_go_to_the_front_of_the_queue() -> None:
+def test_preempted_requests_go_to_the_front_of_the_queue() -> None:
     scheduler = Scheduler(SchedulerLimits(max_num_batched_tokens=2048), KvCache(8, caching=False))
     first, second, third = (SimulatedRequest(name=name, prompt=48, wanted=40) for name in ("a", "b", "c"))
     for request in (first, second, third):
@@ -139,7 +139,7 @@ def test_the_preempted_go_to_the_front_of_the_queue() -> None:
     assert second.computed == 0
 
 
-def test_a_watermark_leaves_room_and_spares_preemptions() -> None:
+def test_a_watermark_reserves_blocks_and_avoids_preemptions() -> None:
     def preemptions(watermark: float) -> int:
         limits = SchedulerLimits(max_num_seqs=16, watermark=watermark)
         return run(limits, 60, requests(5, 60, wanted=200, gap_s=0.001), caching=False)[1].preemptions
@@ -147,7 +147,7 @@ def test_a_watermark_leaves_room_and_spares_preemptions() -> None:
     assert preemptions(0.3) < preemptions(0.0)
 
 
-def test_a_request_too_big_for_what_is_free_holds_up_the_small_ones_behind_it() -> None:
+def test_a_request_too_large_for_the_free_blocks_blocks_later_small_ones() -> None:
     scheduler = Scheduler(SchedulerLimits(), KvCache(10, caching=False))
     for name, prompt in (("running", 80), ("big", 120), ("small", 10)):
         scheduler.add(SimulatedRequest(name=name, prompt=prompt, wanted=5))
@@ -157,7 +157,7 @@ def test_a_request_too_big_for_what_is_free_holds_up_the_small_ones_behind_it() 
     assert [request.name for request in scheduler.waiting] == ["big", "small"]
 
 
-def test_without_reserving_the_whole_prompt_the_first_chunk_is_enough() -> None:
+def test_without_full_prompt_reservation_the_first_chunk_suffices() -> None:
     limits = SchedulerLimits(max_num_batched_tokens=96, scheduler_reserve_full_isl=False)
     scheduler = Scheduler(limits, KvCache(10, caching=False))
     for name, prompt in (("running", 80), ("big", 120)):
@@ -167,7 +167,7 @@ def test_without_reserving_the_whole_prompt_the_first_chunk_is_enough() -> None:
     assert [request.name for request in scheduler.running] == ["running", "big"]
 
 
-def test_a_long_prompt_alone_may_use_the_whole_budget() -> None:
+def test_a_single_long_prompt_may_use_the_full_budget() -> None:
     limits = SchedulerLimits(max_num_batched_tokens=512, long_prefill_token_threshold=64)
     scheduler = Scheduler(limits, KvCache(200))
     scheduler.add(SimulatedRequest(name="long", prompt=1000, wanted=1))
@@ -200,7 +200,7 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert (scheduler.prefix_queries, scheduler.prefix_hits) == (198, 48)
 
 
-def test_a_low_cap_makes_requests_queue() -> None:
+def test_a_low_sequence_cap_queues_requests() -> None:
     def worst_ttft(cap: int) -> float:
         served, _ = run(SchedulerLimits(max_num_seqs=cap), 2588, requests(3, 80, wanted=80, gap_s=0.15))
         return max((request.first_at or 0) - request.arrived_at for request in served.requests)
@@ -218,14 +218,14 @@ def test_max_num_active_seqs_caps_like_max_num_seqs() -> None:
     assert active.seconds == plain.seconds
 
 
-def test_a_request_that_can_never_fit_is_refused() -> None:
+def test_a_request_that_can_never_fit_is_rejected() -> None:
     scheduler = Scheduler(SchedulerLimits(), KvCache(4))
 
     with pytest.raises(ValueError, match="80 tokens of KV cache, there are 64"):
         scheduler.add(SimulatedRequest(name="huge", prompt=70, wanted=10))
 
 
-def test_a_queue_that_can_never_move_is_told() -> None:
+def test_a_blocked_queue_is_reported() -> None:
     limits = SchedulerLimits(max_num_batched_tokens=32, enable_chunked_prefill=False)
 
     with pytest.raises(RuntimeError, match="1 requests wait"):

@@ -51,7 +51,7 @@ async def test_a_completion_is_streamed_token_by_token() -> None:
     assert done == "[DONE]"
 
 
-async def test_a_chat_opens_with_the_role() -> None:
+async def test_a_chat_stream_starts_with_the_role() -> None:
     async with running() as server:
         opening, first, *_rest = await events(
             server.url, "chat/completions", messages=[{"role": "user", "content": "hi"}], max_tokens=2
@@ -61,7 +61,7 @@ async def test_a_chat_opens_with_the_role() -> None:
     assert first["object"] == "chat.completion.chunk"
 
 
-async def test_the_same_prompt_and_seed_give_the_same_text_whole_or_streamed() -> None:
+async def test_the_same_prompt_and_seed_give_the_same_text_with_or_without_streaming() -> None:
     body = {"prompt": "tell me", "max_tokens": 8, "ignore_eos": True}
     async with running() as first, running() as second, running("--seed", "5") as third:
         _, whole = await ask(first.url, "completions", **body)
@@ -81,7 +81,7 @@ async def test_without_ignore_eos_an_answer_stops_by_itself() -> None:
     assert answer["usage"]["completion_tokens"] < 256
 
 
-async def test_a_later_turn_finds_the_earlier_ones_in_the_cache() -> None:
+async def test_a_later_turn_hits_the_prefix_cache() -> None:
     messages = [{"role": "user", "content": "q" * 300}]
     async with running() as server:
         for _ in range(3):
@@ -107,7 +107,7 @@ async def test_a_later_turn_finds_the_earlier_ones_in_the_cache() -> None:
     ],
     ids=["too long", "too much", "nothing", "model", "batch"],
 )
-async def test_a_bad_request_is_refused_in_the_words_of_vllm(
+async def test_a_bad_request_gets_the_error_message_of_vllm(
     body: dict[str, Any], status: int, words: str
 ) -> None:
     async with running() as server:
@@ -118,7 +118,7 @@ async def test_a_bad_request_is_refused_in_the_words_of_vllm(
     assert answer["error"]["code"] == status
 
 
-async def test_garbage_is_refused_and_the_server_goes_on() -> None:
+async def test_garbage_is_rejected_and_the_server_keeps_running() -> None:
     async with running() as server, ClientSession() as session:
         async with session.post(f"{server.url}/v1/completions", data=b'{"prompt') as got:
             assert got.status == 400
@@ -139,7 +139,7 @@ async def test_headers_come_before_the_first_token() -> None:
         assert got.status == 200
 
 
-async def test_a_client_that_leaves_frees_its_place() -> None:
+async def test_a_disconnected_client_frees_its_slot() -> None:
     body = {"model": "tiny", "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     async with running("--max-num-seqs", "1") as server:
         scheduler = server.engine.scheduler
@@ -165,7 +165,7 @@ async def test_a_full_queue_answers_503_and_counts_it() -> None:
     assert seen['vllm:admission_rejections_total{model_name="tiny",reason="max_num_queued_reqs"}'] == 1
 
 
-async def test_an_api_key_guards_only_v1() -> None:
+async def test_an_api_key_protects_only_v1() -> None:
     async with running("--api-key", "secret") as server, ClientSession() as session:
         async with session.get(f"{server.url}/v1/models") as got:
             assert got.status == 401
@@ -175,7 +175,7 @@ async def test_an_api_key_guards_only_v1() -> None:
             assert got.status == 200
 
 
-async def test_stream_interval_puts_tokens_together() -> None:
+async def test_stream_interval_groups_tokens() -> None:
     async with running("--stream-interval", "4") as server:
         *tokens, _done = await events(server.url, "completions", prompt="x", max_tokens=12, ignore_eos=True)
 
@@ -196,7 +196,7 @@ async def test_stream_interval_puts_tokens_together() -> None:
     ],
     ids=["unknown", "invalid", "oom", "fault"],
 )
-async def test_a_start_that_fails_exits_as_vllm(argv: tuple[str, ...], code: int, words: str) -> None:
+async def test_a_failed_start_exits_like_vllm(argv: tuple[str, ...], code: int, words: str) -> None:
     async with process(*argv, ready=False) as server:
         out, _ = await server.process.communicate()
 
@@ -204,7 +204,7 @@ async def test_a_start_that_fails_exits_as_vllm(argv: tuple[str, ...], code: int
     assert words in out.decode()
 
 
-async def test_the_log_says_what_was_given_and_when_it_is_ready() -> None:
+async def test_the_log_has_the_given_flags_and_the_ready_line() -> None:
     async with process("--max-num-seqs", "4") as server:
         log = "".join(server.lines)
 
@@ -213,7 +213,7 @@ async def test_the_log_says_what_was_given_and_when_it_is_ready() -> None:
     assert log.rstrip().endswith("INFO:     Application startup complete.")
 
 
-async def test_sigterm_cuts_what_runs_and_exits_0() -> None:
+async def test_sigterm_aborts_running_requests_and_exits_0() -> None:
     body = {"model": "tiny", "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     async with process() as server, ClientSession() as session:
         async with session.post(f"{server.url}/v1/completions", json=body) as got:
@@ -226,7 +226,7 @@ async def test_sigterm_cuts_what_runs_and_exits_0() -> None:
     assert code == 0
 
 
-async def test_a_drain_finishes_what_runs_and_aborts_what_comes() -> None:
+async def test_a_drain_finishes_running_requests_and_aborts_new_ones() -> None:
     body = {"model": "tiny", "prompt": "x", "max_tokens": 100, "ignore_eos": True, "stream": True}
     async with process("--shutdown-timeout", "60") as server, ClientSession() as session:
         async with session.post(f"{server.url}/v1/completions", json=body) as got:

@@ -12,7 +12,7 @@ RTX_4090 = PRESETS["4090-8b"]
 
 
 @pytest.mark.parametrize(("batch", "context"), [(1, 500), (32, 1000), (100, 300)])
-def test_time_per_token_of_a_4090_is_the_law_by_hand(batch: int, context: int) -> None:
+def test_time_per_token_of_a_4090_equals_the_manual_calculation(batch: int, context: int) -> None:
     made = [SimulatedRequest(name=str(n), prompt=context, wanted=101) for n in range(batch)]
     scheduler = Scheduler(SchedulerLimits(max_num_batched_tokens=100_000), KvCache(20_000, caching=False))
     served = replay(made, scheduler, StepTime(hardware=RTX_4090).seconds)
@@ -35,7 +35,7 @@ def test_below_the_ridge_prompt_tokens_are_free() -> None:
     assert many == pytest.approx((5940 + 87.6 * 2048 + 1556 + 840) / 1e6)
 
 
-def test_eager_mode_costs_only_what_the_gpu_does_not_hide() -> None:
+def test_eager_mode_adds_only_launch_time_that_the_gpu_does_not_hide() -> None:
     step = StepWork(tokens=1, sequences=1)
     h100, t4 = PRESETS["h100-8b"], PRESETS["t4-8b-awq"]
 
@@ -59,7 +59,7 @@ def test_graphs_are_captured_at_the_sizes_of_vllm() -> None:
     assert len(capture_sizes(512)) == 51
 
 
-def test_a_t4_serves_as_fast_as_was_measured() -> None:
+def test_a_t4_serves_at_the_measured_speed() -> None:
     law = StepTime(hardware=PRESETS["t4-8b-awq"])
     tokens_per_s = {n: n / law.seconds(StepWork(tokens=n, sequences=n, kv_read=n * 100)) for n in (1, 4, 16)}
 

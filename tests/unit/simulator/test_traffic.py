@@ -30,7 +30,7 @@ async def test_an_open_loop_accounts_for_every_request() -> None:
     assert all(record.ttft_s <= record.e2e_s for record in books.records if record.ttft_s)
 
 
-async def test_a_closed_loop_keeps_so_many_streams_and_follows_a_change() -> None:
+async def test_a_closed_loop_keeps_its_concurrency_and_follows_a_change() -> None:
     async with running() as server:
         traffic = TrafficGenerator(server.url, "tiny", Load(streams=3), shape=SHORT)
         await traffic.start()
@@ -43,7 +43,7 @@ async def test_a_closed_loop_keeps_so_many_streams_and_follows_a_change() -> Non
     assert traffic.tally.sent == traffic.tally.outcomes["ok"]
 
 
-async def test_what_is_in_flight_when_traffic_stops_is_awaited() -> None:
+async def test_requests_in_flight_when_traffic_stops_are_awaited() -> None:
     shape = Shape(prompt=lengths("4"), output=lengths("200"))
     async with running() as server:
         traffic = TrafficGenerator(server.url, "tiny", Load(streams=5), shape=shape)
@@ -54,7 +54,7 @@ async def test_what_is_in_flight_when_traffic_stops_is_awaited() -> None:
     assert traffic.tally.counts() == {"sent": 5, "ok": 5, "failed": 0, "truncated": 0, "aborted": 0}
 
 
-async def test_a_server_killed_under_traffic_leaves_no_request_uncounted() -> None:
+async def test_all_requests_are_counted_when_a_server_is_killed_under_traffic() -> None:
     shape = Shape(prompt=lengths("4"), output=lengths("300"))
     async with process() as server:
         traffic = TrafficGenerator(server.url, "tiny", Load(streams=6), shape=shape)
@@ -86,7 +86,7 @@ async def test_a_server_killed_under_traffic_leaves_no_request_uncounted() -> No
     ],
     ids=["ok", "no reason", "no end", "abort", "error", "garbage", "empty"],
 )
-async def test_an_answer_is_judged_by_how_it_ends(lines: list[str], outcome: str) -> None:
+async def test_an_answer_is_classified_by_its_end(lines: list[str], outcome: str) -> None:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(
             text="".join(f"data: {line}\n\n" for line in lines), content_type="text/event-stream"
@@ -144,7 +144,7 @@ def test_conversations_and_gaps_repeat_with_the_seed() -> None:
 
 
 @pytest.mark.parametrize("cv", [0, 0.5, 1, 4])
-def test_gaps_have_the_rate_and_the_variation_asked_for(cv: float) -> None:
+def test_gaps_have_the_requested_rate_and_variation(cv: float) -> None:
     random = draws(1, "test")
     gaps = [gap_s(random, 5, cv) for _ in range(40_000)]
     mean = sum(gaps) / len(gaps)
@@ -157,12 +157,12 @@ def test_gaps_have_the_rate_and_the_variation_asked_for(cv: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0", "uniform:5", "uniform:9:3", "lognormal:0:1", "poisson:3", "lognormal:a:b"]
 )
-def test_lengths_that_are_none_are_refused(text: str) -> None:
+def test_invalid_lengths_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="lengths are"):
         lengths(text)
 
 
-def test_a_tally_answers_for_a_span_of_time() -> None:
+def test_a_tally_covers_a_time_span() -> None:
     books = TrafficSummary()
     for end, ttft_s in ((1.0, 0.1), (2.0, 0.2), (3.0, 0.9), (4.0, 0.3)):
         books.opened()
@@ -181,7 +181,7 @@ def test_a_quantile_lies_between_its_neighbours() -> None:
     assert quantile([], 0.5) is None
 
 
-async def test_the_command_reports_as_json_and_exits_by_success() -> None:
+async def test_the_command_prints_json_and_its_exit_status_shows_success() -> None:
     async with running() as server:
         command = (
             sys.executable,

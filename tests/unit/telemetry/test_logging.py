@@ -89,7 +89,7 @@ def test_journald_gets_each_key_as_a_field(tmp_path: Path, monkeypatch: pytest.M
     assert line == ""
 
 
-def test_a_record_that_journald_refuses_goes_to_stderr(
+def test_a_record_rejected_by_journald_goes_to_stderr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with journald(tmp_path, monkeypatch) as (_, stderr):
@@ -101,7 +101,7 @@ def test_a_record_that_journald_refuses_goes_to_stderr(
     assert (line["event"], line["target"], line["level"]) == ("launched", "chat", "error")
 
 
-def test_a_person_gets_lines() -> None:
+def test_a_terminal_gets_plain_lines() -> None:
     stream = Terminal()
     configure("info", stream)
 

@@ -43,7 +43,7 @@ def answer(**choice: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"choices": []}, {"choices": [{}]}, {"error": "no"}, "text"])
-def test_a_body_without_an_answer_is_a_failed_one(body: object) -> None:
+def test_a_body_without_an_answer_is_a_failed_answer(body: object) -> None:
     assert read(body) == FAILED
 
 

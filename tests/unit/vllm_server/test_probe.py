@@ -54,7 +54,7 @@ async def test_an_answer_without_a_model_is_an_error(body: bytes, monkeypatch: p
 
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
-async def test_an_unreadable_completion_has_failed(body: bytes) -> None:
+async def test_an_unreadable_completion_is_a_failed_answer(body: bytes) -> None:
     def answer(request: web.Request) -> web.Response:
         return web.Response(body=GOOD if request.path == "/v1/models" else body)
 
@@ -68,7 +68,7 @@ async def test_an_unreadable_completion_has_failed(body: bytes) -> None:
     "line", [b"data: " + b"[" * 50_000, b"data: {", b"x" * 500_000], ids=["nested", "begun", "long"]
 )
 @pytest.mark.parametrize("status", [200, 500])
-async def test_a_stream_of_nonsense_is_a_failed_request(line: bytes, status: int) -> None:
+async def test_an_invalid_stream_is_a_failed_request(line: bytes, status: int) -> None:
     def answer(request: web.Request) -> web.Response:
         if request.path == "/v1/models":
             return web.Response(body=GOOD)
@@ -79,7 +79,7 @@ async def test_a_stream_of_nonsense_is_a_failed_request(line: bytes, status: int
             await probe.warm_up(2, deadline_s=30)
 
 
-async def test_a_small_body_that_unpacks_to_a_large_one_is_not_read_whole(
+async def test_a_compressed_bomb_is_not_fully_decompressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(read_body, "__defaults__", (4096,))
