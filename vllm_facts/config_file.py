@@ -38,7 +38,7 @@ def config_path(argv: Sequence[str]) -> str:
         raise FlagError("--config is given twice: vLLM takes one file only")
     at = argv.index("--config") + 1
     if at == len(argv):
-        raise FlagError("--config is not followed by a file")
+        raise FlagError("--config has no file name after it: name a file")
     return argv[at]
 
 

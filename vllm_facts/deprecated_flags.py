@@ -145,7 +145,7 @@ RENAMED: dict[Knob, DeprecatedFlag] = {
     "disable_log_requests": DeprecatedFlag(
         by="enable_log_requests",
         since="0.17",
-        how="Requests are logged only where --enable-log-requests says so: leave it out.",
+        how="Requests are logged only with --enable-log-requests: leave it out.",
     ),
     "logits_processor_pattern": DeprecatedFlag(
         by="logits_processors", since="0.17", how="Name the processors with --logits-processors."
@@ -242,7 +242,7 @@ ENVIRONMENT: dict[str, DeprecatedFlag] = {
 """Environment variables. Flags replace them, so `changes` does not apply."""
 
 CHANGED: dict[Knob, str] = {
-    "enable_chunked_prefill": "Today's engine always does it where it can; what is tuned is the budget, "
+    "enable_chunked_prefill": "The current engine always does it if possible; tune the budget instead, "
     "max_num_batched_tokens. Off, vLLM itself warns of crashes and wrong answers.",
     "enable_prefix_caching": "On by itself for generative models: only --no-enable-prefix-caching says more.",
     "disable_log_stats": "Takes away all vllm metrics, not the log lines alone.",

@@ -25,7 +25,7 @@ WRAPPERS = frozenset(
     srun stdbuf sudo systemd-run taskset time timeout tini unbuffer uv
     """.split()  # noqa: SIM905 - a list would take one line each
 )
-"""Programs that start the program behind them and pass its words on unchanged."""
+"""Programs that start the program named after them and pass its words on unchanged."""
 
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SERVER_MODULE = re.compile(r"vllm\.entrypoints\.(openai|cli)\.\w+")
@@ -67,7 +67,7 @@ def parse_address(argv: Sequence[str]) -> tuple[str, int]:
     place = {flag.knob: flag.value for flag in _flags(argv) if flag.knob in ADDRESS}
     port = place.get("port", 8000)
     if isinstance(port, bool) or not isinstance(port, int):
-        raise FlagError("--port is not followed by a number")
+        raise FlagError("--port has no number after it: give a port")
     return str(place.get("host", "")), port
 
 
@@ -82,7 +82,7 @@ def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
     appended: list[str] = []
     for knob, value in changes.items():
         if knob in SECRETS or not _KNOB.fullmatch(knob):
-            raise FlagError(f"{knob!r} is not a knob that can be set")
+            raise FlagError(f"{knob!r} is not the name of a flag")
         own = [flag for flag in flags if flag.knob == knob]
         if own and _same(own[-1].value, value):
             continue
@@ -118,7 +118,8 @@ def _parent_spelling(knob: str, flags: Sequence[_Flag]) -> str:
         return parts[-1] if dot else ""
     if any(flag.knob == first for flag in flags):
         raise FlagError(
-            f"{knob} cannot be set beside the JSON of --{first.replace('_', '-')}: set that instead"
+            f"{knob} cannot be set together with the JSON of --{first.replace('_', '-')}: "
+            "set the entry in that JSON instead"
         )
     return ""
 
@@ -135,7 +136,7 @@ def is_vllm_server(argv: Sequence[str]) -> bool:
 
 
 def find_secrets(argv: Sequence[str]) -> tuple[str, ...]:
-    """The words that must not be shown. Never raises."""
+    """The words that must be masked. Never raises."""
     found: list[str] = []
     secret = False
     for word in argv:
@@ -177,14 +178,12 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
 
 
 def find_program(argv: Sequence[str]) -> int:
-    """The index of the word that starts the server, behind `nohup` or `numactl -N 0`. Raises FlagError."""
+    """The index of the word that starts the server, after `nohup` or `numactl -N 0`. Raises FlagError."""
     wrapped = bool(argv) and argv[0].rpartition("/")[2] in WRAPPERS
     for at, word in enumerate(argv):
         program = word.rpartition("/")[2]
         if program in SHELLS:
-            raise FlagError(
-                f"the command starts a shell ({program}): give the server's own words as a list instead"
-            )
+            raise FlagError(f"the command starts a shell ({program}): give the server's command line instead")
         served = program == "vllm" and (not wrapped or list(argv[at + 1 : at + 2]) == ["serve"])
         if served or _PYTHON.fullmatch(program) or not wrapped:
             return at
@@ -207,7 +206,7 @@ def _after_serve(argv: Sequence[str], at: int, *, required: bool) -> int:
     if list(argv[at : at + 1]) == ["serve"]:
         return at + 1
     if required:
-        raise FlagError("`vllm` without `serve` right after it does not start a server")
+        raise FlagError("`vllm` starts a server only if `serve` follows directly")
     return at
 
 
@@ -221,7 +220,7 @@ def _after_python(argv: Sequence[str], at: int) -> int:
         if not word.startswith("-"):
             return _after_serve(argv, at + 1, required=word.rpartition("/")[2] == "vllm")
         at += 2 if word in {"-W", "-X"} else 1
-    raise FlagError("python is given neither a module nor a file to run")
+    raise FlagError("python has no module and no file to run: write `python -m MODULE`")
 
 
 def _is_flag(word: str) -> bool:
@@ -309,11 +308,11 @@ def _words(knob: str, value: Value, like: _Flag | None, *, part_of: str = "") ->
     texts = _texts(knob, value)
     if not name:
         if len(texts) != 1 or _is_flag(texts[0]):
-            raise FlagError(f"{knob} = {value!r} cannot stand where the model is named")
+            raise FlagError(f"{knob} = {value!r} cannot be given as the model's positional argument")
         return texts
     if len(texts) > 1:
         if any(map(_is_flag, texts)):
-            raise FlagError(f"{knob} = {value!r}: a value that starts with - cannot be one of several")
+            raise FlagError(f"{knob} = {value!r}: a value in a list cannot start with -")
         return [name, *texts]
     if name == "-O":
         return [f"-O{texts[0]}"]
@@ -324,7 +323,7 @@ def _words(knob: str, value: Value, like: _Flag | None, *, part_of: str = "") ->
 
 def _texts(knob: str, value: Value) -> list[str]:
     if isinstance(value, float) and not isfinite(value):
-        raise FlagError(f"{knob} = {value} is not a number vLLM can be given")
+        raise FlagError(f"{knob} = {value} is not a finite number")
     if isinstance(value, bool):
         return [str(value).lower()]
     if knob not in SEVERAL or not isinstance(value, str):

@@ -11,7 +11,7 @@ STRICT = frozenset(name for name, flag in TABLE.items() if flag.type == "json")
 """Flags that vLLM reads as JSON."""
 
 BRACED = frozenset(name for name, flag in TABLE.items() if flag.type == "json_or_text")
-"""Flags that vLLM reads as JSON only where the value begins with a brace (union_dict_and_str)."""
+"""Flags that vLLM reads as JSON only if the value begins with a brace (union_dict_and_str)."""
 
 OBJECTS = frozenset(name for name, flag in TABLE.items() if flag.object)
 """Flags of STRICT whose JSON is keys and values."""
@@ -41,11 +41,11 @@ def describe_json_error(knob: Knob, value: Value) -> str:
         read = json.loads(_numbers(value))
     except json.JSONDecodeError as error:
         near = value[max(0, error.pos - _NEAR) :][: 2 * _NEAR]
-        return f"is no JSON: {error.msg} at character {error.pos + 1}, near {near!r}{_hint(value)}"
+        return f"is not JSON: {error.msg} at character {error.pos + 1}, near {near!r}{_hint(value)}"
     except RecursionError:
         return "is no JSON that can be read: it is nested too deeply"
     wrong = knob in OBJECTS and not isinstance(read, dict | None)
-    return f"is {value}, yet wants keys and values: {{…}}" if wrong else ""
+    return f"is {value}, but must be an object: {{…}}" if wrong else ""
 
 
 def repair_json(knob: Knob, value: Value) -> str:

@@ -28,7 +28,7 @@ class Regression:
     env: str = ""
     value: str = ".+"
     fixed: str = ""  # in which release; empty: no fix is on record
-    until: tuple[int, int, int] | None = None  # the first patch release without it, where that is known
+    until: tuple[int, int, int] | None = None  # the first patch release without it, if known
 
     def seen_in(self, release: tuple[int, int], patch: tuple[int, int, int] | None) -> bool:
         fixed = self.until is not None and patch is not None and patch >= self.until
@@ -63,7 +63,7 @@ REGRESSIONS = (
         model=r"(glm-4\.7|minimax-m2).*",
         card=r"mi300x",
         symptom="FP8 decodes slower than BF16 in steady state",
-        remedy="serve the BF16 checkpoint where it fits, or measure a current release",
+        remedy="serve the BF16 checkpoint if it fits, or measure a current release",
     ),
     Regression(
         issue="vllm-project/vllm#43444",
@@ -88,7 +88,7 @@ REGRESSIONS = (
         last=(0, 19),
         model=r"gpt-oss-120b",
         symptom="lower throughput than 0.16.0: 8 % with 50 requests at once, 16 % with 300 (H200, TP 4)",
-        remedy="measure a current release beside 0.16.0 on your own load",
+        remedy="compare a current release with 0.16.0 on your own load",
         fixed="after 0.19 (the thread is closed)",
     ),
     Regression(
@@ -124,7 +124,7 @@ REGRESSIONS = (
         last=(0, 27),
         model=r"embed|\bbge-|\be5-|\bgte-|minilm",
         symptom="embedding throughput 13 to 18 % lower than with 0.19, since torch 2.11 (H100 PCIe)",
-        remedy="stay on 0.19 where embeddings are all that is served, or measure a current release",
+        remedy="stay on 0.19 for a server of embeddings only, or measure a current release",
     ),
     Regression(
         issue="vllm-project/vllm#30064",
@@ -133,7 +133,7 @@ REGRESSIONS = (
         model=r"deepseek-(v3|r1)",
         card=r"\bmi\d{3}",
         symptom="longer TTFT than with 0.11.1 (ROCm, TP 8 with expert parallelism)",
-        remedy="measure a current release beside 0.11.1",
+        remedy="compare a current release with 0.11.1",
     ),
     Regression(
         issue="vllm-project/vllm#27878",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment
 from vllm_facts.models.context_limit import ALLOWED, LENGTH, allows_longer_context, find_exceeded_context
-from vllm_facts.sizing.effective_flags import inner, layout, speculation, tokens_in_force
+from vllm_facts.sizing.effective_flags import effective_batched_tokens, json_entry, layout, speculation_method
 from vllm_facts.values import Knob, Value
 
 SCHEDULER = "vLLM 0.32 config/scheduler.py"
@@ -151,7 +151,7 @@ WITHOUT = (
     ),
     _Without(
         "attention_backend",
-        lambda case: inner(case, "attention_config", "backend") is not None,
+        lambda case: json_entry(case, "attention_config", "backend") is not None,
         "and attention_config.backend exclude each other",
         "vLLM 0.32 engine/arg_utils.py",
     ),
@@ -168,7 +168,7 @@ def find_problems(case: Deployment) -> Iterator[InvalidSetting]:
 
 def _budget(case: Deployment) -> Iterator[InvalidSetting]:
     """The token budget holds one token per sequence, and a full prompt without chunked prefill."""
-    tokens, seqs = tokens_in_force(case), positive_int(case.setting, "max_num_seqs")
+    tokens, seqs = effective_batched_tokens(case), positive_int(case.setting, "max_num_seqs")
     length = positive_int(case.setting, "max_model_len")
     if tokens is not None and seqs is not None and tokens < seqs:
         yield InvalidSetting(
@@ -201,7 +201,7 @@ def _length(case: Deployment) -> Iterator[InvalidSetting]:
         f"(max_position_embeddings), and {ALLOWED}=1 is not set"
     )
     if found.yarn:
-        why += ": YaRN alone does not raise it, max_position_embeddings is wanted beside it"
+        why += ": YaRN alone does not raise it, max_position_embeddings is required, too"
     yield InvalidSetting(knobs=(LENGTH,), why=why, source=f"{MODEL}: _get_and_verify_max_len", to=found.to)
 
 
@@ -221,7 +221,7 @@ def _graphs(case: Deployment) -> Iterator[InvalidSetting]:
 
 def _async(case: Deployment) -> Iterator[InvalidSetting]:
     """Explicit async_scheduling is refused with these methods; by default vLLM disables it."""
-    method = speculation(case)
+    method = speculation_method(case)
     if case.setting.get("async_scheduling") is True and method in {
         "ngram",
         "suffix",
@@ -230,7 +230,7 @@ def _async(case: Deployment) -> Iterator[InvalidSetting]:
     }:
         yield InvalidSetting(
             knobs=("async_scheduling",),
-            why=f"async_scheduling is refused beside speculation by {method}",
+            why=f"async_scheduling is refused together with speculation by {method}",
             source=VLLM,
             to={"async_scheduling": None},
         )
@@ -286,7 +286,7 @@ def _serving(case: Deployment) -> Iterator[InvalidSetting]:
     if given.get("enable_per_request_metrics") is True and given.get("disable_log_stats") is True:
         yield InvalidSetting(
             knobs=("enable_per_request_metrics", "disable_log_stats"),
-            why="enable_per_request_metrics is refused beside disable_log_stats",
+            why="enable_per_request_metrics is refused together with disable_log_stats",
             source=CLI,
             to={"disable_log_stats": None},
         )

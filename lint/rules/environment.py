@@ -4,7 +4,14 @@ import ipaddress
 from collections.abc import Iterable
 
 from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.sizing.effective_flags import DeploymentCheck, layout, patch, since, sparse, text
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    is_at_least,
+    is_sparse,
+    layout,
+    patch_number,
+    text_of,
+)
 from vllm_facts.values import ChangeClass
 
 TUNING = "vLLM performance-tuning reference"
@@ -38,9 +45,9 @@ HARMLESS = {"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", CUMEM: "1"}
 
 def _deep_gemm(case: Deployment) -> Iterable[Finding]:
     on = case.env.get(DEEP_GEMM) == "1"
-    known, card = patch(case), case.card
+    known, card = patch_number(case), case.card
     few = case.concurrency is None or case.concurrency <= FEW
-    dense = case.model is not None and not sparse(case)
+    dense = case.model is not None and not is_sparse(case)
     if not on or known is None or card is None or dense or not few:
         return
     if known >= DEEP_GEMM_FIXED or "h200" not in card.name.lower():
@@ -97,11 +104,11 @@ def _nccl(case: Deployment) -> Iterable[Finding]:
 
 def _compile_cache(case: Deployment) -> Iterable[Finding]:
     model = case.model
-    named = f"{model.architecture} {model.name}" if model else text(case, "model")
+    named = f"{model.architecture} {model.name}" if model else text_of(case, "model")
     llama4 = "llama4" in named.lower().replace("-", "").replace("_", "")
     if not llama4 or case.env.get(COMPILE_CACHE) == "1":
         return
-    keyed = since(case, KEYED_SINCE)
+    keyed = is_at_least(case, KEYED_SINCE)
     why = f"{named.strip()} with vLLM's compile cache: a stale cache was reported for Llama 4"
     if keyed:
         why += f"; the cache key of vLLM {case.version} holds the model's config, so this no longer applies"
@@ -121,7 +128,7 @@ def _compile_cache(case: Deployment) -> Iterable[Finding]:
 
 
 def _exposure(case: Deployment) -> Iterable[Finding]:
-    host, code = text(case, "host"), case.setting.get("trust_remote_code") is True
+    host, code = text_of(case, "host"), case.setting.get("trust_remote_code") is True
     guarded = bool(case.setting.get("api_key")) or bool(case.env.get("VLLM_API_KEY"))
     if code:
         why = (

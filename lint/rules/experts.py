@@ -7,13 +7,20 @@ from vllm_facts.deployment import Deployment, Finding, Model
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     active_share,
-    expert_parallel,
+    is_expert_parallel,
+    is_sparse,
+    is_too_sparse,
     layout,
-    sparse,
-    too_sparse,
 )
-from vllm_facts.sizing.kv_cache import fit
-from vllm_facts.sizing.parallel_layouts import FEW, LATENT, change, crowded, padded, planned
+from vllm_facts.sizing.kv_cache import estimate_fit
+from vllm_facts.sizing.parallel_layouts import (
+    FEW,
+    LATENT,
+    exceeds_host,
+    has_padded_heads,
+    plan_changes,
+    plan_layout,
+)
 
 TUNING = "vLLM performance-tuning reference"
 WIDE = 8
@@ -22,8 +29,8 @@ MANY = 512  # S3: requests at once
 
 def _density(case: Deployment) -> Iterable[Finding]:
     model = case.model
-    given = expert_parallel(case)
-    if model is None or not too_sparse(case) or layout(case).tp * layout(case).dp == 1:
+    given = is_expert_parallel(case)
+    if model is None or not is_too_sparse(case) or layout(case).tp * layout(case).dp == 1:
         return
     if not given and case.profile != "wide-ep":
         return  # else W1 would ask for it
@@ -45,8 +52,8 @@ def _density(case: Deployment) -> Iterable[Finding]:
 
 
 def _latent(case: Deployment) -> Iterable[Finding]:
-    model, now, plan = case.model, layout(case), planned(case)
-    if model is None or plan is None or now.tp == 1 or crowded(case) or not model.mla:
+    model, now, plan = case.model, layout(case), plan_layout(case)
+    if model is None or plan is None or now.tp == 1 or exceeds_host(case) or not model.mla:
         return
     if not plan.experts:
         yield from _shared_out(case, model)
@@ -56,13 +63,15 @@ def _latent(case: Deployment) -> Iterable[Finding]:
         per_token_kib = model.latent_dim * model.layers * 2 / 1024
         copied = f" ({per_token_kib:.0f} KiB a token in 16 bit, {now.tp} times)"
     why = f"{model.name} has latent attention: with TP {now.tp} every GPU holds the full KV cache"
-    to = change(case)
+    to = plan_changes(case)
     kept = "; gpu_memory_utilization changes too, because vLLM does not account for the exchange's buffers"
     yield Finding(
         rule="D7",
         klass="gated",
         severity="warning",
-        why=why + copied + ("; FlashMLA-Sparse also pads 16 heads of a GPU to 64" if padded(case) else ""),
+        why=why
+        + copied
+        + ("; FlashMLA-Sparse also pads 16 heads of a GPU to 64" if has_padded_heads(case) else ""),
         to=to,
         expects=f"the KV cache is partitioned: about {now.tp} times the tokens, more throughput under load"
         + (kept if "gpu_memory_utilization" in to else ""),
@@ -74,9 +83,9 @@ def _latent(case: Deployment) -> Iterable[Finding]:
 
 def _shared_out(case: Deployment, model: Model) -> Iterable[Finding]:
     """The KV cache split within TP, where data parallelism would not hold the weights."""
-    now, took = layout(case), fit(case)
+    now, took = layout(case), estimate_fit(case)
     few = case.concurrency is not None and case.concurrency <= FEW
-    if took is None or took.fits is False or now.tp < LATENT or few or not sparse(case) or now.pp > 1:
+    if took is None or took.fits is False or now.tp < LATENT or few or not is_sparse(case) or now.pp > 1:
         return
     if (positive_int(case.setting, "decode_context_parallel_size") or 1) > 1:
         return
@@ -104,7 +113,7 @@ def _crossover(case: Deployment) -> Iterable[Finding]:
         return
     if now.tp > 1 and at_once >= MANY:
         why = f"{at_once:.0f} requests at once with TP {now.tp}: from {MANY} on data parallelism is faster"
-    elif now.tp == 1 and now.dp > 1 and at_once <= FEW and sparse(case):
+    elif now.tp == 1 and now.dp > 1 and at_once <= FEW and is_sparse(case):
         why = (
             f"{at_once:.0f} requests at once over {now.dp} engines: up to {FEW} tensor parallelism is faster"
         )

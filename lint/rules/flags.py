@@ -17,7 +17,13 @@ from vllm_facts.json_flags import parse_json_part
 from vllm_facts.knobs import KNOBS, KnobFacts
 from vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context
 from vllm_facts.releases import FLAGS, RELEASE
-from vllm_facts.sizing.effective_flags import DeploymentCheck, entries, not_taken, release, text
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    invalid_flags_finding,
+    json_entries,
+    release_number,
+    text_of,
+)
 from vllm_facts.validity import find_problems
 from vllm_facts.values import Knob, Value
 
@@ -40,7 +46,7 @@ def _gone(case: Deployment) -> Iterable[Finding]:
             continue
         known = replaced.gone(case.version) is True
         start = f"{case.version} does not start with it. " if known else ""
-        yield not_taken(
+        yield invalid_flags_finding(
             f"vLLM {replaced.since} and later do not know {_flag(knob)}: {start}{replaced.how}",
             REFUSED,
             _whole(case, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
@@ -51,7 +57,7 @@ def _gone(case: Deployment) -> Iterable[Finding]:
 
 def _drafts(case: Deployment) -> dict[Knob, Value]:
     """`speculative_config` for the two old flags of a draft model, if both are given and nothing else."""
-    model, tokens = text(case, DRAFT), positive_int(case.setting, DRAFT_TOKENS)
+    model, tokens = text_of(case, DRAFT), positive_int(case.setting, DRAFT_TOKENS)
     if not model or tokens is None or "speculative_config" in case.setting or model.startswith("["):
         return {}
     config = json.dumps({"model": model, "num_speculative_tokens": tokens})
@@ -65,7 +71,7 @@ def _whole(case: Deployment, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
         first, dot, rest = knob.partition(".")
         if dot and case.setting.get(first) is not None and value is not None:
             del written[knob]
-            written[first] = json.dumps({**entries(case, first), rest: parse_json_part(value)})
+            written[first] = json.dumps({**json_entries(case, first), rest: parse_json_part(value)})
     return written
 
 
@@ -74,7 +80,7 @@ def _not_yet(case: Deployment) -> Iterable[Finding]:
         facts = KNOBS.get(knob.partition(".")[0])
         if facts is None or facts.removed is not None or facts.in_version(case.version) is not False:
             continue
-        yield not_taken(
+        yield invalid_flags_finding(
             f"vLLM {case.version} does not know {_flag(knob)} yet: it came with {facts.since}",
             REFUSED,
             {knob: None},
@@ -90,8 +96,8 @@ def _unknown(case: Deployment) -> Iterable[Finding]:
             continue
         near = get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
         meant = f"; did you mean {_flag(near[0])}?" if near else ""
-        sure = release(case) == RELEASE
-        yield not_taken(
+        sure = release_number(case) == RELEASE
+        yield invalid_flags_finding(
             f"{_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
             REFUSED,
             {knob: None} | _carried(case, knob, name),
@@ -117,14 +123,18 @@ def _misfits(case: Deployment) -> Iterable[Finding]:
     for knob, value in case.setting.items():
         facts = KNOBS.get(knob)
         if value is True and knob in FLAGS and not is_switch(knob):
-            yield not_taken(f"{_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None})
+            yield invalid_flags_finding(
+                f"{_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None}
+            )
             continue
         if facts is None or facts.klass == "note" or not (misfit := facts.misfit(value)):
             continue
         if isinstance(value, str) and "$" in value:
             yield _not_filled_in(knob, value)
-        elif facts.type != "choice" or release(case) == RELEASE:  # the choices are those of one release
-            yield not_taken(
+        elif (
+            facts.type != "choice" or release_number(case) == RELEASE
+        ):  # the choices are those of one release
+            yield invalid_flags_finding(
                 f"{_flag(knob)} {misfit}, not {value}", facts.source, {knob: _counted(facts, value)}
             )
 
@@ -169,7 +179,7 @@ def _beyond(case: Deployment) -> Iterable[Finding]:
 def _together(case: Deployment) -> Iterable[Finding]:
     for problem in find_problems(case):
         by_hand = "" if problem.to else "vLLM accepts the command line once that is given"
-        yield not_taken(problem.why, problem.source, problem.to, expects=by_hand)
+        yield invalid_flags_finding(problem.why, problem.source, problem.to, expects=by_hand)
 
 
 def _environment(case: Deployment) -> Iterable[Finding]:

@@ -5,7 +5,13 @@ from collections.abc import Iterable
 
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.releases import RELEASE
-from vllm_facts.sizing.effective_flags import DeploymentCheck, not_taken, release, since, text
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    invalid_flags_finding,
+    is_at_least,
+    release_number,
+    text_of,
+)
 from vllm_facts.weight_formats import SIXTEEN_BIT
 
 METHODS = frozenset(
@@ -57,18 +63,18 @@ _GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
 def _format(case: Deployment) -> str:
     """`gguf` or `bitsandbytes`, if a flag or the model's name shows it."""
     for knob in ("quantization", "load_format"):
-        if text(case, knob).lower() in PLUGINS:
-            return text(case, knob).lower()
-    name = text(case, "model").lower()
+        if text_of(case, knob).lower() in PLUGINS:
+            return text_of(case, knob).lower()
+    name = text_of(case, "model").lower()
     return "gguf" if _GGUF.search(name) else "bitsandbytes" if _BNB.search(name) else ""
 
 
 def _plugged(case: Deployment) -> Iterable[Finding]:
     found = _format(case)
-    if not found or not since(case, PLUGINS[found][0]):
+    if not found or not is_at_least(case, PLUGINS[found][0]):
         return
     (_, minor), package, source = PLUGINS[found]
-    yield not_taken(
+    yield invalid_flags_finding(
         f"vLLM 0.{minor} and later read {found} with the package {package} only: "
         "without it the server does not start",
         source,
@@ -79,10 +85,16 @@ def _plugged(case: Deployment) -> Iterable[Finding]:
 
 
 def _unknown(case: Deployment) -> Iterable[Finding]:
-    given = text(case, "quantization")
-    if not given or given in METHODS or given.lower() in PLUGINS or release(case) != RELEASE or "$" in given:
+    given = text_of(case, "quantization")
+    if (
+        not given
+        or given in METHODS
+        or given.lower() in PLUGINS
+        or release_number(case) != RELEASE
+        or "$" in given
+    ):
         return
-    yield not_taken(
+    yield invalid_flags_finding(
         f"--quantization {given} is no method of vLLM {case.version}",
         "vLLM 0.32 config/model.py: _verify_quantization",
         {"quantization": None},
@@ -92,13 +104,13 @@ def _unknown(case: Deployment) -> Iterable[Finding]:
 
 def _unlike(case: Deployment) -> Iterable[Finding]:
     """VLLM refuses a method that differs from the checkpoint's."""
-    given, model = text(case, "quantization"), case.model
+    given, model = text_of(case, "quantization"), case.model
     family = next((one for one in FAMILIES if given in one), None)
     if family is None or model is None or model.quantization not in {"awq", "gptq"}:
         return
     if model.quantization in family:
         return
-    yield not_taken(
+    yield invalid_flags_finding(
         f"--quantization {given}, yet {model.name} is quantized with {model.quantization}: vLLM refuses that",
         "vLLM 0.32 config/model.py: _verify_quantization",
         {"quantization": None},
@@ -108,12 +120,12 @@ def _unlike(case: Deployment) -> Iterable[Finding]:
 
 def _plain(case: Deployment) -> Iterable[Finding]:
     """A 16-bit checkpoint, judged by its name, contains no quantization parameters."""
-    given, model = text(case, "quantization"), case.model
+    given, model = text_of(case, "quantization"), case.model
     if model is None or model.quantization or model.weight_bytes != SIXTEEN_BIT or given not in _CHECKPOINTS:
         return
-    if text(case, "model").startswith(("/", ".")):
+    if text_of(case, "model").startswith(("/", ".")):
         return
-    yield not_taken(
+    yield invalid_flags_finding(
         f"--quantization {given} reads weights in that format; {model.name} has 16 bits, judging by its name",
         "vLLM 0.32 model_executor/model_loader/weight_utils.py: get_quant_config",
         {"quantization": None},

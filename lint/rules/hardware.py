@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.deprecated_flags import ENVIRONMENT
-from vllm_facts.sizing.effective_flags import DeploymentCheck, before, inner, release, since, text, without
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    is_at_least,
+    is_older_than,
+    json_entry,
+    release_number,
+    remove_json_entry,
+    text_of,
+)
 from vllm_facts.values import Knob, Value
 
 AMPERE, ADA = (8, 0), (8, 9)
@@ -35,11 +43,11 @@ class _Forced:
 
 
 def _forced(case: Deployment) -> _Forced | None:
-    if (name := text(case, "attention_backend")) and name.lower() != "auto":
+    if (name := text_of(case, "attention_backend")) and name.lower() != "auto":
         shown = f"--attention-backend {name}"
         return _Forced(name=name.upper(), where=shown, to={"attention_backend": None}, env={})
-    if name := str(inner(case, "attention_config", "backend") or ""):
-        to = without(case, "attention_config", "backend")
+    if name := str(json_entry(case, "attention_config", "backend") or ""):
+        to = remove_json_entry(case, "attention_config", "backend")
         return _Forced(name=name.upper(), where=f"attention_config.backend {name}", to=to, env={})
     if name := case.env.get(VARIABLE, ""):
         return _Forced(name=name.upper(), where=f"{VARIABLE}={name}", to={}, env={VARIABLE: None})
@@ -80,12 +88,12 @@ def _dead(case: Deployment, forced: _Forced) -> bool:
 
 def _fails(case: Deployment, name: str) -> bool:
     if name == "FLASHINFER":
-        return since(case, READ)
+        return is_at_least(case, READ)
     return name in SINCE_AMPERE or name.startswith("FLASH_ATTN")
 
 
 def _turing(case: Deployment, forced: _Forced, card: str) -> Finding:
-    dead, doubtful = _dead(case, forced), forced.name in GONE and not since(case, READ)
+    dead, doubtful = _dead(case, forced), forced.name in GONE and not is_at_least(case, READ)
     forces = f"is ignored by vLLM {case.version} (it reads --attention-backend)" if dead else "is forced"
     if dead:
         reason = f"{forced.name} would not run there"
@@ -95,7 +103,7 @@ def _turing(case: Deployment, forced: _Forced, card: str) -> Finding:
         reason = f"{forced.name} is no longer a backend of vLLM's decoder: the server does not start"
     else:
         reason = f"{forced.name} needs 8.0: the server does not start"
-    chosen = "TRITON_ATTN" if since(case, READ) else "FLASHINFER with 0.14, TRITON_ATTN with 0.32"
+    chosen = "TRITON_ATTN" if is_at_least(case, READ) else "FLASHINFER with 0.14, TRITON_ATTN with 0.32"
     return Finding(
         rule="H1",
         klass="gated",
@@ -117,7 +125,7 @@ def _dtype(case: Deployment) -> Iterable[Finding]:
     capability = case.card.capability if case.card else None
     if case.card is None or capability is None or capability >= AMPERE:
         return
-    if text(case, "dtype") != "bfloat16":
+    if text_of(case, "dtype") != "bfloat16":
         return
     yield Finding(
         rule="H2",
@@ -141,7 +149,7 @@ def _volta(case: Deployment) -> Iterable[Finding]:
         case.card is None
         or capability is None
         or capability >= OLDEST_BUILT
-        or not since(case, CUDA_13_SINCE)
+        or not is_at_least(case, CUDA_13_SINCE)
     ):
         return
     yield Finding(
@@ -161,8 +169,8 @@ def _volta(case: Deployment) -> Iterable[Finding]:
 
 def _cache(case: Deployment) -> Iterable[Finding]:
     """In that release Turing has TRITON_ATTN only, which reads fp8 from 8.9 on and bfloat16 from 8.0."""
-    capability, kind = case.card.capability if case.card else None, text(case, "kv_cache_dtype")
-    if case.card is None or capability is None or not since(case, READ):
+    capability, kind = case.card.capability if case.card else None, text_of(case, "kv_cache_dtype")
+    if case.card is None or capability is None or not is_at_least(case, READ):
         return
     forced = _forced(case)
     by_triton = capability < AMPERE or (forced is not None and forced.name == "TRITON_ATTN")
@@ -189,7 +197,7 @@ def _cache(case: Deployment) -> Iterable[Finding]:
 def _engine(case: Deployment) -> Iterable[Finding]:
     vendor = next((name for name in sorted(case.env) if name.startswith("NIM_")), "")
     nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in case.log)
-    known = release(case)
+    known = release_number(case)
     if nim and (known is None or known < OLD):
         mark = f"{vendor} is set" if vendor else "its log names an image of nvcr.io"
         why = f"this is NVIDIA's NIM build of vLLM {case.version or 'of unknown version'} ({mark})"
@@ -219,8 +227,8 @@ _NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so f
 
 def _kernel(case: Deployment) -> Iterable[Finding]:
     line = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
-    given = text(case, "quantization").lower()
-    by_name = given == "awq" and before(case, AWQ_FORCED_UP_TO)
+    given = text_of(case, "quantization").lower()
+    by_name = given == "awq" and is_older_than(case, AWQ_FORCED_UP_TO)
     if by_name:
         why = (
             f"--quantization awq with vLLM {case.version}: this forces the slow awq kernel; "

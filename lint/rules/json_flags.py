@@ -7,7 +7,12 @@ from difflib import get_close_matches
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.json_flags import KEYS, RENAMED_KEYS, describe_json_error, repair_json
 from vllm_facts.releases import RELEASE
-from vllm_facts.sizing.effective_flags import DeploymentCheck, entries, not_taken, release
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    invalid_flags_finding,
+    json_entries,
+    release_number,
+)
 from vllm_facts.values import Knob, Value
 
 
@@ -16,7 +21,7 @@ def _unreadable(case: Deployment) -> Iterable[Finding]:
         if not (why := describe_json_error(knob, value)):
             continue
         meant = repair_json(knob, value)
-        yield not_taken(
+        yield invalid_flags_finding(
             f"--{knob.replace('_', '-')} {why}",
             "vLLM 0.32 engine/arg_utils.py: it ends with exit code 2",
             {knob: meant} if meant else {},
@@ -26,16 +31,16 @@ def _unreadable(case: Deployment) -> Iterable[Finding]:
 
 def _unknown_keys(case: Deployment) -> Iterable[Finding]:
     """Unknown keys, for the release whose keys are listed; the keys of other releases differ."""
-    if release(case) != RELEASE:
+    if release_number(case) != RELEASE:
         return
     for flag, keys in KEYS.items():
-        given = entries(case, flag)
+        given = json_entries(case, flag)
         dotted = [knob for knob in case.setting if knob.startswith(flag + ".")]
         given = {**given, **{knob.split(".")[1]: case.setting[knob] for knob in dotted}}
         for key in sorted(given.keys() - keys):
             meant = _meant(flag, key, given.keys())
             to = _without(case, flag, key, meant)
-            yield not_taken(
+            yield invalid_flags_finding(
                 f"--{flag.replace('_', '-')} has no key {key}" + (f": it is {meant} today" if meant else ""),
                 "vLLM 0.32 vllm/config: a key that it does not know ends the start",
                 to,
@@ -50,7 +55,7 @@ def _meant(flag: str, key: str, given: Iterable[str]) -> str:
 
 
 def _without(case: Deployment, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
-    given = entries(case, flag)
+    given = json_entries(case, flag)
     if key not in given:
         dotted = f"{flag}.{key}"
         if dotted not in case.setting:

@@ -6,22 +6,29 @@ from dataclasses import replace
 from lint.rules.profile import PROFILES
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity
-from vllm_facts.sizing.capacity import fits, kv_tokens_at, seqs_that_fit
+from vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
-    expert_parallel,
+    effective_batched_tokens,
+    effective_seqs,
+    is_expert_parallel,
+    is_sparse,
+    is_too_sparse,
+    is_transformer,
     layout,
-    number,
-    seqs_in_force,
-    share,
-    sparse,
-    tokens_in_force,
-    too_sparse,
-    transformer,
+    memory_share,
+    number_of,
 )
-from vllm_facts.sizing.kv_cache import GIB, fit, longest
-from vllm_facts.sizing.parallel_layouts import SHORT, change, planned, settled
-from vllm_facts.sizing.typical_requests import DENSE_SHARE, FEW_SEQS, MOE_SHARE, SEQS_TO, SHARE, raised
+from vllm_facts.sizing.kv_cache import GIB, estimate_fit, longest_request
+from vllm_facts.sizing.parallel_layouts import SHORT, apply_plan, plan_changes, plan_layout
+from vllm_facts.sizing.typical_requests import (
+    DENSE_SHARE,
+    FEW_SEQS,
+    MOE_SHARE,
+    SEQS_TO,
+    SHARE,
+    required_share,
+)
 from vllm_facts.values import Knob, Value
 
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
@@ -33,14 +40,14 @@ HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 
 def _moe(case: Deployment) -> Iterable[Finding]:
-    now, present = layout(settled(case)), share(case)
-    if not sparse(case) or present <= MOE_SHARE or case.setting.get("kv_cache_memory_bytes"):
+    now, present = layout(apply_plan(case)), memory_share(case)
+    if not is_sparse(case) or present <= MOE_SHARE or case.setting.get("kv_cache_memory_bytes"):
         return
-    exchanges = now.gpus > 1 and (expert_parallel(case) or now.dp > 1)
-    given = number(case, SHARE) is not None
-    if not (exchanges or given) or fits(case, share=MOE_SHARE) is False:
+    exchanges = now.gpus > 1 and (is_expert_parallel(case) or now.dp > 1)
+    given = number_of(case, SHARE) is not None
+    if not (exchanges or given) or fits_in_memory(case, share=MOE_SHARE) is False:
         return
-    stays = exchanges and not (too_sparse(case) and now.dp == 1)  # else D6 takes it away
+    stays = exchanges and not (is_too_sparse(case) and now.dp == 1)  # else D6 takes it away
     yield Finding(
         rule="M4",
         klass="auto",
@@ -60,10 +67,10 @@ def _moe(case: Deployment) -> Iterable[Finding]:
 
 def _most(case: Deployment) -> Iterable[Finding]:
     """M4 for dense models: no source recommends more than 0.95."""
-    given = number(case, SHARE)
-    if given is None or given <= MOST_SHARE or sparse(case) or case.setting.get("kv_cache_memory_bytes"):
+    given = number_of(case, SHARE)
+    if given is None or given <= MOST_SHARE or is_sparse(case) or case.setting.get("kv_cache_memory_bytes"):
         return
-    if fits(case, share=DENSE_MOST) is False:
+    if fits_in_memory(case, share=DENSE_MOST) is False:
         return
     yield Finding(
         rule="M4",
@@ -82,8 +89,8 @@ def _most(case: Deployment) -> Iterable[Finding]:
 
 
 def _low(case: Deployment) -> Iterable[Finding]:
-    given = number(case, SHARE)
-    to = raised(replace(case, setting={**settled(case).setting, SHARE: given}))
+    given = number_of(case, SHARE)
+    to = required_share(replace(case, setting={**apply_plan(case).setting, SHARE: given}))
     if given is None or to is None:
         return
     yield Finding(
@@ -100,15 +107,19 @@ def _low(case: Deployment) -> Iterable[Finding]:
 
 
 def _kv_change(case: Deployment, to: float) -> str:
-    present, then = kv_tokens_at(case, share(case)), kv_tokens_at(case, to)
+    present, then = kv_tokens_at(case, memory_share(case)), kv_tokens_at(case, to)
     return (
         f" ({present:,.0f} tokens now, {then:,.0f} then)" if present is not None and then is not None else ""
     )
 
 
 def _few(case: Deployment) -> Iterable[Finding]:
-    seqs, took, most = positive_int(case.setting, SEQS), fit(settled(case)), longest(settled(case))
-    if seqs is None or seqs > FEW_SEQS or not transformer(case) or took is None or most is None:
+    seqs, took, most = (
+        positive_int(case.setting, SEQS),
+        estimate_fit(apply_plan(case)),
+        longest_request(apply_plan(case)),
+    )
+    if seqs is None or seqs > FEW_SEQS or not is_transformer(case) or took is None or most is None:
         return
     if case.concurrency is not None and case.concurrency <= seqs:
         return
@@ -150,17 +161,17 @@ def _hybrid(case: Deployment) -> Iterable[Finding]:
         return
     if card.memory_gib > SMALL_CARD_GIB or not model.parameters or not model.weight_bytes:
         return
-    after = settled(case)
-    took = fit(after)
+    after = apply_plan(case)
+    took = estimate_fit(after)
     none_left = took is not None and took.fits is False and took.kv_tokens < SHORT
     if none_left or model.parameters * model.weight_bytes / layout(after).tp < HEAVY * card.memory_gib * GIB:
         return
     wanted: dict[Knob, Value] = {}
-    if (seqs_in_force(case) or FEW_SEQS) > FEW_SEQS:
+    if (effective_seqs(case) or FEW_SEQS) > FEW_SEQS:
         wanted[SEQS] = FEW_SEQS
-    if (tokens_in_force(case) or FEW_TOKENS) > FEW_TOKENS:
+    if (effective_batched_tokens(case) or FEW_TOKENS) > FEW_TOKENS:
         wanted[TOKENS] = FEW_TOKENS
-    if share(case) > MOE_SHARE and fits(case, share=MOE_SHARE) is not False:
+    if memory_share(case) > MOE_SHARE and fits_in_memory(case, share=MOE_SHARE) is not False:
         wanted[SHARE] = MOE_SHARE
     if case.setting.get("mamba_ssm_cache_dtype") in {"float16", "bfloat16"}:
         wanted["mamba_ssm_cache_dtype"] = "float32"
@@ -171,8 +182,8 @@ def _hybrid(case: Deployment) -> Iterable[Finding]:
         klass="gated" if "mamba_ssm_cache_dtype" in wanted else "auto",
         severity="warning" if SEQS in wanted else "info",
         why=(
-            f"{model.name} is a hybrid: each of {seqs_in_force(case)} sequences holds a state of fixed size, "
-            f"and {card.name} has {card.memory_gib:g} GiB"
+            f"{model.name} is a hybrid: each of {effective_seqs(case)} sequences holds a state of fixed "
+            f"size, and {card.name} has {card.memory_gib:g} GiB"
         ),
         to=wanted,
         expects="no OOM, and no 'max_num_seqs exceeds available Mamba cache blocks' at the start",
@@ -184,7 +195,7 @@ def _hybrid(case: Deployment) -> Iterable[Finding]:
             f"rulebook B2; {T4_REPORT} (Mamba-2 9B on a T4); vLLM 0.32 keeps the state in float32 by itself "
             "for NemotronH (model_executor/models/config.py)"
         ),
-        evidence={"memory_gib": card.memory_gib, SEQS: seqs_in_force(case)},
+        evidence={"memory_gib": card.memory_gib, SEQS: effective_seqs(case)},
     )
 
 
@@ -194,7 +205,7 @@ def _small_steps(case: Deployment) -> Iterable[Finding]:
     seqs = positive_int(case.setting, SEQS)
     if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
         return  # the last is an error of its own
-    severity: FindingSeverity = "warning" if transformer(case) else "info"
+    severity: FindingSeverity = "warning" if is_transformer(case) else "info"
     yield Finding(
         rule="B3",
         klass="auto",
@@ -210,7 +221,7 @@ def _small_steps(case: Deployment) -> Iterable[Finding]:
 
 def _length(case: Deployment) -> Iterable[Finding]:
     """L1 before a start: vLLM refuses a context length of which not one request fits."""
-    took, most, plan = fit(case), longest(case), planned(case)
+    took, most, plan = estimate_fit(case), longest_request(case), plan_layout(case)
     if took is None or most is None or took.fits is not False:
         return
     if plan is None or plan.length is None or plan.layout != layout(case):
@@ -223,7 +234,7 @@ def _length(case: Deployment) -> Iterable[Finding]:
         why=(
             f"one request of {most:,} tokens ({named}) does not fit, so the server does not start: {took.why}"
         ),
-        to=change(case),
+        to=plan_changes(case),
         expects="it starts; more GPUs for an engine or a KV cache in fp8 (check the answers) hold more",
         risks="longer requests are refused: an operator decides which length is needed",
         source="rulebook L1; vLLM 0.32 v1/core/kv_cache_utils.py ('To serve at least one request with …')",
@@ -232,10 +243,10 @@ def _length(case: Deployment) -> Iterable[Finding]:
 
 
 def _offloading(case: Deployment) -> Iterable[Finding]:
-    size = number(case, "kv_offloading_size")
+    size = number_of(case, "kv_offloading_size")
     if not size:
         return
-    room, seqs = seqs_that_fit(case, tokens=longest(case)), seqs_in_force(case)
+    room, seqs = seqs_that_fit(case, tokens=longest_request(case)), effective_seqs(case)
     wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
     enough = room is not None and wanted is not None and room >= wanted
     to: Mapping[Knob, Value] = (

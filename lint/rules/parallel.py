@@ -7,21 +7,21 @@ vllm_facts.sizing.parallel_layouts. D6 to D8, for mixtures of experts, are in ex
 from collections.abc import Iterable, Mapping
 
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model
-from vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, billions, layout
-from vllm_facts.sizing.kv_cache import KvCacheFit, fit, longest
+from vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, format_billions, layout
+from vllm_facts.sizing.kv_cache import KvCacheFit, estimate_fit, longest_request
 from vllm_facts.sizing.parallel_layouts import (
     LADDER,
     NVLINK_LOST,
     PAIR,
     WIDEST,
-    change,
-    crowded,
-    divides,
-    idle,
-    one_node,
-    over_pcie,
-    planned,
-    small,
+    describe_idle_gpus,
+    exceeds_host,
+    is_pcie_only,
+    is_single_host,
+    is_small,
+    plan_changes,
+    plan_layout,
+    why_indivisible,
 )
 from vllm_facts.values import Knob, Value
 
@@ -32,17 +32,17 @@ MANY = 512  # requests at once: data parallel wins (S3)
 
 def _validity(case: Deployment) -> Iterable[Finding]:
     now, model = layout(case), case.model
-    reason = divides(model, now.tp)
+    reason = why_indivisible(model, now.tp)
     if reason:
         why = f"--tensor-parallel-size {now.tp}: {reason} ({model.name if model else ''})"
-    elif crowded(case):
+    elif exceeds_host(case):
         why = f"tensor {now.tp} x pipeline {now.pp} x data {now.dp} takes {now.gpus} GPUs of {case.gpus}"
     else:
         return
-    to, plan = change(case), planned(case)
+    to, plan = plan_changes(case), plan_layout(case)
     expects = "it starts with more GPUs, or with a smaller model"
     if to and plan:
-        expects = f"it starts, with {_engines(plan.layout)}{idle(case, plan.layout)}"
+        expects = f"it starts, with {_engines(plan.layout)}{describe_idle_gpus(case, plan.layout)}"
     yield Finding(
         rule="D3",
         klass="gated",
@@ -69,9 +69,9 @@ def _refused(to: Mapping[Knob, Value]) -> str:
 def _size(case: Deployment) -> Iterable[Finding]:
     """D1 and D2: the fewest GPUs that hold weights and KV cache; the remaining GPUs run replicas."""
     model, now = case.model, layout(case)
-    if model is None or divides(model, now.tp) or crowded(case):
+    if model is None or why_indivisible(model, now.tp) or exceeds_host(case):
         return  # D3 reports it
-    took, plan = fit(case), planned(case)
+    took, plan = estimate_fit(case), plan_layout(case)
     if took and took.fits is False:
         if plan is None or plan.layout != now or plan.length is None:  # else L1 reports it
             yield _too_large(case, model, now, took)
@@ -84,13 +84,13 @@ def _size(case: Deployment) -> Iterable[Finding]:
 
 
 def _too_large(case: Deployment, model: Model, now: Layout, took: KvCacheFit) -> Finding:
-    to, plan = change(case), planned(case)
+    to, plan = plan_changes(case), plan_layout(case)
     expects = "quantised weights, or larger or more GPUs, fit"
     if to and plan:
-        staged = plan.layout.pp > now.pp and over_pcie(case)
+        staged = plan.layout.pp > now.pp and is_pcie_only(case)
         expects = f"it fits as {_engines(plan.layout)}"
         expects += ", the layout with the least exchange over PCIe" if staged else ""
-        expects += idle(case, plan.layout)
+        expects += describe_idle_gpus(case, plan.layout)
     return Finding(
         rule="D2",
         klass="gated",
@@ -105,7 +105,7 @@ def _too_large(case: Deployment, model: Model, now: Layout, took: KvCacheFit) ->
 
 
 def _narrower(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
-    size, took = wanted.tp * wanted.pp, fit(case, shape=wanted)
+    size, took = wanted.tp * wanted.pp, estimate_fit(case, shape=wanted)
     ladder = next((gpus for bound, gpus in LADDER if (model.parameters or 0) < bound), WIDEST)
     far = took is None and now.tp > 2 * ladder
     return Finding(
@@ -113,12 +113,12 @@ def _narrower(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Fi
         klass="gated",
         severity="warning" if far or _slow(case, now) else "info",
         why=(
-            f"{model.name} ({billions(model.parameters) if model.parameters else 'size unknown'}) over "
-            f"{now.tp * now.pp} GPUs: {size} are enough "
+            f"{model.name} ({format_billions(model.parameters) if model.parameters else 'size unknown'}) "
+            f"over {now.tp * now.pp} GPUs: {size} are enough "
             f"{'for weights and KV cache' if took else 'by the size ladder'}"
         ),
-        to=change(case),
-        expects=f"more throughput for each GPU: {_engines(wanted)}{idle(case, wanted)}",
+        to=plan_changes(case),
+        expects=f"more throughput for each GPU: {_engines(wanted)}{describe_idle_gpus(case, wanted)}",
         risks="a single request takes longer, and each engine has a smaller KV cache",
         source=f"rulebook D2; {GUIDE} (size ladder), serving guide (the least TP that fits), {DOCS}",
         evidence=_shown(took),
@@ -126,17 +126,17 @@ def _narrower(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Fi
 
 
 def _slow(case: Deployment, now: Layout) -> bool:
-    return over_pcie(case) and now.tp > PAIR
+    return is_pcie_only(case) and now.tp > PAIR
 
 
 def _replicas(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
-    to, alone = change(case), fit(case, shape=wanted)
+    to, alone = plan_changes(case), estimate_fit(case, shape=wanted)
     many = (case.concurrency or 0) >= MANY
-    severity: FindingSeverity = "warning" if small(model) or over_pcie(case) or many else "info"
-    size = billions(model.parameters) if model.parameters else "its weights"
+    severity: FindingSeverity = "warning" if is_small(model) or is_pcie_only(case) or many else "info"
+    size = format_billions(model.parameters) if model.parameters else "its weights"
     room = f": {_needs(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
-    over = " over PCIe" if over_pcie(case) else ""
-    shorter = f", not a request of all {longest(case):,}" if "max_model_len" in to else ""
+    over = " over PCIe" if is_pcie_only(case) else ""
+    shorter = f", not a request of all {longest_request(case):,}" if "max_model_len" in to else ""
     gain = "reported: 4 times the throughput of a 2B model on four PCIe GPUs, not promised"
     independent = "independent engines" if wanted.dp > 1 else "one engine"
     return Finding(
@@ -147,7 +147,7 @@ def _replicas(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Fi
         to=to,
         expects=(
             f"{wanted.dp if wanted.dp > 1 else ''} {independent} without an exchange between GPUs in every "
-            f"layer ({gain}){idle(case, wanted)}"
+            f"layer ({gain}){describe_idle_gpus(case, wanted)}"
         ).lstrip(),
         risks="a single request takes longer on GPUs with NVLink; each engine caches its own prefixes"
         + ("; longer requests are refused" if shorter else ""),
@@ -157,10 +157,10 @@ def _replicas(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Fi
 
 
 def _pipeline(case: Deployment) -> Iterable[Finding]:
-    now, plan = layout(case), planned(case)
-    if now.pp == 1 or plan is None or plan.layout.pp > 1 or not one_node(case) or crowded(case):
+    now, plan = layout(case), plan_layout(case)
+    if now.pp == 1 or plan is None or plan.layout.pp > 1 or not is_single_host(case) or exceeds_host(case):
         return
-    if divides(case.model, now.tp) or plan.layout.tp < now.tp * now.pp:
+    if why_indivisible(case.model, now.tp) or plan.layout.tp < now.tp * now.pp:
         return  # D3, or D1 and D2 report it
     nvlink = case.card is not None and case.card.link == "nvlink"
     yield Finding(
@@ -169,9 +169,9 @@ def _pipeline(case: Deployment) -> Iterable[Finding]:
         severity="warning" if nvlink else "info",
         why=f"{now.pp} pipeline stages of {now.tp} GPUs on one host{' with NVLink' if nvlink else ''}: "
         "a token passes the stages one after the other",
-        to=change(case),
+        to=plan_changes(case),
         expects="lower ITL: all GPUs work on each layer; pipelines are meant for several hosts"
-        + idle(case, plan.layout),
+        + describe_idle_gpus(case, plan.layout),
         risks="without NVLink vLLM's own documentation prefers the pipeline: keep it there",
         source=f"rulebook D4; serving guide (PP = hosts, TP = GPUs of one); {DOCS} (edge case: no NVLink)",
         evidence={"pipeline_parallel_size": now.pp, "tensor_parallel_size": now.tp},
@@ -179,19 +179,20 @@ def _pipeline(case: Deployment) -> Iterable[Finding]:
 
 
 def _links(case: Deployment) -> Iterable[Finding]:
-    now, plan = layout(case), planned(case)
-    if not _slow(case, now) or divides(case.model, now.tp) or crowded(case):
+    now, plan = layout(case), plan_layout(case)
+    if not _slow(case, now) or why_indivisible(case.model, now.tp) or exceeds_host(case):
         return
-    to, took = change(case), fit(case)
+    to, took = plan_changes(case), estimate_fit(case)
     if not to and took is not None and took.fits is False:
         return  # D2 reports it
     expects = "GPUs with NVLink, quantised weights on fewer GPUs, or a smaller model"
     fewer = to and plan is not None and plan.layout.tp * plan.layout.pp < now.tp * now.pp
     if plan and fewer:
-        expects = f"less exchange between GPUs, or none: {_engines(plan.layout)}{idle(case, plan.layout)}"
+        free = describe_idle_gpus(case, plan.layout)
+        expects = f"less exchange between GPUs, or none: {_engines(plan.layout)}{free}"
     elif to and plan:
         expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
-        expects += idle(case, plan.layout)
+        expects += describe_idle_gpus(case, plan.layout)
     by_log = any(NVLINK_LOST in line for line in case.log)
     yield Finding(
         rule="D5",

@@ -8,11 +8,11 @@ from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.sizing.capacity import seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
-    expert_parallel,
+    effective_batched_tokens,
+    effective_seqs,
+    is_expert_parallel,
+    is_sparse,
     layout,
-    seqs_in_force,
-    sparse,
-    tokens_in_force,
 )
 from vllm_facts.values import Knob
 
@@ -58,8 +58,8 @@ def _first_pass(case: Deployment) -> Iterable[Finding]:
     if case.profile == "wide-ep" and case.model and not case.model.experts:
         yield _dense(case.model.name)
         return
-    tokens = _one(case, profile, TOKENS, tokens_in_force(case), profile.tokens, profile.first_tokens)
-    seqs = _one(case, profile, SEQS, seqs_in_force(case), profile.seqs, profile.first_seqs)
+    tokens = _one(case, profile, TOKENS, effective_batched_tokens(case), profile.tokens, profile.first_tokens)
+    seqs = _one(case, profile, SEQS, effective_seqs(case), profile.seqs, profile.first_seqs)
     yield from (found for found in (tokens, seqs) if found)
     if case.profile == "wide-ep":
         yield from _experts(case)
@@ -125,9 +125,12 @@ def _that_fits(case: Deployment, wanted: int) -> int | None:
 
 
 def _experts(case: Deployment) -> Iterable[Finding]:
-    if not sparse(case) or layout(case).tp * layout(case).dp == 1:
+    if not is_sparse(case) or layout(case).tp * layout(case).dp == 1:
         return
-    knobs = {"enable_expert_parallel": expert_parallel(case), "enable_eplb": case.setting.get("enable_eplb")}
+    knobs = {
+        "enable_expert_parallel": is_expert_parallel(case),
+        "enable_eplb": case.setting.get("enable_eplb"),
+    }
     missing = [knob for knob, value in knobs.items() if value is not True]
     if missing:
         yield Finding(

@@ -6,13 +6,13 @@ from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
-    before,
-    inner,
+    has_kv_transfer,
+    is_older_than,
+    is_pooling,
+    json_entry,
     layout,
-    moves_kv,
-    pooling,
-    speculation,
-    without,
+    remove_json_entry,
+    speculation_method,
 )
 from vllm_facts.values import Knob, Value
 
@@ -22,7 +22,7 @@ ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 
 
 def _eager(case: Deployment) -> Iterable[Finding]:
-    if case.setting.get("enforce_eager") is not True or pooling(case):
+    if case.setting.get("enforce_eager") is not True or is_pooling(case):
         return
     yield Finding(
         rule="G1",
@@ -46,12 +46,12 @@ def _graphs(case: Deployment) -> Iterable[Finding]:
     if str(level) in {"0", "1"}:
         what = "no compilation and no CUDA graphs" if str(level) == "0" else "PIECEWISE CUDA graphs only"
         yield _below(f"-O{level} gives {what}; the default is -O2", {"optimization_level": None}, "warning")
-    mode = str(inner(case, "compilation_config", "cudagraph_mode") or "").upper()
-    if mode in {"NONE", "PIECEWISE"} and not moves_kv(case):
-        to = without(case, "compilation_config", "cudagraph_mode")
+    mode = str(json_entry(case, "compilation_config", "cudagraph_mode") or "").upper()
+    if mode in {"NONE", "PIECEWISE"} and not has_kv_transfer(case):
+        to = remove_json_entry(case, "compilation_config", "cudagraph_mode")
         yield _below(f"cudagraph_mode is {mode}; the default is FULL_AND_PIECEWISE", to, "warning")
-    elif mode in {"FULL", "FULL_DECODE_ONLY"} and not moves_kv(case):
-        to = without(case, "compilation_config", "cudagraph_mode")
+    elif mode in {"FULL", "FULL_DECODE_ONLY"} and not has_kv_transfer(case):
+        to = remove_json_entry(case, "compilation_config", "cudagraph_mode")
         why = f"cudagraph_mode is {mode}: mixed batches run without the default's PIECEWISE graphs"
         yield _below(why, to, "info")
 
@@ -93,10 +93,10 @@ def _capture(case: Deployment) -> Iterable[Finding]:
 
 
 def _async(case: Deployment) -> Iterable[Finding]:
-    method, given = speculation(case), case.setting.get("async_scheduling")
+    method, given = speculation_method(case), case.setting.get("async_scheduling")
     known_bad = bool(method) and not method.startswith(ASYNC_METHODS) and not method.endswith("_mtp")
-    if given is False and not known_bad and layout(case).pp == 1 and not pooling(case):
-        if before(case, ASYNC_SINCE):
+    if given is False and not known_bad and layout(case).pp == 1 and not is_pooling(case):
+        if is_older_than(case, ASYNC_SINCE):
             return
         yield Finding(
             rule="A1",
@@ -113,7 +113,7 @@ def _async(case: Deployment) -> Iterable[Finding]:
 def _prefix(case: Deployment) -> Iterable[Finding]:
     off = case.setting.get("enable_prefix_caching") is False
     hybrid = case.model is not None and case.model.hybrid
-    if not off or hybrid or pooling(case):
+    if not off or hybrid or is_pooling(case):
         return
     yield Finding(
         rule="X1",
@@ -128,7 +128,7 @@ def _prefix(case: Deployment) -> Iterable[Finding]:
 
 
 def _chunked(case: Deployment) -> Iterable[Finding]:
-    if case.setting.get("enable_chunked_prefill") is not False or pooling(case):
+    if case.setting.get("enable_chunked_prefill") is not False or is_pooling(case):
         return
     yield Finding(
         rule="P3",

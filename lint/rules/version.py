@@ -4,7 +4,13 @@ from collections.abc import Iterable
 
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.regressions import REGRESSIONS
-from vllm_facts.sizing.effective_flags import DeploymentCheck, patch, release, since, text
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    is_at_least,
+    patch_number,
+    release_number,
+    text_of,
+)
 
 HMA_ERROR_SINCE, HMA_SINCE = (0, 14), (0, 21)
 DISABLE = "disable_hybrid_kv_cache_manager"
@@ -19,14 +25,14 @@ def _offloads(case: Deployment) -> bool:
 
 def _offloading(case: Deployment) -> Iterable[Finding]:
     """V2. Native offloading supports the hybrid KV cache manager since 0.21 (#41445); 0.14 to 0.20 fail."""
-    if not _offloads(case) or release(case) is None:
+    if not _offloads(case) or release_number(case) is None:
         return
     disabled = case.setting.get(DISABLE) is True
     hybrid = case.model is not None and case.model.hybrid
-    if since(case, HMA_SINCE):
+    if is_at_least(case, HMA_SINCE):
         if disabled:
             yield _not_needed(case, hybrid=hybrid)
-    elif since(case, HMA_ERROR_SINCE) and not disabled:
+    elif is_at_least(case, HMA_ERROR_SINCE) and not disabled:
         yield _needed(case, hybrid=hybrid)
 
 
@@ -69,12 +75,12 @@ def _not_needed(case: Deployment, *, hybrid: bool) -> Finding:
 
 
 def _regressions(case: Deployment) -> Iterable[Finding]:
-    known = release(case)
+    known = release_number(case)
     if known is None:
         return
-    model, card = f"{text(case, 'model')} {case.model.name if case.model else ''}", case.card
+    model, card = f"{text_of(case, 'model')} {case.model.name if case.model else ''}", case.card
     for row in REGRESSIONS:
-        if not row.seen_in(known, patch(case)) or not row.fits(model, card.name if card else ""):
+        if not row.seen_in(known, patch_number(case)) or not row.fits(model, card.name if card else ""):
             continue
         if not row.shows(case.env.get(row.env) if row.env else case.setting.get(row.knob)):
             continue

@@ -15,7 +15,7 @@ Direction = Literal["+", "-", "±", ""]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """The effect of raising the value, or of turning it on where 0, none or false is off."""
+    """The effect of raising the value, or of turning it on if 0, none or false is off."""
 
     ttft: Direction = ""
     itl: Direction = ""

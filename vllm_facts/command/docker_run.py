@@ -84,12 +84,12 @@ def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], in
     starts = program.startswith(("vllm", "python"))
     if entry:
         if not starts:
-            raise FlagError(f"--entrypoint {entry}: what the image then starts is not known; {HOW}")
+            raise FlagError(f"--entrypoint {entry}: the program that the image starts is unknown; {HOW}")
         return (entry, *own), 1
     if _OWN_IMAGE.fullmatch(image) and program in {"serve", "vllm"}:
         raise FlagError(
-            f"{image} starts `vllm serve` by itself, and would take the word {own[0]!r} for the model: "
-            "write the model and the flags right behind the image"
+            f"{image} starts `vllm serve` by itself, and would take {own[0]!r} as the model: "
+            "write the model and the flags directly after the image"
         )
     if own[:1] == ["serve"]:
         return ("vllm", *own), 1
@@ -101,8 +101,10 @@ def explain_shell(words: Sequence[str]) -> str:
     script = next((word for word in words if "vllm serve" in word), "")
     if script:
         own = script[script.index("vllm serve") :]
-        return f"a shell starts the server: lint what it runs, as in `trimtab lint -- {own}`"
-    return f"a shell starts the server: lint what it runs; {HOW}"
+        return (
+            f"a shell starts the server: lint the command that the shell runs, as in `trimtab lint -- {own}`"
+        )
+    return f"a shell starts the server: lint the command that the shell runs; {HOW}"
 
 
 def replace_env(before: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ def parse_command(words: Sequence[str]) -> ServeCommand:
         name, _, value = given.pop(0).partition("=")
         env[name] = value
     if not given:
-        raise FlagError(f"after the variables no command is given; {HOW}")
+        raise FlagError(f"no command follows the variables; {HOW}")
     command = replace(_started(given, env), aside=tuple(aside), live=live)
     if (dashed := _one_dash(command.argv)) and "serve" in command.argv:
         raise FlagError(f"{_shown(given)}: {dashed} has one dash: write -{dashed}")
@@ -125,15 +125,15 @@ def parse_command(words: Sequence[str]) -> ServeCommand:
     try:
         setting = parse_setting(command.argv)
     except FlagError as error:
-        told = str(error) if serves or "python" in command.argv[0] else f"starts no vLLM server; {HOW}"
-        raise FlagError(f"{_shown(given)}: {told}") from error
+        message = str(error) if serves or "python" in command.argv[0] else f"starts no vLLM server; {HOW}"
+        raise FlagError(f"{_shown(given)}: {message}") from error
     if "model" not in setting and not serves:
         raise FlagError(f"{_shown(given)}: starts no vLLM server; {HOW}")
     return _with_file(command, setting.get("config"))
 
 
 def _started(given: list[str], env: dict[str, str]) -> ServeCommand:
-    """Parse the words behind the variables: wrappers, then a container or the server. Raises FlagError."""
+    """Parse the words after the variables: wrappers, then a container or the server. Raises FlagError."""
     at = _start(given)
     front, own = given[:at], given[at:]
     if own[0] not in CONTAINERS:
@@ -160,11 +160,11 @@ def _start(given: list[str]) -> int:
     try:
         at = find_program(given)
     except FlagError as error:
-        told = explain_shell(given) if "a shell" in str(error) else f"{error}"
-        raise FlagError(f"{_shown(given)}: {told}") from error
+        message = explain_shell(given) if "a shell" in str(error) else f"{error}"
+        raise FlagError(f"{_shown(given)}: {message}") from error
     pairs = zip(given[at:], given[at + 1 :], strict=False)
     if given[at] not in CONTAINERS and ("vllm", "serve") in list(pairs)[1:]:
-        raise FlagError(f"{_shown(given)}: what {given[at]} does to the server is not known; {HOW}")
+        raise FlagError(f"{_shown(given)}: the effect of {given[at]} on the server is unknown; {HOW}")
     return at
 
 
@@ -178,13 +178,13 @@ def _with_file(command: ServeCommand, path: Value) -> ServeCommand:
     if not isinstance(path, str):
         return command
     if command.before:
-        return replace(command, unread=f"what {path} says: it lies in the container (lint it outside)")
+        return replace(command, unread=f"{path}: the file is in the container (lint it outside)")
     if "--config" not in command.argv:  # vLLM 0.32 utils/argparse_utils.py
         return replace(
             command, unread=f"--config={path}: vLLM reads the file only as two words, --config {path}"
         )
     if command.argv.count("--config") > 1:
-        raise FlagError(f"--config {path}: is given twice, and vLLM takes one file only")
+        raise FlagError(f"--config {path} is given twice: vLLM takes one file only")
     command = replace(command, file=tuple(read_config(path)))
     try:
         _ = command.setting

@@ -46,5 +46,5 @@ def quote_word(word: str, *, live: bool = False) -> str:
 
 
 def join_redirections(words: Sequence[str]) -> str:
-    """The redirections behind a command, as written."""
+    """The redirections after a command, as written."""
     return " ".join(word if _ASIDE.fullmatch(word) or word == "|" else shlex.quote(word) for word in words)

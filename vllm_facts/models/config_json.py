@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllm_facts.deployment import Model
-from vllm_facts.models.parameters import active_parameters, apart, parameters
+from vllm_facts.models.parameters import count_active_parameters, count_parameters, unquantized_parameters
 from vllm_facts.weight_formats import format_from_config, stored_size
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -26,7 +26,9 @@ _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_exp
 _TOP = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k")
 
 _ORIGINAL = "original_max_position_embeddings"
-_FACTOR_APART = frozenset({"linear", "dynamic"})  # vLLM multiplies; the others' length is scaled already
+_FACTOR_APART = frozenset(
+    {"linear", "dynamic"}
+)  # vLLM multiplies by the factor; for other types the length is scaled already
 
 _NO_MLA = frozenset({"minicpm3"})  # has a latent in its weights, but caches heads
 _ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"})
@@ -37,47 +39,49 @@ def read_config(
 ) -> Model:
     """The model that a `config.json` describes.
 
-    `count`, `active`: its parameters where they are known; else they are counted, if the family is known.
+    `count`, `active`: the known numbers of parameters; else they are counted if the family is known.
     """
-    text = _text(config)
-    latent = None if _kind(text) in _NO_MLA else _whole(text, "kv_lora_rank")
+    text = _language_model_entries(config)
+    latent = None if _model_type(text) in _NO_MLA else _int_entry(text, "kv_lora_rank")
     hybrid, attention = _attention_layers(text)
-    experts = _whole(text, *_EXPERTS) or None
-    known = format_from_config(_quantization(config, text), _first(text, config, "torch_dtype", "dtype"))
-    count = count or parameters(text)
-    heads = _whole(text, *_HEADS)
+    experts = _int_entry(text, *_EXPERTS) or None
+    known = format_from_config(
+        _quantization(config, text), _first_entry(text, config, "torch_dtype", "dtype")
+    )
+    count = count or count_parameters(text)
+    heads = _int_entry(text, *_HEADS)
     return Model(
         name=name,
         parameters=count,
-        active_parameters=active or active_parameters(text, count),
-        layers=_whole(text, *_LAYERS),
-        hidden_size=_whole(text, "hidden_size", "n_embd", "d_model"),
+        active_parameters=active or count_active_parameters(text, count),
+        layers=_int_entry(text, *_LAYERS),
+        hidden_size=_int_entry(text, "hidden_size", "n_embd", "d_model"),
         heads=heads,
         kv_heads=_kv_heads(text, heads),
         head_dim=_head_dim(text, heads),
         experts=experts,
-        active_experts=_whole(text, *_TOP) if experts else None,
+        active_experts=_int_entry(text, *_TOP) if experts else None,
         mla=latent is not None,
-        latent_dim=_latent(text, latent),
+        latent_dim=_latent_dim(text, latent),
         hybrid=hybrid,
         attention_layers=attention,
         max_len=_max_len(text),
-        weight_bytes=known.size if count is None else stored_size(known, count, apart(text)),
+        weight_bytes=known.size if count is None else stored_size(known, count, unquantized_parameters(text)),
         quantization=known.method,
         architecture=_architecture(config),
     )
 
 
-def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _language_model_entries(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entries of the language model, which multimodal configs nest."""
     for key in _TEXT:
         inner = config.get(key)
         if isinstance(inner, Mapping):
-            return _text(inner)
+            return _language_model_entries(inner)
     return config
 
 
-def _whole(config: Mapping[str, Any], *keys: str) -> int | None:
+def _int_entry(config: Mapping[str, Any], *keys: str) -> int | None:
     """The integer under the first existing key; None if it is no number (a list differs by layer)."""
     for key in keys:
         value = config.get(key)
@@ -86,11 +90,11 @@ def _whole(config: Mapping[str, Any], *keys: str) -> int | None:
     return None
 
 
-def _kind(text: Mapping[str, Any]) -> str:
+def _model_type(text: Mapping[str, Any]) -> str:
     return str(text.get("model_type", ""))
 
 
-def _first(text: Mapping[str, Any], config: Mapping[str, Any], *keys: str) -> object:
+def _first_entry(text: Mapping[str, Any], config: Mapping[str, Any], *keys: str) -> object:
     return next((part[key] for part in (text, config) for key in keys if part.get(key)), None)
 
 
@@ -98,44 +102,44 @@ def _kv_heads(text: Mapping[str, Any], heads: int | None) -> int | None:
     if text.get("multi_query") is True and not text.get("new_decoder_architecture"):  # Falcon, StarCoder
         return 1
     if any(text.get(key) is not None for key in _KV_HEADS):
-        return _whole(text, *_KV_HEADS)
+        return _int_entry(text, *_KV_HEADS)
     return heads
 
 
 def _head_dim(text: Mapping[str, Any], heads: int | None) -> int | None:
-    told = _whole(text, "head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels")
-    hidden = _whole(text, "hidden_size", "n_embd", "d_model")
-    if told or text.get("head_dim") is not None:
-        return told or None
+    known = _int_entry(text, "head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels")
+    hidden = _int_entry(text, "hidden_size", "n_embd", "d_model")
+    if known or text.get("head_dim") is not None:
+        return known or None
     return hidden // heads if hidden and heads and hidden % heads == 0 else None
 
 
-def _latent(text: Mapping[str, Any], rank: int | None) -> int | None:
-    rope = _whole(text, "qk_rope_head_dim")
+def _latent_dim(text: Mapping[str, Any], rank: int | None) -> int | None:
+    rope = _int_entry(text, "qk_rope_head_dim")
     if rank is None or rope is None or "compress_ratios" in text:  # compressed over tokens too
         return None
     return rank + rope
 
 
 def _max_len(text: Mapping[str, Any]) -> int | None:
-    """Positions that the model was made for, with the factor of its RoPE where that is not in the number."""
-    told = min((length for key in _LENGTHS if (length := _whole(text, key))), default=None)
+    """The context length of the model, multiplied by the RoPE factor if the config's number excludes it."""
+    known = min((length for key in _LENGTHS if (length := _int_entry(text, key))), default=None)
     scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
     factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
     if not isinstance(scaling, Mapping) or not isinstance(factor, (int, float)) or isinstance(factor, bool):
-        return told
+        return known
     kind, original = scaling.get("rope_type", scaling.get("type")), scaling.get(_ORIGINAL)
     if kind == "yarn" and isinstance(original, int):
         return round(original * factor)
     return (
-        round(told * factor)
-        if told and kind in _FACTOR_APART and not _kind(text).startswith("gemma3")
-        else told
+        round(known * factor)
+        if known and kind in _FACTOR_APART and not _model_type(text).startswith("gemma3")
+        else known
     )
 
 
 def _attention_layers(text: Mapping[str, Any]) -> tuple[bool, int | None]:
-    """Whether some layers have a recurrent state instead of a KV cache, and how many have one."""
+    """Whether some layers have a recurrent state instead of a KV cache, and how many have a KV cache."""
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str):  # "M-M*-": Mamba, MLP, attention
         return "M" in pattern, pattern.count("*") if "M" in pattern else None
@@ -145,15 +149,15 @@ def _attention_layers(text: Mapping[str, Any]) -> tuple[bool, int | None]:
             with_cache = sum(kind in _ATTENTION for kind in kinds)
             recurrent = any(kind not in _ATTENTION | {"moe", "mlp"} for kind in kinds) or "hybrid" in kinds
             return recurrent, with_cache if recurrent else None
-    return _by_period(text)
+    return _periodic_attention(text)
 
 
-def _by_period(text: Mapping[str, Any]) -> tuple[bool, int | None]:
-    layers = _whole(text, *_LAYERS)
-    period, offset = _whole(text, "attn_layer_period"), _whole(text, "attn_layer_offset") or 0
+def _periodic_attention(text: Mapping[str, Any]) -> tuple[bool, int | None]:
+    layers = _int_entry(text, *_LAYERS)
+    period, offset = _int_entry(text, "attn_layer_period"), _int_entry(text, "attn_layer_offset") or 0
     if period and layers:  # Jamba
         return True, sum(layer % period == offset for layer in range(layers))
-    interval = _whole(text, "full_attention_interval")
+    interval = _int_entry(text, "full_attention_interval")
     if interval and layers:  # Qwen3-Next
         return True, layers // interval
     indices = text.get("attn_layer_indices")
@@ -162,7 +166,7 @@ def _by_period(text: Mapping[str, Any]) -> tuple[bool, int | None]:
         indices = linear.get("full_attn_layers")
     if isinstance(indices, (list, tuple)):
         return True, len(indices)
-    if _kind(text) in ("mamba", "mamba2", "falcon_mamba"):
+    if _model_type(text) in ("mamba", "mamba2", "falcon_mamba"):
         return True, 0
     if any(key.startswith(("mamba_", "ssm_")) for key in text):
         return True, None
@@ -179,5 +183,5 @@ def _quantization(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    told = config.get("architectures")
-    return str(told[0]) if isinstance(told, (list, tuple)) and told else ""
+    known = config.get("architectures")
+    return str(known[0]) if isinstance(known, (list, tuple)) and known else ""

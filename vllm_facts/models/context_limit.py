@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment
 from vllm_facts.json_flags import parse_json_part
-from vllm_facts.sizing.effective_flags import entries, since
+from vllm_facts.sizing.effective_flags import is_at_least, json_entries
 from vllm_facts.values import Knob, Value
 
 LENGTH, OVERRIDES = "max_model_len", "hf_overrides"
@@ -45,7 +45,7 @@ def find_exceeded_context(case: Deployment) -> ContextExceeded | None:
         return None
     rope = next((one for key in _ROPE if isinstance(one := over.get(key), dict)), {})
     kind, factor = str(rope.get("rope_type", rope.get("type", "default"))), rope.get("factor", 1.0)
-    if not isinstance(factor, (int, float)) or (kind in _YARN and not since(case, YARN_COUNTED_IN)):
+    if not isinstance(factor, (int, float)) or (kind in _YARN and not is_at_least(case, YARN_COUNTED_IN)):
         return None
     own = max(own if kind in _SCALED_ALREADY else round(own * factor), _number(over.get(LONGEST)) or 0)
     if asked <= own:
@@ -61,7 +61,7 @@ def find_exceeded_context(case: Deployment) -> ContextExceeded | None:
 
 def _overrides(case: Deployment) -> dict[str, object]:
     """The entries of --hf-overrides, given as JSON or dotted, and of the old --rope-scaling."""
-    over = entries(case, OVERRIDES)
+    over = json_entries(case, OVERRIDES)
     if _ROPE[0] in case.setting:
         over.setdefault(_ROPE[0], parse_json_part(case.setting[_ROPE[0]]))
     for knob, value in case.setting.items():

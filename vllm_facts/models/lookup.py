@@ -11,14 +11,14 @@ from vllm_facts.models.table import LENGTHS, LOADED, ROWS, ModelRow
 from vllm_facts.weight_formats import NONE, WeightFormat, format_from_name, stored_size
 
 _HOUSES = frozenset({"meta", "nvidia", "ibm", "microsoft", "google", "openai", "unsloth", "neuralmagic"})
-"""Makers that stand before a model's name and are no part of it: "Meta-Llama-3-8B"."""
+"""Makers' names that precede a model's name without being part of it: "Meta-Llama-3-8B"."""
 
 _OTHER = re.compile(
     r"eagle\d?|draft(er)?|speculators?|medusa|mtp|lora|adapter|pruned|distill(ed)?|embed(ding)?|reranker|reward"
     r"|vision|vl|multimodal|omni|audio|tiny|mini|small|lite|nano|flash|air|random|dummy|debug|\d*layers?"
     r"|\d+(\.\d+)?b|\d{2,}m|a\d+(\.\d+)?b|\d+x\d+b|\d+e"
 )
-"""Words behind a known name that make it another model: a drafter, another size."""
+"""Words after a known name that make it another model: a drafter, another size."""
 
 _CONTEXT = re.compile(r"\d+[km]")  # "128k", "1m": another max_len
 
@@ -26,30 +26,30 @@ _CONTEXT = re.compile(r"\d+[km]")  # "128k", "1m": another max_len
 def find_model(name: str) -> Model | None:
     """The well-known model of this name; None for any other.
 
-    A maker before it, a path, and what comes behind it ("-Instruct", "-AWQ", a fine-tune's own name) do not
-    matter; a format there tells quantization and weight_bytes. A drafter or another size is another model.
+    Ignores a path, the maker's name, and suffixes ("-Instruct", "-AWQ", a fine-tune's name); a format
+    among the suffixes gives quantization and weight_bytes. A drafter or another size is another model.
     """
-    found = _found(name)
-    return None if found is None else _model(*found, name)
+    found = _find_row(name)
+    return None if found is None else _build_model(*found, name)
 
 
 def from_config(config: Mapping[str, Any], name: str) -> Model:
     """The model that a `config.json` describes; `name`: as it is served.
 
-    The number of parameters, which a config does not say, is that of the well-known model of this name and
-    shape; else it is counted where the family is known.
+    A config lacks the number of parameters: it is taken from the well-known model of this name and shape,
+    else counted if the family is known.
     """
-    read, found = read_config(config, name), _found(name)
+    read, found = read_config(config, name), _find_row(name)
     if found is None or (found[0].layers, found[0].hidden) != (read.layers, read.hidden_size):
         return read
     row = found[0]
     read = read_config(config, name, count=row.parameters, active=row.active or row.parameters)
-    if row.key in LOADED and read.quantization == _published(row).method:
+    if row.key in LOADED and read.quantization == _published_format(row).method:
         read = replace(read, weight_bytes=LOADED[row.key])
     return read
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     """The last part of a repository's name or a path, in lower case with "-" between its words.
 
     "/hub/models--Qwen--Qwen3-8B/snapshots/0a1b" and "Qwen/Qwen3-8B" are both "qwen3-8b".
@@ -62,19 +62,19 @@ def canonical(name: str) -> str:
     return re.sub(r"-{2,}", "-", last.split(":")[0])
 
 
-def _found(name: str) -> tuple[ModelRow, str] | None:
-    """The row, and what of the name begins with its key."""
-    plain = canonical(name)
+def _find_row(name: str) -> tuple[ModelRow, str] | None:
+    """The row, and the part of the name that begins with its key."""
+    plain = canonical_name(name)
     house, _, rest = plain.partition("-")
-    row = _row_of(plain.split("-"))
+    row = _match_row(plain.split("-"))
     if row is None and house in _HOUSES:
         plain = rest
-        row = _row_of(rest.split("-"))
+        row = _match_row(rest.split("-"))
     return (row, plain) if row else None
 
 
-def _row_of(words: list[str]) -> ModelRow | None:
-    """The row with the longest key that the words begin with; None where another model follows it."""
+def _match_row(words: list[str]) -> ModelRow | None:
+    """The row with the longest key that the words begin with; None if the rest names another model."""
     for length in range(len(words), 0, -1):
         row = ROWS.get("-".join(words[:length]))
         if row is not None:
@@ -94,12 +94,12 @@ def _max_len(row: ModelRow, plain: str) -> int | None:
     return row.max_len
 
 
-def _published(row: ModelRow) -> WeightFormat:
+def _published_format(row: ModelRow) -> WeightFormat:
     return format_from_name(frozenset({row.stored})) or NONE
 
 
-def _model(row: ModelRow, plain: str, name: str) -> Model:
-    published = _published(row)
+def _build_model(row: ModelRow, plain: str, name: str) -> Model:
+    published = _published_format(row)
     known = format_from_name(frozenset(re.split(r"[^a-z0-9]+", plain.removeprefix(row.key)))) or published
     size = stored_size(known, row.parameters, row.apart)
     if known == published and row.key in LOADED:

@@ -17,82 +17,82 @@ _GATED = frozenset(
 _TIED_BY_DEFAULT = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text"})
 
 
-def parameters(text: Mapping[str, Any]) -> float | None:
-    """All of the language model; None for a family that is not known, or an unusual form of one."""
-    layer = _layer(text)
+def count_parameters(text: Mapping[str, Any]) -> float | None:
+    """Count the parameters of the language model; None for an unknown family or layer pattern."""
+    layer = _layer_sizes(text)
     if layer is None:
         return None
     attention, dense, expert, shared = layer
-    layers, sparse = text["num_hidden_layers"], _sparse_layers(text)
+    layers, sparse = text["num_hidden_layers"], _count_moe_layers(text)
     if sparse is None:
         return None
-    routed = _number(text, "num_experts", "n_routed_experts", "num_local_experts") or 0
+    routed = _positive_int(text, "num_experts", "n_routed_experts", "num_local_experts") or 0
     experts = sparse * (routed * expert + shared + routed * text["hidden_size"])
-    return float(apart(text) + layers * attention + (layers - sparse) * dense + experts)
+    return float(unquantized_parameters(text) + layers * attention + (layers - sparse) * dense + experts)
 
 
-def active_parameters(text: Mapping[str, Any], count: float | None) -> float | None:
-    """Those that one token passes: all but the experts that were not chosen."""
-    layer, sparse = _layer(text), _sparse_layers(text)
+def count_active_parameters(text: Mapping[str, Any], count: float | None) -> float | None:
+    """Count the parameters active for one token: all except the experts that the router does not select."""
+    layer, sparse = _layer_sizes(text), _count_moe_layers(text)
     if count is None or layer is None or sparse is None:
         return None
-    routed = _number(text, "num_experts", "n_routed_experts", "num_local_experts") or 0
-    top = _number(text, "num_experts_per_tok") or 0
+    routed = _positive_int(text, "num_experts", "n_routed_experts", "num_local_experts") or 0
+    top = _positive_int(text, "num_experts_per_tok") or 0
     return count - sparse * max(routed - top, 0) * layer[2]
 
 
-def apart(text: Mapping[str, Any]) -> float:
-    """Parameters of embedding and output; 0 where the config does not say."""
-    vocab, hidden = _number(text, "vocab_size"), _number(text, "hidden_size")
+def unquantized_parameters(text: Mapping[str, Any]) -> float:
+    """Parameters of embedding and output; 0 if the config lacks the sizes."""
+    vocab, hidden = _positive_int(text, "vocab_size"), _positive_int(text, "hidden_size")
     if not vocab or not hidden:
         return 0.0
     tied = text.get("tie_word_embeddings", str(text.get("model_type")) in _TIED_BY_DEFAULT)
     return float(vocab * hidden * (1 if tied else 2))
 
 
-def _layer(text: Mapping[str, Any]) -> tuple[int, int, int, int] | None:
+def _layer_sizes(text: Mapping[str, Any]) -> tuple[int, int, int, int] | None:
     """Parameters of attention, of a dense MLP, of one expert, of the shared experts of a layer."""
-    hidden, heads = _number(text, "hidden_size"), _number(text, "num_attention_heads")
-    inner = _number(text, "intermediate_size")
+    hidden, heads = _positive_int(text, "hidden_size"), _positive_int(text, "num_attention_heads")
+    inner = _positive_int(text, "intermediate_size")
     if str(text.get("model_type")) not in _GATED or not (hidden and heads and inner):
         return None
-    if not _number(text, "num_hidden_layers") or not _number(text, "vocab_size"):
+    if not _positive_int(text, "num_hidden_layers") or not _positive_int(text, "vocab_size"):
         return None
-    wide = _number(text, "moe_intermediate_size") or inner
-    shared = (_number(text, "n_shared_experts") or 0) * wide
-    shared += _number(text, "shared_expert_intermediate_size") or 0
-    attention = _latent_attention(text, hidden, heads) or _attention(text, hidden, heads)
+    wide = _positive_int(text, "moe_intermediate_size") or inner
+    shared = (_positive_int(text, "n_shared_experts") or 0) * wide
+    shared += _positive_int(text, "shared_expert_intermediate_size") or 0
+    attention = _mla_parameters(text, hidden, heads) or _attention_parameters(text, hidden, heads)
     return attention, 3 * hidden * inner, 3 * hidden * wide, 3 * hidden * shared
 
 
-def _attention(text: Mapping[str, Any], hidden: int, heads: int) -> int:
-    dim = _number(text, "head_dim") or hidden // heads
-    kv = _number(text, "num_key_value_heads") or heads
+def _attention_parameters(text: Mapping[str, Any], hidden: int, heads: int) -> int:
+    dim = _positive_int(text, "head_dim") or hidden // heads
+    kv = _positive_int(text, "num_key_value_heads") or heads
     return 2 * hidden * dim * (heads + kv)
 
 
-def _latent_attention(text: Mapping[str, Any], hidden: int, heads: int) -> int | None:
-    """Multi-head latent attention, as in DeepSeek-V2; None for any other."""
-    rank, rope = _number(text, "kv_lora_rank"), _number(text, "qk_rope_head_dim")
-    flat, value = _number(text, "qk_nope_head_dim"), _number(text, "v_head_dim")
+def _mla_parameters(text: Mapping[str, Any], hidden: int, heads: int) -> int | None:
+    """Multi-head latent attention, as in DeepSeek-V2; None for other kinds."""
+    rank, rope = _positive_int(text, "kv_lora_rank"), _positive_int(text, "qk_rope_head_dim")
+    flat, value = _positive_int(text, "qk_nope_head_dim"), _positive_int(text, "v_head_dim")
     if not (rank and rope and flat and value):
         return None
-    low = _number(text, "q_lora_rank")
+    low = _positive_int(text, "q_lora_rank")
     query = low * (hidden + heads * (flat + rope)) if low else hidden * heads * (flat + rope)
     return query + hidden * (rank + rope) + rank * heads * (flat + value) + heads * value * hidden
 
 
-def _sparse_layers(text: Mapping[str, Any]) -> int | None:
-    """Layers with experts; None where they are laid out in a way that is not counted here."""
-    layers = _number(text, "num_hidden_layers") or 0
-    if not _number(text, "num_experts", "n_routed_experts", "num_local_experts"):
+def _count_moe_layers(text: Mapping[str, Any]) -> int | None:
+    """Layers with experts; None for a pattern that is not supported here."""
+    layers = _positive_int(text, "num_hidden_layers") or 0
+    if not _positive_int(text, "num_experts", "n_routed_experts", "num_local_experts"):
         return 0
-    if text.get("mlp_only_layers") or (_number(text, "decoder_sparse_step") or 1) != 1:
+    if text.get("mlp_only_layers") or (_positive_int(text, "decoder_sparse_step") or 1) != 1:
         return None
-    return layers - (_number(text, "first_k_dense_replace") or 0)
+    return layers - (_positive_int(text, "first_k_dense_replace") or 0)
 
 
-def _number(text: Mapping[str, Any], *keys: str) -> int | None:
+def _positive_int(text: Mapping[str, Any], *keys: str) -> int | None:
     for key in keys:
         value = text.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:

@@ -1,16 +1,16 @@
 """Well-known models, one line each: the facts in their `config.json`, and their parameters.
 
-Transcribed from the models' own config files and cards. `-` is a number that was left out because it is not
-sure. The order of the columns:
+Transcribed from the models' own config files and cards. `-` is an
+uncertain number that is left out. The order of the columns:
 
 key           beginning of the name in lower case; several with commas
 billions      parameters, 10**9; then of them for one token
-layers        decoder layers; behind a slash those with a KV cache, where others have a recurrent state
+layers        decoder layers; after a slash those with a KV cache, if other layers have a recurrent state
 hidden, heads, kv heads, head dim
-vocab         size; with a star where embedding and output are one matrix
+vocab         size; with a star if embedding and output are one matrix
 experts       for one token / routed ones of a layer
 max_len       max_position_embeddings
-stored        quantization as published; `16bit` where there is none
+stored        quantization as published; `16bit` if there is none
 """
 
 from dataclasses import dataclass
@@ -157,7 +157,7 @@ LENGTHS = {
     "phi-3-mini-128k": 131072,
     "phi-4-reasoning": 32768,
 }
-"""max_len where it differs from the row. A key that is a row itself means that name alone: the base model."""
+"""max_len if it differs from the row. A key that is also a row applies to that exact name: the base model."""
 
 LOADED = {
     "gpt-oss-20b": 0.704,  # 13.72 GiB: start-up logs of 0.19.0 on an A100 (myoceane.fr, April 2026)
@@ -165,7 +165,7 @@ LOADED = {
     "kimi-k2-thinking": 0.58,  # 594 GB of files: the experts in 4 bit, the rest in 16
     "kimi-k2.5": 0.58,
 }
-"""Bytes of one parameter in GPU memory, where a start-up log says more than the files' size (padding)."""
+"""Bytes of one parameter in GPU memory, if a start-up log shows more than the files' size (padding)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

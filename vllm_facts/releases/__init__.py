@@ -16,7 +16,7 @@ class ReleaseFlag(NamedTuple):
 
     group: str
     type: Literal["bool", "int", "float", "size", "text", "json", "json_or_text"]  # size: 8k is 8000, 8K 8192
-    default: Value = None  # None too where vLLM decides at start
+    default: Value = None  # also None if vLLM decides at start
     choices: tuple[Value, ...] = ()
     several: bool = False  # takes one value or more
     one_way: bool = False  # a switch without a `--no-` form

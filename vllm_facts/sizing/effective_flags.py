@@ -23,7 +23,7 @@ class DeploymentCheck:
     check: Callable[[Deployment], Iterable[Finding]]
 
 
-def not_taken(
+def invalid_flags_finding(
     why: str, source: str, to: Mapping[Knob, Value], *, severity: FindingSeverity = "error", expects: str = ""
 ) -> Finding:
     """A finding of rule V1: flags that vLLM refuses or misinterprets, with the fix."""
@@ -61,80 +61,80 @@ def layout(case: Deployment) -> Layout:
     return Layout(tp=tp, pp=pp, dp=dp)
 
 
-def release(case: Deployment) -> tuple[int, int] | None:
+def release_number(case: Deployment) -> tuple[int, int] | None:
     """(0, 32) of "0.32.0"; None if unknown."""
     return release_of(case.version)
 
 
-def patch(case: Deployment) -> tuple[int, int, int] | None:
+def patch_number(case: Deployment) -> tuple[int, int, int] | None:
     """(0, 19, 1) of "v0.19.1rc2"; None if unknown."""
     found = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", case.version)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
-def before(case: Deployment, bound: tuple[int, int]) -> bool:
+def is_older_than(case: Deployment, bound: tuple[int, int]) -> bool:
     """Whether the version is known and older than `bound`."""
-    known = release(case)
+    known = release_number(case)
     return known is not None and known < bound
 
 
-def since(case: Deployment, bound: tuple[int, int]) -> bool:
+def is_at_least(case: Deployment, bound: tuple[int, int]) -> bool:
     """Whether the version is known and not older than `bound`."""
-    known = release(case)
+    known = release_number(case)
     return known is not None and known >= bound
 
 
-def number(case: Deployment, knob: Knob) -> float | None:
+def number_of(case: Deployment, knob: Knob) -> float | None:
     """The knob's value if it is a number, else None."""
     value = case.setting.get(knob)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def text(case: Deployment, knob: Knob) -> str:
+def text_of(case: Deployment, knob: Knob) -> str:
     """The knob's value if it is text, else ""."""
     value = case.setting.get(knob)
     return value if isinstance(value, str) else ""
 
 
-def inner(case: Deployment, knob: Knob, key: str) -> Value:
+def json_entry(case: Deployment, knob: Knob, key: str) -> Value:
     """One entry of a flag that takes JSON, given dotted (`-cc.mode=3`) or inside the JSON."""
     dotted = case.setting.get(f"{knob}.{key}")
     if dotted is not None:
         return dotted
-    value = entries(case, knob).get(key)
+    value = json_entries(case, knob).get(key)
     return value if value is None or isinstance(value, (bool, int, float, str)) else None
 
 
-def entries(case: Deployment, knob: Knob) -> dict[str, object]:
+def json_entries(case: Deployment, knob: Knob) -> dict[str, object]:
     """The JSON object of a flag; empty if the flag is absent or no JSON object."""
     try:
-        found = json.loads(text(case, knob) or "{}")
+        found = json.loads(text_of(case, knob) or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def without(case: Deployment, knob: Knob, key: str) -> Mapping[Knob, Value]:
+def remove_json_entry(case: Deployment, knob: Knob, key: str) -> Mapping[Knob, Value]:
     """The change that removes one entry from a JSON flag, dotted or inside the JSON."""
-    left = {name: value for name, value in entries(case, knob).items() if name != key}
-    if left != entries(case, knob):
+    left = {name: value for name, value in json_entries(case, knob).items() if name != key}
+    if left != json_entries(case, knob):
         return {knob: json.dumps(left, separators=(",", ":")) if left else None}
     return {f"{knob}.{key}": None}
 
 
-def share(case: Deployment) -> float:
+def memory_share(case: Deployment) -> float:
     """gpu_memory_utilization in force: given, or vLLM's default of that version."""
-    given = number(case, "gpu_memory_utilization")
-    return given if given is not None else SHARE_BEFORE if before(case, SHARE_SINCE) else SHARE
+    given = number_of(case, "gpu_memory_utilization")
+    return given if given is not None else SHARE_BEFORE if is_older_than(case, SHARE_SINCE) else SHARE
 
 
-def pooling(case: Deployment) -> bool:
+def is_pooling(case: Deployment) -> bool:
     """Whether the server embeds, scores or classifies rather than generates."""
-    runner = text(case, "runner") or text(case, "task")
+    runner = text_of(case, "runner") or text_of(case, "task")
     return runner in {"pooling", "embed", "embedding", "classify", "score", "reward"}
 
 
-def moves_kv(case: Deployment) -> bool:
+def has_kv_transfer(case: Deployment) -> bool:
     """Whether KV cache is transferred to other servers or offloaded from the GPU."""
     knobs = ("kv_transfer_config", "kv_offloading_size")
     return any(case.setting.get(knob) for knob in knobs) or any(
@@ -142,22 +142,22 @@ def moves_kv(case: Deployment) -> bool:
     )
 
 
-def speculation(case: Deployment) -> str:
+def speculation_method(case: Deployment) -> str:
     """The method of speculative decoding in lower case; "" if there is none or it is not given."""
-    method = case.setting.get("spec_method") or inner(case, "speculative_config", "method")
+    method = case.setting.get("spec_method") or json_entry(case, "speculative_config", "method")
     return str(method).lower() if method else ""
 
 
-def expert_parallel(case: Deployment) -> bool:
+def is_expert_parallel(case: Deployment) -> bool:
     return case.setting.get("enable_expert_parallel") is True
 
 
-def sparse(case: Deployment) -> bool:
+def is_sparse(case: Deployment) -> bool:
     """Whether the model is known to be a mixture of experts."""
     return bool(case.model and case.model.experts and case.model.experts > 1)
 
 
-def too_sparse(case: Deployment) -> bool:
+def is_too_sparse(case: Deployment) -> bool:
     """D6: whether so few experts are active that expert parallelism costs more than it saves."""
     known = case.model and case.model.experts and case.model.active_experts
     return bool(known and case.model and active_share(case.model) <= SPARSE_ENOUGH)
@@ -168,16 +168,16 @@ def active_share(model: Model) -> float:
     return (model.active_experts or 0) / model.experts if model.experts else 1.0
 
 
-def transformer(case: Deployment) -> bool:
+def is_transformer(case: Deployment) -> bool:
     """Whether the model is known and has no state-space layers."""
     return case.model is not None and not case.model.hybrid
 
 
-def billions(parameters: float) -> str:
+def format_billions(parameters: float) -> str:
     return f"{parameters / 1e9:.1f}B"
 
 
-def tokens_in_force(case: Deployment) -> int | None:
+def effective_batched_tokens(case: Deployment) -> int | None:
     """max_num_batched_tokens as given, or vLLM's default on the GPU; None if unknown.
 
     As vLLM 0.32 engine/arg_utils.py: get_batch_defaults, for a server.
@@ -186,20 +186,20 @@ def tokens_in_force(case: Deployment) -> int | None:
     memory_gib = case.card.memory_gib if case.card else None
     if given is not None or case.card is None or memory_gib is None:
         return given
-    if memory_gib >= HUGE_GIB and not before(case, SIXTEEN_K_SINCE):
+    if memory_gib >= HUGE_GIB and not is_older_than(case, SIXTEEN_K_SINCE):
         return 16384
-    return 8192 if _big(case.card.name, memory_gib) else 2048
+    return 8192 if _has_big_defaults(case.card.name, memory_gib) else 2048
 
 
-def seqs_in_force(case: Deployment) -> int | None:
+def effective_seqs(case: Deployment) -> int | None:
     """max_num_seqs as given, or vLLM's default on the GPU; None if unknown."""
     given = positive_int(case.setting, "max_num_seqs")
     memory_gib = case.card.memory_gib if case.card else None
     if given is not None or case.card is None or memory_gib is None:
         return given
-    chosen = 1024 if _big(case.card.name, memory_gib) else 256
-    return min(chosen, tokens_in_force(case) or chosen)
+    chosen = 1024 if _has_big_defaults(case.card.name, memory_gib) else 256
+    return min(chosen, effective_batched_tokens(case) or chosen)
 
 
-def _big(name: str, memory_gib: float) -> bool:
+def _has_big_defaults(name: str, memory_gib: float) -> bool:
     return memory_gib >= HUGE_GIB or (memory_gib >= BIG_GIB and "a100" not in name.lower())

@@ -28,7 +28,7 @@ class _Kind:
     name: str
     capability: tuple[int, int] | None
     gib: Mapping[str, float | None] = field(default_factory=dict)
-    link: GpuLink | None = None  # where no word of the name says it; None: both kinds are sold
+    link: GpuLink | None = None  # if no word of the name states it; None: both kinds exist
 
 
 _KINDS = (
@@ -123,10 +123,10 @@ def find_gpu(name: str) -> GpuModel | None:
     if _PART.search(words):
         return GpuModel(name=kind.name, capability=kind.capability)
     size = re.search(r"\b(\d{1,3}) ?gi?b\b", words)
-    told = size[1] if size else ""
-    gib = kind.gib.get(told, kind.gib.get(""))
+    stated = size[1] if size else ""
+    gib = kind.gib.get(stated, kind.gib.get(""))
     return GpuModel(
-        name=f"{kind.name} {told}GB" if told and told in kind.gib else kind.name,
+        name=f"{kind.name} {stated}GB" if stated and stated in kind.gib else kind.name,
         capability=kind.capability,
         memory_gib=gib,
         link=_link(words, kind),

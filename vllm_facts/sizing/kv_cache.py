@@ -11,8 +11,15 @@ from typing import Literal
 
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Model
-from vllm_facts.sizing.effective_flags import Layout, before, layout, number, seqs_in_force, tokens_in_force
-from vllm_facts.sizing.effective_flags import share as share_of
+from vllm_facts.sizing.effective_flags import (
+    Layout,
+    effective_batched_tokens,
+    effective_seqs,
+    is_older_than,
+    layout,
+    memory_share,
+    number_of,
+)
 
 GIB = 2**30
 
@@ -35,7 +42,7 @@ VOCABULARY = 152_000
 copies: 0.57 GiB for 256 sequences of Qwen3-4B (log in vllm PR 57047). 152,000 is Qwen's vocabulary."""
 
 ERROR = 0.05
-"""Of the budget: by so much the KV cache may be wrong; twice that where an image encoder is profiled too.
+"""Error of the estimated KV cache as a share of the budget; twice that if an image encoder is profiled too.
 tests/unit/vllm_facts/test_kv_cache.py compares it with start-up logs. The outlier: gpt-oss-120b on H100 with
 vLLM 0.11, 8 % less than said here, for the workspace of its 4-bit kernels."""
 
@@ -80,28 +87,30 @@ class KvCacheFit:
     why: str
 
 
-def fit(case: Deployment, *, shape: Layout | None = None, share: float | None = None) -> KvCacheFit | None:
-    """How `case` lies in memory; `shape`, `share`: with these instead of its own. None: facts are missing.
+def estimate_fit(
+    case: Deployment, *, shape: Layout | None = None, share: float | None = None
+) -> KvCacheFit | None:
+    """Estimate the GPU memory of `case`; `shape` and `share` override its own. None if facts are missing.
 
-    Not counted: a draft model, LoRA adapters, the image encoder's profile, other processes on the GPU.
+    Excludes a draft model, LoRA adapters, the image encoder's profile and other processes on the GPU.
     """
     model, shape = case.model, shape or layout(case)
-    share = share_of(case) if share is None else share
+    share = memory_share(case) if share is None else share
     weights, each = weights_gib(case, shape), kv_bytes_per_token(case, shape)
     overhead = overhead_gib(case, shape)
     if model is None or case.card is None or case.card.memory_gib is None:
         return None
     if weights is None or each is None or overhead is None:
         return None
-    budget, given = case.card.memory_gib * USABLE * share, number(case, "kv_cache_memory_bytes")
+    budget, given = case.card.memory_gib * USABLE * share, number_of(case, "kv_cache_memory_bytes")
     if given is not None:
         budget = min(weights + overhead + given / GIB, case.card.memory_gib * USABLE)
     kv = budget - weights - overhead
-    most, bound = longest(case), _bound(case, model)
+    most, bound = longest_request(case), _bound(case, model)
     error = budget * ERROR * (2 if model.architecture.endswith("ForConditionalGeneration") else 1)
     tokens = max(0, int(kv * GIB / each))
     return KvCacheFit(
-        fits=_fits(kv - (most or 0) * each / GIB, kv, error, bound, known=most is not None),
+        fits=_judge_fit(kv - (most or 0) * each / GIB, kv, error, bound, known=most is not None),
         budget_gib=budget,
         weights_gib=weights,
         overhead_gib=overhead,
@@ -110,7 +119,7 @@ def fit(case: Deployment, *, shape: Layout | None = None, share: float | None = 
         kv_tokens=tokens,
         full_length_sequences=None if most is None else tokens / most,
         bound=bound,
-        why=_why(case.card.name, budget, weights, overhead, tokens if kv > 0 else None, most, bound),
+        why=_explain(case.card.name, budget, weights, overhead, tokens if kv > 0 else None, most, bound),
     )
 
 
@@ -122,17 +131,17 @@ def weights_gib(case: Deployment, shape: Layout) -> float | None:
     routed = _expert_parameters(model)
     if routed is None and shape.dp > 1:
         return None
-    # without expert parallel, too: vLLM then shares each expert out to all of tp * dp
+    # without expert parallelism, too: vLLM then divides each expert over tp * dp GPUs
     # (model_executor/layers/fused_moe/config.py: FusedMoEParallelConfig.make)
     experts = (routed or 0.0) / (shape.tp * shape.dp)
-    others = (model.parameters - (routed or 0.0)) / shape.tp
-    gib = (experts + others) * size / GIB * _of_stage(model.layers, shape.pp)
-    return max(0.0, gib - max(0.0, number(case, "cpu_offload_gb") or 0.0))
+    dense = (model.parameters - (routed or 0.0)) / shape.tp
+    gib = (experts + dense) * size / GIB * _stage_fraction(model.layers, shape.pp)
+    return max(0.0, gib - max(0.0, number_of(case, "cpu_offload_gb") or 0.0))
 
 
 def kv_bytes_per_token(case: Deployment, shape: Layout) -> float | None:
     """Per GPU. Heads are divided, at least one per GPU; a latent (MLA) is copied to every GPU."""
-    model, width = case.model, _width(case)
+    model, width = case.model, _kv_element_bytes(case)
     if model is None or width is None:
         return None
     layers = model.attention_layers if model.hybrid else model.layers
@@ -150,28 +159,28 @@ def kv_bytes_per_token(case: Deployment, shape: Layout) -> float | None:
 
 def overhead_gib(case: Deployment, shape: Layout) -> float | None:
     """Per GPU: activations of the largest step or of sampling, the runtime, CUDA graphs."""
-    tokens, seqs = tokens_in_force(case), seqs_in_force(case)
+    tokens, seqs = effective_batched_tokens(case), effective_seqs(case)
     if case.model is None or not case.model.hidden_size or tokens is None or seqs is None:
         return None
     step = tokens * activation_bytes(case.model, shape.tp)
     sampling = seqs * VOCABULARY * SAMPLER_BYTES
-    graphs = 0.0 if case.setting.get("enforce_eager") or before(case, GRAPHS_SINCE) else GRAPHS_GIB
+    graphs = 0.0 if case.setting.get("enforce_eager") or is_older_than(case, GRAPHS_SINCE) else GRAPHS_GIB
     together = shape.tp > 1 or (shape.gpus > 1 and bool(case.model.experts))
     exchange = EXCHANGE_GIB[case.card.link if case.card else None] if together else 0.0
     return max(step, sampling) / GIB + RUNTIME_GIB + exchange + graphs
 
 
 def activation_bytes(model: Model, tp: int) -> float:
-    """Of one token in a forward pass, in 16 bit: four times the hidden state, an MLP of 3.5 times its width.
+    """Bytes of one token in a forward pass, in 16 bit: 4 hidden states, an MLP 3.5 times as wide.
 
-    An estimate: 0.9 GiB for 8,192 tokens of Llama 3 8B, where a log has 1.26 (vllm PR 10511).
+    An estimate: 0.9 GiB for 8,192 tokens of Llama 3 8B, a log shows 1.26 (vllm PR 10511).
     """
     hidden = model.hidden_size or 0
     chosen = model.active_experts or 0
     return 2.0 * hidden * (4 + 10.5 / tp + chosen * (1 + 1.5 / tp))
 
 
-def longest(case: Deployment) -> int | None:
+def longest_request(case: Deployment) -> int | None:
     """The effective max_model_len; None if unknown or chosen by vLLM."""
     given = case.setting.get("max_model_len")
     if given is not None:
@@ -180,7 +189,7 @@ def longest(case: Deployment) -> int | None:
 
 
 def _expert_parameters(model: Model) -> float | None:
-    """All routed experts: of each layer's, all but the active ones are what a token does not pass."""
+    """The parameters of all routed experts, from the share that is inactive for one token."""
     if not model.experts:
         return 0.0
     if not model.parameters or not model.active_parameters or not model.active_experts:
@@ -189,7 +198,7 @@ def _expert_parameters(model: Model) -> float | None:
     return (model.parameters - model.active_parameters) * model.experts / idle if idle > 0 else None
 
 
-def _of_stage(layers: int | None, pp: int) -> float:
+def _stage_fraction(layers: int | None, pp: int) -> float:
     """The share of the largest pipeline stage."""
     return ceil(layers / pp) / layers if layers else 1 / pp
 
@@ -204,7 +213,7 @@ def _weight_bytes(case: Deployment) -> float | None:
     return 4.0 if case.setting.get("dtype") in ("float32", "float") else stored
 
 
-def _width(case: Deployment) -> float | None:
+def _kv_element_bytes(case: Deployment) -> float | None:
     kind = str(case.setting.get("kv_cache_dtype") or "auto")
     if kind == "auto" and case.setting.get("dtype") in ("float32", "float"):
         return 4.0
@@ -218,7 +227,7 @@ def _bound(case: Deployment, model: Model) -> Literal["about", "at least", "at m
     return "at least" if windows and not case.setting.get("disable_hybrid_kv_cache_manager") else "about"
 
 
-def _fits(spare: float, kv: float, error: float, bound: str, *, known: bool) -> bool | None:
+def _judge_fit(spare: float, kv: float, error: float, bound: str, *, known: bool) -> bool | None:
     if kv < -error:
         return False
     if not known:
@@ -228,7 +237,7 @@ def _fits(spare: float, kv: float, error: float, bound: str, *, known: bool) -> 
     return False if spare < -error and bound != "at least" else None
 
 
-def _why(
+def _explain(
     card: str,
     budget: float,
     weights: float,
@@ -244,10 +253,10 @@ def _why(
         return (
             f"{spent} on each {card}: {weights + overhead - budget:.1f} GiB are missing before any KV cache"
         )
-    held = f"{spent} on each {card}, which leaves {bound} {_rounded(tokens):,} tokens of KV cache"
+    held = f"{spent} on each {card}, which leaves {bound} {_round_tokens(tokens):,} tokens of KV cache"
     return held if most is None else f"{held}: {tokens / most:.1f} requests of {most:,}"
 
 
-def _rounded(tokens: int) -> int:
+def _round_tokens(tokens: int) -> int:
     """Round to three digits, the accuracy of the estimate."""
     return round(tokens, 3 - len(str(tokens)))

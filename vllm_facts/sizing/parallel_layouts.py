@@ -9,9 +9,17 @@ from dataclasses import dataclass, replace
 
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Model
-from vllm_facts.sizing.effective_flags import Layout, expert_parallel, layout, number, share, sparse, text
-from vllm_facts.sizing.kv_cache import KvCacheFit, fit, longest
-from vllm_facts.sizing.typical_requests import MOE_SHARE, SHARE, lifted, raised
+from vllm_facts.sizing.effective_flags import (
+    Layout,
+    is_expert_parallel,
+    is_sparse,
+    layout,
+    memory_share,
+    number_of,
+    text_of,
+)
+from vllm_facts.sizing.kv_cache import KvCacheFit, estimate_fit, longest_request
+from vllm_facts.sizing.typical_requests import MOE_SHARE, SHARE, recommend_share, required_share
 from vllm_facts.values import Knob, Value
 
 WIDEST = 8  # assumed GPUs of a host if unknown
@@ -27,12 +35,7 @@ FEW = 128  # S3: concurrent requests up to which tensor parallelism wins
 SPARSE_MLA = ("v3.2", "v3_2")
 NVLINK_LOST = "not supported on more than two PCIe-only GPUs"
 ALONE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb")
-ELSEWHERE = (
-    *ALONE,
-    "data_parallel_size_local",
-    "data_parallel_start_rank",
-    "data_parallel_address",
-)
+ELSEWHERE = (*ALONE, "data_parallel_size_local", "data_parallel_start_rank", "data_parallel_address")
 """Flags of engines on several hosts; with those of ALONE an external launcher distributes the engines."""
 
 
@@ -45,27 +48,26 @@ class ParallelPlan:
     experts: bool = False
 
 
-def planned(case: Deployment) -> ParallelPlan | None:
+def plan_layout(case: Deployment) -> ParallelPlan | None:
     """The plan, which is the current layout if that is fine; None if no known layout holds the model."""
-    share = lifted(case)  # M5 changes it at the same time
+    share = recommend_share(case)  # M5 changes it at the same time
     if share is not None:
-        case = _with(case, {SHARE: share})
-    start = _possible(case)
-    took = fit(case, shape=start)
+        case = _with_flags(case, {SHARE: share})
+    start = _valid_layout(case)
+    took = estimate_fit(case, shape=start)
     if took is None or took.fits is not False:
-        shared = (
-            positive_int(case.setting, "decode_context_parallel_size") or 1
-        ) > 1  # chosen for its KV cache
-        plan = None if shared else _latent(case, start) or _narrowed(case, start)
+        # context parallelism is chosen for its KV cache
+        shared = (positive_int(case.setting, "decode_context_parallel_size") or 1) > 1
+        plan = None if shared else _plan_latent(case, start) or _narrow_layout(case, start)
         return plan or ParallelPlan(layout=start)
-    plan = _alone(case, start) or _grown(case, start, took)
-    return plan if plan is None or plan.length else _latent(case, plan.layout) or plan
+    plan = _plan_single_gpu(case, start) or _grow_layout(case, start, took)
+    return plan if plan is None or plan.length else _plan_latent(case, plan.layout) or plan
 
 
-def change(case: Deployment) -> Mapping[Knob, Value]:
+def plan_changes(case: Deployment) -> Mapping[Knob, Value]:
     """The flags to set for the plan; empty without one, or with an external launcher of engines."""
-    now, plan = layout(case), planned(case)
-    if plan is None or (plan.layout.dp != now.dp and _given(case, ALONE)):
+    now, plan = layout(case), plan_layout(case)
+    if plan is None or (plan.layout.dp != now.dp and _is_any_given(case, ALONE)):
         return {}
     wanted = plan.layout
     sizes = {
@@ -74,40 +76,40 @@ def change(case: Deployment) -> Mapping[Knob, Value]:
         "data_parallel_size": (now.dp, wanted.dp),
     }
     to: dict[Knob, Value] = {knob: new for knob, (old, new) in sizes.items() if new != old}
-    if plan.length is not None and plan.length != longest(case):
+    if plan.length is not None and plan.length != longest_request(case):
         to["max_model_len"] = plan.length
-    if to or _refused(case, now):
-        share = raised(_with(case, to))
+    if to or _exceeds_memory(case, now):
+        share = required_share(_with_flags(case, to))
         to |= {SHARE: share} if share is not None else {}
     if plan.experts:
-        to |= {} if expert_parallel(case) else {"enable_expert_parallel": True}
-        to |= {SHARE: MOE_SHARE} if _too_high(case, wanted) else {}
+        to |= {} if is_expert_parallel(case) else {"enable_expert_parallel": True}
+        to |= {SHARE: MOE_SHARE} if _must_reduce_share(case, wanted) else {}
     return to
 
 
-def settled(case: Deployment) -> Deployment:
+def apply_plan(case: Deployment) -> Deployment:
     """The deployment in the proposed layout."""
-    to = change(case)
-    after = _with(case, to) if to else case
+    to = plan_changes(case)
+    after = _with_flags(case, to) if to else case
     unsure = case.gpus is None and layout(after).gpus > layout(case).gpus
     return case if unsure else after
 
 
-def idle(case: Deployment, wanted: Layout) -> str:
+def describe_idle_gpus(case: Deployment, wanted: Layout) -> str:
     """A use for the GPUs of the host that stay free; "" if none do, or if that is unknown."""
     left = (case.gpus or 0) - wanted.gpus
-    if left <= 0 or not one_node(case):
+    if left <= 0 or not is_single_host(case):
         return ""
     engines = left // (wanted.tp * wanted.pp)
     free = f"; {left} of {case.gpus} GPUs stay free"
     if not engines:
         return free
-    if sparse(case):
+    if is_sparse(case):
         return f"{free}, for {engines} more server{'s' if engines > 1 else ''}"
     return f"{free}: --data-parallel-size {wanted.dp + engines} would use {engines * wanted.tp * wanted.pp}"
 
 
-def divides(model: Model | None, tp: int) -> str:
+def why_indivisible(model: Model | None, tp: int) -> str:
     """Why the model cannot be split over `tp` GPUs; "" if it can, or if that is unknown."""
     if model is None:
         return ""
@@ -120,209 +122,211 @@ def divides(model: Model | None, tp: int) -> str:
     return ""
 
 
-def crowded(case: Deployment) -> bool:
+def exceeds_host(case: Deployment) -> bool:
     """Whether the layout needs more GPUs than the host has."""
-    return case.gpus is not None and layout(case).gpus > case.gpus and one_node(case)
+    return case.gpus is not None and layout(case).gpus > case.gpus and is_single_host(case)
 
 
-def one_node(case: Deployment) -> bool:
+def is_single_host(case: Deployment) -> bool:
     """Whether no flag involves other hosts."""
     several = (positive_int(case.setting, "nnodes") or 1) > 1
-    launcher = text(case, "distributed_executor_backend") in {"ray", "external_launcher"}
-    return not several and not launcher and not _given(case, ELSEWHERE)
+    launcher = text_of(case, "distributed_executor_backend") in {"ray", "external_launcher"}
+    return not several and not launcher and not _is_any_given(case, ELSEWHERE)
 
 
-def over_pcie(case: Deployment) -> bool:
+def is_pcie_only(case: Deployment) -> bool:
     """Whether the GPUs are linked by PCIe only, by the GPU model or by the log."""
     logged = any(NVLINK_LOST in line for line in case.log)
     return logged or (case.card is not None and case.card.link == "pcie")
 
 
-def small(model: Model) -> bool:
+def is_small(model: Model) -> bool:
     return model.parameters is not None and model.parameters < SMALL
 
 
-def padded(case: Deployment) -> bool:
+def has_padded_heads(case: Deployment) -> bool:
     """Whether the attention kernel pads the heads of a GPU; such models are never split (S3 #4)."""
     return case.model is not None and any(mark in case.model.name.lower() for mark in SPARSE_MLA)
 
 
-def _with(case: Deployment, to: Mapping[Knob, Value]) -> Deployment:
+def _with_flags(case: Deployment, to: Mapping[Knob, Value]) -> Deployment:
     return replace(case, setting={**case.setting, **to})
 
 
-def _given(case: Deployment, knobs: tuple[Knob, ...]) -> bool:
+def _is_any_given(case: Deployment, knobs: tuple[Knob, ...]) -> bool:
     return any(case.setting.get(knob) is not None and case.setting[knob] is not False for knob in knobs)
 
 
-def _possible(case: Deployment) -> Layout:
+def _valid_layout(case: Deployment) -> Layout:
     """The layout if vLLM accepts it, else the nearest; without a pipeline on a host with NVLink."""
-    now, most = layout(case), _host(case)
-    if not divides(case.model, now.tp) and not crowded(case):
-        return _merged(case, now)
+    now, most = layout(case), _host_gpus(case)
+    if not why_indivisible(case.model, now.tp) and not exceeds_host(case):
+        return _merge_pipeline(case, now)
     pp = now.pp if most is None or now.tp * now.pp <= most else 1
     tp = now.tp
-    if divides(case.model, tp) or (most is not None and tp * pp > most):
+    if why_indivisible(case.model, tp) or (most is not None and tp * pp > most):
         widest = most // pp if most else tp - 1
-        tp = next((size for size in range(widest, 0, -1) if not divides(case.model, size)), 1)
+        tp = next((size for size in range(widest, 0, -1) if not why_indivisible(case.model, size)), 1)
     engines = (most or now.gpus) // (tp * pp)
-    engines = max(1, min(engines, now.dp) if sparse(case) else engines)
-    return _merged(case, Layout(tp=tp, pp=pp, dp=engines))
+    engines = max(1, min(engines, now.dp) if is_sparse(case) else engines)
+    return _merge_pipeline(case, Layout(tp=tp, pp=pp, dp=engines))
 
 
-def _merged(case: Deployment, now: Layout) -> Layout:
+def _merge_pipeline(case: Deployment, now: Layout) -> Layout:
     """D4: pipelines only between hosts and on GPUs without NVLink."""
     wide = Layout(tp=now.tp * now.pp, dp=now.dp)
-    if now.pp == 1 or not one_node(case) or over_pcie(case) or divides(case.model, wide.tp):
+    if now.pp == 1 or not is_single_host(case) or is_pcie_only(case) or why_indivisible(case.model, wide.tp):
         return now
-    return now if _refused(case, wide) else wide
+    return now if _exceeds_memory(case, wide) else wide
 
 
-def _grown(case: Deployment, start: Layout, took: KvCacheFit) -> ParallelPlan | None:
+def _grow_layout(case: Deployment, start: Layout, took: KvCacheFit) -> ParallelPlan | None:
     """The fewest GPUs that hold the model. Reduces engines only if a shorter context does not suffice."""
     keeps = took.kv_tokens >= SHORT
-    shapes = [] if keeps and _host(case) is None else list(_wider(case, start, keep=keeps))
-    fits = [(shape, fit(case, shape=shape)) for shape in shapes]
+    shapes = [] if keeps and _host_gpus(case) is None else list(_wider_layouts(case, start, keep=keeps))
+    fits = [(shape, estimate_fit(case, shape=shape)) for shape in shapes]
     held = next((shape for shape, found in fits if found and found.fits), None)
     if held is not None:
         return ParallelPlan(layout=held)
     some = [(shape, found) for shape, found in ((start, took), *fits) if found and found.kv_tokens >= SHORT]
     some = some if keeps else some[::-1]
-    for shape, found in sorted(some, key=lambda one: over_pcie(case) and one[0].tp > PAIR):
+    for shape, found in sorted(some, key=lambda one: is_pcie_only(case) and one[0].tp > PAIR):
         if found.fits is not False:
             return ParallelPlan(layout=shape)
-        if (length := _shorter(case, found)) is not None:
+        if (length := _shorter_context(case, found)) is not None:
             return ParallelPlan(layout=shape, length=length)
     return None
 
 
-def _wider(case: Deployment, start: Layout, *, keep: bool) -> Iterator[Layout]:
+def _wider_layouts(case: Deployment, start: Layout, *, keep: bool) -> Iterator[Layout]:
     """Layouts with more GPUs per engine, smallest first; `keep` keeps the number of engines."""
-    most, engine = _host(case) or max(WIDEST, start.gpus), start.tp * start.pp
-    sizes = {engine * 2**power for power in range(5)} | ({_host(case) or 0} if not keep else set())
+    most, engine = _host_gpus(case) or max(WIDEST, start.gpus), start.tp * start.pp
+    sizes = {engine * 2**power for power in range(5)} | ({_host_gpus(case) or 0} if not keep else set())
     for size in sorted(sizes):
         if engine <= size <= (most // start.dp if keep else most):
-            shape = _shaped(case, start, size)
+            shape = _shape_engine(case, start, size)
             if shape is not None and (shape.tp, shape.pp) != (start.tp, start.pp):
                 yield replace(shape, dp=max(1, min(start.dp, most // size)))
 
 
-def _shaped(case: Deployment, start: Layout, size: int) -> Layout | None:
+def _shape_engine(case: Deployment, start: Layout, size: int) -> Layout | None:
     """An engine of `size` GPUs; over PCIe a pipeline, which communicates least (vLLM's documentation)."""
     layers = case.model.layers if case.model else None
-    pp = start.pp if not one_node(case) and size % start.pp == 0 else 1
-    if over_pcie(case) and size > PAIR:
+    pp = start.pp if not is_single_host(case) and size % start.pp == 0 else 1
+    if is_pcie_only(case) and size > PAIR:
         narrow = start.tp if start.tp <= PAIR and size % start.tp == 0 and size > start.tp * start.pp else 1
         pp = size // narrow
-    elif divides(case.model, size // pp):
+    elif why_indivisible(case.model, size // pp):
         pp = size
-    if (pp > 1 and layers and pp > layers) or divides(case.model, size // pp):
+    if (pp > 1 and layers and pp > layers) or why_indivisible(case.model, size // pp):
         return None
     return Layout(tp=size // pp, pp=pp)
 
 
-def _latent(case: Deployment, start: Layout) -> ParallelPlan | None:
+def _plan_latent(case: Deployment, start: Layout) -> ParallelPlan | None:
     """D7: with latent attention, tensor parallelism copies the full KV cache to every GPU."""
     model = case.model
-    if model is None or not model.mla or not sparse(case) or start.tp < LATENT or start.pp > 1:
+    if model is None or not model.mla or not is_sparse(case) or start.tp < LATENT or start.pp > 1:
         return None
-    if case.concurrency is not None and case.concurrency <= FEW and not padded(case):
+    if case.concurrency is not None and case.concurrency <= FEW and not has_padded_heads(case):
         return None  # see D8
     copied = Layout(dp=start.tp * start.dp)
-    took = fit(case, shape=copied, share=min(share(case), MOE_SHARE))
+    took = estimate_fit(case, shape=copied, share=min(memory_share(case), MOE_SHARE))
     if took is not None and took.fits is False:
         return None
     return ParallelPlan(layout=copied, experts=True)
 
 
-def _too_high(case: Deployment, wanted: Layout) -> bool:
+def _must_reduce_share(case: Deployment, wanted: Layout) -> bool:
     """M4, for a layout with expert parallelism."""
-    if share(case) <= MOE_SHARE or number(case, "kv_cache_memory_bytes"):
+    if memory_share(case) <= MOE_SHARE or number_of(case, "kv_cache_memory_bytes"):
         return False
-    took = fit(case, shape=wanted, share=MOE_SHARE)
+    took = estimate_fit(case, shape=wanted, share=MOE_SHARE)
     return took is None or took.fits is not False
 
 
-def _narrowed(case: Deployment, start: Layout) -> ParallelPlan | None:
+def _narrow_layout(case: Deployment, start: Layout) -> ParallelPlan | None:
     """D1, D2 and D5: engines of fewer GPUs, or a pipeline on GPUs linked by PCIe only."""
     engine, model = start.tp * start.pp, case.model
-    if engine == 1 or model is None or (start.pp > 1 and not one_node(case)):
+    if engine == 1 or model is None or (start.pp > 1 and not is_single_host(case)):
         return None
-    slow = over_pcie(case) and engine > PAIR
-    if sparse(case) and (not slow or start.tp <= PAIR or expert_parallel(case) or start.dp > 1):
+    slow = is_pcie_only(case) and engine > PAIR
+    if is_sparse(case) and (not slow or start.tp <= PAIR or is_expert_parallel(case) or start.dp > 1):
         return None
     for size in (1, 2, 4, 8):
-        if size < engine and (shape := _engines(case, start, size)) is not None:
-            if _enough(case, start, shape):
+        if size < engine and (shape := _split_engines(case, start, size)) is not None:
+            if _has_enough_gpus(case, start, shape):
                 return ParallelPlan(layout=shape)
-            if size == 1 and (shorter := _alone(case, start)):
+            if size == 1 and (shorter := _plan_single_gpu(case, start)):
                 return shorter
-    shape = _engines(case, start, 1)
-    if shape and slow and (model.parameters or SMALLISH) < SMALLISH and (shorter := _cut(case, shape)):
+    shape = _split_engines(case, start, 1)
+    smallish = (model.parameters or SMALLISH) < SMALLISH
+    if shape and slow and smallish and (shorter := _plan_shorter(case, shape)):
         return shorter
     pipeline = replace(start, tp=1, pp=engine)
-    if slow and start.tp > PAIR and one_node(case) and not _hurried(case, engine) and _holds(case, pipeline):
+    wide = slow and start.tp > PAIR and is_single_host(case)
+    if wide and not _is_latency_bound(case, engine) and _holds_pipeline(case, pipeline):
         return ParallelPlan(layout=pipeline)
     return None
 
 
-def _hurried(case: Deployment, stages: int) -> bool:
+def _is_latency_bound(case: Deployment, stages: int) -> bool:
     """Whether latency matters more than throughput, or too few requests keep all stages busy."""
     return case.profile == "chat" or (case.concurrency is not None and case.concurrency <= stages)
 
 
-def _alone(case: Deployment, start: Layout) -> ParallelPlan | None:
+def _plan_single_gpu(case: Deployment, start: Layout) -> ParallelPlan | None:
     """A small model on one GPU per engine, with a shorter context if necessary."""
-    if case.model is None or not small(case.model) or sparse(case):
+    if case.model is None or not is_small(case.model) or is_sparse(case):
         return None
-    shape = start if start.tp * start.pp == 1 else _engines(case, start, 1)
-    return _cut(case, shape) if shape is not None else None
+    shape = start if start.tp * start.pp == 1 else _split_engines(case, start, 1)
+    return _plan_shorter(case, shape) if shape is not None else None
 
 
-def _engines(case: Deployment, start: Layout, size: int) -> Layout | None:
+def _split_engines(case: Deployment, start: Layout, size: int) -> Layout | None:
     """All GPUs in engines of `size`; None if that leaves more of them idle than now."""
-    shape = _shaped(case, replace(start, pp=1), size)
-    if shape is None or sparse(case):
+    shape = _shape_engine(case, replace(start, pp=1), size)
+    if shape is None or is_sparse(case):
         return shape
-    count = (_host(case) or max(start.gpus, layout(case).gpus)) // size
+    count = (_host_gpus(case) or max(start.gpus, layout(case).gpus)) // size
     return replace(shape, dp=count) if count * size >= start.gpus else None
 
 
-def _enough(case: Deployment, start: Layout, shape: Layout) -> bool:
+def _has_enough_gpus(case: Deployment, start: Layout, shape: Layout) -> bool:
     """Whether `shape` has enough GPUs: by memory if the GPU is known, else by model size."""
     size, engine, model = shape.tp * shape.pp, start.tp * start.pp, case.model
     parameters = model.parameters if model else None
-    took = fit(case, shape=shape)
+    took = estimate_fit(case, shape=shape)
     if took is None:
         enough = next((gpus for bound, gpus in LADDER if parameters and parameters < bound), WIDEST)
         return parameters is not None and size == enough
     if took.fits is not True:
         return False
-    if took.kv_gib >= ROOMY * took.weights_gib and not sparse(case):
+    if took.kv_gib >= ROOMY * took.weights_gib and not is_sparse(case):
         return True
-    slow = over_pcie(case) and (engine > PAIR or (parameters or SMALLISH) < SMALLISH)
+    slow = is_pcie_only(case) and (engine > PAIR or (parameters or SMALLISH) < SMALLISH)
     return slow and size <= PAIR and took.kv_tokens >= 2 * ENOUGH
 
 
-def _cut(case: Deployment, shape: Layout) -> ParallelPlan | None:
+def _plan_shorter(case: Deployment, shape: Layout) -> ParallelPlan | None:
     """The plan for `shape` with a context that fits, if the KV cache holds several requests."""
-    took = fit(case, shape=shape)
+    took = estimate_fit(case, shape=shape)
     if took is None or took.kv_tokens < ENOUGH:
         return None
-    if took.fits or longest(case) is None:
+    if took.fits or longest_request(case) is None:
         return ParallelPlan(layout=shape)
-    length = _shorter(case, took)
+    length = _shorter_context(case, took)
     return None if length is None and took.fits is False else ParallelPlan(layout=shape, length=length)
 
 
-def _holds(case: Deployment, shape: Layout) -> bool:
-    layers, took = case.model.layers if case.model else None, fit(case, shape=shape)
+def _holds_pipeline(case: Deployment, shape: Layout) -> bool:
+    layers, took = case.model.layers if case.model else None, estimate_fit(case, shape=shape)
     return bool(layers and layers >= shape.pp and took and took.fits)
 
 
-def _shorter(case: Deployment, took: KvCacheFit) -> int | None:
-    """The max_model_len that this KV cache holds; None where that is too little, or no less."""
-    most = longest(case)
+def _shorter_context(case: Deployment, took: KvCacheFit) -> int | None:
+    """The max_model_len that this KV cache holds; None if that is too short or not shorter."""
+    most = longest_request(case)
     if most is None:
         return None
     own = case.model.max_len if case.model and case.model.max_len else most
@@ -330,10 +334,10 @@ def _shorter(case: Deployment, took: KvCacheFit) -> int | None:
     return to if SHORT <= to < most else None
 
 
-def _refused(case: Deployment, shape: Layout) -> bool:
-    took = fit(case, shape=shape)
+def _exceeds_memory(case: Deployment, shape: Layout) -> bool:
+    took = estimate_fit(case, shape=shape)
     return took is not None and took.fits is False
 
 
-def _host(case: Deployment) -> int | None:
-    return case.gpus if one_node(case) else None
+def _host_gpus(case: Deployment) -> int | None:
+    return case.gpus if is_single_host(case) else None

@@ -1,8 +1,8 @@
 """The length of a typical request, and unused GPU memory that such requests need."""
 
 from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import number, pooling, seqs_in_force, sparse, transformer
-from vllm_facts.sizing.kv_cache import fit, longest
+from vllm_facts.sizing.effective_flags import effective_seqs, is_pooling, is_sparse, is_transformer, number_of
+from vllm_facts.sizing.kv_cache import estimate_fit, longest_request
 
 SHARE = "gpu_memory_utilization"
 MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8  # S3 #2; T4 report §6
@@ -15,31 +15,31 @@ TYPICAL_ELSE = 2048
 3,072, chat 2,048 (serving guide, templates 1, 3 and 5)."""
 
 
-def usual(case: Deployment, *, part: int = PART) -> int | None:
+def typical_tokens(case: Deployment, *, part: int = PART) -> int | None:
     """Tokens of a typical request: 1/`part` of the longest, within bounds; None if unknown."""
-    most = longest(case)
+    most = longest_request(case)
     bound = TYPICAL.get(case.profile, TYPICAL_ELSE)
     return None if most is None else max(SHORTEST, min(most // part, bound))
 
 
-def lifted(case: Deployment) -> float | None:
+def recommend_share(case: Deployment) -> float | None:
     """M5: the value for a given gpu_memory_utilization below 0.8; None if it is high enough."""
-    given = number(case, SHARE)
-    if given is None or given >= LOW_SHARE or case.setting.get("kv_cache_memory_bytes") or pooling(case):
+    given = number_of(case, SHARE)
+    if given is None or given >= LOW_SHARE or case.setting.get("kv_cache_memory_bytes") or is_pooling(case):
         return None
     hybrid = case.model is not None and case.model.hybrid
-    return MOE_SHARE if sparse(case) or hybrid else DENSE_SHARE
+    return MOE_SHARE if is_sparse(case) or hybrid else DENSE_SHARE
 
 
-def raised(case: Deployment) -> float | None:
-    """As `lifted`, but None if the KV cache holds all concurrent requests.
+def required_share(case: Deployment) -> float | None:
+    """As `recommend_share`, but None if the KV cache holds all concurrent requests.
 
     Assumes requests of half the longest length, within the bounds of a typical request.
     """
-    seqs, found, each = seqs_in_force(case), fit(case), usual(case, part=2)
-    if seqs and seqs <= FEW_SEQS and transformer(case):
+    seqs, found, each = effective_seqs(case), estimate_fit(case), typical_tokens(case, part=2)
+    if seqs and seqs <= FEW_SEQS and is_transformer(case):
         seqs = SEQS_TO  # B1 asks for them
     wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
     if found is not None and each is not None and wanted is not None and found.kv_tokens // each >= wanted:
         return None
-    return lifted(case)
+    return recommend_share(case)

@@ -23,7 +23,7 @@ from tests.support.lint_cases import (
 )
 from vllm_facts.deployment import GpuModel, Model
 from vllm_facts.sizing.effective_flags import Layout, layout
-from vllm_facts.sizing.parallel_layouts import divides
+from vllm_facts.sizing.parallel_layouts import why_indivisible
 
 L4 = GpuModel(name="L4", capability=(8, 9), memory_gib=22.49, link="pcie")
 A100_PCIE = GpuModel(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="pcie")
@@ -103,10 +103,10 @@ def test_heads_that_the_gpus_do_not_divide_become_engines_of_the_ladders_size(tp
 
 
 def test_seven_gpus_divide_28_heads_but_not_their_four_kv_heads() -> None:
-    assert "KV heads" in divides(QWEN_7B_AWQ, 7)
-    assert not divides(QWEN_7B_AWQ, 4)
-    assert not divides(None, 7)
-    assert not divides(DEEPSEEK_R1, 8)
+    assert "KV heads" in why_indivisible(QWEN_7B_AWQ, 7)
+    assert not why_indivisible(QWEN_7B_AWQ, 4)
+    assert not why_indivisible(None, 7)
+    assert not why_indivisible(DEEPSEEK_R1, 8)
 
 
 def test_more_gpus_than_the_host_has_are_refused_unless_there_are_other_hosts() -> None:

@@ -11,8 +11,8 @@ from tests.support.sampling import examples
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.knobs import KNOBS
 from vllm_facts.releases import FLAGS
-from vllm_facts.sizing.kv_cache import fit
-from vllm_facts.sizing.parallel_layouts import divides, settled
+from vllm_facts.sizing.kv_cache import estimate_fit
+from vllm_facts.sizing.parallel_layouts import apply_plan, why_indivisible
 from vllm_facts.values import Value
 
 LINTS = tuple(
@@ -118,7 +118,7 @@ def test_every_finding_is_sound(asked: Deployment) -> None:
 
 def _divides(asked: Deployment, finding: Finding) -> None:
     tp = finding.to.get("tensor_parallel_size")
-    assert tp is None or (isinstance(tp, int) and not divides(asked.model, tp)), finding
+    assert tp is None or (isinstance(tp, int) and not why_indivisible(asked.model, tp)), finding
 
 
 def _has_cache(asked: Deployment, finding: Finding) -> None:
@@ -126,5 +126,5 @@ def _has_cache(asked: Deployment, finding: Finding) -> None:
     seqs, present = finding.to.get("max_num_seqs"), asked.setting.get("max_num_seqs")
     if not isinstance(seqs, int) or (isinstance(present, int) and seqs <= present) or present is None:
         return
-    took = fit(settled(asked))
+    took = estimate_fit(apply_plan(asked))
     assert took is None or took.kv_tokens >= seqs * 256 or asked.setting.get("max_model_len") in ("auto", -1)

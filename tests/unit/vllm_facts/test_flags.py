@@ -89,9 +89,9 @@ def test_any_way_to_start_a_server_is_understood(head: list[str]) -> None:
     [
         (["sh", "-c", "vllm serve m --max-num-seqs 2"], "starts a shell"),
         (["env", "A=1", "bash", "start.sh"], "starts a shell"),
-        (["vllm", "bench", "serve"], "without `serve`"),
+        (["vllm", "bench", "serve"], "only if `serve` follows directly"),
         (["python", "-c", "import vllm"], "python -c"),
-        (["python", "-u"], "neither a module nor a file"),
+        (["python", "-u"], "no module and no file"),
         (["docker", "run", "vllm/vllm-openai", "--model", "m"], "belongs to no flag"),
         ([*SERVE, "another"], "belongs to no flag"),
         ([*SERVE, "--", "x"], "cannot be read"),
@@ -191,7 +191,7 @@ def test_the_flags_of_a_file_come_before_those_of_the_command_line() -> None:
 def test_a_part_of_a_json_flag_cannot_be_set_separately() -> None:
     argv = [*SERVE, "--compilation-config", '{"mode": 3}']
 
-    with pytest.raises(FlagError, match="beside the JSON of --compilation-config"):
+    with pytest.raises(FlagError, match="together with the JSON of --compilation-config"):
         edit_flags(argv, {"compilation_config.cudagraph_mode": "FULL"})
     assert edit_flags(argv, {"compilation_config.cudagraph_mode": None}) == argv
 

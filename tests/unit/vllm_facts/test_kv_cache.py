@@ -11,7 +11,14 @@ from vllm_facts.models.lookup import find_model, from_config
 from vllm_facts.models.table import ROWS
 from vllm_facts.sizing.effective_flags import Layout, layout
 from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.sizing.kv_cache import GIB, KvCacheFit, fit, kv_bytes_per_token, overhead_gib, weights_gib
+from vllm_facts.sizing.kv_cache import (
+    GIB,
+    KvCacheFit,
+    estimate_fit,
+    kv_bytes_per_token,
+    overhead_gib,
+    weights_gib,
+)
 from vllm_facts.values import Setting
 
 
@@ -24,7 +31,7 @@ def case(
 
 
 def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | float | str | None) -> KvCacheFit:
-    found = fit(case(name, card, version, **setting))
+    found = estimate_fit(case(name, card, version, **setting))
     assert found is not None
     return found
 
@@ -295,7 +302,11 @@ def test_what_is_given_in_bytes_is_taken_as_given() -> None:
 def test_another_share_or_split_can_be_asked_for() -> None:
     asked = case("meta-llama/Llama-3.3-70B-Instruct", "H100", max_model_len=8192)
     four = Layout(tp=4)
-    own, split, small = fit(asked), fit(asked, shape=four), fit(asked, shape=four, share=0.5)
+    own, split, small = (
+        estimate_fit(asked),
+        estimate_fit(asked, shape=four),
+        estimate_fit(asked, shape=four, share=0.5),
+    )
     assert own is not None
     assert split is not None
     assert small is not None
@@ -337,7 +348,7 @@ def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
     ],
 )
 def test_unknown_facts_give_no_result(asked: Deployment) -> None:
-    assert fit(asked) is None
+    assert estimate_fit(asked) is None
 
 
 SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sampled_from(["auto", "8k", "x"])
@@ -368,5 +379,7 @@ SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sam
     ),
 )
 def test_any_setting_is_handled(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
-    found = fit(Deployment(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=find_model(key)))
+    found = estimate_fit(
+        Deployment(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=find_model(key))
+    )
     assert found is None or (found.kv_tokens >= 0 and found.why)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.support.model_configs import COUNTED, DEEPSEEK_V3, GPT_OSS, llama
 from vllm_facts.deployment import Model
 from vllm_facts.models.config_json import read_config
-from vllm_facts.models.lookup import canonical, find_model, from_config
-from vllm_facts.models.parameters import parameters
+from vllm_facts.models.lookup import canonical_name, find_model, from_config
+from vllm_facts.models.parameters import count_parameters
 from vllm_facts.models.table import LENGTHS, ROWS
 
 
@@ -34,7 +34,7 @@ def test_the_table_says_what_the_config_says(name: str) -> None:
 @pytest.mark.parametrize("name", COUNTED)
 def test_the_parameters_of_the_table_are_those_that_the_shapes_make(name: str) -> None:
     table, counted = known(name), read_config(COUNTED[name], "somebody/else")
-    assert parameters(COUNTED[name]) == pytest.approx(table.parameters, rel=0.02)
+    assert count_parameters(COUNTED[name]) == pytest.approx(table.parameters, rel=0.02)
     assert counted.active_parameters == pytest.approx(
         table.active_parameters, rel=0.25 if table.experts else 0.02
     )
@@ -293,5 +293,5 @@ def test_any_config_is_handled(data: st.DataObject) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60))
 def test_any_name_is_handled(name: str) -> None:
-    assert "/" not in canonical(name)
+    assert "/" not in canonical_name(name)
     assert find_model(name) is None or name

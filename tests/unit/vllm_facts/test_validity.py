@@ -1,4 +1,4 @@
-"""What vLLM refuses of flags beside each other and beside the model."""
+"""Flags that vLLM refuses in combination with each other or with the model."""
 
 import pytest
 
@@ -34,7 +34,7 @@ from vllm_facts.values import Value
         ("--enable-log-outputs", "needs enable_log_requests", {"enable_log_requests": True}),
         (
             "--enable-per-request-metrics --disable-log-stats",
-            "beside disable_log_stats",
+            "together with disable_log_stats",
             {"disable_log_stats": None},
         ),
         ("--enable-dbo", "needs all2all_backend", {"enable_dbo": None}),
