@@ -84,9 +84,7 @@ async def test_failed_request_can_be_retried(client: Client, daemon: FakeDaemonV
     assert [(await post(client, "a"))[0], (await post(client, "a"))[0]] == [503, 201]
 
 
-async def test_repeat_of_a_request_in_progress_gets_retry_after(
-    client: Client, daemon: FakeDaemonView
-) -> None:
+async def test_concurrent_repeat_of_a_request_is_a_conflict(client: Client, daemon: FakeDaemonView) -> None:
     answers = await asyncio.gather(*(post(client, "a") for _ in range(8)))
 
     assert sorted({status for status, _ in answers} - {409}) == [201]

@@ -135,7 +135,7 @@ def path(tmp_path: Path) -> Path:
 # memory
 
 
-def test_a_state_comes_back_as_it_was_written(path: Path) -> None:
+def test_state_round_trips(path: Path) -> None:
     journal = Journal.open(path, now=lambda: NOON)
     journal.append(ENTRY)
     journal.append(replace(ENTRY, state=State(target="batch", note="é\n\u2028")))
@@ -189,7 +189,7 @@ scalars: st.SearchStrategy[Any] = (
     phase=st.sampled_from(Phase),
     at=st.datetimes(timezones=st.just(UTC)),
 )
-def test_any_state_comes_back_equal(
+def test_any_state_round_trips(
     path: Path, setting: dict[str, Any], note: str, counts: list[int], phase: Phase, at: datetime
 ) -> None:
     assert CANARY.rollout is not None
@@ -404,7 +404,7 @@ while True:
 """
 
 
-def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
+def test_acknowledged_entries_survive_a_kill(path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:

@@ -361,7 +361,7 @@ def test_names_a_token_file_without_a_token(run: Run, tmp_path: Path, text: str)
         b"",
     ],
 )
-def test_detects_a_different_server_at_the_address(run: Run, answer: bytes) -> None:
+def test_reports_a_response_that_is_not_from_trimtab(run: Run, answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def once() -> None:

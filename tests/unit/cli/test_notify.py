@@ -46,7 +46,9 @@ async def test_sends_to_one_receiver(config: Path, capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out) == [{"name": "n1", "sent": True, "why": ""}]
 
 
-async def test_missing_response_reveals_no_secret(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_unreachable_receiver_error_reveals_no_secret(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(config, "http://127.0.0.1:1/PLANTED")
 
     assert await run(config) == 1

@@ -212,7 +212,7 @@ def test_policies_keep_the_order_of_the_file() -> None:
         ("7", 7),
     ],
 )
-def test_durations_are_read(written: str, expected_s: float) -> None:
+def test_parses_durations(written: str, expected_s: float) -> None:
     (target,) = parsed(f"{SMALLEST}[targets.rollout]\ncooldown = {written}\n").targets
 
     assert target.cooldown_s == expected_s
@@ -331,7 +331,7 @@ def test_durations_are_read(written: str, expected_s: float) -> None:
     ],
     ids=lambda value: str(value).replace("\n", " ")[:50],
 )
-def test_a_mistake_is_named_with_its_key(text: str, expected: str) -> None:
+def test_names_an_invalid_value_with_its_key(text: str, expected: str) -> None:
     (said,) = errors(SMALLEST + text)
 
     assert said.startswith(expected)
@@ -366,7 +366,7 @@ def test_a_mistake_is_named_with_its_key(text: str, expected: str) -> None:
         ),
     ],
 )
-def test_a_wrong_step_is_named_with_its_number(step: str, expected: str) -> None:
+def test_names_an_invalid_step_with_its_number(step: str, expected: str) -> None:
     first = "{ weight = 5, requests = 1, at_least = 1, at_most = 2 }"
 
     said = errors(f"{SMALLEST}[targets.rollout]\nsteps = [{first}, {step}]\n")
@@ -399,7 +399,7 @@ def test_a_wrong_step_is_named_with_its_number(step: str, expected: str) -> None
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_rejects_a_file_that_is_no_config_in_one_line(text: str, expected: str) -> None:
+def test_rejects_an_invalid_file_with_a_one_line_error(text: str, expected: str) -> None:
     (said,) = errors(text)
 
     assert said.startswith(expected)
@@ -444,13 +444,13 @@ def test_the_api_listens_on_one_address_or_several(written: str, found: tuple[st
         ("hosts = ['a.example:80']", "[api] hosts[0]: must be a name"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_the_api_table_is_named(table: str, expected: str) -> None:
+def test_names_an_invalid_value_in_the_api_table(table: str, expected: str) -> None:
     (said,) = errors(f"{SMALLEST}[api]\n{table}\n")
 
     assert said.startswith(expected)
 
 
-def test_every_mistake_is_named_at_once() -> None:
+def test_reports_all_errors_at_once() -> None:
     said = errors(
         """
         [agent]
@@ -489,7 +489,7 @@ def test_with_several_targets_an_error_names_the_target() -> None:
     assert said.startswith("[targets.slo of batch] ttfs: unknown key")
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_names_an_unreadable_file(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b'name = "\xe9"')
     (tmp_path / "big").write_bytes(b"#" * (2**20 + 1))
 

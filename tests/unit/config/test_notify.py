@@ -97,11 +97,11 @@ def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest
         ),
     ],
 )
-def test_what_is_wrong_is_named(text: str, said: str) -> None:
+def test_names_the_invalid_value(text: str, said: str) -> None:
     assert errors(f"[[notify]]\n{text}") == [said]
 
 
-def test_two_of_a_kind_need_names() -> None:
+def test_two_receivers_of_one_kind_require_names() -> None:
     one = '[[notify]]\nkind = "slack"\nurl = "https://a"\n'
 
     assert errors(one * 2) == ["[[notify]] name: slack is the name of 2 receivers: give each its own name"]

@@ -18,12 +18,12 @@ def target(text: str, here: Path = Path("/etc/trimtab")) -> Target:
     return found
 
 
-def test_shipped_prompts_are_the_default() -> None:
+def test_uses_the_shipped_prompts_by_default() -> None:
     assert target("").quality == GoldenPromptOptions()
     assert len(set(PROMPTS)) == len(PROMPTS) >= LEAST
 
 
-def test_everything_is_read(tmp_path: Path) -> None:
+def test_reads_every_option(tmp_path: Path) -> None:
     lines = [*LINES, "", LINES[0], '{"prompt": "of\\ntwo lines", "id": 7}']
     (tmp_path / "golden.jsonl").write_text("\n".join(lines))
     text = """
@@ -57,7 +57,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
         ("at_most = 0", "[targets.quality] at_most: must be longer than 0 s"),
     ],
 )
-def test_a_wrong_option_is_named(text: str, expected: str) -> None:
+def test_names_an_invalid_option(text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as error:
         target(text)
 

@@ -45,7 +45,7 @@ class Bad:
 
 
 @each_check
-def test_each_check_can_fail(check: ConformanceCheck) -> None:
+def test_each_check_detects_a_violation(check: ConformanceCheck) -> None:
     """One that does all else wrong still says what it is for, and is calm."""
     calm = check.__name__ in {"it_says_what_it_is_for", "it_tolerates_a_reading_in_which_nothing_is_known"}
     if calm:

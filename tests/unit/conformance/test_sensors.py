@@ -71,7 +71,7 @@ def test_the_known_sensors_are_found() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_starts_with_what_it_is_for(module: str) -> None:
+def test_module_docstring_states_its_purpose(module: str) -> None:
     said = inspect.getdoc(import_module(f"sensors.{module}"))
 
     assert said
@@ -89,7 +89,7 @@ def test_a_sensor_is_a_frozen_dataclass_and_the_last_line_of_its_file(name: str)
 
 
 @sensor_names
-def test_its_options_are_what_toml_can_say(name: str) -> None:
+def test_options_are_toml_types(name: str) -> None:
     hints = get_type_hints(load("sensors", name))
 
     assert {
@@ -98,7 +98,7 @@ def test_its_options_are_what_toml_can_say(name: str) -> None:
 
 
 @sensor_names
-def test_it_is_built_from_its_minimal_options(name: str) -> None:
+def test_builds_from_minimal_options(name: str) -> None:
     sensor = built(name)
 
     assert inspect.iscoroutinefunction(sensor.run)
@@ -106,7 +106,7 @@ def test_it_is_built_from_its_minimal_options(name: str) -> None:
 
 
 @sensor_names
-def test_an_option_of_another_type_is_refused(name: str) -> None:
+def test_refuses_an_option_of_another_type(name: str) -> None:
     for option in options_of(load("sensors", name)):
         with pytest.raises(ConfigError, match=option):
             built(name, **{option: object()})
@@ -117,7 +117,7 @@ def test_an_option_of_another_type_is_refused(name: str) -> None:
 
 
 @sensor_names
-def test_a_number_that_cannot_work_is_refused(name: str) -> None:
+def test_refuses_an_invalid_number(name: str) -> None:
     for option in numbers(name):
         for value in (nan, inf, -1.0):
             with pytest.raises(ValueError, match=option):
@@ -125,9 +125,7 @@ def test_a_number_that_cannot_work_is_refused(name: str) -> None:
 
 
 @sensor_names
-async def test_with_nothing_to_hear_it_says_only_samples_and_can_be_cancelled(
-    name: str, tmp_path: Path
-) -> None:
+async def test_without_input_it_yields_only_samples_and_can_be_cancelled(name: str, tmp_path: Path) -> None:
     before = asyncio.all_tasks()
     fleet = Fleet({"chat-r0": "127.0.0.1:1"}, state_dir=tmp_path)
     async with run_sensor(built(name), fleet) as heard:
@@ -144,9 +142,7 @@ async def test_with_nothing_to_hear_it_says_only_samples_and_can_be_cancelled(
 
 @sensor_names
 @pytest.mark.parametrize("turns", range(4))
-async def test_cancelled_within_its_first_turns_it_leaves_nothing_open(
-    name: str, turns: int, tmp_path: Path
-) -> None:
+async def test_early_cancellation_leaves_nothing_open(name: str, turns: int, tmp_path: Path) -> None:
     fleet = Fleet({"chat-r0": "127.0.0.1:1"}, state_dir=tmp_path)
     task = asyncio.create_task(built(name).run(fleet, lambda _: None, lambda: NOON))
     for _ in range(turns):
@@ -159,7 +155,7 @@ async def test_cancelled_within_its_first_turns_it_leaves_nothing_open(
     gc.collect()  # a socket that was left open says so now, and a warning is an error
 
 
-def test_the_minimal_options_are_of_sensors_that_exist() -> None:
+def test_minimal_options_name_existing_sensors() -> None:
     tables: Mapping[str, object] = REQUIRED | UNREACHABLE
 
     assert tables.keys() <= set(NAMES)

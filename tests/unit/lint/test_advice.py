@@ -46,13 +46,13 @@ def rules(findings: Iterable[Finding]) -> list[str]:
     return [found.rule for found in findings]
 
 
-def test_errors_come_before_warnings_before_the_rest() -> None:
+def test_ranks_errors_before_warnings_before_all_else() -> None:
     lints = [Says(finding("I", "info")), Says(finding("W")), Says(finding("E", "error"))]
 
     assert rules(advise(CASE, lints, keep_order).findings) == ["E", "W", "I"]
 
 
-def test_all_that_agrees_is_changed_together() -> None:
+def test_combines_all_compatible_changes() -> None:
     lints = [Says(finding("A", max_num_seqs=8)), Says(finding("B", enforce_eager=False))]
 
     advice = advise(CASE, lints, keep_order)
@@ -61,7 +61,7 @@ def test_all_that_agrees_is_changed_together() -> None:
     assert advice.after(CASE).setting == {"model": "m", "max_num_seqs": 8, "enforce_eager": False}
 
 
-def test_of_two_that_contradict_each_other_the_first_is_heard() -> None:
+def test_first_of_two_contradicting_findings_applies() -> None:
     advice = advise(
         CASE, [Says(finding("A", max_num_seqs=8)), Says(finding("B", max_num_seqs=2))], keep_order
     )
@@ -115,7 +115,7 @@ def test_finding_that_is_shown_as_a_note_outranks_no_other_finding() -> None:
     assert (rules(advice.findings), advice.outranked) == (["Q1", "N1"], ())
 
 
-def test_finding_that_contradicts_an_error_is_outranked_by_it() -> None:
+def test_error_outranks_a_contradicting_finding() -> None:
     """First the precedence drops the error, which yields to errors alone and so comes back."""
     lints = [Says(finding("L1", "error", max_num_seqs=2)), Says(finding("M1", max_num_seqs=8))]
 
@@ -136,7 +136,7 @@ def test_lint_example_of_the_readme_has_a_finding(gpus: int | None) -> None:
     assert advice.to == {"enforce_eager": False, "max_model_len": 26624}
 
 
-def test_an_error_that_the_change_before_it_ends_asks_for_nothing_more() -> None:
+def test_error_fixed_by_an_earlier_change_needs_no_change() -> None:
     def many(case: Deployment) -> bool:
         return case.setting.get("max_num_seqs") == 4
 
@@ -151,7 +151,7 @@ def test_an_error_that_the_change_before_it_ends_asks_for_nothing_more() -> None
     assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("D2", "V1")]
 
 
-def test_more_sequences_than_tokens_of_a_step_are_never_asked_for() -> None:
+def test_never_proposes_more_sequences_than_batched_tokens() -> None:
     case = Deployment(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
 
     advice = advise(case, [Says(finding("A", max_num_seqs=1024))], keep_order)
@@ -159,7 +159,7 @@ def test_more_sequences_than_tokens_of_a_step_are_never_asked_for() -> None:
     assert advice.to == {}
 
 
-def test_a_rule_that_goes_step_by_step_is_followed_to_its_end() -> None:
+def test_applies_a_stepwise_rule_until_it_settles() -> None:
     class Doubles:
         rules = ("D",)
 
@@ -171,7 +171,7 @@ def test_a_rule_that_goes_step_by_step_is_followed_to_its_end() -> None:
     assert advise(CASE, [Doubles()], keep_order).to == {"max_num_seqs": 32}
 
 
-def test_a_rule_that_goes_in_circles_is_taken_at_its_first_word() -> None:
+def test_applies_only_the_first_change_of_a_cyclic_rule() -> None:
     class Turns:
         rules = ("T",)
 
@@ -181,7 +181,7 @@ def test_a_rule_that_goes_in_circles_is_taken_at_its_first_word() -> None:
     assert advise(CASE, [Turns()], keep_order).to == {"max_num_seqs": 8}
 
 
-def test_an_error_yields_only_to_an_error() -> None:
+def test_only_an_error_outranks_an_error() -> None:
     lints = [Says(finding("E", "error")), Says(finding("F", "error"))]
     live = [finding("Q", max_num_seqs=8)]
 
@@ -191,7 +191,7 @@ def test_an_error_yields_only_to_an_error() -> None:
     assert advice.outranked == ()
 
 
-def test_advice_of_the_flags_that_traffic_makes_a_change_of_is_said_once() -> None:
+def test_reports_advice_once_if_traffic_turns_it_into_a_change() -> None:
     live = [finding("O", kv_offloading_size=None)]
 
     advice = advise(CASE, [Says(finding("O")), Says(finding("N"))], keep_order, live)
@@ -202,7 +202,7 @@ def test_advice_of_the_flags_that_traffic_makes_a_change_of_is_said_once() -> No
     ]
 
 
-def test_only_the_first_of_what_was_measured_is_followed() -> None:
+def test_applies_only_the_first_measured_finding() -> None:
     live = [finding("Q", max_num_seqs=8), finding("P", max_num_batched_tokens=4096)]
 
     advice = advise(CASE, [Says(finding("G", enforce_eager=False))], keep_order, live)

@@ -9,14 +9,14 @@ R1 = "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --enable-expert-parallel"
 DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM=1"
 
 
-def test_deep_gemm_for_few_requests_on_an_h200_is_turned_off_before_the_fix() -> None:
+def test_disables_deep_gemm_for_few_requests_on_an_h200_before_the_fix() -> None:
     asked = case(R1, env=DEEP_GEMM, version="0.19.0", card=H200, model=DEEPSEEK_R1, concurrency=8)
     (found,) = findings(LINTS, asked)
     assert (found.rule, found.env) == ("U1", {"VLLM_MOE_USE_DEEP_GEMM": "0"})
     assert "8 requests at once" in found.why
 
 
-def test_deep_gemm_is_left_alone_after_the_fix_elsewhere_and_under_load() -> None:
+def test_keeps_deep_gemm_after_the_fix_on_other_gpus_and_under_load() -> None:
     for version in ("0.19.1", "0.32.0", "", "0.19"):
         assert not findings(LINTS, case(R1, env=DEEP_GEMM, version=version, card=H200, model=DEEPSEEK_R1))
     assert not findings(LINTS, case(R1, env=DEEP_GEMM, version="0.19.0", card=H100, model=DEEPSEEK_R1))
@@ -27,26 +27,26 @@ def test_deep_gemm_is_left_alone_after_the_fix_elsewhere_and_under_load() -> Non
     assert not findings(LINTS, loaded)
 
 
-def test_a_gb200_without_cumem_is_cut_off_from_nvlink() -> None:
+def test_gb200_without_cumem_cannot_use_nvlink() -> None:
     (found,) = findings(LINTS, case(R1, env="NCCL_CUMEM_ENABLE=0", card=GB200))
     assert (found.rule, found.severity, found.env) == ("U2", "warning", {"NCCL_CUMEM_ENABLE": None})
 
 
-def test_nccl_that_was_tuned_by_hand_is_worth_a_word_and_a_warning_where_it_slows() -> None:
+def test_notes_manual_nccl_tuning_and_warns_of_a_slowdown() -> None:
     (found,) = findings(LINTS, case(R1, env="NCCL_ALGO=Ring NCCL_DEBUG=INFO", card=H100))
     assert (found.rule, found.severity, found.env) == ("U2", "info", {"NCCL_ALGO": None})
     (found,) = findings(LINTS, case(R1, env="NCCL_P2P_DISABLE=1", card=H100))
     assert found.severity == "warning"
 
 
-def test_nccl_variables_that_a_site_needs_or_that_change_nothing_are_left_alone() -> None:
+def test_keeps_required_and_harmless_nccl_variables() -> None:
     env = "NCCL_IB_HCA=mlx5 NCCL_IB_GID_INDEX=3 NCCL_NET_GDR_LEVEL=5 NCCL_SOCKET_IFNAME=eth0 NCCL_DEBUG=WARN"
     assert not findings(LINTS, case(R1, env=env, card=H100))
     assert not findings(LINTS, case(R1, env="NCCL_P2P_DISABLE=0 NCCL_CUMEM_ENABLE=1", card=GB200))
     assert not findings(LINTS, case("vllm serve x", env="NCCL_ALGO=Ring", card=H100))
 
 
-def test_llama_4_with_the_compile_cache_is_told_and_today_told_to_be_out_of_date() -> None:
+def test_reports_the_llama_4_compile_cache_defect_and_an_outdated_workaround() -> None:
     asked = case("vllm serve meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", version="0.11.0")
     (found,) = findings(LINTS, asked)
     assert (found.rule, found.env) == ("U3", {"VLLM_DISABLE_COMPILE_CACHE": "1"})
@@ -70,10 +70,10 @@ def test_llama_4_with_the_compile_cache_is_told_and_today_told_to_be_out_of_date
         ("", []),
     ],
 )
-def test_open_doors_are_noted(flags: str, said: list[str]) -> None:
+def test_notes_insecure_options(flags: str, said: list[str]) -> None:
     assert rules(findings(LINTS, case(f"vllm serve Qwen/Qwen3-8B {flags}"))) == said
 
 
-def test_a_key_in_the_environment_guards_too() -> None:
+def test_api_key_in_the_environment_counts() -> None:
     asked = case("vllm serve Qwen/Qwen3-8B --host 0.0.0.0", env="VLLM_API_KEY=x")
     assert not findings(LINTS, asked)

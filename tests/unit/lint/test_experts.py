@@ -22,13 +22,13 @@ from tests.support.lint_cases import (
 V32 = replace(DEEPSEEK_R1, name="deepseek-ai/DeepSeek-V3.2-Exp")
 
 
-def test_expert_parallel_is_taken_from_a_model_of_which_little_works() -> None:
+def test_removes_expert_parallel_from_a_model_with_few_active_experts() -> None:
     (found,) = findings(LINTS, case("vllm serve x -tp 8 -ep", model=MAVERICK))
     assert (found.rule, found.to) == ("D6", {"enable_expert_parallel": None})
     assert "0.78%" in found.why
 
 
-def test_what_is_said_of_the_exchange_beside_that_does_not_take_it_for_lasting() -> None:
+def test_advice_on_expert_exchange_stays_valid_without_expert_parallel() -> None:
     asked = case("vllm serve x -tp 8 -ep --gpu-memory-utilization 0.95", model=MAVERICK, card=H200)
     said = findings((*LINTS, *memory.LINTS), asked)
     assert rules(said) == ["D6", "M4"]
@@ -37,19 +37,19 @@ def test_what_is_said_of_the_exchange_beside_that_does_not_take_it_for_lasting()
     assert not findings((*LINTS, *memory.LINTS), replace(asked, setting=after))
 
 
-def test_a_profile_that_would_bring_it_back_is_told_why_not() -> None:
+def test_profile_that_would_restore_expert_parallel_gets_the_reason() -> None:
     (found,) = findings(LINTS, case("vllm serve x -tp 8", model=MAVERICK, profile="wide-ep"))
     assert (found.rule, found.severity, dict(found.to)) == ("D6", "info", {})
     assert not findings(LINTS, case("vllm serve x -tp 8", model=MAVERICK, profile="batch"))
 
 
 @pytest.mark.parametrize("model", [DEEPSEEK_R1, QWEN_235B, MIXTRAL, None])
-def test_expert_parallel_is_left_to_models_of_which_more_works(model: object) -> None:
+def test_keeps_expert_parallel_for_models_with_more_active_experts(model: object) -> None:
     assert "D6" not in rules(findings(LINTS, case("vllm serve x -tp 4 -ep", model=model)))
 
 
 @pytest.mark.parametrize("model", [DEEPSEEK_R1, V32])
-def test_latent_attention_over_eight_gpus_becomes_data_parallel_with_experts_shared_out(
+def test_mla_on_eight_gpus_becomes_data_parallel_with_expert_parallel(
     model: object,
 ) -> None:
     (found,) = findings(LINTS, case("vllm serve x -tp 8", model=model, card=H200))
@@ -62,12 +62,12 @@ def test_latent_attention_over_eight_gpus_becomes_data_parallel_with_experts_sha
     }
 
 
-def test_a_kv_cache_that_is_shared_out_within_tensor_parallel_is_left_so() -> None:
+def test_keeps_a_kv_cache_split_by_context_parallel() -> None:
     flags = "vllm serve x -tp 8 --decode-context-parallel-size 8"
     assert not findings(LINTS, case(flags, model=DEEPSEEK_R1, card=H200))
 
 
-def test_the_share_of_the_gpu_comes_with_the_exchange_of_experts() -> None:
+def test_expert_exchange_also_sets_the_memory_share() -> None:
     said = findings((*LINTS, *memory.LINTS), case("vllm serve x -tp 8", model=DEEPSEEK_R1, card=H200))
     assert rules(said) == ["D7", "M4"]
     assert said[0].to["gpu_memory_utilization"] == said[1].to["gpu_memory_utilization"] == 0.85
@@ -76,7 +76,7 @@ def test_the_share_of_the_gpu_comes_with_the_exchange_of_experts() -> None:
     assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 8}
 
 
-def test_latent_attention_that_data_parallel_could_not_hold_is_left_split_and_told_of() -> None:
+def test_keeps_mla_split_and_reports_it_if_data_parallel_does_not_fit() -> None:
     flags = "vllm serve x -tp 32 --nnodes 4"
     (found,) = findings(LINTS, case(flags, model=DEEPSEEK_R1, card=A100_40))
     assert (found.rule, found.severity, dict(found.to)) == ("D7", "info", {})
@@ -86,12 +86,12 @@ def test_latent_attention_that_data_parallel_could_not_hold_is_left_split_and_to
     assert findings(LINTS, case("vllm serve x -tp 32 --nnodes 4", model=DEEPSEEK_R1, card=A100))
 
 
-def test_few_requests_at_once_outrank_that_unless_the_kernel_pads() -> None:
+def test_low_concurrency_outranks_mla_advice_unless_the_kernel_pads() -> None:
     assert rules(findings(LINTS, case("vllm serve x -tp 8", model=DEEPSEEK_R1, concurrency=64))) == ["D8"]
     assert rules(findings(LINTS, case("vllm serve x -tp 8", model=V32, concurrency=64)))[0] == "D7"
 
 
-def test_latent_attention_that_is_laid_out_well_is_left_alone() -> None:
+def test_keeps_a_good_mla_layout() -> None:
     assert not findings(LINTS, case("vllm serve x -dp 8 -ep", model=DEEPSEEK_R1, card=H200))
     assert not findings(LINTS, case("vllm serve x -tp 8", model=QWEN_235B, card=H200))
     assert not findings(LINTS, case("vllm serve x -tp 8"))
@@ -108,7 +108,7 @@ def test_latent_attention_that_is_laid_out_well_is_left_alone() -> None:
         ("-tp 8", None, []),
     ],
 )
-def test_the_crossover_is_told_with_the_concurrency_that_was_measured(
+def test_reports_the_crossover_with_the_measured_concurrency(
     flags: str, concurrency: float | None, said: list[str]
 ) -> None:
     found = findings(LINTS, case(f"vllm serve x {flags}", model=QWEN_235B, concurrency=concurrency))

@@ -34,7 +34,7 @@ from tests.support.lint_cases import LLAMA_8B, case, dense, findings, improved
         ),
     ],
 )
-def test_what_is_refused_is_named_and_mended(flags: str, why: str, better: str) -> None:
+def test_names_and_fixes_a_refused_flag(flags: str, why: str, better: str) -> None:
     command = f"vllm serve m {flags}"
 
     said = findings(LINTS, case(command))
@@ -59,24 +59,24 @@ def test_what_is_refused_is_named_and_mended(flags: str, why: str, better: str) 
         ("--kv-cache-dtype fp8 --max-model-len auto", "0.32.0"),
     ],
 )
-def test_what_that_version_takes_is_left_alone(flags: str, version: str) -> None:
+def test_keeps_flags_that_the_version_accepts(flags: str, version: str) -> None:
     assert not findings(LINTS, case(f"vllm serve m {flags}", version=version))
 
 
-def test_of_an_unknown_version_only_a_warning_is_given() -> None:
+def test_unknown_version_gets_only_a_warning() -> None:
     said = findings(LINTS, case("vllm serve m --swap-space 4 --no-such-flag-ever", version=""))
 
     assert [found.severity for found in said] == ["warning", "warning"]
 
 
-def test_a_flag_is_too_new_for_an_old_version() -> None:
+def test_reports_a_flag_newer_than_the_version() -> None:
     (found,) = findings(LINTS, case("vllm serve m --max-num-active-seqs 8", version="0.30.0"))
 
     assert (found.severity, found.to) == ("error", {"max_num_active_seqs": None})
     assert "upgrade to 0.31" in found.expects
 
 
-def test_a_variable_that_is_ignored_is_told() -> None:
+def test_reports_an_ignored_variable() -> None:
     fbgemm = "VLLM_USE_FBGEMM=1"
 
     (found,) = findings(LINTS, case("vllm serve m", env=fbgemm))
@@ -87,7 +87,7 @@ def test_a_variable_that_is_ignored_is_told() -> None:
     assert not findings(LINTS, case("vllm serve m", env="VLLM_TUNED_CONFIG_FOLDER=/tuned"))
 
 
-def test_the_variable_for_an_attention_backend_is_left_to_the_rules_on_it() -> None:
+def test_attention_backend_variable_is_left_to_its_own_rules() -> None:
     asked = case("vllm serve m", env="VLLM_ATTENTION_BACKEND=FLASHINFER")
 
     assert not findings(LINTS, asked)
@@ -95,25 +95,25 @@ def test_the_variable_for_an_attention_backend_is_left_to_the_rules_on_it() -> N
 
 
 @pytest.mark.parametrize("flag", ["--max-num-seqs", "--dtype", "--served-model-name"])
-def test_a_flag_without_its_value_is_told(flag: str) -> None:
+def test_reports_a_flag_without_its_value(flag: str) -> None:
     (found,) = findings(LINTS, case(f"vllm serve m {flag} --enforce-eager"))
 
     assert found.why == f"{flag} is not followed by a value"
 
 
-def test_a_shells_variable_is_not_taken_for_a_mistake() -> None:
+def test_shell_variable_is_not_an_error() -> None:
     (found,) = findings(LINTS, case("vllm serve m --max-num-seqs '$SEQS'"))
 
     assert (found.severity, dict(found.to)) == ("info", {})
 
 
-def test_metrics_that_are_switched_off_are_worth_a_word() -> None:
+def test_notes_disabled_metrics() -> None:
     (found,) = findings(LINTS, case("vllm serve m --disable-log-stats"))
 
     assert (found.severity, found.klass) == ("info", "note")
 
 
-def test_a_longer_context_than_the_models_is_refused_or_said_to_be_worth_little() -> None:
+def test_refuses_or_discourages_a_context_beyond_the_models_limit() -> None:
     flags = f"vllm serve m --max-model-len {2 * 131072}"
 
     (refused,) = findings(LINTS, case(flags, model=LLAMA_8B))
@@ -124,7 +124,7 @@ def test_a_longer_context_than_the_models_is_refused_or_said_to_be_worth_little(
     assert "nan" in forced.risks
 
 
-def test_what_moved_into_json_is_written_into_the_json_that_is_there() -> None:
+def test_merges_a_moved_flag_into_the_existing_json() -> None:
     asked = case("""vllm serve m --guided-decoding-backend xgrammar --structured-outputs-config '{"a": 1}'""")
 
     (found,) = findings(LINTS, asked)
@@ -133,7 +133,7 @@ def test_what_moved_into_json_is_written_into_the_json_that_is_there() -> None:
     assert found.to == {"guided_decoding_backend": None, "structured_outputs_config": json}
 
 
-def test_old_rope_scaling_is_carried_over_with_the_length_that_it_wants() -> None:
+def test_converts_old_rope_scaling_with_its_length() -> None:
     yarn = '{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}'
     command = f"vllm serve m --rope-scaling '{yarn}' --max-model-len 131072"
     model = dense("Qwen/Qwen3-8B", 8.2, max_len=40960)
@@ -145,7 +145,7 @@ def test_old_rope_scaling_is_carried_over_with_the_length_that_it_wants() -> Non
     assert not findings(LINTS, case(better, model=model))
 
 
-def test_the_two_flags_of_a_draft_model_become_one() -> None:
+def test_merges_the_two_draft_model_flags() -> None:
     command = "vllm serve m --speculative-model small --num-speculative-tokens 5"
 
     (found,) = findings(LINTS, case(command))
@@ -159,13 +159,13 @@ def test_the_two_flags_of_a_draft_model_become_one() -> None:
 @pytest.mark.parametrize(
     ("task", "runner"), [("embed", "pooling"), ("classify", "pooling"), ("generate", "generate")]
 )
-def test_a_task_is_carried_over_as_a_runner(task: str, runner: str) -> None:
+def test_converts_a_task_to_a_runner(task: str, runner: str) -> None:
     (found,) = findings(LINTS, case(f"vllm serve m --task {task}"))
 
     assert found.to == {"task": None, "runner": runner}
 
 
-def test_it_stands_first_of_all() -> None:
+def test_refused_flag_ranks_first() -> None:
     """See the order of the rules: nothing outranks what keeps a server from starting."""
     first = next(band for band in ORDER if "V1" in band.rules)
     assert first.rules[0] == "V1"

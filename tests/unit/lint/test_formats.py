@@ -18,7 +18,7 @@ AWQ = dense("org/m-AWQ", 7, quantization="awq")
         ("vllm serve unsloth/tinyllama-bnb-4bit", "vllm-bnb-plugin"),
     ],
 )
-def test_a_format_that_moved_into_a_plugin_is_told_with_it(command: str, package: str) -> None:
+def test_names_the_plugin_of_a_moved_format(command: str, package: str) -> None:
     (found,) = findings(LINTS, case(command))
 
     assert found.severity == "warning"
@@ -26,7 +26,7 @@ def test_a_format_that_moved_into_a_plugin_is_told_with_it(command: str, package
     assert not findings(LINTS, case(command, version="0.23.0"))
 
 
-def test_an_unknown_method_is_refused() -> None:
+def test_refuses_an_unknown_method() -> None:
     (found,) = findings(LINTS, case("vllm serve m --quantization int4"))
 
     assert (found.severity, found.to) == ("error", {"quantization": None})
@@ -34,19 +34,19 @@ def test_an_unknown_method_is_refused() -> None:
 
 
 @pytest.mark.parametrize("method", ["fp8", "gptq", "gptq_marlin"])
-def test_another_method_than_the_checkpoints_is_refused(method: str) -> None:
+def test_refuses_a_method_that_differs_from_the_checkpoint(method: str) -> None:
     (found,) = findings(LINTS, case(f"vllm serve m --quantization {method}", model=AWQ))
 
     assert found.to == {"quantization": None}
 
 
 @pytest.mark.parametrize("method", ["awq", "awq_marlin", "moe_wna16", "compressed-tensors"])
-def test_the_checkpoints_own_method_is_left_alone(method: str) -> None:
+def test_keeps_the_method_of_the_checkpoint(method: str) -> None:
     assert not findings(LINTS, case(f"vllm serve m --quantization {method}", model=AWQ))
     assert not findings(LINTS, case("vllm serve m", model=QWEN_7B_AWQ))
 
 
-def test_a_checkpoint_of_16_bit_is_not_read_as_awq() -> None:
+def test_refuses_awq_for_a_16_bit_checkpoint() -> None:
     (found,) = findings(LINTS, case("vllm serve org/m --quantization awq", model=LLAMA_8B))
 
     assert (found.severity, found.to) == ("warning", {"quantization": None})

@@ -10,7 +10,7 @@ SERVE = "vllm serve casperhansen/llama-3-8b-instruct-awq"
 
 
 @pytest.mark.parametrize("backend", ["FLASH_ATTN", "XFORMERS", "TORCH_SDPA", "FLASHINFER"])
-def test_a_backend_that_turing_cannot_run_is_taken_out(backend: str) -> None:
+def test_removes_a_backend_unsupported_on_turing(backend: str) -> None:
     (found,) = findings(LINTS, case(f"{SERVE} --attention-backend {backend}", card=T4))
     assert (found.rule, found.severity, found.klass) == ("H1", "error", "gated")
     assert found.to == {"attention_backend": None}
@@ -22,13 +22,13 @@ def test_flashinfer_runs_on_turing_with_the_version_of_the_report() -> None:
     assert rules(said) == ["H3"]
 
 
-def test_the_variable_counts_where_the_version_reads_it() -> None:
+def test_backend_variable_applies_in_versions_that_read_it() -> None:
     asked = case(SERVE, env="VLLM_ATTENTION_BACKEND=XFORMERS", version="0.14.1", card=T4)
     (found,) = findings(LINTS, asked)
     assert (found.rule, found.env) == ("H1", {"VLLM_ATTENTION_BACKEND": None})
 
 
-def test_the_variable_is_told_to_be_dead_where_the_version_ignores_it() -> None:
+def test_reports_a_backend_variable_that_the_version_ignores() -> None:
     (found,) = findings(LINTS, case(SERVE, env="VLLM_ATTENTION_BACKEND=FLASH_ATTN", card=H100))
     assert (found.rule, found.severity) == ("H3", "info")
     assert "is ignored by vLLM 0.32.0 (it reads --attention-backend)" in found.why
@@ -49,12 +49,12 @@ def test_the_variable_is_told_to_be_dead_where_the_version_ignores_it() -> None:
         ),
     ],
 )
-def test_a_forced_backend_is_worth_a_word_wherever_it_is_forced(flags: str, to: dict[str, str]) -> None:
+def test_notes_a_forced_backend_from_any_source(flags: str, to: dict[str, str]) -> None:
     (found,) = findings(LINTS, case(f"{SERVE} {flags}", card=H100))
     assert (found.rule, found.severity, found.to) == ("H3", "info", to)
 
 
-def test_nothing_is_said_where_vllm_chooses() -> None:
+def test_reports_nothing_if_vllm_selects_the_backend() -> None:
     assert not findings(LINTS, case(SERVE, card=T4))
     assert not findings(LINTS, case(f"{SERVE} --attention-backend auto", card=T4))
     assert not findings(LINTS, case(f"{SERVE} --attention-backend TRITON_ATTN", card=None))[1:]
@@ -65,13 +65,13 @@ def test_bfloat16_on_turing_becomes_half() -> None:
     assert (found.rule, found.severity, found.to) == ("H2", "error", {"dtype": "half"})
 
 
-def test_bfloat16_is_right_from_ampere_on_and_unknown_without_a_card() -> None:
+def test_accepts_bfloat16_from_ampere_on_and_without_a_known_gpu() -> None:
     assert not findings(LINTS, case(f"{SERVE} --dtype bfloat16", card=A100))
     assert not findings(LINTS, case(f"{SERVE} --dtype bfloat16"))
     assert not findings(LINTS, case(f"{SERVE} --dtype half", card=T4))
 
 
-def test_an_old_build_is_told_with_the_reported_numbers() -> None:
+def test_reports_an_old_build_with_the_published_numbers() -> None:
     (found,) = findings(LINTS, case(SERVE, version="0.12.0", env="NIM_MODEL_PROFILE=x", card=T4))
     assert (found.rule, found.klass) == ("E1", "note")
     assert "NIM" in found.why
@@ -79,18 +79,18 @@ def test_an_old_build_is_told_with_the_reported_numbers() -> None:
 
 
 @pytest.mark.parametrize(("version", "said"), [("0.12.0", ["E1"]), ("0.14.1", []), ("", []), ("0.32.0", [])])
-def test_only_a_version_that_is_known_to_be_old_is_called_old(version: str, said: list[str]) -> None:
+def test_reports_only_a_known_old_version_as_old(version: str, said: list[str]) -> None:
     assert rules(findings(LINTS, case(SERVE, version=version))) == said
 
 
-def test_a_slow_kernel_in_the_log_is_named() -> None:
+def test_names_a_slow_kernel_from_the_log() -> None:
     log = ("INFO [awq.py:1] Using ExllamaLinearKernel for AutoAWQ",)
     (found,) = findings(LINTS, case(SERVE, log=log, model=LLAMA_8B_AWQ))
     assert (found.rule, dict(found.to)) == ("E2", {})
     assert "ExllamaLinearKernel" in found.why
 
 
-def test_naming_awq_forces_its_slow_kernel_only_in_versions_that_obey() -> None:
+def test_explicit_awq_forces_the_slow_kernel_only_in_versions_that_apply_it() -> None:
     (found,) = findings(LINTS, case(f"{SERVE} --quantization awq", version="0.14.0"))
     assert (found.rule, found.to) == ("E2", {"quantization": None})
     assert not findings(LINTS, case(f"{SERVE} --quantization awq", version="0.32.0"))
@@ -99,7 +99,7 @@ def test_naming_awq_forces_its_slow_kernel_only_in_versions_that_obey() -> None:
 
 
 @pytest.mark.parametrize("kind", ["fp8", "fp8_e5m2", "bfloat16"])
-def test_turing_has_no_such_kv_cache(kind: str) -> None:
+def test_refuses_fp8_kv_cache_on_turing(kind: str) -> None:
     (found,) = findings(LINTS, case(f"{SERVE} --kv-cache-dtype {kind}", card=T4))
     assert (found.rule, found.severity, found.to) == ("H2", "error", {"kv_cache_dtype": None})
     for card, version in ((H100, "0.32.0"), (A10, "0.32.0"), (T4, "0.14.1")):
@@ -112,7 +112,7 @@ def test_a_forced_triton_has_no_fp8_kv_cache_before_ada() -> None:
     assert "H2" not in rules(findings(LINTS, case(command, card=L40S)))
 
 
-def test_volta_is_not_in_the_builds_of_today() -> None:
+def test_current_builds_do_not_support_volta() -> None:
     v100 = GpuModel(name="V100", capability=(7, 0), memory_gib=15.8)
     (found,) = findings(LINTS, case(SERVE, card=v100))
     assert (found.rule, dict(found.to)) == ("E1", {})

@@ -26,7 +26,7 @@ from vllm_facts.values import Value
         ),
     ],
 )
-def test_json_that_breaks_is_named_with_the_place(flags: str, why: str, to: dict[str, Value]) -> None:
+def test_reports_invalid_json_with_its_position(flags: str, why: str, to: dict[str, Value]) -> None:
     (found,) = findings(LINTS, case(f"vllm serve m {flags}"))
 
     assert (found.severity, found.to) == ("error", to)
@@ -43,7 +43,7 @@ def test_json_that_breaks_is_named_with_the_place(flags: str, why: str, to: dict
         """--speculative-config '' --compilation-config '{}'""",
     ],
 )
-def test_json_as_vllm_reads_it_is_left_alone(flags: str) -> None:
+def test_accepts_json_that_vllm_accepts(flags: str) -> None:
     assert not findings(LINTS, case(f"vllm serve m {flags}"))
 
 
@@ -62,7 +62,7 @@ def test_json_as_vllm_reads_it_is_left_alone(flags: str) -> None:
         ("--speculative-config.metod ngram", "it is method today", "--speculative-config.method ngram"),
     ],
 )
-def test_a_key_that_it_does_not_know_is_mended(flags: str, why: str, better: str) -> None:
+def test_corrects_an_unknown_key(flags: str, why: str, better: str) -> None:
     command = f"vllm serve m {flags}"
 
     said = findings(LINTS, case(command))
@@ -72,5 +72,5 @@ def test_a_key_that_it_does_not_know_is_mended(flags: str, why: str, better: str
     assert not findings(LINTS, case(improved(command, said)))
 
 
-def test_the_keys_of_other_releases_are_not_judged() -> None:
+def test_does_not_judge_keys_of_other_releases() -> None:
     assert not findings(LINTS, case("""vllm serve m -cc '{"level": 3}'""", version="0.11.0"))

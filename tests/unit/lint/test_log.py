@@ -112,7 +112,7 @@ def told(case: Deployment) -> list[Finding]:
         pytest.param((WAITING,), {"max_num_seqs": 2}, "F8", {}, id="periodic line"),
     ],
 )
-def test_a_line_is_recognised(
+def test_recognises_a_log_line(
     log: tuple[str, ...], setting: Mapping[str, Value], rule: str, to: Mapping[str, Value]
 ) -> None:
     (finding,) = found("INFO something else", *log, "INFO the last line", **setting)
@@ -134,7 +134,7 @@ def test_a_line_is_recognised(
         pytest.param((WAITING.replace("14", "0"),), {"max_num_seqs": 2}, id="nothing waits"),
     ],
 )
-def test_what_is_no_trouble_is_not_told(log: tuple[str, ...], setting: Mapping[str, Value]) -> None:
+def test_ignores_harmless_log_lines(log: tuple[str, ...], setting: Mapping[str, Value]) -> None:
     assert found(*log, **setting) == []
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_trouble_is_not_told(log: tuple[str, ...], setting: Mapping[s
         (WAITING, "F8"),
     ],
 )
-def test_what_carries_the_log_does_not_hide_its_lines(dressed: str, line: str, rule: str) -> None:
+def test_recognises_lines_behind_log_prefixes(dressed: str, line: str, rule: str) -> None:
     traceback = (
         "EngineCore failed to start.",
         "Traceback (most recent call last):",
@@ -177,13 +177,13 @@ def test_what_carries_the_log_does_not_hide_its_lines(dressed: str, line: str, r
     assert finding.rule == rule
 
 
-def test_the_warm_up_outranks_the_plain_out_of_memory() -> None:
+def test_out_of_memory_in_warm_up_outranks_the_generic_one() -> None:
     rules = [finding.rule for finding in found(OOM, WARM_UP)]
 
     assert rules == ["F5"]
 
 
-def test_the_numbers_of_the_lines_are_evidence() -> None:
+def test_numbers_in_the_log_become_evidence() -> None:
     times, capacity, periodic = found(*TIMES)[0], found(CAPACITY)[0], found(WAITING, max_num_seqs=2)[0]
 
     assert dict(times.evidence) == {"compilation_s": 42.1, "graph_capture_s": 21.0, "engine_start_s": 80.55}
@@ -203,13 +203,13 @@ def test_the_numbers_of_the_lines_are_evidence() -> None:
         ),
     ],
 )
-def test_the_periodic_line_names_the_cap_only_where_it_is_one(line: str, advice: str) -> None:
+def test_periodic_line_reports_the_cap_only_if_it_is_reached(line: str, advice: str) -> None:
     (finding,) = found(line, max_num_seqs=2)
 
     assert finding.expects.startswith(advice)
 
 
-def test_a_mixture_of_experts_gets_the_lower_ceiling() -> None:
+def test_moe_model_gets_the_lower_memory_ceiling() -> None:
     setting = {"gpu_memory_utilization": 0.7}
 
     (finding,) = told(Deployment(setting=setting, log=(NO_BLOCKS,), model=Model(name="m", experts=64)))
@@ -217,7 +217,7 @@ def test_a_mixture_of_experts_gets_the_lower_ceiling() -> None:
     assert finding.to == {"gpu_memory_utilization": 0.85}
 
 
-def test_a_very_long_line_takes_no_time() -> None:
+def test_parses_a_very_long_line_quickly() -> None:
     assert found("CUDA out of memory " + "9 " * 200_000, "KV cache size: " + "9," * 200_000) == []
 
 

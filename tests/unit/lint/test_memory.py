@@ -26,7 +26,7 @@ from tests.support.lint_cases import (
 from vllm_facts.deployment import Model
 
 
-def test_a_mixture_of_experts_keeps_memory_for_its_exchange() -> None:
+def test_moe_model_reserves_memory_for_its_expert_exchange() -> None:
     asked = case("vllm serve x -dp 8 -ep --gpu-memory-utilization 0.95", model=DEEPSEEK_R1, card=H200)
     (found,) = findings(LINTS, asked)
     assert (found.rule, found.severity, found.to) == ("M4", "warning", {"gpu_memory_utilization": 0.85})
@@ -34,12 +34,12 @@ def test_a_mixture_of_experts_keeps_memory_for_its_exchange() -> None:
     assert rules(findings(LINTS, asked)) == ["M4"]
 
 
-def test_the_default_share_is_only_worth_a_word() -> None:
+def test_default_memory_share_is_only_a_note() -> None:
     (found,) = findings(LINTS, case("vllm serve x -dp 8 -ep", model=DEEPSEEK_R1, card=H200))
     assert (found.rule, found.severity) == ("M4", "info")
 
 
-def test_experts_on_one_gpu_dense_models_and_a_low_share_are_left_alone() -> None:
+def test_keeps_the_share_of_single_gpu_moe_dense_models_and_low_shares() -> None:
     assert not findings(LINTS, case("vllm serve x", model=MIXTRAL))
     assert not findings(LINTS, case("vllm serve x -tp 2 --gpu-memory-utilization 0.95", model=LLAMA_8B))
     asked = case("vllm serve x -dp 8 -ep --gpu-memory-utilization 0.85", model=DEEPSEEK_R1)
@@ -47,13 +47,13 @@ def test_experts_on_one_gpu_dense_models_and_a_low_share_are_left_alone() -> Non
     assert not findings(LINTS, case("vllm serve x -dp 8 --gpu-memory-utilization 0.95"))
 
 
-def test_the_share_is_not_lowered_below_what_the_weights_need() -> None:
+def test_never_lowers_the_share_below_the_weights() -> None:
     asked = case("vllm serve x --gpu-memory-utilization 0.95", model=MIXTRAL, card=H100)
     assert "M4" not in rules(findings(LINTS, asked))
 
 
 @pytest.mark.parametrize("model", [None, LLAMA_8B_AWQ])
-def test_no_model_gets_more_of_the_gpu_than_any_source_gives_it(model: Model | None) -> None:
+def test_never_raises_the_share_above_the_sourced_maximum(model: Model | None) -> None:
     flags = "vllm serve x --max-model-len 2048 --gpu-memory-utilization"
     (found,) = findings(LINTS, case(f"{flags} 0.98", model=model, card=T4))
     assert (found.rule, found.severity, found.to) == ("M4", "warning", {"gpu_memory_utilization": 0.92})
@@ -61,7 +61,7 @@ def test_no_model_gets_more_of_the_gpu_than_any_source_gives_it(model: Model | N
     assert not findings(LINTS, case("vllm serve x --gpu-memory-utilization 0.99", model=MIXTRAL, gpus=1))[1:]
 
 
-def test_a_share_that_wastes_the_card_is_raised() -> None:
+def test_raises_a_share_that_wastes_gpu_memory() -> None:
     (found,) = findings(LINTS, case("vllm serve x --gpu-memory-utilization 0.6"))
     assert (found.rule, found.to) == ("M5", {"gpu_memory_utilization": 0.9})
     asked = case("vllm serve x --gpu-memory-utilization 0.7", model=LLAMA_8B_AWQ, card=T4)
@@ -78,22 +78,22 @@ def test_a_share_that_wastes_the_card_is_raised() -> None:
         "--gpu-memory-utilization 0.3 --runner pooling",
     ],
 )
-def test_a_share_that_is_high_enough_or_without_effect_is_left_alone(flags: str) -> None:
+def test_keeps_a_share_that_is_high_enough_or_without_effect(flags: str) -> None:
     assert not findings(LINTS, case(f"vllm serve x {flags}"))
 
 
-def test_a_share_with_room_for_all_that_may_run_is_left_alone() -> None:
+def test_keeps_a_share_that_fits_all_sequences() -> None:
     flags = "--gpu-memory-utilization 0.7 --max-num-seqs 64 --max-model-len 8192"
     assert not findings(LINTS, case(f"vllm serve x {flags}", model=LLAMA_8B, card=H100))
 
 
-def test_sixteen_sequences_become_128_where_the_cache_holds_more() -> None:
+def test_raises_sixteen_sequences_to_128_if_the_cache_fits_them() -> None:
     flags = "--max-num-seqs 16 --max-model-len 2048 --gpu-memory-utilization 0.9"
     (found,) = findings(LINTS, case(f"vllm serve x {flags}", model=LLAMA_8B_AWQ, card=T4))
     assert (found.rule, found.to) == ("B1", {"max_num_seqs": 128})
 
 
-def test_sixteen_sequences_are_kept_where_the_cache_is_small_or_unknown_or_few_come() -> None:
+def test_keeps_sixteen_sequences_if_the_cache_is_small_or_unknown_or_load_is_low() -> None:
     flags = "vllm serve x --max-num-seqs 16"
     assert not findings(LINTS, case(flags, model=LLAMA_8B, card=T4))
     assert not findings(LINTS, case(flags, model=LLAMA_8B))
@@ -102,7 +102,7 @@ def test_sixteen_sequences_are_kept_where_the_cache_is_small_or_unknown_or_few_c
     assert "B1" not in rules(findings(LINTS, case(flags, model=MAMBA_9B, card=T4)))
 
 
-def test_a_hybrid_on_a_small_card_gets_the_small_values() -> None:
+def test_hybrid_on_a_small_gpu_gets_the_small_values() -> None:
     (found,) = findings(LINTS, case("vllm serve x --max-model-len 2048", model=MAMBA_9B, card=T4))
     assert found.rule == "B2"
     assert found.to == {
@@ -118,7 +118,7 @@ def test_a_hybrid_on_a_small_card_gets_the_small_values() -> None:
     assert not findings(LINTS, case(f"vllm serve x {flags}", model=MAMBA_9B, card=T4))
 
 
-def test_a_template_does_not_take_the_small_values_from_a_hybrid() -> None:
+def test_profile_keeps_the_small_values_of_a_hybrid() -> None:
     flags = "--max-num-seqs 16 --max-num-batched-tokens 512 --gpu-memory-utilization 0.85"
     asked = case(f"vllm serve x {flags}", model=MAMBA_9B, card=T4, profile="batch")
     said = findings((*LINTS, *lint_profile.LINTS), asked)
@@ -129,7 +129,7 @@ def test_a_template_does_not_take_the_small_values_from_a_hybrid() -> None:
 @pytest.mark.parametrize(
     ("profile", "seqs", "tokens"), [("", 128, 2048), ("chat", 128, 2048), ("batch", 256, 4096)]
 )
-def test_values_that_are_too_small_are_raised_as_far_as_the_profile_would(
+def test_raises_values_that_are_too_small_to_those_of_the_profile(
     profile: str, seqs: int, tokens: int
 ) -> None:
     flags = "--max-num-seqs 16 --max-num-batched-tokens 512 --max-model-len 8192"
@@ -145,24 +145,24 @@ def test_values_that_are_too_small_are_raised_as_far_as_the_profile_would(
     }
 
 
-def test_a_usual_request_of_a_model_with_a_long_context_is_not_long() -> None:
+def test_typical_request_of_a_long_context_model_is_not_long() -> None:
     """457,784 tokens hold 223 requests of 2,048, though only 3 of 131,072."""
     (found,) = findings(LINTS, case("vllm serve x --max-num-seqs 16", model=LLAMA_8B, card=H100))
     assert (found.rule, found.to) == ("B1", {"max_num_seqs": 128})
 
 
-def test_offloading_is_kept_where_the_longest_requests_would_not_fit() -> None:
+def test_keeps_offloading_if_the_longest_requests_do_not_fit() -> None:
     flags = "--kv-offloading-size 62 --max-num-seqs 64"
     (found,) = findings(LINTS, case(f"vllm serve x {flags}", model=LLAMA_8B, card=H100))
     assert (found.rule, dict(found.to)) == ("O1", {})
 
 
-def test_a_hybrid_on_a_large_card_is_left_alone() -> None:
+def test_keeps_the_values_of_a_hybrid_on_a_large_gpu() -> None:
     assert not findings(LINTS, case("vllm serve x", model=MAMBA_9B, card=H100))
     assert not findings(LINTS, case("vllm serve x", model=MAMBA_9B))
 
 
-def test_a_step_of_512_tokens_is_for_hybrids() -> None:
+def test_512_batched_tokens_are_only_for_hybrids() -> None:
     flags = "vllm serve x --max-num-batched-tokens 512"
     (found,) = findings(LINTS, case(flags, model=LLAMA_8B))
     assert (found.rule, found.severity, found.to) == ("B3", "warning", {"max_num_batched_tokens": 2048})
@@ -172,7 +172,7 @@ def test_a_step_of_512_tokens_is_for_hybrids() -> None:
     assert not findings(LINTS, case("vllm serve x --max-num-batched-tokens 2048", model=LLAMA_8B))
 
 
-def test_offloading_is_taken_out_where_the_gpu_holds_all_and_else_quoted() -> None:
+def test_removes_offloading_if_the_gpu_fits_all_and_else_reports_it() -> None:
     flags = "--kv-offloading-size 62 --kv-offloading-backend native"
     few = f"vllm serve x {flags} --max-num-seqs 4 --max-model-len 4096"
     found = findings(LINTS, case(few, model=QWEN_7B_AWQ, card=RTX_5070))[-1]
@@ -184,7 +184,7 @@ def test_offloading_is_taken_out_where_the_gpu_holds_all_and_else_quoted() -> No
     assert "not promised" in found.expects
 
 
-def test_a_context_of_which_not_one_request_fits_is_shortened_before_the_start() -> None:
+def test_shortens_a_context_that_does_not_fit_one_request() -> None:
     (found,) = findings(LINTS, case("vllm serve x", model=LLAMA_8B, card=A10))
     assert (found.rule, found.severity, found.klass) == ("L1", "error", "gated")
     to = found.to["max_model_len"]
@@ -193,12 +193,12 @@ def test_a_context_of_which_not_one_request_fits_is_shortened_before_the_start()
     assert not findings(LINTS, case(f"vllm serve x --max-model-len {to}", model=LLAMA_8B, card=A10))
 
 
-def test_a_context_that_fits_is_not_known_or_left_to_vllm_is_left_alone() -> None:
+def test_keeps_a_context_that_fits_or_is_unknown_or_unset() -> None:
     assert not findings(LINTS, case("vllm serve x", model=LLAMA_8B, card=H100))
     assert not findings(LINTS, case("vllm serve x", model=LLAMA_8B))
     assert not findings(LINTS, case("vllm serve x --max-model-len auto", model=LLAMA_8B, card=A10))
 
 
-def test_a_context_is_never_asked_beyond_the_models_own() -> None:
+def test_never_proposes_a_context_beyond_the_models_limit() -> None:
     (found,) = findings(LINTS, case("vllm serve x --max-model-len 1000000", model=LLAMA_8B, card=H100))
     assert (found.rule, found.to) == ("L1", {"max_model_len": 131072})

@@ -56,9 +56,7 @@ SHORT = "vllm serve x --max-model-len 2048"
         (case(f"{SHORT} --max-num-seqs 512", profile="chat", card=H100, log=(WARM_UP,)), "F5", "W1"),
     ],
 )
-def test_the_finding_that_matters_more_silences_the_other(
-    asked: Deployment, first: str, outranked: str
-) -> None:
+def test_more_severe_finding_outranks_the_other(asked: Deployment, first: str, outranked: str) -> None:
     said = findings(all_lints(), asked)
     assert {first, outranked} <= {one.rule for one in said}
     order = ranked(said)
@@ -80,7 +78,7 @@ def test_the_finding_that_matters_more_silences_the_other(
         ),
     ],
 )
-def test_what_is_kept_never_wants_two_values_of_one_knob(asked: Deployment) -> None:
+def test_kept_findings_never_propose_two_values_of_one_knob(asked: Deployment) -> None:
     wanted: dict[str, object] = {}
     for one in ranked(findings(all_lints(), asked)).kept:
         for knob, value in one.to.items():

@@ -35,13 +35,13 @@ def serve(flags: str) -> str:
     return f"vllm serve some/model --max-model-len 8192 {flags}"
 
 
-def test_a_small_model_over_four_gpus_becomes_four_engines_whatever_the_card() -> None:
+def test_small_model_on_four_gpus_becomes_four_engines_on_any_gpu() -> None:
     (found,) = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B))
     assert (found.rule, found.severity, found.klass) == ("D1", "warning", "gated")
     assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 4}
 
 
-def test_a_larger_model_that_fits_one_gpu_is_told_with_the_arithmetic() -> None:
+def test_reports_the_arithmetic_for_a_larger_model_that_fits_one_gpu() -> None:
     (found,) = findings(LINTS, case(serve("-tp 2"), model=LLAMA_8B, card=H100))
     assert (found.rule, found.severity) == ("D1", "info")
     assert "GiB of weights" in found.why
@@ -49,7 +49,7 @@ def test_a_larger_model_that_fits_one_gpu_is_told_with_the_arithmetic() -> None:
     assert (found.rule, found.severity) == ("D1", "warning")
 
 
-def test_engines_that_another_launcher_shares_out_are_not_changed() -> None:
+def test_keeps_engines_started_by_another_launcher() -> None:
     flags = "-tp 2 -dp 2 --data-parallel-rank 0"
     (found,) = findings(LINTS, case(serve(flags), model=QWEN_2B))
     assert not found.to
@@ -71,14 +71,14 @@ def test_replicas_keep_the_number_of_gpus() -> None:
         (405.9, 8, "", None),
     ],
 )
-def test_without_a_card_the_ladder_of_sizes_counts(billions: float, tp: int, said: str, to: int) -> None:
+def test_applies_the_size_ladder_without_a_known_gpu(billions: float, tp: int, said: str, to: int) -> None:
     model = dense("x", billions, heads=64, hidden_size=8192)
     found = findings(LINTS, case(serve(f"-tp {tp}"), model=model))
     assert rules(found) == ([said] if said else [])
     assert all(one.to == {"tensor_parallel_size": to, "data_parallel_size": tp // to} for one in found)
 
 
-def test_a_model_that_does_not_fit_gets_the_fewest_gpus_that_hold_it() -> None:
+def test_model_that_does_not_fit_gets_the_smallest_sufficient_number_of_gpus() -> None:
     (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=8))
     assert (found.rule, found.severity, found.to) == ("D2", "error", {"tensor_parallel_size": 2})
     (found,) = findings(LINTS, case(serve("-tp 2 -dp 4"), model=LLAMA_70B, card=A100_40, gpus=8))
@@ -87,7 +87,7 @@ def test_a_model_that_does_not_fit_gets_the_fewest_gpus_that_hold_it() -> None:
     assert not found.to
 
 
-def test_what_is_split_as_it_must_be_is_left_alone() -> None:
+def test_keeps_a_required_split() -> None:
     assert not findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=H100, gpus=4))
     assert not findings(LINTS, case(serve(""), model=LLAMA_8B, card=H100))
     assert not findings(LINTS, case(serve("-tp 2"), model=MIXTRAL, card=H100))
@@ -95,7 +95,7 @@ def test_what_is_split_as_it_must_be_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("tp", "engines"), [(3, 1), (6, 3), (7, 3), (5, 2)])
-def test_heads_that_the_gpus_do_not_divide_become_engines_of_the_ladders_size(tp: int, engines: int) -> None:
+def test_indivisible_heads_become_engines_of_the_ladder_size(tp: int, engines: int) -> None:
     (found,) = findings(LINTS, case(serve(f"-tp {tp}"), model=LLAMA_8B))
     to = {"tensor_parallel_size": 2} | ({"data_parallel_size": engines} if engines > 1 else {})
     assert (found.rule, found.severity, found.to) == ("D3", "error", to)
@@ -109,25 +109,25 @@ def test_seven_gpus_divide_28_heads_but_not_their_four_kv_heads() -> None:
     assert not why_indivisible(DEEPSEEK_R1, 8)
 
 
-def test_more_gpus_than_the_host_has_are_refused_unless_there_are_other_hosts() -> None:
+def test_refuses_more_gpus_than_a_single_host_has() -> None:
     (found,) = findings(LINTS, case(serve("-tp 8"), model=LLAMA_70B, card=H100, gpus=4))
     assert (found.rule, found.to) == ("D3", {"tensor_parallel_size": 4})
     for flags in ("-tp 8 --nnodes 2", "-tp 8 --distributed-executor-backend ray"):
         assert "D3" not in rules(findings(LINTS, case(serve(flags), model=LLAMA_70B, card=H100, gpus=4)))
 
 
-def test_a_pipeline_within_a_host_becomes_tensor_parallel_where_nvlink_is() -> None:
+def test_pipeline_within_a_host_becomes_tensor_parallel_with_nvlink() -> None:
     (found,) = findings(LINTS, case(serve("-tp 2 -pp 2"), model=LLAMA_70B, card=H100, gpus=4))
     assert (found.rule, found.severity) == ("D4", "warning")
     assert found.to == {"tensor_parallel_size": 4, "pipeline_parallel_size": 1}
 
 
 @pytest.mark.parametrize("flags", ["-tp 8 -pp 2 --nnodes 2", "-pp 2 --distributed-executor-backend ray"])
-def test_a_pipeline_between_hosts_is_right(flags: str) -> None:
+def test_keeps_a_pipeline_between_hosts(flags: str) -> None:
     assert "D4" not in rules(findings(LINTS, case(serve(flags), model=LLAMA_70B, card=H100, gpus=8)))
 
 
-def test_a_pipeline_without_nvlink_or_of_an_odd_number_is_what_vllm_itself_advises() -> None:
+def test_keeps_a_pipeline_without_nvlink_or_of_an_odd_size() -> None:
     assert "D4" not in rules(findings(LINTS, case(serve("-pp 4"), model=LLAMA_70B, card=L40S, gpus=4)))
     assert "D4" not in rules(findings(LINTS, case(serve("-pp 3"), model=LLAMA_70B, card=H100, gpus=3)))
 
@@ -140,7 +140,7 @@ def test_tensor_parallel_over_pcie_becomes_engines_or_a_pipeline() -> None:
     assert (found.rule, found.to) == ("D5", {"tensor_parallel_size": 1, "pipeline_parallel_size": 4})
 
 
-def test_a_pipeline_is_for_throughput_and_no_more_than_worth_knowing() -> None:
+def test_pipeline_for_throughput_is_only_a_note() -> None:
     asked = case(serve("-tp 4"), model=LLAMA_70B, card=L40S, gpus=4)
     (found,) = findings(LINTS, asked)
     assert (found.severity, found.to["pipeline_parallel_size"]) == ("info", 4)
@@ -149,25 +149,25 @@ def test_a_pipeline_is_for_throughput_and_no_more_than_worth_knowing() -> None:
         assert (found.rule, found.severity, dict(found.to)) == ("D5", "info", {})
 
 
-def test_the_log_tells_the_links_where_the_card_does_not() -> None:
+def test_reads_the_gpu_links_from_the_log() -> None:
     said = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, log=PCIE_ONLY))
     assert rules(said) == ["D1", "D5"]
     assert "seen in the log" in said[1].why
 
 
-def test_two_gpus_and_nvlink_have_the_custom_all_reduce() -> None:
+def test_custom_all_reduce_is_available_on_two_gpus_or_nvlink() -> None:
     assert "D5" not in rules(findings(LINTS, case(serve("-tp 2"), model=LLAMA_70B, card=L40S)))
     assert "D5" not in rules(findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=H100)))
     assert "D5" not in rules(findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B)))
 
 
-def test_gpus_that_lie_idle_are_taken_before_the_context_is_cut() -> None:
+def test_uses_idle_gpus_before_shortening_the_context() -> None:
     (found,) = findings(LINTS, case("vllm serve x -tp 2", model=LLAMA_70B, card=H100, gpus=8))
     assert (found.rule, found.to) == ("D2", {"tensor_parallel_size": 4})
     assert not findings(LINTS, case("vllm serve x -tp 2", model=LLAMA_70B, card=H100, gpus=2))
 
 
-def test_a_model_that_needs_many_pcie_gpus_gets_a_pipeline_and_is_then_left_alone() -> None:
+def test_model_on_many_pcie_gpus_gets_a_pipeline_and_settles() -> None:
     asked = case(serve(""), model=LLAMA_70B, card=L40S, gpus=4)
     (found,) = findings(LINTS, asked)
     assert (found.rule, found.to) == ("D2", {"pipeline_parallel_size": 4})
@@ -191,7 +191,7 @@ QWEN_7B = dense("Qwen/Qwen2.5-7B-Instruct", 7.6, layers=28, hidden_size=3584, he
         (LLAMA_8B, H100, "-tp 2 -pp 2", 4, ["D1"], 1, 1, 4),  # neither a pipeline
     ],
 )
-def test_one_change_brings_the_fewest_gpus_that_hold_it_and_the_rest_as_engines(
+def test_one_change_sets_the_smallest_split_and_the_number_of_engines(
     model: Model, card: GpuModel, flags: str, gpus: int, said: list[str], tp: int, pp: int, dp: int
 ) -> None:
     asked = case(serve(flags), model=model, card=card, gpus=gpus)
@@ -203,7 +203,7 @@ def test_one_change_brings_the_fewest_gpus_that_hold_it_and_the_rest_as_engines(
     assert not findings(LINTS, after)
 
 
-def test_a_change_that_brings_the_start_is_whole() -> None:
+def test_change_that_makes_the_server_start_is_complete() -> None:
     """Fewer GPUs than asked for hold a shorter context: both are said at once."""
     asked = case("vllm serve x -tp 8", model=LLAMA_70B, card=H100, gpus=2)
     (found,) = findings(LINTS, asked)
@@ -213,13 +213,13 @@ def test_a_change_that_brings_the_start_is_whole() -> None:
     assert not findings(LINTS, replace(asked, setting={**asked.setting, **found.to}))
 
 
-def test_a_share_that_is_too_low_to_start_is_raised_before_gpus_are_added() -> None:
+def test_raises_a_share_too_low_to_start_before_adding_gpus() -> None:
     asked = case(serve("--gpu-memory-utilization 0.6"), model=LLAMA_8B, card=L4, gpus=4)
     (found,) = findings(LINTS, asked)
     assert (found.rule, found.severity, found.to) == ("D2", "error", {"gpu_memory_utilization": 0.9})
 
 
-def test_gpus_that_stay_idle_are_named() -> None:
+def test_names_idle_gpus() -> None:
     (found,) = findings(LINTS, case(serve(""), model=LLAMA_70B, card=H200, gpus=8))
     assert "6 of 8 GPUs stay free: --data-parallel-size 4 would use 6" in found.expects
     found = findings(LINTS, case(serve("-tp 4"), model=MIXTRAL, card=A100_PCIE, gpus=4))[-1]
@@ -227,12 +227,12 @@ def test_gpus_that_stay_idle_are_named() -> None:
     assert "2 of 4 GPUs stay free, for 1 more server" in found.expects
 
 
-def test_what_no_layout_mends_is_told_without_a_change_and_after_what_has_one() -> None:
+def test_reports_an_unfixable_layout_without_a_change_and_after_fixable_ones() -> None:
     (found,) = findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=L4, gpus=4))
     assert (found.rule, found.severity, dict(found.to)) == ("D2", "error", {})
 
 
-def test_more_engines_than_the_host_has_gpus_for_become_fewer() -> None:
+def test_reduces_engines_to_the_gpus_of_the_host() -> None:
     (found,) = findings(LINTS, case("vllm serve x -tp 4 -dp 4", gpus=8))
     assert (found.rule, found.to) == ("D3", {"data_parallel_size": 2})
     assert not findings(LINTS, case("vllm serve x -tp 4 -dp 4 --data-parallel-size-local 2", gpus=8))

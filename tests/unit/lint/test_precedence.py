@@ -40,18 +40,18 @@ def heard(*said: Proposal) -> list[str]:
     return [one.rule for one in ranked(said).kept]
 
 
-def test_every_rule_stands_in_one_place_and_every_row_gives_its_reason() -> None:
+def test_every_rule_has_one_rank_and_every_row_a_reason() -> None:
     assert len(KNOWN) == len(set(KNOWN))
     assert all(band.why and band.rules for band in ORDER)
     assert all(row.why and {*row.rules, *row.to} <= {*KNOWN, ANY} for row in YIELDS)
     assert set(REASONS) == set(KNOWN)
 
 
-def test_batches_above_the_largest_graph_are_answered_before_the_token_budget() -> None:
+def test_graph_size_ranks_before_the_token_budget() -> None:
     assert heard(a("P2", {BUDGET: 1024}), a("G2", {"max_cudagraph_capture_size": 1024})) == ["G2"]
 
 
-def test_no_two_rules_yield_to_each_other() -> None:
+def test_no_two_rules_outrank_each_other() -> None:
     pairs = {(loser, winner) for row in YIELDS for loser in row.rules for winner in row.to}
 
     assert not [pair for pair in pairs if ANY not in pair and pair[::-1] in pairs]
@@ -89,36 +89,36 @@ def test_no_two_rules_yield_to_each_other() -> None:
         pytest.param((a("X2"), G1), ["G1", "X2"], id="what is only said comes last"),
     ],
 )
-def test_what_is_heard(said: Sequence[Proposal], kept: list[str]) -> None:
+def test_keeps_the_expected_findings(said: Sequence[Proposal], kept: list[str]) -> None:
     assert heard(*said) == kept
     assert heard(*reversed(said)) == kept
 
 
-def test_what_is_outranked_names_its_winner_and_the_reason() -> None:
+def test_outranked_finding_names_its_winner_and_the_reason() -> None:
     (lost,) = ranked([Q1, K1]).outranked
 
     assert (lost.what, lost.by) == (Q1, "K1")
     assert lost.why == "the KV cache is the bottleneck: more sequences would make it worse"
 
 
-def test_two_rules_never_want_different_values_of_one_knob() -> None:
+def test_two_rules_never_propose_different_values_of_one_knob() -> None:
     ordered = ranked([a("X9", {SEQS: 8}), a("Y9", {SEQS: 512})])
 
     assert [one.rule for one in ordered.kept] == ["X9"]
     assert ordered.outranked[0].why == "it wants another max_num_seqs"
 
 
-def test_one_rule_may_offer_a_second_best() -> None:
+def test_one_rule_can_offer_an_alternative() -> None:
     assert heard(a("K1", {"watermark": 0.02}), K1) == ["K1", "K1"]
 
 
-def test_a_strangers_mitigation_comes_after_ours_and_before_every_optimisation() -> None:
+def test_third_party_mitigation_ranks_after_shipped_ones_and_before_optimisations() -> None:
     strange = a("Z1", {"x": 1}, mitigation=True)
 
     assert heard(G1, a("Z2", {"y": 1}), strange, P1, a("Z3")) == ["P1", "Z1", "G1", "Z2", "Z3"]
 
 
-def test_findings_are_ranked_as_proposals_are() -> None:
+def test_ranks_findings_like_proposals() -> None:
     def finding(rule: str, to: dict[Knob, Value]) -> Finding:
         return Finding(rule=rule, klass="auto", severity="warning", why="1", source="test", to=to)
 
@@ -143,7 +143,7 @@ def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
     assert [one.rule for one in ranked([template, tuned]).kept] == ["U1", "W1"]
 
 
-def test_without_precedence_things_are_heard_as_they_are_said() -> None:
+def test_keeps_the_order_without_precedence() -> None:
     assert keep_order([Q1, K1]).kept == (Q1, K1)
 
 
@@ -159,7 +159,7 @@ SAID = st.lists(
 
 
 @given(SAID)
-def test_nothing_is_lost_and_nothing_contradicts(said: list[Proposal]) -> None:
+def test_loses_no_finding_and_keeps_no_contradiction(said: list[Proposal]) -> None:
     ordered = ranked(said)
 
     parts = [*ordered.kept, *(lost.what for lost in ordered.outranked)]
@@ -171,7 +171,7 @@ def test_nothing_is_lost_and_nothing_contradicts(said: list[Proposal]) -> None:
 
 
 @given(SAID)
-def test_somebody_is_always_heard(said: list[Proposal]) -> None:
+def test_always_keeps_a_finding(said: list[Proposal]) -> None:
     assert bool(ranked(said).kept) == bool(said)
 
 
@@ -183,7 +183,7 @@ def test_rule_that_outranks_another_is_kept(said: list[Proposal]) -> None:
 
 
 @given(SAID)
-def test_no_kept_finding_yields_to_another_kept_one_by_the_table(said: list[Proposal]) -> None:
+def test_no_kept_finding_outranks_another_kept_one(said: list[Proposal]) -> None:
     kept = {one.rule for one in ranked(said).kept}
 
     assert not [row for row in YIELDS if kept & {*row.rules} and kept & {*row.to}]

@@ -8,13 +8,13 @@ from tests.support.lint_cases import A100, H100, LLAMA_8B, QWEN_235B, T4, case, 
 SERVE = "vllm serve x --max-model-len 8192"
 
 
-def test_chat_on_a_large_card_starts_smaller_than_vllm_does() -> None:
+def test_chat_profile_on_a_large_gpu_starts_below_the_vllm_default() -> None:
     said = findings(LINTS, case(SERVE, profile="chat", card=H100))
     assert [one.to for one in said] == [{"max_num_batched_tokens": 2048}, {"max_num_seqs": 128}]
     assert {one.severity for one in said} == {"info"}
 
 
-def test_batch_starts_larger_where_there_is_cache() -> None:
+def test_batch_profile_starts_larger_if_the_cache_fits() -> None:
     said = findings(LINTS, case(SERVE, profile="batch", card=A100, model=LLAMA_8B))
     assert [one.to for one in said] == [{"max_num_batched_tokens": 8192}]
     flags = "--max-num-seqs 16 --max-num-batched-tokens 2048"
@@ -23,32 +23,32 @@ def test_batch_starts_larger_where_there_is_cache() -> None:
     assert {one.severity for one in said} == {"warning"}
 
 
-def test_more_sequences_than_the_cache_holds_are_never_asked_for() -> None:
+def test_never_proposes_more_sequences_than_the_cache_holds() -> None:
     asked = case("vllm serve x --max-num-seqs 2", profile="batch", card=T4, model=LLAMA_8B)
     assert not any("max_num_seqs" in one.to for one in findings(LINTS, asked))
 
 
-def test_nothing_is_said_without_a_profile_or_for_one_that_is_not_known() -> None:
+def test_reports_nothing_without_a_known_profile() -> None:
     assert not findings(LINTS, case(SERVE, card=H100))
     assert not findings(LINTS, case(SERVE, card=H100, profile="weather"))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_what_a_profile_asks_for_is_what_it_leaves_alone(profile: str) -> None:
+def test_profile_accepts_its_own_proposal(profile: str) -> None:
     values = PROFILES[profile]
     flags = f"--max-num-batched-tokens {values.first_tokens} --max-num-seqs {values.first_seqs}"
     said = findings(LINTS, case(f"{SERVE} {flags}", profile=profile, card=H100))
     assert not said
 
 
-def test_wide_experts_need_the_switches_for_it() -> None:
+def test_wide_expert_parallel_requires_its_flags() -> None:
     flags = "--max-num-batched-tokens 8192 --max-num-seqs 256 -dp 16"
     (found,) = findings(LINTS, case(f"{SERVE} {flags}", profile="wide-ep", model=QWEN_235B))
     assert found.to == {"enable_expert_parallel": True, "enable_eplb": True}
     assert rules(findings(LINTS, case(f"{SERVE} {flags} -ep --enable-eplb", profile="wide-ep"))) == []
 
 
-def test_wide_experts_are_not_for_a_dense_model() -> None:
+def test_wide_expert_parallel_is_not_for_a_dense_model() -> None:
     (found,) = findings(LINTS, case(SERVE, profile="wide-ep", model=LLAMA_8B))
 
     assert not found.to

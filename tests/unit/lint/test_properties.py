@@ -103,7 +103,7 @@ CASES = st.builds(
 
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CASES)
-def test_every_finding_is_sound(asked: Deployment) -> None:
+def test_every_finding_is_consistent(asked: Deployment) -> None:
     for finding in lint_cases.findings(LINTS, asked):
         assert {knob.partition(".")[0] for knob in finding.to} <= FLAGS
         classes = {KNOBS[knob.partition(".")[0]].klass for knob in finding.to} - {"note"}

@@ -102,14 +102,14 @@ def graver(advice: Advice) -> list[Finding]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_proposed_is_settled_in_two_rounds_and_never_taken_back(name: str) -> None:
+def test_proposals_settle_in_two_rounds_and_are_never_reverted(name: str) -> None:
     for asked, first, _, second, third in rounds(name):
         assert not first.to.keys() & second.to.keys(), (asked, first.to, second.to)
         assert not graver(third), (asked, first.to, second.to)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_with_the_facts_known_one_round_is_enough(name: str) -> None:
+def test_proposals_settle_in_one_round_with_known_facts(name: str) -> None:
     """A hybrid's second: whether it fits may hang on the small values that the first proposes."""
     for asked, first, _, second, _ in rounds(name):
         if asked.gpus is not None and not asked.profile and asked.model and not asked.model.hybrid:
@@ -117,7 +117,7 @@ def test_with_the_facts_known_one_round_is_enough(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_no_proposal_takes_more_gpus_than_there_are_or_forgets_some(name: str) -> None:
+def test_proposals_use_exactly_the_available_gpus(name: str) -> None:
     for asked, first, after, _, _ in rounds(name):
         then = layout(after)
         if asked.gpus is None or layout(asked) == then:
@@ -128,7 +128,7 @@ def test_no_proposal_takes_more_gpus_than_there_are_or_forgets_some(name: str) -
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_change_that_brings_the_start_is_told_before_what_has_none(name: str) -> None:
+def test_change_that_makes_the_server_start_ranks_before_findings_without_one(name: str) -> None:
     for asked, first, *_ in rounds(name):
         changes = [bool(one.to or one.env) for one in first.findings if one.severity == "error"]
         assert changes == sorted(changes, reverse=True), (asked, first.findings)

@@ -95,12 +95,12 @@ def said(advice: Advice, *, above_info: bool = True) -> list[str]:
         (f"{T4_AWQ} --attention-backend FLASH_ATTN", "0.32.0", "", ["H1"]),
     ],
 )
-def test_the_t4_matrix(command: str, version: str, env: str, rules: list[str]) -> None:
+def test_findings_for_the_t4_matrix(command: str, version: str, env: str, rules: list[str]) -> None:
     advice = advised(known(command, card="Tesla T4", version=version, env=env))
     assert said(advice) == rules
 
 
-def test_all_that_is_bad_on_a_t4_is_put_right_at_once() -> None:
+def test_fixes_all_t4_faults_at_once() -> None:
     flags = "--dtype bfloat16 --enforce-eager --max-num-batched-tokens 512 --max-num-seqs 16"
     command = f"{T4_AWQ} {flags} --gpu-memory-utilization 0.7"
     advice = advised(known(command, card="T4", version="0.14.1", env="VLLM_ATTENTION_BACKEND=FLASH_ATTN"))
@@ -121,13 +121,13 @@ PCIE_2B = (
 )
 
 
-def test_the_2b_model_on_four_pcie_gpus() -> None:
+def test_findings_for_the_2b_model_on_four_pcie_gpus() -> None:
     advice = advised(known(PCIE_2B, card="L40S", gpus=4))
     assert said(advice) == ["D1", "D5", "G1"]
     assert advice.to == {"tensor_parallel_size": 1, "data_parallel_size": 4, "enforce_eager": False}
 
 
-def test_the_2b_model_where_one_gpu_cannot_hold_its_longest_context() -> None:
+def test_findings_for_the_2b_model_with_a_context_too_long_for_one_gpu() -> None:
     advice = advised(known(PCIE_2B, card="RTX A5000", gpus=4))
     assert said(advice) == ["D1", "D5", "G1"]
     length = advice.to["max_model_len"]
@@ -135,19 +135,19 @@ def test_the_2b_model_where_one_gpu_cannot_hold_its_longest_context() -> None:
     assert 32768 <= length < 262144
 
 
-def test_the_2b_model_by_its_log_alone() -> None:
+def test_findings_for_the_2b_model_from_its_log_alone() -> None:
     advice = advised(known(PCIE_2B, gpus=4, version="0.11.0", log=(EAGER, PCIE_ONLY)))
     assert said(advice)[:3] == ["D1", "D5", "G1"]
     assert advice.to == {"tensor_parallel_size": 1, "data_parallel_size": 4, "enforce_eager": False}
 
 
-def test_the_2b_model_as_the_guide_leaves_it() -> None:
+def test_final_2b_command_of_the_guide_has_no_findings_above_info() -> None:
     flags = "--data-parallel-size 4 --max-num-seqs 512 --max-num-batched-tokens 8192"
     command = f"vllm serve Qwen/Qwen3-VL-2B-Instruct {flags} --gpu-memory-utilization 0.95"
     assert said(advised(known(command, card="A100 80GB", gpus=4))) == []
 
 
-def test_the_rtx_5070_and_its_log() -> None:
+def test_findings_for_the_rtx_5070_and_its_log() -> None:
     """As first tried with 0.14.0: multi-step scheduling, offloading, and the OOM of the warm-up."""
     command = f"{OFFLOADING} --num-scheduler-steps 8"
     advice = advised(known(command, card="RTX 5070", version="0.14.0", log=(WARM_UP,)))
@@ -159,7 +159,7 @@ def test_the_rtx_5070_and_its_log() -> None:
     assert advice.to["max_num_seqs"] == 64
 
 
-def test_the_rtx_5070_as_it_worked_and_today() -> None:
+def test_findings_for_the_working_rtx_5070_command_then_and_now() -> None:
     env = "VLLM_USE_V1=1 VLLM_ATTENTION_BACKEND=FLASHINFER"
     advice = advised(known(WORKING, card="RTX 5070", version="0.14.0", env=env))
     assert sorted(set(said(advice))) == ["E2", "V1"]
@@ -209,17 +209,17 @@ MAVERICK = "vllm serve meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8 -tp 8"
     ],
     ids=["1", "2", "3", "4", "5", "6", "7", "8", "10"],
 )
-def test_the_mistakes_with_mixtures_of_experts(asked: Deployment, rules: list[str]) -> None:
+def test_findings_for_common_moe_mistakes(asked: Deployment, rules: list[str]) -> None:
     assert said(advised(asked)) == rules
 
 
-def test_mistake_9_is_told_where_it_may_still_hold() -> None:
+def test_reports_moe_mistake_9_in_versions_where_it_applies() -> None:
     advice = advised(known(MAVERICK, card="H200", gpus=8, version="0.11.0"))
     assert "U3" in said(advice, above_info=False)
     assert advice.env == {"VLLM_DISABLE_COMPILE_CACHE": "1"}
 
 
-def test_the_recipe_for_wide_experts_is_left_alone() -> None:
+def test_keeps_the_wide_expert_parallel_recipe() -> None:
     command = f"{DEEPSEEK} -dp 8 -ep --enable-eplb --gpu-memory-utilization 0.85 --max-num-seqs 256"
     asked = known(f"{command} --max-num-batched-tokens 8192", card="H200", gpus=8, profile="wide-ep")
     assert said(advised(asked), above_info=False) == []
@@ -286,7 +286,9 @@ LLAMA_7B, LLAMA_13B = (
         ),
     ],
 )
-def test_the_templates_by_profile(profile: str, command: str, card: str, gpus: int, rules: list[str]) -> None:
+def test_findings_for_the_templates_by_profile(
+    profile: str, command: str, card: str, gpus: int, rules: list[str]
+) -> None:
     assert said(advised(known(command, card=card, gpus=gpus, profile=profile))) == rules
 
 
@@ -321,12 +323,12 @@ GOOD = (
 
 
 @pytest.mark.parametrize(("command", "card", "gpus"), GOOD)
-def test_of_a_sane_command_nothing_is_said_above_info(command: str, card: str, gpus: int) -> None:
+def test_sane_command_has_no_finding_above_info(command: str, card: str, gpus: int) -> None:
     assert said(advised(known(command, card=card, gpus=gpus))) == []
 
 
 @pytest.mark.parametrize("command", [command for command, _, _ in GOOD])
-def test_what_is_sane_with_facts_is_sane_without(command: str) -> None:
+def test_sane_command_stays_sane_without_facts(command: str) -> None:
     bare = case(command, version="")
     assert said(advised(bare)) == []
 
@@ -335,7 +337,7 @@ def test_what_is_sane_with_facts_is_sane_without(command: str) -> None:
     ("command", "card", "gpus"),
     [(PCIE_2B, "L40S", 4), (OFFLOADING, "RTX 5070", 1), (f"{DEEPSEEK} -tp 8", "H200", 8), *GOOD],
 )
-def test_the_improved_command_is_said_to_be_good(command: str, card: str, gpus: int) -> None:
+def test_improved_command_has_no_finding_with_a_change(command: str, card: str, gpus: int) -> None:
     asked = known(command, card=card, gpus=gpus)
     advice = advised(asked)
     argv = edit_flags(shlex.split(command), advice.to)
@@ -380,7 +382,7 @@ LLAMA_70 = "vllm serve meta-llama/Llama-3.3-70B-Instruct"
         ("F5", known(OFFLOADING, card="RTX 5070", version="0.14.0", log=(WARM_UP,))),
     ],
 )
-def test_each_rule_of_flags_and_hardware_is_heard(rule: str, asked: Deployment) -> None:
+def test_each_flag_and_hardware_rule_fires(rule: str, asked: Deployment) -> None:
     assert rule in said(advised(asked), above_info=False)
 
 
@@ -393,6 +395,6 @@ def test_each_rule_of_flags_and_hardware_is_heard(rule: str, asked: Deployment) 
         ("vllm serve meta-llama/Llama-3.1-405B-Instruct --quantization fp8", "H100", 8, 8, 1),
     ],
 )
-def test_the_size_ladder(command: str, card: str, gpus: int, tp: int, dp: int) -> None:
+def test_findings_for_the_size_ladder(command: str, card: str, gpus: int, tp: int, dp: int) -> None:
     asked = known(command, card=card, gpus=gpus)
     assert layout(advised(asked).after(asked)) == Layout(tp=tp, dp=dp)

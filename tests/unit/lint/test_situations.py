@@ -164,7 +164,7 @@ def test_expected_rule_ranks_first(name: str) -> None:
 
 @each
 @pytest.mark.parametrize("version", ["0.11.0", "0.18.0", "0.28.0", "0.31.0", "0.32.0", "0.33.0", ""])
-def test_nobody_says_what_does_harm_in_any_version(name: str, version: str) -> None:
+def test_no_rule_proposes_a_harmful_change_in_any_version(name: str, version: str) -> None:
     found = live(name)
     other = replace(found.reading, facts={**found.reading.facts, "version": version})
 
@@ -174,7 +174,7 @@ def test_nobody_says_what_does_harm_in_any_version(name: str, version: str) -> N
 
 
 @each
-def test_after_an_oom_nobody_asks_for_more_memory(name: str) -> None:
+def test_no_rule_raises_memory_use_after_an_oom(name: str) -> None:
     found = live(name)
     oom = Incident(at=found.reading.at, server=found.reading.server, what="oom", why="exit code 137")
 
@@ -184,14 +184,14 @@ def test_after_an_oom_nobody_asks_for_more_memory(name: str) -> None:
 
 
 @each
-def test_nothing_is_changed_on_a_window_half_seen(name: str) -> None:
+def test_changes_nothing_on_a_partial_window(name: str) -> None:
     found = live(name)
 
     assert not asked(replace(found.reading, coverage=0.5), found.context).changes
 
 
 @each
-def test_of_a_server_that_stands_still_nothing_is_tuned(name: str) -> None:
+def test_changes_nothing_on_a_stalled_server(name: str) -> None:
     """Requests run, and not one token is made: whatever holds it, it is not a knob of the load."""
     found = live(name)
     reading = replace(
@@ -208,7 +208,7 @@ def test_of_a_server_that_stands_still_nothing_is_tuned(name: str) -> None:
 
 
 @each
-def test_a_throttling_gpu_holds_every_change(name: str) -> None:
+def test_throttling_gpu_blocks_every_change(name: str) -> None:
     found = live(name)
     hot = tuple(replace(gpu, temperature_c=91.0, throttle_reasons=0x40) for gpu in found.reading.gpus)
 
@@ -251,7 +251,7 @@ class Page:
         pytest.param(Page(running=30, waiting=0, kv=0.5), {"max_num_seqs": 64}, (), id="it is well"),
     ],
 )
-def test_a_page_of_real_vllm_is_answered_by_the_right_rule(
+def test_expected_rule_fires_on_real_vllm_metrics(
     page: Page, setting: Mapping[Knob, Value], rules: tuple[str, ...]
 ) -> None:
     slo = promise(0.5, 0.1)
@@ -264,7 +264,7 @@ def test_a_page_of_real_vllm_is_answered_by_the_right_rule(
     assert tuple(dict.fromkeys(p.rule for p in said.changes)) == rules, said.told()
 
 
-def test_real_vllm_recorded_behind_a_cap_of_2_is_told_of_the_cap() -> None:
+def test_reports_the_cap_on_real_vllm_recorded_with_a_cap_of_2() -> None:
     """16 clients, `--max-num-seqs 2`: 14 wait and the KV cache is empty. Not replicas, not prefix caching."""
     slo = promise(0.5, 10.0)
     names = ("vllm-0.32-capped.txt", "vllm-0.32-capped-later.txt")  # 30 s between them

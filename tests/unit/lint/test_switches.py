@@ -28,9 +28,7 @@ SERVE = "vllm serve Qwen/Qwen3-8B"
         ("--no-enable-chunked-prefill", "P3", {"enable_chunked_prefill": None}),
     ],
 )
-def test_a_switch_that_was_turned_the_slow_way_is_turned_back(
-    flags: str, rule: str, to: dict[str, object]
-) -> None:
+def test_restores_a_flag_set_to_its_slow_value(flags: str, rule: str, to: dict[str, object]) -> None:
     (found,) = findings(LINTS, case(f"{SERVE} {flags}"))
     assert (found.rule, found.to) == (rule, to)
     assert found.severity != "info"
@@ -53,23 +51,23 @@ def test_a_switch_that_was_turned_the_slow_way_is_turned_back(
         "--enable-prefix-caching --enable-chunked-prefill",
     ],
 )
-def test_nothing_is_said_of_the_defaults_nor_of_what_vllm_would_choose_itself(flags: str) -> None:
+def test_reports_nothing_for_defaults_and_automatic_values(flags: str) -> None:
     assert not findings(LINTS, case(f"{SERVE} {flags}"))
 
 
-def test_eager_mode_is_one_finding_not_two() -> None:
+def test_eager_mode_is_one_finding() -> None:
     assert rules(findings(LINTS, case(f"{SERVE} --enforce-eager -O0"))) == ["G1"]
 
 
-def test_a_reported_gain_is_not_promised() -> None:
+def test_published_gain_is_not_promised() -> None:
     (found,) = findings(LINTS, case(f"{SERVE} --enforce-eager"))
     assert "reported" in found.expects
     assert "not promised" in found.expects
 
 
-def test_prefix_caching_of_a_hybrid_model_is_left_to_who_turned_it_off() -> None:
+def test_keeps_prefix_caching_disabled_for_a_hybrid_model() -> None:
     assert not findings(LINTS, case(f"{SERVE} --no-enable-prefix-caching", model=MAMBA_9B))
 
 
-def test_async_scheduling_is_not_asked_of_versions_before_it_was_the_default() -> None:
+def test_does_not_propose_async_scheduling_before_it_was_the_default() -> None:
     assert not findings(LINTS, case(f"{SERVE} --no-async-scheduling", version="0.12.0"))

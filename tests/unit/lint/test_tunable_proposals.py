@@ -49,7 +49,7 @@ SERIES = st.dictionaries(
 
 
 @pytest.mark.parametrize("name", loader.names("policies"))
-def test_every_knob_that_a_shipped_policy_proposes_is_admitted(name: str) -> None:
+def test_guard_admits_every_knob_of_the_shipped_policies(name: str) -> None:
     policy = loader.load("policies", name)()
 
     @ANYTHING
@@ -82,7 +82,7 @@ def test_every_knob_that_a_shipped_policy_proposes_is_admitted(name: str) -> Non
         ),
     ],
 )
-def test_a_policy_does_harm_that_proposes_what_the_guard_refuses(
+def test_proposal_that_the_guard_refuses_counts_as_harm(
     knob: str, value: str, bounds: dict[str, Bound], said: tuple[str, ...]
 ) -> None:
     proposal = Proposal(rule="X1", to={knob: value}, why="1", expects="", risks="", source="", klass="gated")

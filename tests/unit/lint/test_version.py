@@ -21,36 +21,36 @@ DISABLE = "disable_hybrid_kv_cache_manager"
 
 
 @pytest.mark.parametrize("version", ["0.14.0", "0.16.0", "0.20.2"])
-def test_offloading_without_the_switch_does_not_start_in_those_versions(version: str) -> None:
+def test_offloading_requires_the_flag_in_affected_versions(version: str) -> None:
     (found,) = findings(LINTS, case(OFFLOADS, version=version, model=QWEN_7B_AWQ))
     assert (found.rule, found.severity, found.to) == ("V2", "error", {DISABLE: True})
 
 
 @pytest.mark.parametrize("version", ["0.21.0", "0.32.0", "0.12.0", ""])
-def test_offloading_needs_no_switch_in_other_versions(version: str) -> None:
+def test_offloading_needs_no_flag_in_other_versions(version: str) -> None:
     assert not findings(LINTS, case(OFFLOADS, version=version, model=QWEN_7B_AWQ))
 
 
-def test_the_switch_that_was_needed_is_worth_a_word_today() -> None:
+def test_notes_the_flag_in_versions_that_no_longer_need_it() -> None:
     (found,) = findings(LINTS, case(f"{OFFLOADS} --disable-hybrid-kv-cache-manager", model=QWEN_7B_AWQ))
     assert (found.severity, found.to) == ("info", {DISABLE: None})
 
 
-def test_the_switch_stops_a_hybrid_model() -> None:
+def test_flag_prevents_the_start_of_a_hybrid_model() -> None:
     (found,) = findings(LINTS, case(f"{OFFLOADS} --disable-hybrid-kv-cache-manager", model=MAMBA_9B))
     assert (found.severity, found.to) == ("error", {DISABLE: None})
     (found,) = findings(LINTS, case(OFFLOADS, version="0.16.0", model=MAMBA_9B))
     assert not found.to
 
 
-def test_the_switch_in_its_own_version_and_another_backend_are_left_alone() -> None:
+def test_keeps_the_flag_in_affected_versions_and_other_backends() -> None:
     asked = case(f"{OFFLOADS} --disable-hybrid-kv-cache-manager", version="0.14.0", model=QWEN_7B_AWQ)
     assert not findings(LINTS, asked)
     lmcache = OFFLOADS.replace("native", "lmcache")
     assert not findings(LINTS, case(lmcache, version="0.16.0"))
 
 
-def test_a_known_regression_is_told_with_its_issue() -> None:
+def test_reports_a_known_regression_with_its_issue() -> None:
     minimax = dense("MiniMaxAI/MiniMax-M2.5", 230)
     (found,) = findings(LINTS, case("vllm serve x", version="0.15.1", model=minimax))
     assert (found.rule, found.klass) == ("V3", "note")
@@ -61,7 +61,7 @@ def test_a_known_regression_is_told_with_its_issue() -> None:
     assert "verl" in said[0].source
 
 
-def test_a_regression_is_told_to_nobody_else() -> None:
+def test_does_not_report_a_regression_elsewhere() -> None:
     minimax = dense("MiniMaxAI/MiniMax-M2.5", 230)
     for version in ("0.14.0", "0.32.0", ""):
         assert not findings(LINTS, case("vllm serve x", version=version, model=minimax))
@@ -69,7 +69,7 @@ def test_a_regression_is_told_to_nobody_else() -> None:
     assert not findings(LINTS, case("vllm serve x", version="0.15.1"))
 
 
-def test_each_row_names_releases_in_order_and_where_it_shows() -> None:
+def test_each_row_has_ordered_releases_and_a_condition() -> None:
     for row in REGRESSIONS:
         assert row.first <= row.last
         assert row.model or row.card or row.knob or row.env
@@ -89,7 +89,7 @@ def test_each_row_names_releases_in_order_and_where_it_shows() -> None:
         ("vllm serve m --kv-offloading-size 8", "0.22.1", "#45388"),
     ],
 )
-def test_a_defect_is_told_where_its_flags_and_model_are(command: str, version: str, issue: str) -> None:
+def test_reports_a_defect_for_its_flags_and_model(command: str, version: str, issue: str) -> None:
     (found,) = findings(LINTS, case(command, version=version))
 
     assert issue in found.why
@@ -106,11 +106,11 @@ def test_a_defect_is_told_where_its_flags_and_model_are(command: str, version: s
         ("vllm serve openai/gpt-oss-20b", "0.22.0"),
     ],
 )
-def test_a_defect_is_not_told_without_them(command: str, version: str) -> None:
+def test_does_not_report_a_defect_without_its_flags_and_model(command: str, version: str) -> None:
     assert not findings(LINTS, case(command, version=version))
 
 
-def test_a_defect_of_a_variable_is_told() -> None:
+def test_reports_a_defect_of_a_variable() -> None:
     (found,) = findings(LINTS, case("vllm serve m", env="VLLM_ENABLE_STARTUP_PLAN=1"))
 
     assert "startup_plan" in found.expects

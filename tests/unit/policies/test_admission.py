@@ -22,7 +22,7 @@ def asked(reading: Reading, context: Context | None = None) -> list[tuple[str, d
     return [(proposal.rule, dict(proposal.to)) for proposal in said(reading, context)]
 
 
-def test_a_standing_queue_under_a_full_cap_and_a_free_cache_asks_for_more_sequences() -> None:
+def test_sustained_queue_at_the_cap_with_a_free_cache_raises_the_cap() -> None:
     (proposal,) = said(QUEUE)
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("Q1", {"max_num_seqs": 16}, "auto")
@@ -108,18 +108,18 @@ def test_q1_sizes_its_step(reading: Reading, setting: dict[str, Value], to: dict
         pytest.param(a_reading(running=steady(2), waiting=steady(9)), id="the cap is not reached (Q4)"),
     ],
 )
-def test_q1_stays_silent(reading: Reading) -> None:
+def test_q1_proposes_nothing(reading: Reading) -> None:
     assert not said(reading)
 
 
-def test_the_operators_bound_ends_the_climb() -> None:
+def test_operators_bound_stops_the_increase() -> None:
     at_most = {"max_num_seqs": Bound(max=6)}
 
     assert asked(QUEUE, a_context({"max_num_seqs": 4}, bounds=at_most)) == [("Q1", {"max_num_seqs": 6})]
     assert not said(QUEUE, a_context({"max_num_seqs": 4}, bounds={"max_num_seqs": Bound(max=4)}))
 
 
-def test_both_caps_move_only_where_both_bounds_allow_it() -> None:
+def test_changes_both_caps_only_if_both_bounds_allow_it() -> None:
     setting = {"max_num_seqs": 4, "max_num_active_seqs": 4}
 
     assert not said(QUEUE, a_context(setting, bounds={"max_num_active_seqs": Bound(max=4)}))
@@ -135,13 +135,13 @@ def test_both_caps_move_only_where_both_bounds_allow_it() -> None:
         pytest.param(promoted("watermark", 0.02, 0.0, ago_s=60), False, id="another knob"),
     ],
 )
-def test_a_change_is_not_turned_back_before_it_settled(outcome: Outcome, *, silent: bool) -> None:
+def test_does_not_revert_a_change_before_it_settles(outcome: Outcome, *, silent: bool) -> None:
     context = a_context({"max_num_seqs": 4}, outcomes=(outcome,))
 
     assert bool(said(QUEUE, context)) is not silent
 
 
-def test_thrashing_asks_for_a_watermark_then_for_fewer_sequences_and_never_for_more() -> None:
+def test_thrashing_proposes_a_watermark_then_fewer_sequences_and_never_more() -> None:
     proposals = said(THRASH, a_context({"max_num_seqs": 64}))
 
     assert [(p.rule, dict(p.to), p.klass) for p in proposals] == [
@@ -163,7 +163,7 @@ def test_thrashing_asks_for_a_watermark_then_for_fewer_sequences_and_never_for_m
         pytest.param({"watermark": 0.0}, None, {"watermark": 0.02}, id="a flag that the server runs with"),
     ],
 )
-def test_k1_takes_the_gentlest_remedy_that_is_left(
+def test_k1_proposes_the_mildest_remaining_remedy(
     setting: dict[str, Value], version: str | None, first: dict[str, Value]
 ) -> None:
     reading = a_reading(running=steady(64), kv=steady(0.97), preemptions=rising(0.5, 1.5), version=version)
@@ -171,13 +171,13 @@ def test_k1_takes_the_gentlest_remedy_that_is_left(
     assert asked(reading, a_context({"max_num_seqs": 64} | setting))[0] == ("K1", first)
 
 
-def test_fewer_is_fewer_than_ran_not_than_the_cap() -> None:
+def test_lowers_the_cap_below_the_running_sequences() -> None:
     reading = a_reading(running=steady(40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
 
     assert asked(reading, a_context({"max_num_seqs": 1024}))[0] == ("K1", {"max_num_seqs": 24})
 
 
-def test_fewer_without_a_known_cap_starts_from_what_ran() -> None:
+def test_lowers_an_unknown_cap_from_the_running_sequences() -> None:
     reading = a_reading(running=rising(10, 40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
 
     assert asked(reading, a_context())[0] == ("K1", {"max_num_seqs": 24})
@@ -188,20 +188,20 @@ def test_fewer_without_a_known_cap_starts_from_what_ran() -> None:
     [promoted("max_num_seqs", 32, 64, ago_s=30), promoted("watermark", 0.02, 0.0, ago_s=30)],
     ids=["the cap was raised", "the watermark was lowered"],
 )
-def test_a_remedy_does_not_undo_what_was_promoted_just_now(outcome: Outcome) -> None:
+def test_remedy_does_not_revert_the_last_promoted_change(outcome: Outcome) -> None:
     proposals = said(THRASH, a_context({"max_num_seqs": 64}, outcomes=(outcome,)))
 
     assert not set(outcome.to) & {knob for proposal in proposals for knob in proposal.to}
 
 
-def test_preemptions_are_answered_though_the_cache_is_not_known() -> None:
+def test_answers_preemptions_with_an_unknown_cache() -> None:
     (watermark, fewer) = said(a_reading(running=steady(64), kv=None, preemptions=steady(1)))
 
     assert watermark.why.startswith("1.00 preemptions/s over 30 s for lack of KV cache: keep 2% of it free")
     assert [evidence.metric for evidence in fewer.evidence] == ["preemptions", "waiting", "running"]
 
 
-def test_one_sequence_cannot_become_fewer() -> None:
+def test_never_lowers_one_sequence() -> None:
     reading = a_reading(running=steady(1), kv=steady(0.5), preemptions=steady(1), version="0.20.0")
 
     assert not said(reading, a_context({"max_num_seqs": 1}))
@@ -212,11 +212,11 @@ def test_one_sequence_cannot_become_fewer() -> None:
     [steady(0.01), rising(2.0, 0.5)],
     ids=["one in a while", "they go away by themselves"],
 )
-def test_preemptions_that_need_no_answer_still_silence_q1(preemptions: Trend) -> None:
+def test_minor_preemptions_still_suppress_q1(preemptions: Trend) -> None:
     assert not said(a_reading(running=steady(4), waiting=steady(9), preemptions=preemptions))
 
 
-def test_a_full_cache_that_preempts_less_than_before_is_still_relieved() -> None:
+def test_relieves_a_full_cache_with_declining_preemptions() -> None:
     reading = a_reading(running=steady(64), kv=steady(0.97), preemptions=rising(2.0, 0.5))
 
     assert asked(reading, a_context({"max_num_seqs": 64}))[0] == ("K2", {"watermark": 0.02})
@@ -225,13 +225,13 @@ def test_a_full_cache_that_preempts_less_than_before_is_still_relieved() -> None
 @pytest.mark.parametrize(
     ("waiting", "rule"), [(0.0, "K2"), (5.0, "Q2")], ids=["without a queue", "with a queue"]
 )
-def test_a_full_cache_without_preemptions_is_told_not_changed(waiting: float, rule: str) -> None:
+def test_reports_a_full_cache_without_preemptions_without_a_change(waiting: float, rule: str) -> None:
     (proposal,) = said(a_reading(running=steady(4), waiting=steady(waiting), kv=steady(0.97)))
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == (rule, {}, "note")
 
 
-def test_a_cache_that_was_full_only_late_is_not_sustained() -> None:
+def test_cache_full_only_at_the_end_is_not_sustained() -> None:
     assert not said(a_reading(running=steady(4), kv=rising(0.7, 0.99)))
 
 
@@ -242,18 +242,18 @@ def test_a_cache_that_was_full_only_late_is_not_sustained() -> None:
         pytest.param(a_reading(running=rising(2, 4), kv=steady(0.1)), id="the load rises to the cap"),
     ],
 )
-def test_k3_raises_a_cap_that_is_reached_while_the_cache_is_nearly_empty(reading: Reading) -> None:
+def test_k3_raises_a_reached_cap_if_the_cache_is_nearly_empty(reading: Reading) -> None:
     assert asked(reading) == [("K3", {"max_num_seqs": 8})]
 
 
-def test_k3_is_outranked_by_a_cache_in_use() -> None:
+def test_cache_in_use_outranks_k3() -> None:
     assert not said(a_reading(running=rising(2, 4), kv=steady(0.31)))
 
 
 IDLE_GPU = Gpu(index=0, uuid="GPU-1", utilization=0.05)
 
 
-def test_an_idle_server_is_told_to_be_over_provisioned() -> None:
+def test_reports_an_idle_server_as_over_provisioned() -> None:
     reading = a_reading(running=steady(1), kv=steady(0.02), gpus=(IDLE_GPU,))
 
     (proposal,) = said(reading, a_context({"max_num_seqs": 256}))
@@ -294,7 +294,7 @@ def test_a_server_in_use_is_not_over_provisioned(reading: Reading) -> None:
         {"kv_full_above_ratio": 1.5},
     ],
 )
-def test_bad_options_are_refused(options: dict[str, float]) -> None:
+def test_refuses_invalid_options(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         Admission(**options)
 
@@ -303,9 +303,7 @@ RAISES = ("Q1", "K3")
 
 
 @given(reading=READINGS, context=CONTEXTS)
-def test_pressure_on_the_cache_is_never_answered_with_more_sequences(
-    reading: Reading, context: Context
-) -> None:
+def test_never_raises_sequences_under_cache_pressure(reading: Reading, context: Context) -> None:
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
     pressed = usage is None or usage.high >= 0.6 or (preemptions is not None and preemptions.mean > 0)
 
@@ -315,9 +313,7 @@ def test_pressure_on_the_cache_is_never_answered_with_more_sequences(
 
 
 @given(reading=READINGS, context=CONTEXTS)
-def test_a_step_goes_the_way_its_rule_says_and_leaves_room_in_the_cache(
-    reading: Reading, context: Context
-) -> None:
+def test_step_follows_its_rule_and_keeps_cache_headroom(reading: Reading, context: Context) -> None:
     for proposal in Admission().propose(reading, context):
         for knob, value in proposal.to.items():
             before = context.setting.get(knob)
@@ -340,7 +336,7 @@ def test_a_cache_is_full_at_its_watermark() -> None:
     assert not said(reading, a_context({"max_num_seqs": 256}))
 
 
-def test_what_made_the_rule_speak_comes_first() -> None:
+def test_triggering_evidence_comes_first() -> None:
     full = a_reading(running=steady(40), waiting=steady(14), kv=steady(0.99))
     queue, (note,), (watermark, *_) = said(QUEUE), said(full), said(THRASH)
 

@@ -84,7 +84,7 @@ def a_case(random: Random, argv: list[str]) -> Deployment:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_any_command_line_is_parsed_printed_and_parsed_to_the_same(part: int) -> None:
+def test_any_command_line_round_trips(part: int) -> None:
     random, read = Random(f"print {part}"), 0  # noqa: S311 - the same every time
     for _ in range(EACH):
         argv = command_line(random)
@@ -127,7 +127,7 @@ def test_any_command_line_is_linted_within_the_bounds(part: int) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_any_metrics_page_is_read_or_refused_and_does_no_harm(part: int) -> None:
+def test_any_metrics_page_is_parsed_or_refused_without_a_harmful_proposal(part: int) -> None:
     random, read = Random(f"page {part}"), 0  # noqa: S311 - as above
     context = Context(
         setting={"max_num_seqs": 4}, slo=PROMISE, bounds={"gpu_memory_utilization": Bound(max=0.92)}

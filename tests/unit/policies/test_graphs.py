@@ -28,7 +28,7 @@ def asked(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value
     return [(one.rule, dict(one.to)) for one in Graphs().propose(reading, context)]
 
 
-def test_eager_mode_is_taken_back_and_the_gain_only_reported() -> None:
+def test_removes_eager_mode_and_quotes_the_gain() -> None:
     (proposal,) = Graphs().propose(a_reading(), a_context({EAGER: True}))
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("G1", {EAGER: False}, "auto")
@@ -55,11 +55,11 @@ def test_eager_mode_is_taken_back_and_the_gain_only_reported() -> None:
         ),
     ],
 )
-def test_g1_stays_silent(reading: Reading, context: Context) -> None:
+def test_g1_proposes_nothing(reading: Reading, context: Context) -> None:
     assert not asked(reading, context)
 
 
-def test_whoever_debugs_says_so() -> None:
+def test_keeps_eager_mode_if_the_debugging_option_is_set() -> None:
     assert not Graphs(debugging=True).propose(a_reading(), a_context({EAGER: True}))
 
 
@@ -70,20 +70,20 @@ def test_whoever_debugs_says_so() -> None:
         ({SIZES: "1 2 4 8", "max_num_seqs": 128}, {SIZES: None}),
     ],
 )
-def test_graphs_that_are_too_small_for_what_runs_are_left_to_vllm(
+def test_resets_capture_sizes_too_small_for_the_running_batch(
     setting: dict[str, Value], to: dict[str, Value]
 ) -> None:
     assert asked(SPIKES, a_context(setting)) == [("G2", to)]
 
 
-def test_g2_is_a_mitigation_where_a_promise_is_missed() -> None:
+def test_g2_is_a_mitigation_if_an_slo_is_missed() -> None:
     context = a_context({LARGEST: 32, "max_num_seqs": 128})
     found = [Graphs().propose(replace(SPIKES, itl=late(s, p50=0.01, p99=0.2)), context) for s in (0.0, 0.3)]
 
     assert [one.mitigation for (one,) in found] == [False, True]
 
 
-def test_more_than_vllm_captures_by_itself_is_asked_for() -> None:
+def test_proposes_more_capture_sizes_than_the_default() -> None:
     assert asked(WIDE, a_context({"max_num_seqs": 1024})) == [("G2", {LARGEST: 1024})]
 
 
@@ -98,7 +98,7 @@ def test_more_than_vllm_captures_by_itself_is_asked_for() -> None:
         pytest.param(replace(SPIKES, coverage=0.7), {LARGEST: 32}, id="scrapes are missing"),
     ],
 )
-def test_g2_stays_silent(reading: Reading, setting: dict[str, Value]) -> None:
+def test_g2_proposes_nothing(reading: Reading, setting: dict[str, Value]) -> None:
     assert not asked(reading, a_context(setting))
 
 
@@ -112,7 +112,7 @@ def test_g2_stays_silent(reading: Reading, setting: dict[str, Value]) -> None:
         ({CONFIG: '{"cudagraph_mode": "NONE", "mode": 3}'}, {CONFIG: '{"mode": 3}'}),
     ],
 )
-def test_less_than_the_default_is_taken_back(setting: dict[str, Value], to: dict[str, Value]) -> None:
+def test_restores_the_default_graph_mode(setting: dict[str, Value], to: dict[str, Value]) -> None:
     assert asked(a_reading(), a_context(setting)) == [("G3", to)]
 
 
@@ -127,7 +127,7 @@ def test_less_than_the_default_is_taken_back(setting: dict[str, Value], to: dict
         pytest.param({}, id="not given"),
     ],
 )
-def test_g3_stays_silent(setting: dict[str, Value]) -> None:
+def test_g3_proposes_nothing(setting: dict[str, Value]) -> None:
     assert not asked(a_reading(), a_context(setting))
 
 
@@ -145,7 +145,7 @@ def test_kv_pressure_and_a_queue_outrank_graphs() -> None:
     assert "G1" not in {one.rule for one in alone}
 
 
-def test_g1_outranks_what_graphs_it_captures() -> None:
+def test_g1_outranks_the_capture_sizes() -> None:
     said = [
         *Graphs().propose(SPIKES, a_context({LARGEST: 32})),
         *Graphs().propose(a_reading(), a_context({LEVEL: 0})),

@@ -26,7 +26,7 @@ def asked(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value
     return [(one.rule, dict(one.to)) for one in HostBound().propose(reading, context)]
 
 
-def test_a_busy_host_before_an_idle_gpu_gets_more_api_servers() -> None:
+def test_busy_host_with_an_idle_gpu_gets_more_api_servers() -> None:
     (proposal,) = HostBound().propose(HOST, a_context())
 
     assert (proposal.rule, dict(proposal.to), dict(proposal.assumed)) == ("C1", {SERVERS: 2}, {SERVERS: 1})
@@ -36,7 +36,7 @@ def test_a_busy_host_before_an_idle_gpu_gets_more_api_servers() -> None:
     )
 
 
-def test_a_slow_tokenizer_goes_first_and_a_person_decides() -> None:
+def test_slow_tokenizer_ranks_first_and_requires_approval() -> None:
     (proposal,) = HostBound().propose(HOST, a_context({TOKENIZER: "slow"}))
 
     assert (dict(proposal.to), proposal.klass) == ({TOKENIZER: None}, "note")
@@ -64,11 +64,11 @@ def test_a_slow_tokenizer_goes_first_and_a_person_decides() -> None:
         ),
     ],
 )
-def test_c1_stays_silent(reading: Reading, context: Context) -> None:
+def test_c1_proposes_nothing(reading: Reading, context: Context) -> None:
     assert not asked(reading, context)
 
 
-def test_an_idle_gpu_without_a_queue_is_only_said() -> None:
+def test_reports_an_idle_gpu_without_a_queue_without_a_change() -> None:
     (note,) = HostBound().propose(QUIET, a_context())
 
     assert (note.rule, note.klass) == ("C2", "note")
@@ -85,11 +85,11 @@ def test_an_idle_gpu_without_a_queue_is_only_said() -> None:
         pytest.param(replace(QUIET, coverage=0.7), id="scrapes are missing"),
     ],
 )
-def test_c2_stays_silent(reading: Reading) -> None:
+def test_c2_proposes_nothing(reading: Reading) -> None:
     assert not asked(reading, a_context())
 
 
-def test_async_scheduling_that_was_turned_off_is_left_to_vllm() -> None:
+def test_restores_the_default_async_scheduling() -> None:
     assert asked(a_reading(), a_context(OFF)) == [("A1", {ASYNC: None})]
 
 
@@ -109,17 +109,17 @@ def test_async_scheduling_that_was_turned_off_is_left_to_vllm() -> None:
         pytest.param(a_reading(coverage=0.7), OFF, id="scrapes are missing"),
     ],
 )
-def test_a1_stays_silent(reading: Reading, setting: dict[str, Value]) -> None:
+def test_a1_proposes_nothing(reading: Reading, setting: dict[str, Value]) -> None:
     assert not asked(reading, a_context(setting))
 
 
-def test_async_scheduling_goes_with_eagle() -> None:
+def test_async_scheduling_is_compatible_with_eagle() -> None:
     setting = {**OFF, "speculative_config": '{"method": "eagle3"}'}
 
     assert asked(a_reading(), a_context(setting)) == [("A1", {ASYNC: None})]
 
 
-def test_the_sequence_cap_outranks_the_host_and_k3_says_more_than_c2() -> None:
+def test_sequence_cap_outranks_the_host_and_k3_outranks_c2() -> None:
     context = a_context({"max_num_seqs": 4, ASYNC: False})
     capped = [*chain(*(p.propose(HOST, context) for p in (HostBound(), Admission())))]
     spare = replace(QUIET, running=steady(1), gpus=(Gpu(index=0, uuid="a", utilization=0.1),))

@@ -28,7 +28,7 @@ DRAFTS = a_context({SPECULATIVE: '{"method": "ngram", "num_speculative_tokens": 
 REJECTED = replace(a_reading(), series={"spec_acceptance_ratio": 0.2})
 
 
-def test_a_context_that_nobody_uses_is_shortened_by_a_person() -> None:
+def test_shortening_an_unused_context_requires_approval() -> None:
     (proposal,) = ContextLength().propose(SHORT, LONG)
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("L1", {LENGTH: 8192}, "gated")
@@ -53,18 +53,18 @@ def test_a_context_that_nobody_uses_is_shortened_by_a_person() -> None:
         pytest.param(replace(SHORT, coverage=0.7), LONG, id="scrapes are missing"),
     ],
 )
-def test_l1_stays_silent(reading: Reading, context: Context) -> None:
+def test_l1_proposes_nothing(reading: Reading, context: Context) -> None:
     assert not ContextLength().propose(reading, context)
 
 
-def test_drafts_that_are_rejected_are_no_longer_made() -> None:
+def test_disables_drafts_that_are_rejected() -> None:
     (proposal,) = Speculation().propose(REJECTED, DRAFTS)
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("SD1", {SPECULATIVE: None}, "note")
     assert proposal.why.startswith("20% of the drafted tokens are accepted, 4.0 requests ran over 30 s")
 
 
-def test_fewer_tokens_are_drafted_where_some_are_accepted() -> None:
+def test_drafts_fewer_tokens_if_some_are_accepted() -> None:
     some = replace(REJECTED, series={"spec_acceptance_ratio": 0.4})
 
     (proposal,) = Speculation().propose(some, a_context({"spec_method": "ngram", "spec_tokens": 5}))
@@ -72,7 +72,7 @@ def test_fewer_tokens_are_drafted_where_some_are_accepted() -> None:
     assert dict(proposal.to) == {"spec_tokens": 2}
 
 
-def test_a_large_batch_does_not_need_drafts() -> None:
+def test_disables_drafts_for_a_large_batch() -> None:
     (proposal,) = Speculation().propose(
         a_reading(running=steady(100)), a_context({"spec_method": "ngram", "spec_tokens": 5})
     )
@@ -94,11 +94,11 @@ def test_a_large_batch_does_not_need_drafts() -> None:
         ),
     ],
 )
-def test_sd1_stays_silent(reading: Reading, context: Context) -> None:
+def test_sd1_proposes_nothing(reading: Reading, context: Context) -> None:
     assert not Speculation().propose(reading, context)
 
 
-def test_offloading_is_tried_without_where_contexts_are_short() -> None:
+def test_removes_offloading_if_contexts_are_short() -> None:
     (proposal,) = Offloading().propose(QUEUE, OFFLOADED)
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("O1", {OFFLOAD: None}, "auto")
@@ -118,11 +118,11 @@ def test_offloading_is_tried_without_where_contexts_are_short() -> None:
         pytest.param(replace(QUEUE, coverage=0.7), OFFLOADED.setting, id="scrapes are missing"),
     ],
 )
-def test_o1_stays_silent(reading: Reading, setting: dict[str, Value]) -> None:
+def test_o1_proposes_nothing(reading: Reading, setting: dict[str, Value]) -> None:
     assert not Offloading().propose(reading, a_context(setting))
 
 
-def test_mitigations_come_first_and_a_persons_decisions_last() -> None:
+def test_ranks_mitigations_first_and_operator_decisions_last() -> None:
     pressed = replace(SHORT, series={**SEEN, "spec_acceptance_ratio": 0.1})
     context = a_context({**LONG.setting, **DRAFTS.setting, "max_num_seqs": 16})
     queue = a_context({**OFFLOADED.setting, "max_num_seqs": 16})

@@ -52,16 +52,14 @@ NO_SHARE_LEFT = a_context({"gpu_memory_utilization": 0.8, "max_num_seqs": 64})
         ("X1", PrefixCache(), prefixes.BUSY, prefixes.OFF),
     ],
 )
-def test_a_rule_that_fires_does_no_harm(
-    rule: str, policy: Policy, reading: Reading, context: Context
-) -> None:
+def test_firing_rule_does_no_harm(rule: str, policy: Policy, reading: Reading, context: Context) -> None:
     said: list[Proposal] = list(policy.propose(reading, context))
 
     assert [proposal.rule for proposal in said] == [rule]
     assert harms(reading, context, said) == ()
 
 
-def test_a_load_that_is_tuned_on_a_server_that_hangs_is_harm() -> None:
+def test_tuning_a_hanging_server_counts_as_harm() -> None:
     hung = a_reading(waiting=steady(9), prompt_tokens=steady(0), answer_tokens=steady(0))
     context = a_context({"max_num_seqs": 4})
     more = Proposal(rule="X", to={"max_num_seqs": 8}, why="1", expects="e", risks="r", source="s")

@@ -20,7 +20,7 @@ MIXED = replace(a_reading(ttft=late(0.0, p50=0.1, p99=2.0), itl=late(0.0)), seri
 SETTING = {BUDGET: 2048}
 
 
-def test_long_prompts_among_short_ones_are_capped() -> None:
+def test_caps_long_prompts_among_short_ones() -> None:
     (proposal,) = LongPrompts().propose(MIXED, a_context(SETTING))
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("P4", {THRESHOLD: 512}, "auto")
@@ -53,11 +53,11 @@ def test_long_prompts_among_short_ones_are_capped() -> None:
         pytest.param(replace(MIXED, coverage=0.7), a_context(SETTING), id="scrapes are missing"),
     ],
 )
-def test_p4_stays_silent(reading: Reading, context: Context) -> None:
+def test_p4_proposes_nothing(reading: Reading, context: Context) -> None:
     assert not LongPrompts().propose(reading, context)
 
 
-def test_p4_is_a_mitigation_where_a_promise_is_missed() -> None:
+def test_p4_is_a_mitigation_if_an_slo_is_missed() -> None:
     found = [
         LongPrompts().propose(replace(MIXED, itl=late(share)), a_context(SETTING)) for share in (0.0, 0.3)
     ]
@@ -65,7 +65,7 @@ def test_p4_is_a_mitigation_where_a_promise_is_missed() -> None:
     assert [one.mitigation for (one,) in found] == [False, True]
 
 
-def test_p4_answers_a_tail_before_p3_and_yields_to_a_missed_promise() -> None:
+def test_p4_outranks_p3_on_a_latency_tail_but_not_a_missed_slo() -> None:
     context = a_context(SETTING)
     late_now = replace(MIXED, ttft=late(0.3, p50=0.1, p99=2.0))
 

@@ -42,14 +42,14 @@ def remembered(to: dict[str, Value], why: str) -> Outcome:
     return Outcome(at=NOON - timedelta(days=3), result="failed", to=to, why=why)
 
 
-def test_a_small_share_of_a_gpu_that_nobody_looks_at_is_pointed_at() -> None:
+def test_reports_a_small_memory_share_without_gpu_metrics() -> None:
     (note,) = said(replace(SHORT, gpus=()), a_context({SHARE: 0.5}))
 
     assert (note.rule, note.klass, dict(note.to)) == ("M1", "note", {})
     assert "vLLM takes only 50% of the GPU's memory" in note.why
 
 
-def test_a_short_cache_beside_free_memory_takes_a_small_step() -> None:
+def test_small_cache_with_free_memory_raises_the_share_by_a_small_step() -> None:
     (proposal,) = said(SHORT)
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("M1", {SHARE: 0.9}, "auto")
@@ -94,11 +94,11 @@ def test_a_short_cache_beside_free_memory_takes_a_small_step() -> None:
         ),
     ],
 )
-def test_m1_stays_silent(reading: Reading, context: Context) -> None:
+def test_m1_proposes_nothing(reading: Reading, context: Context) -> None:
     assert not said(reading, context)
 
 
-def test_the_share_is_taken_from_what_the_server_tells() -> None:
+def test_reads_the_share_from_the_server_metrics() -> None:
     told = replace(SHORT, facts={"version": "0.32.0", SHARE: "0.85"})
 
     (proposal,) = said(told, a_context({}))
@@ -106,7 +106,7 @@ def test_the_share_is_taken_from_what_the_server_tells() -> None:
     assert (dict(proposal.to), dict(proposal.assumed)) == ({SHARE: 0.87}, {SHARE: 0.85})
 
 
-def test_only_an_operators_bound_lets_the_share_rise_above_its_ceiling() -> None:
+def test_only_an_operators_bound_raises_the_share_ceiling() -> None:
     (proposal,) = said(
         replace(SHORT, gpus=(gpu(0.9),)), a_context({SHARE: 0.92}, bounds={SHARE: Bound(max=0.99)})
     )
@@ -118,7 +118,7 @@ def test_only_an_operators_bound_lets_the_share_rise_above_its_ceiling() -> None
     assert not highest
 
 
-def test_a_gpu_that_is_used_by_less_than_three_quarters_gives_a_larger_step() -> None:
+def test_gpu_below_three_quarters_of_its_memory_gets_a_larger_step() -> None:
     (proposal,) = said(ROOMY, a_context({SHARE: 0.6}))
 
     assert (proposal.rule, dict(proposal.to)) == ("M3", {SHARE: 0.65})
@@ -135,11 +135,11 @@ def test_a_gpu_that_is_used_by_less_than_three_quarters_gives_a_larger_step() ->
         ),
     ],
 )
-def test_m3_stays_silent(reading: Reading, context: Context) -> None:
+def test_m3_proposes_nothing(reading: Reading, context: Context) -> None:
     assert not said(reading, context)
 
 
-def test_an_oom_backs_off_in_steps_and_the_last_waits_for_a_person() -> None:
+def test_oom_backs_off_in_steps_and_the_last_requires_approval() -> None:
     shares = [said(FAILED, a_context({SHARE: at, SEQS: 64}))[0].to for at in (0.92, 0.85)]
     (seqs,) = said(FAILED, a_context({SHARE: 0.8, SEQS: 64}))
     (length,) = said(
@@ -155,7 +155,7 @@ def test_an_oom_backs_off_in_steps_and_the_last_waits_for_a_person() -> None:
     assert length.mitigation
 
 
-def test_a_value_that_ran_out_of_memory_is_skipped() -> None:
+def test_skips_a_value_that_ran_out_of_memory() -> None:
     (proposal,) = said(FAILED, a_context(AT, outcomes=(remembered({SHARE: 0.85}, "CUDA out of memory"),)))
 
     assert dict(proposal.to) == {SHARE: 0.8}
@@ -174,11 +174,11 @@ def test_a_value_that_ran_out_of_memory_is_skipped() -> None:
         pytest.param(a_reading(running=steady(0)), id="nothing runs"),
     ],
 )
-def test_m2_stays_silent(reading: Reading) -> None:
+def test_m2_proposes_nothing(reading: Reading) -> None:
     assert not said(reading)
 
 
-def test_m1_outranks_k1_and_silences_q1_and_yields_to_heat() -> None:
+def test_m1_outranks_k1_and_suppresses_q1_but_not_heat() -> None:
     hot = replace(SHORT, gpus=(replace(gpu(0.88), temperature_c=88.0),))
     policies = (Admission(), MemoryShare(), Thermal())
 
@@ -193,7 +193,7 @@ def test_m1_outranks_k1_and_silences_q1_and_yields_to_heat() -> None:
     assert {lost.by for lost in held.outranked} == {"T1"}
 
 
-def test_m2_silences_whatever_takes_memory() -> None:
+def test_m2_suppresses_changes_that_use_memory() -> None:
     policies = (Admission(), MemoryShare())
 
     kept = ranked([*chain(*(policy.propose(FAILED, a_context(AT)) for policy in policies))]).kept
@@ -202,6 +202,6 @@ def test_m2_silences_whatever_takes_memory() -> None:
     assert not {one.rule for one in kept} & {"M1", "M3", "Q1", "P1"}
 
 
-def test_ratios_in_the_wrong_order_are_refused() -> None:
+def test_refuses_ratios_in_the_wrong_order() -> None:
     with pytest.raises(ValueError, match="step_ratio"):
         MemoryShare(step_ratio=0.1)

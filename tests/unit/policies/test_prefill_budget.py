@@ -39,7 +39,7 @@ def asked(
     return [(p.rule, dict(p.to)) for p in said(reading, a_context(setting, slo=slo))]
 
 
-def test_late_first_tokens_without_a_queue_ask_for_a_larger_budget() -> None:
+def test_high_ttft_without_a_queue_raises_the_token_budget() -> None:
     (proposal,) = said(SLOW_START)
 
     assert (proposal.rule, dict(proposal.to)) == ("P1", {"max_num_batched_tokens": 4096})
@@ -68,11 +68,11 @@ def test_late_first_tokens_without_a_queue_ask_for_a_larger_budget() -> None:
         pytest.param(a_reading(), id="nothing is known"),
     ],
 )
-def test_p1_stays_silent(reading: Reading) -> None:
+def test_p1_proposes_nothing(reading: Reading) -> None:
     assert not said(reading)
 
 
-def test_late_tokens_beside_prompts_ask_for_a_smaller_budget() -> None:
+def test_high_itl_during_prefill_lowers_the_token_budget() -> None:
     (proposal,) = said(SLOW_TOKENS)
 
     assert (proposal.rule, dict(proposal.to)) == ("P2", {"max_num_batched_tokens": 1024})
@@ -85,7 +85,7 @@ def test_late_tokens_beside_prompts_ask_for_a_smaller_budget() -> None:
         pytest.param(a_reading(ttft=late(0.04), itl=late(0.2)), id="first tokens have no slack to give"),
     ],
 )
-def test_p2_stays_silent(reading: Reading) -> None:
+def test_p2_proposes_nothing(reading: Reading) -> None:
     assert not said(reading)
 
 
@@ -101,7 +101,7 @@ FEW, MANY = steady(90.0), steady(9000.0)
         pytest.param(FEW, None, True, id="answers that nobody counts"),
     ],
 )
-def test_late_tokens_that_no_prompt_explains_are_no_matter_of_the_budget(
+def test_high_itl_without_prefill_keeps_the_token_budget(
     prompts: Trend, answers: Trend | None, changes: bool
 ) -> None:
     """128 short chats at once: each step is late by its decoding alone."""
@@ -114,7 +114,7 @@ def test_late_tokens_that_no_prompt_explains_are_no_matter_of_the_budget(
     assert proposal.why.startswith("decode-bound: ") is not changes
 
 
-def test_a_budget_that_is_only_guessed_is_a_persons_to_change() -> None:
+def test_change_of_an_inferred_budget_requires_approval() -> None:
     (proposal,) = said(SLOW_TOKENS, a_context())
 
     assert proposal.klass == "gated"
@@ -134,7 +134,7 @@ def test_a_budget_that_is_only_guessed_is_a_persons_to_change() -> None:
         ),
     ],
 )
-def test_p2_keeps_what_vllm_needs(setting: dict[str, Value], to: int | None) -> None:
+def test_p2_respects_the_minimum_of_vllm(setting: dict[str, Value], to: int | None) -> None:
     assert asked(SLOW_TOKENS, setting) == ([("P2", {"max_num_batched_tokens": to})] if to else [])
 
 
@@ -149,7 +149,7 @@ def test_p2_keeps_what_vllm_needs(setting: dict[str, Value], to: int | None) -> 
         pytest.param(180, "NVIDIA B200", "0.26.0", 16384, id="huge, before 0.28"),
     ],
 )
-def test_a_budget_that_is_not_given_is_what_vllm_chooses(gib: int, name: str, version: str, to: int) -> None:
+def test_unset_budget_is_the_vllm_default(gib: int, name: str, version: str, to: int) -> None:
     gpus = (Gpu(index=0, uuid="GPU-1", name=name, memory_total_mib=gib * 1024.0),) if gib else ()
     reading = a_reading(ttft=late(0.2), itl=FINE, version=version, gpus=gpus)
 
@@ -164,7 +164,7 @@ def test_a_budget_that_is_not_given_is_what_vllm_chooses(gib: int, name: str, ve
         pytest.param(SLOW_START, 2048, ("P1", {"max_num_batched_tokens": 4096}), id="does not bind"),
     ],
 )
-def test_the_scheduled_tokens_move_where_they_bind(
+def test_changes_the_scheduled_tokens_if_they_are_the_limit(
     reading: Reading, scheduled: int, expected: tuple[str, dict[str, Value]]
 ) -> None:
     setting: dict[str, Value] = {"max_num_batched_tokens": 2048, "max_num_scheduled_tokens": scheduled}
@@ -189,13 +189,15 @@ TAIL = late(0.02, p50=0.1, p99=0.9)  # 9 times, and above the objective
         ),
     ],
 )
-def test_p3_brings_the_budget_of_a_tail_into_its_band(reading: Reading, current: int, to: int | None) -> None:
+def test_p3_moves_the_budget_into_its_band_on_a_latency_tail(
+    reading: Reading, current: int, to: int | None
+) -> None:
     expected = [("P3", {"max_num_batched_tokens": to})] if to else []
 
     assert asked(reading, {"max_num_batched_tokens": current}) == expected
 
 
-def test_a_tail_counts_without_any_promise() -> None:
+def test_latency_tail_counts_without_an_slo() -> None:
     reading = a_reading(ttft=replace(TAIL, over_slo=None))
 
     assert asked(reading, {"max_num_batched_tokens": 2048}, Slo()) == [
@@ -216,7 +218,7 @@ def test_p1_outranks_p3() -> None:
         pytest.param(SLOW_TOKENS, Bound(min=2048), id="down"),
     ],
 )
-def test_the_bound_is_the_end(reading: Reading, bound: Bound) -> None:
+def test_stops_at_the_bound(reading: Reading, bound: Bound) -> None:
     context = a_context({"max_num_batched_tokens": 2048}, bounds={"max_num_batched_tokens": bound})
 
     assert not said(reading, context)
@@ -231,7 +233,7 @@ def test_the_bound_is_the_end(reading: Reading, bound: Bound) -> None:
         pytest.param(promoted("max_num_batched_tokens", 4096, 2048, ago_s=700), False, id="lowered long ago"),
     ],
 )
-def test_a_change_is_not_turned_back_before_it_settled(outcome: Outcome, *, silent: bool) -> None:
+def test_does_not_revert_a_change_before_it_settles(outcome: Outcome, *, silent: bool) -> None:
     context = a_context({"max_num_batched_tokens": 2048}, outcomes=(outcome,))
 
     assert bool(said(SLOW_START, context)) is not silent
@@ -247,13 +249,13 @@ def test_a_change_is_not_turned_back_before_it_settled(outcome: Outcome, *, sile
         {"settle_s": float("inf")},
     ],
 )
-def test_bad_options_are_refused(options: dict[str, float]) -> None:
+def test_refuses_invalid_options(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         PrefillBudget(**options)  # type: ignore[arg-type]
 
 
 @given(reading=READINGS, context=CONTEXTS)
-def test_what_was_promoted_is_not_turned_back_on_the_same_reading(reading: Reading, context: Context) -> None:
+def test_does_not_revert_a_promoted_change_on_the_same_metrics(reading: Reading, context: Context) -> None:
     for proposal in PrefillBudget().propose(reading, context):
         before = {knob: context.setting.get(knob) for knob in proposal.to}
         done = Outcome(at=NOON - timedelta(seconds=1), result="promoted", to=proposal.to, before=before)
@@ -266,11 +268,11 @@ def test_what_was_promoted_is_not_turned_back_on_the_same_reading(reading: Readi
 
 
 @given(reading=READINGS, context=CONTEXTS)
-def test_the_two_ways_are_never_asked_for_at_once(reading: Reading, context: Context) -> None:
+def test_never_proposes_both_directions_at_once(reading: Reading, context: Context) -> None:
     assert len(PrefillBudget().propose(reading, context)) <= 1
 
 
-def test_a_latency_without_a_share_above_the_objective_is_not_fine() -> None:
+def test_latency_without_a_known_violation_share_is_not_healthy() -> None:
     unknown = Latency(count=200, p50=0.01, p95=0.02, p99=0.03)
 
     assert not said(a_reading(ttft=late(0.2), itl=unknown))

@@ -23,14 +23,14 @@ def rules(reading: Reading, context: Context) -> list[str]:
     return [proposal.rule for proposal in PrefixCache().propose(reading, context)]
 
 
-def test_caching_that_was_turned_off_is_left_to_vllm() -> None:
+def test_restores_the_default_prefix_caching() -> None:
     (proposal,) = PrefixCache().propose(BUSY, OFF)
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("X1", {CACHING: None}, "auto")
     assert "2000 prompt tokens/s" in proposal.why
 
 
-def test_a_bound_that_names_only_on_is_kept() -> None:
+def test_respects_a_bound_that_allows_only_on() -> None:
     (proposal,) = PrefixCache().propose(
         BUSY, a_context({CACHING: False}, bounds={CACHING: Bound(allowed=(True,))})
     )
@@ -57,11 +57,11 @@ def test_a_bound_that_names_only_on_is_kept() -> None:
         ),
     ],
 )
-def test_x1_stays_silent(reading: Reading, context: Context) -> None:
+def test_x1_proposes_nothing(reading: Reading, context: Context) -> None:
     assert not rules(reading, context)
 
 
-def test_a_cache_that_never_hits_is_said() -> None:
+def test_reports_a_cache_without_hits() -> None:
     (note,) = PrefixCache().propose(MISSES, a_context())
 
     assert (note.rule, note.klass) == ("X2", "note")
@@ -77,11 +77,11 @@ def test_a_cache_that_never_hits_is_said() -> None:
         pytest.param(replace(MISSES, coverage=0.7), id="scrapes are missing"),
     ],
 )
-def test_x2_stays_silent(reading: Reading) -> None:
+def test_x2_proposes_nothing(reading: Reading) -> None:
     assert not rules(reading, a_context())
 
 
-def test_heat_outranks_x1_and_any_change_comes_before_x2() -> None:
+def test_heat_outranks_x1_and_every_change_outranks_x2() -> None:
     hot = replace(BUSY, gpus=(Gpu(index=0, uuid="a", temperature_c=90.0),))
     said = [*PrefixCache().propose(hot, OFF), *Thermal().propose(hot, OFF)]
 

@@ -27,7 +27,7 @@ def said(reading: Reading, context: Context) -> dict[str, Proposal]:
     return {proposal.rule: proposal for proposal in QueueNotes().propose(reading, context)}
 
 
-def test_more_than_a_hundred_that_wait_are_a_critical_backlog() -> None:
+def test_more_than_a_hundred_waiting_requests_are_a_critical_backlog() -> None:
     note = said(BACKLOG, a_context())["Q3"]
 
     assert (note.klass, dict(note.to)) == ("note", {})
@@ -42,11 +42,11 @@ def test_more_than_a_hundred_that_wait_are_a_critical_backlog() -> None:
         pytest.param(replace(BACKLOG, coverage=0.7), id="scrapes are missing"),
     ],
 )
-def test_q3_stays_silent(reading: Reading) -> None:
+def test_q3_proposes_nothing(reading: Reading) -> None:
     assert not said(reading, a_context())
 
 
-def test_a_queue_below_the_cap_beside_a_free_cache_names_what_may_block() -> None:
+def test_queue_below_the_cap_with_a_free_cache_names_possible_blockers() -> None:
     note = said(STALL, a_context(SETTING))["Q4"]
 
     assert note.klass == "note"
@@ -67,11 +67,11 @@ def test_a_queue_below_the_cap_beside_a_free_cache_names_what_may_block() -> Non
         pytest.param(replace(STALL, coverage=0.7), a_context(SETTING), id="scrapes are missing"),
     ],
 )
-def test_q4_stays_silent(reading: Reading, context: Context) -> None:
+def test_q4_proposes_nothing(reading: Reading, context: Context) -> None:
     assert "Q4" not in said(reading, context)
 
 
-def test_a_queue_far_below_vllms_own_cap_is_held_up_by_its_prompts() -> None:
+def test_queue_far_below_the_default_cap_is_caused_by_prefill() -> None:
     """No flag is given, and what runs keeps no level: prompts of 8,000 tokens come faster than they go."""
     prefills = replace(
         STALL,
@@ -86,7 +86,7 @@ def test_a_queue_far_below_vllms_own_cap_is_held_up_by_its_prompts() -> None:
     assert "16000 tokens/s of prompts, 80 of answers: prefill is the limit" in note.expects
 
 
-def test_replicas_are_counted_when_every_knob_is_at_its_bound() -> None:
+def test_recommends_replicas_if_every_knob_is_at_its_bound() -> None:
     note = said(FULL_HOUSE, AT_BOUNDS)["N1"]
 
     assert note.klass == "note"
@@ -95,7 +95,7 @@ def test_replicas_are_counted_when_every_knob_is_at_its_bound() -> None:
     assert note.expects == "capacity: 2 more replica(s) like this one"
 
 
-def test_a_full_cache_on_a_full_card_takes_replicas_too() -> None:
+def test_full_cache_on_a_full_gpu_recommends_replicas() -> None:
     thrash = replace(FULL_HOUSE, kv_usage=steady(0.99))
 
     assert "N1" in said(thrash, a_context({"gpu_memory_utilization": 0.92}))
@@ -120,7 +120,7 @@ def test_a_full_cache_on_a_full_card_takes_replicas_too() -> None:
         ),
     ],
 )
-def test_where_decoding_is_the_work_the_token_budget_is_no_way_out(
+def test_token_budget_is_no_remedy_for_decode_load(
     reading: Reading, setting: dict[str, Value], says: bool
 ) -> None:
     decoding = replace(reading, generation_tokens_per_s=steady(900))
@@ -144,11 +144,11 @@ def test_where_decoding_is_the_work_the_token_budget_is_no_way_out(
         pytest.param(replace(FULL_HOUSE, coverage=0.7), AT_BOUNDS, id="scrapes are missing"),
     ],
 )
-def test_n1_stays_silent(reading: Reading, context: Context) -> None:
+def test_n1_proposes_nothing(reading: Reading, context: Context) -> None:
     assert "N1" not in said(reading, context)
 
 
-def test_a_cap_that_may_rise_outranks_every_note_on_the_queue() -> None:
+def test_raisable_cap_outranks_every_queue_note() -> None:
     busy = a_reading(running=steady(16), waiting=steady(120), ttft=late(0.4))
     context = a_context({SEQS: 16})
 

@@ -32,7 +32,7 @@ HUNDREDS = a_reading(running=steady(2), waiting=steady(300), kv=steady(0.001))
         pytest.param({"max_num_seqs": Bound(max=1024, octaves=10)}, 512, id="or as far as allowed"),
     ],
 )
-def test_one_step_ends_where_the_guard_would_end_it(bounds: dict[str, Bound], to: int) -> None:
+def test_step_ends_at_the_limit_of_the_guard(bounds: dict[str, Bound], to: int) -> None:
     """Decision 3: 300 wait behind a cap of 2."""
     (proposal,) = said(HUNDREDS, a_context({"max_num_seqs": 2}, bounds=bounds))
 
@@ -54,7 +54,7 @@ def test_one_step_ends_where_the_guard_would_end_it(bounds: dict[str, Bound], to
         ),
     ],
 )
-def test_the_engines_of_one_page_share_its_queue(
+def test_engines_of_one_page_share_its_queue(
     running: int, setting: dict[str, Value], to: dict[str, Value] | None
 ) -> None:
     reading = a_reading(running=steady(running), waiting=steady(18), kv=steady(0.05))
@@ -62,7 +62,7 @@ def test_the_engines_of_one_page_share_its_queue(
     assert asked(reading, a_context({"data_parallel_size": 2, **setting})) == ([("Q1", to)] if to else [])
 
 
-def test_each_engine_is_lowered_to_what_it_carries() -> None:
+def test_lowers_each_engine_to_its_running_sequences() -> None:
     reading = a_reading(running=steady(64), waiting=steady(20), kv=steady(0.97), preemptions=steady(1))
     setting: dict[str, Value] = {"data_parallel_size": 2, "max_num_seqs": 64, "watermark": 0.05}
     (fewer, _) = said(reading, a_context(setting))
@@ -70,7 +70,7 @@ def test_each_engine_is_lowered_to_what_it_carries() -> None:
     assert (dict(fewer.to), fewer.assumed) == ({"max_num_active_seqs": 24}, {"max_num_active_seqs": 32})
 
 
-def test_an_inferred_cap_is_said_to_be_one() -> None:
+def test_marks_an_inferred_cap() -> None:
     (proposal,) = said(QUEUE, a_context())
 
     assert "max_num_seqs is not given, a cap of 4 is inferred" in proposal.why
@@ -85,7 +85,7 @@ def test_an_inferred_cap_is_said_to_be_one() -> None:
         pytest.param(4, {}, True, id="no command is known"),
     ],
 )
-def test_a_level_below_vllms_own_cap_is_no_cap_of_a_command_that_is_known(
+def test_level_below_the_default_cap_is_no_cap_of_a_known_command(
     running: int, setting: dict[str, Value], inferred: bool
 ) -> None:
     """To `raise` a cap of 4 that is none would lower the 256 in force."""
@@ -94,7 +94,7 @@ def test_a_level_below_vllms_own_cap_is_no_cap_of_a_command_that_is_known(
     assert bool(said(queue, a_context(setting))) is inferred
 
 
-def test_a_cap_that_is_no_plateau_is_not_inferred() -> None:
+def test_infers_no_cap_without_a_plateau() -> None:
     swinging = Trend(mean=4, low=1, high=7, early=4, late=4)
 
     assert not said(a_reading(running=swinging, waiting=steady(9)), a_context())

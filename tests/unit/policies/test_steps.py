@@ -24,7 +24,7 @@ from tests.support.readings import bounds
         pytest.param(Bound(max=32), 64, 300, 1e9, None, id="already above the bound"),
     ],
 )
-def test_up(bound: Bound | None, current: int, wanted: int, limit: float, expected: int | None) -> None:
+def test_steps_up(bound: Bound | None, current: int, wanted: int, limit: float, expected: int | None) -> None:
     assert step_up(bound, current=current, wanted=wanted, limit=limit) == expected
 
 
@@ -41,12 +41,12 @@ def test_up(bound: Bound | None, current: int, wanted: int, limit: float, expect
         pytest.param(Bound(allowed=(10, 120)), 128, 96, 10, id="a listed value"),
     ],
 )
-def test_down(bound: Bound | None, current: int, at_most: float, expected: int | None) -> None:
+def test_steps_down(bound: Bound | None, current: int, at_most: float, expected: int | None) -> None:
     assert step_down(bound, current=current, at_most=at_most) == expected
 
 
 @given(bound=st.none() | bounds(), current=st.integers(1, 4096), wanted=st.integers(1, 9999), data=st.data())
-def test_a_step_up_is_a_step_up_inside_the_bound_and_the_limit(
+def test_step_up_increases_within_bound_and_limit(
     bound: Bound | None, current: int, wanted: int, data: st.DataObject
 ) -> None:
     limit = data.draw(st.floats(1, 20_000))
@@ -57,7 +57,7 @@ def test_a_step_up_is_a_step_up_inside_the_bound_and_the_limit(
 
 
 @given(bound=st.none() | bounds(), current=st.integers(1, 4096), least=st.integers(1, 512))
-def test_a_step_down_is_a_step_down_inside_the_bound(bound: Bound | None, current: int, least: int) -> None:
+def test_step_down_decreases_within_the_bound(bound: Bound | None, current: int, least: int) -> None:
     value = step_down(bound, current=current, at_most=0.75 * current, least=least)
 
     assert value is None or (least <= value < current and is_allowed(bound, value))

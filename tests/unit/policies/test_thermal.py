@@ -21,7 +21,7 @@ def reading(*gpus: Gpu) -> Reading:
     return a_reading(running=steady(16), waiting=steady(4), gpus=gpus)
 
 
-def test_a_hot_gpu_and_a_throttled_one_hold_every_change() -> None:
+def test_hot_or_throttled_gpu_blocks_every_change() -> None:
     (note,) = Thermal().propose(reading(COOL, HOT, SLOWED), a_context())
 
     assert (note.rule, note.klass, dict(note.to)) == ("T1", "note", {})
@@ -43,17 +43,17 @@ def test_a_hot_gpu_and_a_throttled_one_hold_every_change() -> None:
         pytest.param(replace(reading(HOT), coverage=0.7), id="scrapes are missing"),
     ],
 )
-def test_t1_stays_silent(reading: Reading) -> None:
+def test_t1_reports_nothing(reading: Reading) -> None:
     assert not Thermal().propose(reading, a_context())
 
 
-def test_the_power_cap_counts_where_the_operator_says_so() -> None:
+def test_power_cap_counts_if_configured() -> None:
     capped = reading(replace(COOL, throttle_reasons=0x4))
 
     assert Thermal(power_cap_counts=True).propose(capped, a_context())
 
 
-def test_nothing_else_is_proposed_while_it_lasts() -> None:
+def test_blocks_all_other_proposals_while_throttled() -> None:
     context = a_context({"max_num_seqs": 16, "enforce_eager": True})
     policies = (Admission(), Graphs(), Thermal())
 

@@ -31,7 +31,7 @@ def read(text: str) -> dict[str, Value]:
     return parse_setting(["vllm", "serve", *parse_config(text, "c.yaml")])
 
 
-def test_a_file_is_read_as_vllm_reads_it() -> None:
+def test_parses_a_file_like_vllm() -> None:
     assert read(FILE) == {
         "model": "org/model",
         "max_num_seqs": 64,
@@ -45,11 +45,11 @@ def test_a_file_is_read_as_vllm_reads_it() -> None:
     }
 
 
-def test_a_switch_turned_off_with_an_underscore_is_dropped_as_vllm_drops_it() -> None:
+def test_drops_a_disabled_flag_with_an_underscore_like_vllm() -> None:
     assert read("enable_prefix_caching: false") == {}
 
 
-def test_a_switch_that_has_no_off_is_left_out() -> None:
+def test_omits_a_disabled_flag_without_a_negative_form() -> None:
     assert read("disable-log-stats: false") == {}
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_holds_no_flags_is_refused(text: str, why: str) -> None:
         (["vllm", "serve", "m"], ""),
     ],
 )
-def test_the_file_is_named_by_two_words(argv: list[str], path: str) -> None:
+def test_finds_the_config_file_flag_with_a_separate_value(argv: list[str], path: str) -> None:
     assert config_path(argv) == path
 
 
@@ -92,7 +92,7 @@ _KNOBS = st.sampled_from(["max-num-seqs", "block-size", "seed", "max_num_partial
 
 
 @given(st.dictionaries(_KNOBS, st.integers(-5, 10**6) | st.floats(0.001, 1.0)))
-def test_numbers_come_back_as_they_were_written(entries: dict[str, Value]) -> None:
+def test_numbers_round_trip(entries: dict[str, Value]) -> None:
     written = {key.replace("-", "_"): value for key, value in entries.items()}
 
     assert read(yaml.safe_dump(entries)) == written

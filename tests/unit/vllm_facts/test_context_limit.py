@@ -29,7 +29,7 @@ def test_an_accepted_length_is_not_reported(flags: str) -> None:
     assert find_exceeded_context(case(f"vllm serve m {flags}", model=QWEN3)) is None
 
 
-def test_one_token_more_is_too_long() -> None:
+def test_one_token_above_the_limit_is_too_long() -> None:
     found = find_exceeded_context(case("vllm serve m --max-model-len 40961", model=QWEN3))
 
     assert found is not None
@@ -68,7 +68,9 @@ def test_yarn_of_older_versions_is_not_checked() -> None:
         ({"rope_type": "default"}, 4096),
     ],
 )
-def test_a_configs_own_scaling_counts_where_vllm_multiplies(scaling: dict[str, object], length: int) -> None:
+def test_applies_the_scaling_of_the_config_where_vllm_multiplies(
+    scaling: dict[str, object], length: int
+) -> None:
     config = {"model_type": "llama", "max_position_embeddings": 4096, "rope_scaling": scaling}
 
     assert read_config(config, "m").max_len == length

@@ -27,11 +27,11 @@ def picked(*lines: str) -> list[tuple[str, float]]:
         ("a 1\r", ("", 1.0)),
     ],
 )
-def test_a_line_is_read_with_what_the_format_allows(line: str, expected: tuple[str, float]) -> None:
+def test_parses_every_line_that_the_format_allows(line: str, expected: tuple[str, float]) -> None:
     assert picked(line) == [expected]
 
 
-def test_nan_is_read_as_such() -> None:
+def test_parses_nan() -> None:
     assert isnan(picked("a NaN")[0][1])
 
 
@@ -40,7 +40,7 @@ def test_only_the_full_name_matches() -> None:
 
 
 @pytest.mark.parametrize("line", ["a", "a ", "a one", 'a{b="c" 1', "a 1 yesterday", 'a{b="c"}'])
-def test_a_wanted_line_that_cannot_be_read_is_an_error(line: str) -> None:
+def test_malformed_wanted_line_is_an_error(line: str) -> None:
     with pytest.raises(MetricsPageError, match="cannot be read"):
         picked(line)
 

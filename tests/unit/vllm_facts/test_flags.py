@@ -55,7 +55,7 @@ SERVE = ["vllm", "serve", "org/model"]
         ),
     ],
 )
-def test_a_command_line_is_read(flags: list[str], setting: dict[str, Value]) -> None:
+def test_parses_a_command_line(flags: list[str], setting: dict[str, Value]) -> None:
     assert parse_setting([*SERVE, *flags]) == {"model": "org/model", **setting}
 
 
@@ -77,7 +77,7 @@ def test_a_command_line_is_read(flags: list[str], setting: dict[str, Value]) -> 
     ],
     ids=" ".join,
 )
-def test_any_way_to_start_a_server_is_understood(head: list[str]) -> None:
+def test_parses_every_way_to_start_a_server(head: list[str]) -> None:
     argv = [*head, "--max-num-seqs", "2"]
 
     assert parse_setting(argv) == {"max_num_seqs": 2}
@@ -158,11 +158,11 @@ def test_an_unsafe_edit_is_refused(argv: list[str], why: str) -> None:
         pytest.param("--api-key k --x 1", {"x": 2}, "--api-key k --x 2", id="secrets stay"),
     ],
 )
-def test_only_what_must_change_changes(before: str, changes: dict[str, Value], after: str) -> None:
+def test_edit_changes_only_the_affected_words(before: str, changes: dict[str, Value], after: str) -> None:
     assert edit_flags([*SERVE, *before.split()], changes) == [*SERVE, *after.split()]
 
 
-def test_the_positional_model_is_replaced_where_it_stands() -> None:
+def test_replaces_the_positional_model_in_place() -> None:
     edited = edit_flags([*SERVE, "--max-num-seqs", "2"], {"model": "org/other"})
 
     assert edited == ["vllm", "serve", "org/other", "--max-num-seqs", "2"]
@@ -207,7 +207,7 @@ def test_a_port_that_is_no_number_is_refused(word: str) -> None:
         parse_address([*SERVE, "--port", word])
 
 
-def test_secrets_are_found_wherever_they_stand() -> None:
+def test_finds_secrets_at_any_position() -> None:
     argv = ["env", "HF_TOKEN=hf_x", *SERVE, "--api-key", "sk-1", "--api_key=sk-2", "--x", "sk-1", "-tp", "2"]
 
     assert find_secrets(argv) == ("hf_x", "sk-1", "sk-2")
@@ -257,7 +257,7 @@ _WORDS = st.one_of(
 
 
 @given(st.lists(_WORDS, max_size=8), st.dictionaries(_KNOBS, _VALUES, max_size=4))
-def test_what_is_set_is_read_back_and_the_rest_stays(words: list[str], changes: dict[str, Value]) -> None:
+def test_edit_round_trips_and_keeps_the_rest(words: list[str], changes: dict[str, Value]) -> None:
     argv = [*SERVE, *words]
     try:
         before = parse_setting(argv)
@@ -273,7 +273,7 @@ def test_what_is_set_is_read_back_and_the_rest_stays(words: list[str], changes: 
 
 
 @given(st.lists(st.text(max_size=12), max_size=8))
-def test_any_words_are_read_or_refused_but_never_crash(words: list[str]) -> None:
+def test_any_words_are_parsed_or_refused_without_a_crash(words: list[str]) -> None:
     assert all(isinstance(secret, str) for secret in find_secrets(words))
     try:
         parse_setting(words)

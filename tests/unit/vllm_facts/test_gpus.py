@@ -47,7 +47,7 @@ from vllm_facts.sizing.gpus import find_gpu
         ("NVIDIA RTX 4000 Ada Generation", (8, 9), None, "pcie"),
     ],
 )
-def test_a_card_is_known_by_its_name(
+def test_recognises_a_gpu_by_its_name(
     name: str, capability: tuple[int, int] | None, gib: float | None, link: str | None
 ) -> None:
     card = find_gpu(name)
@@ -58,7 +58,7 @@ def test_a_card_is_known_by_its_name(
 @pytest.mark.parametrize(
     "name", ["", "GPU", "NVIDIA", "Quadro T400", "Xeon", "A1000", "H1000", "Radeon", "🐈"]
 )
-def test_an_unknown_card_is_not_guessed(name: str) -> None:
+def test_does_not_guess_an_unknown_gpu(name: str) -> None:
     assert find_gpu(name) is None
 
 
@@ -66,7 +66,7 @@ def test_an_unknown_card_is_not_guessed(name: str) -> None:
     "name",
     ["NVIDIA A100-SXM4-80GB MIG 3g.40gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "GRID T4-8Q"],
 )
-def test_of_a_slice_or_a_laptop_only_the_capability_is_known(name: str) -> None:
+def test_only_the_capability_of_a_mig_slice_or_laptop_gpu_is_known(name: str) -> None:
     card = find_gpu(name)
     assert card is not None
     assert card.capability is not None
@@ -74,14 +74,14 @@ def test_of_a_slice_or_a_laptop_only_the_capability_is_known(name: str) -> None:
     assert card.link is None
 
 
-def test_the_memory_is_less_than_what_the_box_says() -> None:
+def test_usable_memory_is_below_the_nominal_size() -> None:
     card = find_gpu("NVIDIA GeForce RTX 5070")
     assert card is not None
     assert card.memory_gib is not None
     assert round(card.memory_gib * 1024) in range(12_220, 12_235)  # "12,227 MB" in a log of this card
 
 
-def test_the_size_is_in_the_name_where_two_are_sold() -> None:
+def test_name_includes_the_memory_size_if_two_exist() -> None:
     names = {
         (card.name if (card := find_gpu(name)) else "") for name in ("A100 40GB", "A100-80GB", "T4", "H100")
     }
@@ -90,7 +90,7 @@ def test_the_size_is_in_the_name_where_two_are_sold() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=40))
-def test_no_name_breaks_it(name: str) -> None:
+def test_handles_any_name(name: str) -> None:
     card = find_gpu(name)
     assert card is None or card.name
     assert find_gpu(f"NVIDIA GeForce RTX 5090 {name}") is not None

@@ -80,7 +80,7 @@ def test_every_knob_has_all_facts(facts: KnobFacts) -> None:
 
 
 @pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))
-def test_a_default_is_a_value_that_vllm_takes(facts: KnobFacts) -> None:
+def test_every_default_is_a_valid_value(facts: KnobFacts) -> None:
     assert [facts.misfit(default.value) for default in facts.defaults] == [""] * len(facts.defaults)
 
 
@@ -162,7 +162,7 @@ def test_a_knob_knows_its_versions(knob: str, version: str | None, *, there: boo
         ("max_num_queued_reqs", "0.32.0", None, "", None),
     ],
 )
-def test_a_default_depends_on_version_and_card(
+def test_default_depends_on_version_and_gpu(
     knob: str, version: str, memory_gib: float | None, card: str, default: Value
 ) -> None:
     assert KNOBS[knob].default_in(version, memory_gib=memory_gib, card=card) == default

@@ -50,7 +50,7 @@ def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | floa
         ("Qwen/Qwen3-4B", {}, 7.6785, 0.03),  # amd-strix-halo-vllm-toolboxes PR 5
     ],
 )
-def test_weights_are_as_logged(name: str, setting: Setting, gib: float, error: float) -> None:
+def test_weights_match_the_log(name: str, setting: Setting, gib: float, error: float) -> None:
     asked = Deployment(setting=setting, model=find_model(name))
     assert weights_gib(asked, layout(asked)) == pytest.approx(gib, rel=error)
 
@@ -87,14 +87,14 @@ def test_weights_are_as_logged(name: str, setting: Setting, gib: float, error: f
         ),
     ],
 )
-def test_a_token_takes_what_was_logged(
+def test_kv_bytes_per_token_match_the_log(
     name: str, setting: Setting, gib: float, tokens: int, error: float
 ) -> None:
     asked = Deployment(setting=setting, model=find_model(name))
     assert kv_bytes_per_token(asked, layout(asked)) == pytest.approx(gib * GIB / tokens, rel=error)
 
 
-def test_a_token_takes_exactly_what_real_vllm_gave_a_small_model() -> None:
+def test_kv_bytes_per_token_match_real_vllm_on_a_small_model() -> None:
     """Of tests/sensors/scrapes/vllm-0.32.txt: kv_cache_memory_bytes and kv_cache_size_tokens."""
     model = from_config(llama(4, 256, 512, 4, 2, vocab=2048), "tiny")
     assert kv_bytes_per_token(Deployment(setting={}, model=model), Layout()) == 1_073_741_824 / 524_288
@@ -211,13 +211,13 @@ def test_tokens_and_full_length_sequences_are_within_six_percent_of_the_log(
         ("openai/gpt-oss-120b", "H200", {}, True),
     ],
 )
-def test_what_fits_is_known_before_a_start(
+def test_predicts_the_fit_before_a_start(
     name: str, card: str, setting: dict[str, bool | float | str | None], *, fits: bool | None
 ) -> None:
     assert fitted(name, card, "0.32.0", **setting).fits is fits
 
 
-def test_the_answer_has_the_numbers_in_it() -> None:
+def test_message_contains_the_numbers() -> None:
     found = fitted("meta-llama/Llama-3.1-8B-Instruct", "L4", max_model_len=8192)
     assert found.why == (
         "weights take 15.0 GiB and the rest of the work about 1.4 of 20.5 GiB on each L4, "
@@ -229,14 +229,14 @@ def test_the_answer_has_the_numbers_in_it() -> None:
     assert missing.kv_tokens == 0
 
 
-def test_without_a_known_length_no_start_is_promised() -> None:
+def test_predicts_no_start_without_a_known_length() -> None:
     found = fitted("Qwen/QwQ-32B", "H200")
     assert (found.fits, found.full_length_sequences) == (None, None)
     assert fitted("Qwen/QwQ-32B", "T4").fits is False  # the weights alone are too much
     assert fitted("Qwen/Qwen3-8B", "H100", max_model_len="auto").full_length_sequences is None
 
 
-def test_a_hybrid_holds_less_than_its_attention_layers_alone_would() -> None:
+def test_hybrid_holds_fewer_tokens_than_its_attention_layers_alone() -> None:
     """club-3090 issue 612: 5.98 GiB held 567,978 tokens of 8 bit, the recurrent states among them."""
     each = kv_bytes_per_token(case("Qwen/Qwen3.6-35B-A3B", kv_cache_dtype="fp8"), Layout())
     assert each is not None
@@ -252,12 +252,12 @@ def test_a_hybrid_holds_less_than_its_attention_layers_alone_would() -> None:
         ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "at most"),  # and states besides
     ],
 )
-def test_it_says_on_which_side_the_tokens_may_be_wrong(name: str, bound: str) -> None:
+def test_states_the_direction_of_the_token_estimate_error(name: str, bound: str) -> None:
     assert fitted(name, "H100").bound == bound
     assert fitted("google/gemma-3-27b-it", "H100", disable_hybrid_kv_cache_manager=True).bound == "about"
 
 
-def test_heads_are_shared_out_and_a_latent_is_not() -> None:
+def test_tensor_parallel_splits_heads_but_not_a_latent() -> None:
     llama_8b, deepseek = case("meta-llama/Llama-3.1-8B"), case("deepseek-ai/DeepSeek-V3")
     of_heads = [kv_bytes_per_token(llama_8b, Layout(tp=tp)) for tp in (1, 2, 8, 16)]
     assert of_heads == [131072, 65536, 16384, 16384]  # 8 heads: beyond, each is held twice
@@ -265,7 +265,7 @@ def test_heads_are_shared_out_and_a_latent_is_not() -> None:
     assert kv_bytes_per_token(llama_8b, Layout(pp=4)) == 131072 / 4
 
 
-def test_data_parallel_shares_out_the_experts_alone() -> None:
+def test_data_parallel_splits_only_the_experts() -> None:
     dense, experts = case("meta-llama/Llama-3.1-8B"), case("deepseek-ai/DeepSeek-V3")
     one, eight = (weights_gib(dense, Layout(dp=dp)) for dp in (1, 8))
     assert one == eight
@@ -280,12 +280,12 @@ def test_data_parallel_shares_out_the_experts_alone() -> None:
     ("kind", "times"),
     [("auto", 1), ("bfloat16", 1), ("fp8", 2), ("fp8_e5m2", 2), ("int4_per_token_head", 4), ("turbo9", None)],
 )
-def test_the_kv_cache_holds_more_in_fewer_bits(kind: str, times: float | None) -> None:
+def test_kv_cache_holds_more_tokens_in_fewer_bits(kind: str, times: float | None) -> None:
     each = kv_bytes_per_token(case("Qwen/Qwen3-8B", kv_cache_dtype=kind), Layout())
     assert each == (None if times is None else 147456 / times)
 
 
-def test_graphs_are_charged_where_vllm_charges_them() -> None:
+def test_counts_graph_memory_where_vllm_counts_it() -> None:
     now, before = case("Qwen/Qwen3-8B", "H100"), case("Qwen/Qwen3-8B", "H100", "0.19.1")
     eager = case("Qwen/Qwen3-8B", "H100", enforce_eager=True)
     sizes = [overhead_gib(asked, Layout()) for asked in (now, before, eager)]
@@ -293,13 +293,13 @@ def test_graphs_are_charged_where_vllm_charges_them() -> None:
     assert sizes[1] == sizes[2]
 
 
-def test_what_is_given_in_bytes_is_taken_as_given() -> None:
+def test_takes_a_size_in_bytes_unchanged() -> None:
     found = fitted("Qwen/Qwen3-8B", "H100", kv_cache_memory_bytes=10 * GIB)
     assert found.kv_gib == pytest.approx(10)
     assert fitted("Qwen/Qwen3-8B", "T4", kv_cache_memory_bytes=10 * GIB).kv_gib < 0
 
 
-def test_another_share_or_split_can_be_asked_for() -> None:
+def test_estimates_another_share_or_split() -> None:
     asked = case("meta-llama/Llama-3.3-70B-Instruct", "H100", max_model_len=8192)
     four = Layout(tp=4)
     own, split, small = (
@@ -314,7 +314,7 @@ def test_another_share_or_split_can_be_asked_for() -> None:
     assert small.kv_tokens < split.kv_tokens
 
 
-def test_weights_made_smaller_while_loading_are_counted_smaller() -> None:
+def test_counts_weights_quantized_at_load_at_their_reduced_size() -> None:
     plain, small = case("Qwen/Qwen3-8B"), case("Qwen/Qwen3-8B", quantization="fp8")
     assert weights_gib(small, Layout()) == pytest.approx((weights_gib(plain, Layout()) or 0) * 0.515)
     assert weights_gib(case("Qwen/Qwen3-8B", quantization="of_tomorrow"), Layout()) is None
@@ -378,7 +378,7 @@ SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sam
         SIZES,
     ),
 )
-def test_any_setting_is_handled(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
+def test_handles_any_setting(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
     found = estimate_fit(
         Deployment(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=find_model(key))
     )

@@ -30,14 +30,14 @@ ELSE = (
 
 
 @pytest.mark.parametrize("line", COMPILES)
-def test_a_compilation_line_is_recognised(line: str) -> None:
+def test_recognises_a_compilation_line(line: str) -> None:
     assert compile_lines([line]) == {line: 1}
 
 
 @pytest.mark.parametrize("line", ELSE)
-def test_any_other_line_is_ignored(line: str) -> None:
+def test_ignores_any_other_line(line: str) -> None:
     assert not compile_lines([line])
 
 
-def test_each_line_is_counted() -> None:
+def test_counts_each_line() -> None:
     assert compile_lines([*COMPILES, *ELSE, COMPILES[0]])[COMPILES[0]] == 2

@@ -22,7 +22,7 @@ def known(name: str) -> Model:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_the_table_says_what_the_config_says(name: str) -> None:
+def test_table_agrees_with_the_model_config(name: str) -> None:
     table, config = known(name), from_config(COUNTED[name], name)
     assert config.weight_bytes == pytest.approx(table.weight_bytes, rel=0.003)
     loosely = ("name", "architecture", "weight_bytes", "head_dim" if table.mla else "name")
@@ -32,7 +32,7 @@ def test_the_table_says_what_the_config_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_the_parameters_of_the_table_are_those_that_the_shapes_make(name: str) -> None:
+def test_parameter_counts_of_the_table_match_the_shapes(name: str) -> None:
     table, counted = known(name), read_config(COUNTED[name], "somebody/else")
     assert count_parameters(COUNTED[name]) == pytest.approx(table.parameters, rel=0.02)
     assert counted.active_parameters == pytest.approx(
@@ -41,7 +41,7 @@ def test_the_parameters_of_the_table_are_those_that_the_shapes_make(name: str) -
 
 
 @pytest.mark.parametrize("key", ROWS)
-def test_every_row_fits_together(key: str) -> None:
+def test_every_row_is_consistent(key: str) -> None:
     row, model = ROWS[key], known(key)
     assert row.heads % row.kv == 0
     assert 0 < row.apart < row.parameters
@@ -55,7 +55,7 @@ def test_every_row_fits_together(key: str) -> None:
     ) or (model.architecture.startswith(("Jamba", "Kimi", "OPT")))
 
 
-def test_the_table_has_the_families_that_people_serve() -> None:
+def test_table_contains_the_common_families() -> None:
     assert len(ROWS) >= 80
     assert all(find_model(key) is not None for key in LENGTHS)
 
@@ -92,7 +92,7 @@ def test_the_share_of_active_experts_is_as_reported(name: str, percent: float) -
         ("Qwen/Qwen3-VL-2B-Instruct", "qwen3-vl-2b"),
     ],
 )
-def test_a_name_is_understood_however_it_is_written(name: str, same_as: str) -> None:
+def test_recognises_a_name_in_any_spelling(name: str, same_as: str) -> None:
     assert known(name) == replace(known(same_as), name=name)
 
 
@@ -115,7 +115,7 @@ def test_a_name_is_understood_however_it_is_written(name: str, same_as: str) -> 
         ("Qwen/Qwen3-8B", "", 15.3),
     ],
 )
-def test_a_format_in_the_name_tells_the_size(name: str, quantization: str, gib: float) -> None:
+def test_quantization_format_in_the_name_sets_the_size(name: str, quantization: str, gib: float) -> None:
     model = known(name)
     assert model.quantization == quantization
     assert (model.parameters or 0) * (model.weight_bytes or 0) / 2**30 == pytest.approx(gib, rel=0.01)
@@ -164,7 +164,7 @@ def test_the_length_follows_the_name(name: str, max_len: int | None) -> None:
     assert known(name).max_len == max_len
 
 
-def test_a_multimodal_config_keeps_its_language_model_inside() -> None:
+def test_reads_the_nested_language_model_of_a_multimodal_config() -> None:
     inner = llama(28, 2048, 6144, 16, 8, head_dim=128, model_type="qwen3_vl_text")
     model = from_config(
         {"architectures": ["Qwen3VLForConditionalGeneration"], "text_config": inner}, "acme/eyes"
@@ -173,7 +173,7 @@ def test_a_multimodal_config_keeps_its_language_model_inside() -> None:
     assert model.architecture == "Qwen3VLForConditionalGeneration"
 
 
-def test_heads_are_kv_heads_where_nothing_else_is_said() -> None:
+def test_kv_heads_default_to_attention_heads() -> None:
     config = llama(4, 256, 512, 4, 2)
     del config["num_key_value_heads"]
     assert from_config(config, "x").kv_heads == 4
@@ -198,7 +198,7 @@ def test_heads_are_kv_heads_where_nothing_else_is_said() -> None:
         ({}, False, None),
     ],
 )
-def test_layers_without_a_kv_cache_are_told_apart(
+def test_distinguishes_layers_without_a_kv_cache(
     more: dict[str, Any], *, hybrid: bool, attention: int | None
 ) -> None:
     model = from_config(llama(4, 256, 512, 4, 2) | more, "acme/hybrid")
@@ -242,7 +242,7 @@ def test_quantization_is_read_from_the_config(
         assert model.weight_bytes == pytest.approx(size * 0.97 + 2 * 0.03, abs=0.01)
 
 
-def test_latent_attention_has_one_small_cache_for_all_heads() -> None:
+def test_mla_has_one_cache_for_all_heads() -> None:
     model = from_config(DEEPSEEK_V3, "deepseek-ai/DeepSeek-V3")
     assert (model.mla, model.latent_dim) == (True, 576)
     assert from_config(DEEPSEEK_V3 | {"model_type": "minicpm3"}, "x").mla is False
@@ -261,7 +261,7 @@ def test_an_unknown_family_is_not_counted() -> None:
     assert model.layers == 4
 
 
-def test_an_empty_config_says_nothing() -> None:
+def test_empty_config_yields_no_facts() -> None:
     model = from_config({}, "acme/x")
     assert model == Model(name="acme/x", weight_bytes=2.0)
 
@@ -275,7 +275,7 @@ JSON = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_config_is_handled(data: st.DataObject) -> None:
+def test_handles_any_config(data: st.DataObject) -> None:
     base = data.draw(st.sampled_from([DEEPSEEK_V3, GPT_OSS, COUNTED["Qwen/Qwen3-8B"]]))
     extra = (
         "hybrid_override_pattern",
@@ -292,6 +292,6 @@ def test_any_config_is_handled(data: st.DataObject) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60))
-def test_any_name_is_handled(name: str) -> None:
+def test_handles_any_model_name(name: str) -> None:
     assert "/" not in canonical_name(name)
     assert find_model(name) is None or name

@@ -26,7 +26,7 @@ def between(before: bytes | None, after: bytes) -> EngineSample:
     return sample(base, totals(after), at=NOON, server="chat-r0", interval_s=1.0, version="0.32.0")
 
 
-def test_a_real_page_is_read() -> None:
+def test_parses_a_real_page() -> None:
     one = between(PAGE, LATER)
 
     assert (one.interval_s, one.running, one.waiting, one.kv_usage) == (1.0, 0.0, 0.0, 0.0)
@@ -107,7 +107,7 @@ def test_model_names_are_summed() -> None:
 
 
 @pytest.mark.parametrize("new", OLD_NAMES)
-def test_names_of_older_versions_say_the_same(new: bytes) -> None:
+def test_metric_names_of_older_versions_are_equivalent(new: bytes) -> None:
     old = {new: OLD_NAMES[new]}
 
     assert between(renamed(PAGE, old), renamed(LATER, old)) == between(PAGE, LATER)
@@ -184,12 +184,12 @@ def test_a_histogram_that_is_not_cumulative_counts_as_missing() -> None:
     assert between(PAGE, odd).missing == {"time_to_first_token_seconds"}
 
 
-def test_a_page_without_vllm_metrics_says_why_that_may_be() -> None:
+def test_page_without_vllm_metrics_names_possible_causes() -> None:
     with pytest.raises(MetricsPageError, match=r"no vllm: metric.*--disable-log-stats"):
         totals(DISABLED_LOG_STATS)
 
 
-def test_a_page_with_unknown_vllm_metrics_only_says_so() -> None:
+def test_reports_a_page_with_only_unknown_vllm_metrics() -> None:
     with pytest.raises(MetricsPageError, match="none that is known"):
         totals(b"# TYPE vllm:new gauge\nvllm:new 1\n")
 
@@ -199,9 +199,7 @@ def test_a_page_with_unknown_vllm_metrics_only_says_so() -> None:
     [(PAGE, LATER), (two_engines(PAGE, PAGE), two_engines(LATER, LATER))],
     ids=["one engine", "two engines"],
 )
-def test_a_page_cut_at_any_line_is_refused_or_complete_in_all_that_counts(
-    before: bytes, after: bytes
-) -> None:
+def test_truncated_page_is_refused_or_contains_all_required_metrics(before: bytes, after: bytes) -> None:
     base, whole = totals(before), between(before, after)
     lines = after.splitlines(keepends=True)
     refused = 0

@@ -97,13 +97,13 @@ def test_tool_choice_needs_a_parser_without_a_default() -> None:
     assert not found.to
 
 
-def test_what_vllm_chooses_counts_where_the_card_is_known() -> None:
+def test_vllm_defaults_count_if_the_gpu_is_known() -> None:
     (found,) = find_problems(case("vllm serve m --max-num-seqs 9000", card=H100))
 
     assert found.to == {"max_num_batched_tokens": 9000}
 
 
-def test_experts_are_for_models_that_have_some() -> None:
+def test_expert_parallel_requires_a_moe_model() -> None:
     asked = "vllm serve m --enable-expert-parallel"
 
     assert "has no experts" in next(find_problems(case(asked, model=LLAMA_8B))).why
