@@ -16,7 +16,7 @@ from bench.kills.books import Fault, missing, rows
 from bench.kills.faults import KILLS, KINDS
 from bench.kills.site import EVERYTHING, Site, mounted, unmounted
 from simulator.text import draws
-from tests.e2e.config_builder import Wishes
+from tests.e2e.config_builder import SiteConfig
 from tests.e2e.rig import Rig, trimtab
 from tests.support.prometheus_server import Page, real_prometheus
 
@@ -78,8 +78,8 @@ async def play(plan: Plan) -> dict[str, Any]:
         after.callback(shutil.rmtree, home, ignore_errors=True)
         prometheus = after.enter_context(real_prometheus(home, Page(samples={"gpu": "0.5"})))
         # killed early, blue leaves too short a record for the hold-back to pass: it may end without
-        wishes = Wishes(steps=STEPS, hold_at_most_s=20.0, prometheus=prometheus.url)
-        rig = Rig(home=home, wishes=wishes, patience_s=PATIENCE_S)
+        site_config = SiteConfig(steps=STEPS, hold_at_most_s=20.0, prometheus=prometheus.url)
+        rig = Rig(home=home, site_config=site_config, patience_s=PATIENCE_S)
         rig.state_dir.mkdir(mode=0o700)
         small = plan.small and mounted(rig.state_dir)
         if small:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent.audit.records import JournalRecord
 from simulator.traffic import Load
-from tests.e2e.config_builder import SERVERS, Wishes
+from tests.e2e.config_builder import SERVERS, SiteConfig
 from tests.e2e.rig import Document, Rig, lost, until
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
 
@@ -20,7 +20,7 @@ VERDICTS = ("rollout.rolling_back", "rollout.promoting")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfVllm(Wishes):
+class OfVllm(SiteConfig):
     """vLLM on the CPU with a tiny model; a start takes minutes."""
 
     seqs: int = 16
@@ -45,7 +45,7 @@ class Case:
     green: str
     to: tuple[str, int | str]
     load: Load
-    wishes: Wishes
+    site_config: SiteConfig
     fault: str = ""
     watched_s: float = 20.0  # before the change is asked for
 
@@ -69,7 +69,7 @@ class Told:
     clients: dict[str, int] = field(default_factory=dict)
 
 
-SIMULATED = Wishes(
+SIMULATED = SiteConfig(
     steps=((5, 5, 5.0), (50, 50, 10.0)),
     at_most_s=900.0,
     hold_s=20.0,
@@ -109,17 +109,17 @@ CPU = OfVllm(
 def cases(engine: str, equal: int, bad: int) -> Iterator[Case]:
     if engine == "vllm":
         few = Load(streams=8)
-        one = Case(green="one sequence", to=(SEQS, 1), load=few, wishes=CPU)
+        one = Case(green="one sequence", to=(SEQS, 1), load=few, site_config=CPU)
         yield from (one for _ in range(min(bad, 1)))
-        yield from (Case(green=EQUAL, to=(SEQS, 17 + n), load=few, wishes=CPU) for n in range(equal))
+        yield from (Case(green=EQUAL, to=(SEQS, 17 + n), load=few, site_config=CPU) for n in range(equal))
         return
     for name, fault in list(BAD.items())[:bad]:
-        wishes = replace(SIMULATED, margin=0.01) if name == "2 % errors" else SIMULATED
-        wishes = replace(wishes, hold_s=180.0) if name == "slow in the hold-back" else wishes
+        site_config = replace(SIMULATED, margin=0.01) if name == "2 % errors" else SIMULATED
+        site_config = replace(site_config, hold_s=180.0) if name == "slow in the hold-back" else site_config
         to = ("kv_cache_dtype", "fp8_e5m2") if name == "wrong outputs" else (SEQS, 9)
         watched_s = LEARNED_S if name == "2 % errors" else 20.0
-        yield Case(green=name, to=to, load=RATE, wishes=wishes, fault=fault, watched_s=watched_s)
-    yield from (Case(green=EQUAL, to=(SEQS, 9), load=RATE, wishes=SIMULATED) for _ in range(equal))
+        yield Case(green=name, to=to, load=RATE, site_config=site_config, fault=fault, watched_s=watched_s)
+    yield from (Case(green=EQUAL, to=(SEQS, 9), load=RATE, site_config=SIMULATED) for _ in range(equal))
 
 
 def tell(case: Case) -> Told:
@@ -130,12 +130,12 @@ def tell(case: Case) -> Told:
 async def _tell(case: Case, home: Path) -> Told:
     knob, value = case.to
     faults = (f"{knob}={value}:{case.fault}",) if case.fault else ()
-    rig = Rig(home=home, wishes=replace(case.wishes, faults=faults, octaves=5.0), patience_s=3600.0)
+    rig = Rig(home=home, site_config=replace(case.site_config, faults=faults, octaves=5.0), patience_s=3600.0)
     began_s = asyncio.get_running_loop().time()
     try:
         rig.prepare()
         await rig.start()
-        await until(rig.target, _has_server, "the first server", case.wishes.start_s)
+        await until(rig.target, _has_server, "the first server", case.site_config.start_s)
         await rig.serving()
         async with rig.clients(load=case.load, timeout_s=60.0) as traffic:
             await asyncio.sleep(case.watched_s)
@@ -170,7 +170,7 @@ def _told(
     launches = sum(effect.get("kind") == "launch" for entry in after for effect in entry["effects"])
     return Told(
         green=case.green,
-        engine="vllm" if isinstance(case.wishes, OfVllm) else "sim",
+        engine="vllm" if isinstance(case.site_config, OfVllm) else "sim",
         outcome=one["outcome"],
         result=target["outcomes"][-1]["result"],
         why=one["why"],

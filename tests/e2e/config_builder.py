@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class SiteConfig:
     """`faults`: of the simulator, such as "max_num_seqs=7:errors=0.5". `steps`: weight, requests, seconds."""
 
     mode: str = "approve"

@@ -5,18 +5,18 @@ from typing import Protocol
 
 import pytest
 
-from tests.e2e.config_builder import Wishes
-from tests.e2e.docker_rig import DockerRig, DockerWishes
+from tests.e2e.config_builder import SiteConfig
+from tests.e2e.docker_rig import DockerRig, DockerSiteConfig
 from tests.e2e.rig import Rig
 from tests.support.docker_site import Bench, Container
 
 
 class Start(Protocol):
-    async def __call__(self, wishes: Wishes, /, *words: str) -> Rig: ...
+    async def __call__(self, site_config: SiteConfig, /, *words: str) -> Rig: ...
 
 
 class StartDocker(Protocol):
-    async def __call__(self, wishes: DockerWishes, /, *blue: Container) -> DockerRig: ...
+    async def __call__(self, site_config: DockerSiteConfig, /, *blue: Container) -> DockerRig: ...
 
 
 @pytest.fixture
@@ -24,10 +24,10 @@ async def site(tmp_path: Path) -> AsyncIterator[Start]:
     """Makes sites whose daemon runs, with `words` on its command line; after the test nothing is left."""
     made: list[Rig] = []
 
-    async def start(wishes: Wishes, /, *words: str) -> Rig:
+    async def start(site_config: SiteConfig, /, *words: str) -> Rig:
         home = tmp_path / str(len(made))
         home.mkdir()
-        rig = Rig(home=home, wishes=wishes)
+        rig = Rig(home=home, site_config=site_config)
         made.append(rig)
         rig.prepare()
         await rig.start(*words)
@@ -49,11 +49,13 @@ async def docker_site(tmp_path: Path, bench: Bench) -> AsyncIterator[StartDocker
     """Makes sites over containers that serve already; the bench takes away what is left of them."""
     made: list[DockerRig] = []
 
-    async def start(wishes: DockerWishes, /, *blue: Container) -> DockerRig:
-        wishes = replace(wishes, containers=wishes.containers or tuple(one.name for one in blue))
+    async def start(site_config: DockerSiteConfig, /, *blue: Container) -> DockerRig:
+        site_config = replace(
+            site_config, containers=site_config.containers or tuple(one.name for one in blue)
+        )
         home = tmp_path / str(len(made))
         home.mkdir()
-        rig = DockerRig(home=home, wishes=wishes, bench=bench, blue=blue)
+        rig = DockerRig(home=home, site_config=site_config, bench=bench, blue=blue)
         made.append(rig)
         rig.prepare()
         await rig.start()

@@ -15,7 +15,7 @@ from actuators.docker.labels import SERVER, site_labels
 from agent.audit import chain
 from agent.domain.ports import Site
 from simulator.traffic import Load, TrafficGenerator
-from tests.e2e.config_builder import TARGET, Wishes
+from tests.e2e.config_builder import TARGET, SiteConfig
 from tests.e2e.rig import Document, Rig, lost, until
 from tests.support.docker_site import Bench, Container
 
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DockerWishes(Wishes):
+class DockerSiteConfig(SiteConfig):
     """`containers`: to adopt, by name. `host`: where the Engine, or a proxy before it, is asked."""
 
     containers: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class DockerRig(Rig):
         await until(self.weights, wanted.__eq__, f"the split {wanted}")
         return found
 
-    async def are_whole(self) -> list[str]:
+    async def consistent_servers(self) -> list[str]:
         """The servers that are left: each one container that runs, and no other; the journal is whole."""
         document = await self.serving()
         names = sorted(server["name"] for server in document["servers"])
@@ -139,17 +139,17 @@ class DockerRig(Rig):
             await asyncio.wait({task})
 
     @asynccontextmanager
-    async def knocking(self) -> AsyncIterator[list[Answer]]:
+    async def probing(self) -> AsyncIterator[list[Answer]]:
         """Somebody who asks all the time, each time over a new connection; what was answered, and when."""
         answers: list[Answer] = []
-        task = asyncio.create_task(self._knock(answers))
+        task = asyncio.create_task(self._probe(answers))
         try:
             yield answers
         finally:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _knock(self, answers: list[Answer]) -> None:
+    async def _probe(self, answers: list[Answer]) -> None:
         timeout = aiohttp.ClientTimeout(total=60)
         while True:
             at = asyncio.get_running_loop().time()

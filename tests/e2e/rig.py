@@ -27,7 +27,7 @@ from agent.audit import chain, records
 from simulator.tally import RequestRecord
 from simulator.traffic import Load, TrafficGenerator
 from simulator.workload import Shape, lengths
-from tests.e2e.config_builder import TARGET, Wishes, free_port
+from tests.e2e.config_builder import TARGET, SiteConfig, free_port
 
 TRIMTAB = (sys.executable, "-m", "agent.main")
 SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:8:40"))  # 0.1 to 0.4 s
@@ -74,7 +74,7 @@ class Rig:
     """One site: its files, its ports, and the daemon while it runs."""
 
     home: Path
-    wishes: Wishes
+    site_config: SiteConfig
     api: int = field(default_factory=free_port)
     listen: int = field(default_factory=free_port)
     token: str = ""
@@ -113,7 +113,7 @@ class Rig:
 
     def prepare(self) -> None:
         """Write the config and make a token."""
-        self.config.write_text(self.wishes.text(api=self.api, listen=self.listen))
+        self.config.write_text(self.site_config.text(api=self.api, listen=self.listen))
         self.token, line = mint(
             role="operator", principal="alice", made_at=datetime.fromtimestamp(0, UTC), expires=None
         )
@@ -260,7 +260,7 @@ class Rig:
     def named_in_journal(self, text: str) -> bool:
         return text in self.journal.read_text()
 
-    async def is_whole(self) -> str:
+    async def consistent_server(self) -> str:
         """The one server that is left, has all traffic and is what the daemon says; the journal is whole."""
         document = await self.serving()
         (server,) = document["servers"]

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.e2e.config_builder import QUICK, SERVER, Wishes, free_port
+from tests.e2e.config_builder import QUICK, SERVER, SiteConfig, free_port
 from tests.e2e.conftest import Start
 from tests.e2e.rig import PATIENCE_S, lost, trimtab, until
 from tests.unit.simulator.running import scrape
 
 
 @asynccontextmanager
-async def stranger() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+async def third_party_server() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     """A server as its own people start it; its URL."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
@@ -42,15 +42,15 @@ async def _answers(url: str) -> bool:
 
 
 async def test_changes_and_retires_an_adopted_server_like_a_launched_one(site: Start) -> None:
-    async with stranger() as (url, process):
-        rig = await site(Wishes(serving=url))
+    async with third_party_server() as (url, process):
+        rig = await site(SiteConfig(serving=url))
         before = await rig.serving()
 
         async with rig.observer() as answers, rig.clients() as traffic:
             one = await rig.switch(max_num_seqs=16)
             async with asyncio.timeout(PATIENCE_S):
                 code = await process.wait()
-            kept = await rig.is_whole()
+            kept = await rig.consistent_server()
 
     after = await rig.target()
     assert [server["ours"] for server in before["servers"]] == [False]
@@ -62,8 +62,8 @@ async def test_changes_and_retires_an_adopted_server_like_a_launched_one(site: S
 
 @pytest.mark.parametrize(("mode", "words"), [("advise", ()), ("approve", ("--dry-run",))])
 async def test_advise_mode_changes_nothing(site: Start, mode: str, words: tuple[str, ...]) -> None:
-    async with stranger() as (url, process):
-        rig = await site(Wishes(serving=url, mode=mode), *words)
+    async with third_party_server() as (url, process):
+        rig = await site(SiteConfig(serving=url, mode=mode), *words)
         await until(rig.target, lambda target: target and target["servers"], "the server to be seen")
         made = await rig.propose(max_num_seqs=16)
         status, said = await rig.approve(made)
@@ -82,11 +82,11 @@ async def test_advise_mode_changes_nothing(site: Start, mode: str, words: tuple[
 
 
 async def test_a_second_daemon_refuses_to_start_while_the_first_runs(site: Start) -> None:
-    rig = await site(Wishes())
+    rig = await site(SiteConfig())
     await rig.serving()
 
     code, said = await trimtab("run", "-c", str(rig.config))
 
     assert code == 2
     assert f"another trimtab works here (pid {rig.daemon.pid if rig.daemon else 0})" in said
-    assert await rig.is_whole() == "chat-r1"
+    assert await rig.consistent_server() == "chat-r1"

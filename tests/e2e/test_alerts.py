@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.config_builder import Wishes
+from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Rig
-from tests.e2e.test_adopting import stranger
+from tests.e2e.test_adopting import third_party_server
 from tests.integration.prometheus.real_alerts import Alerting, alerting
 
 pytestmark = pytest.mark.timeout(300)
@@ -21,7 +21,7 @@ SLACK = '\n[[notify]]\nkind = "slack"\nurl = "http://127.0.0.1:1/"\n'
 
 
 @dataclass(frozen=True, kw_only=True)
-class Telling(Wishes):
+class NotifyingSiteConfig(SiteConfig):
     """With a receiver of notices that is not there."""
 
     def text(self, *, api: int, listen: int) -> str:
@@ -43,7 +43,7 @@ def limit_files(rig: Rig, size: int) -> None:
 
 
 async def test_alerts_on_daemon_problems(site: Start, tmp_path: Path) -> None:
-    rig = await site(Telling())
+    rig = await site(NotifyingSiteConfig())
     await rig.serving()
     with alerting(tmp_path, rig) as prometheus:
         await fires(prometheus, "TrimtabNotifierFailing")
@@ -69,8 +69,8 @@ async def test_alerts_on_daemon_problems(site: Start, tmp_path: Path) -> None:
 
 
 async def test_alerts_on_target_problems(site: Start, tmp_path: Path) -> None:
-    async with stranger() as (url, process):
-        rig = await site(Wishes(serving=url, ttft="1ms"))
+    async with third_party_server() as (url, process):
+        rig = await site(SiteConfig(serving=url, ttft="1ms"))
         await rig.serving()
         with alerting(tmp_path, rig) as prometheus:
             async with rig.clients():
@@ -82,7 +82,7 @@ async def test_alerts_on_target_problems(site: Start, tmp_path: Path) -> None:
 
 
 async def test_alerts_when_the_lease_is_not_renewed(site: Start, tmp_path: Path) -> None:
-    rig = await site(Wishes(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
+    rig = await site(SiteConfig(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
     await rig.serving()
     with alerting(tmp_path, rig) as prometheus:
         async with rig.clients():
@@ -99,7 +99,7 @@ async def test_alerts_when_the_lease_is_not_renewed(site: Start, tmp_path: Path)
 
 
 async def test_alerts_when_a_rollout_is_held(site: Start, tmp_path: Path) -> None:
-    rig = await site(Wishes(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
+    rig = await site(SiteConfig(steps=((25, 100_000, 50.0),), at_most_s=1000.0))
     await rig.serving()
     with alerting(tmp_path, rig) as prometheus:
         async with rig.clients():

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from simulator.traffic import Load
-from tests.e2e.config_builder import Wishes
+from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Document, Rig, lost, until
 from vllm_facts.values import Value
@@ -15,17 +15,17 @@ NO_LOAD = Load(rate=0.001)
 CUT = {"truncated", "failed"}  # after some tokens, or after the headers: vLLM sends those at once
 
 
-async def taken_back(rig: Rig, blue: int, one: Document, *, said: str) -> None:
+async def assert_rolled_back(rig: Rig, blue: int, one: Document, *, said: str) -> None:
     """Rolled back for the cause, which the audit names too; blue, the same process, has everything."""
     assert one["outcome"] == "rolled_back", one
     assert said in one["why"], one["why"]
     assert rig.named_in_audit(said)
-    assert await rig.is_whole() == "chat-r1"
+    assert await rig.consistent_server() == "chat-r1"
     assert rig.pid("chat-r1") == blue
 
 
 async def test_routes_no_request_to_a_green_that_cannot_start(site: Start) -> None:
-    rig = await site(Wishes(faults=("max_num_seqs=9:exit",)))
+    rig = await site(SiteConfig(faults=("max_num_seqs=9:exit",)))
     await rig.serving()
     blue = rig.pid("chat-r1")
     bad: tuple[tuple[dict[str, Value], str, str], ...] = (
@@ -37,7 +37,7 @@ async def test_routes_no_request_to_a_green_that_cannot_start(site: Start) -> No
     async with rig.clients() as traffic:
         for to, said, logged in bad:
             one = await rig.switch(**to)
-            await taken_back(rig, blue, one, said=said)
+            await assert_rolled_back(rig, blue, one, said=said)
             assert any(logged in line for line in one["log"]), one["log"]
             assert rig.named_in_audit(logged)
             assert one["exposed"]["total"] == 0
@@ -46,13 +46,13 @@ async def test_routes_no_request_to_a_green_that_cannot_start(site: Start) -> No
 
 
 async def test_routes_no_request_to_a_green_with_wrong_answers(site: Start) -> None:
-    rig = await site(Wishes(faults=("kv_cache_dtype=fp8_e5m2:wrong=0.3",)))
+    rig = await site(SiteConfig(faults=("kv_cache_dtype=fp8_e5m2:wrong=0.3",)))
     await rig.serving()
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
         one = await rig.switch(kv_cache_dtype="fp8_e5m2")
-        await taken_back(rig, blue, one, said="odd one out")
+        await assert_rolled_back(rig, blue, one, said="odd one out")
         assert one["exposed"]["total"] == 0
         assert one["quality"]["same"] < 0.9
         assert not rig.named_in_journal("capital of France")
@@ -63,26 +63,26 @@ async def test_routes_no_request_to_a_green_with_wrong_answers(site: Start) -> N
 
 
 async def test_kills_a_green_that_is_not_healthy_by_the_deadline(site: Start) -> None:
-    rig = await site(Wishes(faults=("max_num_seqs=9:never_ready",), start_s=6.0))
+    rig = await site(SiteConfig(faults=("max_num_seqs=9:never_ready",), start_s=6.0))
     await rig.serving()
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
         one = await rig.switch(max_num_seqs=9)
-        await taken_back(rig, blue, one, said="not healthy within 6 s")
+        await assert_rolled_back(rig, blue, one, said="not healthy within 6 s")
 
     assert lost(traffic) == []
 
 
 @pytest.mark.smoke
 async def test_a_green_that_dies_in_the_canary_loses_only_its_own_requests(site: Start) -> None:
-    rig = await site(Wishes(faults=("max_num_seqs=9:die_after=4",), steps=((50, 1000, 50.0),)))
+    rig = await site(SiteConfig(faults=("max_num_seqs=9:die_after=4",), steps=((50, 1000, 50.0),)))
     await rig.serving()
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
         one = await rig.switch(max_num_seqs=9)
-        await taken_back(rig, blue, one, said="chat-r2 exited with code 1")
+        await assert_rolled_back(rig, blue, one, said="chat-r2 exited with code 1")
 
     assert one["exposed"]["total"] > 0
     assert "Application startup complete." in "\n".join(one["log"])
@@ -91,19 +91,19 @@ async def test_a_green_that_dies_in_the_canary_loses_only_its_own_requests(site:
 
 
 async def test_detects_a_hanging_green_whose_health_check_succeeds(site: Start) -> None:
-    rig = await site(Wishes(faults=("max_num_seqs=9:hang_after=3",), steps=((50, 1000, 50.0),)))
+    rig = await site(SiteConfig(faults=("max_num_seqs=9:hang_after=3",), steps=((50, 1000, 50.0),)))
     await rig.serving()
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
         one = await rig.switch(max_num_seqs=9)
-        await taken_back(rig, blue, one, said="errors")
+        await assert_rolled_back(rig, blue, one, said="errors")
 
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
 
 
 async def test_a_frozen_green_loses_no_request_without_a_response_yet(site: Start) -> None:
-    rig = await site(Wishes(steps=((50, 1000, 50.0),)))
+    rig = await site(SiteConfig(steps=((50, 1000, 50.0),)))
     await rig.serving()
     blue = rig.pid("chat-r1")
 
@@ -115,7 +115,7 @@ async def test_a_frozen_green_loses_no_request_without_a_response_yet(site: Star
         os.kill(rig.pid("chat-r2"), signal.SIGSTOP)
         traffic.load = load
         one = await rig.ended(change)
-        await taken_back(rig, blue, one, said="/health does not answer")
+        await assert_rolled_back(rig, blue, one, said="/health does not answer")
 
     assert lost(traffic) == []
 
@@ -137,12 +137,12 @@ async def test_the_judge_rolls_back_a_green_with_bad_answers(
     site: Start, fault: str, outcomes: set[str]
 ) -> None:
     faults = (f"max_num_seqs=9:{fault}",)
-    rig = await site(Wishes(faults=faults, steps=((50, 20, 1.0),), margin=0.1, warm_up_requests=0))
+    rig = await site(SiteConfig(faults=faults, steps=((50, 20, 1.0),), margin=0.1, warm_up_requests=0))
     await rig.serving()
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
         one = await rig.switch(max_num_seqs=9)
-        await taken_back(rig, blue, one, said="green is worse")
+        await assert_rolled_back(rig, blue, one, said="green is worse")
 
     assert {record.outcome for record in lost(traffic)} == outcomes

@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.config_builder import Wishes
+from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Document, Rig, lost, until
 
-SLOW = Wishes(steps=((20, 3, 1.0), (50, 5, 1.0)), hold_s=1.0, warm_up_requests=24)
+SLOW = SiteConfig(steps=((20, 3, 1.0), (50, 5, 1.0)), hold_s=1.0, warm_up_requests=24)
 
 
 async def crash(rig: Rig, away_s: float = 1.0) -> None:
@@ -44,7 +44,7 @@ async def test_promotes_although_the_daemon_is_killed_twice(
             await rig.in_phase(phase, step)
             await crash(rig)
         one = await rig.ended(change)
-        kept = await rig.is_whole()
+        kept = await rig.consistent_server()
 
     assert (one["outcome"], one["lost"], kept) == ("promoted", 0, "chat-r2"), one
     assert one["restarts"] >= 1
@@ -65,7 +65,7 @@ async def test_completes_a_rollback_after_the_daemon_is_killed(site: Start) -> N
         assert (status, said["phase"]) == (200, "rolling_back")
         await crash(rig)
         one = await rig.ended(change)
-        kept = await rig.is_whole()
+        kept = await rig.consistent_server()
 
     assert (one["outcome"], one["lost"], kept) == ("rolled_back", 0, "chat-r1"), one
     assert "aborted by alice: enough" in one["why"]
@@ -74,7 +74,7 @@ async def test_completes_a_rollback_after_the_daemon_is_killed(site: Start) -> N
 
 
 async def test_rolls_back_when_the_daemon_crashes_repeatedly(site: Start) -> None:
-    rig = await site(Wishes(steps=((50, 1000, 50.0),)))
+    rig = await site(SiteConfig(steps=((50, 1000, 50.0),)))
     await rig.serving()
 
     async with rig.clients() as traffic:
@@ -83,7 +83,7 @@ async def test_rolls_back_when_the_daemon_crashes_repeatedly(site: Start) -> Non
             await until(rig.rollout, partial(canary_after, times), f"the canary after {times} restarts")
             await crash(rig, away_s=0.1)
         one = await rig.ended(change)
-        kept = await rig.is_whole()
+        kept = await rig.consistent_server()
 
     assert (one["outcome"], kept) == ("rolled_back", "chat-r1"), one
     assert "restarted 3 times" in one["why"]
@@ -92,7 +92,7 @@ async def test_rolls_back_when_the_daemon_crashes_repeatedly(site: Start) -> Non
 
 @pytest.mark.smoke
 async def test_blue_gets_all_traffic_when_the_daemon_dies_in_the_canary(site: Start) -> None:
-    rig = await site(Wishes(steps=((50, 1000, 50.0),)))
+    rig = await site(SiteConfig(steps=((50, 1000, 50.0),)))
     await rig.serving()
 
     async with rig.observer() as answers, rig.clients() as traffic:
@@ -110,7 +110,7 @@ async def test_blue_gets_all_traffic_when_the_daemon_dies_in_the_canary(site: St
 
 
 async def test_servers_and_envoy_survive_a_daemon_stop(site: Start) -> None:
-    rig = await site(Wishes())
+    rig = await site(SiteConfig())
     await rig.serving()
     server, envoy = rig.pid("chat-r1"), rig.envoy.find()
 
@@ -118,7 +118,7 @@ async def test_servers_and_envoy_survive_a_daemon_stop(site: Start) -> None:
         code = await rig.kill(signal.SIGTERM)
         alive = (rig.pid("chat-r1"), rig.envoy.find())
         await rig.start()
-        kept = await rig.is_whole()
+        kept = await rig.consistent_server()
         one = await rig.switch(max_num_seqs=16)
 
     assert code == 0
@@ -131,7 +131,7 @@ async def test_servers_and_envoy_survive_a_daemon_stop(site: Start) -> None:
 
 
 async def test_restarts_a_killed_envoy_with_the_same_split(site: Start) -> None:
-    rig = await site(Wishes(steps=((50, 1000, 50.0),)))
+    rig = await site(SiteConfig(steps=((50, 1000, 50.0),)))
     await rig.serving()
 
     async with rig.clients():

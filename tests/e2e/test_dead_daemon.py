@@ -6,12 +6,12 @@ import os
 from actuators.envoy.admin import Admin
 from actuators.envoy.split import carried_by
 from simulator.tally import RequestRecord
-from tests.e2e.config_builder import Wishes
+from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Rig, trimtab, until
 
 LEASE_S = 5.0  # of every site here
-BAD_AT_25 = Wishes(
+BAD_AT_25 = SiteConfig(
     faults=("max_num_seqs=16:errors=0.5",),
     steps=((25, 100_000, 50.0),),
     at_most_s=1000.0,

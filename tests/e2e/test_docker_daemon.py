@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerWishes, all_is_well
+from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerSiteConfig, all_is_well
 from tests.e2e.rig import lost, until
 from tests.support.docker_site import PORT, Bench, Container
 from tests.support.own_dockerd import OwnEngine
@@ -35,10 +35,10 @@ async def own_bench(engine: OwnEngine) -> AsyncIterator[Bench]:
 @pytest.fixture
 async def rig(tmp_path: Path, engine: OwnEngine, own_bench: Bench) -> AsyncIterator[DockerRig]:
     blue = await serving(own_bench, engine)
-    wishes = DockerWishes(
+    site_config = DockerSiteConfig(
         containers=(blue.name,), host=engine.host, publish=engine.address, steps=((50, 10, 15.0),)
     )
-    rig = DockerRig(home=tmp_path, wishes=wishes, bench=own_bench, blue=[blue])
+    rig = DockerRig(home=tmp_path, site_config=site_config, bench=own_bench, blue=[blue])
     rig.prepare()
     await rig.start()
     yield rig
@@ -63,7 +63,7 @@ async def test_a_canary_continues_while_the_docker_engine_hangs(rig: DockerRig, 
         await asyncio.sleep(20)
         engine.go_on()
         one = await rig.ended(change)
-        kept = await rig.are_whole()
+        kept = await rig.consistent_servers()
 
     assert (one["outcome"], one["lost"], kept) == ("promoted", 0, ["chat-r1"]), one
     assert lost(traffic) == []
@@ -87,7 +87,7 @@ async def test_blue_serves_after_the_docker_engine_is_killed_in_a_canary(
         one = await rig.ended(change)
 
     assert one["outcome"] == "rolled_back", one
-    assert await rig.are_whole() == [rig.blue[0].name]
+    assert await rig.consistent_servers() == [rig.blue[0].name]
     assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}  # the daemon stops blue too
     await all_is_well(rig)
 
@@ -106,7 +106,7 @@ async def test_detects_a_full_disk_before_a_launch(rig: DockerRig, engine: OwnEn
 
     assert made["status"] == "refused", made
     assert "no space left on device" in made["notes"][-1]
-    assert await rig.are_whole() == [rig.blue[0].name]
+    assert await rig.consistent_servers() == [rig.blue[0].name]
     assert lost(traffic) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from simulator.traffic import Load, TrafficGenerator
 from tests.e2e.conftest import StartDocker
-from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerWishes, all_is_well
+from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerSiteConfig, all_is_well
 from tests.e2e.rig import Document, lost, trimtab, until
 from tests.support.docker_site import Bench, Container
 from vllm_facts.values import Value
@@ -113,7 +113,7 @@ async def test_rolls_back_a_green_with_a_container_fault(
 ) -> None:
     fault = FAULTS[name]
     blue = await bench.serving(*FLAGS, **fault.blue)
-    rig = await docker_site(DockerWishes(steps=LONG), blue)
+    rig = await docker_site(DockerSiteConfig(steps=LONG), blue)
 
     async with in_canary(rig) as (traffic, change):
         green = (await rig.container("chat-r1"))["Id"]
@@ -124,7 +124,7 @@ async def test_rolls_back_a_green_with_a_container_fault(
         one = await rig.ended(change)
 
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
-    await taken_back(rig, blue, one, said=fault.said, logged=READY)
+    await assert_rolled_back(rig, blue, one, said=fault.said, logged=READY)
 
 
 @asynccontextmanager
@@ -138,14 +138,16 @@ async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[TrafficGenerator, str
         yield traffic, change
 
 
-async def taken_back(rig: DockerRig, blue: Container, one: Document, *, said: str, logged: str) -> None:
+async def assert_rolled_back(
+    rig: DockerRig, blue: Container, one: Document, *, said: str, logged: str
+) -> None:
     """Rolled back for the cause; the same blue, never restarted, serves alone. The audit has it all."""
     assert one["outcome"] == "rolled_back", one
     assert said in one["why"], one["why"]
     assert any(logged in line for line in one["log"]), one["log"]
     assert rig.named_in_audit(said)
     assert rig.named_in_audit(logged) or rig.named_in_journal(logged)
-    assert await rig.are_whole() == [blue.name]
+    assert await rig.consistent_servers() == [blue.name]
     left = await rig.container(blue.name)
     assert (left["Id"], left["RestartCount"]) == (blue.id, 0)
     await all_is_well(rig)
@@ -163,7 +165,7 @@ async def test_routes_no_request_to_a_container_that_cannot_start(
 ) -> None:
     oom = ("--gpu-memory-utilization", "0.8", "--sim-oom-above", "0.85")
     blue = await bench.serving(*FLAGS, *oom, restart="always")
-    rig = await docker_site(DockerWishes(start_s=60.0), blue)
+    rig = await docker_site(DockerSiteConfig(start_s=60.0), blue)
     await rig.serving()
     bad: tuple[tuple[dict[str, Value], str, str], ...] = (
         ({"unheard_of_flag": 3}, "exited with code 2", "unrecognized arguments: --unheard-of-flag"),
@@ -174,7 +176,7 @@ async def test_routes_no_request_to_a_container_that_cannot_start(
     async with rig.users(SOME) as traffic:
         for to, said, logged in bad:
             one = await rig.switch(**to)
-            await taken_back(rig, blue, one, said=said, logged=logged)
+            await assert_rolled_back(rig, blue, one, said=said, logged=logged)
             assert one["exposed"]["total"] == 0
     shown = await trimtab("audit", "show", "--state-dir", str(rig.state_dir))
 
@@ -187,7 +189,7 @@ async def test_kills_a_container_that_is_not_ready_by_the_deadline(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:never_ready")
-    rig = await docker_site(DockerWishes(start_s=8.0), blue)
+    rig = await docker_site(DockerSiteConfig(start_s=8.0), blue)
     await rig.serving()
 
     async with rig.users(SOME) as traffic:
@@ -195,7 +197,7 @@ async def test_kills_a_container_that_is_not_ready_by_the_deadline(
 
     assert (one["outcome"], one["exposed"]["total"]) == ("rolled_back", 0), one
     assert "was not healthy within 8 s" in one["why"]
-    assert await rig.are_whole() == [blue.name]
+    assert await rig.consistent_servers() == [blue.name]
     assert lost(traffic) == []
 
 
@@ -206,7 +208,7 @@ async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, restart="always")
-    rig = await docker_site(DockerWishes(steps=LONG), blue)
+    rig = await docker_site(DockerSiteConfig(steps=LONG), blue)
 
     async with in_canary(rig) as (traffic, change):
         await bench.client.remove(blue.id)
@@ -215,7 +217,7 @@ async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
     assert one["outcome"] == "promoted", one
     assert "removed by a third party (docker rm)" in one["why"]
     assert rig.named_in_audit("removed by a third party (docker rm)")
-    assert await rig.are_whole() == ["chat-r1"]
+    assert await rig.consistent_servers() == ["chat-r1"]
     assert {record.outcome for record in lost(traffic)} <= CUT
     policy = (await rig.container("chat-r1"))["HostConfig"]["RestartPolicy"]
     assert policy["Name"] == "always"
@@ -224,7 +226,7 @@ async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
 
 async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDocker) -> None:
     blue = await bench.serving(*FLAGS)
-    rig = await docker_site(DockerWishes(steps=((50, 12, 2.0),)), blue)
+    rig = await docker_site(DockerSiteConfig(steps=((50, 12, 2.0),)), blue)
 
     async with in_canary(rig) as (traffic, change):
         green = (await rig.container("chat-r1"))["Id"]
@@ -233,7 +235,7 @@ async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDo
         one = await rig.ended(change)
 
     assert (one["outcome"], one["lost"]) == ("promoted", 0), one
-    assert await rig.are_whole() == ["chat-r1"]
+    assert await rig.consistent_servers() == ["chat-r1"]
     assert (await rig.container("chat-r1"))["Id"] == green
     assert lost(traffic) == []
 
@@ -251,7 +253,7 @@ async def test_restarts_a_promoted_server_whose_container_was_removed(
     bench: Bench, docker_site: StartDocker, inflict: Inflict, said: str
 ) -> None:
     blue = await bench.serving(*FLAGS, restart="always")
-    rig = await docker_site(DockerWishes(), blue)
+    rig = await docker_site(DockerSiteConfig(), blue)
     await rig.serving()
     async with rig.users(SOME):
         await rig.switch(max_num_seqs=16)
@@ -260,7 +262,7 @@ async def test_restarts_a_promoted_server_whose_container_was_removed(
     await bench.engine(lambda api: inflict(api, first["Id"]))
     await until(rig.running, ["chat-r2"].__eq__, "a server like it")
 
-    assert await rig.are_whole() == ["chat-r2"]
+    assert await rig.consistent_servers() == ["chat-r2"]
     assert rig.named_in_audit(said)
     again = await rig.container("chat-r2")
     assert again["Config"]["Cmd"] == first["Config"]["Cmd"]
@@ -272,7 +274,7 @@ async def test_a_restarted_adopted_server_serves_and_can_be_changed(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, restart="always")
-    rig = await docker_site(DockerWishes(), blue)
+    rig = await docker_site(DockerSiteConfig(), blue)
     await rig.serving()
     inflicted: tuple[Inflict, ...] = (
         lambda api, it: api.restart(it, timeout=2),
@@ -288,7 +290,7 @@ async def test_a_restarted_adopted_server_serves_and_can_be_changed(
     async with rig.users(SOME) as traffic:
         one = await rig.switch(max_num_seqs=16)
 
-    assert (one["outcome"], await rig.are_whole()) == ("promoted", ["chat-r1"])
+    assert (one["outcome"], await rig.consistent_servers()) == ("promoted", ["chat-r1"])
     assert lost(traffic) == []
 
 

@@ -17,7 +17,7 @@ import pytest
 from actuators.docker.client import Json
 from simulator.traffic import TrafficGenerator
 from tests.e2e.conftest import StartDocker
-from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerWishes
+from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerSiteConfig
 from tests.e2e.rig import lost, until
 from tests.support.docker_site import Bench, Container
 from vllm_facts.values import Value
@@ -39,7 +39,7 @@ async def test_changes_only_the_flag_of_a_container_with_many_options(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, **await many_options(bench))
-    rig = await docker_site(DockerWishes(), blue)
+    rig = await docker_site(DockerSiteConfig(), blue)
     before = await bench.inspect(blue)
     found = await rig.serving()
 
@@ -47,7 +47,7 @@ async def test_changes_only_the_flag_of_a_container_with_many_options(
         made = await rig.propose(max_num_seqs=16)
         await rig.approve(made)
         one = await rig.ended(str(made["id"]))
-        (kept,) = await rig.are_whole()
+        (kept,) = await rig.consistent_servers()
 
     assert found["servers"][0]["setting"]["max_num_seqs"] == 8
     assert (one["outcome"], one["lost"], kept) == ("promoted", 0, "chat-r1"), one
@@ -67,14 +67,14 @@ async def test_replaces_three_servers_one_by_one_without_spare_capacity(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await three_pinned(bench)
-    rig = await docker_site(DockerWishes(), *blue)
+    rig = await docker_site(DockerSiteConfig(), *blue)
     await rig.serving()
 
     async with rig.observer() as answers, rig.sampling() as serving, rig.users() as traffic:
         made = await rig.propose(max_num_seqs=16)
         await rig.approve(made)
         one = await rig.ended(str(made["id"]))
-        kept = await rig.are_whole()
+        kept = await rig.consistent_servers()
 
     assert made["prospect"]["strategy"] == "replace", made
     assert "pinned to its CPUs" in made["prospect"]["why"]
@@ -89,12 +89,12 @@ async def test_replaces_three_servers_one_by_one_without_spare_capacity(
 
 async def test_a_rollback_restores_the_same_three_containers(bench: Bench, docker_site: StartDocker) -> None:
     blue = await three_pinned(bench, "--sim-fault", "max_num_seqs=16:errors=0.5")
-    rig = await docker_site(DockerWishes(steps=((50, 20, 0.5),)), *blue)
+    rig = await docker_site(DockerSiteConfig(steps=((50, 20, 0.5),)), *blue)
     await rig.serving()
 
     async with rig.sampling() as serving, rig.users() as traffic:
         one = await rig.switch(max_num_seqs=16)
-        kept = await rig.are_whole()
+        kept = await rig.consistent_servers()
         async with rig.users(SOME) as later:
             await until_ok(later, 10)
 
@@ -112,14 +112,14 @@ async def test_changes_two_servers_by_surge_with_spare_capacity(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = [await bench.serving(*FLAGS, name=f"vllm{at}", memory=256 << 20) for at in range(2)]
-    rig = await docker_site(DockerWishes(), *blue)
+    rig = await docker_site(DockerSiteConfig(), *blue)
     await rig.serving()
 
     async with rig.observer() as answers, rig.sampling() as serving, rig.users() as traffic:
         made = await rig.propose(max_num_seqs=16)
         await rig.approve(made)
         one = await rig.ended(str(made["id"]))
-        kept = await rig.are_whole()
+        kept = await rig.consistent_servers()
 
     assert made["prospect"]["strategy"] == "surge", made
     assert (one["outcome"], one["lost"]) == ("promoted", 0), one
@@ -134,7 +134,7 @@ async def test_changes_a_server_by_swap_without_spare_capacity(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, cpuset_cpus="0")
-    rig = await docker_site(DockerWishes(warm_up_requests=2), blue)
+    rig = await docker_site(DockerSiteConfig(warm_up_requests=2), blue)
     await rig.serving()
 
     await swapped(rig, 16)
@@ -149,7 +149,7 @@ async def test_estimates_a_swap_from_the_measured_previous_one(
 ) -> None:
     slow = ("--sim-start-s", "8", "--max-num-seqs", "8", "--sim-speed", "2")
     blue = await bench.serving(*slow, cpuset_cpus="0")
-    rig = await docker_site(DockerWishes(warm_up_requests=2), blue)
+    rig = await docker_site(DockerSiteConfig(warm_up_requests=2), blue)
     await rig.serving()
 
     await swapped(rig, 16)
@@ -167,11 +167,11 @@ async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
 
     Who was let in before is served to the end, the others are told when to come again.
     """
-    async with rig.knocking() as answers, rig.users(SOME) as traffic:
+    async with rig.probing() as answers, rig.users(SOME) as traffic:
         made = await rig.propose(max_num_seqs=max_num_seqs)
         await rig.approve(made)
         one = await rig.ended(str(made["id"]))
-        await rig.are_whole()
+        await rig.consistent_servers()
     assert (made["prospect"]["strategy"], made["class"]) == ("swap", "gated"), made
     assert (one["outcome"], one["lost"]) == ("promoted", 0), one
     assert {record.why for record in lost(traffic)} <= {"HTTP 503"}
@@ -187,12 +187,12 @@ async def test_every_docker_request_passes_the_docker_proxy(
 ) -> None:
     blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:exit", restart="unless-stopped")
     async with docker_proxy(tmp_path, await bench.inspect(blue)) as proxy:
-        rig = await docker_site(DockerWishes(host=proxy.host), blue)
+        rig = await docker_site(DockerSiteConfig(host=proxy.host), blue)
         await rig.serving()
         async with rig.users(SOME) as traffic:
             one = await rig.switch(max_num_seqs=16)
             bad = await rig.switch(max_num_seqs=12)
-            kept = await rig.are_whole()
+            kept = await rig.consistent_servers()
 
     assert (one["outcome"], bad["outcome"]) == ("promoted", "rolled_back"), (one, bad)
     assert "exited with code 1" in bad["why"]

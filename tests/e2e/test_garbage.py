@@ -12,7 +12,7 @@ from aiohttp import web
 from agent.audit import chain
 from simulator.flags import parse
 from simulator.server import build
-from tests.e2e.config_builder import Wishes, free_port
+from tests.e2e.config_builder import SiteConfig, free_port
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Document, Rig, trimtab, until
 
@@ -55,7 +55,7 @@ max_num_sequences = { min = 9, max = 1 }
 
 
 async def test_survives_any_request_body(site: Start) -> None:
-    rig = await site(Wishes())
+    rig = await site(SiteConfig())
     await rig.serving()
 
     for body in BODIES:
@@ -65,7 +65,7 @@ async def test_survives_any_request_body(site: Start) -> None:
             assert said["detail"], (body[:40], path)
 
     assert (await rig.target())["suggestion"] is None
-    assert await rig.is_whole() == "chat-r1"
+    assert await rig.consistent_server() == "chat-r1"
 
 
 @pytest.mark.parametrize("text", [NONSENSE, "\0\0", "targets = 3"])
@@ -86,7 +86,7 @@ async def test_rejects_an_invalid_config_with_every_reason(tmp_path: Path, text:
 
 
 @dataclass
-class Spoilt:
+class TamperedServer:
     """A simulated server whose /metrics answers something else while `body` is set."""
 
     url: str
@@ -102,9 +102,9 @@ class Spoilt:
 
 
 @asynccontextmanager
-async def spoilt() -> AsyncIterator[Spoilt]:
+async def tampered_server() -> AsyncIterator[TamperedServer]:
     port = free_port()
-    server = Spoilt(url=f"http://127.0.0.1:{port}")
+    server = TamperedServer(url=f"http://127.0.0.1:{port}")
     _, frontend = build(parse(["--model", "tiny"]), now=lambda: 1_800_000_000.0)
     app = frontend.app()
     app.middlewares.append(server.middleware)
@@ -118,8 +118,8 @@ async def spoilt() -> AsyncIterator[Spoilt]:
 
 
 async def test_reports_invalid_metrics_as_lost_once(site: Start) -> None:
-    async with spoilt() as server:
-        rig = await site(Wishes(serving=server.url, mode="advise", policies=True))
+    async with tampered_server() as server:
+        rig = await site(SiteConfig(serving=server.url, mode="advise", policies=True))
 
         async def source() -> Document:
             found = (await rig.target()).get("sources", [])
@@ -150,7 +150,7 @@ async def _goes_on(rig: Rig) -> None:
 
 
 async def test_refuses_to_start_with_a_modified_journal(site: Start) -> None:
-    rig = await site(Wishes())
+    rig = await site(SiteConfig())
     await rig.serving()
     await rig.kill(signal.SIGTERM)
     lines = rig.journal.read_bytes().splitlines(keepends=True)
@@ -166,7 +166,7 @@ async def test_refuses_to_start_with_a_modified_journal(site: Start) -> None:
 
 
 async def test_sets_aside_and_reports_a_truncated_journal_line(site: Start) -> None:
-    rig = await site(Wishes())
+    rig = await site(SiteConfig())
     await rig.serving()
     await rig.kill()
     with rig.journal.open("ab") as file:
@@ -174,7 +174,7 @@ async def test_sets_aside_and_reports_a_truncated_journal_line(site: Start) -> N
 
     await rig.start()
 
-    assert await rig.is_whole() == "chat-r1"
+    assert await rig.consistent_server() == "chat-r1"
     assert any(entry["action"] == "audit.truncated_tail" for entry in rig.audit())
     assert chain.verify(rig.journal).ok
     assert (rig.state_dir / "audit.torn-1").read_bytes() == b'{"action":"target.obs'

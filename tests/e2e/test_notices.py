@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tests.e2e.config_builder import Wishes
+from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Rig, until
 from tests.unit.notifiers.receiver import Receiver, receiving
 
 
 @dataclass(frozen=True, kw_only=True)
-class Telling(Wishes):
+class NotifyingSiteConfig(SiteConfig):
     receiver: str
 
     def text(self, *, api: int, listen: int) -> str:
@@ -19,20 +19,20 @@ class Telling(Wishes):
         return super().text(api=api, listen=listen) + table
 
 
-async def heard(receiver: Receiver) -> list[str]:
+async def received_kinds(receiver: Receiver) -> list[str]:
     return [body["id"] for body in receiver.bodies]
 
 
-async def told(receiver: Receiver, *kinds: str) -> list[Any]:
+async def wait_for_kinds(receiver: Receiver, *kinds: str) -> list[Any]:
     """Wait until the last messages are of these kinds."""
 
     def so_far(ids: list[str]) -> bool:
         return [one.split("/")[0] for one in ids][-len(kinds) :] == list(kinds)
 
-    return await until(partial(heard, receiver), so_far, " ".join(kinds))
+    return await until(partial(received_kinds, receiver), so_far, " ".join(kinds))
 
 
-async def noted(rig: Rig) -> str:
+async def delivery_state(rig: Rig) -> str:
     file = rig.state_dir / "notify" / "webhook.json"
     return file.read_text() if file.exists() else ""
 
@@ -43,22 +43,24 @@ def secret(rig: Rig) -> None:
 
 async def test_delivers_each_notification_once_despite_a_daemon_kill(site: Start) -> None:
     async with receiving() as receiver:
-        rig = await site(Telling(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
+        rig = await site(NotifyingSiteConfig(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
         secret(rig)
         await rig.serving()
         made = await rig.propose(max_num_seqs=16)
         await until(
-            partial(noted, rig), lambda text: "suggestion.waiting" in text, "the note of what was told"
+            partial(delivery_state, rig),
+            lambda text: "suggestion.waiting" in text,
+            "the delivery record",
         )
         await rig.kill()
         await rig.start()
-        await told(receiver, "daemon.restarted")
+        await wait_for_kinds(receiver, "daemon.restarted")
         await rig.serving()
 
         async with rig.clients():
             await rig.approve(made)
             ended = await rig.ended(made["id"])
-        ids = await told(
+        ids = await wait_for_kinds(
             receiver, "suggestion.decided", "rollout.started", "rollout.rolling_back", "rollout.rolled_back"
         )
 
@@ -70,7 +72,7 @@ async def test_delivers_each_notification_once_despite_a_daemon_kill(site: Start
 
 async def test_an_unresponsive_receiver_delays_no_rollback(site: Start) -> None:
     async with receiving(*["hang"] * 1000) as receiver:
-        rig = await site(Telling(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
+        rig = await site(NotifyingSiteConfig(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
         secret(rig)
         await rig.serving()
         async with rig.clients():

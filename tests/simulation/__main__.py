@@ -18,15 +18,15 @@ from typing import Self
 
 import structlog
 
-from tests.simulation.history import Told, play
-from tests.simulation.script import KINDS, script_of
+from tests.simulation.history import HistoryResult, play
+from tests.simulation.scenario import KINDS, scenario_of
 from tests.simulation.shrink import pasted, shrunk
 
 CHUNK = 20
 
 
 @dataclass(slots=True)
-class Sum:
+class Summary:
     """What many histories came to."""
 
     histories: int = 0
@@ -37,17 +37,17 @@ class Sum:
     outcomes: Counter[str] = field(default_factory=Counter)
     failed: dict[int, str] = field(default_factory=dict)
 
-    def add(self, seed: int, told: Told) -> None:
+    def add(self, seed: int, result: HistoryResult) -> None:
         self.histories += 1
-        self.seconds += told.seconds
-        self.entries += told.entries
-        self.starts += told.starts
-        self.fired += told.fired
-        self.outcomes[told.outcome] += 1
-        if told.violations:
-            self.failed[seed] = told.violations[0]
+        self.seconds += result.seconds
+        self.entries += result.entries
+        self.starts += result.starts
+        self.fired += result.fired
+        self.outcomes[result.outcome] += 1
+        if result.violations:
+            self.failed[seed] = result.violations[0]
 
-    def __iadd__(self, other: "Sum") -> Self:
+    def __iadd__(self, other: "Summary") -> Self:
         self.histories += other.histories
         self.seconds += other.seconds
         self.entries += other.entries
@@ -58,12 +58,12 @@ class Sum:
         return self
 
 
-def chunk(seeds: range) -> Sum:
+def chunk(seeds: range) -> Summary:
     """Histories of one process."""
     quiet()
-    found = Sum()
+    found = Summary()
     for seed in seeds:
-        found.add(seed, play(script_of(seed)))
+        found.add(seed, play(scenario_of(seed)))
     return found
 
 
@@ -89,21 +89,21 @@ def main() -> int:
 
 def one(seed: int) -> int:
     quiet()
-    told = play(script_of(seed))
-    say("\n".join(told.log))
-    say(f"\n{pasted(told.script)}")
-    if not told.violations:
-        say(f"nothing was wrong: {told.outcome} after {told.seconds:.0f} s")
+    result = play(scenario_of(seed))
+    say("\n".join(result.log))
+    say(f"\n{pasted(result.scenario)}")
+    if not result.violations:
+        say(f"nothing was wrong: {result.outcome} after {result.seconds:.0f} s")
         return 0
-    say("\n".join(told.violations))
-    kind = told.violations[0][:2]
-    small = shrunk(told.script, lambda script: any(v[:2] == kind for v in play(script).violations))
+    say("\n".join(result.violations))
+    kind = result.violations[0][:2]
+    small = shrunk(result.scenario, lambda scenario: any(v[:2] == kind for v in play(scenario).violations))
     say(f"\nmade small:\n{pasted(small)}\n{play(small).violations[0]}")
     return 1
 
 
 def many(seeds: range, processes: int, at_most_s: float, least: int) -> int:
-    began, found = perf_counter(), Sum()
+    began, found = perf_counter(), Summary()
     for part in parts(seeds, processes):
         found += part
         for seed in part.failed:
@@ -125,7 +125,7 @@ def many(seeds: range, processes: int, at_most_s: float, least: int) -> int:
     return 1 if found.failed or (rare and whole) else 0
 
 
-def parts(seeds: range, processes: int) -> Iterator[Sum]:
+def parts(seeds: range, processes: int) -> Iterator[Summary]:
     chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
     if processes == 1:
         yield from map(chunk, chunks)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.domain import events as e
-from tests.simulation.door import PERSONS
-from tests.simulation.script import Act
+from tests.simulation.api_client import PRINCIPALS
+from tests.simulation.scenario import Act
 from tests.simulation.setup import BLUE
 from tests.simulation.world import Process, Split
 
@@ -27,7 +27,7 @@ STATUS = {"exits": "exited", "hangs": "hung", "wedges": "wedged"}
 STRAY = "chat-r99"
 LONG_S = 20.0
 HOUR_S = 3600.0
-Deed = Callable[["History", Act], bool]
+Action = Callable[["History", Act], bool]
 
 
 def do(history: "History", act: Act) -> bool:
@@ -42,11 +42,11 @@ def do(history: "History", act: Act) -> bool:
         return False  # no daemon has seen yet what there was
     who, _, how = what.rpartition(" ")
     if how in STATUS and who in {"old server", "new server"}:
-        return _befall(history, STATUS[how], new=who == "new server")
+        return _set_status(history, STATUS[how], new=who == "new server")
     return DEEDS[what](history, act)
 
 
-def _befall(history: "History", status: str, *, new: bool) -> bool:
+def _set_status(history: "History", status: str, *, new: bool) -> bool:
     newcomers = history.observer.newcomers
     found = [one for one in history.world.servers.values() if (one.name in newcomers) is new and one.answers]
     if found:
@@ -108,7 +108,7 @@ def _replace(history: "History", act: Act) -> bool:
     return True
 
 
-def _clock(seconds: float) -> Deed:
+def _clock(seconds: float) -> Action:
     def jump(history: "History", act: Act) -> bool:
         del act
         history.loop.skew_s += seconds
@@ -199,7 +199,7 @@ def _stray(history: "History", act: Act) -> bool:
 
 def _token(history: "History", act: Act) -> bool:
     """An operator's token is taken out of the file, and SIGHUP sent; later it is there again."""
-    everybody = frozenset(PERSONS)
+    everybody = frozenset(PRINCIPALS)
     history.admit(everybody - {history.random.choice(("alice", "bob"))})
     history.loop.outside(act.lasts_s, lambda: history.admit(everybody))
     return True
@@ -220,7 +220,7 @@ def _configured(history: "History", act: Act) -> bool:
     return True
 
 
-DEEDS: dict[str, Deed] = {
+DEEDS: dict[str, Action] = {
     "token removed": _token,
     "tokens file broken": _tokens_broken,
     "restarted with another configuration": _configured,
@@ -249,15 +249,15 @@ def heal(history: "History") -> None:
     for what in {*history.troubles} - {"unwritable"}:  # what was decided meanwhile is still to be written
         del history.troubles[what]
     history.trouble("nothing", 0.0)
-    history.mode = history.script.mode
-    history.admit(frozenset(PERSONS))
+    history.mode = history.scenario.mode
+    history.admit(frozenset(PRINCIPALS))
     world.proxy_up = True
     for name in [one.name for one in world.servers.values() if one.status in {"hung", "wedged"}]:
         world.befall(name, "healthy")
     for daemon in history.daemons:
         history.loop.thaw(daemon.owner)
     state = history.daemons[-1].state
-    if not history.script.ours and state is not None:
+    if not history.scenario.ours and state is not None:
         missing = [s for s in state.fleet if not s.ours and s.name not in state.vacated]
         for server in missing:
             if server.name not in world.servers and server.name not in world.stopped:
@@ -274,5 +274,5 @@ def _last_words(history: "History") -> None:
     """Nothing new is to begin; who is impatient ends what runs."""
     at = history.loop.wall()
     history.operator.say(e.Paused(at=at, actor="alice"))
-    if history.script.impatient:
+    if history.scenario.impatient:
         history.operator.say(e.Aborted(at=at, actor="alice", reason="enough"))

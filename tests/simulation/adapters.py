@@ -12,7 +12,7 @@ from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Engine, Now, Site
 from agent.machine.strategy import Capacity, choose_strategy
-from tests.simulation.script import Act
+from tests.simulation.scenario import Act
 from tests.simulation.world import Process, World
 from vllm_facts.values import Setting
 
@@ -276,12 +276,12 @@ class SimEngine:
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         world = self.host.world
-        told, process = False, world.servers.get(server.name)
+        reported, process = False, world.servers.get(server.name)
         while process is not None and world.servers.get(server.name) is process:  # not one of its name
             silent = not process.answers and process.status != "starting"
-            if silent and not told:
+            if silent and not reported:
                 emit(ServerLost(at=now(), server=server.name, why="it is silent", gone=False))
-            told = silent
+            reported = silent
             await world.change_of(server.name)
             await wait(self.host, world.random.uniform(*NOTICED_S))
         emit(ServerLost(at=now(), server=server.name, why="it exited", log=("its last line",)))

@@ -91,7 +91,7 @@ class Memory:
 
 
 @dataclass(repr=False, slots=True)
-class Book:
+class RecordingJournal:
     """What the loop writes into: the process may die before and after each entry; others read along."""
 
     inner: Journal | Memory
@@ -123,7 +123,7 @@ class Book:
 
 
 @dataclass(repr=False, slots=True, kw_only=True)
-class Shelf:
+class JournalStore:
     """The journals of a history's processes. `home`: where files are; None: nowhere, they only remember."""
 
     disk: Disk

@@ -1,4 +1,4 @@
-"""One history: a script played over the world, with what was counted, said, and found wrong."""
+"""One history: a scenario played over the world, with what was counted, said, and found wrong."""
 
 import asyncio
 import traceback
@@ -19,13 +19,13 @@ from agent.domain.state import Phase, State
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules
 from tests.simulation import actions
+from tests.simulation.api_client import PRINCIPALS, shared_api
 from tests.simulation.clock import VirtualLoop, in_virtual_time
-from tests.simulation.disk import Book, Disk, Shelf
-from tests.simulation.door import PERSONS, entrance
+from tests.simulation.disk import Disk, JournalStore, RecordingJournal
 from tests.simulation.observer import Observer
 from tests.simulation.operators import Operator
 from tests.simulation.process import RESTART_S, Daemon, died_of
-from tests.simulation.script import Act, Script, drawn, name_of
+from tests.simulation.scenario import Act, Scenario, drawn, name_of
 from tests.simulation.setup import BLUE, BOUND, PLAN, boots, is_new, rules_of
 from tests.simulation.world import World
 
@@ -40,10 +40,10 @@ RESTING = {Phase.OBSERVING, Phase.PROPOSED, Phase.CHECKING, Phase.COOLDOWN}
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
+class HistoryResult:
     """What a history was like."""
 
-    script: Script
+    scenario: Scenario
     violations: list[str]
     fired: Counter[str]
     log: list[str]
@@ -55,12 +55,12 @@ class Told:
 
 @dataclass(repr=False, slots=True, kw_only=True)
 class History:
-    """Plays one script. `rules` may be those of a mutant."""
+    """Plays one scenario. `rules` may be those of a mutant."""
 
-    script: Script
+    scenario: Scenario
     rules: Rules | None = None
     random: Random = field(init=False)
-    shelf: Shelf = field(init=False)
+    store: JournalStore = field(init=False)
     loop: VirtualLoop = field(init=False)
     world: World = field(init=False)
     observer: Observer = field(init=False)
@@ -69,33 +69,33 @@ class History:
     fired: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
-    told: tuple[int, int, dict[str, int]] | None = None  # the split that the log has last
+    logged_split: tuple[int, int, dict[str, int]] | None = None  # the split that the log has last
     troubles: dict[str, float] = field(default_factory=dict)  # until when each lasts
     waiting: dict[int, int] = field(
         default_factory=dict
     )  # acts that wait for their turn, and what they counted
     disk: Disk = field(default_factory=Disk)
     mode: Mode = "approve"
-    known: frozenset[str] = frozenset(PERSONS)  # whose token is in the file
+    known: frozenset[str] = frozenset(PRINCIPALS)  # whose token is in the file
     other: bool = False  # another configuration is in force
     quiet: bool = False
     mixed: bool = False  # somebody gave a server other flags by hand
     entries: int = 0
 
     def __post_init__(self) -> None:
-        script = self.script
-        self.random = drawn("world", script.seed)
-        self.loop = VirtualLoop(drawn("order", script.seed))
-        self.shelf = Shelf(disk=self.disk, random=self.random, now=self.loop.wall)
-        old, new = boots(script)
+        scenario = self.scenario
+        self.random = drawn("world", scenario.seed)
+        self.loop = VirtualLoop(drawn("order", scenario.seed))
+        self.store = JournalStore(disk=self.disk, random=self.random, now=self.loop.wall)
+        old, new = boots(scenario)
         self.world = World(loop=self.loop, random=self.random, boot_of=lambda p: new if is_new(p) else old)
-        self.mode = script.mode
+        self.mode = scenario.mode
         self.observer = Observer(
             world=self.world,
-            fleet=script.servers,
-            swaps=script.strategy == "swap",
-            auto=script.mode == "auto",
-            old=frozenset(script.names),
+            fleet=scenario.servers,
+            swaps=scenario.strategy == "swap",
+            auto=scenario.mode == "auto",
+            old=frozenset(scenario.names),
             drain_s=PLAN.drain_s,
             lease_s=PLAN.lease_s,
             bounds=(BOUND.min or 0.0, BOUND.max or 0.0),
@@ -104,7 +104,7 @@ class History:
         )
         self.world.changed, self.world.cut_open = self._changed, self.observer.cut
         self.operator = Operator(history=self)
-        self.waiting = {at: 0 for at, act in enumerate(script.acts) if act.on}
+        self.waiting = {at: 0 for at, act in enumerate(scenario.acts) if act.on}
 
     def say(self, what: str) -> None:
         self.log.append(f"{self.loop.now_s:7.2f}  {what}")
@@ -123,10 +123,10 @@ class History:
         self.observer.changed(what, name, epoch)
 
     def _say_split(self, number: int, epoch: int) -> None:
-        told = (number, epoch, self.world.in_force())
-        if told != self.told:
-            self.told = told
-            self.say(f"   split {number} by {epoch}: {told[2]}")
+        split = (number, epoch, self.world.in_force())
+        if split != self.logged_split:
+            self.logged_split = split
+            self.say(f"   split {number} by {epoch}: {split[2]}")
 
     def wrote(self, entry: JournalEntry, epoch: int) -> None:
         self.entries += 1
@@ -148,12 +148,12 @@ class History:
             self.say(f"!! recovery: {fault.what} {on}")
         else:
             self.count(fault)
-        self.shelf.flips = self.shelf.flips or fault.what == "bit flipped"
+        self.store.flips = self.store.flips or fault.what == "bit flipped"
         return fault
 
     def _due(self, on: str, daemon: Daemon) -> Act | None:
         for at in list(self.waiting):
-            act = self.script.acts[at]
+            act = self.scenario.acts[at]
             if act.on != on or daemon.number <= act.start:
                 continue
             self.waiting[at] += 1
@@ -214,8 +214,8 @@ class History:
 
     def _make(self, last: Daemon | None, *, beside: bool) -> Daemon:
         before = last.book.inner if last is not None and last.book is not None else None
-        inner = self.shelf.take(before, beside=beside, quick=self.quiet)
-        for damage in self.shelf.unseen:
+        inner = self.store.take(before, beside=beside, quick=self.quiet)
+        for damage in self.store.unseen:
             self.observer.wrong(f"7: damage of the journal was not seen: {damage}")
         carried = self.world.split.epoch if self.world.split else 0
         daemon = Daemon(
@@ -229,10 +229,12 @@ class History:
             again=self.start,
         )
         self.daemons.append(daemon)
-        book = Book(inner=inner, host=daemon, disk=self.disk, read=self.wrote, trouble=self.trouble)
+        book = RecordingJournal(
+            inner=inner, host=daemon, disk=self.disk, read=self.wrote, trouble=self.trouble
+        )
         state = replace(inner.states().get(TARGET, State(target=TARGET)), mode=self.mode)
-        rules = self.rules or rules_of(self.script, other=self.other)
-        daemon.start(book, state, Machine(rules), self.script.strategy)
+        rules = self.rules or rules_of(self.scenario, other=self.other)
+        daemon.start(book, state, Machine(rules), self.scenario.strategy)
         return daemon
 
     def _called(self, daemon: Daemon, kind: str, name: str, route: Route | None) -> None:
@@ -249,17 +251,17 @@ class History:
             self.observer.wrong(f"the daemon died of {why!r}")
         self.loop.outside(RESTART_S, self.start)
 
-    def run(self) -> Told:
-        with TemporaryDirectory(dir=SHM) if self.script.whole else nullcontext() as home:
-            self.shelf.home = Path(home) if home else None
+    def run(self) -> HistoryResult:
+        with TemporaryDirectory(dir=SHM) if self.scenario.on_disk else nullcontext() as home:
+            self.store.home = Path(home) if home else None
             try:
                 in_virtual_time(self.loop, self._play())
             finally:
                 self.disk.repaired()
         last = self.daemons[-1].state
         outcome = last.outcomes[-1].result if last and last.outcomes else "none"
-        return Told(
-            script=self.script,
+        return HistoryResult(
+            scenario=self.scenario,
             violations=self.observer.violations,
             fired=self.fired,
             log=self.log,
@@ -271,31 +273,31 @@ class History:
 
     async def _play(self) -> None:
         self.begin()
-        for act in self.script.acts:
+        for act in self.scenario.acts:
             if not act.on:
                 self.loop.outside(act.at_s, partial(self.do, act))
         await asyncio.sleep(QUIET_S)
         await self.finish()
 
     def begin(self) -> None:
-        self.admit(frozenset(PERSONS))
-        for name in self.script.names:
-            self.world.adopt(name, dict(BLUE), ours=self.script.ours)
+        self.admit(frozenset(PRINCIPALS))
+        for name in self.scenario.names:
+            self.world.adopt(name, dict(BLUE), ours=self.scenario.ours)
         self.loop.outside(0.0, self.start)
         self.loop.outside(0.5, self._second)
         self.loop.outside(0.75, self.operator.look)
 
     def admit(self, known: frozenset[str], *, broken: bool = False) -> None:
         """These have a token from now on; of a `broken` file nothing is taken."""
-        if known != self.known or broken or entrance().names() != known:
-            entrance().reload(sorted(known), broken=broken)
+        if known != self.known or broken or shared_api().names() != known:
+            shared_api().reload(sorted(known), broken=broken)
         self.known = self.known if broken else known
 
-    def befalls(self, act: Act) -> None:
+    def add_act(self, act: Act) -> None:
         """One more, from now on."""
-        self.script = replace(self.script, acts=(*self.script.acts, act))
+        self.scenario = replace(self.scenario, acts=(*self.scenario.acts, act))
         if act.on:
-            self.waiting[len(self.script.acts) - 1] = 0
+            self.waiting[len(self.scenario.acts) - 1] = 0
         else:
             self.do(act)
 
@@ -356,5 +358,5 @@ class History:
         return found
 
 
-def play(script: Script) -> Told:
-    return History(script=script).run()
+def play(scenario: Scenario) -> HistoryResult:
+    return History(scenario=scenario).run()

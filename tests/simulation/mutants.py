@@ -20,8 +20,8 @@ from agent.machine.transitions import Moved, Rules, enter_phase, request_effect,
 from agent.runtime import loop as loop_module
 from agent.runtime.effect_runner import EffectRunner
 from tests.simulation.adapters import SimEngine
-from tests.simulation.proxying import SimTraffic
-from tests.simulation.script import Act, Script
+from tests.simulation.scenario import Act, Scenario
+from tests.simulation.traffic import SimTraffic
 
 Put = Callable[[Any, str, object], None]
 
@@ -69,13 +69,13 @@ def weight_as_delta(put: Put) -> None:
     """The proxy is told how much more, not how much: told twice, it is twice as much."""
     plain = SimTraffic._put
 
-    def told(self: SimTraffic, route: Route) -> None:
+    def put_route(self: SimTraffic, route: Route) -> None:
         split = self.host.world.split
         before = split.weights if split is not None and split.number == route.number else {}
         weights = {name: weight + before.get(name, 0) for name, weight in route.weights.items()}
         plain(self, replace(route, weights=weights))
 
-    put(SimTraffic, "_put", told)
+    put(SimTraffic, "_put", put_route)
 
 
 def journal_after_effect(put: Put) -> None:
@@ -125,10 +125,10 @@ def lease_without_end(put: Put) -> None:
     """Green's share does not end with the daemon."""
     plain = SimTraffic._put
 
-    def told(self: SimTraffic, route: Route) -> None:
+    def put_route(self: SimTraffic, route: Route) -> None:
         plain(self, replace(route, leased=None))
 
-    put(SimTraffic, "_put", told)
+    put(SimTraffic, "_put", put_route)
 
 
 def epoch_not_checked(put: Put) -> None:
@@ -212,10 +212,10 @@ MUTANTS: dict[str, Callable[[Put], None]] = {
     "retired before routed away": retired_before_routed_away,
 }
 
-PLAIN = Script(seed=0)
-FLEET = Script(seed=0, servers=2)
+PLAIN = Scenario(seed=0)
+FLEET = Scenario(seed=0, servers=2)
 
-CAUGHT: dict[str, tuple[Script, str]] = {
+CAUGHT: dict[str, tuple[Scenario, str]] = {
     "blue removed too early": (FLEET, "1: "),
     "no orphan sweep": (replace(PLAIN, acts=(Act(what="stray server by hand", at_s=10.0),)), "3: "),
     "weight written as a delta": (PLAIN, "weights: "),
@@ -232,11 +232,11 @@ CAUGHT: dict[str, tuple[Script, str]] = {
         "6: ",
     ),
     "removed token still valid": (
-        Script(seed=5, acts=(Act(what="token removed", at_s=2.0, lasts_s=20.0),)),
+        Scenario(seed=5, acts=(Act(what="token removed", at_s=2.0, lasts_s=20.0),)),
         "6: ",
     ),
     "recovery forgets green": (replace(PLAIN, acts=(Act(what="daemon killed", at_s=12.0),)), "3: "),
-    "drain skipped": (Script(seed=1, servers=2, strategy="replace"), "2: "),
+    "drain skipped": (Scenario(seed=1, servers=2, strategy="replace"), "2: "),
     "retired before routed away": (replace(PLAIN, green="failing"), "1: "),
 }
 """The smallest history that catches each, and the invariant that it breaks there."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent.domain import events as e
 from agent.domain.state import State, Suggestion
-from tests.simulation import door
+from tests.simulation import api_client
 from tests.simulation.process import Daemon
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class Operator:
             return
         key = key or new_key()
         self.history.say(f"   {who}: POST {path}")
-        may = who in self.history.known and door.PERSONS[who] != "viewer"
+        may = who in self.history.known and api_client.PRINCIPALS[who] != "viewer"
         if digest and may:
             self.history.observer.said.add(digest)
-        told = partial(self._told, daemon, f"{who}: POST {path}", may=may, digest=digest)
-        door.ask(daemon, who, path, body, key=key, told=told)
+        on_status = partial(self._answered, daemon, f"{who}: POST {path}", may=may, digest=digest)
+        api_client.ask(daemon, who, path, body, key=key, on_status=on_status)
 
-    def _told(self, daemon: Daemon, what: str, status: int, *, may: bool, digest: str) -> None:
+    def _answered(self, daemon: Daemon, what: str, status: int, *, may: bool, digest: str) -> None:
         self.history.say(f"   {what}: {status}")
         self.history.observer.answered(what, status, may=may, digest=digest)
         if digest and status in UNHEARD and daemon is self.history.daemon:

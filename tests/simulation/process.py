@@ -16,12 +16,12 @@ from agent.domain.state import Phase, State
 from agent.machine.step import Machine
 from agent.runtime.loop import TargetLoop
 from tests.simulation.adapters import Killed, SimEngine
+from tests.simulation.api_client import SimDaemon
 from tests.simulation.clock import Owner
-from tests.simulation.disk import Book
-from tests.simulation.door import SimDesk
+from tests.simulation.disk import RecordingJournal
 from tests.simulation.metrics import Metrics, SimFold
-from tests.simulation.proxying import SimTraffic
-from tests.simulation.script import Act
+from tests.simulation.scenario import Act
+from tests.simulation.traffic import SimTraffic
 from tests.simulation.world import World
 
 RESTART_S = 2.0
@@ -46,8 +46,8 @@ class Daemon:
     killed: bool = False
     over: bool = False
     loop: TargetLoop | None = None
-    desk: SimDesk = field(init=False)
-    book: Book | None = None
+    runtime: SimDaemon = field(init=False)
+    book: RecordingJournal | None = None
     root: "asyncio.Task[None] | None" = None
 
     @property
@@ -71,7 +71,7 @@ class Daemon:
     def active(self, what: str) -> bool:
         return self.is_active(what)
 
-    def start(self, book: Book, state: State, machine: Machine, strategy: Strategy) -> None:
+    def start(self, book: RecordingJournal, state: State, machine: Machine, strategy: Strategy) -> None:
         self.began_s, self.book = self.world.at_s, book
         history = History()
         history.add_state(state)
@@ -88,7 +88,7 @@ class Daemon:
             aggregator=SimFold(span_s=4.0, fresh_s=2.0, wanted=self._reads),
         )
         journal, wall = cast("Journal", book), self.world.loop.wall
-        self.desk = SimDesk(loops={state.target: self.loop}, journal=journal, history=history, wall=wall)
+        self.runtime = SimDaemon(loops={state.target: self.loop}, journal=journal, history=history, wall=wall)
         self.root = self.do(self.loop.run(self.epoch, lambda: None))
         self.root.add_done_callback(self._done, context=self.world.loop.world)
 

@@ -9,7 +9,7 @@ from agent.judge.anytime import AnytimeJudge
 from agent.machine.guard import Guard
 from agent.machine.transitions import Rules
 from agent.quality.golden_prompts import GoldenPromptOptions
-from tests.simulation.script import Script
+from tests.simulation.scenario import Scenario
 from tests.simulation.world import Boot, Process
 
 BOUND = Bound(min=1, max=64, octaves=2)
@@ -45,9 +45,9 @@ class MoreSeqs:
         return (Proposal(rule="Q1", to=to, why="6 wait", expects="less", risks="KV", source="simulation"),)
 
 
-def rules_of(script: Script, *, other: bool = False) -> Rules:
+def rules_of(scenario: Scenario, *, other: bool = False) -> Rules:
     """`other`: as after a restart with another configuration."""
-    exam = GoldenPromptOptions(prompts=("one", "two of them"), at_most_s=5.0, always=script.exam)
+    exam = GoldenPromptOptions(prompts=("one", "two of them"), at_most_s=5.0, always=scenario.exam)
     guard = Guard(bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2)
     if other:
         guard = replace(guard, bounds={"max_num_seqs": replace(BOUND, max=24)}, cooldown_s=10)
@@ -55,14 +55,14 @@ def rules_of(script: Script, *, other: bool = False) -> Rules:
     return Rules(plan=plan, judge=AnytimeJudge(), guard=guard, policies=(("more", MoreSeqs()),), exam=exam)
 
 
-def boots(script: Script) -> tuple[Boot, Boot]:
+def boots(scenario: Scenario) -> tuple[Boot, Boot]:
     """How the servers of the old and of the candidate setting do."""
     turns = {"exits": "exited", "hangs": "hung", "wedges": "wedged"}
-    if script.green in turns:
-        return Boot(), Boot(becomes=turns[script.green], turns_s=12.0)
-    errors = 0.9 if script.green == "failing" else 0.0
-    nonsense = script.green == "wrong answers"
-    return Boot(), Boot(fails=script.green == "fails to start", errors=errors, nonsense=nonsense)
+    if scenario.green in turns:
+        return Boot(), Boot(becomes=turns[scenario.green], turns_s=12.0)
+    errors = 0.9 if scenario.green == "failing" else 0.0
+    nonsense = scenario.green == "wrong answers"
+    return Boot(), Boot(fails=scenario.green == "fails to start", errors=errors, nonsense=nonsense)
 
 
 def is_new(process: Process) -> bool:

@@ -1,4 +1,4 @@
-"""Hypothesis plays fate: any deed, any fault, any wait, in any order, over the same world."""
+"""Hypothesis plays fate: any operator action, any fault, any wait, in any order, over the same world."""
 
 import asyncio
 
@@ -11,14 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.simulation.__main__ import quiet
 from tests.simulation.clock import in_virtual_time
 from tests.simulation.history import History
-from tests.simulation.script import FLEETS, GREENS, POINTS, TIMED, WORDS, Act, Script
+from tests.simulation.scenario import FLEETS, GREENS, POINTS, TIMED, WORDS, Act, Scenario
 from tests.support.sampling import examples
 
 FAULTS = [(kind, how) for kind, hows in POINTS.items() for how in hows]
 DEEDS = [*TIMED, *(f"operator {word}" for word in WORDS)]
 
 
-class Fate(RuleBasedStateMachine):
+class FaultSchedule(RuleBasedStateMachine):
     """One example is one history."""
 
     history: History | None = None
@@ -29,8 +29,8 @@ class Fate(RuleBasedStateMachine):
     def begin(self, fleet: tuple[int, str], green: str, ours: bool, exam: bool) -> None:
         quiet()
         servers, strategy = fleet
-        script = Script(seed=1, servers=servers, strategy=strategy, green=green, ours=ours, exam=exam)  # type: ignore[arg-type]
-        self.history = History(script=script)
+        scenario = Scenario(seed=1, servers=servers, strategy=strategy, green=green, ours=ours, exam=exam)  # type: ignore[arg-type]
+        self.history = History(scenario=scenario)
         asyncio.set_event_loop(self.history.loop)
         self.history.begin()
         self.wait(2.0)  # so that a daemon has seen what it is to watch
@@ -41,14 +41,14 @@ class Fate(RuleBasedStateMachine):
         self.history.loop.run_until_complete(asyncio.sleep(seconds))
 
     @rule(what=st.sampled_from(DEEDS), lasts_s=st.sampled_from([1.0, 5.0, 20.0]))
-    def deed(self, what: str, lasts_s: float) -> None:
+    def action(self, what: str, lasts_s: float) -> None:
         assert self.history is not None
-        self.history.befalls(Act(what=what, lasts_s=lasts_s))
+        self.history.add_act(Act(what=what, lasts_s=lasts_s))
 
     @rule(fault=st.sampled_from(FAULTS), nth=st.integers(1, 3))
     def fault(self, fault: tuple[str, str], nth: int) -> None:
         assert self.history is not None
-        self.history.befalls(Act(what=fault[1], on=fault[0], nth=nth))
+        self.history.add_act(Act(what=fault[1], on=fault[0], nth=nth))
 
     @invariant()
     def nothing_is_wrong(self) -> None:
@@ -67,7 +67,7 @@ class Fate(RuleBasedStateMachine):
             assert self.history.observer.violations == []
 
 
-TestFate = pytest.mark.timeout(900)(Fate.TestCase)
-TestFate.settings = settings(
+TestFaultSchedule = pytest.mark.timeout(900)(FaultSchedule.TestCase)
+TestFaultSchedule.settings = settings(
     max_examples=examples(60), stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )

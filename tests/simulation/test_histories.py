@@ -1,4 +1,4 @@
-"""Scripts that once found a fault; `python -m tests.simulation --seeds 0-599` plays many seeds."""
+"""Scenarios that once found a fault; `python -m tests.simulation --seeds 0-599` plays many seeds."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ import structlog
 
 from tests.simulation.__main__ import quiet
 from tests.simulation.history import play
-from tests.simulation.script import KINDS, Act, Script, script_of
+from tests.simulation.scenario import KINDS, Act, Scenario, scenario_of
 from tests.simulation.shrink import pasted, shrunk
 
 FOUND = {
-    "a daemon that slept through a takeover ended a server": Script(
+    "a daemon that slept through a takeover ended a server": Scenario(
         seed=390,
         green="exits",
         acts=(
@@ -19,23 +19,23 @@ FOUND = {
             Act(what="daemon paused and replaced", at_s=19.7),
         ),
     ),
-    "the only server that answered was retired, as its place was another's": Script(
+    "the only server that answered was retired, as its place was another's": Scenario(
         seed=647,
         servers=2,
         strategy="replace",
         exam=True,
         acts=(Act(what="out of memory", at_s=11.8),),
     ),
-    "a retirement on its way ended the server that was started meanwhile": Script(
+    "a retirement on its way ended the server that was started meanwhile": Scenario(
         seed=389,
         strategy="swap",
         green="exits",
         acts=(Act(what="late", on="retire"),),
     ),
-    "an old server that somebody had started again was ended with its requests": Script(
+    "an old server that somebody had started again was ended with its requests": Scenario(
         seed=1236, ours=False, acts=(Act(what="flags changed by hand", at_s=18.7, lasts_s=3.8),)
     ),
-    "the end of a cool-down forgot the split that was to be asked for again": Script(
+    "the end of a cool-down forgot the split that was to be asked for again": Scenario(
         seed=30553,
         acts=(
             Act(what="wrong", on="route", nth=2),
@@ -43,7 +43,7 @@ FOUND = {
             Act(what="out of memory", at_s=8.6, lasts_s=20.3),
         ),
     ),
-    "a clock that was set back held up a retry for an hour": Script(
+    "a clock that was set back held up a retry for an hour": Scenario(
         seed=6093,
         strategy="swap",
         acts=(
@@ -53,7 +53,7 @@ FOUND = {
             Act(what="failed but done", on="retire", lasts_s=22.0),
         ),
     ),
-    "a daemon that took over in a rollback did not shut the older one out": Script(
+    "a daemon that took over in a rollback did not shut the older one out": Scenario(
         seed=637,
         servers=2,
         strategy="replace",
@@ -62,10 +62,10 @@ FOUND = {
             Act(what="daemon paused and replaced", at_s=26.5, lasts_s=6.3),
         ),
     ),
-    "traffic went back to an old server that had been told to go, when the new one exited": Script(
+    "traffic went back to an old server that had been told to go, when the new one exited": Scenario(
         seed=15246, acts=(Act(what="new server exits", at_s=41.5, lasts_s=1.7),)
     ),
-    "traffic went to a green that had been told to go, when blue was stopped by hand": Script(
+    "traffic went to a green that had been told to go, when blue was stopped by hand": Scenario(
         seed=10137,
         ours=False,
         exam=True,
@@ -88,21 +88,21 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("what", FOUND)
 def test_fixed_faults_do_not_recur(what: str) -> None:
-    told = play(FOUND[what])
+    result = play(FOUND[what])
 
-    assert told.violations == [], "\n".join(told.log)
+    assert result.violations == [], "\n".join(result.log)
 
 
 def test_a_seed_reproduces_its_history() -> None:
-    script = script_of(23)
+    scenario = scenario_of(23)
 
-    assert play(script).log == play(script).log
+    assert play(scenario).log == play(scenario).log
 
 
 def test_draws_every_kind_of_fault() -> None:
-    scripts = [script_of(seed) for seed in range(3000)]
-    drawn = {f"{act.on}: {act.what}" for script in scripts for act in script.acts}
-    drawn |= {act.what for script in scripts for act in script.acts}
+    scenarios = [scenario_of(seed) for seed in range(3000)]
+    drawn = {f"{act.on}: {act.what}" for scenario in scenarios for act in scenario.acts}
+    drawn |= {act.what for scenario in scenarios for act in scenario.acts}
 
     assert set(KINDS) <= drawn
 
@@ -110,9 +110,9 @@ def test_draws_every_kind_of_fault() -> None:
 def test_shrinks_a_failing_scenario_to_its_minimum() -> None:
     culprit = Act(what="clock back", at_s=9.0)
     acts = (Act(what="daemon killed", at_s=3.0), culprit, Act(what="refused", on="stop"))
-    script = Script(seed=5, servers=2, green="hangs", whole=True, acts=acts)
+    scenario = Scenario(seed=5, servers=2, green="hangs", on_disk=True, acts=acts)
 
-    small = shrunk(script, lambda one: culprit in one.acts)
+    small = shrunk(scenario, lambda one: culprit in one.acts)
 
-    assert small == Script(seed=5, acts=(culprit,))
+    assert small == Scenario(seed=5, acts=(culprit,))
     assert eval(pasted(small)) == small  # noqa: S307 - what is printed can be pasted

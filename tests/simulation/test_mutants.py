@@ -21,11 +21,11 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_detects_a_seeded_bug(mutant: str) -> None:
-    script, says = CAUGHT[mutant]
+    scenario, says = CAUGHT[mutant]
 
     with mutated(mutant):
-        caught = play(script).violations
-    whole = play(script).violations
+        caught = play(scenario).violations
+    whole = play(scenario).violations
 
     assert [one for one in caught if one.startswith(says)], caught
     assert whole == []

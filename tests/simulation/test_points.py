@@ -9,7 +9,7 @@ import structlog
 from agent.domain.effects import Effect
 from tests.simulation.__main__ import quiet
 from tests.simulation.history import play
-from tests.simulation.script import POINTS, Act, Script
+from tests.simulation.scenario import POINTS, Act, Scenario
 
 MUST = {"crash before", "crash after", "reply lost", "refused", "late", "twice"}
 
@@ -30,7 +30,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize(("kind", "how"), [(kind, how) for kind, hows in POINTS.items() for how in hows])
 def test_survives_a_fault_at_every_point(kind: str, how: str) -> None:
-    script = Script(
+    scenario = Scenario(
         seed=1,
         strategy="swap" if kind == "stop" else "surge",
         green="failing" if kind in {"drain", "retire"} else "good",
@@ -38,7 +38,7 @@ def test_survives_a_fault_at_every_point(kind: str, how: str) -> None:
         acts=(Act(what=how, on=kind),),
     )
 
-    told = play(script)
+    result = play(scenario)
 
-    assert told.violations == [], "\n".join(told.log)
-    assert told.fired == {f"{kind}: {how}": 1}
+    assert result.violations == [], "\n".join(result.log)
+    assert result.fired == {f"{kind}: {how}": 1}

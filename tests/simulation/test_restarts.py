@@ -11,15 +11,15 @@ from agent.domain import events as e
 from agent.machine.step import numbered_effects, state_without_counts
 from tests.simulation.__main__ import quiet
 from tests.simulation.history import History, play
-from tests.simulation.script import POINTS, Act, Script
+from tests.simulation.scenario import POINTS, Act, Scenario
 from tests.support.machine_stories import World
 from tests.unit.machine.test_recovery import STORIES, assert_whole, settle
 
 WHOLE = {
-    "promoted": Script(seed=1),
-    "taken back": Script(seed=1, green="failing"),
-    "swapped": Script(seed=1, strategy="swap"),
-    "two replaced": Script(seed=1, servers=2, strategy="replace", exam=True),
+    "promoted": Scenario(seed=1),
+    "taken back": Scenario(seed=1, green="failing"),
+    "swapped": Scenario(seed=1, strategy="swap"),
+    "two replaced": Scenario(seed=1, servers=2, strategy="replace", exam=True),
 }
 CALLS = tuple(kind for kind in POINTS if kind != "keep_alive")
 
@@ -50,8 +50,8 @@ class Cut(World):
 
 
 def cut(story: World) -> Iterator[tuple[Cut, list[fx.Effect]]]:
-    told = story.snapshot()
-    world = Cut(**{name: getattr(told, name) for name in World.__dataclass_fields__})
+    snapshot = story.snapshot()
+    world = Cut(**{name: getattr(snapshot, name) for name in World.__dataclass_fields__})
     world.cutting = True
     world.start().until("proposed").approve().tick(60)
     yield from world.cuts
@@ -92,13 +92,13 @@ def test_recovers_from_a_daemon_crash_at_any_journal_entry(story: str, how: str)
 @pytest.mark.parametrize("how", ["crash before", "crash after", "reply lost"])
 @pytest.mark.parametrize("story", WHOLE)
 def test_recovers_from_a_daemon_crash_at_any_effect(story: str, how: str) -> None:
-    history = History(script=WHOLE[story])
+    history = History(scenario=WHOLE[story])
     history.run()
     for kind in CALLS:
         for nth in range(1, history.calls[kind] + 1):
             survives(WHOLE[story], Act(what=how, on=kind, nth=nth))
 
 
-def survives(script: Script, act: Act) -> None:
-    told = play(replace(script, acts=(act,)))
-    assert told.violations == [], f"{act}\n" + "\n".join(told.log)
+def survives(scenario: Scenario, act: Act) -> None:
+    result = play(replace(scenario, acts=(act,)))
+    assert result.violations == [], f"{act}\n" + "\n".join(result.log)

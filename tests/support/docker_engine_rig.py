@@ -27,7 +27,7 @@ def noon() -> datetime:
     return datetime(2025, 11, 21, 12, tzinfo=UTC)
 
 
-class Place:
+class EngineRig:
     """A site, and engines bound to it."""
 
     def __init__(self, bench: Bench, state_dir: Path) -> None:
@@ -81,9 +81,9 @@ class Place:
 
 
 @asynccontextmanager
-async def place(state_dir: Path) -> AsyncIterator[Place]:
+async def place(state_dir: Path) -> AsyncIterator[EngineRig]:
     async with Bench() as bench:
-        here = Place(bench, state_dir)
+        here = EngineRig(bench, state_dir)
         try:
             yield here
         finally:
@@ -109,7 +109,7 @@ async def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
             await asyncio.sleep(0.05)
 
 
-class Door:
+class SocketRelay:
     """A socket in front of Docker's own, that can be shut: then Docker's daemon is away."""
 
     def __init__(self, path: Path, behind: str = "/var/run/docker.sock") -> None:

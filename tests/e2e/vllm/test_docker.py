@@ -4,7 +4,7 @@ import pytest
 
 from simulator.traffic import Load
 from tests.e2e.conftest import StartDocker
-from tests.e2e.docker_rig import DockerRig, DockerWishes
+from tests.e2e.docker_rig import DockerRig, DockerSiteConfig
 from tests.e2e.rig import Document, lost, until
 from tests.support.docker_site import Bench
 
@@ -18,7 +18,7 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
 ) -> None:
     blue = await bench.run("--max-num-seqs", "2", image=await bench.real())
     await bench.healthy(blue, START_S)
-    wishes = DockerWishes(
+    site_config = DockerSiteConfig(
         policies=True,
         steps=((50, 20, 5.0),),
         start_s=START_S,
@@ -30,7 +30,7 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
         at_most_s=300.0,
         warm_up_s=120.0,
     )
-    rig = await docker_site(wishes, blue)
+    rig = await docker_site(site_config, blue)
     rig.patience_s = START_S + 300
     await rig.serving()
     before = await bench.inspect(blue)
@@ -39,7 +39,7 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
         made = await until(lambda: suggested(rig), bool, "the policy's suggestion", START_S)
         await rig.approve(made)
         one = await rig.ended(str(made["id"]))
-        kept = await rig.are_whole()
+        kept = await rig.consistent_servers()
 
     assert made["from"] == {"max_num_seqs": 2}, made
     assert (one["outcome"], one["lost"], kept) == ("promoted", 0, ["chat-r1"]), one

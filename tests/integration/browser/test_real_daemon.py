@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from simulator.traffic import TrafficGenerator
-from tests.e2e.config_builder import Wishes
+from tests.e2e.config_builder import SiteConfig
 from tests.e2e.rig import PATIENCE_S, Rig, lost
 from tests.integration.browser.conftest import PATIENCE_MS
 
@@ -21,7 +21,7 @@ ENDLESS = ((50, 1_000_000, 1.0),)  # a canary at half of the traffic, until some
 Found = TypeVar("Found")
 
 
-class Aside:
+class EventLoopThread:
     """An event loop in a thread of its own: in this one Playwright has its own."""
 
     def __init__(self) -> None:
@@ -39,30 +39,30 @@ class Aside:
 
 
 @pytest.fixture
-def aside() -> Iterator[Aside]:
-    aside = Aside()
-    yield aside
-    aside.close()
+def loop_thread() -> Iterator[EventLoopThread]:
+    loop_thread = EventLoopThread()
+    yield loop_thread
+    loop_thread.close()
 
 
 @pytest.fixture
-def rig(aside: Aside, tmp_path: Path) -> Iterator[Rig]:
+def rig(loop_thread: EventLoopThread, tmp_path: Path) -> Iterator[Rig]:
     """Its daemon runs, and its one server serves."""
-    rig = Rig(home=tmp_path, wishes=Wishes(steps=ENDLESS, at_most_s=3600.0))
+    rig = Rig(home=tmp_path, site_config=SiteConfig(steps=ENDLESS, at_most_s=3600.0))
     rig.prepare()
     try:
-        aside.run(rig.start())
-        aside.run(rig.serving())
+        loop_thread.run(rig.start())
+        loop_thread.run(rig.serving())
         yield rig
     finally:
-        aside.run(rig.tear_down())
+        loop_thread.run(rig.tear_down())
 
 
 @pytest.fixture
-def traffic(aside: Aside, rig: Rig) -> Iterator[TrafficGenerator]:
+def traffic(loop_thread: EventLoopThread, rig: Rig) -> Iterator[TrafficGenerator]:
     clients = rig.clients(rate=10.0)
-    yield aside.run(clients.__aenter__())
-    aside.run(clients.__aexit__(None, None, None))
+    yield loop_thread.run(clients.__aenter__())
+    loop_thread.run(clients.__aexit__(None, None, None))
 
 
 @pytest.fixture
@@ -80,9 +80,9 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.mark.timeout(400)
 def test_a_suggestion_is_approved_watched_and_rolled_back(
-    aside: Aside, rig: Rig, traffic: TrafficGenerator, page: Page
+    loop_thread: EventLoopThread, rig: Rig, traffic: TrafficGenerator, page: Page
 ) -> None:
-    made = aside.run(rig.propose(max_num_seqs=16))
+    made = loop_thread.run(rig.propose(max_num_seqs=16))
 
     page.goto(f"http://127.0.0.1:{rig.api}/")
     page.get_by_label("Token").fill(rig.token)
@@ -113,8 +113,8 @@ def test_a_suggestion_is_approved_watched_and_rolled_back(
     entry.locator("summary").click()
     expect(entry).to_contain_text("Verified: its hash matches its content")
 
-    kept = aside.run(rig.is_whole())
-    aside.run(traffic.stop())
+    kept = loop_thread.run(rig.consistent_server())
+    loop_thread.run(traffic.stop())
     assert (kept, lost(traffic)) == ("chat-r1", [])
 
 

@@ -23,7 +23,7 @@ from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server
 from agent.domain.ports import Engine, Site
 from agent.quality.comparison import compare, flaw_of
-from tests.support.docker_engine_rig import Place, place
+from tests.support.docker_engine_rig import EngineRig, place
 from tests.support.fake_engine import FakeEngine
 from tests.support.process_rig import STUB, free_ports
 
@@ -133,7 +133,7 @@ class DockerRig:
 
     starts_again = True
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: EngineRig) -> None:
         self._place = place
         self._api = docker.APIClient(version="auto")
         self.engine = place.engine()

@@ -68,9 +68,9 @@ def known(*summaries: ContainerSummary, address: str = "127.0.0.1:8101") -> Cont
     return roster
 
 
-def told(roster: ContainerRegistry, *events: ContainerEvent) -> list[tuple[str, str]]:
-    heard = [incident for one in events for incident in roster.record(one, NOON, 0.0)]
-    return [(incident.what, incident.why) for incident in heard]
+def incidents(roster: ContainerRegistry, *events: ContainerEvent) -> list[tuple[str, str]]:
+    received = [incident for one in events for incident in roster.record(one, NOON, 0.0)]
+    return [(incident.what, incident.why) for incident in received]
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_identifies_an_adopted_container_by_its_address(
     published = [{"IP": ip, "PrivatePort": 8000, "PublicPort": port} for ip, port in ports]
     roster = known(summary(Ports=published), address=address)
 
-    heard = roster.record(event("oom"), NOON, 0.0)
+    received = roster.record(event("oom"), NOON, 0.0)
 
-    assert [(one.server, one.container) for one in heard] == ([("chat-r0", "vllm")] if belongs else [])
+    assert [(one.server, one.container) for one in received] == ([("chat-r0", "vllm")] if belongs else [])
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_identifies_an_adopted_container_by_its_address(
 def test_identifies_a_launched_container_by_its_labels(labels: dict[str, str], server: str | None) -> None:
     roster = known()
 
-    heard = roster.record(event("oom", "c2", name="green", **labels), NOON, 0.0)
+    received = roster.record(event("oom", "c2", name="green", **labels), NOON, 0.0)
 
-    assert [one.server for one in heard] == ([server] if server else [])
+    assert [one.server for one in received] == ([server] if server else [])
 
 
 def test_identifies_a_container_by_its_name_without_a_unique_address() -> None:
@@ -175,21 +175,21 @@ def test_the_sensor_reads_the_labels_that_the_engine_writes(tmp_path: Path) -> N
     ids=lambda value: " ".join(one.action for one in value if isinstance(one, ContainerEvent)),
 )
 def test_reports_an_event_with_its_cause(events: list[ContainerEvent], said: list[tuple[str, str]]) -> None:
-    assert told(known(), *events) == said
+    assert incidents(known(), *events) == said
 
 
 def test_ignores_unhealthy_during_startup() -> None:
     roster = known()
     unhealthy, healthy = event("health_status: unhealthy"), event("health_status: healthy")
 
-    assert told(roster, event("die", exitCode="0"), event("start"), unhealthy)[2:] == []
-    assert [what for what, _ in told(roster, healthy, unhealthy)] == ["unhealthy"]
-    assert told(known(summary(Status="Up 1 second (health: starting)")), unhealthy) == []
+    assert incidents(roster, event("die", exitCode="0"), event("start"), unhealthy)[2:] == []
+    assert [what for what, _ in incidents(roster, healthy, unhealthy)] == ["unhealthy"]
+    assert incidents(known(summary(Status="Up 1 second (health: starting)")), unhealthy) == []
 
 
 def test_reports_a_running_container_that_lost_its_network() -> None:
     roster = known()
-    assert told(roster, network("disconnect")) == []
+    assert incidents(roster, network("disconnect")) == []
     assert roster.confirm_held(NOON, 0.0) == []
     (incident,) = roster.confirm_held(NOON, HELD_S)
     assert (incident.what, incident.server) == ("disconnected", "chat-r0")
@@ -208,7 +208,7 @@ def test_reports_a_running_container_that_lost_its_network() -> None:
 )
 def test_ignores_a_short_network_loss_or_one_at_exit(events: list[ContainerEvent]) -> None:
     roster = known()
-    told(roster, *events)
+    incidents(roster, *events)
 
     assert roster.confirm_held(NOON, 60.0) == []
 
@@ -243,21 +243,21 @@ def test_does_not_report_a_listed_exit_again() -> None:
     roster = known()
     roster.resync([summary(State="exited", Status="Exited (1) 1 second ago")], NOON)
 
-    assert told(roster, event("die", exitCode="1")) == []
+    assert incidents(roster, event("die", exitCode="1")) == []
 
 
 def test_identifies_an_exited_container_by_its_last_address() -> None:
     roster = known()
-    told(roster, event("die", exitCode="1"))
+    incidents(roster, event("die", exitCode="1"))
     roster.update([summary(State="exited", Ports=[], NetworkSettings={})])
 
-    assert [what for what, _ in told(roster, event("start"))] == ["restarted"]
+    assert [what for what, _ in incidents(roster, event("start"))] == ["restarted"]
 
 
 def test_forgets_a_removed_container() -> None:
     roster = known()
 
-    assert told(roster, event("destroy"), event("oom", name="vllm")) == []
+    assert incidents(roster, event("destroy"), event("oom", name="vllm")) == []
 
 
 # A real Engine
@@ -317,14 +317,14 @@ def site_labels(world: World, server: str = "chat-r1") -> dict[str, str]:
     return {docker_labels.TARGET: world.prefix, docker_labels.SERVER: server}
 
 
-def said(heard: ReceivedSamples) -> list[tuple[str, str]]:
-    return [(one.server, one.what) for one in heard.of(Incident)]
+def received_incidents(received: ReceivedSamples) -> list[tuple[str, str]]:
+    return [(one.server, one.what) for one in received.of(Incident)]
 
 
-async def listed(heard: ReceivedSamples, world: World) -> None:
+async def listed(received: ReceivedSamples, world: World) -> None:
     """Wait until the sensor hears: a container of ours is killed until it says so."""
     name = world.started("probe", "exec sleep 1000", labels=site_labels(world, "probe"))
-    while ("probe", "paused") not in said(heard):
+    while ("probe", "paused") not in received_incidents(received):
         await asyncio.to_thread(world.api.pause, name)
         await asyncio.to_thread(world.api.unpause, name)
         await asyncio.sleep(0.1)
@@ -333,8 +333,8 @@ async def listed(heard: ReceivedSamples, world: World) -> None:
 @pytest.mark.smoke
 async def test_receives_the_events_of_real_containers(world: World) -> None:
     fleet = Fleet({"chat-r0": ""}, target=world.prefix)
-    async with run_sensor(DockerEvents(), fleet) as heard:
-        await listed(heard, world)
+    async with run_sensor(DockerEvents(), fleet) as received:
+        await listed(received, world)
         blue = world.started("blue", "exec sleep 1000", PortBindings={})
         address = world.api.inspect_container(blue)["NetworkSettings"]["Networks"][world.network]["IPAddress"]
         fleet.addresses["chat-r0"] = f"{address}:8000"
@@ -342,7 +342,7 @@ async def test_receives_the_events_of_real_containers(world: World) -> None:
         world.api.unpause(blue)
         world.api.rename(blue, f"{blue}-mine")
         world.api.disconnect_container_from_network(f"{blue}-mine", world.network)
-        await heard.until(lambda: ("chat-r0", "disconnected") in said(heard))
+        await received.until(lambda: ("chat-r0", "disconnected") in received_incidents(received))
         world.api.kill(f"{blue}-mine")
         world.api.start(f"{blue}-mine")
         world.started("foreign", "exit 3", labels={docker_labels.TARGET: "another"})
@@ -354,10 +354,10 @@ async def test_receives_the_events_of_real_containers(world: World) -> None:
         )
         memory = {"Memory": 32 << 20, "MemorySwap": 32 << 20}
         world.started("oom", "tail /dev/zero", labels=site_labels(world, "chat-r2"), **memory)
-        await heard.until(lambda: ("chat-r2", "died") in said(heard))
-        await heard.until(lambda: said(heard).count(("chat-r1", "died")) == 2)
+        await received.until(lambda: ("chat-r2", "died") in received_incidents(received))
+        await received.until(lambda: received_incidents(received).count(("chat-r1", "died")) == 2)
 
-    mine = [(server, what) for server, what in said(heard) if server != "probe"]
+    mine = [(server, what) for server, what in received_incidents(received) if server != "probe"]
     assert [what for server, what in mine if server == "chat-r0"] == [
         "paused",
         "renamed",
@@ -368,10 +368,10 @@ async def test_receives_the_events_of_real_containers(world: World) -> None:
     assert [what for server, what in mine if server == "chat-r1"] == ["died", "restarted", "died"]
     assert [what for server, what in mine if server == "chat-r2"] == ["oom", "died"]
     assert len(mine) == 10
-    assert heard.states() == []
+    assert received.states() == []
 
 
-class Doorway:
+class SocketRelay:
     """A way to the Engine that can be shut: for the sensor the Engine is then away."""
 
     def __init__(self, path: Path) -> None:
@@ -408,13 +408,13 @@ async def _poured(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 @asynccontextmanager
-async def doorway(path: Path) -> AsyncIterator[Doorway]:
-    door = Doorway(path)
-    await door.open()
+async def open_relay(path: Path) -> AsyncIterator[SocketRelay]:
+    relay = SocketRelay(path)
+    await relay.open()
     try:
-        yield door
+        yield relay
     finally:
-        await door.shut()
+        await relay.shut()
 
 
 async def test_reports_an_unreachable_engine_once_and_missed_events_later(
@@ -422,61 +422,61 @@ async def test_reports_an_unreachable_engine_once_and_missed_events_later(
 ) -> None:
     fleet = Fleet(target=world.prefix)
     sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", retry_at_most_s=0.5)
-    async with doorway(tmp_path / "docker.sock") as door, run_sensor(sensor, fleet) as heard:
-        await listed(heard, world)
+    async with open_relay(tmp_path / "docker.sock") as relay, run_sensor(sensor, fleet) as received:
+        await listed(received, world)
         green = world.started("green", "exec sleep 1000", labels=site_labels(world))
         await asyncio.to_thread(world.api.pause, green)
-        await heard.until(lambda: ("chat-r1", "paused") in said(heard))
-        await door.shut()
-        await heard.until(lambda: len(heard.states()) == 1)
+        await received.until(lambda: ("chat-r1", "paused") in received_incidents(received))
+        await relay.shut()
+        await received.until(lambda: len(received.states()) == 1)
         await asyncio.to_thread(world.api.remove_container, green, force=True)
         await asyncio.sleep(1.5)  # a few tries in vain
-        await door.open()
-        await heard.until(lambda: len(heard.states()) == 2)
+        await relay.open()
+        await received.until(lambda: len(received.states()) == 2)
 
-        lost, back = heard.states()
+        lost, back = received.states()
         assert (lost.source, lost.available, back.available) == ("docker_events", False, True)
         assert "docker.sock" in lost.why or "closed" in lost.why or "event stream" in lost.why
-        assert heard.of(Incident)[-1] == replace(
-            heard.of(Incident)[-1],
+        assert received.of(Incident)[-1] == replace(
+            received.of(Incident)[-1],
             server="chat-r1",
             what="died",
             why="while the Docker Engine was away: it was removed",
         )
-        assert heard.samples[-2:] == [heard.of(Incident)[-1], back]
+        assert received.samples[-2:] == [received.of(Incident)[-1], back]
 
 
 async def test_reopens_a_silent_stream_without_a_log_line(world: World, tmp_path: Path) -> None:
     sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", silence_s=0.5)
     fleet = Fleet(target=world.prefix)
-    async with doorway(tmp_path / "docker.sock") as door, run_sensor(sensor, fleet) as heard:
+    async with open_relay(tmp_path / "docker.sock") as relay, run_sensor(sensor, fleet) as received:
         async with asyncio.timeout(60):
-            while door.visitors < 6:
+            while relay.visitors < 6:
                 await asyncio.sleep(0.05)
 
-        assert heard.states() == []
+        assert received.states() == []
 
 
 async def test_cancelling_leaves_no_thread_and_no_connection(world: World, tmp_path: Path) -> None:
     sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock")
-    async with doorway(tmp_path / "docker.sock") as door:
-        async with run_sensor(sensor, Fleet(target=world.prefix)) as heard:
-            await listed(heard, world)
+    async with open_relay(tmp_path / "docker.sock") as relay:
+        async with run_sensor(sensor, Fleet(target=world.prefix)) as received:
+            await listed(received, world)
             assert any(thread.name == THREAD_NAME for thread in threading.enumerate())
-            assert door.inside
+            assert relay.inside
 
         assert not any(thread.name == THREAD_NAME for thread in threading.enumerate())
         async with asyncio.timeout(60):
-            while door.inside:
+            while relay.inside:
                 await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("host", ["unix:///no/such/docker.sock", "tcp://127.0.0.1:1", "nonsense://x"])
 async def test_reports_an_engine_that_was_never_reachable_with_its_address(host: str) -> None:
-    async with run_sensor(DockerEvents(host=host)) as heard:
-        await heard.until(heard.states)
+    async with run_sensor(DockerEvents(host=host)) as received:
+        await received.until(received.states)
 
-    (state,) = heard.states()
+    (state,) = received.states()
     assert not state.available
     assert state.why
 

@@ -15,7 +15,7 @@ from actuators.docker.labels import container_name, server_labels
 from actuators.docker.plugin import DockerOptions
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
-from tests.support.docker_engine_rig import Place, place
+from tests.support.docker_engine_rig import EngineRig, place
 from tests.support.docker_site import Container
 from vllm_facts.values import Setting
 
@@ -24,12 +24,12 @@ COMPOSE = {"com.docker.compose.project": "llm", "com.docker.compose.service": "v
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[Place]:
+async def here(tmp_path: Path) -> AsyncIterator[EngineRig]:
     async with place(tmp_path) as found:
         yield found
 
 
-async def adopted(here: Place, *flags: str, **options: Any) -> tuple[Container, DockerEngine, Server]:  # noqa: ANN401
+async def adopted(here: EngineRig, *flags: str, **options: Any) -> tuple[Container, DockerEngine, Server]:  # noqa: ANN401
     container = await here.bench.serving("--max-num-seqs", "2", *flags, **options)
     engine = here.engine()
     [blue] = await engine.observe()
@@ -56,7 +56,7 @@ def test_rejects_meaningless_options(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.smoke
-async def test_adopts_a_running_container_with_its_setting(here: Place) -> None:
+async def test_adopts_a_running_container_with_its_setting(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
 
     assert list(await engine.problems()) == []
@@ -65,7 +65,7 @@ async def test_adopts_a_running_container_with_its_setting(here: Place) -> None:
     assert await engine.busy(blue) == 0
 
 
-async def test_reaches_a_container_without_a_published_port_at_its_own_address(here: Place) -> None:
+async def test_reaches_a_container_without_a_published_port_at_its_own_address(here: EngineRig) -> None:
     await here.bench.run(port=None)
 
     [blue] = await here.engine().observe()
@@ -75,7 +75,7 @@ async def test_reaches_a_container_without_a_published_port_at_its_own_address(h
 
 
 @pytest.mark.smoke
-async def test_a_launched_container_differs_in_the_flag_only(here: Place) -> None:
+async def test_a_launched_container_differs_in_the_flag_only(here: EngineRig) -> None:
     _, engine, blue = await adopted(here, memory=2**29, env={"HF_TOKEN": "hf_very_secret"})
 
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
@@ -86,7 +86,7 @@ async def test_a_launched_container_differs_in_the_flag_only(here: Place) -> Non
     assert [one.name for one in await engine.observe()] == [green.name, blue.name]
 
 
-async def test_the_promoted_container_inherits_the_restart_policy(here: Place) -> None:
+async def test_the_promoted_container_inherits_the_restart_policy(here: EngineRig) -> None:
     container, engine, blue = await adopted(here, restart="always")
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
     name = container_name(here.site, green.name)
@@ -101,7 +101,7 @@ async def test_the_promoted_container_inherits_the_restart_policy(here: Place) -
     assert list(await here.engine(epoch=2).problems()) == []
 
 
-async def test_recreates_an_adopted_container_from_its_snapshot(here: Place) -> None:
+async def test_recreates_an_adopted_container_from_its_snapshot(here: EngineRig) -> None:
     container, engine, blue = await adopted(here, restart="always", env={"HF_TOKEN": "hf_very_secret"})
     await engine.retire(blue)
     [file] = (here.site.state_dir / "containers").glob("*.json")
@@ -118,7 +118,7 @@ async def test_recreates_an_adopted_container_from_its_snapshot(here: Place) -> 
     assert container.name not in await here.bench.names()
 
 
-async def test_only_stops_a_compose_container(here: Place) -> None:
+async def test_only_stops_a_compose_container(here: EngineRig) -> None:
     container, engine, blue = await adopted(here, restart="unless-stopped", labels=COMPOSE)
     green = await engine.launch(like(blue), 60)
 
@@ -134,7 +134,7 @@ async def test_only_stops_a_compose_container(here: Place) -> None:
     assert list(await engine.problems()) == []
 
 
-async def test_a_rollback_leaves_the_restart_policy_on_blue(here: Place) -> None:
+async def test_a_rollback_leaves_the_restart_policy_on_blue(here: EngineRig) -> None:
     container, engine, blue = await adopted(here, restart="always")
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
 
@@ -145,7 +145,7 @@ async def test_a_rollback_leaves_the_restart_policy_on_blue(here: Place) -> None
     assert list(await engine.observe()) == [blue]
 
 
-async def test_stops_and_starts_an_adopted_container_unchanged(here: Place) -> None:
+async def test_stops_and_starts_an_adopted_container_unchanged(here: EngineRig) -> None:
     container, engine, blue = await adopted(here, restart="always")
 
     await engine.stop(blue)
@@ -158,7 +158,7 @@ async def test_stops_and_starts_an_adopted_container_unchanged(here: Place) -> N
     assert await here.policy(container.id) == "always"
 
 
-async def test_leaves_a_container_stopped_that_does_not_restart(here: Place) -> None:
+async def test_leaves_a_container_stopped_that_does_not_restart(here: EngineRig) -> None:
     container, engine, blue = await adopted(here, restart="always")
     await engine.stop(blue)
     host, _, port = container.address.partition(":")
@@ -172,7 +172,7 @@ async def test_leaves_a_container_stopped_that_does_not_restart(here: Place) -> 
     assert await engine.launch(blue, 60) == blue
 
 
-async def test_does_not_stop_a_container_with_auto_remove(here: Place) -> None:
+async def test_does_not_stop_a_container_with_auto_remove(here: EngineRig) -> None:
     _, engine, blue = await adopted(here, host={"AutoRemove": True})
 
     with pytest.raises(ActError, match="--rm"):
@@ -182,7 +182,7 @@ async def test_does_not_stop_a_container_with_auto_remove(here: Place) -> None:
     assert await engine.busy(blue) == 0
 
 
-async def test_retires_a_paused_container(here: Place) -> None:
+async def test_retires_a_paused_container(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
     await here.bench.engine(lambda api: api.pause(container.id))
 
@@ -191,7 +191,7 @@ async def test_retires_a_paused_container(here: Place) -> None:
     assert (await here.bench.inspect(container))["State"]["Status"] == "exited"
 
 
-async def test_recognises_renamed_containers(here: Place) -> None:
+async def test_recognises_renamed_containers(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
     green = await engine.launch(like(blue), 60)
     await here.bench.client.rename(container.id, f"{here.bench.prefix}other")
@@ -204,7 +204,7 @@ async def test_recognises_renamed_containers(here: Place) -> None:
     assert await here.bench.names() == set()
 
 
-async def test_adopts_a_recreated_container_of_the_same_name(here: Place) -> None:
+async def test_adopts_a_recreated_container_of_the_same_name(here: EngineRig) -> None:
     container, engine, _ = await adopted(here)
     await here.bench.client.remove(container.id)
     await here.bench.serving("--max-num-seqs", "7")
@@ -217,7 +217,7 @@ async def test_adopts_a_recreated_container_of_the_same_name(here: Place) -> Non
     assert kept.id != container.id
 
 
-async def test_removes_only_its_own_leftover_containers(here: Place) -> None:
+async def test_removes_only_its_own_leftover_containers(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
     stopped = await engine.launch(like(blue, "chat-r1"), 60)
     await engine.stop(stopped)
@@ -237,11 +237,11 @@ async def test_removes_only_its_own_leftover_containers(here: Place) -> None:
     await here.bench.client.remove(f"{here.bench.prefix}chat-r3")
 
 
-async def labelled(here: Place) -> set[str]:
+async def labelled(here: EngineRig) -> set[str]:
     return await here.bench.names({"trimtab.target": "other"})
 
 
-async def test_recreates_a_container_that_was_never_started(here: Place) -> None:
+async def test_recreates_a_container_that_was_never_started(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
     image = await here.bench.simulator()
     labels = server_labels(here.site, GREEN)
@@ -255,7 +255,7 @@ async def test_recreates_a_container_that_was_never_started(here: Place) -> None
     assert green.setting == blue.setting
 
 
-async def test_rejects_actions_of_an_older_epoch(here: Place) -> None:
+async def test_rejects_actions_of_an_older_epoch(here: EngineRig) -> None:
     _, _, blue = await adopted(here)
     green = await here.engine(epoch=2).launch(like(blue), 60)
     older = here.engine(epoch=1)
@@ -269,7 +269,7 @@ async def test_rejects_actions_of_an_older_epoch(here: Place) -> None:
 
 @pytest.mark.parametrize("seen", [True, False])
 async def test_a_cancelled_launch_keeps_only_containers_seen_by_a_newer_daemon(
-    here: Place, *, seen: bool
+    here: EngineRig, *, seen: bool
 ) -> None:
     _, engine, blue = await adopted(here)
     older = asyncio.create_task(engine.launch(like(blue, sim_start_s=600), 600))
@@ -288,7 +288,7 @@ async def test_a_cancelled_launch_keeps_only_containers_seen_by_a_newer_daemon(
             await newer.retire(server)
 
 
-async def test_two_daemons_on_one_host_do_not_see_each_others_containers(here: Place, tmp_path: Path) -> None:
+async def test_two_daemons_on_one_host_see_only_their_own_containers(here: EngineRig, tmp_path: Path) -> None:
     _, engine, blue = await adopted(here)
     await engine.launch(like(blue), 60)
 
@@ -297,7 +297,7 @@ async def test_two_daemons_on_one_host_do_not_see_each_others_containers(here: P
     assert list(await other.observe()) == [blue]
 
 
-async def test_a_missing_server_to_adopt_is_a_problem(here: Place) -> None:
+async def test_a_missing_server_to_adopt_is_a_problem(here: EngineRig) -> None:
     engine = here.engine()
 
     [problem] = await engine.problems()
@@ -308,20 +308,20 @@ async def test_a_missing_server_to_adopt_is_a_problem(here: Place) -> None:
         await engine.launch(GREEN, 60)
 
 
-async def test_a_missing_engine_is_a_problem(here: Place, tmp_path: Path) -> None:
+async def test_a_missing_engine_is_a_problem(here: EngineRig, tmp_path: Path) -> None:
     [problem] = await here.engine("vllm", host=f"unix://{tmp_path}/none.sock").problems()
 
     assert "is it running" in problem
 
 
-async def test_an_unavailable_log_is_an_error_with_its_cause(here: Place, tmp_path: Path) -> None:
+async def test_an_unavailable_log_is_an_error_with_its_cause(here: EngineRig, tmp_path: Path) -> None:
     engine = here.engine("vllm", host=f"unix://{tmp_path}/none.sock")
 
     with pytest.raises(ActError, match="is it running"):
         await engine.log(GREEN)
 
 
-async def test_several_containers_serve_one_target(here: Place) -> None:
+async def test_several_containers_serve_one_target(here: EngineRig) -> None:
     names = [(await here.bench.serving(name=name)).name for name in ("b", "a")]
     engine = here.engine(*names)
 
@@ -335,7 +335,7 @@ async def test_several_containers_serve_one_target(here: Place) -> None:
     assert list(await engine.observe()) == [green, found[1]]
 
 
-async def test_reports_the_differences_after_a_daemon_restart(here: Place) -> None:
+async def test_reports_the_differences_after_a_daemon_restart(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
     await engine.retire(blue)
@@ -346,7 +346,7 @@ async def test_reports_the_differences_after_a_daemon_restart(here: Place) -> No
     assert again.like == blue.name
 
 
-async def test_adopts_a_container_of_another_site(here: Place, tmp_path: Path) -> None:
+async def test_adopts_a_container_of_another_site(here: EngineRig, tmp_path: Path) -> None:
     _, engine, blue = await adopted(here)
     green = await engine.launch(like(blue), 60)
     name = container_name(here.site, green.name)
@@ -356,7 +356,7 @@ async def test_adopts_a_container_of_another_site(here: Place, tmp_path: Path) -
     assert list(await other.observe()) == [replace(green, name=name, ours=False)]
 
 
-async def test_remembers_the_start_duration(here: Place) -> None:
+async def test_remembers_the_start_duration(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
     await engine.launch(like(blue), 60)
 
@@ -366,7 +366,7 @@ async def test_remembers_the_start_duration(here: Place) -> None:
     assert prospect.start_s < 60
 
 
-async def test_sends_the_required_api_key(here: Place) -> None:
+async def test_sends_the_required_api_key(here: EngineRig) -> None:
     _, engine, blue = await adopted(here, "--api-key", "very-secret-key")
 
     await engine.warm_up(blue, 2, 60)
@@ -374,7 +374,7 @@ async def test_sends_the_required_api_key(here: Place) -> None:
     assert "api_key" not in blue.setting
 
 
-async def test_concurrent_launches_do_not_interfere(here: Place) -> None:
+async def test_concurrent_launches_do_not_interfere(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
 
     launched = await asyncio.gather(*(engine.launch(like(blue, f"chat-r{n}"), 60) for n in (1, 2)))

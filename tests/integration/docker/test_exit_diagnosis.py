@@ -18,7 +18,7 @@ from actuators.docker.labels import container_name
 from actuators.docker.spec import ContainerSpec
 from agent.domain.errors import ActError
 from agent.domain.model import Server
-from tests.support.docker_engine_rig import Door, Place, place, until, watched
+from tests.support.docker_engine_rig import EngineRig, SocketRelay, place, until, watched
 from tests.support.docker_site import Container
 from vllm_facts.values import Setting
 
@@ -26,19 +26,19 @@ OOM = "import time; hoard = bytearray(300 << 20); time.sleep(60)"
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[Place]:
+async def here(tmp_path: Path) -> AsyncIterator[EngineRig]:
     async with place(tmp_path) as found:
         yield found
 
 
-async def adopted(here: Place, *flags: str, **options: Any) -> tuple[Container, DockerEngine, Server]:  # noqa: ANN401
+async def adopted(here: EngineRig, *flags: str, **options: Any) -> tuple[Container, DockerEngine, Server]:  # noqa: ANN401
     container = await here.bench.serving(*flags, **options)
     engine = here.engine()
     [blue] = await engine.observe()
     return container, engine, blue
 
 
-async def failed(here: Place, engine: DockerEngine, setting: Setting, deadline_s: float = 60) -> ActError:
+async def failed(here: EngineRig, engine: DockerEngine, setting: Setting, deadline_s: float = 60) -> ActError:
     """Why the green of this setting does not come up; it has left nothing."""
     with pytest.raises(ActError) as failure:
         await engine.launch(Server(name="chat-r1", setting=setting), deadline_s)
@@ -46,7 +46,7 @@ async def failed(here: Place, engine: DockerEngine, setting: Setting, deadline_s
     return failure.value
 
 
-async def change_kept(here: Place, **host: Any) -> None:  # noqa: ANN401
+async def change_kept(here: EngineRig, **host: Any) -> None:  # noqa: ANN401
     """The kept container's HostConfig, so that what is made like it fails."""
     kept = snapshots.read(here.site, here.adopted)
     assert kept
@@ -57,7 +57,7 @@ async def change_kept(here: Place, **host: Any) -> None:  # noqa: ANN401
 # As it starts.
 
 
-async def test_quotes_a_rejected_value_from_the_log(here: Place) -> None:
+async def test_quotes_a_rejected_value_from_the_log(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
 
     error = await failed(here, engine, {**blue.setting, "max_num_seqs": "many"})
@@ -68,7 +68,7 @@ async def test_quotes_a_rejected_value_from_the_log(here: Place) -> None:
     assert list(await engine.observe()) == [blue]
 
 
-async def test_reports_insufficient_gpu_memory_as_the_cause(here: Place) -> None:
+async def test_reports_insufficient_gpu_memory_as_the_cause(here: EngineRig) -> None:
     _, engine, blue = await adopted(here, "--sim-oom-above", "0.95", "--gpu-memory-utilization", "0.9")
 
     error = await failed(here, engine, {**blue.setting, "gpu_memory_utilization": 0.99})
@@ -77,7 +77,7 @@ async def test_reports_insufficient_gpu_memory_as_the_cause(here: Place) -> None
     assert "out of memory" in error.why.lower()
 
 
-async def test_reports_insufficient_host_memory_as_the_cause(here: Place) -> None:
+async def test_reports_insufficient_host_memory_as_the_cause(here: EngineRig) -> None:
     await here.keep("--sim-start-s=60", Memory=12 << 20, MemorySwap=12 << 20)
 
     error = await failed(here, here.engine(), {})
@@ -85,7 +85,7 @@ async def test_reports_insufficient_host_memory_as_the_cause(here: Place) -> Non
     assert "killed by the kernel, out of memory: it needed more than its limit of 12 MiB" in error.why
 
 
-async def test_reports_the_last_health_response_of_a_late_server(here: Place) -> None:
+async def test_reports_the_last_health_response_of_a_late_server(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
 
     error = await failed(here, engine, {**blue.setting, "sim_start_s": 3600}, deadline_s=2)
@@ -93,7 +93,7 @@ async def test_reports_the_last_health_response_of_a_late_server(here: Place) ->
     assert "chat-r1 was not healthy within 2 s: /health is not reachable" in error.why
 
 
-async def test_reports_a_manual_removal_during_startup(here: Place) -> None:
+async def test_reports_a_manual_removal_during_startup(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
     setting = {**blue.setting, "sim_start_s": 3600}
     launch = asyncio.create_task(failed(here, engine, setting))
@@ -107,7 +107,7 @@ async def test_reports_a_manual_removal_during_startup(here: Place) -> None:
 
 
 @pytest.mark.parametrize("init", [True, False])
-async def test_names_a_missing_program(here: Place, init: bool) -> None:
+async def test_names_a_missing_program(here: EngineRig, init: bool) -> None:
     await here.keep("--sim-start-s=0.2", Init=init)
     kept = snapshots.read(here.site, here.adopted)
     assert kept
@@ -119,7 +119,7 @@ async def test_names_a_missing_program(here: Place, init: bool) -> None:
     assert "the image has no such program" in error.why
 
 
-async def test_names_a_missing_image(here: Place) -> None:
+async def test_names_a_missing_image(here: EngineRig) -> None:
     image = await here.bench.simulator()
     first = await here.bench.run(name="first")
     name = f"trimtab-test/{here.bench.prefix}gone"
@@ -136,7 +136,7 @@ async def test_names_a_missing_image(here: Place) -> None:
     assert "its image is gone" in error.why
 
 
-async def test_names_a_missing_network(here: Place) -> None:
+async def test_names_a_missing_network(here: EngineRig) -> None:
     network = await here.bench.network("llm")
     container = await here.bench.serving(networks=[network])
     engine = here.engine()
@@ -161,7 +161,7 @@ async def test_names_a_missing_network(here: Place) -> None:
     ],
 )
 async def test_reports_a_full_disk_or_a_dead_engine_core_from_the_log(
-    here: Place, tmp_path: Path, python: str, why: str
+    here: EngineRig, tmp_path: Path, python: str, why: str
 ) -> None:
     program = tmp_path / "vllm"
     program.write_text(f'#!/bin/sh\nexec python3 -c "{python}"\n')
@@ -188,7 +188,7 @@ async def lost(engine: DockerEngine, server: Server, how: Any, *, gone: bool = T
     return said[-1].why
 
 
-async def test_reports_a_container_killed_through_docker(here: Place) -> None:
+async def test_reports_a_container_killed_through_docker(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
 
     why = await lost(engine, blue, lambda: here.bench.client.kill(container.id))
@@ -197,7 +197,7 @@ async def test_reports_a_container_killed_through_docker(here: Place) -> None:
     assert list(await engine.observe()) == []
 
 
-async def test_reports_a_manually_stopped_container(here: Place) -> None:
+async def test_reports_a_manually_stopped_container(here: EngineRig) -> None:
     labels = {"com.docker.compose.project": "llm"}
     container, engine, blue = await adopted(here, labels=labels)
 
@@ -206,7 +206,7 @@ async def test_reports_a_manually_stopped_container(here: Place) -> None:
     assert "was stopped by a third party (docker stop, or docker compose (project llm))" in why
 
 
-async def test_reports_a_manually_removed_container_with_its_last_lines(here: Place) -> None:
+async def test_reports_a_manually_removed_container_with_its_last_lines(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
 
     why = await lost(engine, blue, lambda: here.bench.client.remove(container.id))
@@ -214,13 +214,13 @@ async def test_reports_a_manually_removed_container_with_its_last_lines(here: Pl
     assert "was removed by a third party (docker rm)" in why
 
 
-async def test_does_not_blame_an_operator_for_a_stop_by_trimtab(here: Place) -> None:
+async def test_does_not_blame_an_operator_for_a_stop_by_trimtab(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
 
     assert "was ended by trimtab" in await lost(engine, blue, lambda: engine.stop(blue))
 
 
-async def test_reports_a_container_killed_from_outside_docker(here: Place) -> None:
+async def test_reports_a_container_killed_from_outside_docker(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
 
     async def kill() -> None:
@@ -231,7 +231,7 @@ async def test_reports_a_container_killed_from_outside_docker(here: Place) -> No
     assert "was killed by SIGKILL" in why
 
 
-async def test_a_container_restarted_at_its_address_is_not_gone(here: Place) -> None:
+async def test_a_container_restarted_at_its_address_is_not_gone(here: EngineRig) -> None:
     container, engine, blue = await adopted(here, restart="always")
 
     async def kill() -> None:
@@ -243,7 +243,7 @@ async def test_a_container_restarted_at_its_address_is_not_gone(here: Place) -> 
     assert "was killed by SIGKILL" in why
 
 
-async def test_reports_the_exit_code_of_a_container(here: Place) -> None:
+async def test_reports_the_exit_code_of_a_container(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
 
     async def end() -> None:
@@ -254,7 +254,7 @@ async def test_reports_the_exit_code_of_a_container(here: Place) -> None:
     assert "exited with code 0" in await lost(engine, blue, end)
 
 
-async def test_reports_an_out_of_memory_kill_of_a_child_process(here: Place) -> None:
+async def test_reports_an_out_of_memory_kill_of_a_child_process(here: EngineRig) -> None:
     container, engine, blue = await adopted(here, memory=96 << 20)
 
     async def hoard() -> None:
@@ -267,7 +267,7 @@ async def test_reports_an_out_of_memory_kill_of_a_child_process(here: Place) -> 
     assert "killed by the kernel, out of memory: it needed more than its limit of 96 MiB" in why
 
 
-async def test_reports_a_paused_container_as_the_cause_of_failed_health_checks(here: Place) -> None:
+async def test_reports_a_paused_container_as_the_cause_of_failed_health_checks(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
 
     why = await lost(engine, blue, lambda: here.bench.engine(lambda api: api.pause(container.id)), gone=False)
@@ -276,7 +276,7 @@ async def test_reports_a_paused_container_as_the_cause_of_failed_health_checks(h
     assert list(await engine.observe()) == [blue]
 
 
-async def test_reports_a_disconnected_network_as_the_cause_of_failed_health_checks(here: Place) -> None:
+async def test_reports_a_disconnected_network_as_the_cause_of_failed_health_checks(here: EngineRig) -> None:
     network = await here.bench.network("llm")
     container, engine, blue = await adopted(here, networks=[network])
 
@@ -285,7 +285,7 @@ async def test_reports_a_disconnected_network_as_the_cause_of_failed_health_chec
     assert "times in a row: its container is disconnected from its network" in why
 
 
-async def test_a_renamed_container_is_not_lost(here: Place) -> None:
+async def test_a_renamed_container_is_not_lost(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
 
     async with watched(engine, blue) as said:
@@ -301,36 +301,36 @@ async def test_a_renamed_container_is_not_lost(here: Place) -> None:
 # docker-py leaves its socket open when the Engine goes away in the middle of its first words.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_server_is_not_lost_while_the_docker_engine_is_unreachable(
-    here: Place, tmp_path: Path
+    here: EngineRig, tmp_path: Path
 ) -> None:
-    door = Door(tmp_path / "d.sock")
-    await door.open()
+    relay = SocketRelay(tmp_path / "d.sock")
+    await relay.open()
     container, _, blue = await adopted(here)
-    engine = here.engine(host=door.host)
+    engine = here.engine(host=relay.host)
 
     async with watched(engine, blue) as said:
-        await door.shut()
+        await relay.shut()
         await asyncio.sleep(2)
         assert said == []
         assert await engine.busy(blue) == 0
         with pytest.raises(ActError):
             await engine.observe()
-        await door.open()
+        await relay.open()
         await asyncio.sleep(1)
         assert said == []
-        await door.shut()
+        await relay.shut()
         await here.bench.client.kill(container.id)
         await until(lambda: said)
-        await door.open()
+        await relay.open()
         await until(lambda: said[-1].gone)
 
     assert [one.gone for one in said[:-1]] == [False] * (len(said) - 1)
     assert said[-1].why.startswith(f"{blue.name} was killed by SIGKILL")
-    await door.shut()
+    await relay.shut()
     gc.collect()
 
 
-async def test_reports_a_container_that_exited_before_the_watch(here: Place) -> None:
+async def test_reports_a_container_that_exited_before_the_watch(here: EngineRig) -> None:
     container, engine, blue = await adopted(here)
     await here.bench.client.remove(container.id)
 

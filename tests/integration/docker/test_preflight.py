@@ -21,7 +21,7 @@ Json = dict[str, Any]
 GIB = 1024**3
 
 
-class Desk:
+class PreflightRig:
     """Where somebody asks what would come of a change of the servers of one bench."""
 
     def __init__(self, bench: Bench, state_dir: Path) -> None:
@@ -55,18 +55,18 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def rig(tmp_path: Path) -> AsyncIterator[PreflightRig]:
     async with Bench() as bench:
-        yield Desk(bench, tmp_path / "state")
+        yield PreflightRig(bench, tmp_path / "state")
 
 
 MORE: Setting = {"max_num_seqs": 16}
 
 
-async def test_chooses_surge_on_a_host_with_spare_capacity(desk: Desk) -> None:
-    vllm = await desk.bench.serving("--max-num-seqs", "4")
+async def test_chooses_surge_on_a_host_with_spare_capacity(rig: PreflightRig) -> None:
+    vllm = await rig.bench.serving("--max-num-seqs", "4")
 
-    prospect = await desk.ask(MORE, vllm)
+    prospect = await rig.ask(MORE, vllm)
 
     assert prospect.problem == ""
     assert prospect.strategy == "surge"
@@ -74,10 +74,10 @@ async def test_chooses_surge_on_a_host_with_spare_capacity(desk: Desk) -> None:
     assert prospect.outage_s == 0.0
 
 
-async def test_estimates_the_start_duration_from_the_running_server(desk: Desk) -> None:
-    vllm = await desk.bench.serving()
+async def test_estimates_the_start_duration_from_the_running_server(rig: PreflightRig) -> None:
+    vllm = await rig.bench.serving()
 
-    prospect = await desk.ask(MORE, vllm)
+    prospect = await rig.ask(MORE, vllm)
 
     assert prospect.start_s is not None
     assert 0.2 <= prospect.start_s < 60.0  # the simulator was told to take 0.2 s
@@ -85,13 +85,13 @@ async def test_estimates_the_start_duration_from_the_running_server(desk: Desk) 
     assert prospect.deadline_s is None  # one start that nobody timed teaches no deadline
 
 
-async def test_chooses_swap_on_a_full_host_and_reports_the_outage(desk: Desk) -> None:
-    vllm = await desk.bench.serving(cpuset_cpus="0")
-    key = await desk.key(vllm)
-    desk.times.record(key, 40.0, None)
-    desk.times.record_stop(key, 5.0)
+async def test_chooses_swap_on_a_full_host_and_reports_the_outage(rig: PreflightRig) -> None:
+    vllm = await rig.bench.serving(cpuset_cpus="0")
+    key = await rig.key(vllm)
+    rig.times.record(key, 40.0, None)
+    rig.times.record_stop(key, 5.0)
 
-    prospect = await desk.ask(MORE, vllm)
+    prospect = await rig.ask(MORE, vllm)
 
     assert prospect.strategy == "swap"
     assert "pinned to its CPUs 0" in prospect.why
@@ -99,131 +99,131 @@ async def test_chooses_swap_on_a_full_host_and_reports_the_outage(desk: Desk) ->
     assert "a planned outage of about 45 s: 5 s to stop, 40 s to start" in prospect.notes
 
 
-async def test_does_not_swap_a_server_with_auto_remove(desk: Desk) -> None:
-    vllm = await desk.bench.run(cpuset_cpus="0", host={"AutoRemove": True})
+async def test_does_not_swap_a_server_with_auto_remove(rig: PreflightRig) -> None:
+    vllm = await rig.bench.run(cpuset_cpus="0", host={"AutoRemove": True})
 
-    prospect = await desk.ask(MORE, vllm)
+    prospect = await rig.ask(MORE, vllm)
 
     assert "start it without --rm" in prospect.problem
 
 
-async def test_reports_an_unmeasured_outage_as_assumed(desk: Desk) -> None:
-    vllm = await desk.bench.run("--sim-start-s", "600", cpuset_cpus="0")
+async def test_reports_an_unmeasured_outage_as_assumed(rig: PreflightRig) -> None:
+    vllm = await rig.bench.run("--sim-start-s", "600", cpuset_cpus="0")
 
-    prospect = await desk.ask(MORE, vllm)
+    prospect = await rig.ask(MORE, vllm)
 
     assert prospect.start_s is None
     assert prospect.outage_s > 0
     assert "(assumed)" in prospect.notes[0]
 
 
-async def test_chooses_replace_for_several_servers_on_a_full_host(desk: Desk) -> None:
-    servers = [await desk.bench.run(name=name, cpuset_cpus="0") for name in ("a", "b", "c")]
+async def test_chooses_replace_for_several_servers_on_a_full_host(rig: PreflightRig) -> None:
+    servers = [await rig.bench.run(name=name, cpuset_cpus="0") for name in ("a", "b", "c")]
 
-    prospect = await desk.ask(MORE, *servers)
+    prospect = await rig.ask(MORE, *servers)
 
     assert prospect.strategy == "replace"
     assert "2 of 3 servers go on" in prospect.why
 
 
-async def test_a_memory_limit_beyond_the_host_leaves_no_capacity(desk: Desk) -> None:
-    vllm = await desk.bench.run()
+async def test_a_memory_limit_beyond_the_host_leaves_no_capacity(rig: PreflightRig) -> None:
+    vllm = await rig.bench.run()
 
-    prospect = await desk.ask(MORE, vllm, over={"Memory": 100_000 * GIB})
+    prospect = await rig.ask(MORE, vllm, over={"Memory": 100_000 * GIB})
 
     assert prospect.strategy == "swap"
     assert "(its limit)" in prospect.why
 
 
 @pytest.mark.parametrize("wanted", ["surge", "replace"])
-async def test_a_strategy_without_capacity_is_a_temporary_problem(desk: Desk, wanted: Strategy) -> None:
-    vllm = await desk.bench.run(cpuset_cpus="0")
+async def test_a_strategy_without_capacity_is_temporary(rig: PreflightRig, wanted: Strategy) -> None:
+    vllm = await rig.bench.run(cpuset_cpus="0")
 
-    prospect = await desk.ask(MORE, vllm, wanted=wanted)
+    prospect = await rig.ask(MORE, vllm, wanted=wanted)
 
     assert f'strategy = "{wanted}"' in prospect.problem
     assert not prospect.lasting
 
 
-async def test_a_setting_with_too_many_gpus_is_a_permanent_problem(desk: Desk) -> None:
+async def test_a_setting_with_too_many_gpus_is_a_permanent_problem(rig: PreflightRig) -> None:
     gpus = {"DeviceRequests": [{"Driver": "", "Count": 1, "DeviceIDs": None, "Capabilities": [["gpu"]]}]}
-    vllm = await desk.bench.run()
+    vllm = await rig.bench.run()
 
-    prospect = await desk.ask({"tensor_parallel_size": 4}, vllm, over=gpus)
+    prospect = await rig.ask({"tensor_parallel_size": 4}, vllm, over=gpus)
 
     assert "needs 4 GPUs" in prospect.problem
     assert prospect.lasting
 
 
-async def test_a_container_that_cannot_be_recreated_is_a_problem_with_the_fix(desk: Desk) -> None:
-    vllm = await desk.bench.run()
-    blue = await desk.bench.inspect(vllm)
+async def test_a_container_that_cannot_be_recreated_is_a_problem_with_the_fix(rig: PreflightRig) -> None:
+    vllm = await rig.bench.run()
+    blue = await rig.bench.inspect(vllm)
     blue["Image"] = "sha256:" + "0" * 64
 
-    prospect = await desk.prospect(MORE, [blue])
+    prospect = await rig.prospect(MORE, [blue])
 
     assert "pull or build it" in prospect.problem
     assert vllm.name in prospect.problem
     assert not prospect.lasting
 
 
-async def test_flags_that_cannot_be_written_are_a_permanent_problem(desk: Desk) -> None:
-    vllm = await desk.bench.run()
+async def test_flags_that_cannot_be_written_are_a_permanent_problem(rig: PreflightRig) -> None:
+    vllm = await rig.bench.run()
 
-    prospect = await desk.ask({"api_key": "sesame"}, vllm)
+    prospect = await rig.ask({"api_key": "sesame"}, vllm)
 
     assert "api_key" in prospect.problem
     assert prospect.lasting
 
 
-async def with_package(desk: Desk, folder: Path, *flags: str) -> Json:
+async def with_package(rig: PreflightRig, folder: Path, *flags: str) -> Json:
     """A server of the simulator whose image seems to have a vLLM, too. It knows `--max-num-seqs` only."""
     binds = [f"{package(folder)}:/package:ro", f"{folder}:/cache"]
     env = {"PYTHONPATH": f"/package:{REPOSITORY}"}
-    blue = await desk.bench.inspect(await desk.bench.run(binds=binds, env=env))
+    blue = await rig.bench.inspect(await rig.bench.run(binds=binds, env=env))
     blue["Config"]["Cmd"] = list(flags)
     return blue
 
 
-async def test_never_starts_a_command_that_vllm_rejects(desk: Desk, tmp_path: Path) -> None:
-    blue = await with_package(desk, tmp_path, "/package")
+async def test_never_starts_a_command_that_vllm_rejects(rig: PreflightRig, tmp_path: Path) -> None:
+    blue = await with_package(rig, tmp_path, "/package")
 
-    prospect = await desk.prospect({"max_num_seqs": 0}, [blue])
+    prospect = await rig.prospect({"max_num_seqs": 0}, [blue])
 
     assert prospect.problem == "vLLM 9.9.9 rejects it: ValueError: max_num_seqs should be greater than 0"
     assert prospect.lasting
-    assert await desk.bench.client.inspect(container_name(desk.site, "check")) is None
+    assert await rig.bench.client.inspect(container_name(rig.site, "check")) is None
 
 
 @pytest.mark.parametrize(
     "to", [{"max_num_seqs": 0}, {"max_num_seqs": 8, "nonsense": 3}], ids=["value", "usage"]
 )
 async def test_ignores_an_error_that_the_running_command_has_too(
-    desk: Desk, tmp_path: Path, to: Setting
+    rig: PreflightRig, tmp_path: Path, to: Setting
 ) -> None:
     known = ("/nowhere",) if "nonsense" not in to else ("/package", "--its-own-flag", "1")
-    blue = await with_package(desk, tmp_path, *known)
+    blue = await with_package(rig, tmp_path, *known)
 
-    prospect = await desk.prospect(to, [blue])
+    prospect = await rig.prospect(to, [blue])
 
     assert prospect.problem == ""
     assert any("only the start itself tests the flags" in note for note in prospect.notes)
 
 
-async def test_reports_a_cold_start_until_it_is_measured(desk: Desk, tmp_path: Path) -> None:
-    blue = await with_package(desk, tmp_path, "/package", "--max-num-seqs", "4")
+async def test_reports_a_cold_start_until_it_is_measured(rig: PreflightRig, tmp_path: Path) -> None:
+    blue = await with_package(rig, tmp_path, "/package", "--max-num-seqs", "4")
     spec = ContainerSpec.parse(blue)
     setting = spec.serve.setting
 
-    cold = await desk.prospect(MORE, [blue])
-    same = await desk.prospect({}, [blue])
+    cold = await rig.prospect(MORE, [blue])
+    same = await rig.prospect({}, [blue])
 
     key = start_key(spec, setting)
     assert any("it compiles again" in note for note in cold.notes)
     assert any("resolved by it: max_num_seqs 4 → 16" in note for note in cold.notes)
     assert any("old and new servers share" in note for note in same.notes)
-    assert desk.times.foreseen(key, {**setting, **MORE}) is False
-    assert desk.times.foreseen(key, setting) is True
+    assert rig.times.foreseen(key, {**setting, **MORE}) is False
+    assert rig.times.foreseen(key, setting) is True
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_reads_the_ready_time_from_the_log(lines: list[bytes], found: bool) -> N
     assert (stamp is not None and stamp.second == 1) is found
 
 
-async def test_a_missing_log_gives_no_ready_time(desk: Desk) -> None:
+async def test_a_missing_log_gives_no_ready_time(rig: PreflightRig) -> None:
     blue = container() | {"State": {"StartedAt": "2026-11-21T16:00:00Z"}}
 
-    assert await measured_start(desk.bench.client, ContainerSpec.parse(blue)) is None
-    assert await measured_start(desk.bench.client, ContainerSpec.parse(container())) is None
+    assert await measured_start(rig.bench.client, ContainerSpec.parse(blue)) is None
+    assert await measured_start(rig.bench.client, ContainerSpec.parse(container())) is None

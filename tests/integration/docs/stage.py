@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 
 from agent.cli.dispatch import parser
-from tests.e2e.config_builder import SERVERS, TARGET, Wishes, free_port
+from tests.e2e.config_builder import SERVERS, TARGET, SiteConfig, free_port
 from tests.e2e.rig import PATIENCE_S, Document, Rig, at_rest, until
 from tests.e2e.test_adopting import _answers
 from tests.integration.docs.blocks import REPOSITORY, blocks, commands
@@ -48,7 +48,7 @@ FINDS = {"lint", "advise"}  # exit status 1: findings
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageWishes(Wishes):
+class PageConfig(SiteConfig):
     """The config of a page, with free ports and a real receiver."""
 
     config: str
@@ -190,8 +190,10 @@ async def stage(home: Path, page: str) -> AsyncIterator[Stage]:
     configs = {one.page: one.text for one in blocks("toml") if "[[targets]]" in one.text}
     vllm = free_port()
     async with receiving() as receiver:
-        wishes = PageWishes(config=configs.get(page, configs["README.md"]), receiver=receiver.url, vllm=vllm)
-        rig = Rig(home=home, wishes=wishes)
+        site_config = PageConfig(
+            config=configs.get(page, configs["README.md"]), receiver=receiver.url, vllm=vllm
+        )
+        rig = Rig(home=home, site_config=site_config)
         rig.prepare()
         path = f"{home / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = {name: said for name, said in os.environ.items() if not name.startswith("TRIMTAB_")}

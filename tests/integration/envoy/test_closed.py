@@ -14,7 +14,7 @@ import pytest
 from actuators.envoy.plugin import EnvoyTraffic
 from agent.domain.effects import Route
 from sensors.proxy_requests.plugin import ProxyRequests
-from tests.integration.envoy.test_proxy_requests import Heard, listening
+from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
 from tests.support.sse_backend import Backend, ask, asked, until
 
 
@@ -180,14 +180,14 @@ async def test_reads_a_closed_split_from_envoy_when_its_file_is_broken(
 async def test_a_rejected_request_counts_as_no_server_failure(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
-    heard = Heard(tmp_path)
-    async with listening(ProxyRequests(every_s=0.1), heard):
+    received = SensorOutput(tmp_path)
+    async with listening(ProxyRequests(every_s=0.1), received):
         await traffic.route(closed(blue))
         await asked(client, traffic.listen, 10, stream=True)
         await traffic.route(opened(blue, 3))
         await ask(client, traffic.listen)
-        await heard.until_counted(1)
+        await received.until_counted(1)
         await asyncio.sleep(0.6)  # longer than Envoy keeps a record back
 
-    assert heard.counts == {(blue.name, "ok"): 1}
-    assert heard.states == [("proxy_requests", True)]
+    assert received.counts == {(blue.name, "ok"): 1}
+    assert received.states == [("proxy_requests", True)]

@@ -30,7 +30,7 @@ def noon() -> datetime:
 
 
 @dataclass
-class Heard:
+class SensorOutput:
     """A sensor's view, and everything it said."""
 
     state_dir: Path
@@ -59,7 +59,7 @@ class Heard:
 
         await until(all_counted)
 
-    async def until_said(self, *states: tuple[str, bool]) -> None:
+    async def until_state(self, *states: tuple[str, bool]) -> None:
         async def said() -> bool:
             return self.states == list(states)
 
@@ -67,8 +67,8 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(sensor: ProxyRequests, heard: Heard) -> AsyncIterator[None]:
-    task = asyncio.create_task(sensor.run(heard, heard.samples.append, noon))
+async def listening(sensor: ProxyRequests, received: SensorOutput) -> AsyncIterator[None]:
+    task = asyncio.create_task(sensor.run(received, received.samples.append, noon))
     try:
         yield
     finally:
@@ -78,14 +78,14 @@ async def listening(sensor: ProxyRequests, heard: Heard) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Heard:
-    return Heard(tmp_path)
+def received(tmp_path: Path) -> SensorOutput:
+    return SensorOutput(tmp_path)
 
 
 @pytest.fixture
-async def sensor(heard: Heard) -> AsyncIterator[ProxyRequests]:
+async def sensor(received: SensorOutput) -> AsyncIterator[ProxyRequests]:
     one = ProxyRequests(stalled_after_s=1.0, every_s=0.1)
-    async with listening(one, heard):
+    async with listening(one, received):
         yield one
 
 
@@ -140,7 +140,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
     ],
 )
 async def test_counts_every_attempt_for_its_server(
-    heard: Heard,
+    received: SensorOutput,
     traffic: EnvoyTraffic,
     blue: Backend,
     green: Backend,
@@ -156,17 +156,17 @@ async def test_counts_every_attempt_for_its_server(
         expected[blue.name, blue_is] = 12
 
     await asyncio.gather(*(ask(client, traffic.listen, stream=stream) for _ in range(12)))
-    await heard.until_counted(expected.total())
+    await received.until_counted(expected.total())
     await asyncio.sleep(0.4)  # all is written by then: nothing is counted twice
 
-    assert heard.counts == expected
-    assert heard.states == [("proxy_requests", True)]
+    assert received.counts == expected
+    assert received.states == [("proxy_requests", True)]
 
 
 @pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize(("mode", "status"), [("reset", 0), ("gone", 0), ("503", 503)])
 async def test_a_request_without_a_server_response_has_no_status(
-    heard: Heard,
+    received: SensorOutput,
     traffic: EnvoyTraffic,
     green: Backend,
     client: aiohttp.ClientSession,
@@ -179,43 +179,43 @@ async def test_a_request_without_a_server_response_has_no_status(
         green.mode = mode  # type: ignore[assignment]
 
     await asyncio.gather(*(ask(client, traffic.listen, stream=True) for _ in range(12)))
-    await heard.until_counted(24)
+    await received.until_counted(24)
 
-    failed = [request for request in heard.requests if request.server == green.name]
+    failed = [request for request in received.requests if request.server == green.name]
     assert [(request.outcome, request.status) for request in failed] == [("failed", status)] * 12
 
 
 @pytest.mark.smoke
 @pytest.mark.usefixtures("sensor")
 async def test_counts_mixed_load_as_the_client_sees_it(
-    heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+    received: SensorOutput, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     modes = ["ok", "ok", "ok", "500", "cut", "unfinished", "abort"] * 20
     answers = await asyncio.gather(
         *(ask(client, traffic.listen, headers={"x-mode": mode, "x-request-id": "same"}) for mode in modes)
     )
 
-    await heard.until_counted(len(modes))
+    await received.until_counted(len(modes))
 
-    assert {outcome: count for (_, outcome), count in heard.counts.items()} == {
+    assert {outcome: count for (_, outcome), count in received.counts.items()} == {
         "ok": sum(answer.good for answer in answers) - 20,  # `abort` ends well, too
         "failed": sum(answer.status == 500 for answer in answers),
         "truncated": sum(answer.status == 200 and not answer.whole for answer in answers),
         "aborted": 20,
     }
-    assert {server for server, _ in heard.counts} == {green.name}
+    assert {server for server, _ in received.counts} == {green.name}
 
 
 @pytest.mark.usefixtures("sensor")
 async def test_records_tokens_and_times_per_attempt(
-    heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+    received: SensorOutput, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     green.chunks, green.gap_s = 25, 0.02
 
     answer = await ask(client, traffic.listen)
-    await heard.until_counted(1)
+    await received.until_counted(1)
 
-    (request,) = heard.requests
+    (request,) = received.requests
     assert request.tokens == answer.events == 25
     assert request.status == 200
     assert request.ttft_s is not None
@@ -225,17 +225,17 @@ async def test_records_tokens_and_times_per_attempt(
 
 @pytest.mark.usefixtures("sensor")
 async def test_reads_a_fragmented_response_and_takes_no_text_for_its_end(
-    heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+    received: SensorOutput, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     green.mode = "crumbs"
 
     answers = await asyncio.gather(*(ask(client, traffic.listen) for _ in range(5)))
-    await heard.until_counted(5)
+    await received.until_counted(5)
     errors = await Admin(traffic.home / "admin.sock").stats("lua.*errors")
 
     assert {answer.good for answer in answers} == {True}
-    assert heard.counts == {(green.name, "ok"): 5}
-    assert {request.tokens for request in heard.requests} == {green.chunks}
+    assert received.counts == {(green.name, "ok"): 5}
+    assert {request.tokens for request in received.requests} == {green.chunks}
     assert errors
     assert set(errors.values()) == {0}
 
@@ -243,7 +243,7 @@ async def test_reads_a_fragmented_response_and_takes_no_text_for_its_end(
 @pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize("first_byte", [False, True])
 async def test_a_client_abort_is_no_server_failure(
-    heard: Heard,
+    received: SensorOutput,
     traffic: EnvoyTraffic,
     green: Backend,
     client: aiohttp.ClientSession,
@@ -255,14 +255,14 @@ async def test_a_client_abort_is_no_server_failure(
             async with asyncio.timeout(0.5):
                 await ask(client, traffic.listen)
 
-    await heard.until_counted(3)
+    await received.until_counted(3)
 
-    assert heard.counts == {(green.name, "gave_up"): 3}
+    assert received.counts == {(green.name, "gave_up"): 3}
 
 
 @pytest.mark.usefixtures("sensor")
 async def test_a_client_that_disconnects_after_done_was_served(
-    heard: Heard, traffic: EnvoyTraffic, green: Backend
+    received: SensorOutput, traffic: EnvoyTraffic, green: Backend
 ) -> None:
     host, _, port = traffic.listen.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -272,69 +272,73 @@ async def test_a_client_that_disconnects_after_done_was_served(
 
     await reader.readuntil(b"[DONE]")
     writer.transport.abort()
-    await heard.until_counted(1)
+    await received.until_counted(1)
 
-    assert heard.counts == {(green.name, "ok"): 1}
+    assert received.counts == {(green.name, "ok"): 1}
 
 
 @pytest.mark.usefixtures("sensor")
 async def test_counts_a_stream_without_a_first_byte_as_stalled_once(
-    heard: Heard, traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+    received: SensorOutput,
+    traffic: EnvoyTraffic,
+    blue: Backend,
+    green: Backend,
+    client: aiohttp.ClientSession,
 ) -> None:
     green.mode = "hang"
     asking = [asyncio.create_task(ask(client, traffic.listen)) for _ in range(4)]
     unstreamed = asyncio.create_task(ask(client, traffic.listen, stream=False))
 
-    await heard.until_counted(4)
-    stalled = list(heard.requests)
+    await received.until_counted(4)
+    stalled = list(received.requests)
     for task in (*asking, unstreamed):
         task.cancel()
-    await heard.until_counted(5)
+    await received.until_counted(5)
     await asyncio.sleep(0.4)
 
     assert [request.outcome for request in stalled] == ["stalled"] * 4
     assert min(request.duration_s for request in stalled) >= 1.0
-    assert heard.counts == {(green.name, "stalled"): 4, (green.name, "gave_up"): 1}
+    assert received.counts == {(green.name, "stalled"): 4, (green.name, "gave_up"): 1}
     assert blue.served.total() == 0
 
 
 @pytest.mark.usefixtures("sensor")
 async def test_counts_only_inference_requests(
-    heard: Heard, traffic: EnvoyTraffic, client: aiohttp.ClientSession
+    received: SensorOutput, traffic: EnvoyTraffic, client: aiohttp.ClientSession
 ) -> None:
     for path in ("/v1/models", "/health", "/metrics", "/v1/chat/completions?x=1"):
         await ask(client, traffic.listen, path=path)
 
-    await heard.until_counted(1)
+    await received.until_counted(1)
     await asyncio.sleep(0.4)
 
-    assert len(heard.requests) == 1
+    assert len(received.requests) == 1
 
 
 async def test_envoy_reconnects_to_a_restarted_daemon(
-    heard: Heard, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+    received: SensorOutput, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     for _ in range(2):
-        before = len(heard.requests)
-        async with listening(ProxyRequests(every_s=0.1), heard):
+        before = len(received.requests)
+        async with listening(ProxyRequests(every_s=0.1), received):
             await asked(client, traffic.listen, 5)
-            await heard.until_counted(before + 5)
+            await received.until_counted(before + 5)
 
-    assert heard.counts == {(green.name, "ok"): 10}
+    assert received.counts == {(green.name, "ok"): 10}
 
 
 @pytest.mark.usefixtures("sensor")
 async def test_reports_a_dead_envoy_once(
-    heard: Heard, traffic: EnvoyTraffic, client: aiohttp.ClientSession
+    received: SensorOutput, traffic: EnvoyTraffic, client: aiohttp.ClientSession
 ) -> None:
     await asked(client, traffic.listen, 3)
-    await heard.until_counted(3)
+    await received.until_counted(3)
 
     os.kill(int((traffic.home / "envoy.pid").read_text()), signal.SIGKILL)
-    await heard.until_said(("proxy_requests", True), ("proxy_requests", False))
+    await received.until_state(("proxy_requests", True), ("proxy_requests", False))
     await asyncio.sleep(0.5)
 
-    assert heard.states == [("proxy_requests", True), ("proxy_requests", False)]
+    assert received.states == [("proxy_requests", True), ("proxy_requests", False)]
 
 
 def record(**changed: object) -> dict[str, object]:
@@ -342,9 +346,9 @@ def record(**changed: object) -> dict[str, object]:
     return {**fields, "ttft_us": 300, "id": "a", "attempt": "1", **changed}
 
 
-async def send(heard: Heard, data: bytes) -> None:
+async def send(received: SensorOutput, data: bytes) -> None:
     """Until the other side hangs up, or has had time to."""
-    path = heard.state_dir / "envoy" / "records.sock"
+    path = received.state_dir / "envoy" / "records.sock"
 
     async def exists() -> bool:
         return path.is_socket()
@@ -379,28 +383,28 @@ GARBAGE = {
 @pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize("garbage", list(GARBAGE.values()), ids=list(GARBAGE))
 async def test_counts_invalid_records_reports_them_once_and_reads_the_rest(
-    heard: Heard, garbage: bytes
+    received: SensorOutput, garbage: bytes
 ) -> None:
     for _ in range(3):
-        await send(heard, garbage)
-    await send(heard, msgpack.packb(["us", [[0, record(code=500, new_field=1)]]]))
+        await send(received, garbage)
+    await send(received, msgpack.packb(["us", [[0, record(code=500, new_field=1)]]]))
 
-    await heard.until_counted(1)
+    await received.until_counted(1)
 
     async def said() -> bool:
-        return ("proxy_requests records", False) in heard.states
+        return ("proxy_requests records", False) in received.states
 
     await until(said)
-    assert heard.counts == {("chat-r1", "failed"): 1}
-    assert heard.states.count(("proxy_requests records", False)) == 1
+    assert received.counts == {("chat-r1", "failed"): 1}
+    assert received.states.count(("proxy_requests records", False)) == 1
 
 
 @given(garbage=st.binary(max_size=60))
 def test_the_sensor_survives_any_bytes(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
     async def story() -> None:
-        heard = Heard(tmp_path_factory.mktemp("s"))
-        async with listening(ProxyRequests(every_s=0.1), heard):
-            path = heard.state_dir / "envoy" / "records.sock"
+        received = SensorOutput(tmp_path_factory.mktemp("s"))
+        async with listening(ProxyRequests(every_s=0.1), received):
+            path = received.state_dir / "envoy" / "records.sock"
             while not path.is_socket():
                 await asyncio.sleep(0)
             _, writer = await asyncio.open_unix_connection(path)
@@ -412,8 +416,8 @@ def test_the_sensor_survives_any_bytes(tmp_path_factory: pytest.TempPathFactory,
 
 
 @pytest.mark.usefixtures("sensor")
-async def test_reassembles_a_record_split_over_many_packets(heard: Heard) -> None:
-    path = heard.state_dir / "envoy" / "records.sock"
+async def test_reassembles_a_record_split_over_many_packets(received: SensorOutput) -> None:
+    path = received.state_dir / "envoy" / "records.sock"
 
     async def exists() -> bool:
         return path.is_socket()
@@ -424,30 +428,30 @@ async def test_reassembles_a_record_split_over_many_packets(heard: Heard) -> Non
         writer.write(bytes([byte]))
         await asyncio.sleep(0)
 
-    await heard.until_counted(1)
+    await received.until_counted(1)
     writer.close()
 
-    assert heard.states[0] == ("proxy_requests", True)
+    assert received.states[0] == ("proxy_requests", True)
 
 
-async def test_replaces_the_socket_of_a_dead_daemon_with_owner_only_access(heard: Heard) -> None:
-    path = heard.state_dir / "envoy" / "records.sock"
+async def test_replaces_the_socket_of_a_dead_daemon_with_owner_only_access(received: SensorOutput) -> None:
+    path = received.state_dir / "envoy" / "records.sock"
     path.parent.mkdir()
     path.write_text("left behind")
 
     async def exists() -> bool:
         return path.is_socket()
 
-    async with listening(ProxyRequests(every_s=0.1), heard):
+    async with listening(ProxyRequests(every_s=0.1), received):
         await until(exists)
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_reports_a_socket_that_cannot_be_created_once(heard: Heard) -> None:
-    heard.state_dir = heard.state_dir / ("d" * 120)
+async def test_reports_a_socket_that_cannot_be_created_once(received: SensorOutput) -> None:
+    received.state_dir = received.state_dir / ("d" * 120)
 
-    async with listening(ProxyRequests(every_s=0.1), heard):
-        await heard.until_said(("proxy_requests", False))
+    async with listening(ProxyRequests(every_s=0.1), received):
+        await received.until_state(("proxy_requests", False))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from agent.domain.ports import Site
 from tests.support.process_rig import STUB, free_ports, until
 
 
-class Stranger:
+class ThirdParty:
     """A stub that was started by hand, with a child and an environment of its own."""
 
     def __init__(self, *, leads: bool) -> None:
@@ -53,10 +53,10 @@ class Stranger:
 
 
 @pytest.fixture(params=[True, False], ids=["leads its group", "in our group"])
-def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
-    stranger = Stranger(leads=request.param)
-    yield stranger
-    stranger.end()
+def third_party(request: pytest.FixtureRequest) -> Iterator[ThirdParty]:
+    third_party = ThirdParty(leads=request.param)
+    yield third_party
+    third_party.end()
 
 
 def engine(
@@ -74,27 +74,27 @@ def engine(
     return options.bind(Site(target="chat", state_dir=state_dir, epoch=1))
 
 
-async def test_adopts_a_running_server_with_its_setting(stranger: Stranger, tmp_path: Path) -> None:
-    adopting = engine(stranger.url, tmp_path)
+async def test_adopts_a_running_server_with_its_setting(third_party: ThirdParty, tmp_path: Path) -> None:
+    adopting = engine(third_party.url, tmp_path)
 
     assert list(await adopting.problems()) == []
     [found] = await adopting.observe()
 
     setting = {"max_num_seqs": 2, "engine_core": True}
-    address = f"127.0.0.1:{stranger.port}"
+    address = f"127.0.0.1:{third_party.port}"
     assert found == Server(name="chat-r0", setting=setting, address=address, ours=False)
     assert await adopting.busy(found) == 1
 
 
 async def test_launches_servers_like_an_adopted_one_that_has_exited(
-    stranger: Stranger, tmp_path: Path
+    third_party: ThirdParty, tmp_path: Path
 ) -> None:
-    adopting = engine(stranger.url, tmp_path)
+    adopting = engine(third_party.url, tmp_path)
     [blue] = await adopting.observe()
     await adopting.retire(blue)
     green = Server(name="chat-r1", setting={**blue.setting, "max_num_seqs": 4, "engine_core": None})
 
-    launched = await engine(stranger.url, tmp_path).launch(green, 60)
+    launched = await engine(third_party.url, tmp_path).launch(green, 60)
 
     [found] = await adopting.observe()
     assert (found.name, found.setting, found.ours) == ("chat-r1", {"max_num_seqs": 4}, True)
@@ -108,16 +108,16 @@ async def test_launches_servers_like_an_adopted_one_that_has_exited(
 
 
 async def test_retires_an_adopted_server_with_its_child_processes_only(
-    stranger: Stranger, tmp_path: Path
+    third_party: ThirdParty, tmp_path: Path
 ) -> None:
-    adopting = engine(stranger.url, tmp_path)
+    adopting = engine(third_party.url, tmp_path)
     [found] = await adopting.observe()
-    assert len(stranger.left()) == 2
+    assert len(third_party.left()) == 2
 
     await adopting.retire(found)
     await adopting.retire(found)
 
-    assert stranger.left() == []
+    assert third_party.left() == []
     assert list(await adopting.observe()) == []
 
 
@@ -126,9 +126,9 @@ async def test_retires_an_adopted_server_with_its_child_processes_only(
     [(signal.SIGKILL, True, "exited"), (signal.SIGSTOP, False, "failed its health check")],
 )
 async def test_reports_the_loss_of_an_adopted_server(
-    stranger: Stranger, tmp_path: Path, number: signal.Signals, gone: bool, why: str
+    third_party: ThirdParty, tmp_path: Path, number: signal.Signals, gone: bool, why: str
 ) -> None:
-    adopting = engine(stranger.url, tmp_path)
+    adopting = engine(third_party.url, tmp_path)
     [found] = await adopting.observe()
     said: list[ServerLost] = []
     watch = asyncio.create_task(
@@ -136,7 +136,7 @@ async def test_reports_the_loss_of_an_adopted_server(
     )
     await asyncio.sleep(0.2)
 
-    os.kill(stranger.process.pid, number)
+    os.kill(third_party.process.pid, number)
     await asyncio.wait_for(until(lambda: said), 60)
 
     [lost] = said
@@ -147,44 +147,44 @@ async def test_reports_the_loss_of_an_adopted_server(
 
 
 async def test_a_server_without_a_visible_process_is_gone_when_it_refuses_connections(
-    stranger: Stranger,
+    third_party: ThirdParty,
 ) -> None:
     silences: list[str] = []
-    probe = OpenAiProbe(address=f"127.0.0.1:{stranger.port}")
+    probe = OpenAiProbe(address=f"127.0.0.1:{third_party.port}")
     watch = asyncio.create_task(
         until_gone(probe, None, silences.append, every_s=0.1, timeout_s=0.5, misses=2)
     )
 
-    os.kill(stranger.process.pid, signal.SIGSTOP)
+    os.kill(third_party.process.pid, signal.SIGSTOP)
     await asyncio.wait_for(until(lambda: silences), 60)
     assert not watch.done()
-    os.kill(stranger.process.pid, signal.SIGKILL)
+    os.kill(third_party.process.pid, signal.SIGKILL)
 
     assert "refused 2 connections" in await asyncio.wait_for(watch, 60)
     assert len(silences) == 1
 
 
-async def test_a_busy_server_is_observed_while_it_listens(stranger: Stranger, tmp_path: Path) -> None:
-    adopting = engine(stranger.url, tmp_path)
+async def test_a_busy_server_is_observed_while_it_listens(third_party: ThirdParty, tmp_path: Path) -> None:
+    adopting = engine(third_party.url, tmp_path)
     [found] = await adopting.observe()
 
-    os.kill(stranger.process.pid, signal.SIGSTOP)
+    os.kill(third_party.process.pid, signal.SIGSTOP)
     assert list(await adopting.observe()) == [found]
-    assert list(await engine(stranger.url, tmp_path / "new").observe()) == [found]
+    assert list(await engine(third_party.url, tmp_path / "new").observe()) == [found]
 
-    os.kill(stranger.process.pid, signal.SIGKILL)
-    stranger.process.wait()
+    os.kill(third_party.process.pid, signal.SIGKILL)
+    third_party.process.wait()
     assert list(await adopting.observe()) == []
 
 
 async def test_an_unresponsive_process_with_the_inherited_socket_is_not_the_server(
-    stranger: Stranger, tmp_path: Path
+    third_party: ThirdParty, tmp_path: Path
 ) -> None:
     """As a forked engine core is for a moment, when the API server has crashed."""
-    adopting = engine(stranger.url, tmp_path)
+    adopting = engine(third_party.url, tmp_path)
     assert await adopting.observe()
-    stranger.end()
-    with socket.create_server(("127.0.0.1", stranger.port)):
+    third_party.end()
+    with socket.create_server(("127.0.0.1", third_party.port)):
         assert list(await adopting.observe()) == []
 
 
@@ -213,9 +213,9 @@ def as_another_user() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_server_of_another_user_cannot_be_retired(stranger: Stranger) -> None:
-    address = f"127.0.0.1:{stranger.port}"
-    assert may_signal(stranger.family[0])
+def test_a_server_of_another_user_cannot_be_retired(third_party: ThirdParty) -> None:
+    address = f"127.0.0.1:{third_party.port}"
+    assert may_signal(third_party.family[0])
     assert obstacle_to_ending(address) == ""
     first = procfs.process(1)
     assert first

@@ -63,9 +63,9 @@ def asking(url: str, queries: Mapping[str, str], *, timeout_s: float = 10.0) -> 
 
 
 async def values_of(url: str, **queries: str) -> tuple[Mapping[str, float | None], list[SourceState]]:
-    async with run_sensor(asking(url, queries)) as heard:
-        sample = await heard.next(SeriesSample)
-    return sample.values, heard.states()
+    async with run_sensor(asking(url, queries)) as received:
+        sample = await received.next(SeriesSample)
+    return sample.values, received.states()
 
 
 async def test_each_query_returns_its_value(prometheus: RealPrometheus) -> None:
@@ -107,35 +107,37 @@ async def test_applies_the_default_of_a_missing_series(prometheus: RealPrometheu
 async def test_reports_an_invalid_query_once_and_keeps_the_other_queries(
     prometheus: RealPrometheus, promql: str, why: str
 ) -> None:
-    async with run_sensor(asking(prometheus.url, {"bad": promql, "good": "steady"})) as heard:
-        await heard.until(lambda: len(heard.of(SeriesSample)) == 3)
+    async with run_sensor(asking(prometheus.url, {"bad": promql, "good": "steady"})) as received:
+        await received.until(lambda: len(received.of(SeriesSample)) == 3)
 
-    assert heard.of(SeriesSample)[-1].values == {"bad": None, "good": 3.0}
-    assert [(state.source, state.available) for state in heard.states()] == [("prometheus bad", False)]
-    assert why in heard.states()[0].why
+    assert received.of(SeriesSample)[-1].values == {"bad": None, "good": 3.0}
+    assert [(state.source, state.available) for state in received.states()] == [("prometheus bad", False)]
+    assert why in received.states()[0].why
 
 
 async def test_returns_no_value_after_the_target_is_killed(prometheus: RealPrometheus, dying: Page) -> None:
     queries = {"now": "heartbeat", "rate": "sum(rate(beats_total[1m]))", "other": "steady"}
-    async with run_sensor(asking(prometheus.url, queries)) as heard:
-        await heard.until(lambda: seen(heard, now=7.0))
+    async with run_sensor(asking(prometheus.url, queries)) as received:
+        await received.until(lambda: seen(received, now=7.0))
         dying.stop()
         try:
-            await heard.until(lambda: seen(heard, now=None, rate=None, other=3.0))
+            await received.until(lambda: seen(received, now=None, rate=None, other=3.0))
             left = prometheus.values("sum(rate(beats_total[1m]))")
             dying.start()
-            await heard.until(lambda: seen(heard, now=7.0) and heard.of(SeriesSample)[-1].values["rate"])
+            await received.until(
+                lambda: seen(received, now=7.0) and received.of(SeriesSample)[-1].values["rate"]
+            )
         finally:
             dying.stop()
             dying.start()
 
     assert left != []  # Prometheus itself would have gone on answering
-    assert {state.source for state in heard.states()} == {"prometheus rate"}
-    assert "series that have ended" in heard.states()[0].why
+    assert {state.source for state in received.states()} == {"prometheus rate"}
+    assert "series that have ended" in received.states()[0].why
 
 
-def seen(heard: ReceivedSamples, **values: float | None) -> bool:
-    samples = heard.of(SeriesSample)
+def seen(received: ReceivedSamples, **values: float | None) -> bool:
+    samples = received.of(SeriesSample)
     return bool(samples) and values.items() <= samples[-1].values.items()
 
 
@@ -148,16 +150,16 @@ async def test_a_counter_reset_gives_no_negative_rate_and_no_window_before_the_r
         "young": f"sum(rate(events_total[5s]) {old_enough.format(3600)})",
         "old": f"sum(rate(events_total[5s]) {old_enough.format(0)})",
     }
-    async with run_sensor(asking(prometheus.url, queries)) as heard:
-        await heard.until(lambda: page.counters["events_total"] > 10)
+    async with run_sensor(asking(prometheus.url, queries)) as received:
+        await received.until(lambda: page.counters["events_total"] > 10)
         page.counters["events_total"] = 0.0
-        await heard.until(lambda: page.counters["events_total"] > 5)
+        await received.until(lambda: page.counters["events_total"] > 5)
 
-    samples = [sample.values for sample in heard.of(SeriesSample)]
+    samples = [sample.values for sample in received.of(SeriesSample)]
     assert all((values["rate"] or 0.0) >= 0.0 for values in samples)
     assert {values["young"] for values in samples} == {None}
     assert samples[-1]["old"] is not None
-    assert heard.states() == []
+    assert received.states() == []
 
 
 async def test_reports_a_crashed_prometheus_once_and_ignores_stale_values(
@@ -169,28 +171,28 @@ async def test_reports_a_crashed_prometheus_once_and_ignores_stale_values(
         sensor = Prometheus(
             url=prometheus.url, queries=queries, every_s=0.05, stale_after_s=2.0, timeout_s=10.0
         )
-        async with run_sensor(sensor) as heard:
-            await heard.until(
-                lambda: seen(heard, load=5.0, alive=1.0) and heard.of(SeriesSample)[-1].values["rate"]
+        async with run_sensor(sensor) as received:
+            await received.until(
+                lambda: seen(received, load=5.0, alive=1.0) and received.of(SeriesSample)[-1].values["rate"]
             )
             prometheus.kill()
             page.stop()
-            await heard.until(lambda: seen(heard, load=None, alive=None, rate=None, constant=None))
+            await received.until(lambda: seen(received, load=None, alive=None, rate=None, constant=None))
             await asyncio.sleep(2.0)
-            restarted = len(heard.of(SeriesSample))
+            restarted = len(received.of(SeriesSample))
             prometheus.start()
             old = prometheus.values("load"), len(prometheus.values("sum(rate(work_total[1m]))"))
-            await heard.until(lambda: seen(heard, constant=1.0))
-            after = [sample.values for sample in heard.of(SeriesSample)[restarted:]]
+            await received.until(lambda: seen(received, constant=1.0))
+            after = [sample.values for sample in received.of(SeriesSample)[restarted:]]
             page.start()
-            await heard.until(lambda: seen(heard, load=5.0, alive=1.0))
+            await received.until(lambda: seen(received, load=5.0, alive=1.0))
 
     assert old == ([5.0], 1)  # the trap: it still answers with what it knew before
     assert {(values["load"], values["rate"]) for values in after} == {(None, None)}
-    whole = [state for state in heard.states() if state.source == "prometheus"]
+    whole = [state for state in received.states() if state.source == "prometheus"]
     assert [state.available for state in whole] == [False, True]
     assert "does not answer" in whole[0].why
-    stale = [state for state in heard.states() if state.source == "prometheus load"]
+    stale = [state for state in received.states() if state.source == "prometheus load"]
     assert [state.available for state in stale] == [False, True]
     assert "s old; stale_after_s is 2" in stale[0].why
 
@@ -224,18 +226,18 @@ async def test_reports_a_failing_server_as_lost_once(said: bytes | None, why: st
         url = f"http://{pages.address}/"
         async with run_sensor(
             asking(url, {"one": "vector(1)"}, timeout_s=0.3 if said is None else 10.0)
-        ) as heard:
-            await heard.until(lambda: len(heard.of(SeriesSample)) == 3)
-            sample = heard.of(SeriesSample)[-1]
+        ) as received:
+            await received.until(lambda: len(received.of(SeriesSample)) == 3)
+            sample = received.of(SeriesSample)[-1]
             pages.answers = {queried: answer(b'{"data": {"result": [{"metric": {}, "value": [1, "1"]}]}}')}
-            await heard.until(lambda: seen(heard, one=1.0))
+            await received.until(lambda: seen(received, one=1.0))
 
     assert sample.values == {"one": None}
-    assert [(state.source, state.available) for state in heard.states()] == [
+    assert [(state.source, state.available) for state in received.states()] == [
         ("prometheus", False),
         ("prometheus", True),
     ]
-    assert why in heard.states()[0].why
+    assert why in received.states()[0].why
 
 
 async def test_reports_a_slow_response_and_waits_in_one_thread() -> None:
@@ -257,8 +259,8 @@ async def test_reports_a_slow_response_and_waits_in_one_thread() -> None:
     heard_enough, done = asyncio.Event(), asyncio.Event()
     server = await asyncio.start_server(trickle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with run_sensor(asking(url, {"one": "vector(1)"}, timeout_s=0.3)) as heard:
-        await heard.until(heard.states)
+    async with run_sensor(asking(url, {"one": "vector(1)"}, timeout_s=0.3)) as received:
+        await received.until(received.states)
         first = len(asked)
         await asyncio.sleep(0.3)
         second = len(asked)
@@ -266,7 +268,7 @@ async def test_reports_a_slow_response_and_waits_in_one_thread() -> None:
     await done.wait()
     server.close()
 
-    assert "has not finished" in heard.states()[0].why
+    assert "has not finished" in received.states()[0].why
     assert (first, second) == (1, 1)
 
 

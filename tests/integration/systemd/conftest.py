@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.config_builder import Wishes
+from tests.e2e.config_builder import SiteConfig
 from tests.integration.systemd.machine import REPOSITORY, Machine
 from tests.integration.systemd.service import Service, Start
 
@@ -72,8 +72,8 @@ async def service(machine: Machine, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts the service over a site as wished; after the test nothing of it is left."""
     made: list[Service] = []
 
-    async def start(wishes: Wishes, /, *, bare_metal: bool = True) -> Service:
-        rig = Service(home=tmp_path, wishes=wishes, machine=machine, bare_metal=bare_metal)
+    async def start(site_config: SiteConfig, /, *, bare_metal: bool = True) -> Service:
+        rig = Service(home=tmp_path, site_config=site_config, machine=machine, bare_metal=bare_metal)
         made.append(rig)
         rig.prepare()
         machine.run("systemctl", "start", "trimtab")

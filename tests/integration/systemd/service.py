@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from actuators.host.procfs import Process
 from agent.config.listen import SOCKET
-from tests.e2e.config_builder import SERVER, TARGET, Wishes
+from tests.e2e.config_builder import SERVER, TARGET, SiteConfig
 from tests.e2e.rig import Rig
 from tests.integration.systemd.machine import Machine
 
@@ -95,4 +95,4 @@ class Service(Rig):
 
 
 class Start(Protocol):
-    async def __call__(self, wishes: Wishes, /, *, bare_metal: bool = True) -> Service: ...
+    async def __call__(self, site_config: SiteConfig, /, *, bare_metal: bool = True) -> Service: ...

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerWishes
+from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerSiteConfig
 from tests.e2e.rig import lost
 from tests.integration.systemd.machine import Machine
 from tests.integration.systemd.service import Service
@@ -87,7 +87,7 @@ async def test_the_shipped_units_promote_a_change_and_roll_back_a_bad_one(
 ) -> None:
     rig = DockerService(
         home=tmp_path,
-        wishes=DockerWishes(containers=(blue.name,)),
+        site_config=DockerSiteConfig(containers=(blue.name,)),
         bench=bench,
         blue=(blue,),
         machine=docker_machine,
@@ -105,7 +105,7 @@ async def test_the_shipped_units_promote_a_change_and_roll_back_a_bad_one(
         async with rig.observer() as answers, rig.users(SOME) as traffic:
             one = await rig.switch(max_num_seqs=16)
             bad = await rig.switch(max_num_seqs=12)
-            kept = await rig.are_whole()
+            kept = await rig.consistent_servers()
         said = rig.log_of_the_proxy()
     finally:
         await rig.tear_down()

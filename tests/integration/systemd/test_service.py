@@ -9,9 +9,9 @@ import pytest
 from agent.api.tokens import load, store
 from agent.audit import chain
 from simulator.traffic import TrafficGenerator
-from tests.e2e.config_builder import Wishes
+from tests.e2e.config_builder import SiteConfig
 from tests.e2e.rig import lost, until
-from tests.e2e.test_adopting import stranger
+from tests.e2e.test_adopting import third_party_server
 from tests.integration.systemd.conftest import NEXT
 from tests.integration.systemd.service import Service, Start
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 STEP_S = 12.0  # of the canary: longer than it takes to be stopped and started
 UPGRADE_S = 30.0
-SLOW = Wishes(steps=((50, 5, STEP_S),), hold_s=1.0)
+SLOW = SiteConfig(steps=((50, 5, STEP_S),), hold_s=1.0)
 
 
 async def in_thread(rig: Service, *words: str) -> str:
@@ -34,11 +34,11 @@ async def changed_under_load(rig: Service, traffic: TrafficGenerator) -> str:
 
 
 async def test_the_shipped_unit_is_sandboxed_and_finds_its_proxy_after_a_crash(service: Start) -> None:
-    async with stranger() as (url, _):
-        rig = await service(Wishes(serving=url), bare_metal=False)
+    async with third_party_server() as (url, _):
+        rig = await service(SiteConfig(serving=url), bare_metal=False)
         await until(rig.weights, bool, "the proxy to serve")
         envoy = rig.envoy_pid()
-        the_unit_is_shut(rig)
+        assert_unit_is_sandboxed(rig)
 
         async with rig.observer() as answers, rig.clients() as traffic:
             rig.machine.run("kill", "-9", str(rig.main))
@@ -51,7 +51,7 @@ async def test_the_shipped_unit_is_sandboxed_and_finds_its_proxy_after_a_crash(s
     assert set(answers) == {"200"}
 
 
-def the_unit_is_shut(rig: Service) -> None:
+def assert_unit_is_sandboxed(rig: Service) -> None:
     machine = rig.machine
     status = machine.run("cat", f"/proc/{rig.main}/status")
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -79,7 +79,7 @@ def the_unit_is_shut(rig: Service) -> None:
 
 
 async def test_a_reload_rereads_the_tokens_without_a_restart(service: Start) -> None:
-    rig = await service(Wishes())
+    rig = await service(SiteConfig())
     await rig.serving()
     daemon = rig.main
     tokens = load(rig.tokens)
@@ -111,7 +111,7 @@ async def test_replaces_a_dead_or_hanging_daemon_in_a_canary_without_losing_a_re
         rig.machine.run("kill", "-s", number, str(daemon))
         await until(lambda: _restarts(rig), lambda count: count == 1, "a restart", 90.0)
         one = await rig.ended(change)
-        kept = await rig.is_whole()
+        kept = await rig.consistent_server()
 
     assert (one["outcome"], one["lost"], kept) == ("promoted", 0, "chat-r2"), one
     assert lost(traffic) == []
@@ -138,7 +138,7 @@ async def test_a_stop_in_a_canary_leaves_all_traffic_to_blue(service: Start) -> 
         await until(lambda: _ok(traffic), lambda count: count > alone + 20, "good answers")
         await in_thread(rig, "systemctl", "start", "trimtab")
         one = await rig.ended(change)
-        await rig.is_whole()
+        await rig.consistent_server()
 
     assert stopped == ["inactive", "success"]
     assert one["restarts"] == 1, one
@@ -169,7 +169,7 @@ async def test_an_upgrade_in_a_canary_loses_no_request(service: Start, next_pack
         await asyncio.to_thread(rig.machine.install, next_package)
         replaced = rig.main != daemon
         one = await rig.ended(change)
-        kept = await rig.is_whole()
+        kept = await rig.consistent_server()
 
     assert rig.machine.run("dpkg-query", "-W", "-f", "${Version}", "trimtab") == NEXT
     assert replaced

@@ -107,7 +107,7 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class Scenario:
     seed: int
     servers: int = 1
     strategy: Strategy = "surge"
@@ -115,7 +115,7 @@ class Script:
     mode: Mode = "approve"
     ours: bool = True
     exam: bool = False
-    whole: bool = False  # the journal is written to files
+    on_disk: bool = False  # the journal is written to files
     impatient: bool = False  # an operator aborts what is not over when all is quiet
     acts: tuple[Act, ...] = field(default_factory=tuple)
 
@@ -124,7 +124,7 @@ class Script:
         """Of the servers of the beginning."""
         return [f"vllm{number}" for number in range(self.servers)]
 
-    def without(self, at: int) -> "Script":
+    def without(self, at: int) -> "Scenario":
         return replace(self, acts=(*self.acts[:at], *self.acts[at + 1 :]))
 
 
@@ -133,7 +133,7 @@ def drawn(what: str, seed: int) -> Random:
     return Random(f"{what} {seed}")  # noqa: S311 - nothing is kept secret by it
 
 
-def script_of(seed: int) -> Script:
+def scenario_of(seed: int) -> Scenario:
     """The history of this seed."""
     random = drawn("script", seed)
     acts = [_act(random, _kind(random)) for _ in range(random.choice((2, 3, 4, 5, 6, 7, 9)))]
@@ -144,7 +144,7 @@ def script_of(seed: int) -> Script:
     if {"stop", "phase draining"} & on:
         fleets = FLEETS[3:]
     servers, strategy = random.choice(fleets)
-    return Script(
+    return Scenario(
         seed=seed,
         servers=servers,
         strategy=strategy,
@@ -152,7 +152,7 @@ def script_of(seed: int) -> Script:
         mode=random.choice(("approve", "approve", "auto")),
         ours=random.random() < 0.7,
         exam="examine" in on or random.random() < 0.1,
-        whole=any(act.what in ON_FILES for act in acts),
+        on_disk=any(act.what in ON_FILES for act in acts),
         impatient=random.random() < 0.5,
         acts=tuple(acts),
     )

@@ -30,15 +30,15 @@ from tests.simulation.clock import EPOCH
 if TYPE_CHECKING:
     from tests.simulation.process import Daemon
 
-PERSONS: dict[str, Role] = {"alice": "operator", "bob": "operator", "victor": "viewer"}
+PRINCIPALS: dict[str, Role] = {"alice": "operator", "bob": "operator", "victor": "viewer"}
 NO_ANSWER_S = 12.0  # then a client hangs up
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
-DESK: ContextVar[DaemonView] = ContextVar("desk")
-Told = Callable[[int], None]
+CURRENT_DAEMON: ContextVar[DaemonView] = ContextVar("daemon")
+OnStatus = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class SimDesk(real.Daemon):
+class SimDaemon(real.Daemon):
     """The daemon's own desk, on the world's clock."""
 
     wall: Now = real.utc_now
@@ -47,15 +47,15 @@ class SimDesk(real.Daemon):
         return self.wall()
 
 
-class _Whose:
+class _CurrentDaemon:
     """The desk of the process whose code runs."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *given: getattr(DESK.get(), name)(*given)  # noqa: PLW0108 - whose is known when it is called
+        return lambda *given: getattr(CURRENT_DAEMON.get(), name)(*given)  # noqa: PLW0108 - whose is known when it is called
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class SharedApi:
     """One for all histories: its parts are costly to make, and remember no more than tokens."""
 
     app: web.Application
@@ -81,30 +81,31 @@ class Entrance:
 
 
 @cache
-def entrance() -> Entrance:
+def shared_api() -> SharedApi:
     made = {
-        name: mint(role=role, principal=name, made_at=EPOCH, expires=None) for name, role in PERSONS.items()
+        name: mint(role=role, principal=name, made_at=EPOCH, expires=None)
+        for name, role in PRINCIPALS.items()
     }
     tokens = Tokens(None, lambda: EPOCH)
     limits = RateLimits(now=lambda: 0.0, burst=1e9, at_once=1000)
-    app = build_app(cast("DaemonView", _Whose()), tokens, limits=limits)
+    app = build_app(cast("DaemonView", _CurrentDaemon()), tokens, limits=limits)
     app.freeze()
-    found = Entrance(
+    found = SharedApi(
         app=app,
         tokens=tokens,
         texts={name: text for name, (text, _) in made.items()},
         lines={name: line for name, (_, line) in made.items()},
     )
-    found.reload(tuple(PERSONS))
+    found.reload(tuple(PRINCIPALS))
     return found
 
 
 @dataclass(eq=False)
-class Wire(asyncio.Transport):
-    """One connection, in memory; what is said on it by a process that was killed is heard by nobody."""
+class Connection(asyncio.Transport):
+    """One connection, in memory; what is said on it by a process that was killed is is_received by nobody."""
 
-    heard: Callable[[], bool]
-    told: Told
+    is_received: Callable[[], bool]
+    on_status: OnStatus
     answer: bytes = b""
     open: bool = True
     extra: dict[str, Any] = field(default_factory=lambda: {"peername": ("127.0.0.1", 1)})
@@ -122,8 +123,8 @@ class Wire(asyncio.Transport):
         if not self.open:
             return
         self.open = False
-        if self.heard() and self.answer:
-            self.told(int(self.answer.split(b" ", 2)[1]))
+        if self.is_received() and self.answer:
+            self.on_status(int(self.answer.split(b" ", 2)[1]))
 
     def abort(self) -> None:
         self.close()
@@ -138,17 +139,17 @@ class Wire(asyncio.Transport):
         """Everything has been sent."""
 
 
-def ask(process: "Daemon", who: str, path: str, body: object, *, key: str, told: Told) -> None:
+def ask(process: "Daemon", who: str, path: str, body: object, *, key: str, on_status: OnStatus) -> None:
     """POST it as this person; `told` the status of the answer, if one comes."""
     loop, content = process.world.loop, b"" if body is None else json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {entrance().texts[who]}\r\nIdempotency-Key: {key}\r\n"
+        f"Authorization: Bearer {shared_api().texts[who]}\r\nIdempotency-Key: {key}\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
-    wire = Wire(heard=lambda: not process.killed, told=told)
+    wire = Connection(is_received=lambda: not process.killed, on_status=on_status)
     context = loop.owned_by(process.owner)
-    context.run(DESK.set, process.desk)
+    context.run(CURRENT_DAEMON.set, process.runtime)
     protocol = context.run(_server(loop))
     context.run(protocol.connection_made, wire)
     context.run(protocol.data_received, head.encode() + content)
@@ -170,4 +171,4 @@ def _server(loop: asyncio.AbstractEventLoop) -> web.Server:
     ) -> web.Request:
         return web.Request(message, payload, protocol, writer, task, loop, client_max_size=2**16)
 
-    return web.Server(entrance().app._handle, request_factory=request, loop=loop, access_log=None)  # type: ignore[arg-type]
+    return web.Server(shared_api().app._handle, request_factory=request, loop=loop, access_log=None)  # type: ignore[arg-type]
