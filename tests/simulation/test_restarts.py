@@ -13,7 +13,7 @@ from tests.simulation.__main__ import quiet
 from tests.simulation.history import History, play
 from tests.simulation.scenario import POINTS, Act, Scenario
 from tests.support.machine_stories import World
-from tests.unit.machine.test_recovery import STORIES, assert_whole, settle
+from tests.unit.machine.test_recovery import STORIES, assert_consistent, settle
 
 WHOLE = {
     "promoted": Scenario(seed=1),
@@ -77,7 +77,7 @@ def test_recovers_from_a_restart_after_any_journal_entry(story: str, performed: 
         if world.state.rollout is None:  # it was not approved yet
             assert set(world.running) == world.old
         else:
-            assert_whole(world)
+            assert_consistent(world)
 
 
 @pytest.mark.parametrize("how", ["crash before", "crash after"])

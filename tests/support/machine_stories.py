@@ -1,4 +1,4 @@
-"""The machine with plain rules, and a world that answers its effects: for tests that tell stories."""
+"""The machine with simple rules, and a simulated world that performs its effects."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -127,7 +127,7 @@ def reading(at: datetime, *, waiting: float = 12, coverage: float = 1.0, running
     )
 
 
-def arm(server: str, *, ok: int = 0, failed: int = 0) -> RequestCounts:
+def counts_of(server: str, *, ok: int = 0, failed: int = 0) -> RequestCounts:
     good = [Request(server=server, outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)] * ok
     bad = [Request(server=server, outcome="failed", status=500, duration_s=0.1)] * failed
     return count_requests([*good, *bad])
@@ -140,7 +140,7 @@ def address_of(server: Server) -> str:
 
 @dataclass
 class World:
-    """Performs effects as a healthy world would, one second at a time; `bad` says how green answers."""
+    """Perform effects as a healthy deployment does; `green_fails`: failed requests of green per second."""
 
     machine: Machine = field(default_factory=lambda: Machine(rules()))
     state: State = field(default_factory=lambda: State(target="chat"))
@@ -155,8 +155,8 @@ class World:
     states: list[State] = field(default_factory=list)
     green_fails: int = 0
     waiting: float = 12
-    silent: bool = False  # no requests come
-    blind: str = ""  # why the requests that come cannot be counted
+    silent: bool = False  # no requests arrive
+    blind: str = ""  # why requests cannot be counted
     refuses: set[str] = field(default_factory=set)  # kinds of effects that fail
     prospect: PreflightResult = field(default_factory=PreflightResult)
     wrong: bool = False  # green answers golden prompts wrongly
@@ -164,7 +164,7 @@ class World:
 
     @classmethod
     def servers(cls, count: int, strategy: Strategy, *, ours: bool = False, **more: Any) -> "World":  # noqa: ANN401
-        """So many servers of one setting, and an engine that says `strategy`."""
+        """Return a world with `count` servers of one setting whose preflight chooses `strategy`."""
         fleet = [
             replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}", ours=ours) for n in range(count)
         ]
@@ -173,7 +173,7 @@ class World:
         return cls(running=running, old=frozenset(running), prospect=prospect, **more)
 
     def snapshot(self) -> Self:
-        """Return a world that goes on from here by itself; the values in its containers are immutable."""
+        """Return an independent copy; values in its containers are immutable."""
         taken = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (dict, list, set)):
@@ -203,14 +203,14 @@ class World:
         )
 
     def tick(self, seconds: int = 1) -> "World":
-        """Perform what is pending, then let a second pass."""
+        """Perform pending effects, then advance the clock by one second."""
         for _ in range(seconds):
             pending, self.pending = self.pending, []
             for effect in pending:
                 self.feed(*self.perform(effect))
             self.at += timedelta(seconds=1)
             arms = {
-                name: arm(name, ok=10, failed=0 if name in self.old else self.green_fails)
+                name: counts_of(name, ok=10, failed=0 if name in self.old else self.green_fails)
                 for name, weight in self.weights.items()
                 if weight and not self.silent
             }
@@ -220,7 +220,7 @@ class World:
 
     def perform(self, effect: fx.Effect) -> Iterable[e.Event]:  # noqa: C901 - a table of effects
         self.performed.append(effect)
-        if isinstance(effect, fx.KeepAlive):  # a split that is in force nowhere is made
+        if isinstance(effect, fx.KeepAlive):  # KeepAlive restores a lost split
             self.weights = self.weights if "route" in self.refuses else dict(effect.route.weights)
             return ()
         if effect.kind in self.refuses:

@@ -29,7 +29,7 @@ def parsed(**options: Any) -> ContainerSpec:  # noqa: ANN401
     return ContainerSpec.parse(container(**options))
 
 
-def asked(count: int = 0, *ids: str) -> Json:
+def gpu_request(count: int = 0, *ids: str) -> Json:
     request = {"Driver": "", "Count": count, "DeviceIDs": list(ids) or None, "Capabilities": [["gpu"]]}
     return {"DeviceRequests": [request]}
 
@@ -60,9 +60,9 @@ SMALL: Setting = {"gpu_memory_utilization": 0.4}
     ("options", "expected"),
     [
         ({}, Gpus()),
-        (asked(-1), Gpus(all=True)),
-        (asked(2), Gpus(ids=("0", "1"))),
-        (asked(0, "3", "GPU-7f"), Gpus(ids=("3", "GPU-7f"))),
+        (gpu_request(-1), Gpus(all=True)),
+        (gpu_request(2), Gpus(ids=("0", "1"))),
+        (gpu_request(0, "3", "GPU-7f"), Gpus(ids=("3", "GPU-7f"))),
         (
             {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=2"], "Capabilities": None}]},
             Gpus(ids=("2",)),
@@ -100,13 +100,13 @@ def test_gpus_in_the_environment_of_an_image_give_none_to_a_container() -> None:
 @pytest.mark.parametrize(
     ("options", "visible", "expected"),
     [
-        (asked(0, "2", "3"), "1", Gpus(ids=("3",))),
-        (asked(0, "2", "3"), "1,0", Gpus(ids=("3", "2"))),
-        (asked(0, "2", "3"), "0,5,1", Gpus(ids=("2",))),
-        (asked(-1), "1", Gpus(ids=("1",))),
-        (asked(-1), "", Gpus()),
-        (asked(-1), "-1", Gpus()),
-        (asked(0, "GPU-7f", "GPU-8e"), "GPU-8e", Gpus(ids=("GPU-8e",))),
+        (gpu_request(0, "2", "3"), "1", Gpus(ids=("3",))),
+        (gpu_request(0, "2", "3"), "1,0", Gpus(ids=("3", "2"))),
+        (gpu_request(0, "2", "3"), "0,5,1", Gpus(ids=("2",))),
+        (gpu_request(-1), "1", Gpus(ids=("1",))),
+        (gpu_request(-1), "", Gpus()),
+        (gpu_request(-1), "-1", Gpus()),
+        (gpu_request(0, "GPU-7f", "GPU-8e"), "GPU-8e", Gpus(ids=("GPU-8e",))),
         ({}, "0", Gpus()),
     ],
 )
@@ -118,7 +118,7 @@ def test_cuda_visible_devices_counts_within_the_gpus_of_the_container(
 
 @pytest.mark.parametrize(
     "options",
-    [asked(0, "MIG-7f"), asked(0, "0:1"), {"Devices": [{"PathOnHost": "/dev/kfd"}]}],
+    [gpu_request(0, "MIG-7f"), gpu_request(0, "0:1"), {"Devices": [{"PathOnHost": "/dev/kfd"}]}],
     ids=["slice", "slice by number", "another maker"],
 )
 def test_unknown_devices_count_as_gpus(options: Json) -> None:
@@ -241,11 +241,13 @@ def test_a_setting_that_needs_more_gpus_than_the_container_has_is_named_with_the
     setting: Setting = {"tensor_parallel_size": 4}
     known = host(gpu(0, 1), gpu(1, 1))
 
-    assert "needs 4 GPUs, and vllm has 2" in gpu_shortage(parsed(host=asked(2)), setting, known)
-    assert "--gpus" in gpu_shortage(parsed(host=asked(-1)), setting, known)
+    assert "needs 4 GPUs, and vllm has 2" in gpu_shortage(parsed(host=gpu_request(2)), setting, known)
+    assert "--gpus" in gpu_shortage(parsed(host=gpu_request(-1)), setting, known)
 
 
-@pytest.mark.parametrize("options", [asked(4), {}, asked(0, "MIG-7f")], ids=["enough", "none", "not known"])
+@pytest.mark.parametrize(
+    "options", [gpu_request(4), {}, gpu_request(0, "MIG-7f")], ids=["enough", "none", "not known"]
+)
 def test_gpus_are_too_few_only_where_they_are_known_to_be(options: Json) -> None:
     assert gpu_shortage(parsed(host=options), {"tensor_parallel_size": 4}, host(gpu(0, 1))) == ""
 

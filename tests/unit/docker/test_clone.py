@@ -36,7 +36,7 @@ def kept(blue: Json, image: Json | None) -> Json:
     return document_to_keep(ContainerSpec.parse(blue), image)
 
 
-def in_the_way(blue: Json, image: Json | None, read_file: ReadFile | None = None) -> tuple[str, ...]:
+def obstacles_of(blue: Json, image: Json | None, read_file: ReadFile | None = None) -> tuple[str, ...]:
     return obstacles(ContainerSpec.parse(blue, read_file), image)
 
 
@@ -262,7 +262,7 @@ def test_notes_what_needs_care(blue: Json, note: str) -> None:
 
 
 def test_a_plain_container_has_no_notes() -> None:
-    assert in_the_way(container("m"), IMAGE) == ()
+    assert obstacles_of(container("m"), IMAGE) == ()
     assert green(container("m")).notes == ()
 
 
@@ -283,7 +283,7 @@ def test_a_plain_container_has_no_notes() -> None:
     ],
 )
 def test_reports_obstacles_and_refuses_to_clone(blue: Json, why: str) -> None:
-    assert [one for one in in_the_way(blue, IMAGE) if why in one]
+    assert [one for one in obstacles_of(blue, IMAGE) if why in one]
     with pytest.raises(ActError, match=why):
         green(blue)
 
@@ -291,7 +291,7 @@ def test_reports_obstacles_and_refuses_to_clone(blue: Json, why: str) -> None:
 def test_reports_a_shell_command_and_refuses_to_clone() -> None:
     blue = container("vllm serve m", entrypoint=("/bin/sh", "-c"))
 
-    assert in_the_way(blue, IMAGE)[0].startswith("its command cannot be read: the command starts a shell")
+    assert obstacles_of(blue, IMAGE)[0].startswith("its command cannot be read: the command starts a shell")
     with pytest.raises(ActError, match="shell"):
         green(blue)
     with pytest.raises(FlagError, match="shell"):
@@ -301,9 +301,9 @@ def test_reports_a_shell_command_and_refuses_to_clone() -> None:
 def test_reports_an_unreadable_config_file() -> None:
     blue = container("m", "--config", "/c.yaml")
 
-    assert "mount the file" in in_the_way(blue, IMAGE, lambda _: None)[0]
-    assert in_the_way(blue, IMAGE, lambda _: "seed: 1") == ()
+    assert "mount the file" in obstacles_of(blue, IMAGE, lambda _: None)[0]
+    assert obstacles_of(blue, IMAGE, lambda _: "seed: 1") == ()
 
 
 def test_reports_a_missing_image() -> None:
-    assert "not on this host any more" in in_the_way(container("m"), None)[0]
+    assert "not on this host any more" in obstacles_of(container("m"), None)[0]

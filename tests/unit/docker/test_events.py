@@ -35,14 +35,14 @@ LINES = (
 
 @given(st.lists(LINES, max_size=6))
 def test_any_line_is_an_event_or_a_resync(lines: list[bytes]) -> None:
-    heard = ObservedEvents()
+    observed = ObservedEvents()
     for line in lines:
         event = event_or_resync(line)
-        heard.record(event)
+        observed.record(event)
 
         since = just_after(event)
         assert since is None or len(since) < 30
-    assert heard.exit_code is None or abs(heard.exit_code) < 10**9
+    assert observed.exit_code is None or abs(observed.exit_code) < 10**9
 
 
 @pytest.mark.parametrize(

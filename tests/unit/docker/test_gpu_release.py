@@ -16,7 +16,7 @@ echo "0, GPU-1, $used, 600, 81920, [N/A]"
 """
 
 
-def asked(folder: Path) -> int:
+def count_calls(folder: Path) -> int:
     file = folder / "asked"
     return len(file.read_text().splitlines()) if file.exists() else 0
 
@@ -33,13 +33,13 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_waits_until_no_more_memory_is_freed(smi: Path) -> None:
     await wait_for_gpu_memory("", GPU, every_s=0.01)
 
-    assert asked(smi) == 5  # 60000, 40000, 20000, 1000 and 1000 again
+    assert count_calls(smi) == 5  # 60000, 40000, 20000, 1000 and 1000 again
 
 
 async def test_waits_no_longer_than_the_limit(smi: Path) -> None:
     await wait_for_gpu_memory("", GPU, every_s=3600, within_s=1)
 
-    assert asked(smi) == 1
+    assert count_calls(smi) == 1
 
 
 @pytest.mark.parametrize(("host", "spec"), [("tcp://10.0.0.7:2376", GPU), ("", ContainerSpec.parse({}))])
@@ -48,7 +48,7 @@ async def test_does_not_wait_without_a_gpu_or_for_another_host(
 ) -> None:
     await wait_for_gpu_memory(host, spec)
 
-    assert asked(smi) == 0
+    assert count_calls(smi) == 0
 
 
 async def test_does_not_wait_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A Docker Engine of a hundred lines on a Unix socket: keeps containers, notes what it was asked, streams."""
+"""A fake Docker Engine on a Unix socket: keeps containers, records requests, streams events."""
 
 import asyncio
 import json
@@ -30,14 +30,14 @@ def _containers() -> list[dict[str, Any]]:
         _container(ADOPTED, "vllm", {}),
         _container(OURS, "trimtab-chat-r3", {"trimtab.target": "chat"}),
         _container(FOREIGN, "postgres", {"com.example": "db"}),
-        # Its name is the beginning of another one's id.
+        # Its name is a prefix of another container's id.
         _container(HEXNAMED, "aaaaaaaaaaaa", {}),
     ]
 
 
 @dataclass(slots=True)
 class FakeDocker:
-    """`asked` holds (method, path, query, body) of every request; `events` goes to whoever listens."""
+    """`asked` holds (method, path, query, body) of every request; `events` is streamed to clients."""
 
     containers: list[dict[str, Any]] = field(default_factory=_containers)
     images: dict[str, list[str]] = field(
@@ -61,14 +61,14 @@ class FakeDocker:
     asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
     events: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     listeners: int = 0
-    says: bytes | None = None  # to every look, instead of the truth
+    says: bytes | None = None  # answer to every GET
 
     @property
     def changes(self) -> list[tuple[str, str, dict[str, str], bytes]]:
         return [asked for asked in self.asked if asked[0] != "GET"]
 
     def find(self, ref: str) -> dict[str, Any] | None:
-        """As dockerd does: full id, then name, then the beginning of an id."""
+        """Resolve in the order of dockerd: full id, name, prefix of an id."""
         ranks = [
             (it["Id"] == ref, it["Name"] == f"/{ref}", it["Id"].startswith(ref)) for it in self.containers
         ]
@@ -118,7 +118,7 @@ class FakeDocker:
         return _found(None, ref)
 
     async def _stream(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Until None is put into `events`; b"" breaks the connection off."""
+        """Stream until `events` yields None; b"" aborts the connection."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         self.listeners += 1

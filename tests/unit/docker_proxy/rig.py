@@ -1,4 +1,4 @@
-"""The proxy between two real Unix sockets, and a client before it."""
+"""The proxy between two real Unix sockets, and its client."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ VLLM = {"Image": "vllm/vllm-openai:v0.11.0", "Labels": {"trimtab.target": "chat"
 
 @dataclass(slots=True, kw_only=True)
 class Rig:
-    """`ask` gives (status, answer): the answer's message where it is an error."""
+    """`ask` returns (status, answer), or the error message as the answer."""
 
     engine: FakeDocker
     client: ClientSession
@@ -41,7 +41,7 @@ class Rig:
 
 @asynccontextmanager
 async def rigged(**tables: dict[str, Any]) -> AsyncIterator[Rig]:
-    with tempfile.TemporaryDirectory(prefix="proxy-") as folder:  # pytest's is too long for a socket
+    with tempfile.TemporaryDirectory(prefix="proxy-") as folder:  # tmp_path is too long for a socket
         async with _between(Path(folder), tables) as rig:
             yield rig
 

@@ -1,4 +1,4 @@
-"""A policy, a harmless create body, a host's files, and the ways out of a container that must be shut."""
+"""A policy, a harmless create body, host files, and escalations that must be refused."""
 
 import json
 from copy import deepcopy
@@ -22,7 +22,7 @@ TABLES: dict[str, Any] = {
     "mounts": {"read": ["/srv/models"], "write": ["/srv/cache/vllm"], "volumes": ["hf-cache", "vllm-*"]},
     "networks": {"names": ["bridge", "llm"], "aliases": ["chat"], "links": ["redis"]},
 }
-# path -> (where it leads, whether that is a directory or a plain file)
+# path -> (resolved path, whether it is a directory or a regular file)
 FILES = {
     "/srv/models": ("/srv/models", True),
     "/srv/models/llama": ("/srv/models/llama", True),
@@ -32,7 +32,7 @@ FILES = {
     "/srv/models/x": ("/srv/models/x", True),
     "/srv/models/docker.sock": ("/srv/models/docker.sock", False),
     "/srv/models/engine": ("/run/docker.sock", False),
-    "/srv/models-of-others": ("/srv/models-of-others", True),
+    "/srv/models-of-third-parties": ("/srv/models-of-third-parties", True),
     "/srv/cache/vllm": ("/srv/cache/vllm", True),
     "/srv/cache/vllm/below": ("/srv/cache/vllm/below", True),
     "/srv/models/../../etc": ("/etc", True),
@@ -53,7 +53,7 @@ def files(path: str) -> tuple[str, bool]:
 
 
 def policy(**tables: dict[str, Any]) -> ProxyPolicy:
-    """TABLES with the keys of `tables` laid over them, table by table."""
+    """Return TABLES updated with `tables`, table by table."""
     return read({**TABLES, **{name: {**TABLES.get(name, {}), **more} for name, more in tables.items()}})
 
 
@@ -62,7 +62,7 @@ def context(**tables: dict[str, Any]) -> FieldContext:
 
 
 def body(host_config: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:  # noqa: ANN401
-    """What trimtab sends for a green: the whole HostConfig of an inspect, defaults included."""
+    """Return the create body of a green: the full HostConfig of an inspect, defaults included."""
     made = deepcopy(json.loads((Path(__file__).parent / "create_body.json").read_text()))
     made["HostConfig"].update(host_config or {})
     return {**made, **config}
@@ -96,11 +96,11 @@ def _endpoint(name: str, reason: str, **fields: Any) -> Escalation:  # noqa: ANN
     return _top(name, reason, NetworkingConfig={"EndpointsConfig": {"llm": fields}})
 
 
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - what is to be refused
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - must be refused
 DEVICE = {"PathOnHost": "/dev/fuse", "PathInContainer": "/dev/fuse", "CgroupPermissions": "rwm"}
 GPUS = {"Driver": "", "Count": 0, "DeviceIDs": ["0"], "Capabilities": [["gpu"]], "Options": {}}
 ESCALATIONS = (
-    # the kernel's name spaces
+    # kernel namespaces
     _host("privileged", "HostConfig.Privileged: must be left empty", Privileged=True),
     _host("privileged by a text", "HostConfig.Privileged: must be left empty", Privileged="true"),
     _host("the host's processes", "HostConfig.PidMode: must be left empty", PidMode="host"),
@@ -141,11 +141,11 @@ ESCALATIONS = (
     _host("another's GPU", "create.gpus", DeviceRequests=[{**GPUS, "DeviceIDs": ["0", "7"]}]),
     _host("a CDI device", "DeviceRequests.Driver", DeviceRequests=[{**GPUS, "Driver": "cdi"}]),
     _host("a driver's option", "Options: must be", DeviceRequests=[{**GPUS, "Options": {"x": "y"}}]),
-    # the host's files
+    # host files
     _host("the root", "outside the policy's mounts.read", Binds=["/:/host:ro"]),
     _host("the engine's socket", "no container may see", Binds=["/run/docker.sock:/d:ro"]),
     _host("a directory not listed", "outside the policy's mounts.read", Binds=["/etc:/e:ro"]),
-    _host("a neighbour with the same start", "outside", Binds=["/srv/models-of-others:/m:ro"]),
+    _host("a neighbour with the same start", "outside", Binds=["/srv/models-of-third-parties:/m:ro"]),
     _host("writing where only reading is", "mounts.write", Binds=["/srv/models:/m"]),
     _host("writing below a writable one", "mounts.write", Binds=["/srv/cache/vllm/below:/m"]),
     _host("out by dots", "leads to '/etc'", Binds=["/srv/models/../../etc:/m:ro"]),
@@ -201,12 +201,12 @@ ESCALATIONS = (
     _host("protection from the OOM killer", "kill other processes first", OomScoreAdj=-1000),
     _host("no OOM killer", "HostConfig.OomKillDisable: must be left empty", OomKillDisable=True),
     _host("real time", "HostConfig.CpuRealtimeRuntime: must be left empty", CpuRealtimeRuntime=950000),
-    _host("a field nobody knows", "HostConfig.Future: not a field", Future="x"),
-    _host("a field nobody knows, empty", "HostConfig.Future: not a field", Future=None),
+    _host("an unknown field", "HostConfig.Future: not a field", Future="x"),
+    _host("an unknown field, empty", "HostConfig.Future: not a field", Future=None),
     _host("a key in odd case", "would read this key as Privileged", privileged=True),
     Escalation("a key with a long s", {"U\u017fernsMode": "host"}, {}, "would read this key as UsernsMode"),
     Escalation("a key with a Kelvin sign", {"Networ\u212aMode": "host"}, {}, "this key as NetworkMode"),
-    _top("a host field beside HostConfig", "Privileged: not a field", Privileged=True),
+    _top("a host field next to HostConfig", "Privileged: not a field", Privileged=True),
     _top(
         "HostConfig twice in two cases", "would read this key as HostConfig", hostConfig={"Privileged": True}
     ),

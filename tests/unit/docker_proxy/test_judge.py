@@ -1,4 +1,4 @@
-"""Who is meant, and whether that is trimtab's: asked of the engine, over real sockets."""
+"""Resolution and ownership of containers, checked with the engine over real sockets."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -97,7 +97,7 @@ async def test_an_unknown_container_gets_the_error_of_the_engine(rig: Rig) -> No
         ("trimtab-chat-r3", "vllm", 204),
         ("trimtab-chat-r3", "postgres", 403),
         ("trimtab-chat-r3", "TRIMTAB-x", 403),
-        ("vllm", "trimtab-old", 403),  # nobody would know it any more
+        ("vllm", "trimtab-old", 403),  # adopted by name
         ("postgres", "trimtab-x", 403),
         ("postgres", "vllm", 403),
     ],
@@ -195,7 +195,7 @@ async def test_an_image_without_a_name_passes_while_an_adopted_container_runs_it
     rig.engine.images[IMAGE] = []
     assert (await rig.create({**VLLM, "Image": IMAGE}))[0] == 201
 
-    rig.engine.containers[0]["Name"] = "/aaaa"  # `vllm` is gone
+    rig.engine.containers[0]["Name"] = "/aaaa"  # `vllm` no longer exists
     assert (await rig.create({**VLLM, "Image": IMAGE}))[0] == 403
 
 

@@ -1,4 +1,4 @@
-"""The command: exit statuses, the socket it leaves, and the reload."""
+"""The command: exit statuses, its socket, and reload."""
 
 import asyncio
 import json
@@ -42,20 +42,20 @@ async def test_check_reports_fields_that_a_clone_would_lack(tmp_path: Path) -> N
     async with fake_docker(tmp_path / "e.sock") as engine:
         engine.containers[0]["HostConfig"] = {"Privileged": True, "Binds": ["/:/host"]}
         engine.containers[0]["NetworkSettings"] = {"Networks": {"bridge": {"Aliases": None}}}
-        told = await _checked(_file(tmp_path, '[containers]\nadopt = ["vllm"]\n'), "vllm")
+        privileged = await _checked(_file(tmp_path, '[containers]\nadopt = ["vllm"]\n'), "vllm")
         engine.containers[0]["HostConfig"] = {"Privileged": False}
         fitting = await _checked(_file(tmp_path, '[containers]\nadopt = ["vllm"]\n'), "vllm")
         nobody = await _checked(_file(tmp_path), "nobody")
 
-    assert told[0] == 1
-    assert "vllm: HostConfig.Privileged: must be left empty" in told[1]
-    assert "vllm: HostConfig.Binds: '/' leads to '/'" in told[1]
+    assert privileged[0] == 1
+    assert "vllm: HostConfig.Privileged: must be left empty" in privileged[1]
+    assert "vllm: HostConfig.Binds: '/' leads to '/'" in privileged[1]
     assert fitting == (0, "vllm: a twin of it would pass\n")
     assert nobody == (1, "nobody: No such object: nobody\n")
 
 
 async def _checked(file: Path, container: str) -> tuple[int, str]:
-    # The fake engine lives on this loop, so the command gets a process of its own.
+    # The fake engine uses this event loop, so the command runs as a separate process.
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", RUN, "check", "-c", str(file), container, stdout=subprocess.PIPE
     )
@@ -85,7 +85,7 @@ def test_the_proxy_never_listens_on_the_socket_of_the_engine(tmp_path: Path) -> 
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Iterator[socket.socket]:
-    """What systemd would hear."""
+    """Receive notifications in place of systemd."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(str(tmp_path / "notify"))
         heard.settimeout(60)

@@ -1,4 +1,4 @@
-"""The HTTP side: streams, limits, broken requests, an engine that is away, and the lines in the log."""
+"""HTTP: streams, limits, malformed requests, an unreachable engine, and log lines."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def raw(rig: Rig, sent: bytes) -> bytes:
-    """What comes back to these very bytes until the proxy closes the connection."""
+    """Send raw bytes and return the answer up to the close of the connection."""
     reader, writer = await asyncio.open_unix_connection(str(rig.socket))
     writer.write(sent)
     await writer.drain()
@@ -32,7 +32,7 @@ async def raw(rig: Rig, sent: bytes) -> bytes:
 
 @pytest.mark.parametrize("path", ["/v1.41/events", "/containers/vllm/logs?follow=1&stdout=1"])
 async def test_a_stream_is_forwarded_without_buffering(rig: Rig, path: str) -> None:
-    async with rig.client.get(f"http://x{path}") as stream:  # the headers come before the first event
+    async with rig.client.get(f"http://x{path}") as stream:  # headers arrive before the first event
         for chunk in (b"\x01\0\0\0\0\0\0\x02", b"hi", b'{"Action":"die"}\n'):
             rig.engine.events.put_nowait(chunk)
             assert await stream.content.readexactly(len(chunk)) == chunk

@@ -53,7 +53,7 @@ def test_the_subject_and_the_parameters_are_read_once() -> None:
 @pytest.mark.parametrize(
     ("method", "target"),
     [
-        # what the Engine can do besides
+        # other operations of the Engine
         ("POST", "/containers/x/exec"),
         ("POST", "/exec/abc/start"),
         ("POST", "/containers/x/attach?stream=1"),
@@ -88,7 +88,7 @@ def test_the_subject_and_the_parameters_are_read_once() -> None:
         ("GET", "/"),
         ("OPTIONS", "/containers/json"),
         ("CONNECT", "engine:80"),
-        # other ways to write a path
+        # alternative spellings of a path
         ("GET", "http://engine/version"),
         ("GET", "//version"),
         ("GET", "/v1.41//version"),

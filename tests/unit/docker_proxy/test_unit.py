@@ -1,4 +1,4 @@
-"""The systemd unit: shut as far as the proxy's work allows."""
+"""The systemd unit of the proxy is sandboxed."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""How steady equal servers are: against a slow plain computation, and on streams of known dispersion."""
+"""Dispersion of equal servers, compared with a reference computation and on streams of known dispersion."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -39,24 +39,24 @@ def at(second: float) -> datetime:
     return NOON + timedelta(seconds=second)
 
 
-def arm(requests: int, bad: int) -> RequestCounts:
+def make_counts(requests: int, bad: int) -> RequestCounts:
     return RequestCounts(total=requests, errors=bad)
 
 
-def told(counted: Iterable[Counted]) -> CalibrationWindow:
+def window_of(counted: Iterable[Counted]) -> CalibrationWindow:
     steadiness = CalibrationWindow()
     for tick, server, requests, bad in counted:
-        steadiness.add(at(tick * TICK_S), {server: arm(requests, bad)})
+        steadiness.add(at(tick * TICK_S), {server: make_counts(requests, bad)})
     return steadiness
 
 
 def known(counted: Iterable[Counted], *, ticks: int) -> Calibration:
-    """Of the errors, when so many ticks have passed."""
-    return told(counted).calibrations(at(ticks * TICK_S))["errors"]
+    """Return the calibration of errors after `ticks`."""
+    return window_of(counted).calibrations(at(ticks * TICK_S))["errors"]
 
 
 def plain_dispersion(counted: Iterable[Counted], length: int, *, ticks: int) -> float:
-    """All at once, by the formulas of Pearson and von Neumann; 1 below five degrees of freedom."""
+    """Compute by the formulas of Pearson and von Neumann; 1 below five degrees of freedom."""
     base = int(NOON.timestamp()) // TICK_S
     blocks: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     for tick, server, requests, bad in counted:
@@ -101,7 +101,7 @@ def plain(counted: list[Counted], *, ticks: int) -> Calibration:
 def stream(
     seed: int, *, ticks: int, servers: int, most: int = 40, clumped: float = 0.0, drift: bool = False
 ) -> Iterator[Counted]:
-    """2 % are bad; in a share `clumped` of a server's minutes six of ten; `drift`: all worsen together."""
+    """2 % of requests are bad; 60 % in a share `clumped` of a server's minutes; `drift`: all worsen."""
     random = Random(seed)  # noqa: S311
     ill: dict[tuple[int, int], bool] = {}
     for tick in range(ticks):
@@ -127,7 +127,7 @@ def test_the_calibration_equals_the_textbook_formula(
     counted = list(stream(seed, ticks=ticks, servers=servers, most=most, clumped=clumped))
     valid = [one for one in counted if one[2] >= 5 and one[0] >= ticks - KEPT_TICKS]
 
-    found = told(counted).calibrations(at(ticks * TICK_S)).get("errors")
+    found = window_of(counted).calibrations(at(ticks * TICK_S)).get("errors")
 
     assert (found is None) is (len(valid) < LEAST_TICKS)
     if found is not None:
@@ -154,7 +154,7 @@ def test_clustered_failures_have_a_large_design_effect(servers: int) -> None:
 
 
 def test_common_incidents_cancel_and_slow_drift_nearly_cancels() -> None:
-    """From 2 to 22 % in four hours: over time it was a dispersion of 90."""
+    """The drift is 2 to 22 % in four hours; a dispersion over time would be 90."""
     several = known(stream(3, ticks=960, servers=4, drift=True), ticks=960)
     alone = known(stream(3, ticks=960, servers=1, drift=True), ticks=960)
 
@@ -165,7 +165,7 @@ def test_common_incidents_cancel_and_slow_drift_nearly_cancels() -> None:
 def test_a_calibration_needs_twenty_ticks_with_five_requests() -> None:
     counted = [(tick, "r0", 4 if tick % 2 else 5, 1) for tick in range(39)]
 
-    assert told(counted).calibrations(at(38 * TICK_S)) == {}
+    assert window_of(counted).calibrations(at(38 * TICK_S)) == {}
     assert known(counted, ticks=39).ticks == LEAST_TICKS
 
 
@@ -179,7 +179,7 @@ def test_a_tick_that_has_not_ended_is_not_counted() -> None:
 def test_seconds_of_a_tick_add_up() -> None:
     steadiness = CalibrationWindow()
     for second in range(20 * TICK_S):
-        steadiness.add(at(second), {"r0": arm(1, int(second % TICK_S == 0)), "r1": RequestCounts()})
+        steadiness.add(at(second), {"r0": make_counts(1, int(second % TICK_S == 0)), "r1": RequestCounts()})
 
     found = steadiness.calibrations(at(20 * TICK_S))["errors"]
 
@@ -187,9 +187,9 @@ def test_seconds_of_a_tick_add_up() -> None:
 
 
 def test_four_hours_are_kept() -> None:
-    steadiness = told((tick, "r0", 10, 5) for tick in range(KEPT_TICKS))
+    steadiness = window_of((tick, "r0", 10, 5) for tick in range(KEPT_TICKS))
     for tick in range(KEPT_TICKS, 2 * KEPT_TICKS + 81):
-        steadiness.add(at(tick * TICK_S), {"r1": arm(10, 0)})
+        steadiness.add(at(tick * TICK_S), {"r1": make_counts(10, 0)})
     found = steadiness.calibrations(at((2 * KEPT_TICKS + 81) * TICK_S))["errors"]
     later = steadiness.calibrations(at(4 * KEPT_TICKS * TICK_S))
 
@@ -227,8 +227,8 @@ def test_each_stream_is_counted_by_its_own_metric() -> None:
 
 
 def test_a_clock_set_back_loses_no_counts() -> None:
-    steadiness = told((tick, "r0", 10, 1) for tick in range(20))
-    steadiness.add(at(0), {"r0": arm(10, 1)})
+    steadiness = window_of((tick, "r0", 10, 1) for tick in range(20))
+    steadiness.add(at(0), {"r0": make_counts(10, 1)})
 
     found = steadiness.calibrations(at(20 * TICK_S))["errors"]
 
@@ -238,7 +238,7 @@ def test_a_clock_set_back_loses_no_counts() -> None:
 OLD = Calibration(phi=2.5, tick_edge=0.1, tick_share=0.1, tick_phi=1.5, tick_requests=40.0, ticks=3000)
 
 
-def remembered(world: World, *calibrations: Calibration) -> Calibration:
+def stored_calibration(world: World, *calibrations: Calibration) -> Calibration:
     for one in calibrations:
         world.feed(Observed(at=world.at, calibration={"ttft": one}))
     return world.state.calibration["ttft"]
@@ -250,14 +250,14 @@ def remembered(world: World, *calibrations: Calibration) -> Calibration:
 def test_the_first_minutes_of_a_new_process_do_not_displace_hours(ticks: int, is_kept: bool) -> None:
     new = replace(OLD, phi=1.0, ticks=ticks)
 
-    assert remembered(World().start().tick(1), OLD, new) == (new if is_kept else OLD)
+    assert stored_calibration(World().start().tick(1), OLD, new) == (new if is_kept else OLD)
 
 
 def test_the_machine_keeps_the_latest_calibration_of_each_stream() -> None:
     world = World().start().tick(1)
     world.feed(Observed(at=world.at, calibration={"errors": OLD}))
 
-    assert remembered(world, replace(OLD, ticks=20), replace(OLD, ticks=24)).ticks == 24
+    assert stored_calibration(world, replace(OLD, ticks=20), replace(OLD, ticks=24)).ticks == 24
     assert world.state.calibration["errors"] == OLD
 
 
@@ -276,7 +276,7 @@ def test_a_new_calibration_alone_is_not_recorded_and_a_recorded_one_can_be_read(
 
 
 def folded(fold: Aggregator, *, minutes: int) -> Iterator[dict[str, Calibration]]:
-    """What the fold gives out each second of some minutes with a request a second."""
+    """Yield the calibrations of each second, with one request per second."""
     one = Request(server="r0", outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)
     for second in range(minutes * 60):
         fold.add(RequestSample(at=at(second), requests=(one,)))

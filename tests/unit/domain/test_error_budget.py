@@ -1,4 +1,4 @@
-"""How fast the error budget burns, and when that is an alarm."""
+"""Burn rates of the error budget and their alarms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ def at(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
-def spent(*minutes: tuple[float, RequestCounts], budget: Budget | None = None) -> Budget:
+def budget_after(*minutes: tuple[float, RequestCounts], budget: Budget | None = None) -> Budget:
     budget = budget or Budget()
     for minute, arm in minutes:
         budget = budget.add(at(minute), [arm])
@@ -34,7 +34,7 @@ def spent(*minutes: tuple[float, RequestCounts], budget: Budget | None = None) -
 
 
 def steady(arm: RequestCounts, *, since: int, until: int) -> Budget:
-    return spent(*((minute, arm) for minute in range(since, until)))
+    return budget_after(*((minute, arm) for minute in range(since, until)))
 
 
 def by_window(budget: Budget, minute: float, slo: Slo = SLO) -> Mapping[str, Burn]:
@@ -42,7 +42,9 @@ def by_window(budget: Budget, minute: float, slo: Slo = SLO) -> Mapping[str, Bur
 
 
 def test_a_burn_rate_is_the_bad_share_over_the_allowed_one_of_the_worst_objective() -> None:
-    budget = spent((0, RequestCounts(total=1000, errors=20, over_ttft=200, over_itl=900, over_e2e=100)))
+    budget = budget_after(
+        (0, RequestCounts(total=1000, errors=20, over_ttft=200, over_itl=900, over_e2e=100))
+    )
 
     assert budget.burns(SLO, at(1))[0] == Burn(window="5m", objective="ttft", rate=4.0, bad=200, of=1000)
 
@@ -56,7 +58,7 @@ def test_every_second_of_all_servers_adds_up() -> None:
 
 def test_counts_older_than_a_window_are_excluded() -> None:
     bad, good = RequestCounts(total=100, errors=100), RequestCounts(total=100)
-    budget = spent((0, bad), (20, good), (50, good), (58, good))
+    budget = budget_after((0, bad), (20, good), (50, good), (58, good))
 
     burns = by_window(budget, 60)
 
@@ -69,14 +71,14 @@ def test_counts_older_than_a_window_are_excluded() -> None:
 
 
 def test_too_few_requests_give_no_burn_rate() -> None:
-    budget = spent((0, RequestCounts(total=19, errors=19)))
+    budget = budget_after((0, RequestCounts(total=19, errors=19)))
 
     assert budget.burns(SLO, at(0)) == ()
-    assert spent((1, RequestCounts(total=1)), budget=budget).burns(SLO, at(1))
+    assert budget_after((1, RequestCounts(total=1)), budget=budget).burns(SLO, at(1))
 
 
 def test_an_objective_that_allows_nothing_has_no_budget() -> None:
-    budget = spent((0, RequestCounts(total=100, errors=100)))
+    budget = budget_after((0, RequestCounts(total=100, errors=100)))
 
     assert budget.burns(Slo(errors=1.0), at(0)) == ()
     assert budget.alarm(Slo(errors=1.0), at(20)) == ""
@@ -96,7 +98,7 @@ def test_six_hours_are_kept_in_few_numbers() -> None:
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 50)), max_size=60), st.integers(0, 60))
 def test_windows_hold_the_counts_of_their_time(asked: list[tuple[int, int]], later: int) -> None:
     asked = sorted(asked)
-    budget = spent(*((minute, RequestCounts(total=count)) for minute, count in asked))
+    budget = budget_after(*((minute, RequestCounts(total=count)) for minute, count in asked))
     now = max((minute for minute, _ in asked), default=0) + later
 
     for name, slots in WINDOWS.items():
@@ -111,15 +113,15 @@ def test_windows_hold_the_counts_of_their_time(asked: list[tuple[int, int]], lat
 
 
 def test_a_clock_set_back_continues_in_the_latest_slot() -> None:
-    budget = spent((60, RequestCounts(total=20)), (0, RequestCounts(total=20)))
+    budget = budget_after((60, RequestCounts(total=20)), (0, RequestCounts(total=20)))
 
     assert [slot[1] for slot in budget.slots] == [40]
 
 
 def alarm(*minutes: tuple[int, int, RequestCounts], now: float, slo: Slo = SLO) -> str:
-    """`minutes`: (since, until, what each of them counts)."""
+    """`minutes`: (since, until, counts of each minute)."""
     every = [(minute, arm) for since, until, arm in minutes for minute in range(since, until)]
-    return spent(*every).alarm(slo, at(now))
+    return budget_after(*every).alarm(slo, at(now))
 
 
 GOOD, LATE = RequestCounts(total=30), RequestCounts(total=30, over_ttft=29)
@@ -185,7 +187,7 @@ def test_the_machine_counts_all_servers_in_all_phases() -> None:
 
 def test_counts_alone_are_not_recorded_and_recorded_counts_can_be_read() -> None:
     before = World().start().tick(1).state
-    after = replace(before, budget=spent((0, LATE), (70, LATE)))
+    after = replace(before, budget=budget_after((0, LATE), (70, LATE)))
     entry = JournalEntry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
 
     line = encode_line(entry, seq=1, prev=GENESIS, boot_id="", host="")
@@ -198,7 +200,7 @@ def test_counts_alone_are_not_recorded_and_recorded_counts_can_be_read() -> None
 
 
 def test_a_server_overloaded_from_the_start_gets_a_mitigation() -> None:
-    """The queue rule is a mitigation; what is a mere gain is held back, and that is noted once."""
+    """The queue rule is a mitigation; an optimisation is deferred, and one note reports it."""
     slo = Slo(ttft=Objective(under_s=0.5, share=0.95))
     gain = RaiseSeqs()
 

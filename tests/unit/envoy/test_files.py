@@ -1,4 +1,4 @@
-"""The files that Envoy reads: whatever they hold is read or named as broken."""
+"""Files that Envoy reads: any content is read or reported as broken."""
 
 import json
 from contextlib import suppress

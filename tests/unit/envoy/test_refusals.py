@@ -1,4 +1,4 @@
-"""What is refused before anything is written; no Envoy is started here."""
+"""Invalid routes and options are refused before any file is written; no Envoy runs."""
 
 import asyncio
 import tempfile
@@ -25,7 +25,7 @@ weight = st.one_of(st.integers(), st.integers(-20, 120), st.floats(), st.boolean
 names = st.sampled_from([BLUE.name, GREEN.name, "chat-r3", ""])
 
 
-def carriable(weights: Mapping[str, object]) -> bool:
+def is_accepted(weights: Mapping[str, object]) -> bool:
     return (
         set(weights) <= {BLUE.name, GREEN.name}
         and all(type(one) is int and 0 <= one <= 100 for one in weights.values())
@@ -35,7 +35,7 @@ def carriable(weights: Mapping[str, object]) -> bool:
 
 @given(weights=st.dictionaries(names, weight, max_size=4))
 def test_only_percentages_that_sum_to_100_are_written(weights: dict[str, int]) -> None:
-    if carriable(weights):
+    if is_accepted(weights):
         return
     with tempfile.TemporaryDirectory() as folder:
         traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=Path(folder), epoch=1))
@@ -94,7 +94,7 @@ async def test_an_unsupported_route_raises_the_reason_and_writes_nothing(
     ids=str,
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  each has its own words
+    with pytest.raises(ValueError):  # noqa: PT011  messages differ
         EnvoyTraffic(**options)  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ def route_of(weights: dict[str, int], *, leased: str | None = None, fallback: st
 
 @st.composite
 def splits(draw: st.DrawFn, *, may_lease: bool = True) -> Route:
-    """Any that may be carried, of up to six servers."""
+    """Return a random valid route of up to six servers."""
     names = "abcdef"[: draw(st.integers(1, 6))]
     cuts = sorted(draw(st.lists(st.integers(0, 100), min_size=len(names) - 1, max_size=len(names) - 1)))
     weights = [end - start for start, end in zip([0, *cuts], [*cuts, 100], strict=True)]
@@ -36,8 +36,8 @@ def splits(draw: st.DrawFn, *, may_lease: bool = True) -> Route:
 
 
 def places(parts: tuple[ShareRange, ...]) -> list[str]:
-    """Whose each of the hundred is."""
-    assert all(part > 0 for _, part in parts)  # Envoy refuses a 0
+    """Return the owner of each of the hundred slots."""
+    assert all(part > 0 for _, part in parts)  # Envoy rejects a weight of 0
     return [name for name, part in parts for _ in range(part)]
 
 

@@ -1,4 +1,4 @@
-"""What the words of a new server are made of."""
+"""The command line of a new server."""
 
 from actuators.host.origin import Origin
 from vllm_facts.masking import MASK

@@ -1,4 +1,4 @@
-"""How long a verdict takes, told before anybody approves; and the plan that the traffic allows."""
+"""Forecast of the time to a verdict, and the plan for the observed traffic."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ PLAN = replace(
 )
 
 
-def foreseen(rate_rps: float, plan: Plan = PLAN, spread: Calibration = INDEPENDENT) -> Forecast:
+def forecast_of(rate_rps: float, plan: Plan = PLAN, spread: Calibration = INDEPENDENT) -> Forecast:
     recent_s = 100.0
     total = round(rate_rps * recent_s)
     found = AnytimeJudge().forecast(
@@ -36,30 +36,30 @@ def foreseen(rate_rps: float, plan: Plan = PLAN, spread: Calibration = INDEPENDE
 
 
 def test_more_traffic_shortens_the_forecast() -> None:
-    spans = [foreseen(rate).usual_s for rate in (0.5, 2, 8, 32)]
+    spans = [forecast_of(rate).usual_s for rate in (0.5, 2, 8, 32)]
     assert spans == sorted(spans, reverse=True)
     assert spans[0] > 4 * spans[2]
 
 
 def test_a_failure_rate_of_one_percent_takes_about_a_thousand_requests_next_to_blue() -> None:
     parity = replace(PLAN, steps=(replace(PLAN.steps[1], weight=25, parity=25, requests=1), PLAN.steps[2]))
-    requests = foreseen(8, parity).usual_s * 8 * 0.25
+    requests = forecast_of(8, parity).usual_s * 8 * 0.25
     assert 700 < requests < 1500  # 967 in canary.md 4.5
 
 
 def test_the_design_effect_multiplies_the_forecast() -> None:
-    plain, clumped = foreseen(8), foreseen(8, spread=replace(INDEPENDENT, phi=4.0))
+    plain, clumped = forecast_of(8), forecast_of(8, spread=replace(INDEPENDENT, phi=4.0))
     assert 2 < clumped.usual_s / plain.usual_s < 4.5
 
 
 def test_a_forecast_that_is_too_long_names_a_margin_that_fits() -> None:
-    found = foreseen(0.5)
+    found = forecast_of(0.5)
     assert found.too_long == (5, 50)
     parity = replace(PLAN, steps=PLAN.steps[1:])
-    found = foreseen(0.5, parity)
+    found = forecast_of(0.5, parity)
     assert found.too_long == (50,)
     assert found.fitting_margin is not None
-    wider = foreseen(0.5, replace(parity, margin=found.fitting_margin))
+    wider = forecast_of(0.5, replace(parity, margin=found.fitting_margin))
     assert wider.too_long == ()
 
 
@@ -87,7 +87,7 @@ def test_at_parity_all_servers_carry_the_same_share() -> None:
 @pytest.mark.parametrize("bad", [0, 1, 50, 89, 90, 99, 100])
 @pytest.mark.parametrize("how", ["slow", "errors"])
 def test_the_forecast_has_a_time_at_any_share_of_bad_requests(how: str, bad: int, margin: float) -> None:
-    """An overloaded server gives nobody a first token in time: just when a change is needed."""
+    """On an overloaded server all first tokens are late; a change is most needed then."""
     recent = served(100, slow=bad) if how == "slow" else served(100, errors=bad)
 
     found = AnytimeJudge().forecast(

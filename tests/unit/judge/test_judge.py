@@ -1,4 +1,4 @@
-"""The judge, second by second: what takes green back, what lets it go on, and what is no evidence."""
+"""The judge second by second: what fails green, what passes it, and what is no evidence."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -38,7 +38,7 @@ def served(
     slow_s: float = 1.0,
     slo: Slo = SLO,
 ) -> RequestCounts:
-    """An arm of `total` answered or failed requests, of which some are bad."""
+    """Count `total` answered or failed requests, some of them bad."""
 
     def of(outcome: RequestOutcome, first_s: float | None, status: int = 200) -> Request:
         duration_s = (first_s or 0) + 1.0
@@ -90,7 +90,7 @@ class Canary:
         return self.verdict
 
     def run(self, green: RequestCounts, blue: RequestCounts | None = None, *, seconds: int) -> Verdict:
-        """The same every second, until there is a verdict."""
+        """Repeat the counts every second until a verdict."""
         for _ in range(seconds):
             if self.update(green, blue).kind in {"pass", "fail"}:
                 break
@@ -204,7 +204,7 @@ def test_the_hold_step_compares_green_with_the_baseline() -> None:
 
 
 def test_in_a_hold_step_busier_than_the_baseline_latency_cannot_fail_green() -> None:
-    """600 requests in 60 s: ten a second."""
+    """The baseline has 600 requests in 60 s, ten per second."""
     busier = Canary(HOLD, record_s=60.0)
     for _ in range(600):
         assert busier.update(served(14, slow=8)).kind == "wait"

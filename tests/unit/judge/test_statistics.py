@@ -1,4 +1,4 @@
-"""What the judge promises, on small samples with fixed seeds; `python -m bench.judge` has the large ones."""
+"""Error rates of the judge on small samples with fixed seeds; `python -m bench.judge` runs large ones."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,8 +25,8 @@ from bench.judge.traffic import TICK_S, Stalls, Traffic, quantiles, seeded, tick
 RUNS = 20
 
 
-def tried(name: str, runs: int = RUNS, *, known: Calibration | None = None) -> list[float]:
-    """Green's requests until it goes back, in each run; inf: not within the hour."""
+def requests_until_rollback(name: str, runs: int = RUNS, *, known: Calibration | None = None) -> list[float]:
+    """Return the requests of green until its rollback in each run; inf: none within the hour."""
     scenario = SCENARIOS[name]
     found = []
     for run in range(runs):
@@ -38,14 +38,14 @@ def tried(name: str, runs: int = RUNS, *, known: Calibration | None = None) -> l
 
 
 def shares() -> Iterator[tuple[float, float]]:
-    """What the control's share may be, and how much worse green is by an alternative."""
+    """Pairs of the share of bad control requests and the excess of green under the alternative."""
     yield from product((0.0002, 0.01, 0.1, 0.6), (1.5, 6.0, 40.0))
 
 
 @pytest.mark.parametrize(("n_b", "n_c"), [(90, 30), (5, 2), (200, 10), (1, 1), (3, 40)])
 @pytest.mark.parametrize("d", [0.0025, 0.005, 0.05, 0.2])
 def test_no_factor_has_a_mean_above_one_wherever_the_hypothesis_holds(n_b: int, n_c: int, d: float) -> None:
-    """Exactly, not by sampling: the mean of a product of independent binomials' factors."""
+    """The mean of a product of factors of independent binomials, computed exactly."""
     for b, times in shares():
         for c in (min(b + times * d, 0.98), b, 0.5 * b):
             worse = c > b + d
@@ -91,11 +91,11 @@ def test_the_mixture_equals_the_sum_over_all_start_times() -> None:
     ],
 )
 def test_no_good_green_is_rolled_back(name: str) -> None:
-    assert set(tried(name, 6)) == {inf}
+    assert set(requests_until_rollback(name, 6)) == {inf}
 
 
 def test_a_latency_without_an_objective_is_not_assumed_independent() -> None:
-    """Nothing above its edge was counted before, so its calibration is one of no bad requests at all."""
+    """No request above its edge was counted before, so its calibration has no bad requests."""
     known = dict.fromkeys(("ttft", "e2e"), independent())
     control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
     promised, not_promised = (
@@ -131,7 +131,7 @@ def test_clusters_with_few_observed_ticks_are_assumed_larger() -> None:
 
 
 def test_without_the_design_effect_stalls_would_roll_good_greens_back() -> None:
-    assert min(tried("null, stalls of 45 s", 10, known=independent())) < inf
+    assert min(requests_until_rollback("null, stalls of 45 s", 10, known=independent())) < inf
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_without_the_design_effect_stalls_would_roll_good_greens_back() -> None:
     ],
 )
 def test_a_bad_green_fails_within_the_designed_number_of_requests(name: str, wanted: float) -> None:
-    """The median of so few runs may be half as much again."""
-    assert quantiles(tried(name), 0.5)[0] <= 1.5 * wanted
+    """The median of few runs may exceed the design by half."""
+    assert quantiles(requests_until_rollback(name), 0.5)[0] <= 1.5 * wanted
 
 
 def test_a_late_fault_is_detected_despite_earlier_good_evidence() -> None:
@@ -165,7 +165,7 @@ def test_an_equal_green_passes_within_the_designed_number_of_requests() -> None:
 
 
 def test_few_greens_worse_by_the_margin_pass() -> None:
-    """At most 5 % do: of 8, more than 2 would do so once in 170 times."""
+    """At most 5 % pass: more than 2 of 8 pass with a probability of 1 in 170."""
     name = passing.Case(usual=0.01, limit=0.03, wanted=196).name
     assert sum(passing.passed(name, run, worse=True) < inf for run in range(8)) <= 2
 
@@ -206,7 +206,7 @@ def test_a_latency_without_an_objective_must_improve_by_more_than_the_margin() -
 
 
 def spread(slow: int) -> tuple[int, ...]:
-    """Of 4,000 first tokens, more than half of them quick."""
+    """Histogram of 4,000 first tokens, more than half of them fast."""
     counts = [0] * len(EMPTY)
     counts[20], counts[30] = 4000 - slow, slow
     return tuple(counts)

@@ -1,4 +1,4 @@
-"""Only tunable knobs with values of the right type pass the guard, whoever asks for them."""
+"""Only tunable knobs with values of the right type pass the guard, for policies and operators."""
 
 from dataclasses import replace
 
@@ -92,8 +92,8 @@ MISTYPED: tuple[tuple[Knob, Value, str], ...] = (
 )
 
 
-def both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion | ProposalRefusal]:
-    """What becomes of it when a policy proposes it and when a person asks for it."""
+def admit_both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion | ProposalRefusal]:
+    """Return the results for a proposal of a policy and for a request of an operator."""
     proposal = Proposal(rule="X1", to=to, why="1 waits", expects="less", risks="none", source="test")
     return [
         guard.admit(STATE, proposal, policy="stranger", at=NOON, reading=SEEN),
@@ -103,7 +103,11 @@ def both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion | Propo
 
 @pytest.mark.parametrize(("knob", "value"), HOSTILE, ids=[knob for knob, _ in HOSTILE])
 def test_a_knob_that_is_not_tunable_is_refused_with_advice(knob: Knob, value: Value) -> None:
-    for found in (*both({knob: value}), *both({knob: None}), *both({"max_num_seqs": 8, knob: value})):
+    for found in (
+        *admit_both({knob: value}),
+        *admit_both({knob: None}),
+        *admit_both({"max_num_seqs": 8, knob: value}),
+    ):
         assert isinstance(found, ProposalRefusal)
         assert f"a change of {knob} was requested" in found.why
         assert "[targets.bounds." in found.why
@@ -112,7 +116,7 @@ def test_a_knob_that_is_not_tunable_is_refused_with_advice(knob: Knob, value: Va
 
 @pytest.mark.parametrize(("knob", "value", "why"), MISTYPED)
 def test_a_value_of_the_wrong_type_is_refused_and_not_clamped(knob: Knob, value: Value, why: str) -> None:
-    for found in (*both({knob: value}), *both({"stream_interval": 2, knob: value})):
+    for found in (*admit_both({knob: value}), *admit_both({"stream_interval": 2, knob: value})):
         assert isinstance(found, ProposalRefusal)
         assert f"{knob}=" in found.why
         assert why in found.why
@@ -130,7 +134,7 @@ def test_a_value_of_the_wrong_type_is_refused_and_not_clamped(knob: Knob, value:
     ],
 )
 def test_an_operator_may_request_a_performance_knob(knob: Knob, value: Value) -> None:
-    _, found = both({knob: value})
+    _, found = admit_both({knob: value})
 
     assert isinstance(found, Suggestion)
     assert found.proposal.to == {knob: value}
@@ -163,8 +167,8 @@ def test_the_operators_table_admits_exactly_the_listed_values(
 ) -> None:
     guard = replace(GUARD, bounds={knob: bound})
 
-    _, taken = both({knob: admitted}, guard)
-    not_taken = both({knob: refused}, guard)
+    _, taken = admit_both({knob: admitted}, guard)
+    not_taken = admit_both({knob: refused}, guard)
 
     assert isinstance(taken, Suggestion)
     assert taken.proposal.to == {knob: admitted}
@@ -174,11 +178,11 @@ def test_the_operators_table_admits_exactly_the_listed_values(
 
 
 def test_a_table_without_limits_admits_nothing() -> None:
-    for found in both({"model": "evil/model"}, replace(GUARD, bounds={"model": Bound(octaves=2)})):
+    for found in admit_both({"model": "evil/model"}, replace(GUARD, bounds={"model": Bound(octaves=2)})):
         assert isinstance(found, ProposalRefusal)
 
 
 def test_the_refusal_does_not_repeat_a_secret() -> None:
-    for found in both({"api_key": "s3cret"}):
+    for found in admit_both({"api_key": "s3cret"}):
         assert isinstance(found, ProposalRefusal)
         assert "s3cret" not in found.why

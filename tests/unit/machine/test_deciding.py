@@ -1,4 +1,4 @@
-"""Which of several proposals becomes the suggestion, and what is said of the others."""
+"""Choice of the suggestion among several proposals, and the notes on the rest."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from vllm_facts.values import Value
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """One proposal, whatever the reading."""
+    """Make one proposal at any reading."""
 
     rule: str
     to: Mapping[str, Value]
@@ -35,7 +35,7 @@ class Says:
 
 
 QUEUE, THRASH = Says("Q1", {"max_num_seqs": 16}), Says("K1", {"max_num_seqs": 2})
-TOO_FAR = Says("M1", {"max_num_seqs": 128})  # outside the bounds of the story
+TOO_FAR = Says("M1", {"max_num_seqs": 128})  # outside the bounds
 EAGER, HEAT = Says("G1", {"enforce_eager": False}), Says("T1", {})
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_suggested_while_a_gpu_throttles_and_a_note_reports_it() -> N
 
 
 def test_an_outranked_rule_is_not_suggested_in_place_of_a_refused_one() -> None:
-    same = Says("K1", {"max_num_seqs": 4})  # it is so already
+    same = Says("K1", {"max_num_seqs": 4})  # the current value
 
     quiet = world(QUEUE, same).tick(3)
 

@@ -1,4 +1,4 @@
-"""What may alter the answers is held up to blue's before it gets any traffic."""
+"""Answers of green are compared with those of blue before green gets traffic."""
 
 from dataclasses import dataclass, replace
 
@@ -35,7 +35,7 @@ ALTERING = Machine(
 )
 
 
-def asked(world: World) -> list[fx.Examine]:
+def examinations(world: World) -> list[fx.Examine]:
     return [effect for effect in world.performed if isinstance(effect, fx.Examine)]
 
 
@@ -46,7 +46,7 @@ def proposed(**more: object) -> World:
 def test_a_change_that_alters_no_answers_is_not_examined() -> None:
     world = World().start().until("proposed").approve().until("canary")
 
-    assert asked(world) == []
+    assert examinations(world) == []
 
 
 def test_a_change_that_may_alter_answers_needs_an_approval_that_states_this() -> None:
@@ -61,7 +61,7 @@ def test_a_change_that_may_alter_answers_needs_an_approval_that_states_this() ->
 def test_a_warm_green_is_examined_and_gets_traffic_if_its_answers_match_blue() -> None:
     world = proposed().approve().until("canary")
 
-    [examine] = asked(world)
+    [examine] = examinations(world)
     green = world.state.green
     assert green is not None
     assert examine.green == green
@@ -109,7 +109,7 @@ def test_every_change_is_examined_if_configured() -> None:
         .approve()
     )
 
-    assert len(asked(world.until("canary"))) == 1
+    assert len(examinations(world.until("canary"))) == 1
 
 
 def test_a_restart_repeats_the_examination_and_a_late_outcome_is_ignored() -> None:
@@ -130,7 +130,7 @@ def test_a_swapped_blue_is_examined_before_it_stops() -> None:
     world = World.servers(1, "swap", machine=ALTERING).start().until("proposed").approve().until("canary")
 
     kinds = [effect.kind for effect in world.performed if not isinstance(effect, fx.KeepAlive)]
-    first, second = asked(world)
+    first, second = examinations(world)
     assert kinds.index("examine") < kinds.index("stop")
     assert (first.blue.name, first.green) == ("vllm0", None)
     assert second.blue.name == "vllm0"
@@ -143,8 +143,8 @@ def test_only_the_first_of_several_greens_is_examined(strategy: Strategy, count:
 
     world.until("promoting", 400)
 
-    assert len(asked(world)) == 1
-    assert asked(world)[0].blue.name in world.old
+    assert len(examinations(world)) == 1
+    assert examinations(world)[0].blue.name in world.old
 
 
 def test_an_abort_during_the_examination_rolls_back() -> None:

@@ -1,4 +1,4 @@
-"""Fleets in trouble: who serves, and where, after servers go, come back elsewhere, or refuse to leave."""
+"""Fleets under faults: servers exit, return at another address, or cannot be retired."""
 
 from dataclasses import replace
 
@@ -10,13 +10,13 @@ from agent.domain.state import Phase
 from tests.support.machine_stories import BLUE, World
 
 
-def lost(world: World, name: str) -> World:
+def lose_server(world: World, name: str) -> World:
     world.running.pop(name)
     return world.feed(e.ServerLost(at=world.at, server=name, why="exited with 137"))
 
 
-def looked(world: World) -> World:
-    """The daemon looks around without having been restarted: effects on their way go on."""
+def observe_servers(world: World) -> World:
+    """Observe the servers again without a restart; running effects continue."""
     return world.feed(
         e.AgentStarted(
             at=world.at,
@@ -28,9 +28,9 @@ def looked(world: World) -> World:
     )
 
 
-def back(world: World, server: Server, address: str) -> World:
+def return_server(world: World, server: Server, address: str) -> World:
     world.running[server.name] = replace(server, address=address)
-    return looked(world)
+    return observe_servers(world)
 
 
 def addresses(world: World) -> dict[str, str]:
@@ -42,7 +42,7 @@ def addresses(world: World) -> dict[str, str]:
 def test_the_only_server_may_die_while_a_change_is_checked(strategy: Strategy) -> None:
     world = World.servers(1, strategy).start().until("checking")
 
-    lost(world, "vllm0").tick(5)
+    lose_server(world, "vllm0").tick(5)
 
     assert world.state.phase is Phase.OBSERVING
     assert world.state.suggestion is not None
@@ -51,7 +51,7 @@ def test_the_only_server_may_die_while_a_change_is_checked(strategy: Strategy) -
 
 def test_an_approval_does_not_outlive_the_servers_it_was_made_for() -> None:
     world = World.servers(2, "replace").start().until("proposed")
-    lost(world, "vllm1")
+    lose_server(world, "vllm1")
 
     world.approve().tick(30)
 
@@ -77,7 +77,7 @@ def test_a_rollback_keeps_running_new_servers_until_an_old_one_is_restored() -> 
     world.until("replacing").until("canary").tick(2)
     first = world.state.crew[0].name
 
-    lost(world, first)
+    lose_server(world, first)
     for _ in range(30):
         world.tick()
         assert sum(world.weights.values()) == 100
@@ -91,7 +91,7 @@ def test_a_rollback_keeps_running_new_servers_until_an_old_one_is_restored() -> 
 def test_the_last_old_server_is_the_control_in_the_hold_step(
     strategy: Strategy, servers: int, split: int
 ) -> None:
-    world = held_back(strategy, servers)
+    world = in_hold_step(strategy, servers)
 
     assert len(world.state.standing) == 1
     assert abs(world.weights[world.state.standing[0].name] - split) <= 1
@@ -105,7 +105,7 @@ def test_the_last_old_server_is_the_control_in_the_hold_step(
 
 @pytest.mark.parametrize(("strategy", "servers"), [("replace", 2), ("replace", 3), ("surge", 2)])
 def test_a_breach_in_the_hold_step_routes_to_an_old_server_at_once(strategy: Strategy, servers: int) -> None:
-    world = held_back(strategy, servers)
+    world = in_hold_step(strategy, servers)
     world.green_fails = 3
 
     world.tick(2)
@@ -117,8 +117,8 @@ def test_a_breach_in_the_hold_step_routes_to_an_old_server_at_once(strategy: Str
     assert set(world.running) == world.old
 
 
-def held_back(strategy: Strategy, servers: int) -> World:
-    """In the middle of the last step."""
+def in_hold_step(strategy: Strategy, servers: int) -> World:
+    """Return a world in the hold step."""
     world = World.servers(servers, strategy).start().until("proposed").approve()
     for _ in range(200):
         rollout = world.state.rollout
@@ -135,7 +135,7 @@ def test_a_server_restarted_by_docker_is_used_at_its_new_address(phase: str) -> 
     if "vllm0" not in world.running:
         return
 
-    back(world, world.running["vllm0"], "127.0.0.1:9999").tick()
+    return_server(world, world.running["vllm0"], "127.0.0.1:9999").tick()
 
     assert addresses(world).get("vllm0", "127.0.0.1:9999") == "127.0.0.1:9999"
 
@@ -144,10 +144,10 @@ def test_a_lost_server_that_returns_needs_no_successor() -> None:
     world = World.servers(1, "surge").start().until("proposed").approve().until("launching")
     world.refuses = {"launch"}
     server = world.running["vllm0"]
-    lost(world, "vllm0").tick(3)
+    lose_server(world, "vllm0").tick(3)
     assert world.state.phase.value == "restoring"
 
-    back(world, server, "127.0.0.1:9999").tick(60)
+    return_server(world, server, "127.0.0.1:9999").tick(60)
 
     assert world.state.phase in {Phase.OBSERVING, Phase.PROPOSED, Phase.CHECKING}
     assert list(world.running) == ["vllm0"]
@@ -192,7 +192,7 @@ def test_a_green_still_loading_at_daemon_start_is_not_watched_yet() -> None:
 def test_the_only_remaining_green_serves_all_traffic_until_an_old_server_is_restored() -> None:
     world = World.servers(2, "replace", ours=True).start().until("proposed").approve().until("canary").tick(2)
 
-    lost(world, "vllm0")
+    lose_server(world, "vllm0")
     for _ in range(60):
         world.tick()
         assert any(world.weights.get(name) for name in world.running), world.weights

@@ -1,4 +1,4 @@
-"""What may become a suggestion, and what is said when it may not."""
+"""Admission of proposals, and the reasons of refusals."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -73,7 +73,7 @@ SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))
 
 
 def burning(*, late: int = 30) -> State:
-    """Twenty minutes of thirty requests each."""
+    """Twenty minutes with thirty requests each."""
     budget = Budget()
     for minute in range(20, 0, -1):
         budget = budget.add(NOON - timedelta(minutes=minute), [RequestCounts(total=30, over_ttft=late)])

@@ -1,4 +1,4 @@
-"""No pair of phase and event is forgotten: each is handled, or stands here with the reason why it is not."""
+"""Each pair of phase and event is handled, or listed here with the reason why it is ignored."""
 
 from typing import get_args
 

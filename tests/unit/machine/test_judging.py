@@ -1,4 +1,4 @@
-"""What the machine makes of the judge's word: held, parked, resumed, taken back when nothing is gained."""
+"""Reactions to verdicts: hold, suspend, resume, and roll back without a gain."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def in_canary() -> World:
 
 
 def blind(world: World, seconds: int) -> World:
-    """Seconds in which the proxy's records do not come."""
+    """Tick `seconds` without records of the proxy."""
     world.silent = True
     world.blind = BLIND
     world.tick(seconds)

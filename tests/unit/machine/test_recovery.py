@@ -1,4 +1,4 @@
-"""A daemon may die at any instant: the next one ends with blue or with green, never with both or none."""
+"""A daemon may crash at any instant; the next one ends with blue or with green, never both or none."""
 
 from dataclasses import replace
 from functools import cache
@@ -17,7 +17,7 @@ from tests.support.sampling import examples
 
 
 def examined(strategy: Strategy = "surge", count: int = 1, *, wrong: bool = False) -> World:
-    """What changes may alter the answers: golden prompts come before the canary."""
+    """The change may alter answers, so golden prompts precede the canary."""
     machine = Machine(rules(exam=GoldenPromptOptions(always=True)))
     return World.servers(count, strategy, machine=machine, wrong=wrong)
 
@@ -45,13 +45,13 @@ SETTLED = {Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN}
 
 @cache
 def seconds_of(story: str) -> list[World]:
-    """The world of the story at each second after the approval."""
+    """Yield the world at each second after the approval."""
     world = STORIES[story].snapshot().start().until("proposed").approve()
     return [world.snapshot(), *(world.tick().snapshot() for _ in range(LONGEST_S))]
 
 
-def told(story: str, seconds: int) -> World:
-    """The story up to the second at which the daemon dies; effects asked for but not performed are lost."""
+def world_at(story: str, seconds: int) -> World:
+    """Run until the second at which the daemon crashes; pending effects are lost."""
     return seconds_of(story)[seconds].snapshot()
 
 
@@ -63,13 +63,13 @@ def settle(world: World) -> World:
             and world.state.awaiting is None
             and not numbered_effects(tuple(world.pending))
         ):
-            return world.tick(2)  # a split that was lost with its daemon is carried out by the next KeepAlive
+            return world.tick(2)  # the next KeepAlive restores a lost split
         world.tick()
     raise AssertionError(f"still {world.state.phase} after 400 s: {world.state.note}")
 
 
-def assert_whole(world: World) -> None:
-    """Design invariants 1, 3: as many servers as before, of one setting, and those have all the traffic."""
+def assert_consistent(world: World) -> None:
+    """Check design invariants 1 and 3: the number of servers, one setting, all traffic routed."""
     fleet = {server.name for server in world.state.fleet}
     assert set(world.running) == fleet
     assert len(fleet) == len(world.old)
@@ -86,39 +86,39 @@ def assert_whole(world: World) -> None:
 @pytest.mark.parametrize("performed", [False, True], ids=["effects lost", "effects done, reply lost"])
 def test_a_restart_at_any_second_ends_consistently(story: str, performed: bool) -> None:
     for seconds in range(LONGEST_S):
-        world = told(story, seconds)
+        world = world_at(story, seconds)
         if performed:
             for effect in world.pending:
                 world.perform(effect)
 
         settle(world.start())
 
-        assert_whole(world)
+        assert_consistent(world)
 
 
 @pytest.mark.parametrize("story", STORIES)
 def test_an_abort_at_any_second_ends_consistently(story: str) -> None:
     for seconds in range(LONGEST_S):
-        world = told(story, seconds)
+        world = world_at(story, seconds)
         world.feed(e.Aborted(at=world.at, actor="bob", reason="stop"))
 
         settle(world)
 
-        assert_whole(world)
+        assert_consistent(world)
 
 
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("kind", ["route", "launch", "warm_up", "examine", "drain", "stop", "retire"])
 def test_an_effect_that_fails_temporarily_at_any_second_ends_consistently(story: str, kind: str) -> None:
     for seconds in range(0, LONGEST_S, 4):
-        world = told(story, seconds)
+        world = world_at(story, seconds)
         world.refuses = {kind}
         world.tick(5)
         world.refuses = set()
 
         settle(world)
 
-        assert_whole(world)
+        assert_consistent(world)
 
 
 @pytest.mark.parametrize("story", [s for s in STORIES if s not in {"promoted", "rolled back"}])
@@ -126,7 +126,7 @@ def test_an_effect_that_fails_temporarily_at_any_second_ends_consistently(story:
 def test_any_server_that_exits_at_any_second_is_restored(story: str, known: bool) -> None:
     for seconds in range(0, LONGEST_S, 3):
         for at in range(4):
-            world = told(story, seconds)
+            world = world_at(story, seconds)
             world.running = {name: replace(s, ours=True) for name, s in world.running.items()}
             world.state = all_ours(world.state)
             if at >= len(world.running):
@@ -140,7 +140,7 @@ def test_any_server_that_exits_at_any_second_is_restored(story: str, known: bool
 
             settle(world)
 
-            assert_whole(world)
+            assert_consistent(world)
 
 
 def all_ours(state: State) -> State:
@@ -154,16 +154,16 @@ def all_ours(state: State) -> State:
 @pytest.mark.parametrize("seconds", range(0, 24, 3))
 @pytest.mark.parametrize("again", range(4))
 def test_a_second_crash_during_recovery_ends_consistently(seconds: int, again: int) -> None:
-    world = told("promoted", seconds).start().tick(again).start()
+    world = world_at("promoted", seconds).start().tick(again).start()
 
     settle(world)
 
-    assert_whole(world)
+    assert_consistent(world)
 
 
 @pytest.mark.parametrize("seconds", range(20))
 def test_a_green_that_exited_with_the_daemon_is_not_awaited(seconds: int) -> None:
-    world = told("promoted", seconds)
+    world = world_at("promoted", seconds)
     if world.state.green is None:
         return
     world.running.pop(world.state.green.name, None)
@@ -171,7 +171,7 @@ def test_a_green_that_exited_with_the_daemon_is_not_awaited(seconds: int) -> Non
 
     settle(world.start())
 
-    assert_whole(world)
+    assert_consistent(world)
 
 
 @pytest.mark.parametrize("seconds", range(20))
@@ -184,7 +184,7 @@ def test_a_blue_that_exited_with_the_daemon_is_replaced(seconds: int) -> None:
 
     settle(world.start())
 
-    assert_whole(world)
+    assert_consistent(world)
 
 
 def test_a_daemon_that_keeps_crashing_rolls_its_canary_back() -> None:
@@ -202,7 +202,7 @@ def test_a_daemon_that_keeps_crashing_rolls_its_canary_back() -> None:
 def test_advise_mode_freezes_a_running_rollout_and_approve_mode_ends_it(
     seconds: int,
 ) -> None:
-    world = told("promoted", seconds)
+    world = world_at("promoted", seconds)
     world.mode = "advise"
     performed = len(world.performed)
 
@@ -211,7 +211,7 @@ def test_advise_mode_freezes_a_running_rollout_and_approve_mode_ends_it(
     world.mode = "approve"
     settle(world.start())
 
-    assert_whole(world)
+    assert_consistent(world)
     assert world.state.rollout is not None
     assert world.state.rollout.ended_at is not None
 
@@ -253,12 +253,12 @@ FLEETS = st.sampled_from([(1, "surge"), (1, "swap"), (2, "replace"), (3, "replac
 @settings(max_examples=examples(200), deadline=None)
 @given(FLEETS, st.lists(MISHAPS, max_size=40))
 def test_any_order_of_faults_ends_with_the_original_servers(
-    fleet: tuple[int, Strategy], mishaps: list[str]
+    fleet: tuple[int, Strategy], faults: list[str]
 ) -> None:
     size, strategy = fleet
     world = World.servers(size, strategy, ours=True).start()
-    for mishap in mishaps:
-        befall(world, mishap)
+    for fault in faults:
+        inject_fault(world, fault)
         assert sum(world.weights.values()) in ({0, 100} if strategy == "swap" or size > 1 else {100}) or (
             not world.weights
         )
@@ -267,12 +267,12 @@ def test_any_order_of_faults_ends_with_the_original_servers(
 
     settle(world.tick())
 
-    assert_whole(world)
+    assert_consistent(world)
 
 
-def befall(world: World, mishap: str) -> None:  # noqa: C901 - a table of mishaps
+def inject_fault(world: World, fault: str) -> None:  # noqa: C901 - a table of faults
     suggestion, at = world.state.suggestion, world.at
-    match mishap:
+    match fault:
         case "crash":
             world.start()
         case "approve" if suggestion:

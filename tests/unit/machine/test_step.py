@@ -1,4 +1,4 @@
-"""The stories the machine exists for, told against a world that answers."""
+"""Rollouts of the machine against a simulated world."""
 
 import builtins
 import importlib
@@ -11,7 +11,7 @@ from agent.domain import effects as fx
 from agent.domain import events as e
 from agent.domain.model import Server
 from agent.domain.state import Phase
-from tests.support.machine_stories import BLUE, World, arm
+from tests.support.machine_stories import BLUE, World, counts_of
 
 
 def promoted() -> World:
@@ -203,7 +203,7 @@ def test_advise_mode_requests_no_effects() -> None:
     world.approve().tick(10)
 
     assert world.state.phase is Phase.PROPOSED
-    assert [effect.kind for effect in world.performed] == ["preflight"]  # a question, nothing more
+    assert [effect.kind for effect in world.performed] == ["preflight"]  # reads only
 
 
 def test_auto_mode_approves_a_bounded_change_and_names_the_bound() -> None:
@@ -388,10 +388,10 @@ def test_records_that_arrive_after_the_rollback_are_counted_as_exposed() -> None
     assert world.state.rollout is not None
     before = world.state.rollout.exposed
 
-    world.feed(e.Observed(at=world.at, arms={"chat-r1": arm("chat-r1", ok=1, failed=2)}))
+    world.feed(e.Observed(at=world.at, arms={"chat-r1": counts_of("chat-r1", ok=1, failed=2)}))
 
     assert world.state.rollout is not None
-    assert world.state.rollout.exposed == before + arm("chat-r1", ok=1, failed=2)
+    assert world.state.rollout.exposed == before + counts_of("chat-r1", ok=1, failed=2)
 
 
 def test_a_failed_effect_is_retried_after_the_clock_was_set_back_an_hour() -> None:

@@ -1,4 +1,4 @@
-"""A receiver of notices: a real HTTP server that can be told to misbehave."""
+"""A receiver of notices: a real HTTP server with configurable faults."""
 
 import asyncio
 import json

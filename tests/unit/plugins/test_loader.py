@@ -35,7 +35,7 @@ plugin = Shed
 
 @pytest.fixture
 def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A package with plugins, a library beside them, and two that cannot be loaded."""
+    """A package with plugins, a library next to them, and two that cannot be loaded."""
     package = tmp_path / "trimtab_test_kind"
     package.mkdir()
     (package / "__init__.py").write_text("")

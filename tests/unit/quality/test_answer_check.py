@@ -1,4 +1,4 @@
-"""Both are asked, compared, and the operator's command has the last word; what was said stays in memory."""
+"""Answers of blue and green are compared, and the operator's command decides; answers stay in memory."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What the comparison of golden answers calls the same, and what not."""
+"""Comparison of golden answers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,14 +16,14 @@ LENGTH = 48
 WORDS = ("the", "sea", "rises", "when", "moon", "and", "sun", "pull", "from", "one", "side", "again")
 
 
-def drawing(seed: int | str) -> Random:
+def seeded(seed: int | str) -> Random:
     return Random(seed)  # noqa: S311 - noise, not cryptography
 
 
 @cache
 def answer(about: int, *, logprobs: bool = True, length: int = LENGTH) -> GoldenAnswer:
-    """The answer to prompt number `about`: always the same."""
-    draw = drawing(about)
+    """Return a deterministic answer to prompt number `about`."""
+    draw = seeded(about)
     tokens = tuple(f" {draw.choice(WORDS)}" for _ in range(length))
     return of(tokens, tuple(-0.02 - 0.1 * draw.random() for _ in tokens) if logprobs else ())
 
@@ -39,18 +39,18 @@ def answers(*, logprobs: bool = True) -> list[GoldenAnswer]:
     return [answer(about, logprobs=logprobs) for about in range(PROMPTS)]
 
 
-def drawn(draw: Random, *, flips: float, drift: float = 0.005) -> list[GoldenAnswer]:
-    """What rounding does: log-probabilities move a little, and some texts part at two tokens as likely."""
+def rounded_answers(draw: Random, *, flips: float, drift: float = 0.005) -> list[GoldenAnswer]:
+    """Apply rounding noise: log-probabilities shift, and some texts diverge at equally likely tokens."""
     return [rounded(draw, one, flips, drift) for one in answers()]
 
 
 def rounded(draw: Random, one: GoldenAnswer, flips: float, drift: float) -> GoldenAnswer:
-    tie = LENGTH // 4  # where two tokens are as likely
+    tie = LENGTH // 4  # two equally likely tokens
     near = [logprob - drift * draw.random() for logprob in one.logprobs]
     near[tie] = -0.7 - drift * draw.random()
     if draw.random() >= flips:
         return replace(one, logprobs=tuple(near))
-    other = drawing(one.text)
+    other = seeded(one.text)
     tokens = (*one.tokens[:tie], " or", *(f" {other.choice(WORDS)}" for _ in range(LENGTH - tie - 1)))
     return of(tokens, tuple(near))
 
@@ -71,8 +71,8 @@ def test_answers_without_log_probabilities_are_compared_by_their_text() -> None:
 
 
 def test_the_noise_of_batching_passes() -> None:
-    draw = drawing(1)
-    found = compare(*(drawn(draw, flips=0.1) for _ in range(3)))
+    draw = seeded(1)
+    found = compare(*(rounded_answers(draw, flips=0.1) for _ in range(3)))
 
     assert found.ok
     assert 0.6 < found.same < 1
@@ -80,8 +80,12 @@ def test_the_noise_of_batching_passes() -> None:
 
 
 def test_a_quantised_kv_cache_that_diverges_at_equally_likely_tokens_passes() -> None:
-    draw = drawing(2)
-    found = compare(drawn(draw, flips=0.05), drawn(draw, flips=0.05), drawn(draw, flips=0.5, drift=0.1))
+    draw = seeded(2)
+    found = compare(
+        rounded_answers(draw, flips=0.05),
+        rounded_answers(draw, flips=0.05),
+        rounded_answers(draw, flips=0.5, drift=0.1),
+    )
 
     assert found.ok, found.why
     assert found.same < 0.7
@@ -90,9 +94,9 @@ def test_a_quantised_kv_cache_that_diverges_at_equally_likely_tokens_passes() ->
 
 
 def test_a_kv_cache_with_wrong_scales_shifts_log_probabilities_and_fails() -> None:
-    draw = drawing(3)
-    blue, again = drawn(draw, flips=0.05), drawn(draw, flips=0.05)
-    found = compare(blue, again, drawn(draw, flips=0.3, drift=1.0))
+    draw = seeded(3)
+    blue, again = rounded_answers(draw, flips=0.05), rounded_answers(draw, flips=0.05)
+    found = compare(blue, again, rounded_answers(draw, flips=0.3, drift=1.0))
 
     assert not found.ok
     assert "has different log-probabilities" in found.why
@@ -189,8 +193,8 @@ def test_the_probability_is_a_binomial_tail(odd: int, green: int) -> None:
     assert odd_one_probability(odd, green) == pytest.approx(plain)
 
 
-def wild(draw: Random) -> list[GoldenAnswer]:
-    """A server so noisy that every margin is passed by chance alone now and then."""
+def noisy_answers(draw: Random) -> list[GoldenAnswer]:
+    """A server so noisy that each margin is exceeded by chance at times."""
     said = []
     for one in answers():
         kind = draw.random()
@@ -204,14 +208,16 @@ def wild(draw: Random) -> list[GoldenAnswer]:
 
 @pytest.mark.parametrize(("noise", "draws", "most"), [("batching", 60, 0), ("wild", 300, 8)])
 def test_blue_against_blue_fails_at_most_as_often_as_stated(noise: str, draws: int, most: int) -> None:
-    """ALPHA is 1 %; the chance to see more than 8 of 300 at that rate is 0.4 %."""
+    """ALPHA is 1 %; the probability of more than 8 of 300 at that rate is 0.4 %."""
     failed = 0
     for seed in range(draws):
-        draw = drawing(seed)
-        sets = [wild(draw) if noise == "wild" else drawn(draw, flips=0.2) for _ in range(3)]
+        draw = seeded(seed)
+        sets = [
+            noisy_answers(draw) if noise == "wild" else rounded_answers(draw, flips=0.2) for _ in range(3)
+        ]
         failed += not compare(*sets).ok
 
-    assert len(MEASURES) == 5  # by which the test divides its error
+    assert len(MEASURES) == 5  # divisor of the error level
     assert ALPHA == 0.01
     assert failed <= most
 
@@ -219,7 +225,7 @@ def test_blue_against_blue_fails_at_most_as_often_as_stated(noise: str, draws: i
 def test_a_server_wrong_in_three_of_ten_answers_is_detected_as_often_as_stated() -> None:
     found = 0
     for seed in range(100):
-        draw = drawing(seed)
+        draw = seeded(seed)
         blue = answers()
         green = [answer(at + 1000) if draw.random() < 0.3 else one for at, one in enumerate(blue)]
         found += not compare(blue, blue, green).ok

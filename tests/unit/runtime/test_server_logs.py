@@ -23,7 +23,7 @@ def engine() -> FakeEngine:
 def test_concurrent_requests_share_one_read(engine: FakeEngine) -> None:
     engine.log_takes_s = 0.2
 
-    async def story() -> None:
+    async def scenario() -> None:
         logs = ServerLogs(engine)
 
         found = await asyncio.gather(*(logs.read(GREEN) for _ in range(20)))
@@ -31,11 +31,11 @@ def test_concurrent_requests_share_one_read(engine: FakeEngine) -> None:
         assert found == [("loading", "loaded")] * 20
         assert engine.logs_read == 1
 
-    in_no_time(story())
+    in_no_time(scenario())
 
 
 def test_the_log_is_read_again_after_a_second(engine: FakeEngine) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         logs = ServerLogs(engine)
         await logs.read(GREEN)
         engine.logs[GREEN.name] = ("serving",)
@@ -46,13 +46,13 @@ def test_the_log_is_read_again_after_a_second(engine: FakeEngine) -> None:
 
         assert (at_once, later) == (("loading", "loaded"), ("serving",))
 
-    in_no_time(story())
+    in_no_time(scenario())
 
 
 def test_a_hanging_read_times_out_and_is_not_started_twice(engine: FakeEngine) -> None:
     engine.log_takes_s = 3600
 
-    async def story() -> None:
+    async def scenario() -> None:
         logs, began = ServerLogs(engine), asyncio.get_running_loop().time()
 
         for _ in range(3):
@@ -62,13 +62,13 @@ def test_a_hanging_read_times_out_and_is_not_started_twice(engine: FakeEngine) -
         assert asyncio.get_running_loop().time() - began == 3 * LONGEST_S
         assert engine.logs_read == 1
 
-    in_no_time(story())
+    in_no_time(scenario())
 
 
 def test_an_unreadable_log_is_retried(engine: FakeEngine) -> None:
     engine.unreadable = "docker: the log of chat-r1: no Engine"
 
-    async def story() -> None:
+    async def scenario() -> None:
         logs = ServerLogs(engine)
         with pytest.raises(ActError, match="no Engine"):
             await logs.read(GREEN)
@@ -78,16 +78,16 @@ def test_an_unreadable_log_is_retried(engine: FakeEngine) -> None:
 
         assert await logs.read(GREEN) == ("loading", "loaded")
 
-    in_no_time(story())
+    in_no_time(scenario())
 
 
 def test_each_server_has_its_own_log(engine: FakeEngine) -> None:
     engine.logs["chat-r2"] = ("another",)
 
-    async def story() -> None:
+    async def scenario() -> None:
         logs = ServerLogs(engine)
 
         assert await logs.read(GREEN) == ("loading", "loaded")
         assert await logs.read(Server(name="chat-r2", setting={})) == ("another",)
 
-    in_no_time(story())
+    in_no_time(scenario())

@@ -27,7 +27,7 @@ PLAN = replace(
 STALLS = Profile(name="stalls", stalls=True)
 DRIFT = Profile(name="drift", drift=0.5)  # of the rate, in an hour
 CASE = Case(seed=1, rate=8.0, profile=CALM, green=EQUAL, plan=PLAN, history_s=330, start_s=25.0)
-pytestmark = pytest.mark.timeout(300)  # seconds of arithmetic, on a machine that others use too
+pytestmark = pytest.mark.timeout(300)  # CPU-bound; the machine may be shared
 
 
 @pytest.mark.parametrize("profile", sampled([CALM, STALLS, DRIFT], 3), ids=lambda profile: profile.name)
@@ -56,7 +56,7 @@ def test_a_bad_green_is_rolled_back_without_a_restart_of_blue(tmp_path: Path, gr
 
 
 def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_path: Path) -> None:
-    async def plot() -> tuple[State, State, State, Told]:
+    async def scenario() -> tuple[State, State, State, Told]:
         async with telling(CASE, tmp_path) as story:
             await story.begin()
             await story.at_weight(50)
@@ -69,7 +69,7 @@ def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_
             await asyncio.sleep(5.0)
             return before, during, story.state, await story.end()
 
-    before, during, after, outcome = in_no_time(plot())
+    before, during, after, outcome = in_no_time(scenario())
     assert during.note.startswith("held: the proxy's records cannot be read")
     assert valid_s(before) <= valid_s(during) <= valid_s(before) + 3 < valid_s(after) + 3
     assert green_requests(after) > green_requests(before) > 0
@@ -80,7 +80,7 @@ def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_
 def test_after_two_minutes_without_records_green_loses_traffic_until_they_return(
     tmp_path: Path, weight: int
 ) -> None:
-    async def plot() -> tuple[State, dict[str, int], Told]:
+    async def scenario() -> tuple[State, dict[str, int], Told]:
         async with telling(CASE, tmp_path) as story:
             await story.begin()
             await story.at_weight(weight)
@@ -91,7 +91,7 @@ def test_after_two_minutes_without_records_green_loses_traffic_until_they_return
             story.world.records = True
             return parked, weights, await story.end()
 
-    parked, weights, outcome = in_no_time(plot())
+    parked, weights, outcome = in_no_time(scenario())
     assert parked.phase is Phase.CANARY
     assert weights == {BLUE: 100}
     assert outcome.result in {"promoted", "undecided"}, outcome
@@ -99,31 +99,31 @@ def test_after_two_minutes_without_records_green_loses_traffic_until_they_return
 
 
 def test_a_lasting_loss_of_records_neither_promotes_nor_blames(tmp_path: Path) -> None:
-    async def plot() -> Told:
+    async def scenario() -> Told:
         async with telling(CASE, tmp_path) as story:
             await story.begin()
             await story.at_weight(50)
             story.world.records = False
             return await story.end()
 
-    outcome = in_no_time(plot())
+    outcome = in_no_time(scenario())
     assert outcome.result == "undecided", outcome
     assert "no verdict at 50 % within" in outcome.why
 
 
 def test_request_records_suffice_without_scrapes(tmp_path: Path) -> None:
-    async def plot() -> Told:
+    async def scenario() -> Told:
         async with telling(CASE, tmp_path) as story:
             await story.begin()
             story.world.scrapes = False
             return await story.end()
 
-    assert in_no_time(plot()).result == "promoted"
+    assert in_no_time(scenario()).result == "promoted"
 
 
 @pytest.mark.parametrize("weight", sampled([50, 100], 2))
 def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight: int) -> None:
-    async def plot() -> tuple[State, State, Told]:
+    async def scenario() -> tuple[State, State, Told]:
         async with telling(CASE, tmp_path) as story:
             await story.begin()
             await story.at_weight(weight)
@@ -135,7 +135,7 @@ def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight:
             await asyncio.sleep(0.2)
             return before, story.state, await story.end()
 
-    before, after, outcome = in_no_time(plot())
+    before, after, outcome = in_no_time(scenario())
     assert before.rollout is not None
     assert after.rollout is not None
     assert after.rollout.step == before.rollout.step
@@ -147,14 +147,14 @@ def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight:
 def test_an_incident_on_both_sides_holds_the_step(tmp_path: Path) -> None:
     both = Profile(name="incident", incident_s=(60.0, 240.0), incident_errors=0.5)
 
-    async def plot() -> tuple[State, Told]:
+    async def scenario() -> tuple[State, Told]:
         async with telling(replace(CASE, profile=both), tmp_path) as story:
             await story.begin()
             await story.at_weight(50)
             await story.until(lambda state: over(state) or story.world.at_s > story.world.incident_s[0] + 60)
             return story.state, await story.end()
 
-    during, outcome = in_no_time(plot())
+    during, outcome = in_no_time(scenario())
     assert "blue has an incident" in during.note
     assert outcome.result in {"promoted", "undecided"}, outcome
     assert outcome.held_s >= 60

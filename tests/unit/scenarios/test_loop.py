@@ -29,7 +29,7 @@ from tests.support.machine_stories import BLUE, rules
 
 @dataclass(frozen=True)
 class Clients:
-    """A sensor: a queue at each server, and five answers a second from each that has traffic."""
+    """A sensor: a queue at each server, and five answers per second from each server with traffic."""
 
     traffic: FakeTraffic
     green_fails: bool = False
@@ -107,13 +107,13 @@ async def approve(loop: TargetLoop) -> None:
 def test_a_promotion_records_every_step_in_the_journal(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with running(tmp_path, engine, traffic) as loop:
             await approve(loop)
             await reach(loop, Phase.OBSERVING)
             assert traffic.bind(_site(tmp_path, 1)).weights_in_force == {"chat-r1": 100}
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert engine.calls == [
         ("preflight", BLUE.name),
@@ -141,13 +141,13 @@ def test_three_servers_are_replaced_one_by_one(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(*fleet, takes_s=3), FakeTraffic()
     engine.prospect = PreflightResult(strategy="replace", why="no room")
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with running(tmp_path, engine, traffic) as loop:
             await approve(loop)
             await reach(loop, Phase.OBSERVING)
             assert set(traffic.bind(_site(tmp_path, 1)).weights_in_force) == set(engine.servers)
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert set(engine.servers) == {"chat-r1", "chat-r2", "chat-r3"}
     assert engine.stopped == {}
@@ -161,13 +161,13 @@ def test_a_failed_swap_restarts_blue_and_routes_nothing_to_a_stopped_server(tmp_
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
     engine.prospect = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with running(tmp_path, engine, traffic, green_fails=True) as loop:
             await approve(loop)
             await reach(loop, Phase.COOLDOWN)
             assert traffic.bind(_site(tmp_path, 1)).weights_in_force == {BLUE.name: 100}
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert list(engine.servers) == [BLUE.name]
     assert [what for what, _ in engine.calls] == [
@@ -185,13 +185,13 @@ def test_a_green_with_wrong_answers_is_retired_and_its_answers_are_not_recorded(
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
     engine.wrong_answers["chat-r1"] = "a private matter"
 
-    async def story() -> State:
+    async def scenario() -> State:
         async with running(tmp_path, engine, traffic, exam=GoldenPromptOptions(always=True)) as loop:
             await approve(loop)
             await reach(loop, Phase.COOLDOWN)
             return loop.state
 
-    state = in_no_time(story())
+    state = in_no_time(scenario())
 
     assert state.rollout is not None
     assert (state.rollout.exposed.total, state.outcomes[-1].result) == (0, "rolled_back")
@@ -205,13 +205,13 @@ def test_a_swap_examines_blue_before_its_stop_and_compares_green_with_it(tmp_pat
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
     engine.prospect = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
-    async def story() -> State:
+    async def scenario() -> State:
         async with running(tmp_path, engine, traffic, exam=GoldenPromptOptions(always=True)) as loop:
             await approve(loop)
             await reach(loop, Phase.CANARY)
             return loop.state
 
-    state = in_no_time(story())
+    state = in_no_time(scenario())
 
     assert state.rollout is not None
     assert state.rollout.quality is not None
@@ -228,13 +228,13 @@ def test_a_swap_examines_blue_before_its_stop_and_compares_green_with_it(tmp_pat
 def test_a_bad_green_is_retired_and_the_journal_counts_its_requests(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
 
-    async def story() -> State:
+    async def scenario() -> State:
         async with running(tmp_path, engine, traffic, green_fails=True) as loop:
             await approve(loop)
             await reach(loop, Phase.COOLDOWN)
             return loop.state
 
-    state = in_no_time(story())
+    state = in_no_time(scenario())
 
     assert list(engine.servers) == [BLUE.name]
     assert state.rollout is not None
@@ -244,14 +244,14 @@ def test_a_bad_green_is_retired_and_the_journal_counts_its_requests(tmp_path: Pa
 def test_no_effect_is_performed_without_a_journal_entry(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with running(tmp_path, engine, traffic) as loop:
             await reach(loop, Phase.PROPOSED)
             loop.journal.close()
             with pytest.raises(JournalError):
                 await approve(loop)
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert engine.calls == [("preflight", "chat-r0")]
 
@@ -259,7 +259,7 @@ def test_no_effect_is_performed_without_a_journal_entry(tmp_path: Path) -> None:
 def test_an_abort_cancels_a_running_launch(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=500), FakeTraffic()
 
-    async def story() -> float:
+    async def scenario() -> float:
         async with running(tmp_path, engine, traffic) as loop:
             await approve(loop)
             await asyncio.sleep(5)
@@ -269,7 +269,7 @@ def test_an_abort_cancels_a_running_launch(tmp_path: Path) -> None:
             await reach(loop, Phase.COOLDOWN)
             return asyncio.get_running_loop().time() - since
 
-    assert in_no_time(story()) < 10
+    assert in_no_time(scenario()) < 10
     assert list(engine.servers) == [BLUE.name]
 
 
@@ -277,13 +277,13 @@ def test_an_engine_failure_rolls_back_with_its_last_log_lines(tmp_path: Path) ->
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
     engine.next_error = ActError("exited with 2: unrecognized arguments", ("usage: …",))
 
-    async def story() -> State:
+    async def scenario() -> State:
         async with running(tmp_path, engine, traffic) as loop:
             await approve(loop)
             await reach(loop, Phase.COOLDOWN)
             return loop.state
 
-    state = in_no_time(story())
+    state = in_no_time(scenario())
 
     assert state.rollout is not None
     assert state.rollout.why == "exited with 2: unrecognized arguments"
@@ -294,7 +294,7 @@ def test_an_engine_failure_rolls_back_with_its_last_log_lines(tmp_path: Path) ->
 def test_a_daemon_killed_at_any_second_recovers_to_a_consistent_end(tmp_path: Path, seconds: int) -> None:
     engine, traffic = FakeEngine(replace(BLUE, ours=True), takes_s=3), FakeTraffic()
 
-    async def story() -> tuple[State, dict[str, int]]:
+    async def scenario() -> tuple[State, dict[str, int]]:
         async with running(tmp_path, engine, traffic) as loop:
             await approve(loop)
             await asyncio.sleep(seconds)
@@ -304,7 +304,7 @@ def test_a_daemon_killed_at_any_second_recovers_to_a_consistent_end(tmp_path: Pa
             await asyncio.sleep(5)
             return loop.state, traffic.bind(_site(tmp_path, 2)).weights_in_force
 
-    state, weights = in_no_time(story())
+    state, weights = in_no_time(scenario())
 
     assert state.blue is not None
     assert weights == {state.blue.name: 100}
@@ -314,7 +314,7 @@ def test_a_daemon_killed_at_any_second_recovers_to_a_consistent_end(tmp_path: Pa
 def test_an_expired_lease_ends_greens_share(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def story() -> dict[str, int]:
+    async def scenario() -> dict[str, int]:
         async with running(tmp_path, engine, traffic) as loop:
             await approve(loop)
             await reach(loop, Phase.CANARY)
@@ -322,13 +322,13 @@ def test_an_expired_lease_ends_greens_share(tmp_path: Path) -> None:
         await asyncio.sleep(16)
         return traffic.bind(_site(tmp_path, 1)).weights_in_force
 
-    assert in_no_time(story()) == {BLUE.name: 100}
+    assert in_no_time(scenario()) == {BLUE.name: 100}
 
 
 def test_traffic_leaves_a_server_that_hangs_in_the_canary(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def story() -> State:
+    async def scenario() -> State:
         async with running(tmp_path, engine, traffic) as loop:
             await approve(loop)
             await reach(loop, Phase.CANARY)
@@ -336,7 +336,7 @@ def test_traffic_leaves_a_server_that_hangs_in_the_canary(tmp_path: Path) -> Non
             await reach(loop, Phase.COOLDOWN)
             return loop.state
 
-    state = in_no_time(story())
+    state = in_no_time(scenario())
 
     assert state.rollout is not None
     assert "does not answer" in state.rollout.why
@@ -346,14 +346,14 @@ def test_traffic_leaves_a_server_that_hangs_in_the_canary(tmp_path: Path) -> Non
 def test_without_a_rollout_the_fleet_is_calibrated_and_its_budget_counted(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def story() -> State:
+    async def scenario() -> State:
         async with running(tmp_path, engine, traffic) as loop:
             await asyncio.sleep(420)
             return loop.state
 
-    state = in_no_time(story())
+    state = in_no_time(scenario())
 
-    assert set(state.calibration) == {"errors", "gave_up", "refused"}  # no latency is promised
+    assert set(state.calibration) == {"errors", "gave_up", "refused"}  # no latency objective
     assert {one.ticks >= 20 and one.phi == 1 for one in state.calibration.values()} == {True}
     assert sum(slot[1] for slot in state.budget.slots) >= 5 * 400
 
@@ -361,7 +361,7 @@ def test_without_a_rollout_the_fleet_is_calibrated_and_its_budget_counted(tmp_pa
 def test_a_daemon_fenced_off_by_another_stops_no_server(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with running(tmp_path, engine, traffic, green_fails=True) as loop:
             await approve(loop)
             await reach(loop, Phase.CANARY)
@@ -372,7 +372,7 @@ def test_a_daemon_fenced_off_by_another_stops_no_server(tmp_path: Path) -> None:
             await asyncio.sleep(60)
 
     with pytest.raises(ExceptionGroup) as ended:
-        in_no_time(story())
+        in_no_time(scenario())
 
     assert ended.group_contains(FencedError)
     assert set(engine.servers) == {BLUE.name, "chat-r1"}
@@ -381,7 +381,7 @@ def test_a_daemon_fenced_off_by_another_stops_no_server(tmp_path: Path) -> None:
 def test_of_two_daemons_with_one_epoch_the_second_writer_ends(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with running(tmp_path, engine, traffic) as loop:
             await reach(loop, Phase.PROPOSED)
             assert loop.state.route is not None
@@ -397,13 +397,13 @@ def test_of_two_daemons_with_one_epoch_the_second_writer_ends(tmp_path: Path) ->
                 await other.perform(loop.state.route)
             assert traffic.calls == before
 
-    in_no_time(story())
+    in_no_time(scenario())
 
 
 def test_a_launch_waits_for_a_running_retirement(tmp_path: Path) -> None:
     engine, traffic, on_state = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
 
-    async def story() -> None:
+    async def scenario() -> None:
         performer = EffectRunner(
             engine=engine,
             traffic=traffic.bind(_site(tmp_path, 1)),
@@ -416,7 +416,7 @@ def test_a_launch_waits_for_a_running_retirement(tmp_path: Path) -> None:
         await performer.perform(Launch(number=2, server=BLUE, deadline_s=60))
         await retiring
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert [type(event) for event in on_state] == [e.Retired, e.Launched]
     assert list(engine.servers) == [BLUE.name]

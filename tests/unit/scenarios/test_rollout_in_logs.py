@@ -33,7 +33,7 @@ def said() -> Iterator[io.StringIO]:
 
 
 class Talking(FakeEngine):
-    """A library of its own logs what it does."""
+    """A sensor that logs through the standard library."""
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         logging.getLogger("library").warning("starting a server")
@@ -41,13 +41,13 @@ class Talking(FakeEngine):
 
 
 def test_only_log_lines_of_a_rollout_name_it(tmp_path: Path, said: io.StringIO) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with running(tmp_path, Talking(BLUE, takes_s=3), FakeTraffic()) as loop:
             await approve(loop)
             await reach(loop, Phase.OBSERVING)
             await loop.submit(Paused(at=loop_now(), actor="alice"))
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     lines = [json.loads(line) for line in said.getvalue().splitlines()]
     (library,) = (line for line in lines if line["logger"] == "library")

@@ -50,7 +50,7 @@ def leaks(text: str) -> list[str]:
 
 @dataclass
 class FailingEngine(FakeEngine):
-    """Tells all that it knows when it fails."""
+    """Fail with all inputs in the message."""
 
     def __init__(self) -> None:
         super().__init__(replace(BLUE, setting=SETTING), takes_s=3)
@@ -71,7 +71,7 @@ def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, lin
     place = Place(tmp_path, engine=FailingEngine())
     shown: list[str] = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with place.running() as loop:
             await approve(loop)
             place.engine.next_error = ActError(f"chat-r1 exited with 1: {line}", LOG)
@@ -88,7 +88,7 @@ def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, lin
             assert "exited with 1" in shown[-1]
 
     with logged() as stream:
-        in_no_time(story())
+        in_no_time(scenario())
 
     assert "exited with 1" in stream.getvalue()
     assert leaks(stream.getvalue()) == []
@@ -100,12 +100,12 @@ def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, lin
 def test_each_logged_transition_pins_the_head_of_the_audit(tmp_path: Path) -> None:
     place = Place(tmp_path)
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with place.running() as loop:
             await reach(loop, Phase.PROPOSED)
 
     with logged() as stream:
-        in_no_time(story())
+        in_no_time(scenario())
 
     pins = [json.loads(line) for line in stream.getvalue().splitlines() if "audit_head" in line]
     hashes = {record["seq"]: record["hash"] for record in place.records()}
@@ -116,7 +116,7 @@ def test_each_logged_transition_pins_the_head_of_the_audit(tmp_path: Path) -> No
 def test_texts_of_people_are_recorded_with_masked_secrets(tmp_path: Path) -> None:
     place = Place(tmp_path)
 
-    async def story() -> list[JournalRecord]:
+    async def scenario() -> list[JournalRecord]:
         async with place.running() as loop:
             await reach(loop, Phase.PROPOSED)
             suggestion = loop.state.suggestion
@@ -144,7 +144,7 @@ def test_texts_of_people_are_recorded_with_masked_secrets(tmp_path: Path) -> Non
             return list(loop.journal.after(0, 1000))
 
     with logged() as stream:
-        records = in_no_time(story())
+        records = in_no_time(scenario())
 
     assert any("is out" in record["why"] for record in records)
     assert leaks(place.path.read_text() + stream.getvalue()) == []

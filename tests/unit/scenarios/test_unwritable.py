@@ -36,7 +36,7 @@ GREEN = Server(name="chat-r1", setting={"max_num_seqs": 16}, address="127.0.0.1:
 
 @dataclass
 class Disk:
-    """`full`: nothing reaches it. `fails`: the numbers of the writes that do not."""
+    """`full`: all writes fail. `fails`: the numbers of the writes that fail."""
 
     full: bool = False
     fails: frozenset[int] = frozenset()
@@ -52,7 +52,7 @@ class Disk:
 
 @dataclass
 class Place:
-    """One target's world, and the daemons that come and go."""
+    """The servers of one target, and successive daemons."""
 
     home: Path
     disk: Disk = field(default_factory=Disk)
@@ -102,8 +102,8 @@ def describe(record: JournalRecord) -> str:
     return f"{record['action']}{' late' if 'recorded_late' in record['after'] else ''}"
 
 
-async def taken_back_unwritten(loop: TargetLoop, place: Place) -> None:
-    """The disk fills in the canary, and green goes back all the same."""
+async def rolled_back_unwritten(loop: TargetLoop, place: Place) -> None:
+    """The disk fills in the canary, and green is rolled back."""
     await approve(loop)
     await reach(loop, Phase.CANARY)
     place.disk.full = True
@@ -116,7 +116,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_an_unwritable_journal_starts_nothing_and_ends_no_daemon(place: Place) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with place.running() as loop:
             await reach(loop, Phase.PROPOSED)
             place.disk.full = True
@@ -130,14 +130,14 @@ def test_an_unwritable_journal_starts_nothing_and_ends_no_daemon(place: Place) -
             await reach(loop, Phase.OBSERVING)
             assert loop.writable
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert [what for what, _ in place.engine.calls] == ["preflight", "launch", "warm_up", "retire"]
     assert verify(place.path).ok
 
 
 def test_recovers_by_itself_when_the_disk_has_space(place: Place) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with place.running() as loop:
             await reach(loop, Phase.PROPOSED)
             place.disk.full = True
@@ -147,15 +147,15 @@ def test_recovers_by_itself_when_the_disk_has_space(place: Place) -> None:
             await asyncio.sleep(3)
             assert loop.writable
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert verify(place.path).ok
 
 
 def test_a_rollback_runs_at_once_and_is_recorded_when_the_disk_has_space(place: Place) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with place.running(green_fails=True) as loop:
-            await taken_back_unwritten(loop, place)
+            await rolled_back_unwritten(loop, place)
             assert place.weights == {BLUE.name: 100}
             assert list(place.engine.servers) == [BLUE.name]
             assert place.disk.refused
@@ -163,7 +163,7 @@ def test_a_rollback_runs_at_once_and_is_recorded_when_the_disk_has_space(place: 
             place.disk.full = False
             await asyncio.sleep(3)
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     late = [describe(record) for record in place.records() if "recorded_late" in record["after"]]
     assert late[0] == "rollout.rolling_back late"
@@ -175,7 +175,7 @@ def test_a_rollback_runs_at_once_and_is_recorded_when_the_disk_has_space(place: 
 
 
 def test_an_abort_works_with_an_unwritable_journal(place: Place) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with place.running() as loop:
             await approve(loop)
             await reach(loop, Phase.CANARY)
@@ -186,7 +186,7 @@ def test_an_abort_works_with_an_unwritable_journal(place: Place) -> None:
             place.disk.full = False
             await asyncio.sleep(3)
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     late = [record for record in place.records() if "recorded_late" in record["after"]]
     assert late[0]["actor"]["id"] == "ann"
@@ -197,17 +197,17 @@ def test_an_abort_works_with_an_unwritable_journal(place: Place) -> None:
 def test_a_failed_swap_restarts_blue_with_an_unwritable_journal(place: Place) -> None:
     place.engine.prospect = replace(place.engine.prospect, strategy="swap", why="one GPU", outage_s=40.0)
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with place.running(green_fails=True) as loop:
-            await taken_back_unwritten(loop, place)
+            await rolled_back_unwritten(loop, place)
             assert place.weights == {BLUE.name: 100}
             assert list(place.engine.servers) == [BLUE.name]
 
-    in_no_time(story())
+    in_no_time(scenario())
 
 
 def test_a_good_green_gains_no_share_while_the_journal_is_unwritable(place: Place) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with place.running() as loop:
             await approve(loop)
             await reach(loop, Phase.CANARY)
@@ -219,15 +219,15 @@ def test_a_good_green_gains_no_share_while_the_journal_is_unwritable(place: Plac
             place.disk.full = False
             await reach(loop, Phase.OBSERVING, Phase.COOLDOWN)
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert verify(place.path).ok
 
 
 def test_a_crash_before_late_entries_are_recorded_recovers_consistently(place: Place) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with place.running(green_fails=True) as loop:
-            await taken_back_unwritten(loop, place)
+            await rolled_back_unwritten(loop, place)
         place.disk.full = False
         async with place.running(epoch=2) as loop:
             await asyncio.sleep(2)
@@ -235,13 +235,13 @@ def test_a_crash_before_late_entries_are_recorded_recovers_consistently(place: P
             await asyncio.sleep(5)
             assert place.traffic.bind(place.site(2)).weights_in_force == {BLUE.name: 100}
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert list(place.engine.servers) == [BLUE.name]
 
 
 def test_a_start_on_a_full_disk_waits_and_rejects_requests(place: Place) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         place.disk.full = True
         async with place.running() as loop:
             with pytest.raises(JournalError, match="cannot be recorded yet"):
@@ -250,13 +250,13 @@ def test_a_start_on_a_full_disk_waits_and_rejects_requests(place: Place) -> None
             place.disk.full = False
             await reach(loop, Phase.PROPOSED)
 
-    in_no_time(story())
+    in_no_time(scenario())
 
     assert place.records()[0]["action"] == "daemon.started"
 
 
 def forward(record: JournalRecord) -> set[str]:
-    """What a record allows: `launch chat-r1`, `weight chat-r1 5`, `retire chat-r0`."""
+    """Steps covered by a record: `launch chat-r1`, `weight chat-r1 5`, `retire chat-r0`."""
     allowed = set()
     for effect in record["effects"]:
         if effect["kind"] == "route":
@@ -313,7 +313,7 @@ async def _with_an_outage(place: Place, outage: tuple[int, int], *, green_fails:
         assert list(place.engine.servers) == [loop.state.blue.name]
 
 
-# which steps go back
+# rollback steps
 
 BACK = State(
     target="chat",

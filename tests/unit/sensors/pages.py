@@ -1,4 +1,4 @@
-"""Real /metrics pages, edited, and a server that answers with any bytes a test wants."""
+"""Recorded /metrics pages with edits, and a server that answers with given bytes."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ DISABLED_LOG_STATS = b"".join(line for line in PAGE.splitlines(keepends=True) if
 
 
 def with_values(page: bytes, **values: object) -> bytes:
-    """Every series of `vllm:NAME` (or of a name with a colon as `__`) gets the value."""
+    """Set every series of `vllm:NAME` (`__` in a name stands for a colon) to the value."""
     for name, value in values.items():
         page, found = re.subn(
             rf"^((?:vllm:)?{name}(?:\{{.*\}})?) \S+$".encode(),
@@ -37,7 +37,7 @@ def with_values(page: bytes, **values: object) -> bytes:
 
 
 def without(page: bytes, *names: str) -> bytes:
-    """Neither the samples nor the comments of `vllm:NAME...`."""
+    """Remove the samples and comments of `vllm:NAME...`."""
     unwanted = tuple(f"vllm:{name}".encode() for name in names)
     kept = [
         line
@@ -63,7 +63,7 @@ def two_engines(first: bytes, second: bytes) -> bytes:
 
 
 def _families(page: bytes) -> list[bytes]:
-    """Comments and samples apart, in order."""
+    """Return comments and samples separately, in order."""
     return re.findall(rb"(?m)(?:^#.*\n)+|(?:^[^#].*\n)+", page)
 
 
@@ -74,7 +74,7 @@ def answer(body: bytes) -> bytes:
 
 @dataclass
 class PageServer:
-    """Answers each path with bytes, or with silence (None); counts what it is asked."""
+    """Answer each path with bytes, or never (None); count requests."""
 
     answers: dict[str, bytes | None] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)

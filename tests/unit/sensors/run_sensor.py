@@ -1,4 +1,4 @@
-"""What every sensor's tests need: a view, and an ear for what is emitted."""
+"""Run a sensor with a view of servers and collect its samples."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,7 @@ Kind = TypeVar("Kind")
 
 @dataclass
 class Fleet:
-    """A view whose servers the test adds and takes away."""
+    """A view whose servers the test adds and removes."""
 
     addresses: dict[str, str] = field(default_factory=dict)
     target: str = "chat"
@@ -34,7 +34,7 @@ class Fleet:
 
 @dataclass
 class ReceivedSamples:
-    """Everything that was emitted, in order."""
+    """All emitted samples, in order."""
 
     samples: list[Sample] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -58,7 +58,7 @@ class ReceivedSamples:
                 await self.news.wait()
 
     async def next(self, kind: type[Kind]) -> Kind:
-        """The next one that is emitted from now on."""
+        """Return the next emitted sample."""
         before = len(self.of(kind))
         await self.until(lambda: len(self.of(kind)) > before)
         return self.of(kind)[before]
@@ -66,7 +66,7 @@ class ReceivedSamples:
 
 @asynccontextmanager
 async def run_sensor(sensor: Sensor, fleet: Fleet | None = None) -> AsyncIterator[ReceivedSamples]:
-    """Run the sensor; a sensor that dies lets the test fail."""
+    """Run the sensor; an error in it fails the test."""
     received = ReceivedSamples()
     running = asyncio.create_task(sensor.run(fleet or Fleet(), received, lambda: NOON))
     running.add_done_callback(lambda _: received.news.set())

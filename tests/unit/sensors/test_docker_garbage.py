@@ -1,4 +1,4 @@
-"""Whatever the Docker Engine says, or who stands in its place, is news of containers or an error."""
+"""Any answer of a Docker Engine is a container event or an error of the source."""
 
 import asyncio
 import json
@@ -97,8 +97,8 @@ def test_the_number_of_followed_containers_is_bounded() -> None:
         registry.record(event_of(b'{"Actor": {"ID": "another"}}'), NOON, 0.0)
 
 
-class Liar:
-    """Stands where an Engine should: answers each path with bytes."""
+class GarbageEngine:
+    """A fake Engine that answers each path with given bytes."""
 
     def __init__(self, path: Path) -> None:
         self.host = f"unix://{path}"
@@ -120,7 +120,7 @@ class Liar:
             line = asked.readline().decode()
             while asked.readline().strip():
                 pass
-            if line:  # and no mere knock
+            if line:  # not an empty connection
                 path = line.split()[1].partition("?")[0]
                 visitor.sendall(self.answers[path.rpartition("/")[2]])
 
@@ -136,14 +136,14 @@ def chunked(body: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liar]:
-    made = Liar(tmp_path_factory.mktemp("engine") / "docker.sock")
+def garbage_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GarbageEngine]:
+    made = GarbageEngine(tmp_path_factory.mktemp("engine") / "docker.sock")
     yield made
     made.close()
 
 
-async def heard_of(host: str) -> list[object]:
-    """All that comes until the stream ends, which it does."""
+async def collect_samples(host: str) -> list[object]:
+    """Return all samples up to the end of the stream."""
     heard: list[object] = []
     async with asyncio.timeout(60), open_stream(EngineAt(host=host, timeout_s=5.0), 5.0) as stream:
         with suppress(SensorError):
@@ -158,11 +158,11 @@ VERSION = chunked(b'{"ApiVersion": "1.41"}')
 @settings(max_examples=50)
 @given(st.just(VERSION) | SAID.map(chunked), SAID.map(chunked) | SAID, SAID.map(chunked) | SAID)
 def test_any_answer_of_an_engine_ends_the_stream(
-    liar: Liar, version: bytes, events: bytes, containers: bytes
+    garbage_engine: GarbageEngine, version: bytes, events: bytes, containers: bytes
 ) -> None:
-    liar.answers = {"version": version, "events": events, "json": containers}
+    garbage_engine.answers = {"version": version, "events": events, "json": containers}
 
-    for item in asyncio.run(heard_of(liar.host)):
+    for item in asyncio.run(collect_samples(garbage_engine.host)):
         assert isinstance(item, ContainerEvent | ContainerListing)
 
 
@@ -181,10 +181,10 @@ def test_any_answer_of_an_engine_ends_the_stream(
     ids=["good", "a list", "endless", "nested", "large list", "nested list", "no id", "flood"],
 )
 async def test_readable_events_are_received_until_an_unreadable_one(
-    liar: Liar, events: bytes, containers: bytes, heard: list[str] | None
+    garbage_engine: GarbageEngine, events: bytes, containers: bytes, heard: list[str] | None
 ) -> None:
-    liar.answers = {"version": VERSION, "events": chunked(events), "json": chunked(containers)}
+    garbage_engine.answers = {"version": VERSION, "events": chunked(events), "json": chunked(containers)}
 
-    found = [type(item).__name__ for item in await heard_of(liar.host)]
+    found = [type(item).__name__ for item in await collect_samples(garbage_engine.host)]
 
     assert found == heard or (heard is None and len(found) <= 20_001)

@@ -268,7 +268,7 @@ async def test_no_second_child_process_starts_while_the_first_runs(tmp_path: Pat
 
 
 def runs(pid: int) -> bool:
-    """Whether it runs; a killed one whose parent does not reap it does not."""
+    """Return whether the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

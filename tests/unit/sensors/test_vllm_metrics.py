@@ -126,7 +126,7 @@ async def test_a_bad_answer_and_the_recovery_are_each_reported_once(kind: str) -
         await received.until(received.states)
         asked, scraped = pages.asked["/metrics"], len(received.of(EngineSample))
         await pages.until_asked("/metrics", asked + 3)
-        if kind != "lines lost":  # a page of fewer series is believed when it stays like that
+        if kind != "lines lost":  # a page with fewer series is accepted once it repeats
             assert len(received.of(EngineSample)) == scraped
         pages.says(LATER)
         await received.until(

@@ -1,4 +1,4 @@
-"""Simulated servers for tests: in this process when time is all that matters, as a process when exits do."""
+"""Simulated servers for tests, in this process or as a separate process."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ class Running:
 
 @asynccontextmanager
 async def running(*argv: str) -> AsyncIterator[Running]:
-    """A server in this process, twenty times as fast as its GPU."""
+    """Run a server in this process, twenty times as fast as its GPU."""
     flags = parse(["--model", "tiny", "--sim-jitter", "0", "--sim-speed", "20", *argv])
     engine, frontend = build(flags, now=lambda: 1_800_000_000.0)
     runner = web.AppRunner(frontend.app(), handler_cancellation=True, shutdown_timeout=0.01)
@@ -49,7 +49,7 @@ class Process:
     url: str = ""
 
     async def said(self, pattern: str) -> re.Match[str]:
-        """Read its log up to a line like this; AssertionError when it ends first."""
+        """Read the log up to a matching line; AssertionError if it ends first."""
         assert self.process.stdout is not None
         while line := (await self.process.stdout.readline()).decode():
             self.lines.append(line)
@@ -87,7 +87,7 @@ def free_port() -> int:
 
 
 async def scrape(url: str) -> dict[str, float]:
-    """Samples by name and labels, as in the text."""
+    """Return samples by name and labels."""
     async with ClientSession() as session, session.get(f"{url}/metrics") as response:
         assert response.status == 200
         lines = (await response.text()).splitlines()

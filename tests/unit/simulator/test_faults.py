@@ -1,4 +1,4 @@
-"""Each way a simulated server can fail, seen from its clients."""
+"""Faults of a simulated server, as observed by clients."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The command line: vLLM's spellings, defaults and refusals."""
+"""The command line: spellings, defaults and errors of vLLM."""
 
 import pytest
 

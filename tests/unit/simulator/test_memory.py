@@ -1,4 +1,4 @@
-"""What fits on a GPU, and the words in which a start fails."""
+"""Memory of a GPU, and the error messages of a failed start."""
 
 from dataclasses import replace
 

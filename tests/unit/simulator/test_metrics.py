@@ -10,7 +10,7 @@ from tests.unit.simulator.running import running, scrape
 RECORDED = Path(__file__).with_name("vllm_0_32_metrics.txt")
 NOT_EXACT = {
     "vllm:cache_config_info"
-}  # its labels are the fields of vLLM's CacheConfig: we have the useful ones
+}  # its labels are the fields of vLLM's CacheConfig: the simulator has a subset
 
 
 async def exposition(url: str) -> str:

@@ -1,4 +1,4 @@
-"""The scheduler's promises: nothing over budget, no block lost, everybody served, the same every time."""
+"""Invariants of the scheduler: budget, block accounting, no starvation, determinism."""
 
 import pytest
 from hypothesis import given, settings
@@ -196,7 +196,7 @@ def test_a_shared_prefix_is_computed_once() -> None:
         work.append(step.work.tokens)
         scheduler.finish(step)
 
-    assert work == [70, 16, 64]  # of 64 cached tokens the last block is computed again
+    assert work == [70, 16, 64]  # of 64 cached tokens the last block is recomputed
     assert (scheduler.prefix_queries, scheduler.prefix_hits) == (198, 48)
 
 

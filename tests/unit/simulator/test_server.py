@@ -1,4 +1,4 @@
-"""The server over real sockets: answers, refusals, departures."""
+"""The server over real sockets: answers, errors, disconnects and shutdown."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ async def ask(url: str, path: str, **body: object) -> tuple[int, dict[str, Any]]
 
 
 async def events(url: str, path: str, **body: object) -> list[Any]:
-    """The data of a stream's events; the last is `[DONE]`."""
+    """Return the data of the events of a stream; the last is `[DONE]`."""
     async with (
         ClientSession() as session,
         session.post(f"{url}/v1/{path}", json={"model": "tiny", "stream": True, **body}) as got,
@@ -92,7 +92,7 @@ async def test_a_later_turn_hits_the_prefix_cache() -> None:
             messages.append({"role": "user", "content": "and then?"})
         seen = await scrape(server.url)
 
-    # turn 2 finds turn 1's prompt and answer (176 of 183 tokens), turn 3 finds those of turn 2 as well
+    # turn 2 hits the prompt and answer of turn 1 (176 of 183 tokens), turn 3 also those of turn 2
     assert seen[f"vllm:prefix_cache_hits_total{ONE}"] > 400
 
 

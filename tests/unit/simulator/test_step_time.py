@@ -1,4 +1,4 @@
-"""The law of step time against numbers worked out by hand from the measured coefficients."""
+"""Step times, compared with manual calculations from the measured coefficients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The traffic's books: complete, right, and the same for the same seed."""
+"""Request accounting of the traffic: complete, correct, and deterministic for a seed."""
 
 import asyncio
 import json

@@ -63,7 +63,7 @@ def test_an_exception_is_logged_without_secrets(stream: io.StringIO) -> None:
 
 @contextmanager
 def journald(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, TextIO]]:
-    """Its socket, and a stream that systemd says goes there too."""
+    """The socket of journald, and a stream that systemd connects to it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours, (home / "stderr").open("w+") as stderr:
         ours.bind(str(home / "journal"))
         ours.settimeout(10)

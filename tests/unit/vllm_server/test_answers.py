@@ -1,4 +1,4 @@
-"""Whatever a server sends as an answer is one that can be compared, or none."""
+"""Any response of a server is an answer that can be compared, or a failed one."""
 
 from dataclasses import asdict
 from math import isfinite

@@ -1,4 +1,4 @@
-"""Whatever a server answers that is not what it should be, only that server is given up."""
+"""An invalid response of a server fails only that server."""
 
 import gzip
 import json
