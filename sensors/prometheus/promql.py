@@ -3,7 +3,6 @@
 Imported only by a running `prometheus` sensor: prometheus-api-client imports `requests` and more.
 """
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,9 +100,11 @@ def _parse_refusal(message: str) -> tuple[int | None, str]:
     found = _STATUS.fullmatch(message)
     if found is None:
         return None, message[:_SHOWN]
+    # The message shows the body as Python shows bytes. ast.literal_eval would parse it too, but the AST of
+    # Python 3.11 must not be used in two threads at once (gh-106905), and queries run in threads.
     try:
-        body = parse_json(ast.literal_eval(found[2]))
-    except (ValueError, SyntaxError):
+        body = parse_json(found[2][2:-1].encode("ascii").decode("unicode_escape").encode("latin-1"))
+    except ValueError:
         body = None
     reason = body.get("error") if isinstance(body, dict) else None
     return int(found[1]), (reason if isinstance(reason, str) else found[2])[:_SHOWN]

@@ -81,7 +81,7 @@ def test_does_not_overwrite_an_existing_file(tmp_path: Path, capsys: pytest.Capt
     path.write_text("# mine\n")
 
     assert main(("init", str(path))) == 2
-    assert "is left as it is" in capsys.readouterr().err
+    assert "is left unchanged" in capsys.readouterr().err
     assert path.read_text() == "# mine\n"
 
 

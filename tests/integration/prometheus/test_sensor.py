@@ -96,11 +96,11 @@ async def test_applies_the_default_of_a_missing_series(prometheus: RealPrometheu
 @pytest.mark.parametrize(
     ("promql", "why"),
     [
-        ("two", "2 series answer, not one"),
+        ("two", "returns 2 series, not one"),
         ("sum(", "unclosed left parenthesis"),
         ("steady{", "is refused"),
-        ("steady[10s]", "put rate() or max_over_time() around it"),
-        ('"text"', "answers text"),
+        ("steady[10s]", "wrap it in rate() or max_over_time()"),
+        ('"text"', "returns text"),
         ("two * on () group_left () two", "is refused"),
     ],
 )
@@ -268,7 +268,7 @@ async def test_reports_a_slow_response_and_waits_in_one_thread() -> None:
     await done.wait()
     server.close()
 
-    assert "has not finished" in received.states()[0].why
+    assert "did not answer all queries" in received.states()[0].why
     assert (first, second) == (1, 1)
 
 

@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from agent.domain.errors import SensorError
 from agent.domain.model import Bound
 from agent.domain.ports import Context
 from lint.advice import advise
@@ -16,7 +15,7 @@ from tests.support.readings import PROMISE
 from tests.unit.policies.live import asked, reading_of
 from vllm_facts import flag_table
 from vllm_facts.deployment import Deployment
-from vllm_facts.errors import FlagError
+from vllm_facts.errors import FlagError, MetricsPageError
 from vllm_facts.flags import edit_flags, parse_setting
 from vllm_facts.knobs import KNOBS
 from vllm_facts.metrics.totals import totals
@@ -148,7 +147,7 @@ def test_any_metrics_page_is_parsed_or_refused_without_a_harmful_proposal(part: 
         try:
             totals(body)
             reading = reading_of([body, body, body], every_s=5.0, slo=PROMISE, version="0.32.0")
-        except SensorError:
+        except MetricsPageError:
             continue
         read += 1
         said = asked(reading, context)
